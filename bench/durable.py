@@ -27,7 +27,7 @@ from bench.load_process import LoadProcess
 from bench.load_run import LoadPlan
 from bench.report import console, show_bars, show_table
 from bench.targets import Bench, TargetFailure
-from interlock.core.journal.journal import Journal, tell_all
+from interlock.core.journal.journal import Journal, notify_all
 
 RECORD = b"x" * 8192
 """About what one commit of one entry appends: two pages of SQLite's."""
@@ -75,7 +75,7 @@ def journal_alone(path: Path, concurrency: int, seconds: float) -> Figure:
 
     async def run() -> float:
         loop = asyncio.get_running_loop()
-        journal.deliver = lambda thens, kept: loop.call_soon_threadsafe(tell_all, thens, kept)
+        journal.deliver = lambda thens, kept: loop.call_soon_threadsafe(notify_all, thens, kept)
         begun = time.perf_counter()
 
         async def one() -> None:

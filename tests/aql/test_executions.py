@@ -119,7 +119,7 @@ def test_what_is_still_being_written_down_can_be_cancelled() -> None:
         assert (await starting)["status"] == "cancelled"
         assert not bench.server.started, "it never left"
         await bench.settle()
-        assert bench.store._file.at_once(_statuses) == {one.id: "cancelled"}
+        assert bench.store._file.run_now(_statuses) == {one.id: "cancelled"}
 
     with_bench(test)
 
@@ -333,7 +333,7 @@ def test_the_oldest_are_forgotten() -> None:
         bench.now += 61
         assert bench.executions.all_of(OWNER) == []
         await bench.settle()
-        assert bench.store._file.at_once(_statuses) == {}
+        assert bench.store._file.run_now(_statuses) == {}
 
     with_bench(test, max_stored=3, keep=60.0)
 
@@ -426,7 +426,7 @@ def test_an_end_that_cannot_be_written_is_known_and_written_later(tmp_path: Path
         bench.last.answer(content=[])
         await bench.settle()
         await bench.settle()
-        assert set(bench.store._file.at_once(_statuses).values()) == {"completed"}
+        assert set(bench.store._file.run_now(_statuses).values()) == {"completed"}
         assert live.result is None
 
     with_bench(test, path)
@@ -439,8 +439,8 @@ def full(bench: Bench, is_full: bool = True) -> None:
         [pages] = file.execute("PRAGMA page_count").fetchone()
         file.execute(f"PRAGMA max_page_count = {pages if is_full else 1_000_000}")
 
-    with bench.store._file.using:
-        limit(bench.store._file.opened())
+    with bench.store._file.lock:
+        limit(bench.store._file.connect())
     keep = bench.store._file._prepare
 
     def prepare(file: sqlite3.Connection) -> None:

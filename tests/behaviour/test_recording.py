@@ -120,7 +120,7 @@ def test_a_journal_that_is_overwritten_under_a_running_node(begin: Any) -> None:
     node = begin()
     assert node.adds() == {}
     with open(node.journal, "r+b") as file:
-        file.write(b"overwritten by something else than a node " * 200)
+        file.write(b"overwritten by another program " * 200)
     assert refused(node.adds())
     assert "overwritten" in node.health()["reason"]
     assert len(node.shop.calls("add")) == 1

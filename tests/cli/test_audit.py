@@ -300,7 +300,7 @@ def test_the_journal_of_a_node_that_runs(world: World) -> None:
     assert {json.loads(line)["name"] for line in lines} == {"demo.roll_dice"}
     wrong = world.run_here("audit", "verify", "--head", "nonsense")
     assert wrong.returncode == 3
-    assert "no head of a journal" in wrong.stderr
+    assert "Invalid head of a journal" in wrong.stderr
 
 
 def test_moments() -> None:

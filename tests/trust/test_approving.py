@@ -17,7 +17,7 @@ import pytest
 from interlock.app.node import Node
 from interlock.core.config import Config, ServerConfig, TlsConfig
 from interlock.core.config.trust import CertificateConfig, IdentityConfig
-from interlock.core.journal.journal import deliver_on
+from interlock.core.journal.journal import deliver_on_loop
 from interlock.core.paths import (
     approvals_socket_path,
     approvals_sockets,
@@ -166,7 +166,7 @@ def test_one_that_waited_for_the_journal_and_fails_strands_no_other() -> None:
             told.append(kept)
             last.set()
 
-        deliver_on(asyncio.get_running_loop())([fails, hears], True)
+        deliver_on_loop(asyncio.get_running_loop())([fails, hears], True)
         async with asyncio.timeout(PATIENCE):
             await last.wait()
         assert told == [True]

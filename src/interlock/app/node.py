@@ -21,7 +21,7 @@ from interlock.core.config import Config, ConfigChange, diff
 from interlock.core.config.feature_sections import apply_environment
 from interlock.core.feature import Component, FeatureComponent
 from interlock.core.journal.audit import Audit
-from interlock.core.journal.journal import Journal, deliver_on
+from interlock.core.journal.journal import Journal, deliver_on_loop
 from interlock.core.node_position import NodePosition
 from interlock.core.paths import (
     check_state,
@@ -191,7 +191,7 @@ class Node:
                 archive=config.journal.archive,
                 wait=config.journal.wait,
             )
-            self._journal.deliver = deliver_on(loop)
+            self._journal.deliver = deliver_on_loop(loop)
         self.catalog = Catalog(server_info=self.node_info, page_size=config.page_size)
         self.audit = Audit(
             self._journal,
@@ -206,7 +206,7 @@ class Node:
             audit=self.audit,
             on_revoked=lambda names: self.revocation.on_tokens_revoked(names),
             on_expired=lambda names: self.revocation.on_tokens_expired(names),
-            on_held=lambda held: self.audit.record_held(held.tool, held.message),
+            on_held=lambda held: self.audit.record_held_tool(held.tool, held.message),
         )
         challenges = self.trust.identity.challenges
         guard = Guard(allowed_hosts=config.allowed_hosts, allowed_origins=config.allowed_origins)

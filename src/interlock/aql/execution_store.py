@@ -105,7 +105,7 @@ class ExecutionStore:
         row_owner = self._row_owner
         if row_owner is None or self.path is None or not self.path.exists():
             return []
-        rows = self._file.at_once(lambda file: row_owner.take_over(file, "execution"))
+        rows = self._file.run_now(lambda file: row_owner.adopt_rows(file, "execution"))
         executions = []
         for id, raw in rows:
             try:
@@ -125,7 +125,7 @@ class ExecutionStore:
 
         def upsert(file: sqlite3.Connection) -> None:
             if self._row_owner is not None:
-                self._row_owner.be_alive()
+                self._row_owner.acquire_lock()
             file.execute(
                 "INSERT INTO execution VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE"
                 " SET record = excluded.record, result = excluded.result",
@@ -142,8 +142,8 @@ class ExecutionStore:
         query = "SELECT result FROM execution WHERE id = ?"
         try:
             if self.path is None:
-                with self._file.using:
-                    row = self._file.opened().execute(query, (id,)).fetchone()
+                with self._file.lock:
+                    row = self._file.connect().execute(query, (id,)).fetchone()
             else:
                 if self._reader is None:
                     self._reader = sqlite3.connect(
@@ -157,7 +157,7 @@ class ExecutionStore:
                 row = self._reader.execute(query, (id,)).fetchone()
         except (sqlite3.Error, OSError) as error:
             self._stop_reading()
-            raise self._file.trouble(error) from error
+            raise self._file.convert_error(error) from error
         return None if row is None or row[0] is None else bytes(row[0])
 
     def delete(self, ids: Iterable[str]) -> None:

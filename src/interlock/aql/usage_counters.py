@@ -204,7 +204,7 @@ class CounterStore:
             rows = file.execute("SELECT key, bucket, amount, until FROM counter")
             return [CounterRow(*row) for row in rows]
 
-        return self._file.at_once(read)
+        return self._file.run_now(read)
 
     def add(self, row: CounterRow) -> None:
         """Add an amount to a bucket."""

@@ -119,7 +119,7 @@ class DecisionStore:
             ).fetchall()
 
         decisions = []
-        for approval, record in reversed(self._file.at_once(read)):
+        for approval, record in reversed(self._file.run_now(read)):
             try:
                 decisions.append(_decode(record))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -135,7 +135,7 @@ class DecisionStore:
                 "INSERT OR REPLACE INTO dismissed VALUES (?, ?)", (dismissal.id, _encode(dismissal))
             )
 
-        self._file.at_once(write)
+        self._file.run_now(write)
 
     def restore(self, ids: Iterable[str]) -> None:
         """Delete dismissals. Waits for the disk. Raises InterlockError."""
@@ -145,7 +145,7 @@ class DecisionStore:
             file.execute(_CREATE_DISMISSED_TABLE)
             file.executemany("DELETE FROM dismissed WHERE id = ?", rows)
 
-        self._file.at_once(delete)
+        self._file.run_now(delete)
 
     def read_dismissals(self) -> list[Dismissal]:
         """Return all dismissals, oldest first. Waits for the disk. Raises InterlockError."""
@@ -157,7 +157,7 @@ class DecisionStore:
             return file.execute("SELECT id, record FROM dismissed").fetchall()
 
         dismissals = []
-        for id, record in self._file.at_once(read):
+        for id, record in self._file.run_now(read):
             try:
                 dismissals.append(_decode_dismissal(record))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:

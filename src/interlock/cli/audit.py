@@ -120,7 +120,7 @@ def verify(
         output.print_json(_report_as_dict(path, report))
     else:
         _print_report(path, report)
-    if not report.whole:
+    if not report.is_intact:
         raise typer.Exit(output.FAILED)
 
 
@@ -134,9 +134,9 @@ def head(config: config_source.ConfigOption = None, node: NodeOption = None) -> 
     Example:
       interlock audit head | ssh vault 'cat >> journal-heads'
     """
-    from interlock.core.journal.verification import head_of
+    from interlock.core.journal.verification import read_chain_head
 
-    print(head_of(_journal_path(config, node)))
+    print(read_chain_head(_journal_path(config, node)))
 
 
 audit.command("tail")(tail)
@@ -225,7 +225,7 @@ def export(
     reader = JournalReader(_journal_path(config, node))
     query = _build_query(name, caller, outcome, upstream, effect, since, until)
     query = _filter_by_approval(reader, query, approval)
-    with closing(reader.each(query)) as rows:
+    with closing(reader.iterate(query)) as rows:
         # Read one row before the file is created: an unreadable journal must not empty the file.
         first = list(islice(rows, 1))
         with _open_output(output_file) as file:
@@ -271,7 +271,7 @@ def _filter_by_approval(
         return query
     filter_word = f"approval:{approval_id}"
     if approval_id and len(approval_id) < _ID_LENGTH:
-        with closing(reader.each(query)) as rows:
+        with closing(reader.iterate(query)) as rows:
             matches = {
                 word
                 for row in rows
@@ -309,7 +309,7 @@ def _write_rows(file: TextIO, format: str, rows: Iterable[JournalRow]) -> int:
 
     import msgspec
 
-    from interlock.core.journal.events import event_of, utc
+    from interlock.core.journal.events import format_utc_time, to_audit_event
     from interlock.core.journal.reader import JournalRow
 
     table = csv.writer(file) if format == "csv" else None
@@ -318,9 +318,9 @@ def _write_rows(file: TextIO, format: str, rows: Iterable[JournalRow]) -> int:
     count = 0
     for row in rows:
         if table is not None:
-            table.writerow([row.seq, utc(row.time_ns), *map(_escape_formula, row[2:])])
+            table.writerow([row.seq, format_utc_time(row.time_ns), *map(_escape_formula, row[2:])])
         else:
-            line = event_of(row) if format == "events" else _row_as_dict(row)
+            line = to_audit_event(row) if format == "events" else _row_as_dict(row)
             if line is None:
                 continue
             file.write(msgspec.json.encode(line).decode() + "\n")
@@ -329,9 +329,9 @@ def _write_rows(file: TextIO, format: str, rows: Iterable[JournalRow]) -> int:
 
 
 def _row_as_dict(row: JournalRow) -> dict[str, object]:
-    from interlock.core.journal.events import utc
+    from interlock.core.journal.events import format_utc_time
 
-    return {"seq": row.seq, "time": utc(row.time_ns), **row._asdict(), **row.digests}
+    return {"seq": row.seq, "time": format_utc_time(row.time_ns), **row._asdict(), **row.digests}
 
 
 def _escape_formula(value: object) -> object:
@@ -373,7 +373,7 @@ class _ProgressBar:
 def _report_as_dict(path: Path, report: VerificationReport) -> dict[str, object]:
     return {
         "journal": str(path),
-        "whole": report.whole,
+        "whole": report.is_intact,
         "entries": report.entries,
         "first_seq": report.first_seq,
         "archived": report.archived,
@@ -392,7 +392,7 @@ def _print_report(path: Path, report: VerificationReport) -> None:
     for note in report.notes:
         output.print_note(f"· {note}")
     archived = f", and {report.archived} in archives" if report.archived else ""
-    if report.whole:
+    if report.is_intact:
         print(f"✓ {path}: {report.entries} entries{archived}, all unchanged.")
         print(f"  head {report.head}")
     else:

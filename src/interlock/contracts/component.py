@@ -421,7 +421,7 @@ class Contracts(FeatureComponent):
     def _record_held(self, tool: str) -> None:
         for held in self._pins.held.values():
             if held.tool == tool and isinstance(held, HeldContract):
-                self._audit.record_held(tool, held.message)
+                self._audit.record_held_tool(tool, held.message)
                 return
 
     def _find_dependents(self, tool: str) -> Dependents:

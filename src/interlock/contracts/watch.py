@@ -249,7 +249,7 @@ class ContractWatch:
 
     def _read_external_changes(self, report: WatchReport) -> None:
         """Read what another process accepted."""
-        if not self._store.changed_elsewhere():
+        if not self._store.was_changed_externally():
             return
         states = self._store.states()
         for tool in [*self._states.keys() | states.keys()]:

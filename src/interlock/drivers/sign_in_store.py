@@ -104,4 +104,4 @@ class SqliteSignInStore:
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
         """Open the file in one transaction. Raises InterlockError."""
-        return _FILE.opened(self.path, advice="move it aside and sign in again")
+        return _FILE.open_transaction(self.path, advice="move it aside and sign in again")

@@ -401,7 +401,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         self._lost.discard(key)
         self._sessions.pop(key, None)
         self._budgets.end_session(key)
-        self._audit.forget(key)
+        self._audit.remove_upstream(key)
         pace = self._paces.pop(key, None)
         if pace is not None:
             pace.close()

@@ -363,7 +363,7 @@ class _File:
         if _FILE.is_ready(file):
             # Another was quicker.
             return
-        version, application = _FILE.marks(file)
+        version, application = _FILE.read_marks(file)
         if version == 1 and application == _APPLICATION_ID:
             # In the first version a claim did not say when it was used.
             file.execute("ALTER TABLE claim ADD COLUMN used REAL NOT NULL DEFAULT 0")

@@ -94,10 +94,10 @@ class PinStore:
         self._file = SharedFile(
             path,
             _FILE,
-            patience=_BUSY_SECONDS,
-            removed="every tool must be accepted again",
+            busy_timeout=_BUSY_SECONDS,
+            removal_effect="every tool must be accepted again",
             # A broken file is found now, not when a tool has changed.
-            checked=True,
+            check_integrity=True,
         )
 
     @classmethod
@@ -154,9 +154,9 @@ class PinStore:
             )
             return [row[0] for row in rows]
 
-    def changed_elsewhere(self) -> bool:
+    def was_changed_externally(self) -> bool:
         """Return whether another process wrote since the last call of this method."""
-        return self._file.changed_elsewhere()
+        return self._file.was_changed_externally()
 
     # -- Writing
 
@@ -335,7 +335,7 @@ class NodePinStore:
         self._unwritten.clear()
 
     def _read_changes(self) -> None:
-        if not self._store.changed_elsewhere():
+        if not self._store.was_changed_externally():
             return
         before, self._digests = self._digests, self._store.digests()
         changes = {

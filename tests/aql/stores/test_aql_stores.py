@@ -91,8 +91,8 @@ def test_only_its_owner_can_read_it(store: ExecutionStore, loop: Told[bool]) -> 
 
 def test_it_waits_for_the_disk(store: ExecutionStore, loop: Told[bool]) -> None:
     put(store, loop, execution())
-    with store._file.using:
-        [synchronous] = store._file.opened().execute("PRAGMA synchronous").fetchone()
+    with store._file.lock:
+        [synchronous] = store._file.connect().execute("PRAGMA synchronous").fetchone()
     assert synchronous == 2
 
 
@@ -162,7 +162,7 @@ def test_another_programs_file_is_left_alone(path: Path, loop: Told[bool]) -> No
 def test_a_damaged_record_is_left_out(store: ExecutionStore, loop: Told[bool]) -> None:
     put(store, loop, execution("good"))
     put(store, loop, execution("bad"))
-    store._file.at_once(
+    store._file.run_now(
         lambda file: file.execute("UPDATE execution SET record = x'ff' WHERE id = 'bad'")
     )
     assert [one.id for one in store.load()] == ["good"]

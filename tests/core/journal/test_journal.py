@@ -247,7 +247,7 @@ def test_retention_keeps_the_newest_and_at_least_max_rows(tmp_path: Path) -> Non
 def test_retention_catches_up_with_a_lowered_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_retention, "_MOST_PAGES", 64)
+    monkeypatch.setattr(journal_retention, "_MAX_PAGES", 64)
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     for number in range(300):
         journal.record(entry(number))

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from interlock.core.journal import retention as journal_retention
-from interlock.core.journal.chain import START, link
+from interlock.core.journal.chain import GENESIS_HASH, hash_page
 from interlock.core.journal.journal import JournalReader
-from interlock.core.journal.verification import head_of, verify
+from interlock.core.journal.verification import read_chain_head, verify
 from tests.core.journal.test_journal_chain import written
 
 
@@ -23,7 +23,7 @@ def archived_pages(path: Path) -> list[Path]:
 
 def test_archives_hold_all_that_went_in_order(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
-    head = head_of(path)
+    head = read_chain_head(path)
     lines = b"".join(gzip.decompress(one.read_bytes()) for one in archived_pages(path))
     decoded = [journal_retention.msgspec.json.decode(line) for line in lines.splitlines()]  # type: ignore[attr-defined]
     times = [one[0] for page in decoded for one in page["entries"] if one[2] != "journal"] + [
@@ -34,8 +34,8 @@ def test_archives_hold_all_that_went_in_order(tmp_path: Path) -> None:
         assert file.stat().st_mode & 0o777 == 0o600
     # A head from long ago is still found there.
     early = decoded[0]
-    assert verify(path, f"{early['last_seq']}:{early['hash']}").whole
-    assert verify(path, str(head)).whole
+    assert verify(path, f"{early['last_seq']}:{early['hash']}").is_intact
+    assert verify(path, str(head)).is_intact
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_changed_archives_are_found(
     assert {one.kind for one in verify(path).findings} == {kind}
 
 
-def reconnect(files: list[Path], before: bytes = START) -> dict[str, Any]:
+def reconnect(files: list[Path], before: bytes = GENESIS_HASH) -> dict[str, Any]:
     """Write other entries into archives, with hashes that fit. Gives the last page."""
     page: dict[str, Any] = {}
     for file in files:
@@ -70,7 +70,7 @@ def reconnect(files: list[Path], before: bytes = START) -> dict[str, Any]:
 
 def archive_line(page: dict[str, Any], before: bytes) -> bytes:
     body = json.dumps(page["entries"], separators=(",", ":")).encode()
-    hash_ = link(before, page["last_seq"], page["count"], page["newest_ns"], body)
+    hash_ = hash_page(before, page["last_seq"], page["count"], page["newest_ns"], body)
     page.update(before=before.hex(), hash=hash_.hex())
     return json.dumps(page, separators=(",", ":")).encode() + b"\n"
 
@@ -85,8 +85,8 @@ def test_archives_that_were_all_written_anew_are_found(tmp_path: Path, extra: bo
         file = path.with_name("journal.archive") / f"{seq:012d}-{seq:012d}.jsonl.gz"
         file.write_bytes(gzip.compress(archive_line(more, bytes.fromhex(last["hash"]))))
     findings = verify(path).findings
-    assert any("is not the one that belongs" in one.sentence for one in findings)
-    assert any(one.sentence.startswith(f"Put in: entry {seq}") for one in findings) == extra
+    assert any("does not belong" in one.sentence for one in findings)
+    assert any(one.sentence.startswith(f"Inserted: entry {seq}") for one in findings) == extra
 
 
 def test_a_page_more_in_the_archives_is_found(tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ def test_a_page_more_in_the_archives_is_found(tmp_path: Path) -> None:
     for first in (end, seq):
         more = {"last_seq": first, "count": 1, "newest_ns": 1, "entries": [[1, *[""] * 9]]}
         file = path.with_name("journal.archive") / f"{first:012d}-{first:012d}.jsonl.gz"
-        file.write_bytes(gzip.compress(archive_line(more, START)))
+        file.write_bytes(gzip.compress(archive_line(more, GENESIS_HASH)))
         assert first in [one.first_seq for one in verify(path).findings]
         file.unlink()
-    assert verify(path).whole
+    assert verify(path).is_intact
 
 
 @pytest.mark.parametrize("which", ["middle", "newest"])
@@ -121,12 +121,12 @@ def test_oldest_archives_may_be_taken_elsewhere(tmp_path: Path) -> None:
     files = archived_pages(path)
     for file in files[:2]:
         file.unlink()
-    assert verify(path).whole
+    assert verify(path).is_intact
     for file in files[2:]:
         file.unlink()
     verdict = verify(path)
-    assert verdict.whole
-    assert "the archives are not beside it" in verdict.notes[0]
+    assert verdict.is_intact
+    assert "the archives are not beside the journal" in verdict.notes[0]
 
 
 def test_archives_that_were_switched_off_are_no_fault(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_what_was_archived_and_not_yet_cut_is_held_against_the_file(tmp_path: Pa
     kept = path.read_bytes()
     written(path, pages=1, max_rows=6, archive=True)
     path.write_bytes(kept)
-    assert verify(path).whole
+    assert verify(path).is_intact
     reconnect(archived_pages(path))
     assert verify(path).findings[0].kind == "archive"
 
@@ -160,9 +160,9 @@ def test_an_archive_that_cannot_be_written_keeps_the_entries(
 ) -> None:
     (tmp_path / "journal.archive").write_text("in the way")
     path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
-    assert "could not be tidied up" in caplog.text
+    assert "maintenance failed" in caplog.text
     verdict = verify(path)
-    assert verdict.whole
+    assert verdict.is_intact
     assert verdict.entries == 120
 
 
@@ -176,5 +176,5 @@ def test_a_node_that_stopped_before_its_cut_leaves_no_second_archive(tmp_path: P
     [archive] = archived_pages(path)
     assert archive.name == "000000000001-000000000027.jsonl.gz"
     verdict = verify(path)
-    assert verdict.whole
+    assert verdict.is_intact
     assert verdict.archived == 27

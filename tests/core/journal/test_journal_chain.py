@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlock.core.journal import file as journal_file
-from interlock.core.journal.archives import MOST_FINDINGS
-from interlock.core.journal.chain import START, ChainHead, link
+from interlock.core.journal.archives import MAX_FINDINGS
+from interlock.core.journal.chain import GENESIS_HASH, ChainHead, hash_page
 from interlock.core.journal.journal import Entry, Journal, JournalReader
-from interlock.core.journal.verification import VerificationReport, head_of, verify
-from interlock.core.journal.writer import fragment_of, pages_of
+from interlock.core.journal.verification import VerificationReport, read_chain_head, verify
+from interlock.core.journal.writer import encode_fragment, join_pages
 from interlock.errors import InterlockError
 
 NEVER = 3600.0
@@ -49,17 +49,17 @@ def found(path: Path, head: str = "") -> list[tuple[str, int, int]]:
 def test_a_journal_that_nobody_touched_is_whole(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db")
     verdict = verify(path)
-    assert verdict.whole
+    assert verdict.is_intact
     assert (verdict.pages, verdict.entries, verdict.first_seq) == (5, 15, 1)
-    assert verdict.head == head_of(path)
+    assert verdict.head == read_chain_head(path)
     assert verdict.notes == []
-    assert verify(path, str(verdict.head)).whole
-    assert verify(path, verdict.head.hash.hex()).whole
+    assert verify(path, str(verdict.head)).is_intact
+    assert verify(path, verdict.head.hash.hex()).is_intact
 
 
 def test_the_chain_goes_on_over_restarts_and_over_two_processes(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db")
-    head = str(head_of(path))
+    head = str(read_chain_head(path))
     written(path)
     one = Journal(path, group_seconds=NEVER)
     two = Journal(path, group_seconds=NEVER)
@@ -68,7 +68,7 @@ def test_the_chain_goes_on_over_restarts_and_over_two_processes(tmp_path: Path) 
             journal.record(entry(number))
             assert journal.flush()
     assert one.close().state == two.close().state == "ok"
-    assert verify(path, head).whole
+    assert verify(path, head).is_intact
     assert verify(path).entries == 50
 
 
@@ -141,7 +141,7 @@ def test_a_changed_page_with_a_hash_made_for_it_is_found_at_the_next(tmp_path: P
         body = body.replace(b"jira", b"jura")
         shell.execute(
             "UPDATE page SET body = CAST(? AS TEXT), hash = ? WHERE last_seq = 6",
-            (body, link(before, last, count, newest, body)),
+            (body, hash_page(before, last, count, newest, body)),
         )
     assert found(path) == [("changed", 7, 9)]
 
@@ -152,10 +152,10 @@ def rewritten(path: Path) -> None:
         rows = shell.execute(
             "SELECT last_seq, count, newest_ns, CAST(body AS BLOB) FROM page ORDER BY last_seq"
         ).fetchall()
-        hash_ = START
+        hash_ = GENESIS_HASH
         for last, count, newest, body in rows:
             changed = body.replace(b"jira", b"jura")
-            hash_ = link(hash_, last, count, newest, changed)
+            hash_ = hash_page(hash_, last, count, newest, changed)
             shell.execute(
                 "UPDATE page SET body = CAST(? AS TEXT), hash = ? WHERE last_seq = ?",
                 (changed, hash_, last),
@@ -164,10 +164,10 @@ def rewritten(path: Path) -> None:
 
 def test_only_a_head_kept_elsewhere_gives_away_that_all_was_rewritten(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db")
-    head = head_of(path)
+    head = read_chain_head(path)
     written(path, pages=2)
     rewritten(path)
-    assert verify(path).whole
+    assert verify(path).is_intact
     assert found(path, str(head)) == [("head", 15, 21)]
     assert "rewritten" in verify(path, str(head)).findings[0].sentence
     assert [one.kind for one in verify(path, head.hash.hex()).findings] == ["head"]
@@ -175,9 +175,9 @@ def test_only_a_head_kept_elsewhere_gives_away_that_all_was_rewritten(tmp_path: 
 
 def test_a_tail_that_was_cut_is_found_by_the_head(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db")
-    head = head_of(path)
+    head = read_chain_head(path)
     tamper(path, "DELETE FROM page WHERE last_seq > 9")
-    assert verify(path).whole
+    assert verify(path).is_intact
     assert found(path, str(head)) == [("head", 10, 15)]
     assert "Missing: entries 10 to 15" in verify(path, str(head)).findings[0].sentence
 
@@ -185,7 +185,7 @@ def test_a_tail_that_was_cut_is_found_by_the_head(tmp_path: Path) -> None:
 @pytest.mark.parametrize("head", ["x", "12", "1:abcd", "-1:" + "0" * 64, "a:" + "0" * 64, ":"])
 def test_what_is_no_head(tmp_path: Path, head: str) -> None:
     path = written(tmp_path / "journal.db")
-    with pytest.raises(InterlockError, match="no head of a journal"):
+    with pytest.raises(InterlockError, match="Invalid head of a journal"):
         verify(path, head)
 
 
@@ -214,14 +214,14 @@ def test_a_file_whose_insides_are_damaged_is_reported_not_raised(tmp_path: Path)
         file.seek(size // 2)
         file.write(b"\xff" * 8192)
     verdict = verify(path)
-    assert not verdict.whole
+    assert not verdict.is_intact
 
 
 def test_more_than_a_few_findings_are_counted(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db", pages=30, each=1)
     tamper(path, "UPDATE page SET newest_ns = newest_ns + 1")
     verdict = verify(path)
-    assert len(verdict.findings) == MOST_FINDINGS
+    assert len(verdict.findings) == MAX_FINDINGS
     assert verdict.more_findings == 10
 
 
@@ -247,7 +247,7 @@ def test_it_works_while_a_node_writes(tmp_path: Path) -> None:
     thread.join()
     journal.close()
     verdicts.append(verify(path))
-    assert [one.findings for one in verdicts if not one.whole] == []
+    assert [one.findings for one in verdicts if not one.is_intact] == []
 
 
 def test_progress_is_told(tmp_path: Path) -> None:
@@ -314,11 +314,11 @@ def test_a_caller_cannot_write_a_note(tmp_path: Path) -> None:
 
 def old_file(path: Path, pages: int) -> None:
     with closing(sqlite3.connect(path)) as shell, shell:
-        for statement in journal_file._STEPS[0]:
+        for statement in journal_file._MIGRATIONS[0]:
             shell.execute(statement)
         seq = 0
         for number in range(pages):
-            [page] = pages_of([fragment_of([entry(number), entry(number)])])
+            [page] = join_pages([encode_fragment([entry(number), entry(number)])])
             seq += page.entries
             shell.execute(
                 "INSERT INTO page VALUES (?, ?, ?, CAST(? AS TEXT))",
@@ -332,16 +332,16 @@ def test_an_older_journal_gets_its_chain_and_says_from_where_on(tmp_path: Path) 
     path = tmp_path / "journal.db"
     old_file(path, pages=1200)
     assert len(JournalReader(path).read(limit=10_000)) == 2400
-    with pytest.raises(InterlockError, match="has no chain yet"):
+    with pytest.raises(InterlockError, match="has no hash chain yet"):
         verify(path)
-    with pytest.raises(InterlockError, match="no chained entry"):
-        head_of(path)
+    with pytest.raises(InterlockError, match="no entries in a chain"):
+        read_chain_head(path)
     written(path, pages=2)
     verdict = verify(path)
-    assert verdict.whole
+    assert verdict.is_intact
     assert verdict.notes == [
-        "Written before there was a chain: entries 1 to 2400. What was changed in them before that "
-        "cannot be found."
+        "Older than the hash chain: entries 1 to 2400. Changes to them from before cannot be "
+        "detected."
     ]
     assert verdict.entries == 2400 + 1 + 6
     tamper(path, "UPDATE page SET newest_ns = 99 WHERE last_seq = 100")
@@ -353,8 +353,8 @@ def test_an_older_journal_without_entries(tmp_path: Path) -> None:
     old_file(path, pages=0)
     written(path, pages=1)
     assert verify(path).notes == []
-    assert verify(path).whole
+    assert verify(path).is_intact
 
 
 def test_a_head_can_be_written_down() -> None:
-    assert str(ChainHead(7, START)) == "7:" + "0" * 64
+    assert str(ChainHead(7, GENESIS_HASH)) == "7:" + "0" * 64

@@ -19,8 +19,8 @@ from interlock.core.journal.writer import (
     PAGE_BYTES,
     PAGE_ENTRIES,
     Fragment,
-    fragment_of,
-    pages_of,
+    encode_fragment,
+    join_pages,
 )
 from tests.patience import PATIENCE
 
@@ -217,7 +217,7 @@ def test_what_cannot_be_encoded_changes_nothing_around_it(
     tmp_path: Path, bad: Any, said: tuple[str, str], place: int
 ) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
-    # Longer than a mended text may be: the sound ones must be stored as they came.
+    # Longer than a sanitize_entry text may be: the sound ones must be stored as they came.
     recorded: list[Any] = [entry(number, detail="y" * 3000) for number in range(300)]
     recorded[place] = bad
     for one in recorded:
@@ -256,16 +256,16 @@ def test_a_moved_journal_is_noticed_without_a_flush(
 
 def test_pages_end_at_their_bounds() -> None:
     thousand = Fragment(b"1", 1000, 5)
-    assert [page.entries for page in pages_of([thousand] * 5)] == [2000, 2000, 1000]
+    assert [page.entries for page in join_pages([thousand] * 5)] == [2000, 2000, 1000]
     large = Fragment(b"2" * (PAGE_BYTES // 2 + 1), 1, 9)
-    assert [page.entries for page in pages_of([large, large, thousand])] == [1, 1001]
-    assert pages_of([Fragment(b"1", 1, 5), Fragment(b"2", 1, 9), Fragment(b"3", 1, 7)]) == [
+    assert [page.entries for page in join_pages([large, large, thousand])] == [1, 1001]
+    assert join_pages([Fragment(b"1", 1, 5), Fragment(b"2", 1, 9), Fragment(b"3", 1, 7)]) == [
         (b"[1,2,3]", 3, 9)
     ]
-    assert pages_of([]) == []
+    assert join_pages([]) == []
 
 
 def test_a_fragment_knows_its_newest_entry() -> None:
-    fragment = fragment_of([entry(5), entry(9), entry(7)])
+    fragment = encode_fragment([entry(5), entry(9), entry(7)])
     assert (fragment.entries, fragment.newest_ns) == (3, 9)
-    assert fragment_of([entry(5), (2**70,)]).newest_ns == 2**63 - 1
+    assert encode_fragment([entry(5), (2**70,)]).newest_ns == 2**63 - 1

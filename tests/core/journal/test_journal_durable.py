@@ -19,7 +19,7 @@ import pytest
 from interlock.core.journal import journal as journal_module
 from interlock.core.journal import writer as journal_writer
 from interlock.core.journal.file import cannot_open, open_for_writing
-from interlock.core.journal.journal import Entry, Journal, JournalReader, Then
+from interlock.core.journal.journal import Entry, Journal, JournalReader, OnWritten
 from interlock.core.journal.verification import verify
 from interlock.core.journal.writer import Fragment
 from tests.patience import PATIENCE
@@ -107,8 +107,8 @@ class SlowDisk(Journal):
         self.go_on = threading.Event()
         super().__init__(path, group_seconds=NEVER, **settings)
 
-    def _take(self) -> tuple[list[Fragment], int, bool]:
-        taken = super()._take()
+    def _take_batch(self) -> tuple[list[Fragment], int, bool]:
+        taken = super()._take_batch()
         self.begun.set()
         assert self.go_on.wait(PATIENCE)
         return taken
@@ -119,7 +119,7 @@ def test_what_comes_while_the_disk_is_busy_shares_the_next_commit(tmp_path: Path
     delivered: list[tuple[int, bool]] = []
     enough = threading.Event()
 
-    def deliver(thens: list[Then], kept: bool) -> None:
+    def deliver(thens: list[OnWritten], kept: bool) -> None:
         delivered.append((len(thens), kept))
         if sum(count for count, _ in delivered) == 51:
             enough.set()
@@ -139,19 +139,19 @@ def test_what_comes_while_the_disk_is_busy_shares_the_next_commit(tmp_path: Path
 def test_a_disk_that_hangs_breaks_the_promise_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "_WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(journal_module, "_WATCH_INTERVAL_SECONDS", 0.0)
     now = [0.0]
     journal = SlowDisk(tmp_path / "journal.db", clock=lambda: now[0], wait=30.0)
     told = Told()
     journal.record_durably(entry(1), told)
     assert journal.begun.wait(PATIENCE)
     now[0] = 29.0
-    assert journal.late == 0
+    assert journal.late_count == 0
     assert told.words == []
     assert journal.health().state == "ok"
     now[0] = 30.0
     assert told.wait() is False
-    assert journal.late == 1
+    assert journal.late_count == 1
     health = journal.health()
     assert (health.state, health.late) == ("slow", 1)
     assert "1 write waited longer than 30 s" in health.reason
@@ -227,7 +227,7 @@ def test_a_disk_that_refuses_writes_breaks_the_promise_and_recovers(tmp_path: Pa
     assert journal.flush()
     assert journal.close().state == "ok"
     assert times(journal.path) == [1, 2]
-    assert verify(journal.path).whole
+    assert verify(journal.path).is_intact
 
 
 def test_a_disk_that_is_full_at_the_start_keeps_no_node_from_serving(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from interlock.core.config.trust import RuleConfig
-from interlock.core.journal.events import event_of
+from interlock.core.journal.events import to_audit_event
 from interlock.core.journal.reader import JournalRow
 from tests.trust.approvals.gated import Gated, wipe
 
@@ -23,14 +23,14 @@ def test_a_gated_flow_tells_three_events(tmp_path: Path) -> None:
         rules = [RuleConfig("nobody formats", "deny", tools=["s.wipe"], when='args.disk == "z"')]
         gated = Gated(tmp_path, rules=rules, default="safe")
         await gated.ask(wipe({"disk": "z"}))
-        first = [event for row in rows_of(gated) if (event := event_of(row)) is not None]
+        first = [event for row in rows_of(gated) if (event := to_audit_event(row)) is not None]
         [denied] = first
         assert denied["event"] == "OPERATION_DENIED"
         assert denied["result"] == "denied"
         assert "nobody formats" in denied["reason"]
         approval = await gated.hold(wipe({"disk": "a"}))
         await gated.confirm(approval)
-        events = [event for row in rows_of(gated) if (event := event_of(row)) is not None]
+        events = [event for row in rows_of(gated) if (event := to_audit_event(row)) is not None]
         assert [one["event"] for one in events] == [
             "OPERATION_DENIED",
             "CONFIRMATION_REQUIRED",
@@ -52,15 +52,15 @@ def test_a_gated_flow_tells_three_events(tmp_path: Path) -> None:
 def test_what_is_no_event() -> None:
     for verb, outcome in [("tools/call", "ok"), ("approval", "done"), ("approval", "dispatching")]:
         row = JournalRow(1, 0, "ci", "mcp", verb, "s.t", "s", "mutating", outcome, 0, "")
-        assert event_of(row) is None
+        assert to_audit_event(row) is None
 
 
 def test_a_moment_that_no_calendar_has() -> None:
     row = JournalRow(1, 2**62, "ci", "mcp", "approval", "s.t", "s", "mutating", "expired", 0, "")
-    event = event_of(row)
+    event = to_audit_event(row)
     assert event is not None
     assert event["event"] == "OPERATION_DENIED"
     far = row._replace(time_ns=-(2**63) + 1, detail="approval:a1")
-    told = event_of(far)
+    told = to_audit_event(far)
     assert told is not None
     assert told["confirmation_token"] == "a1"

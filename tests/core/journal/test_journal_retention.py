@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from interlock.core.journal import retention as journal_retention
-from interlock.core.journal.chain import append, read_head
+from interlock.core.journal.chain import append_pages, read_head
 from interlock.core.journal.file import open_for_writing
 from interlock.core.journal.journal import Entry, Journal, JournalReader
 from interlock.core.journal.retention import Retention
 from interlock.core.journal.verification import verify
-from interlock.core.journal.writer import fragment_of, pages_of
+from interlock.core.journal.writer import encode_fragment, join_pages
 
 SECOND = 1_000_000_000
 HOUR = 3600.0
@@ -49,14 +49,14 @@ class World:
         self.clock += seconds
 
     def record(self, *moments: float) -> None:
-        pages = pages_of([fragment_of([entry(moment) for moment in moments])])
-        head = append(self.connection, self.head, pages)
+        pages = join_pages([encode_fragment([entry(moment) for moment in moments])])
+        head = append_pages(self.connection, self.head, pages)
         assert head is not None
         self.head = head
-        self.retention.added(len(moments))
+        self.retention.count_added(len(moments))
 
     def tidy(self) -> None:
-        while self.retention.due():
+        while self.retention.is_due():
             self.head = self.retention.apply(self.connection, self.head)
 
     @property
@@ -78,7 +78,7 @@ def test_what_is_too_old_goes_and_the_rest_stays(world: World) -> None:
     world.passes(7200)
     world.tidy()
     assert world.kept == list(range(4200, 7200, 600))
-    assert verify(world.path).whole
+    assert verify(world.path).is_intact
 
 
 def test_a_page_goes_when_its_newest_entry_is_too_old(world: World) -> None:
@@ -89,7 +89,7 @@ def test_a_page_goes_when_its_newest_entry_is_too_old(world: World) -> None:
     world.passes(600)
     world.tidy()
     assert world.kept == []
-    assert verify(world.path).whole
+    assert verify(world.path).is_intact
 
 
 def test_an_idle_journal_is_emptied_and_then_left_alone(world: World) -> None:
@@ -100,19 +100,19 @@ def test_an_idle_journal_is_emptied_and_then_left_alone(world: World) -> None:
         world.tidy()
     assert world.kept == []
     assert len(JournalReader(world.path).read()) == 1
-    assert verify(world.path).whole
+    assert verify(world.path).is_intact
 
 
 def test_it_is_looked_at_now_and_then(world: World) -> None:
     world.tidy()
-    assert not world.retention.due()
-    assert world.retention.pause == HOUR / 16
+    assert not world.retention.is_due()
+    assert world.retention.check_interval == HOUR / 16
     world.passes(HOUR / 16)
-    assert world.retention.due()
-    assert Retention(world.path, max_age=1.0).pause == 1.0
-    assert Retention(world.path, max_age=365 * 24 * HOUR).pause == HOUR
-    assert Retention(world.path).pause is None
-    assert not Retention(world.path).due()
+    assert world.retention.is_due()
+    assert Retention(world.path, max_age=1.0).check_interval == 1.0
+    assert Retention(world.path, max_age=365 * 24 * HOUR).check_interval == HOUR
+    assert Retention(world.path).check_interval is None
+    assert not Retention(world.path).is_due()
 
 
 def test_a_clock_that_jumps_ahead_takes_nothing_with_it(
@@ -148,7 +148,7 @@ def test_a_clock_that_goes_back_keeps_more_for_a_while(world: World) -> None:
 
 
 def test_bites_are_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_retention, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(journal_retention, "_MAX_BYTES", 1000)
     world = World(tmp_path / "journal.db", max_age=None, max_rows=5)
     for moment in range(100):
         world.record(moment)
@@ -156,7 +156,7 @@ def test_bites_are_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert 85 <= len(world.kept) < 99
     world.tidy()
     assert len(world.kept) <= 5
-    assert verify(tmp_path / "journal.db").whole
+    assert verify(tmp_path / "journal.db").is_intact
     world.connection.close()
 
 
@@ -183,7 +183,7 @@ def test_a_failing_cut_is_not_tried_with_every_commit(world: World) -> None:
             world.retention.apply(world.connection, world.head)
         other.execute("ROLLBACK")
     assert not world.connection.in_transaction
-    assert not world.retention.due()
+    assert not world.retention.is_due()
     world.passes(HOUR)
     world.tidy()
     assert world.kept == []
@@ -192,7 +192,7 @@ def test_a_failing_cut_is_not_tried_with_every_commit(world: World) -> None:
 def test_a_journal_that_nobody_writes_in_lets_go_of_what_is_too_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_retention, "_OFTENEST", 0.001)
+    monkeypatch.setattr(journal_retention, "_MIN_INTERVAL_SECONDS", 0.001)
     path = tmp_path / "journal.db"
     journal = Journal(path, max_age=0.05, group_seconds=0.0)
     # Of 1970.
@@ -205,4 +205,4 @@ def test_a_journal_that_nobody_writes_in_lets_go_of_what_is_too_old(
     else:
         pytest.fail("it is still there")
     journal.close()
-    assert verify(path).whole
+    assert verify(path).is_intact

@@ -15,11 +15,11 @@ import pytest
 
 from interlock import errors
 from interlock.core.journal import writer as journal_writer
-from interlock.core.journal.chain import append, read_head
+from interlock.core.journal.chain import append_pages, read_head
 from interlock.core.journal.file import SCHEMA_VERSION, open_for_writing
 from interlock.core.journal.journal import Entry, Journal, JournalReader
-from interlock.core.journal.verification import head_of, verify
-from interlock.core.journal.writer import fragment_of, pages_of
+from interlock.core.journal.verification import read_chain_head, verify
+from interlock.core.journal.writer import encode_fragment, join_pages
 from interlock.errors import InterlockError
 from tests.patience import PATIENCE
 
@@ -46,7 +46,7 @@ def held_by_somebody_else(path: Path) -> Iterator[None]:
 def until_failing(journal: Journal) -> str:
     """Wait for the writer's own word that it failed, not for time to pass."""
     with journal._progress:
-        journal._hurry.set()
+        journal._commit_now.set()
     while not journal.health().reason:
         journal.flush(0.01)
     return journal.health().reason
@@ -172,8 +172,8 @@ def test_a_journal_moved_aside_is_begun_anew(tmp_path: Path) -> None:
     assert times(aside) == [1]
     assert journal.close() == ("ok", "", 0, 0, 2, 0)
     verdict = verify(journal.path)
-    assert verdict.whole
-    assert str(head_of(aside)) in verdict.notes[0]
+    assert verdict.is_intact
+    assert str(read_chain_head(aside)) in verdict.notes[0]
 
 
 def test_two_that_find_their_journal_moved_begin_one(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_two_that_find_their_journal_moved_begin_one(tmp_path: Path) -> None:
     assert [row.name for row in rows if row.verb == "begun"] == ["1", "2"]
     assert [row.time_ns for row in rows if row.verb != "begun"] == [10, 11]
     assert one.close().state == two.close().state == "ok"
-    assert verify(path).whole
+    assert verify(path).is_intact
 
 
 def put_back_the_first_five(path: Path) -> None:
@@ -214,8 +214,8 @@ def cut_the_end(path: Path, after: int = 5) -> None:
 def rewrite_the_end(path: Path) -> None:
     with closing(open_for_writing(path)) as file:
         file.execute("DELETE FROM page WHERE last_seq > 5")
-        fragments = [fragment_of([entry(number)]) for number in range(100, 110)]
-        head = append(file, read_head(file), [pages_of([one])[0] for one in fragments])
+        fragments = [encode_fragment([entry(number)]) for number in range(100, 110)]
+        head = append_pages(file, read_head(file), [join_pages([one])[0] for one in fragments])
         assert head is not None
         assert head.seq > 10
 
@@ -249,7 +249,7 @@ def test_a_journal_that_lost_its_end_is_not_continued(
     assert done.wait(PATIENCE)
     assert told == [False]
     reason = until_failing(journal)
-    assert "had entries up to 10" in reason
+    assert "wrote entries up to 10" in reason
     assert "Move it aside" in reason
     # Nor by asking again: it is held against what this node wrote, not against what it found.
     assert not journal.flush(0.05)
@@ -258,7 +258,7 @@ def test_a_journal_that_lost_its_end_is_not_continued(
     assert journal.flush()
     assert journal.close().state == "ok"
     assert [row.verb for row in journal.read()] == ["begun", "tools/call"]
-    assert "up to entry 10" in verify(path).notes[0]
+    assert "entries up to 10" in verify(path).notes[0]
 
 
 def test_a_file_broken_under_the_writer_is_reported_and_mended_by_moving_it(
@@ -316,7 +316,7 @@ def test_a_journal_whose_end_was_changed_is_not_continued(tmp_path: Path) -> Non
         shell.execute("UPDATE page SET body = replace(body, 'jira', 'jura') WHERE last_seq = 3")
     journal = Journal(path, group_seconds=NEVER)
     reason = journal.health().reason
-    assert "with entries 3 to 3, is not what was written" in reason
+    assert "with entries 3 to 3, was changed" in reason
     assert "interlock audit verify" in reason
     journal.record(entry(4))
     assert until_failing(journal) == reason
@@ -381,7 +381,7 @@ def test_a_page_that_is_not_entries(tmp_path: Path) -> None:
     journal.close()
     with closing(sqlite3.connect(path)) as shell, shell:
         shell.execute("UPDATE page SET body = '[[1]]'")
-    with pytest.raises(InterlockError, match="holds a page that is not entries"):
+    with pytest.raises(InterlockError, match="contains an invalid page"):
         JournalReader(path).read()
 
 

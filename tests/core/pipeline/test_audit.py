@@ -290,7 +290,7 @@ def test_a_node_without_a_journal_still_counts() -> None:
 
 def intended(audit: Audit, call: Call) -> list[bool]:
     told: list[bool] = []
-    audit.intend(call, told.append)
+    audit.record_intent(call, told.append)
     return told
 
 
@@ -307,7 +307,7 @@ def test_the_entry_before_a_call_and_the_one_after_it_name_the_same_call() -> No
         ("tool_error", "call:ff-2"),
         ("upstream_lost", "call:ff-1 It went away."),
     ]
-    assert not audit._intended
+    assert not audit._intents
 
 
 def test_a_call_that_is_written_down_twice_stays_one_call() -> None:
@@ -359,13 +359,13 @@ def test_irreversible_and_approved_calls_have_a_digest_of_their_arguments(durabl
         assert begun == [detail for detail in ends for _ in range(2)]
     else:
         assert ends == ["", "of:s.drop", "of:s.held approval:a1"]
-    assert not audit._intended
+    assert not audit._intents
 
 
 @pytest.mark.parametrize("audit", [Audit(None), Audit(KeptJournal(), durable=False)])
 def test_nobody_waits_where_nothing_is_written_first(audit: Audit) -> None:
     call = tool_call("s.t")
-    assert not audit.writes_first
+    assert not audit.records_intents
     assert intended(audit, call) == [True]
     audit.record(call, "ok", 1)
     if isinstance(audit._recorder, KeptJournal):

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from interlock.core.call import Call, Credentials
-from interlock.core.journal.audit import MOST_STRANGERS
+from interlock.core.journal.audit import MAX_UNKNOWN_CALLER_ENTRIES
 from interlock.errors import METHOD_NOT_FOUND, SHUTTING_DOWN
 from interlock.protocol.mcp import META_TIMEOUT
 from tests.core.catalog.offers import offer
@@ -69,6 +69,6 @@ def test_draining_lets_calls_finish_and_refuses_new_ones() -> None:
 def test_strangers_cannot_push_the_others_out_of_the_journal() -> None:
     node = rig(tokens={"right": "operator"})
     stranger = Credentials("203.0.113.9", "wrong")
-    for _ in range(MOST_STRANGERS * 10):
+    for _ in range(MAX_UNKNOWN_CALLER_ENTRIES * 10):
         node.refused(Call("tools/call", "test", stranger, SESSION, name="s.one"))
-    assert len(node.journal.entries) == MOST_STRANGERS
+    assert len(node.journal.entries) == MAX_UNKNOWN_CALLER_ENTRIES

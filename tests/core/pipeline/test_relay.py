@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interlock.core.call import Call, ClientRequest
-from interlock.core.journal.audit import MOST_QUESTIONS
+from interlock.core.journal.audit import MAX_CLIENT_REQUEST_ENTRIES
 from interlock.core.pipeline import client_requests as relay
 from interlock.errors import CANCELLED, DEADLINE_EXCEEDED
 from interlock.protocol.mcp import (
@@ -144,9 +144,9 @@ def test_a_fault_of_the_journal_keeps_no_answer_back(monkeypatch: pytest.MonkeyP
 def test_a_server_that_asks_and_asks_does_not_fill_the_journal() -> None:
     rig, session = AskingRig(), ScriptedSession({})
     begin(rig, session)
-    for _ in range(MOST_QUESTIONS + 50):
+    for _ in range(MAX_CLIENT_REQUEST_ENTRIES + 50):
         rig.s.last.ask(ROOTS)
-    assert len(rig.journal.entries) == MOST_QUESTIONS
+    assert len(rig.journal.entries) == MAX_CLIENT_REQUEST_ENTRIES
 
 
 # --- people have longer than servers ---

@@ -33,7 +33,9 @@ def file(path: Path) -> Iterator[SharedFile]:
 
 
 def shared(path: Path | None, *, checked: bool = False) -> SharedFile:
-    return SharedFile(path, KIND, patience=2.0, removed="no word is known", checked=checked)
+    return SharedFile(
+        path, KIND, busy_timeout=2.0, removal_effect="no word is known", check_integrity=checked
+    )
 
 
 def count(file: SharedFile) -> int:
@@ -45,9 +47,9 @@ def test_only_what_somebody_else_wrote_is_noticed(path: Path, file: SharedFile) 
     other = shared(path)
     with file.writing() as writing:
         writing.execute("INSERT INTO word VALUES ('one')")
-    assert not file.changed_elsewhere()
-    assert other.changed_elsewhere()
-    assert not other.changed_elsewhere()
+    assert not file.was_changed_externally()
+    assert other.was_changed_externally()
+    assert not other.was_changed_externally()
     assert count(other) == 1
     other.close()
 
@@ -89,7 +91,7 @@ def test_a_transaction_that_sqlite_ended_is_not_ended_again(file: SharedFile) ->
 def test_who_is_in_a_hurry_waits_for_no_other_program(path: Path, file: SharedFile) -> None:
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(InterlockError, match="held by another program") as caught:
+    with pytest.raises(InterlockError, match="used by another program") as caught:
         with file.reading(0) as reading:
             reading.execute(COUNT)
     assert caught.value.failure is TOO_BUSY

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from interlock.core.call import Caller, ProposedCall
-from interlock.core.journal.audit import MOST_STRANGERS, Audit
+from interlock.core.journal.audit import MAX_UNKNOWN_CALLER_ENTRIES, Audit
 from interlock.protocol.mcpx_terms import GUEST
 from interlock.topics.proposals import (
     MAX_ID_LENGTH,
@@ -51,7 +51,7 @@ def test_a_guest_fills_nothing(tmp_path: Path) -> None:
         await guest.until(lambda: len(guest.of("chat")) == 200)
         assert table.rows("proposal") == []
         # A second may begin meanwhile.
-        assert len(table.journal.entries) <= 2 * MOST_STRANGERS
+        assert len(table.journal.entries) <= 2 * MAX_UNKNOWN_CALLER_ENTRIES
         table.close()
 
     asyncio.run(run())

@@ -81,11 +81,11 @@ def test_forgetting(store: PinStore) -> None:
 def test_who_writes_is_not_told_but_others_are(path: Path, store: PinStore) -> None:
     other = PinStore(path)
     store.write([ONE])
-    assert not store.changed_elsewhere()
-    assert other.changed_elsewhere()
-    assert not other.changed_elsewhere()
+    assert not store.was_changed_externally()
+    assert other.was_changed_externally()
+    assert not other.was_changed_externally()
     other.remove("files.delete")
-    assert store.changed_elsewhere()
+    assert store.was_changed_externally()
     other.close()
 
 

@@ -1,4 +1,4 @@
-"""What happened? The outermost stage: every outcome is recorded, refusals too."""
+"""The audit: a journal entry for the outcome of every call, including rejected ones."""
 
 from __future__ import annotations
 
@@ -17,37 +17,36 @@ from interlock.protocol.mcp import INPUT_REQUIRED, TOOLS_CALL
 
 OK: Final = "ok"
 TOOL_ERROR: Final = "tool_error"
-"""A result in which the tool itself says that it failed."""
+"""A result in which the tool itself reports an error."""
 COLLECTED: Final = "collected"
-"""The outcome of an approved call is handed to its caller, who made the call once more: that one
-was not sent. What was, has an entry of its own."""
+"""The result of an approved call was returned to its caller, who repeated the call. The repeated
+call was not sent. The sent one has an entry of its own."""
 ANSWERED: Final = "answered"
 REFUSED: Final = "refused"
 WITHDRAWN: Final = "withdrawn"
-GONE: Final = "ax:"
-"""Under this key are the sums of subservers that are no more. No upstream can have it."""
+REMOVED_UPSTREAMS: Final = "ax:"
+"""The key of the totals of removed subservers. No upstream can have it."""
 DISPATCHING: Final = "dispatching"
-"""Written before a call leaves that changes something. Alone, without the entry of how it ended, it
-says that the node stopped meanwhile."""
+"""Written before a call that changes something is sent. Without an entry of its end, the node
+stopped in between."""
 HELD: Final = "held"
-"""A tool that changed since a human accepted it."""
+"""A tool that changed after an operator accepted it."""
 ASKED: Final = "asked"
-"""A question whose answer comes with a request of its own, for its server alone to read."""
-_NOT_OVER: Final = frozenset({INPUT_REQUIRED, CONFIRMATION_REQUIRED.name})
-"""Outcomes of calls that have not failed: their server, or a human, has to say something first."""
+"""A client request whose response comes with a later request, readable for its server only."""
+_PENDING_OUTCOMES: Final = frozenset({INPUT_REQUIRED, CONFIRMATION_REQUIRED.name})
+"""Outcomes of calls that have not failed: the server or an operator has to respond first."""
 _IRREVERSIBLE: Final = EffectLevel.IRREVERSIBLE.label
-_MOST_CHARACTERS: Final = 500
-"""What others wrote is kept up to here: one call must not fill the journal."""
+_MAX_TEXT_LENGTH: Final = 500
+"""The limit of texts from other parties: one call must not fill the journal."""
 
-MOST_STRANGERS: Final = 20
-"""Entries a second about requests whose sender is not known; more are counted in the next."""
-MOST_QUESTIONS: Final = 100
-"""Entries a second about questions of upstreams; more are counted in the next."""
+MAX_UNKNOWN_CALLER_ENTRIES: Final = 20
+"""Entries per second about requests of unknown callers. Further ones are counted in the next."""
+MAX_CLIENT_REQUEST_ENTRIES: Final = 100
+"""Entries per second about client requests. Further ones are counted in the next."""
 
 
 class CallTotals:
-    """Running totals, for whoever watches the node. Plain slots: they are written for every call,
-    and nothing is written quicker."""
+    """Running totals. Plain slots, the fastest objects to update for every call."""
 
     __slots__ = ("busy_us", "calls", "failed")
 
@@ -58,7 +57,7 @@ class CallTotals:
 
 
 class Audit(CallObserver):
-    """Writes the journal entry of every call and keeps the tallies."""
+    """Writes the journal entry of every call and counts calls per upstream."""
 
     def __init__(
         self,
@@ -68,72 +67,74 @@ class Audit(CallObserver):
         durable: bool = True,
         digest: Callable[[Call], str] | None = None,
     ) -> None:
-        """Args:
-        recorder: where entries go. None: nowhere.
-        wall_clock: nanoseconds since 1970.
-        durable: whether calls that change something are on disk before they leave.
-        digest: what the entries of irreversible and approved calls say of their arguments.
+        """
+        Args:
+            recorder: where entries go. None: nowhere.
+            wall_clock: nanoseconds since 1970.
+            durable: calls that change something are on disk before they are sent.
+            digest: returns what entries of irreversible and approved calls say of their arguments.
         """
         self._recorder = recorder
         self._wall_clock = wall_clock
-        self.writes_first = durable and recorder is not None
-        """Whether `intend` has anything to do."""
+        self.records_intents = durable and recorder is not None
+        """True if `record_intent` has anything to do."""
         self._digest = digest
-        self._intended: dict[Call, str] = {}
+        self._intents: dict[Call, str] = {}
         self._last_caller: Caller | None = None
-        self._last_whom = ""
-        """How the last caller of a call that a parent sent is written down."""
-        # Never the same again, not after a restart either.
+        self._last_caller_name = ""
+        """The formatted name of the last caller of a parent's call."""
+        # Unique, even after a restart.
         self._run = f"{wall_clock():x}"
         self._numbers = count(1)
         self.by_upstream: dict[str, CallTotals] = {}
-        """By key; calls that led to no upstream are under the empty one."""
-        self._strangers = Sampler(MOST_STRANGERS, 1.0)
-        self._questions = Sampler(MOST_QUESTIONS, 1.0)
+        """By upstream key. Calls without an upstream are under the empty one."""
+        self._unknown_callers = Sampler(MAX_UNKNOWN_CALLER_ENTRIES, 1.0)
+        self._client_requests = Sampler(MAX_CLIENT_REQUEST_ENTRIES, 1.0)
 
     @property
     def total(self) -> CallTotals:
-        """The sum over all upstreams."""
-        tallies = self.by_upstream.values()
+        """The sum of all upstreams."""
+        all_totals = self.by_upstream.values()
         return CallTotals(
-            sum(one.calls for one in tallies),
-            sum(one.failed for one in tallies),
-            sum(one.busy_us for one in tallies),
+            sum(totals.calls for totals in all_totals),
+            sum(totals.failed for totals in all_totals),
+            sum(totals.busy_us for totals in all_totals),
         )
 
-    def forget(self, upstream: str) -> None:
-        """It is no more, and others may come under ever new names: only the sum is kept."""
-        gone = self.by_upstream.pop(upstream, None)
-        if gone is not None:
-            sum_of_gone = self.by_upstream.get(GONE) or self._new_tally(GONE)
-            sum_of_gone.calls += gone.calls
-            sum_of_gone.failed += gone.failed
-            sum_of_gone.busy_us += gone.busy_us
+    def remove_upstream(self, upstream: str) -> None:
+        """Add the totals of a removed upstream to those of all removed ones. Their names may be
+        unlimited in number."""
+        removed = self.by_upstream.pop(upstream, None)
+        if removed is not None:
+            totals = self.by_upstream.get(REMOVED_UPSTREAMS) or self._add_totals(REMOVED_UPSTREAMS)
+            totals.calls += removed.calls
+            totals.failed += removed.failed
+            totals.busy_us += removed.busy_us
 
-    def intend(self, call: Call, then: Callable[[bool], None]) -> None:
-        """Write down that a call is about to leave. `then` is told whether that is on disk: if not,
-        it must not leave. The entry of how it ends names the same call."""
+    def record_intent(self, call: Call, on_recorded: Callable[[bool], None]) -> None:
+        """Record that a call is about to be sent. `on_recorded` gets True when that is on disk. On
+        False the call must not be sent. The entry of its end has the same call id."""
         recorder = self._recorder
         if recorder is None:
-            then(True)
+            on_recorded(True)
             return
-        mark = self._intended.get(call)
-        if mark is None:
-            mark = f"call:{self._run}-{next(self._numbers)}" if self.writes_first else ""
-            # Arguments are read and sorted for it, which is too slow for calls that can be undone.
+        call_id = self._intents.get(call)
+        if call_id is None:
+            call_id = f"call:{self._run}-{next(self._numbers)}" if self.records_intents else ""
+            # The digest reads and sorts the arguments, which is too slow for reversible calls.
             if self._digest is not None and (call.effect == _IRREVERSIBLE or call.approval_id):
-                mark = f"{mark} {self._digest(call)}".strip()
-            if mark:
-                self._intended[call] = mark
-        if self.writes_first:
-            detail = _told_of(call, mark, "")
-            recorder.record_durably(self._entry(call, DISPATCHING, 0, detail), then)
+                call_id = f"{call_id} {self._digest(call)}".strip()
+            if call_id:
+                self._intents[call] = call_id
+        if self.records_intents:
+            detail = _format_detail(call, call_id, "")
+            recorder.record_durably(self._entry(call, DISPATCHING, 0, detail), on_recorded)
         else:
-            then(True)
+            on_recorded(True)
 
-    def record(self, call: Call, word: str, duration_us: int, detail: str = "") -> None:
-        """Write down what is no call on its way through the pipeline."""
-        self.on_end(call, word, duration_us, detail)
+    def record(self, call: Call, outcome_name: str, duration_us: int, detail: str = "") -> None:
+        """Record something that is not a call in the pipeline."""
+        self.on_end(call, outcome_name, duration_us, detail)
 
     def on_end(
         self,
@@ -144,14 +145,14 @@ class Audit(CallObserver):
         outcome: Outcome | None = None,
         error: InterlockError | None = None,
     ) -> None:
-        upstream, verb = call.upstream, call.method
-        if verb == TOOLS_CALL and outcome_name != COLLECTED:
-            tally = self.by_upstream.get(upstream) or self._new_tally(upstream)
-            tally.calls += 1
-            tally.busy_us += duration_us
-            # A call whose server wants to know more first has not failed.
-            if outcome_name != OK and outcome_name not in _NOT_OVER:
-                tally.failed += 1
+        upstream, method = call.upstream, call.method
+        if method == TOOLS_CALL and outcome_name != COLLECTED:
+            totals = self.by_upstream.get(upstream) or self._add_totals(upstream)
+            totals.calls += 1
+            totals.busy_us += duration_us
+            # A call whose server or operator has to respond first has not failed.
+            if outcome_name != OK and outcome_name not in _PENDING_OUTCOMES:
+                totals.failed += 1
         recorder = self._recorder
         if recorder is None:
             return
@@ -159,118 +160,120 @@ class Audit(CallObserver):
         if (
             route is not None
             and caller is not None
-            and not (detail or self._intended or call.approval_id)
+            and not (detail or self._intents or call.approval_id)
         ):
-            # Nearly every entry, put together in one go.
+            # Nearly every entry, built at once.
             if not caller.parent_caller:
-                whom = caller.name
+                caller_name = caller.name
             elif caller is self._last_caller:
-                whom = self._last_whom
+                caller_name = self._last_caller_name
             else:
-                whom = self._last_whom = _whom(caller)
+                caller_name = self._last_caller_name = _format_caller(caller)
                 self._last_caller = caller
             wall_clock = self._wall_clock
             recorder.record(
                 (
-                    wall_clock(), whom, call.server, verb, route.canonical, upstream, call.effect,
-                    outcome_name, duration_us, "",
+                    wall_clock(), caller_name, call.server, method, route.canonical, upstream,
+                    call.effect, outcome_name, duration_us, "",
                 )
             )  # fmt: skip
             return
         if caller is None:
-            # Strangers must not push the record of everybody else out of the journal.
-            folded = self._strangers.sample(self._wall_clock() / 1e9)
-            if folded is None:
+            # Unknown callers must not push other entries out of the journal.
+            skipped = self._unknown_callers.sample(self._wall_clock() / 1e9)
+            if skipped is None:
                 return
-            if folded:
-                detail = f"{detail} (and {folded} more of strangers before it)"
-        if self._intended or call.approval_id:
-            detail = _told_of(call, self._intended.pop(call, ""), detail)
+            if skipped:
+                detail = f"{detail} (and {skipped} more of unknown callers before)"
+        if self._intents or call.approval_id:
+            detail = _format_detail(call, self._intents.pop(call, ""), detail)
         recorder.record(self._entry(call, outcome_name, duration_us, detail))
 
     def _entry(self, call: Call, outcome: str, duration_us: int, detail: str) -> JournalEntry:
         caller = call.caller
         route = call.route
-        verb = call.method
+        method = call.method
         if route is None:
-            verb, name = verb[:_MOST_CHARACTERS], call.name[:_MOST_CHARACTERS]
+            method, name = method[:_MAX_TEXT_LENGTH], call.name[:_MAX_TEXT_LENGTH]
         else:
             name = route.canonical
         return (
             self._wall_clock(),
-            "" if caller is None else _whom(caller),
+            "" if caller is None else _format_caller(caller),
             call.server,
-            verb,
+            method,
             name,
             call.upstream,
             call.effect,
             outcome,
             duration_us,
-            detail[:_MOST_CHARACTERS] if detail else detail,
+            detail[:_MAX_TEXT_LENGTH] if detail else detail,
         )
 
-    def record_held(self, tool: str, detail: str) -> None:
-        """A tool is not what a human accepted, and is held."""
+    def record_held_tool(self, tool: str, detail: str) -> None:
+        """Record that a tool is held because it differs from the accepted definition."""
         if self._recorder is not None:
             entry = (self._wall_clock(), "", "", HELD, tool, "", "", HELD, 0, detail)
             self._recorder.record(entry)
 
-    def record_change(self, what: str, name: str, word: str, detail: str = "") -> None:
-        """Somebody changed by what the node decides: its rules, pins, keys or tokens."""
+    def record_change(self, kind: str, name: str, outcome_name: str, detail: str = "") -> None:
+        """Record a change of policy rules, pins, keys or tokens."""
         if self._recorder is not None:
-            detail = detail[:_MOST_CHARACTERS]
-            self._recorder.record((self._wall_clock(), "", "", what, name, "", "", word, 0, detail))
+            detail = detail[:_MAX_TEXT_LENGTH]
+            self._recorder.record(
+                (self._wall_clock(), "", "", kind, name, "", "", outcome_name, 0, detail)
+            )
 
     def record_part(
         self,
         call: Call,
-        what: str,
+        kind: str,
         name: str,
         upstream: str,
         outcome: str,
         duration_us: int,
         detail: str,
     ) -> None:
-        """A step of a call that has more than one. `detail` is whole: nobody else wrote it."""
+        """Record one step of a call. `detail` is not shortened: the node wrote it."""
         if self._recorder is not None:
-            caller = "" if call.caller is None else _whom(call.caller)
+            caller = "" if call.caller is None else _format_caller(call.caller)
             self._recorder.record(
                 (
-                    self._wall_clock(), caller, call.server, what, name, upstream, call.effect,
+                    self._wall_clock(), caller, call.server, kind, name, upstream, call.effect,
                     outcome, duration_us, detail,
                 )
             )  # fmt: skip
 
-    def record_question(
+    def record_client_request(
         self,
         method: str,
         *,
         caller: str,
         face: str,
-        about: str,
+        name: str,
         upstream: str,
         outcome: str,
         duration_us: int,
         detail: str = "",
     ) -> None:
-        """What an upstream asked of a caller, and what came of it. `about`: during which call."""
+        """Record a client request and its outcome. `name`: the call that it belongs to."""
         if self._recorder is None:
             return
         now = self._wall_clock()
-        # However much an upstream wants to know, the calls stay in the journal.
-        folded = self._questions.sample(now / 1e9)
-        if folded is None:
+        # Many client requests must not push calls out of the journal.
+        skipped = self._client_requests.sample(now / 1e9)
+        if skipped is None:
             return
-        detail = detail[:_MOST_CHARACTERS]
-        if folded:
-            detail = f"{detail} (and {folded} more questions before it)".lstrip()
+        detail = detail[:_MAX_TEXT_LENGTH]
+        if skipped:
+            detail = f"{detail} (and {skipped} more client requests before)".lstrip()
         self._recorder.record(
             (
                 now,
                 caller,
                 face,
-                method[:_MOST_CHARACTERS],
-                about[:_MOST_CHARACTERS],
+                method[:_MAX_TEXT_LENGTH],
+                name[:_MAX_TEXT_LENGTH],
                 upstream,
                 "",
                 outcome,
@@ -279,21 +282,21 @@ class Audit(CallObserver):
             )
         )
 
-    def _new_tally(self, upstream: str) -> CallTotals:
-        tally = self.by_upstream[upstream] = CallTotals()
-        return tally
+    def _add_totals(self, upstream: str) -> CallTotals:
+        totals = self.by_upstream[upstream] = CallTotals()
+        return totals
 
 
-def _told_of(call: Call, mark: str, detail: str) -> str:
-    """The detail of an entry, behind the words by which others find it."""
+def _format_detail(call: Call, call_id: str, detail: str) -> str:
+    """Return the detail of an entry, after the words by which readers find it."""
     approval = f"approval:{call.approval_id}" if call.approval_id else ""
-    return " ".join(word for word in (mark, approval, detail) if word)
+    return " ".join(outcome_name for outcome_name in (call_id, approval, detail) if outcome_name)
 
 
-def _whom(caller: Caller) -> str:
-    """Who it was; of a call that a parent sent, also who called there."""
+def _format_caller(caller: Caller) -> str:
+    """Return the name of a caller, with the name of the parent's caller if there is one."""
     return (
-        f"{caller.name}/{caller.parent_caller}"[:_MOST_CHARACTERS]
+        f"{caller.name}/{caller.parent_caller}"[:_MAX_TEXT_LENGTH]
         if caller.parent_caller
         else caller.name
     )

@@ -1,13 +1,12 @@
-"""The chain through the journal's pages: each has a hash over itself and the hash before it.
+"""The hash chain of the journal's pages: each page has a hash of itself and of the previous hash.
 
-So nothing can be changed, taken out, put in or moved without every later hash being another one.
-Whoever keeps the newest hash elsewhere (`interlock audit head`) can tell from it alone whether all
-that came before is still what it was.
+So no page can be changed, removed, inserted or moved without changing every later hash. The newest
+hash, kept elsewhere (`interlock audit head`), proves whether all earlier entries are unchanged.
 
-What retention removes leaves a note in the chain itself: an ordinary entry, which says up to where
-entries went and what the hash was there. Who removes the beginning by hand has no such note.
+Retention leaves a note in the chain: an ordinary entry with the number of the last removed entry
+and the hash there. If the beginning is removed by other means, there is no such note.
 
-This room hashes, and reads and writes the table of pages by a connection that it is given.
+This module computes hashes, and reads and writes the table of pages by a given connection.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-START: Final = bytes(32)
+GENESIS_HASH: Final = bytes(32)
 """The hash before the first page."""
-FACE: Final = "journal"
-"""The face in entries that the journal writes about itself. No caller has it."""
+JOURNAL_FACE: Final = "journal"
+"""`face` of entries that the journal writes about itself. No caller has it."""
 CUT: Final = "cut"
-"""The verb of a note: entries up to the number in `name` were removed by retention."""
+"""`verb` of a note: retention removed the entries up to the number in `name`."""
 ARCHIVED: Final = "; they are in an archive"
-"""How the sentence of such a note ends, when they went into one."""
+"""The end of such a note's sentence if the entries are in an archive."""
 CHAINED: Final = "chained"
-"""The verb of a note: entries up to the number in `name` were there before the chain was."""
-BEGUN: Final = "begun"
-"""The verb of a note: the journal that was here before had entries up to the number in `name`."""
+"""`verb` of a note: the entries up to the number in `name` are older than the chain."""
+RESTARTED: Final = "begun"
+"""`verb` of a note: the previous journal had entries up to the number in `name`."""
 
 _NUMBERS: Final = Struct(">qqq")
 _HEAD: Final = (
@@ -43,7 +42,7 @@ _BATCH_PAGES: Final = 500
 
 
 class ChainHead(NamedTuple):
-    """The end of the chain: the number of the newest entry, and the hash there."""
+    """The end of the chain: the number of the newest entry, and its hash."""
 
     seq: int
     hash: bytes
@@ -53,7 +52,7 @@ class ChainHead(NamedTuple):
 
 
 class ChainPage(Protocol):
-    """A whole JSON array of entries, how many they are, and the newest's time."""
+    """A complete JSON array of entries, their number, and the time of the newest."""
 
     @property
     def body(self) -> bytes: ...
@@ -64,85 +63,92 @@ class ChainPage(Protocol):
 
 
 class BrokenChainError(Exception):
-    """The newest page is not what was written."""
+    """The newest page was changed."""
 
 
-def link(before: bytes, last_seq: int, count: int, newest_ns: int, body: bytes) -> bytes:
-    """The hash of a page that stands behind one with the hash `before`."""
+def hash_page(before: bytes, last_seq: int, count: int, newest_ns: int, body: bytes) -> bytes:
+    """Return the hash of a page after one with the hash `before`."""
     digest = sha256(before + _NUMBERS.pack(last_seq, count, newest_ns))
     digest.update(body)
     return digest.digest()
 
 
 def read_head(connection: sqlite3.Connection) -> ChainHead:
-    """The end of the chain, as the file has it. Raises BrokenChainError."""
+    """Return the end of the chain in the file. Raises BrokenChainError."""
     pages = connection.execute(_HEAD).fetchall()
     if not pages:
-        return ChainHead(0, START)
+        return ChainHead(0, GENESIS_HASH)
     last_seq, count, newest_ns, body, hash_ = pages[0]
-    before = pages[1][4] if len(pages) > 1 else START if last_seq == count else None
-    whole = isinstance(hash_, bytes) and len(hash_) == len(START)
-    # Behind a cut there may be one page alone. What stood before it is known to its note only.
-    if whole and before is not None:
-        whole = link(before, last_seq, count, newest_ns, body) == hash_
-    if not whole:
+    before = pages[1][4] if len(pages) > 1 else GENESIS_HASH if last_seq == count else None
+    is_valid = isinstance(hash_, bytes) and len(hash_) == len(GENESIS_HASH)
+    # After a cut there may be a single page. Only its note has the hash before it.
+    if is_valid and before is not None:
+        is_valid = hash_page(before, last_seq, count, newest_ns, body) == hash_
+    if not is_valid:
         raise BrokenChainError(
-            f"its newest page, with entries {last_seq - count + 1} to {last_seq}, is not what was "
-            "written"
+            f"its newest page, with entries {last_seq - count + 1} to {last_seq}, was changed"
         )
     return ChainHead(last_seq, hash_)
 
 
-def is_behind(connection: sqlite3.Connection, known: ChainHead, found: ChainHead) -> bool:
-    """Whether a chain that ended at `known` is still there, now that it ends at `found`."""
-    if found.seq < known.seq:
+def contains_head(
+    connection: sqlite3.Connection, previous_head: ChainHead, head: ChainHead
+) -> bool:
+    """Return whether the chain that ends at `head` contains `previous_head`."""
+    if head.seq < previous_head.seq:
         return False
-    row = connection.execute("SELECT hash FROM page WHERE last_seq = ?", (known.seq,)).fetchone()
+    row = connection.execute(
+        "SELECT hash FROM page WHERE last_seq = ?", (previous_head.seq,)
+    ).fetchone()
     if row is not None:
-        return bool(row[0] == known.hash)
-    # Somebody else who writes here may have removed it for its age, and has noted that.
+        return bool(row[0] == previous_head.hash)
+    # Another process may have removed that page by retention, with a note.
     start = connection.execute(
         "SELECT last_seq - count FROM page ORDER BY last_seq LIMIT 1"
     ).fetchone()
-    return start is not None and start[0] > known.seq and cut_at(connection, start[0]) is not None
+    return (
+        start is not None
+        and start[0] > previous_head.seq
+        and find_cut(connection, start[0]) is not None
+    )
 
 
-def begins_anew(connection: sqlite3.Connection) -> bool:
-    """Whether the first entry says which journal was here before."""
+def is_restarted(connection: sqlite3.Connection) -> bool:
+    """Return whether the first entry is a note about the previous journal."""
     row = connection.execute("SELECT body FROM page WHERE last_seq = count LIMIT 1").fetchone()
-    return row is not None and noted(msgspec.json.decode(row[0])[0], BEGUN) is not None
+    return row is not None and read_note(msgspec.json.decode(row[0])[0], RESTARTED) is not None
 
 
-def cut_at(connection: sqlite3.Connection, seq: int) -> ChainHead | None:
-    """What the note of a cut up to this entry says, where there is one."""
+def find_cut(connection: sqlite3.Connection, seq: int) -> ChainHead | None:
+    """Return the note of a cut up to this entry, if there is one."""
     with closing(
         connection.execute(
             "SELECT body FROM page WHERE instr(body, ?) ORDER BY last_seq DESC",
-            (f'"{FACE}","{CUT}","{seq}"',),
+            (f'"{JOURNAL_FACE}","{CUT}","{seq}"',),
         )
     ) as rows:
         for (body,) in rows:
             for entry in msgspec.json.decode(body):
-                head = noted(entry, CUT)
+                head = read_note(entry, CUT)
                 if head is not None and head.seq == seq:
                     return head
     return None
 
 
-def append(
+def append_pages(
     connection: sqlite3.Connection, head: ChainHead, pages: Sequence[ChainPage]
 ) -> ChainHead | None:
-    """Put pages behind `head`, all or none. None: the chain ends elsewhere by now.
+    """Append pages after `head`, all or none. None: the chain has another end now.
 
-    One statement is one transaction. Every statement more would take the interpreter lock from the
-    event loop a few times more, and each time costs the loop more than the write. The cast makes
-    text of the bytes where that lock is not held.
+    One statement is one transaction. Each further statement would take the interpreter lock from
+    the event loop several times, which costs the loop more than the write. The cast converts the
+    bytes to text without that lock.
     """
     values: list[int | bytes] = []
     seq, hash_ = head
     for page in pages:
         seq += page.entries
-        hash_ = link(hash_, seq, page.entries, page.newest_ns, page.body)
+        hash_ = hash_page(hash_, seq, page.entries, page.newest_ns, page.body)
         values += (seq, page.entries, page.newest_ns, page.body, hash_)
     written = connection.execute(
         "INSERT INTO page (last_seq, count, newest_ns, body, hash) "
@@ -155,23 +161,23 @@ def append(
 
 
 class NotePage(NamedTuple):
-    """A page with one entry, in which the journal says something of itself."""
+    """A page with one entry of the journal about itself."""
 
     body: bytes
     newest_ns: int
     entries: int = 1
 
 
-def note(verb: str, at: ChainHead, time_ns: int, sentence: str) -> NotePage:
-    """An entry about all that is up to `at`."""
-    detail = f"hash:{at.hash.hex()} {sentence}"
-    entry = (time_ns, "", FACE, verb, str(at.seq), "", "", "ok", 0, detail)
+def create_note(verb: str, at: ChainHead, time_ns: int, message: str) -> NotePage:
+    """Create a note about all entries up to `at`."""
+    detail = f"hash:{at.hash.hex()} {message}"
+    entry = (time_ns, "", JOURNAL_FACE, verb, str(at.seq), "", "", "ok", 0, detail)
     return NotePage(msgspec.json.encode([entry]), time_ns)
 
 
-def noted(entry: Sequence[Any], verb: str) -> ChainHead | None:
-    """What an entry notes, when it is a note of this kind."""
-    if entry[2] != FACE or entry[3] != verb:
+def read_note(entry: Sequence[Any], verb: str) -> ChainHead | None:
+    """Return the head in a note of this kind. None: the entry is no such note."""
+    if entry[2] != JOURNAL_FACE or entry[3] != verb:
         return None
     try:
         hash_ = bytes.fromhex(entry[9].removeprefix("hash:").partition(" ")[0])
@@ -181,8 +187,8 @@ def noted(entry: Sequence[Any], verb: str) -> ChainHead | None:
 
 
 def chain_old_pages(connection: sqlite3.Connection, time_ns: int) -> None:
-    """Give a hash to pages that were written before there was a chain, and note how far it goes."""
-    head = ChainHead(0, START)
+    """Add hashes to pages from before the chain existed, and note how far they go."""
+    head = ChainHead(0, GENESIS_HASH)
     while True:
         rows = connection.execute(
             "SELECT last_seq, count, newest_ns, CAST(body AS BLOB) FROM page "
@@ -193,9 +199,9 @@ def chain_old_pages(connection: sqlite3.Connection, time_ns: int) -> None:
             break
         hashes: list[tuple[bytes, int]] = []
         for row in rows:
-            head = ChainHead(row[0], link(head.hash, *row))
+            head = ChainHead(row[0], hash_page(head.hash, *row))
             hashes.append((head.hash, head.seq))
         connection.executemany("UPDATE page SET hash = ? WHERE last_seq = ?", hashes)
     if head.seq:
-        sentence = "these entries were written before the chain began"
-        append(connection, head, [note(CHAINED, head, time_ns, sentence)])
+        message = "these entries were written before the chain began"
+        append_pages(connection, head, [create_note(CHAINED, head, time_ns, message)])

@@ -1,6 +1,6 @@
-"""What the gate did, in the words of the query language's audit: denied, held, confirmed.
+"""Approval events in the terms of the AQL audit: denied, confirmation required, granted. Pure.
 
-The journal has one entry for each, in its own terms; this module translates them. Pure.
+The journal has one entry for each, in its own terms, which this module translates.
 """
 
 from __future__ import annotations
@@ -15,35 +15,37 @@ OPERATION_DENIED: Final = "OPERATION_DENIED"
 CONFIRMATION_REQUIRED: Final = "CONFIRMATION_REQUIRED"
 CONFIRMATION_GRANTED: Final = "CONFIRMATION_GRANTED"
 
-_APPROVAL: Final = "approval"
-"""The verb of entries about approvals."""
-_STEPS: Final = {
+_APPROVAL_METHOD: Final = "approval"
+"""The `verb` of entries about approvals."""
+_EVENTS_BY_OUTCOME: Final = {
     "held": (CONFIRMATION_REQUIRED, "denied"),
     "approved": (CONFIRMATION_GRANTED, "confirmed"),
     "refused": (OPERATION_DENIED, "denied"),
     "expired": (OPERATION_DENIED, "denied"),
     "void": (OPERATION_DENIED, "denied"),
 }
-_WORDS: Final = ("approval:", "call:", *(f"{one}:" for one in DIGESTS))
-"""How words of a detail begin that are no sentence."""
-_REFUSALS: Final = frozenset(one.name for one in (DENIED, FORBIDDEN, TOOL_HELD, APPROVAL_REFUSED))
+_DETAIL_PREFIXES: Final = ("approval:", "call:", *(f"{word}:" for word in DIGESTS))
+"""Prefixes of the words of a detail that are not part of its sentence."""
+_REJECTION_OUTCOMES: Final = frozenset(
+    failure.name for failure in (DENIED, FORBIDDEN, TOOL_HELD, APPROVAL_REFUSED)
+)
 
 
-def event_of(row: JournalRow) -> dict[str, str] | None:
-    """The event that an entry tells of. None: it is about none of these."""
-    if row.verb == _APPROVAL:
-        event, result = _STEPS.get(row.outcome, ("", ""))
-    elif row.outcome in _REFUSALS:
+def to_audit_event(row: JournalRow) -> dict[str, str] | None:
+    """Return the event of a journal entry. None: it is no approval event."""
+    if row.verb == _APPROVAL_METHOD:
+        event, result = _EVENTS_BY_OUTCOME.get(row.outcome, ("", ""))
+    elif row.outcome in _REJECTION_OUTCOMES:
         event, result = OPERATION_DENIED, "denied"
     else:
         return None
     if not event:
         return None
     words = row.detail.split(" ")
-    token = next((one for one in words if one.startswith("approval:")), "")
-    reason = " ".join(one for one in words if not one.startswith(_WORDS))
-    said = {
-        "timestamp": utc(row.time_ns),
+    token = next((word for word in words if word.startswith("approval:")), "")
+    reason = " ".join(word for word in words if not word.startswith(_DETAIL_PREFIXES))
+    members = {
+        "timestamp": format_utc_time(row.time_ns),
         "event": event,
         "operation": row.name,
         "endpoint": row.face,
@@ -54,14 +56,14 @@ def event_of(row: JournalRow) -> dict[str, str] | None:
         "user_id": row.caller,
         "confirmation_token": token.removeprefix("approval:"),
     }
-    return {name: text for name, text in said.items() if text}
+    return {name: text for name, text in members.items() if text}
 
 
-def utc(time_ns: int) -> str:
-    """The moment as ISO 8601; nothing for one that no calendar has."""
+def format_utc_time(time_ns: int) -> str:
+    """Format a time as ISO 8601. Empty: it is out of range."""
     try:
         moment = datetime.fromtimestamp(time_ns / 1e9, UTC)
     except (OverflowError, ValueError, OSError):
-        # A clock may have been anywhere. The number is in the entry all the same.
+        # The system clock may have had any value. The journal entry has the number.
         return ""
     return moment.isoformat(timespec="microseconds")

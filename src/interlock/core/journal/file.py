@@ -1,11 +1,9 @@
-"""The journal's file: its schema, how it is opened, and what is wrong when it cannot be.
+"""The journal file: its schema, how it is opened, and what to do if that fails.
 
-Entries are stored by the page: one row holds one group commit (or a slice of a large one) as a JSON
-array. A row per entry costs about 2.5 µs and hands the interpreter lock to and fro once per row,
-which is paid by the event loop; a page costs about 0.4 µs per entry and one such exchange. The view
-`entry` shows the pages as ordinary rows to anybody with an SQLite shell.
-
-This room touches files and SQLite and nothing else.
+Entries are stored in pages: one row contains one group commit (or a part of a large one) as a JSON
+array. A row per entry would cost about 2.5 µs and one exchange of the interpreter lock per row, at
+the expense of the event loop. A page costs about 0.4 µs per entry and one such exchange. The view
+`entry` presents the pages as ordinary rows for any SQLite shell.
 """
 
 from __future__ import annotations
@@ -21,22 +19,22 @@ from interlock import errors
 from interlock.core.journal.chain import chain_old_pages
 from interlock.errors import InterlockError
 
-# (time_ns, caller, face, verb, name, upstream, effect, outcome, duration_us, detail). The recorder
-# appends plain tuples, because building anything richer would be paid on every call.
+# (time_ns, caller, face, verb, name, upstream, effect, outcome, duration_us, detail). Plain tuples,
+# because the cost of richer objects would be paid for every call.
 Entry = tuple[int, str, str, str, str, str, str, str, int, str]
 
 ENTRY_WIDTH: Final = 10
 SCHEMA_VERSION: Final = 2
 
-# "ILCK". Tells our file from another program's, so that a wrong path never gets our tables.
+# "ILCK". Identifies the file as ours, so that a wrong path never gets our tables.
 _APPLICATION_ID: Final = 0x494C434B
 _BUSY_SECONDS: Final = 1.0
 _WAL_TRIES: Final = 50
-_BEARABLE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FULL)
-_WAL_KEPT_BYTES: Final = 16 * 1024 * 1024
+_TOLERABLE_ERRORS: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FULL)
+_MAX_WAL_BYTES: Final = 16 * 1024 * 1024
 
-# One step per version: step N turns version N into N + 1. The second version has the hash chain.
-_STEPS: Final[tuple[tuple[str, ...], ...]] = (
+# One step per version: step N migrates version N to N + 1. The second version has the hash chain.
+_MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (
         """CREATE TABLE page (
             last_seq  INTEGER PRIMARY KEY,
@@ -63,14 +61,14 @@ _STEPS: Final[tuple[tuple[str, ...], ...]] = (
 
 
 class FileIdentity(NamedTuple):
-    """Which file a path led to: a journal that was moved or deleted has another one."""
+    """The identity of a file: a journal that was moved or deleted has another one."""
 
     device: int
     inode: int
 
 
-def identity(path: Path) -> FileIdentity | None:
-    """The identity of the file at `path`, or None when there is none."""
+def read_identity(path: Path) -> FileIdentity | None:
+    """Return the identity of the file at `path`. None: there is no file."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -79,9 +77,9 @@ def identity(path: Path) -> FileIdentity | None:
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
-    """Open the journal at `path`, making it when it is not there. Raises InterlockError.
+    """Open the journal at `path`, or create it. Raises InterlockError.
 
-    The connection may be handed to another thread, and is used by one thread only.
+    The connection may be passed to another thread, but is used by one thread only.
     """
     _create_private(path)
     try:
@@ -102,10 +100,10 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection:
-    """Open an existing journal without the right to change it. Raises InterlockError."""
+    """Open an existing journal read-only. Raises InterlockError."""
     if not path.exists():
         raise InterlockError(
-            errors.CONFIG, f"There is no journal at {path}. A node makes it when it first starts."
+            errors.CONFIG, f"There is no journal at {path}. A node creates it at its first start."
         )
     try:
         connection = sqlite3.connect(
@@ -117,7 +115,7 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise cannot_open(path, error) from error
     try:
-        version = _version(connection, path)
+        version = _read_version(connection, path)
         if version == 0:
             raise InterlockError(errors.CONFIG, f"{path} is empty: no node has recorded in it yet.")
     except sqlite3.Error as error:
@@ -129,55 +127,55 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def advice(path: Path, error: Exception) -> str:
-    """What a person can do about `error`, as a sentence."""
+def recovery_advice(path: Path, error: Exception) -> str:
+    """Return what a person can do about `error`, as a sentence."""
     code = getattr(error, "sqlite_errorcode", None)
-    # The low byte is the kind of error, the rest its variety.
+    # The low byte is the kind of error, the rest is its variety.
     match code if code is None else code & 0xFF:
         case sqlite3.SQLITE_FULL:
             return "Free some space on its disk."
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return "Another process holds it: end that process, or give this node its own journal."
+            return "Another process uses it: stop that process, or give this node its own journal."
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return aside(path)
+            return removal_advice(path)
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
             return "Make the file and its folder writable for this user."
     if isinstance(error, PermissionError):
         return "Make the file and its folder writable for this user."
-    return "Look at its disk, and at the permissions of the file and its folder."
+    return "Check its disk, and the permissions of the file and its folder."
 
 
-def aside(path: Path) -> str:
-    """What to do with a damaged journal, as a sentence."""
+def removal_advice(path: Path) -> str:
+    """Return what to do with a damaged journal, as a sentence."""
     return (
         f"Move it aside, with {path.name}-wal, {path.name}-shm and {path.stem}.archive beside it: "
-        "a new one is begun in its place."
+        "a new one is then created."
     )
 
 
-def is_bearable(error: BaseException | None) -> bool:
-    """Whether a node can serve all the same, for as long as nothing must be recorded: the file is
-    not what it was, or the disk is full. Everything else is somebody's mistake in the config."""
+def is_tolerable(error: BaseException | None) -> bool:
+    """Return whether a node can serve in spite of the error, as long as nothing must be recorded:
+    the file is damaged, or the disk is full. Other errors are config mistakes."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in _BEARABLE
+    return code is not None and code & 0xFF in _TOLERABLE_ERRORS
 
 
 def cannot_open(path: Path, error: Exception) -> InterlockError:
-    """The error for a journal that could not be opened or read."""
+    """Return the error for a journal that cannot be opened or read."""
     return InterlockError(
         errors.INTERNAL,
-        f"The journal {path} cannot be opened: {error}. {advice(path, error)}",
-        data={"path": str(path), "bearable": is_bearable(error)},
+        f"The journal {path} cannot be opened: {error}. {recovery_advice(path, error)}",
+        data={"path": str(path), "bearable": is_tolerable(error)},
     )
 
 
 def _create_private(path: Path) -> None:
-    """Make the file readable by its owner only before SQLite opens it.
+    """Create the file readable only by its owner, before SQLite opens it.
 
-    SQLite gives its -wal and -shm files the mode of the main file. A folder or a file that is
-    already there keeps the mode that somebody chose for it.
+    SQLite gives its -wal and -shm files the mode of the main file. Existing folders and files keep
+    their mode.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -186,7 +184,7 @@ def _create_private(path: Path) -> None:
         raise cannot_open(path, error) from error
 
 
-def _version(connection: sqlite3.Connection, path: Path) -> int:
+def _read_version(connection: sqlite3.Connection, path: Path) -> int:
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     application: int = connection.execute("PRAGMA application_id").fetchone()[0]
     tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -207,44 +205,44 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     return version
 
 
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Put the file into WAL mode. Raises sqlite3.Error.
+def _enable_wal(connection: sqlite3.Connection) -> None:
+    """Switch the file to WAL mode. Raises sqlite3.Error.
 
-    SQLite does not wait here when another process does the same, or writes: so this does.
+    SQLite does not wait if another process does the same or writes, so this function does.
     """
     for _ in range(_WAL_TRIES):
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             return
-        except sqlite3.OperationalError as busy:
-            if busy.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 raise
             time.sleep(_BUSY_SECONDS / _WAL_TRIES)
     connection.execute("PRAGMA journal_mode = WAL")
 
 
 def _check_and_prepare(connection: sqlite3.Connection, path: Path) -> None:
-    # One look at all of it: another process may be making the tables this very moment.
+    # One snapshot: another process may be creating the tables.
     connection.execute("BEGIN")
     try:
-        version = _version(connection, path)
+        version = _read_version(connection, path)
     finally:
-        # A disk that fails has ended it already, and what it says is worth more than that.
+        # A failing disk has ended the transaction already, and its error is the relevant one.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-    _write_ahead(connection)
-    # A commit survives the end of this process at once, and a power cut from the next checkpoint.
-    # The writer asks for more where somebody waits for it, and makes the checkpoints itself.
+    _enable_wal(connection)
+    # A commit survives the end of this process, and a power failure from the next checkpoint on.
+    # The writer requests more for durable writes, and makes the checkpoints itself.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
-    connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
+    connection.execute(f"PRAGMA journal_size_limit = {_MAX_WAL_BYTES}")
     if version == SCHEMA_VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
-    # Asked again under the lock: another process may have made the tables in between.
-    version = _version(connection, path)
-    for step in _STEPS[version:]:
-        for statement in step:
+    # Checked again with the lock: another process may have created the tables in between.
+    version = _read_version(connection, path)
+    for migration in _MIGRATIONS[version:]:
+        for statement in migration:
             connection.execute(statement)
     if version == 1:
         chain_old_pages(connection, time.time_ns())

@@ -1,7 +1,7 @@
-"""Reading a journal: from this process or another one, while a node writes in it.
+"""Reading of a journal, from this process or another one, while a node writes to it.
 
-Each question opens its own read-only connection and closes it again: that costs a fraction of a
-millisecond, works from any thread, and follows the file when it was moved aside and begun anew.
+Each query opens a read-only connection and closes it: that costs a fraction of a millisecond, works
+in any thread, and finds the new file when the old one was moved away.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from interlock.core.journal.file import Entry, cannot_open, open_for_reading
 from interlock.errors import InterlockError
 
 DISPATCHING: Final = "dispatching"
-"""The outcome in the entry of a call that is about to leave."""
+"""The outcome in the entry of a call that is about to be sent."""
 
 _decode = msgspec.json.Decoder(list[Entry]).decode
 
 
 DIGESTS: Final = ("args_sha256", "args_raw_sha256")
-"""Words at the beginning of a detail that are followed by a colon and a digest."""
+"""Prefixes in a detail before a colon and a digest."""
 
 
 class JournalRow(NamedTuple):
-    """One entry as it was read: its number in the journal, then what was recorded."""
+    """An entry as it was read: its number in the journal, then what was recorded."""
 
     seq: int
     time_ns: int
@@ -48,7 +48,7 @@ class JournalRow(NamedTuple):
 
     @property
     def digests(self) -> dict[str, str]:
-        """What the entry says of the call's arguments: `args_sha256` or `args_raw_sha256`."""
+        """The digest of the call's arguments: `args_sha256` or `args_raw_sha256`."""
         for word in self.detail.split(" ", 3)[:3]:
             name, _, digest = word.partition(":")
             if name in DIGESTS:
@@ -57,29 +57,29 @@ class JournalRow(NamedTuple):
 
 
 class JournalQuery(NamedTuple):
-    """Which entries are asked for. What is None or empty is no condition."""
+    """A query for entries. None and empty values are no conditions."""
 
     name: str = "*"
-    """A glob over the canonical name, in which `*` crosses dots."""
+    """A glob of the canonical name, in which `*` also matches dots."""
     caller: str | None = None
     outcome: str | None = None
     upstream: str | None = None
     effect: str | None = None
     since_ns: int = 0
     until_ns: int | None = None
-    """The first moment that is no longer asked for."""
+    """The end of the time range, exclusive."""
     word: str = ""
-    """Stands in the detail, between blanks: `approval:…`, `call:…`."""
+    """A word of the detail: `approval:…`, `call:…`."""
 
     @property
     def matches(self) -> Callable[[Entry], bool]:
         checks: list[Callable[[Entry], bool]] = []
-        for place, wanted in enumerate((self.caller, self.upstream, self.effect, self.outcome)):
-            if wanted is not None:
-                checks.append(_is(_PLACES[place], wanted))
+        for index, value in enumerate((self.caller, self.upstream, self.effect, self.outcome)):
+            if value is not None:
+                checks.append(_has_value(_FIELD_INDEXES[index], value))
         if self.name != "*":
-            fits = re.compile(translate(self.name)).match
-            checks.append(lambda entry: fits(entry[4]) is not None)
+            matches_name = re.compile(translate(self.name)).match
+            checks.append(lambda entry: matches_name(entry[4]) is not None)
         if self.word:
             checks.append(lambda entry: self.word in entry[9].split(" "))
         since, until = self.since_ns, self.until_ns
@@ -87,17 +87,17 @@ class JournalQuery(NamedTuple):
         return lambda entry: all(check(entry) for check in checks)
 
 
-_ANY: Final = JournalQuery()
-_PLACES: Final = (1, 5, 6, 7)
-"""Where a caller, an upstream, an effect and an outcome stand in an entry."""
+_ALL_ENTRIES: Final = JournalQuery()
+_FIELD_INDEXES: Final = (1, 5, 6, 7)
+"""The indexes of caller, upstream, effect and outcome in an entry."""
 
 
-def _is(place: int, wanted: str) -> Callable[[Entry], bool]:
-    return lambda entry: entry[place] == wanted
+def _has_value(index: int, value: str) -> Callable[[Entry], bool]:
+    return lambda entry: entry[index] == value
 
 
 class JournalReader:
-    """Asks the journal at `path`. Every method raises InterlockError when it cannot be read."""
+    """Reads the journal at `path`. Every method raises InterlockError if that is not possible."""
 
     __slots__ = ("path",)
 
@@ -105,22 +105,22 @@ class JournalReader:
         self.path = Path(path)
 
     def read(self, after_seq: int = 0, limit: int = 1000) -> list[JournalRow]:
-        """Entries after `after_seq`, oldest first, at most `limit`."""
+        """Return at most `limit` entries after `after_seq`, oldest first."""
         rows: list[JournalRow] = []
         pages = self._pages("WHERE last_seq > ? ORDER BY last_seq", after_seq)
         with closing(pages):
             for first, page in pages:
                 start = max(0, after_seq + 1 - first)
                 rows.extend(
-                    JournalRow(first + place, *entry)
-                    for place, entry in enumerate(page[start : start + limit - len(rows)], start)
+                    JournalRow(first + index, *entry)
+                    for index, entry in enumerate(page[start : start + limit - len(rows)], start)
                 )
                 if len(rows) >= limit:
                     break
         return rows
 
     def tail(self, count: int = 20) -> list[JournalRow]:
-        """The newest `count` entries, oldest of them first."""
+        """Return the newest `count` entries, oldest first."""
         return self.search(limit=count)[::-1]
 
     def search(
@@ -132,55 +132,55 @@ class JournalReader:
         since_ns: int = 0,
         limit: int = 1000,
     ) -> list[JournalRow]:
-        """The newest entries that match, newest first, at most `limit`. See `Question`."""
+        """Return the newest matching entries, newest first. See `JournalQuery`."""
         return self.newest(
             JournalQuery(name=name, caller=caller, outcome=outcome, since_ns=since_ns), limit
         )
 
-    def newest(self, question: JournalQuery, limit: int = 1000) -> list[JournalRow]:
-        """The newest entries that are asked for, newest first, at most `limit`."""
-        with closing(self._found(question, newest_first=True)) as found:
-            return list(islice(found, limit))
+    def newest(self, query: JournalQuery, limit: int = 1000) -> list[JournalRow]:
+        """Return at most `limit` of the newest matching entries, newest first."""
+        with closing(self._iterate(query, newest_first=True)) as rows:
+            return list(islice(rows, limit))
 
-    def each(self, question: JournalQuery = _ANY) -> Generator[JournalRow, None, None]:
-        """Every entry that is asked for, oldest first, as the journal is now."""
-        return self._found(question, newest_first=False)
+    def iterate(self, query: JournalQuery = _ALL_ENTRIES) -> Generator[JournalRow, None, None]:
+        """Yield all matching entries, oldest first, of the current journal."""
+        return self._iterate(query, newest_first=False)
 
-    def unfinished(self, question: JournalQuery = _ANY, limit: int = 1000) -> list[JournalRow]:
-        """Calls that were about to leave and of which no end is known, newest first.
+    def unfinished(self, query: JournalQuery = _ALL_ENTRIES, limit: int = 1000) -> list[JournalRow]:
+        """Return calls that were about to be sent and have no known end, newest first.
 
-        They are under way now, or a node stopped meanwhile and nobody knows what became of them.
+        They are in progress, or a node stopped and their outcome is unknown.
         """
         ended: set[str] = set()
         rows: list[JournalRow] = []
-        matches = question.matches
-        with closing(self._found(_ANY, newest_first=True)) as found:
-            for row in found:
-                mark, _, _ = row.detail.partition(" ")
-                if not mark.startswith("call:"):
+        matches = query.matches
+        with closing(self._iterate(_ALL_ENTRIES, newest_first=True)) as matching:
+            for row in matching:
+                call_id, _, _ = row.detail.partition(" ")
+                if not call_id.startswith("call:"):
                     continue
-                if row.outcome == DISPATCHING and mark not in ended and matches(row[1:]):
+                if row.outcome == DISPATCHING and call_id not in ended and matches(row[1:]):
                     rows.append(row)
                     if len(rows) >= limit:
                         break
-                ended.add(mark)
+                ended.add(call_id)
         return rows
 
-    def _found(
-        self, question: JournalQuery, newest_first: bool
+    def _iterate(
+        self, query: JournalQuery, newest_first: bool
     ) -> Generator[JournalRow, None, None]:
-        matches = question.matches
+        matches = query.matches
         order = "DESC" if newest_first else "ASC"
-        pages = self._pages(f"WHERE newest_ns >= ? ORDER BY last_seq {order}", question.since_ns)
+        pages = self._pages(f"WHERE newest_ns >= ? ORDER BY last_seq {order}", query.since_ns)
         with closing(pages):
             for first, page in pages:
-                places = range(len(page))
-                for place in reversed(places) if newest_first else places:
-                    if matches(page[place]):
-                        yield JournalRow(first + place, *page[place])
+                indexes = range(len(page))
+                for index in reversed(indexes) if newest_first else indexes:
+                    if matches(page[index]):
+                        yield JournalRow(first + index, *page[index])
 
     def _pages(self, condition: str, value: int) -> Generator[tuple[int, list[Entry]], None, None]:
-        """Pages with the number of their first entry. Stops reading when it is closed."""
+        """Yield pages with the number of their first entry. Closing the generator stops reading."""
         with closing(open_for_reading(self.path)) as connection:
             try:
                 for last_seq, count, body in connection.execute(
@@ -192,7 +192,7 @@ class JournalReader:
             except msgspec.MsgspecError as error:
                 raise InterlockError(
                     errors.INTERNAL,
-                    f"The journal {self.path} holds a page that is not entries ({error}). It was "
-                    "changed by something else than a node: move it aside and keep it.",
+                    f"The journal {self.path} contains an invalid page ({error}). It was changed "
+                    "by another program: move it aside and keep it.",
                     data={"path": str(self.path)},
                 ) from error

@@ -145,11 +145,11 @@ class ClientRequestFilter:
             caller = caller if call.caller is None else call.caller.name
             server, about = call.server, call.name if call.route is None else call.route.canonical
         try:
-            self._audit.record_question(
+            self._audit.record_client_request(
                 client_request.method,
                 caller=caller,
                 face=server,
-                about=about,
+                name=about,
                 upstream=client_request.upstream,
                 outcome=outcome,
                 duration_us=int((self._clock() - began) * 1e6),

@@ -413,7 +413,7 @@ class Pipeline:
 
     def record_and_send(self, call: Call) -> None:
         """Send a call after the journal has written it to disk."""
-        self._audit.intend(call, partial(self._on_recorded, call))
+        self._audit.record_intent(call, partial(self._on_recorded, call))
 
     def _on_recorded(self, call: Call, on_disk: bool) -> None:
         if call not in self._running_calls:

@@ -1,5 +1,5 @@
-"""What every small SQLite file of ours has in common: only its owner can read it, and it is known
-as ours before anything is written into it."""
+"""The common parts of all small SQLite files: only their owner can read them, and they are
+identified before anything is written."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _BUSY_SECONDS: Final = 5.0
 
 
 def make_private(path: Path) -> None:
-    """Make the file if it is not there. Only its owner may read or write it, whatever the mode was
-    before; SQLite gives the files that it makes beside it the same mode. Raises OSError."""
+    """Create the file if it does not exist. Only its owner may read or write it, whatever its mode
+    was. SQLite gives the files that it creates beside it the same mode. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -33,7 +33,7 @@ def make_private(path: Path) -> None:
 
 @contextmanager
 def transaction(file: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """Everything or nothing of what is written, while nobody else writes. Raises sqlite3.Error."""
+    """Run a write transaction: all or nothing, exclusively. Raises sqlite3.Error."""
     file.execute("BEGIN IMMEDIATE")
     try:
         yield file
@@ -45,43 +45,44 @@ def transaction(file: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 
 class DatabaseKind(NamedTuple):
-    """One kind of file: how it is told from others, and what is in it."""
+    """A kind of file: how it is identified, and its schema."""
 
     application_id: int
-    """Four letters, such as "ILTK"."""
+    """Four ASCII letters as a number, such as "ILTK"."""
     version: int
     schema: tuple[str, ...]
-    called: str
-    """As a sentence begins: `The token store`."""
+    display_name: str
+    """The name at the beginning of a sentence: `The token store`."""
     kind: str
-    """As a sentence ends: `a token store`."""
+    """The name inside of a sentence: `a token store`."""
     advice: str = "Move it aside."
 
-    def marks(self, file: sqlite3.Connection) -> tuple[int, int]:
-        """Its version, and whose it is."""
+    def read_marks(self, file: sqlite3.Connection) -> tuple[int, int]:
+        """Return the schema version and the application id."""
         version: int = file.execute("PRAGMA user_version").fetchone()[0]
         application: int = file.execute("PRAGMA application_id").fetchone()[0]
         return version, application
 
     def is_ready(self, file: sqlite3.Connection) -> bool:
-        return self.marks(file) == (self.version, self.application_id)
+        return self.read_marks(file) == (self.version, self.application_id)
 
     def make_ready(self, file: sqlite3.Connection, path: Path | None) -> None:
-        """The same as `prepare`, in a transaction of its own, where there is anything to do."""
+        """Run `prepare` in a transaction of its own, if necessary."""
         if not self.is_ready(file):
-            # Looked at while nobody else writes: somebody may be making it at this very moment.
+            # Checked again in the transaction: another process may be creating it.
             with transaction(file):
                 self.prepare(file, path)
 
     def prepare(self, file: sqlite3.Connection, path: Path | None) -> None:
-        """Make an empty file ours, inside the caller's transaction. Raises InterlockError for one
-        that is somebody else's, or of a later time."""
-        version, application = self.marks(file)
+        """Create the schema in an empty file, inside the caller's transaction. Raises
+        InterlockError for a file of another program or of a newer version."""
+        version, application = self.read_marks(file)
         if (version, application) == (self.version, self.application_id):
             return
         if version > self.version and application == self.application_id:
             raise InterlockError(
-                CONFIG, f"{self.called} {path} was written by a newer Interlock. Upgrade this one."
+                CONFIG,
+                f"{self.display_name} {path} was written by a newer Interlock. Upgrade this one.",
             )
         tables: int = file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if application or version or tables:
@@ -94,20 +95,22 @@ class DatabaseKind(NamedTuple):
         file.execute(f"PRAGMA user_version = {self.version}")
 
     @contextmanager
-    def opened(
-        self, path: Path, *, advice: str, wiped: bool = False
+    def open_transaction(
+        self, path: Path, *, advice: str, secure_delete: bool = False
     ) -> Iterator[sqlite3.Connection]:
-        """The file for one transaction, opened and closed: for what is asked rarely, from any
-        thread and any process. Raises InterlockError.
+        """Open the file for one transaction and close it: for rare access from any thread and any
+        process. Raises InterlockError.
 
-        `advice`: what to do when it cannot be used. `wiped`: what is deleted is overwritten.
+        Args:
+            advice: what to do if the file cannot be used.
+            secure_delete: overwrite deleted data.
         """
         try:
             make_private(path)
             with closing(
                 sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
             ) as file:
-                if wiped:
+                if secure_delete:
                     file.execute("PRAGMA secure_delete = ON")
                 file.execute("BEGIN IMMEDIATE")
                 self.prepare(file, path)
@@ -116,7 +119,7 @@ class DatabaseKind(NamedTuple):
         except (sqlite3.Error, OSError) as error:
             raise InterlockError(
                 INTERNAL,
-                f"{self.called} {path} cannot be used: {error}. "
-                f"Look at its disk and its permissions, or {advice}.",
+                f"{self.display_name} {path} cannot be used: {error}. "
+                f"Check its disk and its permissions, or {advice}.",
                 data={"path": str(path)},
             ) from error

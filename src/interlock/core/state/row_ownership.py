@@ -1,8 +1,8 @@
-"""Who looks after which rows, where several nodes share a state folder.
+"""Ownership of rows if several nodes share a state folder.
 
-A node marks its rows with a name of its own, and a locked file beside the database says that it
-lives. The system lets go of the lock when the node ends, however that comes about, and the rows of
-one that is gone are taken over by the next that starts.
+A node marks its rows with a name of its own. A locked file beside the database shows that it is
+alive. The system releases the lock when the node ends for any reason, and the next node that starts
+adopts its rows.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from interlock.core.state.database import make_private
 
 
 class RowOwner:
-    """One node, as the keeper of rows in the database at `path`."""
+    """One node as the owner of rows in the database at `path`."""
 
     def __init__(self, path: Path) -> None:
         self.name = secrets.token_hex(8)
         self._path = path
         self._lock: int | None = None
 
-    def be_alive(self) -> None:
-        """Say so, before the first row is marked. Raises OSError."""
+    def acquire_lock(self) -> None:
+        """Acquire the lock, before the first row is marked. Raises OSError."""
         if self._lock is None:
             path = self._lock_path(self.name)
             make_private(path)
@@ -33,14 +33,15 @@ class RowOwner:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._lock = lock
 
-    def take_over(self, file: sqlite3.Connection, table: str) -> list[tuple[str, bytes]]:
-        """Make those rows ours whose keeper is gone, and give all of ours: `id` and `record`.
+    def adopt_rows(self, file: sqlite3.Connection, table: str) -> list[tuple[str, bytes]]:
+        """Adopt the rows of owners that are gone, and return all rows of this node: `id` and
+        `record`.
 
-        In the caller's transaction, so that no two nodes take the same ones.
+        In the caller's transaction, so that no two nodes adopt the same rows.
         """
-        self.be_alive()
+        self.acquire_lock()
         for (keeper,) in file.execute(f"SELECT DISTINCT keeper FROM {table}").fetchall():
-            if keeper != self.name and not self._lives(keeper):
+            if keeper != self.name and not self._is_alive(keeper):
                 file.execute(f"UPDATE {table} SET keeper = ? WHERE keeper = ?", (self.name, keeper))
         query = f"SELECT id, record FROM {table} WHERE keeper = ?"
         return file.execute(query, (self.name,)).fetchall()
@@ -51,7 +52,7 @@ class RowOwner:
             self._lock = None
             self._lock_path(self.name).unlink(missing_ok=True)
 
-    def _lives(self, keeper: str) -> bool:
+    def _is_alive(self, keeper: str) -> bool:
         path = self._lock_path(keeper)
         try:
             lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)

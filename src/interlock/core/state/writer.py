@@ -1,9 +1,8 @@
-"""One SQLite file with one thread that uses it, and commits through to the platter.
+"""A SQLite file that is used by one thread, with durable commits.
 
-What comes in while the thread is busy is done in one transaction, so that much costs few waits for
-the disk. Whoever asked is told on the event loop, after the commit. What one of them did wrong is
-taken back alone; when the file itself fails, all of that transaction are told so, and it is opened
-anew for the next.
+Jobs that arrive while the thread is busy share one transaction, so that many jobs cost few waits
+for the disk. Results are delivered on the event loop after the commit. A failed job is rolled back
+alone. If the file itself fails, all jobs of the transaction fail, and it is reopened for the next.
 """
 
 from __future__ import annotations
@@ -16,28 +15,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from interlock.core.journal.file import advice
+from interlock.core.journal.file import recovery_advice
 from interlock.core.state.database import DatabaseKind, make_private
 from interlock.errors import UNRECORDABLE, InterlockError
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], Any]
-Then = Callable[[Any, InterlockError | None], None]
+OnDone = Callable[[Any, InterlockError | None], None]
 
 _BUSY_SECONDS: Final = 2.0
-_UNFIT: Final = (ValueError, TypeError, OverflowError, RecursionError)
-"""What cannot be written down at all."""
+_INVALID_VALUE_ERRORS: Final = (ValueError, TypeError, OverflowError, RecursionError)
+"""Errors for values that cannot be stored."""
 _CLOSED: Final = "The node is shutting down."
 _log = logging.getLogger("interlock.state")
 
 
-class _Wanted(NamedTuple):
+class _QueuedJob(NamedTuple):
     job: Job
-    then: Then
+    on_done: OnDone
 
 
 class WriterFile:
-    """The file at `path`, made when it is first used. Without a path it is in memory."""
+    """The file at `path`, created on first use. Without a path it is in memory."""
 
     def __init__(
         self,
@@ -46,136 +45,139 @@ class WriterFile:
         *,
         deliver: Callable[[Callable[[], None]], object],
     ) -> None:
-        """`deliver` runs something on the event loop, such as `loop.call_soon_threadsafe`."""
+        """
+        Args:
+            deliver: runs a function on the event loop, such as `loop.call_soon_threadsafe`.
+        """
         self.path = path
         self._kind = kind
         self._deliver = deliver
         self._connection: sqlite3.Connection | None = None
-        self.using = threading.RLock()
-        """Held by whoever uses the connection."""
-        self._wanted = threading.Condition()
-        self._queue: list[_Wanted] = []
+        self.lock = threading.RLock()
+        """Held while the connection is used."""
+        self._queue_changed = threading.Condition()
+        self._queue: list[_QueuedJob] = []
         self._thread: threading.Thread | None = None
         self._closed = False
         self.reason = ""
-        """Why it cannot be used at the moment. Empty: it can."""
+        """Why it cannot be used now. Empty: it can."""
         self.commits = 0
 
     # -- on the event loop
 
-    def submit(self, job: Job, then: Then) -> None:
-        """Have it done in a transaction; `then` is told what it gave, or what went wrong."""
-        with self._wanted:
+    def submit(self, job: Job, on_done: OnDone) -> None:
+        """Run a job in a transaction. `on_done` gets its result or an error."""
+        with self._queue_changed:
             if not self._closed:
-                self._queue.append(_Wanted(job, then))
+                self._queue.append(_QueuedJob(job, on_done))
                 if self._thread is None:
                     self._thread = threading.Thread(
                         target=self._run, name=self._kind.kind, daemon=True
                     )
                     self._thread.start()
-                self._wanted.notify()
+                self._queue_changed.notify()
                 return
-        self._deliver(lambda: then(None, InterlockError(UNRECORDABLE, _CLOSED)))
+        self._deliver(lambda: on_done(None, InterlockError(UNRECORDABLE, _CLOSED)))
 
     async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """The same, for those who can wait. Raises InterlockError."""
-        over: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        """Run a job and wait for its result. Raises InterlockError."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-        def then(value: T, error: InterlockError | None) -> None:
-            if over.done():
+        def on_done(value: T, error: InterlockError | None) -> None:
+            if future.done():
                 return
             if error is not None:
-                over.set_exception(error)
+                future.set_exception(error)
             else:
-                over.set_result(value)
+                future.set_result(value)
 
-        self.submit(job, then)
-        return await over
+        self.submit(job, on_done)
+        return await future
 
-    def at_once(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """Have it done here and now, and wait for it. Raises InterlockError."""
-        [(value, error)] = self._commit([_Wanted(job, lambda *_: None)])
+    def run_now(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a job in this thread and return its result. Raises InterlockError."""
+        [(value, error)] = self._commit([_QueuedJob(job, lambda *_: None)])
         if error is not None:
             raise error
-        done: T = value
-        return done
+        result: T = value
+        return result
 
     def close(self) -> None:
-        """Do what is left, and stop. Waits for the disk."""
-        with self._wanted:
+        """Run the remaining jobs and stop. Waits for the disk."""
+        with self._queue_changed:
             self._closed = True
-            self._wanted.notify()
+            self._queue_changed.notify()
         if self._thread is not None:
             self._thread.join()
-        with self.using:
-            self._let_go()
+        with self.lock:
+            self._close_connection()
 
     # -- on the thread
 
     def _run(self) -> None:
         while True:
-            with self._wanted:
-                self._wanted.wait_for(lambda: self._queue or self._closed)
+            with self._queue_changed:
+                self._queue_changed.wait_for(lambda: self._queue or self._closed)
                 batch, self._queue = self._queue, []
             if not batch:
                 return
-            became = self._commit(batch)
+            results = self._commit(batch)
 
-            def tell(
-                batch: list[_Wanted] = batch,
-                became: list[tuple[Any, InterlockError | None]] = became,
+            def notify(
+                batch: list[_QueuedJob] = batch,
+                results: list[tuple[Any, InterlockError | None]] = results,
             ) -> None:
-                for one, (value, error) in zip(batch, became, strict=True):
+                for queued, (value, error) in zip(batch, results, strict=True):
                     try:
-                        one.then(value, error)
+                        queued.on_done(value, error)
                     except Exception:
-                        # What one of them raises is no other's misfortune.
-                        _log.exception("what waited for %s failed", self._kind.kind)
+                        # An error of one callback does not affect the others.
+                        _log.exception("a callback of %s failed", self._kind.kind)
 
             try:
-                self._deliver(tell)
+                self._deliver(notify)
             except RuntimeError:
-                # The loop has ended, and with it everybody who waited.
-                _log.debug("nobody waits for %s any more", self._kind.kind)
+                # The loop is closed, so there are no more callers.
+                _log.debug("no caller waits for %s any more", self._kind.kind)
 
-    def _commit(self, batch: list[_Wanted]) -> list[tuple[Any, InterlockError | None]]:
-        with self.using:
+    def _commit(self, batch: list[_QueuedJob]) -> list[tuple[Any, InterlockError | None]]:
+        with self.lock:
             try:
-                file = self.opened()
+                file = self.connect()
                 file.execute("BEGIN IMMEDIATE")
-                became = [self._do(file, one.job) for one in batch]
+                results = [self._run_job(file, queued.job) for queued in batch]
                 file.execute("COMMIT")
             except Exception as error:
-                # A connection that failed is not trusted again; closing it rolls back as well.
-                # Whatever it is: the thread outlives it, or nobody would ever be told anything.
-                self._let_go()
-                trouble = self.trouble(error)
-                if self.reason != trouble.message:
-                    self.reason = trouble.message
+                # A failed connection is not reused; closing it also rolls back. The thread survives
+                # any error, because otherwise no caller would get a result.
+                self._close_connection()
+                failure = self.convert_error(error)
+                if self.reason != failure.message:
+                    self.reason = failure.message
                     _log.warning("%s", self.reason)
-                return [(None, trouble)] * len(batch)
+                return [(None, failure)] * len(batch)
         self.commits += 1
         if self.reason:
             self.reason = ""
-            _log.info("%s %s is written again.", self._kind.called, self.path)
-        return became
+            _log.info("%s %s: writing works again", self._kind.display_name, self.path)
+        return results
 
-    def _do(self, file: sqlite3.Connection, job: Job) -> tuple[Any, InterlockError | None]:
+    def _run_job(self, file: sqlite3.Connection, job: Job) -> tuple[Any, InterlockError | None]:
         file.execute("SAVEPOINT one")
         try:
             value = job(file)
-        except (InterlockError, sqlite3.IntegrityError, *_UNFIT) as error:
-            # Its own fault: the others of this commit are done.
+        except (InterlockError, sqlite3.IntegrityError, *_INVALID_VALUE_ERRORS) as error:
+            # Only this job fails. The others of the commit are done.
             file.execute("ROLLBACK TO one")
             file.execute("RELEASE one")
-            return None, self.trouble(error)
+            return None, self.convert_error(error)
         file.execute("RELEASE one")
         return value, None
 
-    # -- the file, for whoever has `using`
+    # -- the file; the caller holds `lock`
 
-    def opened(self) -> sqlite3.Connection:
-        """Raises what SQLite, the disk or a foreign file make it raise."""
+    def connect(self) -> sqlite3.Connection:
+        """Return the connection. Raises errors of SQLite, of the disk, or for a foreign file."""
         if self._connection is None:
             if self.path is not None:
                 make_private(self.path)
@@ -194,22 +196,22 @@ class WriterFile:
         return self._connection
 
     def _prepare(self, file: sqlite3.Connection) -> None:
-        # What is told to somebody must outlive a power cut.
+        # A result that was delivered must survive a power failure.
         file.execute("PRAGMA synchronous = FULL")
-        # What is no longer needed is not left lying in free pages.
+        # Deleted data must not remain in free pages.
         file.execute("PRAGMA secure_delete = ON")
-        # Whose it is comes first: nothing is changed in a file that is not ours.
+        # The owner is checked first: nothing is changed in a file that is not ours.
         file.execute("BEGIN IMMEDIATE")
         self._kind.prepare(file, self.path)
         file.execute("COMMIT")
         try:
             file.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as busy:
-            # Another node opens it this very moment. It is the same file in either mode.
-            _log.debug("%s is not in WAL mode yet: %s", self.path, busy)
+        except sqlite3.OperationalError as error:
+            # Another node is opening it at the moment. The file works in either mode.
+            _log.debug("%s is not in WAL mode yet: %s", self.path, error)
 
-    def _let_go(self) -> None:
-        # What is in memory only would be gone with its connection.
+    def _close_connection(self) -> None:
+        # A database in memory would be lost with its connection.
         if self.path is None and not self._closed:
             if self._connection is not None and self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -218,12 +220,12 @@ class WriterFile:
         if connection is not None:
             connection.close()
 
-    def trouble(self, error: Exception) -> InterlockError:
-        """What went wrong, as its caller and the operator are to read it."""
+    def convert_error(self, error: Exception) -> InterlockError:
+        """Return the error for the caller and the operator."""
         if isinstance(error, InterlockError):
             return error
-        hint = "" if self.path is None else f" {advice(self.path, error)}"
-        where = "" if self.path is None else f" {self.path}"
+        hint = "" if self.path is None else f" {recovery_advice(self.path, error)}"
+        location = "" if self.path is None else f" {self.path}"
         return InterlockError(
-            UNRECORDABLE, f"{self._kind.called}{where} cannot be used: {error}.{hint}"
+            UNRECORDABLE, f"{self._kind.display_name}{location} cannot be used: {error}.{hint}"
         )

@@ -21,7 +21,7 @@ import msgspec
 from interlock import errors
 from interlock.core import crash_points as faults
 from interlock.core.config import Config
-from interlock.core.journal.file import advice
+from interlock.core.journal.file import recovery_advice
 from interlock.core.paths import state_dir
 from interlock.core.state.database import DatabaseKind, make_private
 from interlock.core.state.row_ownership import RowOwner
@@ -165,7 +165,7 @@ class ApprovalStore:
                 file = self._connect()
                 file.execute("BEGIN IMMEDIATE")
                 try:
-                    rows = self._row_owner.take_over(file, "approval")
+                    rows = self._row_owner.adopt_rows(file, "approval")
                     file.execute("COMMIT")
                 except BaseException:
                     file.execute("ROLLBACK")
@@ -314,7 +314,7 @@ class ApprovalStore:
 
     def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
-            self._row_owner.be_alive()
+            self._row_owner.acquire_lock()
             make_private(self.path)
             file = sqlite3.connect(
                 self.path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False
@@ -356,6 +356,7 @@ class ApprovalStore:
             return error
         return InterlockError(
             errors.UNRECORDABLE,
-            f"The approvals {self.path} cannot be written: {error}. {advice(self.path, error)}",
+            f"The approvals {self.path} cannot be written: {error}. "
+            f"{recovery_advice(self.path, error)}",
             {"path": str(self.path)},
         )

@@ -684,7 +684,7 @@ def with_counters(file: sqlite3.Connection, chain: Chain) -> list[Enrolment]:
 
 def _upgrade(file: sqlite3.Connection) -> None:
     """Upgrade a file of version 1, which had no chain: its operators become the first entry."""
-    if _FILE.marks(file) != (1, _APPLICATION_ID):
+    if _FILE.read_marks(file) != (1, _APPLICATION_ID):
         return
     columns = "id, name, kind, algorithm, public, rp_id, counter, tools, caller, created"
     rows = file.execute(f"SELECT {columns} FROM enrolled ORDER BY created, id").fetchall()

@@ -153,4 +153,6 @@ class TokenStore:
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
         """Open the file for one transaction. Raises InterlockError."""
-        return _FILE.opened(self.path, advice="move it aside and sign in again", wiped=True)
+        return _FILE.open_transaction(
+            self.path, advice="move it aside and sign in again", secure_delete=True
+        )
