@@ -227,7 +227,7 @@ def test_a_session_is_of_no_use_to_anybody_else(shared: Running) -> None:
 
 
 def private_sessions(node: Running) -> int:
-    return node.do(lambda: len(node.node.upstreams.supervisors["web"].private))
+    return node.do(lambda: len(node.node.upstreams.supervisors["web"].session_pool))
 
 
 def call(session: Session, tool: str) -> bytes:
@@ -254,7 +254,7 @@ def test_a_clients_session_takes_its_upstream_session_with_it(shared: Running, h
             shared.http(message("initialize", initialize("2025-11-25"), 0), bearer("auditor"))
         )
     shared.until(
-        lambda: len(shared.node.upstreams.supervisors["web"].private) == before, "it is closed"
+        lambda: len(shared.node.upstreams.supervisors["web"].session_pool) == before, "it is closed"
     )
     assert shared.once(call(session, "recall")).status == 404
 
@@ -266,7 +266,7 @@ def test_no_more_sessions_than_there_may_be(
     for _ in range(6):
         session = shared.session("2025-11-25", bearer("operator"))
         assert "error" not in json.loads(shared.once(call(session, "recall")).body)
-        assert private_sessions(shared) <= private.MOST
+        assert private_sessions(shared) <= private.MAX_SESSIONS
 
 
 def test_two_hundred_clients_come_and_go(shared: Running) -> None:

@@ -33,7 +33,7 @@ class Recording(Running):
         return told
 
     def rows(self, name: str) -> list[JournalRow]:
-        return list(JournalReader(self.journal).each(JournalQuery(name=name)))
+        return list(JournalReader(self.journal).iterate(JournalQuery(name=name)))
 
     def reads(self) -> bool:
         return text_of(self.once(self.call("echo", {"text": "read"}))) == "read"
@@ -76,7 +76,7 @@ def test_a_call_that_changes_something_is_written_down_before_and_after(begin: A
         ("ok", before.detail),
     ]
     assert [row.outcome for row in node.rows("shop.echo")] == ["ok"]
-    assert verify(node.journal).whole
+    assert verify(node.journal).is_intact
 
 
 def test_a_call_of_which_no_end_is_known_stands_in_the_journal(begin: Any) -> None:
@@ -113,7 +113,7 @@ def test_a_node_with_a_damaged_journal_says_so_reads_on_and_changes_nothing(
     outcomes = [row.outcome for row in node.rows("shop.add")]
     assert outcomes[-2:] == ["dispatching", "ok"]
     assert "journal_unavailable" in outcomes
-    assert verify(node.journal).whole
+    assert verify(node.journal).is_intact
 
 
 def test_a_journal_that_is_overwritten_under_a_running_node(begin: Any) -> None:

@@ -125,8 +125,8 @@ def test_a_cancelled_task_frees_its_server(
     assert operator.get(id)["status"] == "cancelled"
     assert operator.about("cancel", id).result == {"resultType": "complete"}
     supervisor = node.node.supervisor(server)
-    peers = [supervisor.peer, *(one.peer for one in supervisor.session_pool._all.values())]
-    assert not any(one.questions._open or one.pending for one in peers if one is not None)
+    peers = [supervisor.peer, *(one.peer for one in supervisor.session_pool._sessions.values())]
+    assert not any(one.client_requests._open or one.pending for one in peers if one is not None)
 
 
 @session_servers

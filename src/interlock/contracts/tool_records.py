@@ -135,7 +135,7 @@ class ToolRecordStore:
         """Open the store; in memory if `path` is None. Raises InterlockError."""
         self._clock = clock
         self._file = SharedFile(
-            path, _FILE, patience=_BUSY_SECONDS, removed="every tool is as if first seen"
+            path, _FILE, busy_timeout=_BUSY_SECONDS, removal_effect="every tool is as if first seen"
         )
 
     def close(self) -> None:
@@ -182,9 +182,9 @@ class ToolRecordStore:
             ).fetchall()
         return [_decode_row(row) for row in rows]
 
-    def changed_elsewhere(self) -> bool:
+    def was_changed_externally(self) -> bool:
         """Return whether another process has written since the previous call."""
-        return self._file.changed_elsewhere()
+        return self._file.was_changed_externally()
 
     # -- updates
 

@@ -64,7 +64,7 @@ def test_what_is_followed_is_followed_again() -> None:
             peers, followed, updates = one.supervisor.session_pool, [], []
             peers._watched = lambda key: tuple(followed)
 
-            def updated(uri: str, key: private.Key) -> None:
+            def updated(uri: str, key: private.SessionKey) -> None:
                 updates.append((uri, key))
                 one.poke()
 
