@@ -125,9 +125,9 @@ def _serve(orders: socket.socket) -> bool:
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
             importlib.import_module(f"{package}.{module.name}")
     build_commands_once()
-    app_for = sys.modules["interlock.cli.app"].app_for
-    for command in ("", *(one.name for one in sys.modules["interlock.cli.app"].commands())):
-        typer.main.get_command(app_for([command]))
+    create_app = sys.modules["interlock.cli.app"].create_app
+    for command in ("", *(one.name for one in sys.modules["interlock.cli.app"].list_commands())):
+        typer.main.get_command(create_app([command]))
     gc.collect()
     gc.freeze()
     # Whoever watches over a program is not waited for, and none of them is meant by a Ctrl-C.
