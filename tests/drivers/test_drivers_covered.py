@@ -54,6 +54,7 @@ async def another_server(node: Running, pid: int | None) -> None:
     await node.until(lambda: node.pid("note-mcp") != pid, "the server is ended")
 
 
+@pytest.mark.feature("topics")
 @pytest.mark.spec("DR-32.security-1")
 @pytest.mark.parametrize("name", ["interlock.yaml", "keys/human.pem", "keys"])
 def test_a_server_whose_cover_was_taken_away_is_ended(tmp_path: Path, name: str) -> None:
@@ -138,6 +139,7 @@ def test_what_does_not_matter_ends_nobody(tmp_path: Path) -> None:
     run(body)
 
 
+@pytest.mark.feature("topics")
 def test_a_config_that_names_more_files_has_them_covered(tmp_path: Path) -> None:
     workspace = noting(tmp_path)
     key = tmp_path / "new.pem"
