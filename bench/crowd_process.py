@@ -43,7 +43,7 @@ def member(number: int, tools: int) -> Subserver:
 
 
 async def stay(subserver: Subserver, url: str, over: asyncio.Event) -> None:
-    async with subserver.connected(url):
+    async with subserver.connect(url):
         await over.wait()
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from interlock.tree.registrant import MOVES
-from interlock.tree.registrant import RegistrantEvent as Step
+from interlock.tree.registrant import TRANSITIONS, RegistrantEvent
 from interlock.tree.subserver_session import TABLE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "tree-states.md"
@@ -25,15 +24,15 @@ What does not change the state is left out.
 def page() -> str:
     """The text of the page."""
     above = {
-        (row.state.value, after.value, row.on.value)
+        (row.state.value, after.value, row.event.value)
         for row in TABLE.values()
-        for after in row.then
+        for after in row.next_states
         if after is not row.state
     }
     below = {
         (state.value, after.value, event.value)
-        for (state, event), after in MOVES.items()
-        if event is not Step.END
+        for (state, event), after in TRANSITIONS.items()
+        if event is not RegistrantEvent.END
     }
     return "\n".join(
         [

@@ -32,7 +32,7 @@ def test_a_claim_is_shown_and_given_up(world: World) -> None:
     assert "has ever run here" in missing.stderr
     folder.mkdir()
     store = TreeStore(folder / "tree.db")
-    store.keep_claim("edge", "dns:edge.example.com", True)
+    store.save_claim("edge", "dns:edge.example.com", True)
     store.close()
     (claim,) = json.loads(world.run("claims", "list", "--json").stdout)
     assert (claim["segment"], claim["authority"], claim["verified"]) == (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.tree.commands.reports import parent_is_well, parent_line
+from interlock.tree.commands.reports import format_parent, is_parent_ok
 from interlock.tree.status import ParentStatus
 from tests.cli.program import DEMO, RunningNode, World
 from tests.cli.waiting import wait_until
@@ -153,8 +153,8 @@ def test_how_a_parent_is_told_of(problem: str | None, symbol: str, said: str) ->
         url="ws://p/ax", state="waiting", since=0.0, problem=problem, symbol=symbol,
         segment="edge", session_id="", parent_id="", tree_id="", beats=0,
     )  # fmt: skip
-    assert parent_line(status) == said
-    assert parent_is_well(status) is (problem is None)
+    assert format_parent(status) == said
+    assert is_parent_ok(status) is (problem is None)
 
 
 def test_servers_that_register_are_tried_too(world: World) -> None:

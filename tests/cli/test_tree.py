@@ -203,7 +203,7 @@ from interlock.tree.subserver import Subserver
 async def stay(number):
     one = Subserver(f"s{number:03}")
     one.tool(name="where", mutable=False)(lambda: "here")
-    async with one.connected(sys.argv[1]):
+    async with one.connect(sys.argv[1]):
         print("registered", flush=True)
         await asyncio.Event().wait()
 

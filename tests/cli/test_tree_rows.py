@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from interlock.tree.commands.tree import LinkRates, TreeRows, lay_out, summary
+from interlock.tree.commands.tree import LinkRates, TreeRows, format_summary, layout_tree
 from interlock.tree.overview import TreeNode
 
 pytestmark = pytest.mark.feature("tree")
@@ -21,7 +21,7 @@ def leaf(name: str, **facts: Any) -> TreeNode:
 def drawn(top: TreeNode, width: int = 80, room: int | None = None, paces: Any = None) -> list[str]:
     out = io.StringIO()
     console = Console(file=out, width=width, color_system=None, legacy_windows=False)
-    console.print(TreeRows(lay_out(top, room), paces), end="")
+    console.print(TreeRows(layout_tree(top, room), paces), end="")
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -43,25 +43,28 @@ def test_the_shape_and_the_totals() -> None:
         "│     m2: it is silent",
         "└ local   ready     leaf     http      1      0       0        -",
     ]
-    assert summary(small()) == "2 nodes · 3 servers · 3 tools · 1 in trouble"
-    assert summary(TreeNode(name="root", role="root")) == "1 node · 0 servers · 0 tools · all well"
+    assert format_summary(small()) == "2 nodes · 3 servers · 3 tools · 1 in trouble"
+    assert (
+        format_summary(TreeNode(name="root", role="root"))
+        == "1 node · 0 servers · 0 tools · all well"
+    )
 
 
 def test_calls_and_latency_are_those_between_two_looks() -> None:
     paces = LinkRates()
     first = small()
-    before = paces.look(first, 100.0)
+    before = paces.update(first, 100.0)
     assert drawn(first, paces=before)[2].split()[-4:] == ["-", "1", "1.2", "ms"]
     assert "calls/s" in drawn(first, paces=before)[0]
     second = small()
     second.children[0].calls += 50
     second.children[0].busy_us += 50 * 2_500
-    now = paces.look(second, 102.0)
+    now = paces.update(second, 102.0)
     assert drawn(second, paces=now)[2].split() == [
         "├", "edge", "ready", "gateway", "ax", "2", "25", "1", "2.5", "ms",
     ]  # fmt: skip
     # Started anew: its counts are smaller than before, so nothing can be said yet.
-    third = paces.look(small(), 103.0)
+    third = paces.update(small(), 103.0)
     assert all(pace.per_second in (None, 0.0) for pace in third.values())
 
 

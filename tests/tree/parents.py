@@ -16,12 +16,12 @@ from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import Message
 from interlock.tree.config import ParentConfig
 from interlock.tree.registrant import (
-    FAREWELL,
+    LEAVE_TIMEOUT_SECONDS,
     ParentRejectionError,
     ParentRequests,
     Registrant,
     RegistrantState,
-    read_ended,
+    read_session_end,
 )
 from tests.tree.turned import End, Time, pair, settle
 
@@ -54,9 +54,9 @@ class Conversing:
             assert isinstance(message.id, Raw)
             self._channel.send(jsonrpc.result_response(message.id, answer))
         elif message.method == ax.SESSION_ENDED:
-            self.ended_by = read_ended(message)
+            self.ended_by = read_session_end(message)
         else:
-            assert self._asking.answered(message), data
+            assert self._asking.handle_response(message), data
 
     def request(self, method: str, params: bytes) -> asyncio.Future[bytes]:
         return self._asking.request(method, params)
@@ -66,7 +66,7 @@ class Conversing:
 
     def closed(self) -> None:
         self.over += 1
-        self._asking.give_up()
+        self._asking.fail_all()
 
 
 class Parent:
@@ -242,7 +242,7 @@ def play(
         await settle()
         await scene(stage, registrant)
         ending = asyncio.ensure_future(registrant.end())
-        await stage.time.turn(FAREWELL * 3)
+        await stage.time.turn(LEAVE_TIMEOUT_SECONDS * 3)
         await ending
         assert at(registrant) is RegistrantState.ENDED
         assert all(one.over == 1 for one in stage.conversations)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from interlock.protocol import mcpax as ax
-from interlock.tree.registrant import FAREWELL, Registrant, RegistrantState
+from interlock.tree.registrant import LEAVE_TIMEOUT_SECONDS, Registrant, RegistrantState
 from tests.tree.parents import World, at
 from tests.tree.turned import settle
 
@@ -139,7 +139,7 @@ class Subserver(RuleBasedStateMachine):
         await self.world.time.turn(100.0)
         assert at(self.registrant) is RegistrantState.REGISTERED
         ending = asyncio.ensure_future(self.registrant.end())
-        await self.world.time.turn(FAREWELL * 2)
+        await self.world.time.turn(LEAVE_TIMEOUT_SECONDS * 2)
         await ending
         assert at(self.registrant) is RegistrantState.ENDED
         assert asyncio.all_tasks() == {asyncio.current_task()}

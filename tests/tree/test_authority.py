@@ -13,7 +13,7 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 
-from interlock.tree.authority import first_mutable
+from interlock.tree.authority import find_mutable_tool
 from tests.tree.rig import LONG_AGO, OTHER_PARENT, PARENT, Child, Hub, hub_test, settle, tool
 from tests.tree.test_ownership import REJECTED, A, B
 from tests.tree.test_registering import error_of
@@ -76,7 +76,7 @@ def test_a_good_token_proves_it(tmp_path: Path, kind: str, form: str) -> None:
         assert hub.info().verified
         await settle()
         assert hub.listed == {"ax:edge": ["write"]}
-        assert [one.verified for one in hub.store.claims()] == [True]
+        assert [one.verified for one in hub.store.list_claims()] == [True]
 
     # Relative to the folder of the config.
     hub_test(body, tmp_path, trust=["keys"], base_dir=tmp_path)
@@ -259,7 +259,7 @@ def test_a_proven_claim_displaces_an_unproven_one(tmp_path: Path, trust: str) ->
         squatter.ask("mcpax/deregister", {"session_id": squatter.session_id})
         hub.child().registered(2, "x", **given)
         await settle()
-        assert [tuple(one)[:3] for one in hub.store.claims()] == [("x", A, True)]
+        assert [tuple(one)[:3] for one in hub.store.list_claims()] == [("x", A, True)]
 
     hub_test(body, tmp_path, trust=[trust])
 
@@ -323,7 +323,7 @@ def test_tools_that_change_something_need_a_proof(
             assert hub.listed == {"ax:edge": ["read", "other"]}
         else:
             assert "other" in child.ended()["detail"]
-            assert hub.store.claims() == []
+            assert hub.store.list_claims() == []
 
     hub_test(body, tmp_path, proof=policy)
 
@@ -375,7 +375,7 @@ def test_a_later_list_is_held_against_the_same_rule(tmp_path: Path) -> None:
 )
 def test_which_tools_may_change_something(said: dict[str, Any], mutable: bool) -> None:
     raw = json.dumps({"name": "one", **said}).encode()
-    assert (first_mutable([raw]) is not None) is mutable  # type: ignore[list-item]
+    assert (find_mutable_tool([raw]) is not None) is mutable  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("sticky", [True, False])

@@ -14,7 +14,7 @@ from interlock.core.server.mcp.responses import write_error
 from interlock.errors import DEADLINE_EXCEEDED, UNKNOWN_TOOL, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import mcpax as ax
 from interlock.protocol.mcp import Era
-from interlock.tree.parent_conversation import AxConversation, about_request
+from interlock.tree.parent_conversation import AxConversation, add_request_id
 from interlock.tree.registrant import ParentRejectionError
 from tests.core.server.running import Running
 from tests.core.server.wire import SESSION, initialize, message, meta
@@ -348,7 +348,7 @@ def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     ],
 )
 def test_other_members_stay(params: bytes, made: Any) -> None:
-    assert json.loads(bytes(about_request(params, b"7")), object_pairs_hook=no_key_twice) == made
+    assert json.loads(bytes(add_request_id(params, b"7")), object_pairs_hook=no_key_twice) == made
 
 
 # -- errors

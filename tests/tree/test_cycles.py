@@ -32,7 +32,7 @@ def test_who_has_this_node_below_it_may_not_be_below_it(
         assert error_of(hub.child().register(**wanted)) == CYCLE
         assert hub.registrar.subservers() == []
         assert hub.registrar.subtree_ids() == (PARENT,)
-        assert hub.store.leases(uuid(1)) == []
+        assert hub.store.find_leases(uuid(1)) == []
 
     hub_test(body, tmp_path)
 
@@ -116,7 +116,7 @@ def test_too_many_below_are_refused(tmp_path: Path) -> None:
         hub.child().registered(1, "first", **{"x-mcpax-subtree-ids": [uuid(1), *many[1:]]})
         assert not first.open
         # The parent bears even less: who brings the most has to go.
-        hub.registrar.dismiss_bringers(None)
+        hub.registrar.dismiss_subtrees(None)
         assert hub.registrar.subtree_ids() == (PARENT, uuid(2))
 
     hub_test(body, tmp_path)
@@ -127,15 +127,15 @@ def test_who_brought_what_the_parent_refuses_is_sent_away(tmp_path: Path) -> Non
         good = hub.child().registered(1, "good", **{"x-mcpax-subtree-ids": [uuid(1)]})
         leaf = hub.child().registered(4, "leaf")
         bad = hub.child().registered(2, "bad", **{"x-mcpax-subtree-ids": [uuid(2), uuid(3)]})
-        hub.registrar.dismiss_bringers([uuid(4), uuid(5)])
+        hub.registrar.dismiss_subtrees([uuid(4), uuid(5)])
         assert bad.open
-        hub.registrar.dismiss_bringers([uuid(3), uuid(5)])
+        hub.registrar.dismiss_subtrees([uuid(3), uuid(5)])
         assert bad.ended()["message"] == "cycle_detected"
         assert good.open
         assert leaf.open
-        hub.registrar.dismiss_bringers(None)
+        hub.registrar.dismiss_subtrees(None)
         assert not good.open
-        hub.registrar.dismiss_bringers(None)
+        hub.registrar.dismiss_subtrees(None)
         assert leaf.open
 
     hub_test(body, tmp_path)

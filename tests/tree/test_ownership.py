@@ -154,7 +154,7 @@ def test_a_segment_stays_with_its_authority(tmp_path: Path) -> None:
         child = hub.child().registered(1, "x", authority=A)
         assert not hub.info("x").verified
         await settle()
-        assert [tuple(one)[:3] for one in hub.store.claims()] == [("x", A, False)]
+        assert [tuple(one)[:3] for one in hub.store.list_claims()] == [("x", A, False)]
         child.ask("mcpax/deregister", {"session_id": child.session_id})
         assert error_of(hub.child().register(2, "x", authority=B)) == REJECTED
         assert error_of(hub.child().register(2, "x")) == REJECTED

@@ -15,7 +15,7 @@ from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from interlock.errors import CONFIG, InterlockError
 from interlock.protocol import mcpax as ax
-from interlock.tree.registrant import PROOF_SECONDS, mint_proof
+from interlock.tree.registrant import PROOF_LIFETIME_SECONDS, mint_proof
 from tests.tree.parents import ROOT, World
 from tests.tree.turned import settle
 
@@ -60,7 +60,7 @@ def test_a_proof_is_a_token_for_one_parent(algorithm: str) -> None:
     assert token.header["alg"] == algorithm
     assert token.claims["sub"] == "edge01.factory.example.com"
     assert token.claims["aud"] == ROOT
-    assert (token.claims["iat"], token.claims["exp"]) == (1000, 1000 + PROOF_SECONDS)
+    assert (token.claims["iat"], token.claims["exp"]) == (1000, 1000 + PROOF_LIFETIME_SECONDS)
     again = mint_proof(AUTHORITY, pem(key), ROOT, lambda: 1000.5)
     assert (
         jwt.decode(

@@ -6,7 +6,7 @@ import pytest
 
 from interlock.errors import NAMESPACE_CONFLICT
 from interlock.tree import registrant as room
-from interlock.tree.registrant import Registrant, RegistrantState, advice
+from interlock.tree.registrant import Registrant, RegistrantState, suggest_fix
 from tests.tree.parents import World, at, play
 
 REFUSALS = [
@@ -31,9 +31,9 @@ def test_a_refusal_is_shown_and_tried_again_slowly(code: int, symbol: str) -> No
         assert (status.state, status.problem, status.symbol) == ("waiting", "Because.", symbol)
         assert registrant.problem is not None
         assert registrant.problem.data == {"more": 1}
-        assert advice(registrant.problem)
+        assert suggest_fix(registrant.problem)
         await world.time.turn(300.0)
-        pauses = [one for one in world.time.slept if one != room.PATIENCE]
+        pauses = [one for one in world.time.slept if one != room.REQUEST_TIMEOUT_SECONDS]
         assert max(pauses) == pytest.approx(22.5)
         world.root.refuses = None
         await world.time.turn(30.0)
@@ -64,7 +64,7 @@ def test_split_brain_is_tried_again_within_a_few_heartbeats() -> None:
 
     async def scene(world: World, registrant: Registrant) -> None:
         await world.time.turn(60.0)
-        assert max(one for one in world.time.slept if one != room.PATIENCE) <= 2.0
+        assert max(one for one in world.time.slept if one != room.REQUEST_TIMEOUT_SECONDS) <= 2.0
 
     play(scene, world)
 
@@ -93,7 +93,7 @@ def test_a_parent_that_does_not_answer_is_given_up() -> None:
 
     async def scene(world: World, registrant: Registrant) -> None:
         assert at(registrant) is RegistrantState.INTRODUCING
-        await world.time.turn(room.PATIENCE)
+        await world.time.turn(room.REQUEST_TIMEOUT_SECONDS)
         assert at(registrant) is RegistrantState.WAITING
         assert "did not answer within 10 s" in (registrant.status().problem or "")
         assert not world.root.ends[0].is_open

@@ -112,7 +112,7 @@ def test_each_kind_of_token_registers_and_stays_over_a_reload(
         elif kind == "api":
             _, token = root.store.create("edge", may=["register"])
             root.node.trust.identity.watch.check()
-        async with plant().connected(root.url, token=token):
+        async with plant().connect(root.url, token=token):
             await root.until(root.listed)
             await root.node.apply(root.config)
             assert root.listed()
@@ -130,7 +130,7 @@ def test_who_loses_its_token_loses_its_place(
     async def scene(root: Root) -> None:
         made, token = root.store.create("edge", may=["register"])
         root.node.trust.identity.watch.check()
-        async with plant().connected(root.url, token=token):
+        async with plant().connect(root.url, token=token):
             await root.until(root.listed)
             root.store.revoke([made.id])
             root.node.trust.identity.watch.check()

@@ -10,7 +10,7 @@ import pytest
 
 from interlock.errors import UPSTREAM_LOST, InterlockError
 from interlock.protocol import mcpax as ax
-from interlock.tree.registrant import MOVES, Registrant, RegistrantEvent, RegistrantState
+from interlock.tree.registrant import TRANSITIONS, Registrant, RegistrantEvent, RegistrantState
 from tests.tree.parents import ROOT, SPARE, SUBSERVER, TREE, World, at, play
 from tests.tree.turned import settle
 
@@ -439,7 +439,7 @@ def test_once_is_once() -> None:
         await settle()
         assert at(registrant) is RegistrantState.REGISTERED
         world.root.end.close()
-        await registrant.until_over()
+        await registrant.wait_until_ended()
         assert at(registrant) is RegistrantState.ENDED
         assert registrant.problem is not None
         assert registrant.problem.failure is UPSTREAM_LOST
@@ -468,9 +468,9 @@ def test_notifications_go_up_while_there_is_a_parent() -> None:
 def test_every_state_can_be_reached_and_left() -> None:
     reached = {RegistrantState.IDLE}
     while True:
-        further = {then for (state, _), then in MOVES.items() if state in reached}
+        further = {then for (state, _), then in TRANSITIONS.items() if state in reached}
         if further <= reached:
             break
         reached |= further
     assert reached == set(RegistrantState)
-    assert all((state, RegistrantEvent.END) in MOVES for state in RegistrantState)
+    assert all((state, RegistrantEvent.END) in TRANSITIONS for state in RegistrantState)

@@ -45,7 +45,7 @@ def both(plain: Running) -> Iterator[tuple[Parent, Parent]]:
 def used_to_it(parent: Parent) -> Parent:
     for id in range(1, 4):
         assert taken(parent, echo(id, f"text {id}"))["id"] == id
-    assert parent.conversation._last_end == END
+    assert parent.conversation._last_suffix == END
     return parent
 
 

@@ -99,7 +99,7 @@ def test_a_signed_token_proves_the_authority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scene(root: Root) -> None:
-        async with plant().connected(
+        async with plant().connect(
             root.url,
             token=TOKEN,
             ca=root.ca.file,
@@ -119,7 +119,7 @@ def test_a_client_certificate_proves_the_authority(
 ) -> None:
     async def scene(root: Root) -> None:
         shown = root.ca.issue("edge", NAME)
-        async with plant().connected(
+        async with plant().connect(
             root.url,
             token=TOKEN,
             ca=root.ca.file,
@@ -153,7 +153,7 @@ def test_without_a_proof_nothing_that_changes_anything_is_ever_listed(
         )
         await child.listen()
         child.start()
-        async with plant().connected((child.url or "").replace("http", "ws").replace("mcp", "ax")):
+        async with plant().connect((child.url or "").replace("http", "ws").replace("mcp", "ax")):
             changed = asyncio.Event()
             child.catalog.on_change(lambda *_: changed.set())
             async with asyncio.timeout(PATIENCE):
@@ -185,7 +185,7 @@ def test_a_stranger_without_a_token_is_told_what_is_missing(
 ) -> None:
     async def scene(root: Root) -> None:
         with pytest.raises(InterlockError, match="Present a token that the parent knows"):
-            async with plant().connected(root.url, ca=root.ca.file):
+            async with plant().connect(root.url, ca=root.ca.file):
                 raise AssertionError
 
     play(tmp_path, scene, monkeypatch)

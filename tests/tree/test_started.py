@@ -100,7 +100,7 @@ def test_a_started_child_registers_and_serves(tmp_path: Path) -> None:
         await one.end()
         assert not alive(pid)
         assert hub.registrar.subservers() == []
-        assert hub.store.leases(info.subserver_id) == []
+        assert hub.store.find_leases(info.subserver_id) == []
 
     hub_test(body, tmp_path)
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.tree.subserver_session import TABLE, AxSession, SessionEvent, SessionState, event_of
+from interlock.tree.subserver_session import (
+    TABLE,
+    AxSession,
+    SessionEvent,
+    SessionState,
+    classify_message,
+)
 
 LIVING = [one for one in SessionState if one is not SessionState.ENDED]
 FROM_OUTSIDE = [
@@ -27,8 +33,8 @@ FROM_OUTSIDE = [
 @pytest.mark.parametrize("event", FROM_OUTSIDE)
 def test_whatever_comes_from_outside_has_a_row(state: SessionState, event: SessionEvent) -> None:
     row = TABLE[state, event]
-    assert row.does in AxSession._DO
-    assert row.then
+    assert row.action in AxSession._ACTIONS
+    assert row.next_states
 
 
 def test_the_end_is_the_end() -> None:
@@ -36,10 +42,12 @@ def test_the_end_is_the_end() -> None:
 
 
 def test_every_action_is_used_and_every_state_reached() -> None:
-    assert {row.does for row in TABLE.values()} == set(AxSession._DO)
+    assert {row.action for row in TABLE.values()} == set(AxSession._ACTIONS)
     reached = {SessionState.NEW}
     while (
-        new := {after for row in TABLE.values() if row.state in reached for after in row.then}
+        new := {
+            after for row in TABLE.values() if row.state in reached for after in row.next_states
+        }
         - reached
     ):
         reached |= new
@@ -70,5 +78,5 @@ def test_each_state_can_be_left_by_time_or_by_its_session() -> None:
 def test_what_a_method_is_to_the_table(
     method: str, asked: SessionEvent, told: SessionEvent
 ) -> None:
-    assert event_of(method, is_request=True) is asked
-    assert event_of(method, is_request=False) is told
+    assert classify_message(method, is_request=True) is asked
+    assert classify_message(method, is_request=False) is told

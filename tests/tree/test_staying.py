@@ -90,7 +90,7 @@ def test_without_heartbeats_only_the_channel_counts(tmp_path: Path) -> None:
         await settle()
         assert hub.info().live
         # Elsewhere in the tree it is seen to be here all the time.
-        assert hub.store.leases(hub.info().subserver_id)
+        assert hub.store.find_leases(hub.info().subserver_id)
         child.end.close()
         assert not hub.info().live
         assert hub.supervisors["ax:edge"].state is State.DEGRADED
@@ -145,13 +145,13 @@ def test_more_heartbeats_than_needed_are_answered_and_nothing_more(
         child = hub.child().registered(heartbeat_interval_ms=interval)
         await settle()
         looked: list[object] = []
-        beaten = hub.registrar.beaten
+        beaten = hub.registrar.handle_heartbeat
 
         def counted(*given: Any) -> bytes:
             looked.append(given)
             return beaten(*given)
 
-        hub.registrar.beaten = counted  # type: ignore[method-assign]
+        hub.registrar.handle_heartbeat = counted  # type: ignore[method-assign]
         for _ in range(100):
             result = child.beat()["result"]
             assert (result["status"], result["heartbeat_deadline_ms"]) == ("ok", interval * 3)

@@ -68,7 +68,7 @@ def test_one_flat_list_for_stock_clients(tmp_path: Path) -> None:
             demo = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"])
             root = await grove.start("root", root_segment="infra", servers={"local": demo})
             edge = await grove.start("edge", below=root)
-            async with plant().connected(ax_url(edge)):
+            async with plant().connect(ax_url(edge)):
                 local = "infra.local.roll_dice"
                 await until(root, lambda: lists(root, PLANT) and lists(root, local))
                 tools = await list_for_ax(root.url)
@@ -119,7 +119,7 @@ def test_a_node_behind_a_plain_connection_says_what_mcp_ax_says(tmp_path: Path) 
     async def run() -> None:
         async with Grove(tmp_path) as grove:
             edge = await grove.start("edge")
-            async with plant().connected(ax_url(edge)):
+            async with plant().connect(ax_url(edge)):
                 await until(edge, lambda: lists(edge, "plant.vent"))
                 plain = {"edge": ServerConfig(url=edge.url)}
                 root = await grove.start("root", servers=plain)
@@ -150,7 +150,7 @@ def test_the_node_beside_the_leaf_is_the_first_to_tell(tmp_path: Path) -> None:
             edge = await grove.start("edge", below=root)
             cell = await grove.start("cell", below=edge)
             name = "infra.edge.cell.plant.hang"
-            async with plant().connected(ax_url(cell)):
+            async with plant().connect(ax_url(cell)):
                 await until(root, lambda: lists(root, name))
                 async with Client(root.url, mode="legacy") as client:
                     with pytest.raises(MCPError) as caught:
@@ -178,7 +178,7 @@ def test_what_a_leaf_says_is_heard_at_the_root(tmp_path: Path) -> None:
             root = await grove.start("root")
             edge = await grove.start("edge", below=root)
             leaf = plant()
-            async with leaf.connected(ax_url(edge)):
+            async with leaf.connect(ax_url(edge)):
                 await until(root, lambda: lists(root, "edge.plant.temperature"))
                 async with Client(root.url, mode="legacy", message_handler=hear) as client:
                     await client.list_tools()
@@ -320,7 +320,7 @@ def test_the_methods_of_the_draft_and_no_others(tmp_path: Path) -> None:
             assert confirmed["error"]["message"] == "unknown_approval"
             unknown = await _asked(path, "mcpax/foo", {})
             assert unknown["error"]["code"] == -32601
-            async with plant().connected(ax_url(root)):
+            async with plant().connect(ax_url(root)):
                 await until(root, lambda: lists(root, "plant.vent"))
             await until(root, lambda: not lists(root, "plant.vent"))
 
@@ -335,7 +335,7 @@ def test_a_lost_node_takes_its_subtree_along_and_leaves_find_the_backup(tmp_path
             middle = await grove.start("middle", below=root, heartbeat=3600.0)
             spare = await grove.start("spare", below=root, heartbeat=3600.0)
             leaf = plant()
-            async with leaf.connected(ax_url(middle), backup=[ax_url(spare)], heartbeat=3600.0):
+            async with leaf.connect(ax_url(middle), backup=[ax_url(spare)], heartbeat=3600.0):
                 await until(root, lambda: lists(root, "middle.plant.temperature"))
                 await grove.stop(middle)
                 # It deregistered: the subtree is gone long before a heartbeat can be missed.
@@ -358,8 +358,8 @@ def test_no_circle_and_no_second_place_in_one_tree(tmp_path: Path) -> None:
             # Another tree may have the same segment.
             other = await grove.start("other")
             leaf, same = plant(), plant()
-            async with leaf.connected(ax_url(two)):
-                async with same.connected(ax_url(other)):
+            async with leaf.connect(ax_url(two)):
+                async with same.connect(ax_url(other)):
                     await until(other, lambda: lists(other, "plant.temperature"))
             top = await grove.start("top", below=two)
             assert top.component(Tree).registrant is not None
@@ -392,7 +392,7 @@ def test_a_budget_holds(tmp_path: Path) -> None:
             )
             free = PolicyConfig(default="allow")
             root = await grove.start("root", subservers=settings, policy=free)
-            async with plant().connected(ax_url(root)):
+            async with plant().connect(ax_url(root)):
                 await until(root, lambda: lists(root, "plant.vent"))
                 async with Client(root.url, mode="legacy") as client:
                     await client.call_tool("plant.vent", {})
@@ -414,7 +414,7 @@ def test_a_client_name_does_not_matter(tmp_path: Path) -> None:
         async with Grove(tmp_path) as grove:
             root = await grove.start("root", root_segment="infra")
             edge = await grove.start("edge", below=root)
-            async with plant().connected(ax_url(edge)):
+            async with plant().connect(ax_url(edge)):
                 await until(root, lambda: lists(root, PLANT))
                 info = Implementation(name="claude-code", version="1")
                 async with Client(root.url, client_info=info) as client:

@@ -42,13 +42,13 @@ def test_a_token_is_for_calling_unless_it_may_register(
             if not taken:
                 leaf = plant()
                 with pytest.raises((InterlockError, TimeoutError)) as caught:
-                    async with asyncio.timeout(PATIENCE), leaf.connected(ax_url(root), token=token):
+                    async with asyncio.timeout(PATIENCE), leaf.connect(ax_url(root), token=token):
                         pass
                 status = leaf.status
                 said = str(caught.value) or str(status and status.problem)
                 assert not lists(root, "plant.vent"), said
                 return
-            async with plant().connected(ax_url(root), token=token):
+            async with plant().connect(ax_url(root), token=token):
                 await until(root, lambda: lists(root, "plant.vent"))
                 # Without its token it is sent away, with all that it offered.
                 await root.apply(msgspec.structs.replace(root.config, tokens=given[:1]))
@@ -83,7 +83,7 @@ def test_a_reload_does_not_make_the_parent_deaf(tmp_path: Path) -> None:
             assert peer is not None
             (listening,) = [one for one in peer.pending.values() if "listen" in one.method]
             await edge.apply(msgspec.structs.replace(edge.config, timeout=50.0))
-            async with plant().connected(ax_url(edge)):
+            async with plant().connect(ax_url(edge)):
                 await until(root, lambda: lists(root, "edge.plant.vent"))
             assert listening.is_open
 
@@ -94,7 +94,7 @@ def test_settings_of_a_link_are_live(tmp_path: Path) -> None:
     async def run() -> None:
         async with Grove(tmp_path) as grove:
             root = await grove.start("root")
-            async with plant().connected(ax_url(root)):
+            async with plant().connect(ax_url(root)):
                 await until(root, lambda: lists(root, "plant.temperature"))
 
                 def shown() -> Any:
@@ -116,10 +116,10 @@ def test_registrations_are_written_down(tmp_path: Path) -> None:
     async def run() -> None:
         async with Grove(tmp_path) as grove:
             root = await grove.start("root")
-            async with plant().connected(ax_url(root)):
+            async with plant().connect(ax_url(root)):
                 await until(root, lambda: lists(root, "plant.temperature"))
                 with pytest.raises(InterlockError):
-                    async with plant().connected(ax_url(root)):
+                    async with plant().connect(ax_url(root)):
                         pass
             await until(root, lambda: not lists(root, "plant.temperature"))
 
@@ -139,12 +139,12 @@ def test_nothing_is_kept_of_those_who_are_gone(tmp_path: Path) -> None:
         async with Grove(tmp_path) as grove:
             root = await grove.start("root")
             for number in range(5):
-                async with plant(f"plant{number}").connected(ax_url(root)):
+                async with plant(f"plant{number}").connect(ax_url(root)):
                     name = f"plant{number}.vent"
                     await until(root, lambda name=name: lists(root, name))
                 await until(root, lambda name=name: not lists(root, name))
-            assert not root.component(Tree)._paces
-            assert not root.component(Tree)._lost
+            assert not root.component(Tree)._limiters
+            assert not root.component(Tree)._lost_keys
             assert not root.upstreams.supervisors
 
     uvloop.run(run())
@@ -160,7 +160,7 @@ def test_a_store_that_cannot_be_used_turns_nobody_away(
     async def run() -> None:
         async with Grove(tmp_path) as grove:
             root = await grove.start("root")
-            async with plant().connected(ax_url(root)):
+            async with plant().connect(ax_url(root)):
                 await until(root, lambda: lists(root, "plant.vent"))
 
     uvloop.run(run())

@@ -104,7 +104,7 @@ def test_a_grandchild_that_deregisters_is_announced_up_to_the_client(tmp_path: P
             root = await grove.start("root")
             edge = await grove.start("edge", below=root, heartbeat=3600.0)
             async with AsyncExitStack() as leaf:
-                await leaf.enter_async_context(plant().connected(ax_url(edge), heartbeat=3600.0))
+                await leaf.enter_async_context(plant().connect(ax_url(edge), heartbeat=3600.0))
                 await until(root, lambda: lists(root, "edge.plant.vent"))
                 async with ax_client(root) as client:
                     listed = await client.ask("tools/list", {})
@@ -129,7 +129,7 @@ def test_a_flood_is_cut_counted_and_told(tmp_path: Path) -> None:
             root = await grove.start("root")
             edge = await grove.start("edge", below=root, subservers=settings)
             leaf = plant()
-            async with leaf.connected(ax_url(edge)):
+            async with leaf.connect(ax_url(edge)):
                 await until(root, lambda: lists(root, "edge.plant.vent"))
                 async with ax_client(root) as client:
                     for number in range(most):
@@ -165,7 +165,7 @@ def test_a_list_in_pages_is_read_to_its_end(tmp_path: Path) -> None:
         async with Grove(tmp_path) as grove:
             root = await grove.start("root")
             edge = await grove.start("edge", below=root, page_size=1)
-            async with plant().connected(ax_url(edge)):
+            async with plant().connect(ax_url(edge)):
                 tools = ("hang", "temperature", "vent")
                 await until(root, lambda: all(lists(root, f"edge.plant.{one}") for one in tools))
                 async with ax_client(root) as client:

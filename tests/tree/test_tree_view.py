@@ -14,14 +14,14 @@ from interlock.core.upstreams.registry import UpstreamStatus
 from interlock.errors import UPSTREAM_LOST, InterlockError
 from interlock.protocol import mcpax as ax
 from interlock.tree.overview import (
-    MOST_LEVELS,
-    WITHIN,
+    DEFAULT_TIMEOUT_SECONDS,
+    MAX_LEVELS,
     TreeNode,
-    cut,
-    gather,
-    own_part,
-    read_asked,
+    build_own_node,
+    gather_tree,
     read_tree,
+    read_tree_params,
+    truncate_tree,
 )
 
 ID = "550e8400-e29b-41d4-a716-446655440000"
@@ -74,7 +74,7 @@ class Told:
 def node(*names: str, **facts: Any) -> TreeNode:
     """A node with one aggregator for each name below."""
     below = {f"ax:{name}": Registered(name) for name in names}
-    return own_part(
+    return build_own_node(
         name="root",
         id=ID,
         upstreams=[upstream(key, one.segment) for key, one in below.items()],
@@ -89,7 +89,7 @@ def told(**facts: Any) -> bytes:
 
 
 def test_the_own_part_says_how_each_link_fares() -> None:
-    top = own_part(
+    top = build_own_node(
         name="global",
         id=ID,
         upstreams=[
@@ -111,7 +111,7 @@ def test_the_own_part_says_how_each_link_fares() -> None:
         "docs", "leaf", "stdio", "files", "",
     )  # fmt: skip
     assert (web.state, web.link, web.peer) == ("failed", "http", "https://example.com:8443")
-    assert web.in_trouble
+    assert web.has_problem
     assert web.problem == "web: nobody answers"
     assert (edge.name, edge.role, edge.link, edge.peer) == ("edge", "aggregator", "ax", "192.0.2.7")
     assert (edge.id, edge.authority, edge.verified) == (ID, "dns:edge.example.com", True)
@@ -121,7 +121,7 @@ def test_the_own_part_says_how_each_link_fares() -> None:
 
 def test_who_bridges_transports_is_a_gateway() -> None:
     devices = {"ax:m1": Registered("m1", role="leaf", transport_class="uart_cbor")}
-    part = own_part(
+    part = build_own_node(
         name="edge",
         id=ID,
         parent="ws://127.0.0.1:1/ax",
@@ -135,7 +135,7 @@ def test_who_bridges_transports_is_a_gateway() -> None:
 
 def test_a_started_node_is_shown_with_its_program() -> None:
     server = ServerConfig(command="interlock", args=["up"], transport="ax")
-    part = own_part(
+    part = build_own_node(
         name="root",
         id=ID,
         upstreams=[upstream("us")],
@@ -151,14 +151,14 @@ def test_the_nodes_below_tell_their_parts() -> None:
         "a": Told(told(role="gateway", under_way=2, children=[{"name": "leaf"}])),
         "b": Told(told(children=[{"name": "c", "children": [{"name": "d"}]}])),
     }
-    top = asyncio.run(gather(node("a", "b"), below))
+    top = asyncio.run(gather_tree(node("a", "b"), below))
     a, b = top.children
     assert [one.name for one in top.walk()] == ["root", "a", "leaf", "b", "c", "d"]
     assert (a.role, a.under_way, b.role) == ("gateway", 2, "aggregator")
     method, params = below["a"].asked[0]
     assert method == ax.TREE
     # Who is below gets less time and fewer levels, so that it can still answer in time itself.
-    assert params == {"within_ms": 1600, "levels": MOST_LEVELS - 1}
+    assert params == {"within_ms": 1600, "levels": MAX_LEVELS - 1}
 
 
 def test_what_a_node_says_of_itself_changes_nothing_here() -> None:
@@ -167,7 +167,7 @@ def test_what_a_node_says_of_itself_changes_nothing_here() -> None:
         tools=999, calls=999, failed=999, busy_us=999, authority="dns:evil.example", verified=True,
     )  # fmt: skip
     before = node("a").children[0]
-    after = asyncio.run(gather(node("a"), {"a": Told(lies)})).children[0]
+    after = asyncio.run(gather_tree(node("a"), {"a": Told(lies)})).children[0]
     assert after == before
 
 
@@ -189,7 +189,9 @@ def test_what_a_node_says_of_itself_changes_nothing_here() -> None:
 )
 def test_a_child_without_a_good_answer_is_shown_as_it_is_known(answer: Any, said: str) -> None:
     good = Told(told(children=[{"name": "leaf"}]))
-    top = asyncio.run(gather(node("bad", "good"), {"bad": Told(answer), "good": good}, within=0.01))
+    top = asyncio.run(
+        gather_tree(node("bad", "good"), {"bad": Told(answer), "good": good}, timeout=0.01)
+    )
     bad, fine = top.children
     assert bad.problem is not None
     assert said in bad.problem
@@ -200,35 +202,35 @@ def test_a_child_without_a_good_answer_is_shown_as_it_is_known(answer: Any, said
 def test_its_own_problem_is_not_hidden_by_its_silence() -> None:
     top = node("a")
     top.children[0].problem = "it was lost"
-    asyncio.run(gather(top, {"a": Told(b"[]")}))
+    asyncio.run(gather_tree(top, {"a": Told(b"[]")}))
     assert top.children[0].problem == "it was lost"
 
 
 def test_a_tree_without_end_is_cut() -> None:
     wide = told(children=[{"name": f"n{number}"} for number in range(12_000)])
-    top = asyncio.run(gather(node("a", "b"), {"a": Told(wide)}))
+    top = asyncio.run(gather_tree(node("a", "b"), {"a": Told(wide)}))
     assert len(list(top.walk())) == 10_000
     assert top.children[0].left_out == 12_000 - (10_000 - 3)
     deep: dict[str, Any] = {"name": "end"}
     for _ in range(100):
         deep = {"name": "further", "children": [deep]}
-    top = asyncio.run(gather(node("a"), {"a": Told(msgspec.json.encode(deep))}))
+    top = asyncio.run(gather_tree(node("a"), {"a": Told(msgspec.json.encode(deep))}))
     nodes = list(top.walk())
-    assert len(nodes) == MOST_LEVELS
+    assert len(nodes) == MAX_LEVELS
     assert nodes[-1].left_out == 1
 
 
 def test_nobody_is_asked_for_levels_that_nobody_wants() -> None:
     below = Told(told(children=[{"name": "leaf"}]))
-    top = asyncio.run(gather(node("a"), {"a": below}, levels=2))
+    top = asyncio.run(gather_tree(node("a"), {"a": below}, levels=2))
     assert below.asked == []
     assert [one.name for one in top.walk()] == ["root", "a"]
-    assert asyncio.run(gather(node("a"), {"a": below}, levels=1)).left_out == 1
+    assert asyncio.run(gather_tree(node("a"), {"a": below}, levels=1)).left_out == 1
 
 
 def test_cutting_keeps_what_fits() -> None:
     top = TreeNode(name="r", children=[TreeNode(name="a"), TreeNode(name="b")])
-    cut(top, most=2)
+    truncate_tree(top, max_nodes=2)
     assert [one.name for one in top.children] == ["a"]
     assert top.left_out == 1
 
@@ -236,17 +238,17 @@ def test_cutting_keeps_what_fits() -> None:
 @pytest.mark.parametrize(
     ("params", "within", "levels"),
     [
-        (UNSET, WITHIN, MOST_LEVELS),
+        (UNSET, DEFAULT_TIMEOUT_SECONDS, MAX_LEVELS),
         (Raw(b'{"within_ms":1600,"levels":7}'), 1.6, 7),
-        (Raw(b'{"within_ms":0,"levels":1000000}'), 0.05, MOST_LEVELS),
-        (Raw(b'{"within_ms":99999999}'), WITHIN, MOST_LEVELS),
-        (Raw(b'{"within_ms":"soon"}'), WITHIN, MOST_LEVELS),
-        (Raw(b"[]"), WITHIN, MOST_LEVELS),
-        (Raw(b"\xff"), WITHIN, MOST_LEVELS),
+        (Raw(b'{"within_ms":0,"levels":1000000}'), 0.05, MAX_LEVELS),
+        (Raw(b'{"within_ms":99999999}'), DEFAULT_TIMEOUT_SECONDS, MAX_LEVELS),
+        (Raw(b'{"within_ms":"soon"}'), DEFAULT_TIMEOUT_SECONDS, MAX_LEVELS),
+        (Raw(b"[]"), DEFAULT_TIMEOUT_SECONDS, MAX_LEVELS),
+        (Raw(b"\xff"), DEFAULT_TIMEOUT_SECONDS, MAX_LEVELS),
     ],
 )
 def test_what_the_node_above_asks_for(params: Any, within: float, levels: int) -> None:
-    assert read_asked(params) == (within, levels)
+    assert read_tree_params(params) == (within, levels)
 
 
 def test_a_tree_survives_its_own_wire() -> None:

@@ -80,7 +80,7 @@ def test_a_name_is_a_prefix_and_a_local_name_and_its_route_has_all_of_it(tmp_pat
         async with Grove(tmp_path) as grove:
             root = await grove.start("root", root_segment="infra")
             edge = await grove.start("edge", below=root)
-            async with plant("stm32h7").connected(ax_url(edge)):
+            async with plant("stm32h7").connect(ax_url(edge)):
                 name = "infra.edge.stm32h7.temperature"
                 await until(root, lambda: lists(root, name))
                 way = root.catalog.current.by_name[name].route_members
@@ -107,7 +107,7 @@ def test_everything_on_a_channel_is_json_rpc(
         async with Grove(tmp_path) as grove:
             root = await grove.start("root")
             edge = await grove.start("edge", below=root, heartbeat=3600.0)
-            async with plant().connected(ax_url(edge), heartbeat=3600.0):
+            async with plant().connect(ax_url(edge), heartbeat=3600.0):
                 await until(root, lambda: lists(root, "edge.plant.temperature"))
                 # Once everybody is registered, calls need nothing of the tree's ids.
                 with monkeypatch.context() as registered:
@@ -115,7 +115,7 @@ def test_everything_on_a_channel_is_json_rpc(
                     async with Client(root.url) as client:
                         await client.call_tool("edge.plant.temperature", {"sensor": "x"})
                 # Whoever beats that often may be lost on a busy machine: no call goes to this one.
-                async with plant("hasty").connected(ax_url(edge), heartbeat=0.1):
+                async with plant("hasty").connect(ax_url(edge), heartbeat=0.1):
                     async with asyncio.timeout(PATIENCE):
                         while not any(one.get("method") == ax.HEARTBEAT for one in said):  # noqa: ASYNC110
                             await asyncio.sleep(0.01)

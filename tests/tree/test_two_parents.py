@@ -70,7 +70,7 @@ def test_a_shared_store_shows_who_is_registered_elsewhere(tmp_path: Path) -> Non
     async def body() -> None:
         both = Two(tmp_path)
         child = both.one.child().registered(authority=A)
-        (lease,) = both.two.store.leases(uuid(1))
+        (lease,) = both.two.store.find_leases(uuid(1))
         assert (lease.aggregator_id, lease.tree_id, lease.authority) == (PARENT, PARENT, A)
         assert error_of(both.two.child().register()) == SPLIT
         both.two.child().registered(2, "edge")
@@ -89,7 +89,7 @@ def test_two_trees_may_have_the_same_child(tmp_path: Path) -> None:
         both.one.child().registered()
         child = both.two.child().registered()
         await settle()
-        assert len(both.one.store.leases(uuid(1))) == 2
+        assert len(both.one.store.find_leases(uuid(1))) == 2
         # They become one tree: who was there first keeps it.
         both.two.registrar.tree_id = PARENT
         assert child.ended()["message"] == "split_brain"
@@ -110,7 +110,7 @@ def test_a_backup_takes_over_when_the_lease_has_lapsed(tmp_path: Path) -> None:
             child.beat()
         both.time.advance(1.0)
         # The first node dies: nobody is told, nothing is released.
-        before = both.one.store.leases(uuid(1))
+        before = both.one.store.find_leases(uuid(1))
         died_at = both.time.now - 1.0
         backup = both.two.child().hello()
         assert error_of(backup.register()) == SPLIT
@@ -169,8 +169,8 @@ def test_a_store_that_is_held_stops_nobody(
         other.close()
         # What could not be written is written as soon as it can be.
         hub.time.advance(0.51)
-        assert hub.store.leases(uuid(0)) == []
-        (lease,) = hub.store.leases(uuid(99))
+        assert hub.store.find_leases(uuid(0)) == []
+        (lease,) = hub.store.find_leases(uuid(99))
         assert lease.tree_id == OTHER_PARENT
         assert lease.until > hub.time.wall() + 1.0
 
@@ -195,7 +195,7 @@ def test_however_often_they_beat_their_leases_are_written_twice_a_second(tmp_pat
             hub.time.advance(0.1)
             for child in children:
                 child.beat()
-            assert hub.store.leases(uuid(7))[0].until > hub.time.wall()
+            assert hub.store.find_leases(uuid(7))[0].until > hub.time.wall()
         assert 16 <= len(writes) <= 20
         assert set(writes) == {20}
 
@@ -208,11 +208,11 @@ def test_a_new_tree_costs_one_write(tmp_path: Path) -> None:
             hub.child().registered(n, f"s{n}")
         await settle()
         statements: list[str] = []
-        assert hub.store._leases._connection is not None
-        hub.store._leases._connection.set_trace_callback(statements.append)
+        assert hub.store._lease_file._connection is not None
+        hub.store._lease_file._connection.set_trace_callback(statements.append)
         hub.registrar.tree_id = OTHER_PARENT
         assert statements.count("BEGIN IMMEDIATE") == 1
-        assert {hub.store.leases(uuid(n))[0].tree_id for n in range(20)} == {OTHER_PARENT}
+        assert {hub.store.find_leases(uuid(n))[0].tree_id for n in range(20)} == {OTHER_PARENT}
         # And a registration costs one, too.
         statements.clear()
         hub.child().registered(30, "another")
@@ -249,14 +249,14 @@ def test_nobody_is_kept_out_by_who_uses_its_subserver_id(tmp_path: Path) -> None
         await settle()
         assert set(both.one.listed) == {"ax:other", "ax:mine"}
         # For other aggregators it is registered here until both of them have gone.
-        assert len(both.two.store.leases(uuid(1))) == 1
+        assert len(both.two.store.find_leases(uuid(1))) == 1
         thief.ask("mcpax/deregister", {"session_id": thief.session_id})
         for _ in range(5):
             both.time.advance(5)
             assert owner.beat()["result"]["status"] == "ok"
             assert error_of(both.two.child().register(1, "x")) == SPLIT
         owner.ask("mcpax/deregister", {"session_id": owner.session_id})
-        assert both.two.store.leases(uuid(1)) == []
+        assert both.two.store.find_leases(uuid(1)) == []
         both.two.child().registered(1, "x")
         await both.close()
 
@@ -266,15 +266,15 @@ def test_nobody_is_kept_out_by_who_uses_its_subserver_id(tmp_path: Path) -> None
 def test_a_stranger_touches_no_lease_of_an_id_that_is_live_here(tmp_path: Path) -> None:
     async def body(hub: Hub) -> None:
         owner = hub.child(caller="factory").registered(1, "mine")
-        before = hub.store.leases(uuid(1))
+        before = hub.store.find_leases(uuid(1))
         thief = hub.child(caller="office").registered(
             1, "other", authority=A, heartbeat_interval_ms=86_400_000
         )
         thief.beat()
         hub.time.advance(0.6)
-        assert hub.store.leases(uuid(1)) == before
+        assert hub.store.find_leases(uuid(1)) == before
         thief.ask("mcpax/deregister", {"session_id": thief.session_id})
-        assert hub.store.leases(uuid(1)) == before
+        assert hub.store.find_leases(uuid(1)) == before
         assert owner.open
 
     hub_test(body, tmp_path)

@@ -68,7 +68,7 @@ def test_registered_subserver_may_send_long_messages(tmp_path: Path) -> None:
 
         async with Grove(tmp_path) as grove:
             node = await grove.start("root")
-            async with shop.connected(ax_url(node)):
+            async with shop.connect(ax_url(node)):
                 await until(node, lambda: lists(node, "shop.look"))
 
     asyncio.run(body())

@@ -1,1 +1,1 @@
-"""The tree of nodes (MCP-AX): who registers here, and where this node is registered."""
+"""The tree of nodes (MCP-AX): subservers that register with this node, and its own registration."""

@@ -1,5 +1,8 @@
-"""The tokens about who calls, between the nodes of a tree: a node makes one for every call that it
-sends to a subserver, and reads those that its parent sends."""
+"""Caller tokens between the nodes of a tree.
+
+A node adds a token about the caller to every call that it sends to a subserver, and reads the
+tokens of its parent.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,16 @@ from interlock.tree.registrar import Registrar
 from interlock.trust.hop_tokens import HopTokenReader, HopTokens, ParentIssuer
 from interlock.trust.token_issuer import TokenIssuer
 
-_MEMBER: Final = b',"%b":"%%b"' % ax.AUTHORIZATION.encode()
+_MEMBER_FORMAT: Final = b',"%b":"%%b"' % ax.AUTHORIZATION.encode()
 
 
-def as_member(token: str) -> bytes:
-    """A token as a member of a `_meta`, as it stands behind others. It needs no escapes."""
-    return _MEMBER % token.encode()
+def format_member(token: str) -> bytes:
+    """Format a token as a further member of a `_meta` object. A token needs no JSON escapes."""
+    return _MEMBER_FORMAT % token.encode()
 
 
 class CallerTokens(UpstreamExtension):
-    """The tokens that a node exchanges with the nodes beside it in the tree."""
+    """The caller tokens that a node exchanges with its parent and its subservers."""
 
     def __init__(
         self,
@@ -35,37 +38,42 @@ class CallerTokens(UpstreamExtension):
         registrar: Registrar,
         registrant: Callable[[], Registrant | None],
         *,
-        demanded: bool = False,
+        required: bool = False,
         wall_clock: Clock = time.time,
     ) -> None:
-        """`demanded`: the parent must send a token with every call."""
+        """Create the tokens of a node.
+
+        Args:
+            required: True if the parent must send a token with every call.
+        """
         self._issuer = issuer
         self._registrar = registrar
         self._registrant = registrant
-        tokens = HopTokenReader(self.above, wall_clock=wall_clock, is_required=demanded)
-        # By its method: to call an object costs more than to call a method of it.
+        tokens = HopTokenReader(self.above, wall_clock=wall_clock, is_required=required)
+        # Stored as a bound method, which is faster to call than the object.
         self.read = tokens.__call__
-        """Who calls, by the credentials that a parent sent. For `IdentityComponent.minted`."""
+        """Reads the caller from the credentials that the parent sent. Used by the identity
+        component."""
         self._granted: ax.RegistrationResult | None = None
         self._above: ParentIssuer | None = None
         registrar.grants.keys = issuer.keys.jwks
         issuer.on_new_keys(registrar.keys_changed)
 
     def prepare_connection(self, peer: UpstreamClient, key: str) -> None:
-        """Put tokens on what is sent to a subserver. Every other peer is left as it is."""
-        info = self._registrar.subserver(key) if peer.speaks_ax else None
-        if info is None:
+        """Add caller tokens to the calls of a subserver. Other upstreams are not changed."""
+        record = self._registrar.subserver(key) if peer.speaks_ax else None
+        if record is None:
             return
         peer.hop_token_encoder = HopTokens(
             self._issuer.minter,
-            info.subserver_id,
+            record.subserver_id,
             issuer=lambda: self._registrar.aggregator_id,
-            encode=as_member,
-            prefix=self._issuer.name_prefix(info.segment),
+            encode=format_member,
+            prefix=self._issuer.name_prefix(record.segment),
         )
 
     def above(self) -> ParentIssuer | None:
-        """The parent whose tokens are read. None: there is none."""
+        """Return the parent whose tokens are accepted, or None without a parent."""
         registrant = self._registrant()
         granted = None if registrant is None else registrant.granted
         if granted is not self._granted:
@@ -73,6 +81,6 @@ class CallerTokens(UpstreamExtension):
             self._above = None
             if registrant is not None and granted is not None:
                 jwks = granted.jwks if isinstance(granted.jwks, Raw) else b""
-                own = registrant.identity().subserver_id
-                self._above = ParentIssuer(granted.aggregator_id, own, jwks)
+                own_id = registrant.identity().subserver_id
+                self._above = ParentIssuer(granted.aggregator_id, own_id, jwks)
         return self._above

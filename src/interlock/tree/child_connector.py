@@ -1,6 +1,7 @@
 """The connector of `transport: ax`: the node starts a child, and the child registers on its stdio.
 
-A child that does not register is asked what it is instead, for whoever has to repair it.
+If a child does not register, the connector tests whether it is a plain MCP server, for the error
+message.
 """
 
 from __future__ import annotations
@@ -27,27 +28,27 @@ from interlock.core.upstreams.transports.transport import (
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError, ProtocolError
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.mcpax import ID_VARIABLE, SEGMENT_VARIABLE
-from interlock.tree.dial_in import kinds_of, retry_ms_of, speak
+from interlock.tree.dial_in import find_retry_ms, offered_kinds, open_mcp_client
 from interlock.tree.subserver_session import AxSession
 
 
 class ChildRegistrar(Protocol):
-    """The registrar of the node, as a started child needs it."""
+    """The part of the node's registrar that a started child needs."""
 
     @property
     def list_ttl(self) -> float: ...
 
     def child_id(self, key: str) -> str:
-        """The id of a child that the config names: the same for ever."""
+        """Return the permanent id of a child in the config."""
         ...
 
     async def adopt(self, channel: Channel, *, key: str, segment: str) -> AxSession:
-        """Raises InterlockError when it does not register."""
+        """Wait until the child has registered. Raises InterlockError if it does not."""
         ...
 
 
 class ChildConnector(Connector):
-    """Starts a child, and speaks to it once it has registered."""
+    """Starts a child, and opens an MCP client after it has registered."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class ChildConnector(Connector):
         child = await ChildProcess.start(
             self._key,
             self._split_command(server),
-            # What it is to register as is for the config of this node to say.
+            # The config of this node decides the segment and the id of the child.
             env=child_environment(
                 {
                     **server.env,
@@ -84,13 +85,13 @@ class ChildConnector(Connector):
                 self._session = session = await self._registrar.adopt(
                     child.channel, key=self._key, segment=server.segment
                 )
-        except BaseException as failed:
+        except BaseException as failure:
             self.noise = child.channel.noise
             try:
-                raise await self._not_registered(child, server, failed) from None
+                raise await self._diagnose_failure(child, server, failure) from None
             finally:
                 await child.close()
-        return await speak(
+        return await open_mcp_client(
             session,
             self._key,
             self._own_info,
@@ -99,20 +100,28 @@ class ChildConnector(Connector):
             timeout=server.start_timeout,
         )
 
-    async def _not_registered(
-        self, child: ChildProcess, server: ServerConfig, failed: BaseException
+    async def _diagnose_failure(
+        self, child: ChildProcess, server: ServerConfig, failure: BaseException
     ) -> BaseException:
-        """Why a started child did not register, as far as that can be found out."""
-        if isinstance(failed, TimeoutError):
-            speaks = await speaks_mcp(child, self._own_info, within=ANSWERS_WITHIN)
-            return did_not_register(self._key, server.start_timeout, child, speaks=speaks)
-        if isinstance(failed, InterlockError):
-            said = failed.message if failed.message.endswith(".") else f"{failed.message}."
-            stray = first_stray(child)
-            return InterlockError(failed.failure, said + stray, failed.data) if stray else failed
-        return failed
+        """Find out why a started child did not register."""
+        if isinstance(failure, TimeoutError):
+            is_mcp_server = await check_mcp_server(
+                child, self._own_info, timeout=MCP_TEST_TIMEOUT_SECONDS
+            )
+            return registration_timeout_error(
+                self._key, server.start_timeout, child, is_mcp_server=is_mcp_server
+            )
+        if isinstance(failure, InterlockError):
+            message = failure.message if failure.message.endswith(".") else f"{failure.message}."
+            stray_text = describe_stray_line(child)
+            return (
+                InterlockError(failure.failure, message + stray_text, failure.data)
+                if stray_text
+                else failure
+            )
+        return failure
 
-    # -- what the supervisor asks
+    # -- for the supervisor
 
     @property
     def has_left(self) -> bool:
@@ -120,7 +129,7 @@ class ChildConnector(Connector):
 
     @property
     def list_kinds(self) -> frozenset[str]:
-        return kinds_of(self._session)
+        return offered_kinds(self._session)
 
     @property
     def list_ttl(self) -> float | None:
@@ -128,44 +137,44 @@ class ChildConnector(Connector):
 
     @property
     def retry_after_ms(self) -> int | None:
-        return retry_ms_of(self._session)
+        return find_retry_ms(self._session)
 
     def check_offering(self, offer: RawOffering) -> None:
-        """Raises InterlockError when the child may not offer this."""
+        """Check the tools that the child offers. Raises InterlockError."""
         if self._session is not None:
-            self._session.vet(offer)
+            self._session.check_offering(offer)
 
 
-# -- A child that the node starts and that speaks MCP-AX on its stdin and stdout.
+# -- The process of a child, which uses MCP-AX on its stdin and stdout.
 
 
 class ChildChannel(Endpoint):
-    """The channel to a started child. What the child says before anybody listens is kept."""
+    """The channel to a started child. Messages before the first listener are queued."""
 
     def __init__(self, process: StdioTransport) -> None:
         super().__init__(peer=LOCAL, label=f"started as {process.label}")
         self._process = process
-        self.stray = b""
-        """The first line that was no message, of however many there were."""
+        self.stray_line = b""
+        """The first line on stdout that was not a message."""
         self.noise = 0
 
-    # -- what the process brings
+    # -- data from the process
 
     def deliver(self, data: bytes, ticket: TransportRequest | None = None) -> None:
-        if data[:1] != b"{" and (said := data.strip()) and said[:1] != b"{":
+        if data[:1] != b"{" and (line := data.strip()) and line[:1] != b"{":
             self.noise += 1
-            self.stray = self.stray or said
+            self.stray_line = self.stray_line or line
         self._deliver(data)
 
     def on_unreadable_response(self, id: int, why: str) -> None:
-        """An answer was too long: whoever waits for it would wait for ever."""
+        """Close the channel because a response was too long: its caller would wait forever."""
         self._abort(why)
 
     def on_stream_interrupted(self, ticket: TransportRequest) -> None:
-        """There are no streams here."""
+        """Ignore the event: this channel has no streams."""
 
     def on_transport_closing(self, reason: str) -> None:
-        """There is one process, and it is there or not."""
+        """Ignore the event: the channel has only one process."""
 
     def on_transport_lost(self, reason: str) -> None:
         self._end(reason)
@@ -181,7 +190,7 @@ class ChildChannel(Endpoint):
             self._stop_delivery("it was closed by this side")
 
     async def wait_closed(self) -> None:
-        """Until the process has ended."""
+        """Wait until the process has ended."""
         await self._process.close()
         self._end("the process has ended")
         self._on_connection_gone()
@@ -191,7 +200,7 @@ class ChildChannel(Endpoint):
 
 
 class ChildProcess(StdioTransport):
-    """The process. Its channel listens from the first moment on: such a child speaks first."""
+    """The process of a child. Its channel receives at once, because the child sends first."""
 
     def __init__(
         self,
@@ -204,14 +213,14 @@ class ChildProcess(StdioTransport):
         self.receiver: TransportReceiver = self.channel
 
 
-ANSWERS_WITHIN: Final = 1.0
-"""A plain server that has had its time to get ready answers the first question at once."""
-_SHOWN: Final = 100
-_ID: Final = 1
+MCP_TEST_TIMEOUT_SECONDS: Final = 1.0
+"""After its start time, a plain MCP server responds to the first request at once."""
+_MAX_LINE_LENGTH: Final = 100
+_REQUEST_ID: Final = 1
 
 
-class _Listener(EarlyReceiver):
-    """Waits for one answer."""
+class _ResponseListener(EarlyReceiver):
+    """Waits for the response to one request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -221,56 +230,56 @@ class _Listener(EarlyReceiver):
         try:
             message = jsonrpc.decode_message(data)
         except ProtocolError:
-            # Not what it is asked for.
+            # Not a response.
             return
         if isinstance(message, list) or message.method is not UNSET or message.id is UNSET:
             return
-        self._settle(bytes(message.id) == b"%d" % _ID)
+        self._settle(bytes(message.id) == b"%d" % _REQUEST_ID)
 
     def on_transport_lost(self, reason: str) -> None:
         self._settle(False)
 
-    def _settle(self, speaks: bool) -> None:
+    def _settle(self, result: bool) -> None:
         if not self.speaks.done():
-            self.speaks.set_result(speaks)
+            self.speaks.set_result(result)
 
 
-async def speaks_mcp(child: ChildProcess, node_info: bytes, *, within: float) -> bool:
-    """Whether it answers as an MCP server does. It is of no other use after this."""
-    listener = child.receiver = _Listener()
+async def check_mcp_server(child: ChildProcess, node_info: bytes, *, timeout: float) -> bool:
+    """Return whether the child responds like an MCP server. The child cannot be used afterwards."""
+    listener = child.receiver = _ResponseListener()
     params = b'{"protocolVersion":%b,"capabilities":{},"clientInfo":%b}' % (
         jsonrpc.encode_value(mcp.LATEST_SESSION),
         node_info,
     )
-    child.post(jsonrpc.request(_ID, mcp.INITIALIZE, params), b"")
+    child.post(jsonrpc.request(_REQUEST_ID, mcp.INITIALIZE, params), b"")
     try:
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(timeout):
             return await listener.speaks
     except TimeoutError:
         return False
 
 
-def did_not_register(
-    key: str, within: float, child: ChildProcess, *, speaks: bool
+def registration_timeout_error(
+    key: str, timeout: float, child: ChildProcess, *, is_mcp_server: bool
 ) -> InterlockError:
-    """What to say of it."""
-    if speaks:
-        said = (
+    """Create the error for a child that did not register in time."""
+    if is_mcp_server:
+        message = (
             f"{key} did not register, but speaks MCP: it is a plain MCP server. Remove "
-            "`transport: ax` from it."
+            "`transport: ax` from its config."
         )
     else:
-        said = (
-            f"{key} did not register within {within:g} s, and does not speak MCP either. "
-            "`start_timeout` of this server gives it longer."
+        message = (
+            f"{key} did not register within {timeout:g} s, and does not open_mcp_client MCP. "
+            "To allow more time, increase `start_timeout` of this server."
         )
-    return InterlockError(UPSTREAM_UNAVAILABLE, said + first_stray(child))
+    return InterlockError(UPSTREAM_UNAVAILABLE, message + describe_stray_line(child))
 
 
-def first_stray(child: ChildProcess) -> str:
-    """The first line on its stdout that is no message, as a sentence. Empty: there was none."""
-    line = child.channel.stray[: _SHOWN * 4].decode("utf-8", "replace").strip()
+def describe_stray_line(child: ChildProcess) -> str:
+    """Describe the first line on stdout that is not a message. Empty: there was none."""
+    line = child.channel.stray_line[: _MAX_LINE_LENGTH * 4].decode("utf-8", "replace").strip()
     if not line:
         return ""
-    shown = redact(line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…")
-    return f" The first stray line on its stdout: {shown!r}; its log belongs on stderr."
+    shown_line = redact(line if len(line) <= _MAX_LINE_LENGTH else f"{line[:_MAX_LINE_LENGTH]}…")
+    return f" The first stray line on its stdout: {shown_line!r}. Write log lines to stderr."

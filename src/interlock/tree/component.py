@@ -1,8 +1,7 @@
-"""A node's place in a tree: who is registered with it, and with whom it is registered itself.
+"""The tree component of a node: its registrar (for subservers) and its registrant (for its parent).
 
-The registrar (below) and the registrant (above) know how to speak; here they are put together with
-the pipeline, the catalog and the faces. What comes up from below and is about no call goes to the
-clients that listen, and to the parent.
+The component connects them with the pipeline, the catalog and the servers. Notifications of
+subservers that belong to no call go to all listening clients and to the parent.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ from interlock.tree.overview import (
     RouteEntry,
     SessionInfo,
     TreeNode,
-    gather,
-    own_part,
-    read_asked,
+    build_own_node,
+    gather_tree,
+    read_tree_params,
     routing_table,
 )
 from interlock.tree.parent_conversation import AxConversation
@@ -66,32 +65,32 @@ from interlock.tree.route_check import RouteCheck
 from interlock.tree.socket import TreeSocket, tree_socket_path
 from interlock.tree.status import TreeStatus
 from interlock.tree.store import TreeStore, shared_leases_path, tree_path
-from interlock.tree.subserver_record import SubserverRecord, key_of
+from interlock.tree.subserver_record import SubserverRecord, upstream_key
 from interlock.trust.budgets import Budgets
 from interlock.trust.identity.component import CallerComplement
 from interlock.trust.node_context import NodeContext
 from interlock.trust.token_issuer import TokenIssuer
 
-AX_FACE: Final = "ax"
+AX_PROTOCOL: Final = "ax"
 STDIO: Final = "stdio:"
-"""The address of a parent that started this node, and speaks to it on stdin and stdout."""
+"""The address of a parent that started this node and uses its stdin and stdout."""
 MAX_UNREGISTERED: Final = 512 * 1024
-"""Of a message over WebSocket before its sender is registered: a registration that names as many
-nodes below as there may be."""
+"""The maximum size in bytes of a WebSocket message before the registration. A registration with the
+maximum number of subtree ids fits."""
 _CLIENT: Final = Client(Era.SESSION, LATEST_SESSION, "subserver")
 
 _log = logging.getLogger("interlock.node")
 
-Begin = Callable[[str, ServerConfig, DialIn], Supervisor]
+CreateUpstream = Callable[[str, ServerConfig, DialIn], Supervisor]
 
 
 def subserver_socket_path(socket: Path) -> Path:
-    """Where subservers of this machine dial in, for the node whose MCP socket this is."""
+    """Return the path of the socket for local subservers, for the node with this MCP socket."""
     return socket.with_name("ax.sock")
 
 
 class Tree(FeatureComponent, UpstreamExtension):
-    """Everything of a node that is about its tree."""
+    """The tree component of a node."""
 
     takes_config_before_upstreams = True
 
@@ -110,7 +109,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         introduce: Callable[[], Introduction],
         listeners: ChangeListeners,
         upstreams: dict[str, Any],
-        begin: Begin,
+        create_upstream: CreateUpstream,
         end: Callable[[str], None],
         new_session: Callable[[str], None],
         configured: Callable[[], Mapping[str, ServerConfig]],
@@ -120,10 +119,17 @@ class Tree(FeatureComponent, UpstreamExtension):
         issuer: TokenIssuer,
         registrants: Container[str],
     ) -> None:
-        """`leaf`: it stands for one server only, and nobody registers with it. `begin` and `end`
-        are about the upstream of a subserver; `new_session`: nothing that was found out about it
-        holds any longer. `configured` gives the servers of the config. `issuer` makes the tokens
-        for subservers. `registrants`: callers who may be registered here."""
+        """Create the component.
+
+        Args:
+            leaf: True if the node serves only one server, and accepts no registrations.
+            create_upstream: creates the upstream of a subserver.
+            end: removes the upstream of a subserver.
+            new_session: called when a subserver has a new session, so that measured data is reset.
+            configured: returns the servers of the config.
+            issuer: issues the tokens for subservers.
+            registrants: the callers that may be registered.
+        """
         self._config = config
         self._environ = environ
         self._base_dir = base_dir
@@ -132,25 +138,25 @@ class Tree(FeatureComponent, UpstreamExtension):
         self._budgets = budgets
         self._audit = audit
         self._catalog = catalog
-        self._hello = ServerInfo(lambda: _to_parent(introduce()))
+        self._server_info = ServerInfo(lambda: _info_for_parent(introduce()))
         self._listeners = listeners
         self._upstreams = upstreams
-        self._begin = begin
+        self._create_upstream = create_upstream
         self._new_session = new_session
         self._configured = configured
         self._uptime = uptime
         self._upstream_status = upstream_status
-        self._told = TreeSocket(self.view)
+        self._tree_socket = TreeSocket(self.view)
         self._guard = guard
-        self._paces: dict[str, NotificationLimiter] = {}
-        self._dropped_by_gone = 0
-        self._unix: asyncio.Server | None = None
+        self._limiters: dict[str, NotificationLimiter] = {}
+        self._dropped_by_removed = 0
+        self._unix_server: asyncio.Server | None = None
         self._unix_path: Path | None = None
-        self._lost: set[str] = set()
+        self._lost_keys: set[str] = set()
         self._registrants = registrants
-        self._settling: set[asyncio.Future[None]] = set()
+        self._identity_tasks: set[asyncio.Future[None]] = set()
         self._sessions: dict[str, str] = {}
-        """Which session each subserver had last, by key."""
+        """The last session id of each subserver, by upstream key."""
         loop = asyncio.get_running_loop()
         self._store = TreeStore(
             tree_path(config, environ, base_dir), leases=shared_leases_path(config, base_dir)
@@ -158,8 +164,11 @@ class Tree(FeatureComponent, UpstreamExtension):
         try:
             self.id = self._store.identity("aggregator")
         except InterlockError as error:
-            _log.warning("%s After a restart this node is another one to its tree.", error.message)
-            # Who registers is no worse off for it.
+            _log.warning(
+                "tree: %s The node uses a temporary id, which changes with a restart.",
+                error.message,
+            )
+            # Registrations work with the temporary id.
             self._store = TreeStore(None, leases=shared_leases_path(config, base_dir))
             self.id = self._store.identity("aggregator")
         self.registrar = Registrar(
@@ -167,108 +176,107 @@ class Tree(FeatureComponent, UpstreamExtension):
             settings=config.section(SubserversConfig),
             aggregator_id=self.id,
             node_info=node_info,
-            begin=self._subserver_begins,
+            begin=self._create_subserver_upstream,
             end=end,
             taken=lambda segment: any(
-                one.enabled and one.segment == segment for one in configured().values()
+                server.enabled and server.segment == segment for server in configured().values()
             ),
-            on_change=self._below_changed,
-            on_granted=self._granted,
-            on_lost=self._subserver_lost,
-            audit=self._decided,
+            on_change=self._on_subtree_change,
+            on_granted=self._on_granted,
+            on_lost=self._on_subserver_lost,
+            audit=self._record_audit,
             call_later=loop.call_later,
             base_dir=base_dir,
         )
         self.registrant: Registrant | None = None
         self.own_segment = config.root_segment or ""
-        """What the parent calls this node, or the root itself. Empty: it has no name. An attribute,
-        as every call from a parent is held against it."""
-        self._own = BuiltinTools(self._dropped)
+        """The segment of this node at its parent, or the root segment. Empty: none. An attribute,
+        because it is read for every call of the parent."""
+        self._builtin_tools = BuiltinTools(self._count_dropped)
         self.tokens = CallerTokens(issuer, self.registrar, lambda: self.registrant)
 
     def on_introduction_change(self) -> None:
-        self._hello.refresh()
+        self._server_info.refresh()
 
-    # -- life
+    # -- lifecycle
 
     def on_upstreams_tried(self) -> None:
-        """Look for the parent, if there is to be one."""
+        """Start the registration with the configured parent."""
         parent = self._config.optional_section(ParentConfig)
         if parent is not None:
             self._register_with(parent)
 
     def register_on_stdio(self, segment: str) -> Registrant:
-        """Be the child of the node that started this one."""
+        """Register with the node that started this one, on stdin and stdout."""
         parent = ParentConfig(url=STDIO, segment=segment)
         return self._register_with(parent, dial=_dial_stdio, once=True)
 
     async def open_local_sockets(self, socket: Path) -> None:
-        """Open the Unix sockets by which this user's programs register, and read the tree. Raises
-        OSError."""
-        await self._told.open(tree_socket_path(socket))
+        """Open the Unix sockets for local registrations and for the tree. Raises OSError."""
+        await self._tree_socket.open(tree_socket_path(socket))
         if not self._config.section(SubserversConfig).enabled or self._leaf:
             return
         path = subserver_socket_path(socket)
         path.unlink(missing_ok=True)
-        self._unix = await asyncio.get_running_loop().create_unix_server(
-            lambda: LinesServerProtocol(self._connected, label=str(path)), path=str(path)
+        self._unix_server = await asyncio.get_running_loop().create_unix_server(
+            lambda: LinesServerProtocol(self._accept_local, label=str(path)), path=str(path)
         )
         os.chmod(path, 0o600)
         self._unix_path = path
 
     async def announce_shutdown(self) -> None:
-        """The node stops: its parent is told first, so that nobody is sent here any more."""
+        """Deregister from the parent before the node stops, so that no more calls come."""
         if self.registrant is not None:
             await self.registrant.end()
 
     async def disconnect(self) -> None:
-        """Send away who is registered here."""
-        if self._unix is not None and self._unix_path is not None:
-            self._unix.close()
+        """Dismiss all subservers."""
+        if self._unix_server is not None and self._unix_path is not None:
+            self._unix_server.close()
             self._unix_path.unlink(missing_ok=True)
-        self._told.close()
+        self._tree_socket.close()
         self.registrar.close()
-        for pace in self._paces.values():
-            pace.close()
+        for limiter in self._limiters.values():
+            limiter.close()
         self._store.close()
 
     def on_tokens_revoked(self, callers: RevokedCallers) -> None:
-        """Send away who was let in as one of these callers."""
+        """Dismiss the subservers of these callers."""
         self.registrar.configure(self._config.section(SubserversConfig), CallerComplement(callers))
 
     def check(self, config: Config) -> None:
-        """Raises ConfigError when the parent of a config cannot be used."""
+        """Check the parent of a config. Raises ConfigError."""
         parent = config.optional_section(ParentConfig)
         if parent is not None:
             resolve_parent(parent, environ=self._environ, base_dir=self._base_dir)
 
     async def apply(self, old: Config, new: Config) -> None:
         config = new
-        before, self._config = self._config, new
+        previous, self._config = self._config, new
         settings = config.section(SubserversConfig)
         self.registrar.configure(settings, self._registrants)
-        if settings != before.section(SubserversConfig):
-            for key, info in self.subservers().items():
+        if settings != previous.section(SubserversConfig):
+            for key, record in self.subservers().items():
                 upstream = self._upstreams.get(key)
-                if isinstance(upstream, Supervisor) and key == key_of(info.segment):
-                    upstream.configure(self._server_of(info))
-        for pace in self._paces.values():
-            pace.configure(
+                if isinstance(upstream, Supervisor) and key == upstream_key(record.segment):
+                    upstream.configure(self._server_config(record))
+        for limiter in self._limiters.values():
+            limiter.configure(
                 per_second=settings.notifications_per_second,
                 max_waiting=settings.notifications_kept,
             )
-        if config.root_segment != before.root_segment:
-            self._name_itself()
+        if config.root_segment != previous.root_segment:
+            self._update_own_segment()
         parent = config.optional_section(ParentConfig)
-        if parent != before.optional_section(ParentConfig):
+        if parent != previous.optional_section(ParentConfig):
             if self.registrant is not None:
                 await self.registrant.end()
                 self.registrant = None
-                self._without_parent()
+                self._reset_to_root()
             if parent is not None:
                 self._register_with(parent)
 
-    # -- who dials in
+    # -- accepting subservers
 
     def routes(self) -> Sequence[Route]:
         documents = (
@@ -279,43 +287,43 @@ class Tree(FeatureComponent, UpstreamExtension):
             return documents
         return (
             *documents,
-            WebSocketRoute(self._config.section(SubserversConfig).path, self.dialled_in),
+            WebSocketRoute(self._config.section(SubserversConfig).path, self.accept_websocket),
         )
 
-    def dialled_in(self, upgrade: WebSocketRequest) -> None:
-        """Somebody wants a channel: let in by the same rules as callers are."""
+    def accept_websocket(self, upgrade: WebSocketRequest) -> None:
+        """Accept a WebSocket of a subserver, by the same rules as for callers."""
         fields = upgrade.fields
-        call = Call(ax.REGISTER, AX_FACE, upgrade.credentials, _CLIENT)
-        refusal = self._guard.refusal(fields.get(b"host"), fields.get(b"origin"))
-        if refusal is not None:
-            self._pipeline.record_rejection(call, InterlockError(FOREIGN_ORIGIN, refusal))
-            upgrade.refuse(403, refusal)
+        call = Call(ax.REGISTER, AX_PROTOCOL, upgrade.credentials, _CLIENT)
+        rejection = self._guard.refusal(fields.get(b"host"), fields.get(b"origin"))
+        if rejection is not None:
+            self._pipeline.record_rejection(call, InterlockError(FOREIGN_ORIGIN, rejection))
+            upgrade.refuse(403, rejection)
             return
         try:
             caller = self._pipeline.admit(call)
-            _must_register(caller)
-        except PendingIdentity as unsettled:
-            # It is decided now or never; who dials again is known by then.
-            self._settle(unsettled)
-            upgrade.refuse(503, unsettled.message, b"Retry-After: 1\r\n")
+            _require_registration_permission(caller)
+        except PendingIdentity as pending_identity:
+            # Reject now and resolve the identity in the background, for the next attempt.
+            self._resolve_identity(pending_identity)
+            upgrade.refuse(503, pending_identity.message, b"Retry-After: 1\r\n")
             return
         except InterlockError as error:
             challenge = b"WWW-Authenticate: Bearer\r\n" if error.failure.http == 401 else b""
             upgrade.refuse(error.failure.http, error.message, challenge)
             return
-        # Without tokens anybody on this machine gets here: the node keeps little for them.
+        # Without tokens any local program can connect, so the node buffers little data for it.
         channel = upgrade.accept(label=upgrade.credentials.peer, max_message=MAX_UNREGISTERED)
         self.registrar.accept(channel, caller, lambda: channel.set_max_message(MAX_MESSAGE))
 
-    def _settle(self, unsettled: PendingIdentity) -> None:
-        if len(self._settling) >= MAX_PENDING_IDENTITIES:
+    def _resolve_identity(self, pending_identity: PendingIdentity) -> None:
+        if len(self._identity_tasks) >= MAX_PENDING_IDENTITIES:
             return
-        task = asyncio.ensure_future(unsettled.resolve())
-        self._settling.add(task)
-        task.add_done_callback(self._settling.discard)
+        task = asyncio.ensure_future(pending_identity.resolve())
+        self._identity_tasks.add(task)
+        task.add_done_callback(self._identity_tasks.discard)
 
-    def _connected(self, channel: Channel) -> None:
-        call = Call(ax.REGISTER, AX_FACE, Credentials(channel.peer), _CLIENT)
+    def _accept_local(self, channel: Channel) -> None:
+        call = Call(ax.REGISTER, AX_PROTOCOL, Credentials(channel.peer), _CLIENT)
         try:
             caller = self._pipeline.admit(call)
         except InterlockError as error:
@@ -323,154 +331,160 @@ class Tree(FeatureComponent, UpstreamExtension):
             return
         self.registrar.accept(channel, caller)
 
-    # -- what is below
+    # -- subservers
 
     def subserver(self, key: str) -> SubserverRecord | None:
         return self.registrar.subserver(key)
 
     def subservers(self) -> dict[str, SubserverRecord]:
-        """By the key of their upstreams."""
-        return {one.key: one for one in self.registrar.subservers()}
+        """Return the registered subservers, by upstream key."""
+        return {record.key: record for record in self.registrar.subservers()}
 
     def routing_table(self) -> dict[str, RouteEntry]:
-        """The routing table, as the draft writes it."""
+        """Return the routing table, in the form of the draft."""
         sessions = {
-            key: SessionInfo(info.session_id, format_utc(info.registered_at))
-            for key, info in self.subservers().items()
+            key: SessionInfo(record.session_id, format_utc(record.registered_at))
+            for key, record in self.subservers().items()
         }
         return routing_table(self._catalog.current, sessions)
 
     def create_connector(
         self, key: str, server: ServerConfig, options: ConnectorOptions
     ) -> ConnectionOpener | None:
-        """What starts a child that registers (`transport: ax`)."""
+        """Return the connector of a server with `transport: ax`."""
         if server.transport != "ax":
             return None
         return ChildConnector(key, server, registrar=self.registrar, **options)
 
     def offering_terms(self, supervisor: Supervisor) -> OfferingTerms:
-        """How the offer of a registered subserver is read."""
-        info = self.subserver(supervisor.key)
-        if info is None:
+        """Return how to read the tools of a registered subserver."""
+        record = self.subserver(supervisor.key)
+        if record is None:
             return {}
-        link = self._config.section(SubserversConfig).links.get(info.segment)
+        link = self._config.section(SubserversConfig).links.get(record.segment)
         return {
-            "registered": "aggregator" if info.role == "aggregator" else "leaf",
-            # Who comes back lists first, and is ready then.
+            "registered": "aggregator" if record.role == "aggregator" else "leaf",
+            # A subserver that registers again is ready after it has listed its tools.
             "degraded": supervisor.peer is None,
-            "transport_class": info.transport_class,
+            "transport_class": record.transport_class,
             "min_latency_class": None if link is None else link.min_latency_class,
         }
 
     def prepare_connection(self, peer: UpstreamClient, key: str) -> None:
-        """Hear what a subserver says, at the pace that it may."""
-        info = self.subserver(key)
-        if info is None:
+        """Forward the notifications of a subserver, within its rate limit."""
+        record = self.subserver(key)
+        if record is None:
             return
-        peer.segment = info.segment
-        peer.notification_limiter = self._pace(info)
-        peer.mute = not info.offers.notifications
+        peer.segment = record.segment
+        peer.notification_limiter = self._limiter_for(record)
+        peer.mute = not record.offers.notifications
         peer.on_notification = self.announce
 
-    def _subserver_begins(self, info: SubserverRecord, dial_in: DialIn) -> Supervisor:
-        return self._begin(info.key, self._server_of(info), dial_in)
+    def _create_subserver_upstream(self, record: SubserverRecord, dial_in: DialIn) -> Supervisor:
+        return self._create_upstream(record.key, self._server_config(record), dial_in)
 
-    def _server_of(self, info: SubserverRecord) -> ServerConfig:
-        """What the config would say of it."""
+    def _server_config(self, record: SubserverRecord) -> ServerConfig:
+        """Create a server config for a subserver."""
         settings = self._config.section(SubserversConfig)
-        link = settings.links.get(info.segment)
+        link = settings.links.get(record.segment)
         return ServerConfig(
-            segment=info.segment,
+            segment=record.segment,
             grace=settings.grace,
             timeout=None if link is None else link.timeout,
         )
 
-    def _granted(self, info: SubserverRecord) -> None:
-        """A new session, or a new budget for the one that there is."""
-        # Another caller's subserver may have the same id.
-        whose = f"{info.caller} {info.subserver_id}"
-        self._budgets.grant(info.key, whose, info.budget, info.session_id)
-        self._show_own_tools()
-        if self._sessions.get(info.key) != info.session_id:
-            self._sessions[info.key] = info.session_id
-            self._lost.discard(info.key)
-            self._new_session(info.key)
+    def _on_granted(self, record: SubserverRecord) -> None:
+        """Handle a new session, or a new budget of a session."""
+        # A subserver of another caller can have the same id.
+        budget_owner = f"{record.caller} {record.subserver_id}"
+        self._budgets.grant(record.key, budget_owner, record.budget, record.session_id)
+        self._add_own_tools()
+        if self._sessions.get(record.key) != record.session_id:
+            self._sessions[record.key] = record.session_id
+            self._lost_keys.discard(record.key)
+            self._new_session(record.key)
 
     def on_closed(self, key: str) -> None:
-        """An upstream is no more."""
-        self._lost.discard(key)
+        """Remove the data of an upstream that was removed."""
+        self._lost_keys.discard(key)
         self._sessions.pop(key, None)
         self._budgets.end_session(key)
         self._audit.remove_upstream(key)
-        pace = self._paces.pop(key, None)
-        if pace is not None:
-            pace.close()
-            self._dropped_by_gone += pace.dropped
+        limiter = self._limiters.pop(key, None)
+        if limiter is not None:
+            limiter.close()
+            self._dropped_by_removed += limiter.dropped
 
-    def _subserver_lost(self, info: SubserverRecord, reason: str) -> None:
-        if info.key in self._lost:
+    def _on_subserver_lost(self, record: SubserverRecord, reason: str) -> None:
+        if record.key in self._lost_keys:
             return
-        if self.subserver(info.key) is not None:
-            self._lost.add(info.key)
-        told = {"segment": info.segment, "subserver_id": info.subserver_id, "reason": reason}
-        self.announce(ax.SUBSERVER_LOST, encode_value(told))
+        if self.subserver(record.key) is not None:
+            self._lost_keys.add(record.key)
+        params = {"segment": record.segment, "subserver_id": record.subserver_id, "reason": reason}
+        self.announce(ax.SUBSERVER_LOST, encode_value(params))
 
-    def _decided(self, segment: str, caller: str, verb: str, outcome: str, detail: str) -> None:
-        """Who registered, who was refused, who left, and why: all that is recorded."""
-        call = Call(verb, AX_FACE, Credentials(""), _CLIENT, segment, caller=Caller(caller))
+    def _record_audit(
+        self, segment: str, caller: str, verb: str, outcome: str, detail: str
+    ) -> None:
+        """Record a registration, a rejection or a deregistration in the audit journal."""
+        call = Call(verb, AX_PROTOCOL, Credentials(""), _CLIENT, segment, caller=Caller(caller))
         self._audit.record(call, outcome, 0, detail)
 
-    def _below_changed(self) -> None:
+    def _on_subtree_change(self) -> None:
         if self.registrant is not None:
             self.registrant.changed()
 
     def nodes_below(self) -> dict[str, UpstreamClient]:
-        """The nodes that are registered here now, by the keys of their upstreams."""
+        """Return the connected nodes below, by upstream key."""
         return {
             key: upstream.peer
-            for key, info in self.subservers().items()
-            if info.role == "aggregator"
+            for key, record in self.subservers().items()
+            if record.role == "aggregator"
             and isinstance(upstream := self._upstreams.get(key), Supervisor)
             and upstream.peer is not None
         }
 
     async def view(self, params: Raw | UnsetType = UNSET) -> TreeNode:
-        """The tree from this node down. `params`: how far and how long a parent wants to look."""
-        within, levels = read_asked(params)
-        above = None if self.registrant is None else self.registrant.status()
+        """Return the tree from this node down.
+
+        Args:
+            params: the limits of the parent's request.
+        """
+        timeout, levels = read_tree_params(params)
+        parent_status = None if self.registrant is None else self.registrant.status()
         subservers = self.subservers()
-        own = own_part(
+        own_node = build_own_node(
             name=self.own_segment or "root",
             id=self.id,
-            parent=None if above is None else above.url,
-            problem=None if above is None else above.problem,
+            parent=None if parent_status is None else parent_status.url,
+            problem=None if parent_status is None else parent_status.problem,
             since=time.time() - self._uptime(),
             under_way=len(list(self._pipeline.running_calls())),
             upstreams=self._upstream_status(),
             servers=self._configured(),
             subservers=subservers,
         )
-        below = {subservers[key].segment: peer for key, peer in self.nodes_below().items()}
-        return await gather(own, below, within=within, levels=levels)
+        child_peers = {subservers[key].segment: peer for key, peer in self.nodes_below().items()}
+        return await gather_tree(own_node, child_peers, timeout=timeout, levels=levels)
 
     def status(self) -> TreeStatus:
-        above = None if self.registrant is None else self.registrant.status()
-        return TreeStatus(above, self.notifications_dropped)
+        parent_status = None if self.registrant is None else self.registrant.status()
+        return TreeStatus(parent_status, self.notifications_dropped)
 
-    # -- what comes up
+    # -- notifications of subservers
 
     def announce(self, method: str, params: bytes | Raw) -> None:
-        """What is about no call goes to everybody who listens, and to the parent."""
+        """Send a notification that belongs to no call to all listening clients and the parent."""
         self._listeners.announce(method, params)
         if self.registrant is not None:
             self.registrant.tell(method, params)
 
-    def _pace(self, info: SubserverRecord) -> NotificationLimiter:
-        pace = self._paces.get(info.key)
-        if pace is None:
+    def _limiter_for(self, record: SubserverRecord) -> NotificationLimiter:
+        limiter = self._limiters.get(record.key)
+        if limiter is None:
             settings = self._config.section(SubserversConfig)
-            segment = info.segment
-            pace = self._paces[info.key] = NotificationLimiter(
+            segment = record.segment
+            limiter = self._limiters[record.key] = NotificationLimiter(
                 per_second=settings.notifications_per_second,
                 max_waiting=settings.notifications_kept,
                 clock=time.monotonic,
@@ -480,37 +494,39 @@ class Tree(FeatureComponent, UpstreamExtension):
                     encode_value({"segment": segment, "dropped": dropped}),
                 ),
             )
-        return pace
+        return limiter
 
     @property
     def notifications_dropped(self) -> int:
-        """How many notifications of subservers were dropped since the start."""
-        return sum(self._dropped().values())
+        """The number of dropped notifications of subservers since the start."""
+        return sum(self._count_dropped().values())
 
-    def _dropped(self) -> dict[str, int]:
-        """How many notifications of each subserver nobody will ever hear. Those who are gone have
-        no name any more."""
-        dropped = {key.removeprefix("ax:"): pace.dropped for key, pace in self._paces.items()}
-        return {**dropped, "": self._dropped_by_gone} if self._dropped_by_gone else dropped
+    def _count_dropped(self) -> dict[str, int]:
+        """Return the number of dropped notifications by subserver. Removed subservers are counted
+        together, under an empty name."""
+        dropped = {
+            key.removeprefix("ax:"): limiter.dropped for key, limiter in self._limiters.items()
+        }
+        return {**dropped, "": self._dropped_by_removed} if self._dropped_by_removed else dropped
 
-    def _show_own_tools(self) -> None:
-        """A node with which somebody has registered is an aggregator, and has a tool of its own."""
+    def _add_own_tools(self) -> None:
+        """Add the built-in tools of an aggregator, after the first registration."""
         if "" not in self._upstreams:
-            self._upstreams[""] = self._own
-            self._name_itself()
+            self._upstreams[""] = self._builtin_tools
+            self._update_own_segment()
 
-    def _name_itself(self) -> None:
-        """The root segment may be another one."""
+    def _update_own_segment(self) -> None:
+        """Update the names of the built-in tools after a change of the root segment."""
         if self.registrant is None:
             self.own_segment = self._config.root_segment or ""
         if "" in self._upstreams:
             self._catalog.publish(
-                read_builtin_offering(self._config.root_segment, self._own.definitions)
+                read_builtin_offering(self._config.root_segment, self._builtin_tools.definitions)
             )
 
-    # -- what is above
+    # -- the parent
 
-    def _register_with(self, parent: ParentConfig, **how: Any) -> Registrant:
+    def _register_with(self, parent: ParentConfig, **options: Any) -> Registrant:
         settings = parent
         if parent.url != STDIO:
             settings = resolve_parent(parent, environ=self._environ, base_dir=self._base_dir)
@@ -523,12 +539,12 @@ class Tree(FeatureComponent, UpstreamExtension):
             role="leaf" if self._leaf else "aggregator",
             converse=self._converse,
             subtree_ids=(lambda: None) if self._leaf else self.registrar.subtree_ids,
-            on_registered=self._registered,
-            on_lost=self._parent_lost,
-            on_refused=self._refused_above,
+            on_registered=self._on_registered,
+            on_lost=self._on_parent_lost,
+            on_refused=self._on_subtree_rejected,
             descendant_ids=(lambda: ()) if self._leaf else self.registrar.descendant_ids,
-            on_duplicates=self.registrar.drop_duplicates,
-            **how,
+            on_duplicates=self.registrar.remove_duplicates,
+            **options,
         )
         self.registrant.begin()
         return self.registrant
@@ -536,7 +552,7 @@ class Tree(FeatureComponent, UpstreamExtension):
     def _converse(self, channel: Channel, registrant: Registrant) -> AxConversation:
         return AxConversation(
             pipeline=self._pipeline,
-            hello=self._hello,
+            hello=self._server_info,
             listeners=self._listeners,
             send=channel.send,
             peer=channel.peer,
@@ -545,23 +561,23 @@ class Tree(FeatureComponent, UpstreamExtension):
             on_keys=registrant.keys_changed,
         )
 
-    def _registered(self, granted: ax.RegistrationResult) -> None:
+    def _on_registered(self, granted: ax.RegistrationResult) -> None:
         self.own_segment = granted.assigned_segment
         self.registrar.parent_id = granted.aggregator_id or None
         self.registrar.tree_id = granted.tree_id or granted.aggregator_id or self.id
         self.registrar.budget_cap = granted.budget
 
-    def _refused_above(self, error: InterlockError) -> None:
-        """Somebody below brought an id that the parent cannot have there: rather that one goes than
-        this node with all of them."""
-        named = (error.data or {}).get("aggregator_id")
-        self.registrar.dismiss_bringers([named] if isinstance(named, str) else None)
+    def _on_subtree_rejected(self, error: InterlockError) -> None:
+        """Dismiss a subserver whose subtree the parent rejects. Otherwise the parent would end the
+        registration of this complete node."""
+        rejected_id = (error.data or {}).get("aggregator_id")
+        self.registrar.dismiss_subtrees([rejected_id] if isinstance(rejected_id, str) else None)
 
-    def _parent_lost(self, reason: str) -> None:
-        self._without_parent()
+    def _on_parent_lost(self, reason: str) -> None:
+        self._reset_to_root()
 
-    def _without_parent(self) -> None:
-        """Nobody above: it is the root of what is left."""
+    def _reset_to_root(self) -> None:
+        """Make this node the root of its own tree, because it has no parent."""
         self.own_segment = self._config.root_segment or ""
         self.registrar.parent_id = None
         self.registrar.tree_id = self.id
@@ -569,7 +585,7 @@ class Tree(FeatureComponent, UpstreamExtension):
 
 
 def create(context: NodeContext) -> Tree:
-    """The tree of a node, which tells the node its place."""
+    """Create the tree component and connect it with the node."""
     upstreams = context.upstreams
     tree = Tree(
         context.config,
@@ -584,7 +600,7 @@ def create(context: NodeContext) -> Tree:
         introduce=context.introduce,
         listeners=context.change_listeners,
         upstreams=upstreams.upstreams,
-        begin=upstreams.open_registered,
+        create_upstream=upstreams.open_registered,
         end=upstreams.close_registered,
         new_session=upstreams.reset_measurements,
         configured=lambda: context.current_config().servers,
@@ -603,15 +619,16 @@ def create(context: NodeContext) -> Tree:
     return tree
 
 
-def _must_register(caller: Caller) -> None:
+def _require_registration_permission(caller: Caller) -> None:
     if not caller.can_register:
         raise InterlockError(
             FORBIDDEN,
-            f"The token of {caller.name} is not for registering: `may: [register]` lets it.",
+            f"The token of {caller.name} has no permission to register. Add `may: [register]` to "
+            "the token.",
         )
 
 
-def _to_parent(own: Introduction) -> Introduction:
+def _info_for_parent(own: Introduction) -> Introduction:
     return Introduction(
         own.server_info, capabilities_for_parent(own.capabilities), own.instructions
     )
@@ -622,5 +639,5 @@ async def _dial_stdio(url: str, **_: Any) -> Channel:
         return await open_stdio()
     except (OSError, ValueError) as error:
         raise InterlockError(
-            INTERNAL, f"This process's stdin and stdout cannot be used: {error}."
+            INTERNAL, f"Cannot use stdin and stdout of this process: {error}."
         ) from None

@@ -1,4 +1,4 @@
-"""What a node is told about its place in a tree: its parent, and those that register with it."""
+"""The config sections of the tree: `parent` and `subservers`."""
 
 from __future__ import annotations
 
@@ -31,65 +31,72 @@ from interlock.core.pipeline.authentication import PARENT_KIND
 ProofPolicy = Literal["remote", "always", "never"]
 
 PARENT_REFERENCES: Final = ("url", "token", "authority_key")
-"""The fields of `parent` in which references stand; each of its `backup` may hold one too."""
+"""The fields of `parent` that can contain references. Each `backup` can contain references, too."""
 PARENT_FILES: Final = ("ca", "certificate", "key")
 
 
 class SubserverLink(Section, frozen=True):
-    """What is known beforehand about one registered subserver."""
+    """Settings for one subserver, by its segment."""
 
     min_latency_class: Annotated[
-        LatencyClass | None, says("No tool behind this link is shown as quicker than this.")
+        LatencyClass | None, says("Fastest latency class that is shown for its tools.")
     ] = None
     timeout: Annotated[
-        Duration | None, says("Deadline of a call to it. Default: by its tools' latency classes.")
+        Duration | None,
+        says("Deadline of calls to it. Default: by the latency classes of its tools."),
     ] = None
-    budget: Annotated[BudgetConfig | None, says("Its budget instead of the one for all.")] = None
+    budget: Annotated[
+        BudgetConfig | None, says("Budget of this subserver, instead of `subservers.budget`.")
+    ] = None
 
 
 class SubserversConfig(FeatureSection, frozen=True):
-    """Servers and nodes that dial in and register, as MCP-AX describes it."""
+    """Servers and nodes that connect and register (MCP-AX)."""
 
     KEY = "subservers"
     RESTART = ("enabled", "path", "store")
 
-    enabled: Annotated[bool, says("false: nobody may register with this node.")] = True
+    enabled: Annotated[bool, says("Accept registrations.")] = True
     path: Annotated[
         Annotated[str, Meta(pattern=PATH_PATTERN, extra={"kind": "path"})],
-        says("Where they dial in (WebSocket). A Unix socket, ax.sock, is in the state folder."),
+        says("WebSocket path for registrations. The state folder also has a Unix socket, ax.sock."),
     ] = "/ax"
-    most: Annotated[Count, says("The most registrations at once.")] = 10_000
+    most: Annotated[Count, says("Maximum number of registrations.")] = 10_000
     grace: Annotated[
-        DurationOrZero, says("How long the tools of a lost one stay listed, as degraded.")
+        DurationOrZero,
+        says("Time for which the tools of a lost subserver stay listed, as degraded."),
     ] = 300.0
-    list_ttl: Annotated[Duration, says("How long a subserver's list is believed.")] = 60.0
+    list_ttl: Annotated[
+        Duration, says("Time after which the list of a subserver is fetched again.")
+    ] = 60.0
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     notifications_per_second: Annotated[
-        Count, says("So many notifications of one subserver are passed on at once.")
+        Count, says("Maximum number of forwarded notifications per second and subserver.")
     ] = 100
     notifications_kept: Annotated[
-        Annotated[int, Meta(ge=0)], says("So many more wait; then the oldest are dropped.")
+        Annotated[int, Meta(ge=0)],
+        says("Maximum number of queued notifications per subserver. Then the oldest are dropped."),
     ] = 1_000
     proof: Annotated[
         ProofPolicy,
         says(
-            "Who must prove the authority for a namespace with tools that change something: those "
-            "from other machines, everybody, or nobody."
+            "Which subservers with mutating tools must prove their authority: those on other "
+            "machines, all, or none."
         ),
     ] = "remote"
     trust: Annotated[
         list[Text],
-        says("Files with the public keys (PEM, JWK or JWKS) by which proofs are checked."),
+        says("Files with public keys (PEM, JWK or JWKS) that verify proofs of authority."),
     ] = field(default_factory=list)
     sticky: Annotated[
-        bool, says("Whether a segment stays with the authority that had it, also when it is gone.")
+        bool, says("Reserve a segment for its last authority, also after it has disconnected.")
     ] = True
     store: Annotated[
         Text | None,
-        says("A registration store (SQLite file) that several nodes of a tree share."),
+        says("SQLite file for registrations that several nodes of a tree share."),
     ] = None
     links: Annotated[
-        dict[Segment, SubserverLink], says("Settings for single subservers, by segment.")
+        dict[Segment, SubserverLink], says("Settings of single subservers, by segment.")
     ] = field(default_factory=dict)
 
     def paths(self) -> Iterable[str]:
@@ -110,54 +117,54 @@ class ParentConfig(FeatureSection, frozen=True):
         says("wss://host/ax, ws://127.0.0.1:port/ax or unix:/path/to/ax.sock."),
     ]
     segment: Annotated[
-        Segment, says("What this node is called there: the names of its tools begin with it.")
+        Segment, says("Segment of this node at the parent. Its tool names begin with it.")
     ]
     backup: Annotated[
         list[Annotated[str, kind("parent_url")]],
-        says("Other parents, tried in turn when this one cannot be reached."),
+        says("Other parents, tried in this order if the first cannot be reached."),
     ] = field(default_factory=list)
-    token: Annotated[
-        SecretReference | None, says("The bearer token for the parent, by reference.")
-    ] = None
+    token: Annotated[SecretReference | None, says("Bearer token for the parent, by reference.")] = (
+        None
+    )
     heartbeat: Annotated[
-        DurationOrZero, says("How often this node says that it is there; 0 never does.")
+        DurationOrZero, says("Interval of heartbeats to the parent. 0: no heartbeats.")
     ] = 5.0
     authority: Annotated[
         Annotated[str, kind("authority")] | None,
-        says("Who owns the segment, such as dns:edge01.factory.example.com."),
+        says("Owner of the segment, such as dns:edge01.factory.example.com."),
     ] = None
     authority_key: Annotated[
         SecretReference | None,
-        says("The private key (PEM) that signs the proof of it, by reference: ${file:path}."),
+        says("Private key (PEM) that proves the authority, by reference: ${file:path}."),
     ] = None
-    ca: Annotated[Text | None, says("The CA file that signed the parent's certificate.")] = None
+    ca: Annotated[Text | None, says("CA file for the parent's certificate.")] = None
     certificate: Annotated[
-        Text | None, says("This node's client certificate (PEM), shown to the parent.")
+        Text | None, says("Client certificate (PEM) of this node for the parent.")
     ] = None
-    key: Annotated[Text | None, says("The file with the certificate's private key.")] = None
+    key: Annotated[Text | None, says("File with the private key of the certificate.")] = None
 
     def private_files(self) -> Iterable[str]:
         return () if self.key is None else (self.key,)
 
     def __repr__(self) -> str:
-        # Once its references are resolved it holds secrets.
+        # A resolved config contains secrets.
         return f"ParentConfig({self.segment} at {self.url})"
 
 
 def resolve_parent(
     parent: ParentConfig, *, environ: Mapping[str, str], base_dir: Path
 ) -> ParentConfig:
-    """The parent as its link needs it: every reference resolved, every file absolute and there.
+    """Resolve the references of a parent, and make its file paths absolute.
 
-    Raises ConfigError, also for an address that is none once it is resolved.
+    Raises ConfigError for missing files and variables, and for an invalid resolved address.
     """
 
-    def whole(text: str | None) -> str | None:
+    def resolve_text(text: str | None) -> str | None:
         return None if text is None else resolve(text, environ=environ, base_dir=base_dir)
 
     def address(text: str) -> str:
         try:
-            return check_parent_url(whole(text) or "")
+            return check_parent_url(resolve_text(text) or "")
         except BadValue as bad:
             raise ConfigError.of(f"the parent's address: {bad.message}", bad.hint) from None
 
@@ -165,7 +172,7 @@ def resolve_parent(
         parent,
         url=address(parent.url),
         backup=[address(url) for url in parent.backup],
-        token=whole(parent.token),
-        authority_key=whole(parent.authority_key),
+        token=resolve_text(parent.token),
+        authority_key=resolve_text(parent.authority_key),
         **resolve_files(parent, PARENT_FILES, environ, base_dir),
     )

@@ -1,4 +1,4 @@
-"""The sections `parent` and `subservers` of the config: their structs, checks and reference."""
+"""The definitions of the sections `parent` and `subservers`: structs, checks and reference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from interlock.core.config.trust import BudgetConfig
 from interlock.protocol.mcpax import MAX_INTERVAL_MS, RESERVED_SEGMENTS
 from interlock.tree.config import ParentConfig, SubserverLink, SubserversConfig
 
-SHORTEST_HEARTBEAT: Final = 0.01
+MIN_HEARTBEAT_SECONDS: Final = 0.01
 _TLS_KEYS: Final = ("ca", "certificate", "key")
 _DEFAULTS: Final = Config()
 
@@ -29,32 +29,34 @@ def check_tree(reader: NodeReader, values: dict[str, Any]) -> None:
     if values.get("root_segment") is not None:
         reader.report(
             ("root_segment",),
-            "a node with a parent gets its segment there",
-            "remove it; the names of its tools begin with parent.segment",
+            "the parent assigns the segment of a node",
+            "remove it; the tool names begin with parent.segment",
         )
     _check_urls(reader, parent, values)
     _check_keys(reader, parent)
-    if parent.heartbeat and not SHORTEST_HEARTBEAT <= parent.heartbeat <= MAX_INTERVAL_MS / 1000:
+    if parent.heartbeat and not MIN_HEARTBEAT_SECONDS <= parent.heartbeat <= MAX_INTERVAL_MS / 1000:
         reader.report(
-            ("parent", "heartbeat"), "no node beats like this", "write 0, or from 10ms to 24h"
+            ("parent", "heartbeat"),
+            "the interval is out of range",
+            "write 0, or a duration from 10ms to 24h",
         )
 
 
 def _check_reserved(reader: NodeReader, values: dict[str, Any]) -> None:
-    """The node's own tools stand where a segment would."""
-    taken: list[tuple[KeyPath, str]] = [
+    """Report segments that have the name of a built-in tool."""
+    segments_by_path: list[tuple[KeyPath, str]] = [
         (("servers", key, "segment"), server.segment or quantities.default_segment(key))
         for key, server in values.get("servers", {}).items()
     ]
     parent: ParentConfig | None = values.get("parent")
     if parent is not None:
-        taken.append((("parent", "segment"), parent.segment))
-    for path, segment in taken:
+        segments_by_path.append((("parent", "segment"), parent.segment))
+    for path, segment in segments_by_path:
         if segment in RESERVED_SEGMENTS:
-            where = path if path in reader.places else path[:-1]
+            problem_path = path if path in reader.places else path[:-1]
             reader.report(
-                where,
-                f"{quoted(segment)} is a tool of every node and cannot be a segment",
+                problem_path,
+                f"{quoted(segment)} is the name of a built-in tool and cannot be a segment",
                 "choose another segment",
             )
 
@@ -63,11 +65,11 @@ def _check_path(reader: NodeReader, values: dict[str, Any]) -> None:
     subservers: SubserversConfig = values.get("subservers") or SubserversConfig()
     path = values.get("path", _DEFAULTS.path)
     if subservers.enabled and subservers.path == path:
-        own: KeyPath = ("subservers", "path")
+        path_key: KeyPath = ("subservers", "path")
         reader.report(
-            own if own in reader.places else ("path",),
-            f"{path} would be both path and subservers.path",
-            "give one of them another path",
+            path_key if path_key in reader.places else ("path",),
+            f"path and subservers.path are both {path}",
+            "change one of them",
         )
 
 
@@ -75,17 +77,17 @@ def _check_urls(reader: NodeReader, parent: ParentConfig, values: dict[str, Any]
     subservers: SubserversConfig = values.get("subservers") or SubserversConfig()
     listen = values.get("listen", _DEFAULTS.listen)
     seen: set[str] = set()
-    places: list[KeyPath] = [("parent", "url")]
-    places += [("parent", "backup", index) for index in range(len(parent.backup))]
-    for path, url in zip(places, [parent.url, *parent.backup], strict=True):
+    url_paths: list[KeyPath] = [("parent", "url")]
+    url_paths += [("parent", "backup", index) for index in range(len(parent.backup))]
+    for path, url in zip(url_paths, [parent.url, *parent.backup], strict=True):
         if is_own_url("http" + url.removeprefix("ws"), listen, subservers.path):
             reader.report(
                 path,
-                "this is the node's own address: it would be its own parent",
-                "name another node, or give this one another listen",
+                "this is the address of this node, which cannot be its own parent",
+                "use the address of another node, or change listen",
             )
         if url in seen:
-            reader.report(path, "this parent is named twice", "remove one")
+            reader.report(path, "this parent is listed twice", "remove one")
         seen.add(url)
     if not any(url.lower().startswith("wss:") or "${" in url for url in seen):
         for name in _TLS_KEYS:
@@ -94,13 +96,13 @@ def _check_urls(reader: NodeReader, parent: ParentConfig, values: dict[str, Any]
 
 
 def _check_keys(reader: NodeReader, parent: ParentConfig) -> None:
-    for name, needed in (
+    for name, required in (
         ("key", "certificate"),
         ("certificate", "key"),
         ("authority_key", "authority"),
     ):
-        if getattr(parent, name) is not None and getattr(parent, needed) is None:
-            reader.report(("parent", name), f"{name} is nothing without {needed}", f"add {needed}")
+        if getattr(parent, name) is not None and getattr(parent, required) is None:
+            reader.report(("parent", name), f"{name} requires {required}", f"add {required}")
 
 
 PARENT: Final = SectionDefinition(
@@ -111,11 +113,11 @@ PARENT: Final = SectionDefinition(
         (
             "`parent`",
             ParentConfig,
-            "`ws://` is for this machine only: to another one write `wss://`, which takes TLS 1.3. "
-            "A node with a parent has no `root_segment` of its own. `authority` is a claim; the "
-            "proof of it is a token signed with `authority_key`, or the client `certificate`. A "
-            "changed `parent` takes effect at once: the node leaves the old one and registers with "
-            "the new.",
+            "`ws://` is for this machine only. To another machine use `wss://`, which requires "
+            "TLS 1.3. A node with a parent has no `root_segment`. `authority` is a claim; the "
+            "proof is a token signed with `authority_key`, or the client `certificate`. A "
+            "changed `parent` takes effect at once: the node deregisters from the old parent and "
+            "registers with the new one.",
         ),
     ),
 )
@@ -125,13 +127,13 @@ SUBSERVERS: Final = SectionDefinition(
         (
             "`subservers`",
             SubserversConfig,
-            "Everybody who may call may also register. `enabled`, `path` and `store` take a new "
-            "start of the node, the rest takes effect at once.",
+            "Callers without tokens can register, too. Changes of `enabled`, `path` and `store` "
+            "require a restart of the node. Other changes take effect at once.",
         ),
         (
             "`subservers.budget` and `subservers.links.SEGMENT.budget`",
             BudgetConfig,
-            "A call beyond it is answered with `budget_exceeded`.",
+            "A call that exceeds the budget is rejected with `budget_exceeded`.",
         ),
         ("`subservers.links.SEGMENT`", SubserverLink, ""),
     ),

@@ -1,4 +1,4 @@
-"""The connector of a subserver that dials in: it cannot be fetched, only waited for."""
+"""The connector of a subserver that connects by itself: the node waits for its registration."""
 
 from __future__ import annotations
 
@@ -14,54 +14,59 @@ from interlock.core.upstreams.transports.channel import ChannelTransport
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.tree.subserver_session import AxSession
 
-OPENING: Final = 30.0
-"""How long a subserver may take to open the conversation in which it is the server."""
-RETRY_MS: Final = 5000
-"""When to try a lost subserver again that sends no heartbeats."""
+OPEN_TIMEOUT_SECONDS: Final = 30.0
+"""The time limit for the MCP handshake, in which the subserver is the server."""
+DEFAULT_RETRY_MS: Final = 5000
+"""The retry time that callers get for a lost subserver without heartbeats."""
 
 
-def kinds_of(session: AxSession | None) -> frozenset[str]:
-    """Which lists a subserver has, by its registration. Prompts are not spoken of there."""
-    wanted = None if session is None else session.wanted
-    if wanted is None:
+def offered_kinds(session: AxSession | None) -> frozenset[str]:
+    """Return the kinds of lists that a subserver offers. Registrations do not list prompts."""
+    registration = None if session is None else session.registration
+    if registration is None:
         return KINDS
-    offers = wanted.capabilities
-    missing = {"tools": offers.tools, "resources": offers.resources}
+    capabilities = registration.capabilities
+    missing = {"tools": capabilities.tools, "resources": capabilities.resources}
     return KINDS - {kind for kind, has in missing.items() if not has}
 
 
-def retry_ms_of(session: AxSession | None) -> int | None:
-    """When to try again after a subserver was lost."""
-    wanted = None if session is None else session.wanted
-    return None if wanted is None else wanted.heartbeat_interval_ms or RETRY_MS
+def find_retry_ms(session: AxSession | None) -> int | None:
+    """Return after how many milliseconds callers can try a lost subserver again."""
+    registration = None if session is None else session.registration
+    return None if registration is None else registration.heartbeat_interval_ms or DEFAULT_RETRY_MS
 
 
-async def speak(
+async def open_mcp_client(
     session: AxSession,
     label: str,
     node_info: bytes,
     client_capabilities: bytes,
     mask: Callable[[str], str] = str,
     *,
-    timeout: float = OPENING,
-    patient: bool = True,
+    timeout: float = OPEN_TIMEOUT_SECONDS,
+    wait_for_close: bool = True,
 ) -> UpstreamClient:
-    """Be the MCP client on a registered subserver's channel. Raises InterlockError, when the
-    channel is closed; or, without patience, is about to be."""
-    link = ChannelTransport(label, session.channel, session.closed)
-    peer = UpstreamClient(label, link, node_info, mask=mask)
+    """Open an MCP client on the channel of a registered subserver.
+
+    Args:
+        wait_for_close: after a failure, wait until the channel is closed.
+
+    Raises InterlockError, and closes the channel then.
+    """
+    transport = ChannelTransport(label, session.channel, session.on_channel_closed)
+    peer = UpstreamClient(label, transport, node_info, mask=mask)
     peer.client_capabilities = client_capabilities
     peer.speaks_ax = True
-    peer.on_ax = session.heard
-    session.take(link)
-    link.listen()
+    peer.on_ax = session.on_message
+    session.attach_transport(transport)
+    transport.listen()
     try:
         await negotiate_revision(peer, session_first=False, timeout=timeout)
     except BaseException:
-        if patient:
+        if wait_for_close:
             await peer.close()
         else:
-            link.hang_up()
+            transport.hang_up()
             peer.on_transport_lost("closed by the node")
         raise
     return peer
@@ -72,7 +77,7 @@ class DialIn:
 
     dials_in = True
     has_left = False
-    """The registrar itself withdraws who is gone."""
+    """Always False: the registrar itself removes a subserver that has disconnected."""
 
     def __init__(self, key: str, node_info: bytes, list_ttl: Callable[[], float]) -> None:
         self.stderr: deque[str] = deque(maxlen=1)
@@ -84,34 +89,36 @@ class DialIn:
         self._arrived = asyncio.Event()
 
     def arrive(self, session: AxSession) -> None:
-        """It has registered, on a new channel."""
+        """Hand over a session that has registered on a new channel."""
         self._next = session
         self._arrived.set()
 
     async def connect(
         self, client_capabilities: bytes = b"{}", *, session_first: bool = False
     ) -> UpstreamClient:
-        """Wait for it to register. Raises InterlockError when it did and cannot be spoken to."""
+        """Wait for a registration, and open a client. Raises InterlockError if that fails."""
         while True:
             await self._arrived.wait()
             self._arrived.clear()
             session, self._next = self._next, None
-            if session is not None and session.live:
+            if session is not None and session.is_registered:
                 break
         self._session = session
-        # It may be here again already, on another channel.
-        return await speak(session, self._key, self._own_info, client_capabilities, patient=False)
+        # The subserver may have registered again on another channel, so do not wait for the close.
+        return await open_mcp_client(
+            session, self._key, self._own_info, client_capabilities, wait_for_close=False
+        )
 
     def check_offering(self, offer: RawOffering) -> None:
-        """Raises InterlockError when it may not offer this."""
+        """Check the tools that the subserver offers. Raises InterlockError."""
         session = self._session
-        if session is None or not session.live:
-            raise InterlockError(UPSTREAM_UNAVAILABLE, f"{self._key} is not registered any more.")
-        session.vet(offer)
+        if session is None or not session.is_registered:
+            raise InterlockError(UPSTREAM_UNAVAILABLE, f"{self._key} is no longer registered.")
+        session.check_offering(offer)
 
     @property
     def list_kinds(self) -> frozenset[str]:
-        return kinds_of(self._session)
+        return offered_kinds(self._session)
 
     @property
     def list_ttl(self) -> float | None:
@@ -119,4 +126,4 @@ class DialIn:
 
     @property
     def retry_after_ms(self) -> int | None:
-        return retry_ms_of(self._session)
+        return find_retry_ms(self._session)

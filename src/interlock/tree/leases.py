@@ -1,13 +1,13 @@
-"""Who is registered here, for other aggregators of the tree to see: leases that heartbeats renew.
+"""Leases of registered subservers, which other aggregators of the tree can see (MCP-AX §13).
 
-Thousands may beat in the same second: their leases are written together, a moment later. A store
-that cannot be written to, as somebody else holds it, stops nobody: what is to be written waits for
-the next moment, and only who registers anew is asked to try again.
+Heartbeats renew leases. Thousands of heartbeats can come in one second, so leases are written
+together, with a short delay. If the store is locked by another process, registered subservers are
+not affected: the write is repeated later. Only new registrations are rejected with "try again".
 
-A lease is about a subserver_id, whoever brings it: the same child may have one name at this
-aggregator and another at the next, so callers cannot be told apart across a tree. Here they can. Of
-two callers with one subserver_id the lease is the first one's; the other is served beside it
-without one, moves, renews or ends nothing of it, and has it when the first has gone.
+A lease belongs to a subserver_id, not to a caller: one child can have different caller names at
+two aggregators, so callers cannot be compared across a tree. Within this aggregator they can. If
+two callers register the same subserver_id, the first one has the lease. The second one is served
+without a lease. It does not change the lease, and gets it when the first one has disconnected.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from interlock.core.ports import Clock
 from interlock.errors import SPLIT_BRAIN, InterlockError
 from interlock.protocol import mcpax as ax
 from interlock.tree.subserver_record import CallLater, RegistrationStore, Timer
-from interlock.tree.subserver_session import QUIET_LEASE, AxSession
+from interlock.tree.subserver_session import QUIET_LEASE_SECONDS, AxSession
 
-RENEWED_WITHIN: Final = 0.5
-"""So late after a heartbeat its lease is written, at most."""
-SHORTEST: Final = 2.0
-"""No lease lasts for less: it has to be written several times while it does."""
-COMPLAINED_EVERY: Final = 60.0
+WRITE_DELAY_SECONDS: Final = 0.5
+"""The maximum delay between a heartbeat and the write of its lease."""
+MIN_LEASE_SECONDS: Final = 2.0
+"""The minimum duration of a lease, so that several writes are possible before it expires."""
+WARNING_INTERVAL_SECONDS: Final = 60.0
 
 _log = logging.getLogger("interlock.upstreams")
 
 
 class Leases:
-    """Those of one aggregator."""
+    """The leases of one aggregator."""
 
     def __init__(
         self,
@@ -44,85 +44,96 @@ class Leases:
         call_later: CallLater,
         on_split: Callable[[AxSession, InterlockError], None],
     ) -> None:
-        """`on_split`: in the tree that this aggregator has come into another one has the session's
-        subserver."""
+        """Create the leases of an aggregator.
+
+        Args:
+            on_split: called after this aggregator moved to another tree, for each session whose
+                subserver is registered with another aggregator of that tree.
+        """
         self._store = store
         self._aggregator_id = aggregator_id
         self._tree_id = aggregator_id
         self._wall_clock = wall_clock
         self._call_later = call_later
         self._on_split = on_split
-        self._held: dict[str, dict[str, AxSession]] = {}
-        """By subserver_id and caller, in the order in which they came: the first has the lease."""
+        self._sessions: dict[str, dict[str, AxSession]] = {}
+        """Sessions by subserver_id and caller, in registration order. The first has the lease."""
         self._renewals: dict[str, float] = {}
         self._released: set[str] = set()
-        self._moved = False
-        """Not all leases are in the present tree yet."""
+        self._move_pending = False
+        """True while some leases are not yet written for the present tree."""
         self._timer: Timer | None = None
-        self._complained = -math.inf
+        self._last_warning = -math.inf
 
     @property
     def tree_id(self) -> str:
-        """In which tree they hold. At the root it is the aggregator itself."""
+        """The tree of the leases. At the root it is the id of the aggregator."""
         return self._tree_id
 
-    def move(self, tree_id: str) -> None:
-        """Hold all of them in another tree from now on."""
+    def move_to_tree(self, tree_id: str) -> None:
+        """Move all leases to another tree."""
         self._tree_id = tree_id
-        self._moved = bool(self._held)
-        if self._moved:
+        self._move_pending = bool(self._sessions)
+        if self._move_pending:
             self._write()
 
     def check(self, subserver_id: str) -> None:
-        """Raises InterlockError when another aggregator of this tree has it."""
-        other = self._store.other_lease(subserver_id, self._aggregator_id, self._tree_id)
+        """Check that no other aggregator of this tree has the subserver. Raises InterlockError."""
+        other = self._store.find_other_lease(subserver_id, self._aggregator_id, self._tree_id)
         if other is not None:
-            raise split_brain(other.aggregator_id)
+            raise split_brain_error(other.aggregator_id)
 
-    def take(self, session: AxSession, wanted: ax.Registration) -> None:
-        """Raises InterlockError when another aggregator of this tree has it, or the store cannot be
-        used; nothing is changed then."""
-        id, caller = wanted.subserver_id, session.caller.name
-        held = self._held.get(id, {})
-        if not held or next(iter(held)) == caller:
+    def take(self, session: AxSession, registration: ax.Registration) -> None:
+        """Take the lease for a registration.
+
+        Raises InterlockError if another aggregator of this tree has the lease, or the store is not
+        usable. Nothing is changed then.
+        """
+        id, caller = registration.subserver_id, session.caller.name
+        sessions = self._sessions.get(id, {})
+        if not sessions or next(iter(sessions)) == caller:
             other = self._store.take_lease(
                 id,
                 self._aggregator_id,
                 self._tree_id,
-                wanted.authority or "",
-                self._until(session),
+                registration.authority or "",
+                self._expiry(session),
             )
             if other is not None:
-                raise split_brain(other.aggregator_id)
+                raise split_brain_error(other.aggregator_id)
             self._released.discard(id)
-        self._held.setdefault(id, held)[caller] = session
+        self._sessions.setdefault(id, sessions)[caller] = session
 
     def renew(self, session: AxSession) -> None:
-        """It is still there."""
-        wanted = session.wanted
-        if wanted is not None and self._holder(wanted.subserver_id) is session:
-            self._renewals[wanted.subserver_id] = self._until(session)
+        """Renew the lease of a session, with the next write."""
+        registration = session.registration
+        if registration is not None and self._holder(registration.subserver_id) is session:
+            self._renewals[registration.subserver_id] = self._expiry(session)
             self._write_soon()
 
     def release(self, session: AxSession) -> None:
-        """It is not registered here any more."""
-        wanted = session.wanted
-        held = None if wanted is None else self._held.get(wanted.subserver_id)
-        if wanted is None or held is None or held.get(session.caller.name) is not session:
+        """Release the lease of a session that has ended."""
+        registration = session.registration
+        sessions = None if registration is None else self._sessions.get(registration.subserver_id)
+        if (
+            registration is None
+            or sessions is None
+            or sessions.get(session.caller.name) is not session
+        ):
             return
-        id, first = wanted.subserver_id, self._holder(wanted.subserver_id)
-        del held[session.caller.name]
-        if first is not session:
+        id, holder = registration.subserver_id, self._holder(registration.subserver_id)
+        del sessions[session.caller.name]
+        if holder is not session:
             return
-        heir = self._holder(id)
-        if heir is not None:
-            self.renew(heir)
+        next_holder = self._holder(id)
+        if next_holder is not None:
+            self.renew(next_holder)
             return
-        del self._held[id]
+        del self._sessions[id]
         self._renewals.pop(id, None)
         self._released.add(id)
-        # At once: it may be on its way to another aggregator.
-        self._write(renewing=False)
+        # Write at once: the subserver may be registering with another aggregator.
+        self._write(include_renewals=False)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -130,69 +141,74 @@ class Leases:
             self._timer = None
 
     def _holder(self, subserver_id: str) -> AxSession | None:
-        return next(iter(self._held.get(subserver_id, {}).values()), None)
+        return next(iter(self._sessions.get(subserver_id, {}).values()), None)
 
     # -- writing
 
     def _write_soon(self) -> None:
         if self._timer is None:
-            self._timer = self._call_later(RENEWED_WITHIN, self._write)
+            self._timer = self._call_later(WRITE_DELAY_SECONDS, self._write)
 
-    def _write(self, *, renewing: bool = True) -> None:
-        """Everything that waits; or only what is urgent, and the rest in its time."""
+    def _write(self, *, include_renewals: bool = True) -> None:
+        """Write pending changes. Without `include_renewals`, only the urgent ones."""
         try:
-            if self._moved:
+            if self._move_pending:
                 self._take_all()
-            renewals = self._renewals.items() if renewing else ()
+            renewals = self._renewals.items() if include_renewals else ()
             if renewals or self._released:
                 self._store.renew_leases(self._aggregator_id, renewals, self._released)
             self._released.clear()
-            if renewing:
+            if include_renewals:
                 self._renewals.clear()
         except InterlockError as error:
-            self._complain(error)
-        waits = self._renewals or self._released or self._moved
-        if renewing or not waits:
+            self._warn(error)
+        has_pending = self._renewals or self._released or self._move_pending
+        if include_renewals or not has_pending:
             self.close()
-        if waits:
+        if has_pending:
             self._write_soon()
 
     def _take_all(self) -> None:
-        holders = [(id, next(iter(held.values()))) for id, held in self._held.items()]
+        holders = [(id, next(iter(sessions.values()))) for id, sessions in self._sessions.items()]
         others = self._store.take_leases(
             self._aggregator_id,
             self._tree_id,
             [
-                (id, (session.wanted and session.wanted.authority) or "", self._until(session))
+                (
+                    id,
+                    (session.registration and session.registration.authority) or "",
+                    self._expiry(session),
+                )
                 for id, session in holders
             ],
         )
-        self._moved = False
+        self._move_pending = False
         for id, session in holders:
             if id in others:
-                # Who came first stays.
-                self._on_split(session, split_brain(others[id].aggregator_id))
+                # The earlier registration stays.
+                self._on_split(session, split_brain_error(others[id].aggregator_id))
 
-    def _complain(self, error: InterlockError) -> None:
-        """Once in a while: it may go on for long, and be tried twice in a second."""
+    def _warn(self, error: InterlockError) -> None:
+        """Log the error at most once a minute, because writes are retried twice per second."""
         now = self._wall_clock()
-        if now - self._complained >= COMPLAINED_EVERY:
-            self._complained = now
-            _log.warning("leases could not be written: %s", error.message)
+        if now - self._last_warning >= WARNING_INTERVAL_SECONDS:
+            self._last_warning = now
+            _log.warning("leases: cannot write to the registration store: %s", error.message)
 
-    def _until(self, session: AxSession) -> float:
-        """Until when it counts as registered here without another word."""
-        lasts = (
-            max(session.interval * ax.MAX_MISSED_HEARTBEATS, SHORTEST)
+    def _expiry(self, session: AxSession) -> float:
+        """Return the time at which the lease expires without another heartbeat."""
+        seconds = (
+            max(session.interval * ax.MAX_MISSED_HEARTBEATS, MIN_LEASE_SECONDS)
             if session.interval
-            else QUIET_LEASE
+            else QUIET_LEASE_SECONDS
         )
-        return self._wall_clock() + lasts
+        return self._wall_clock() + seconds
 
 
-def split_brain(other: str) -> InterlockError:
+def split_brain_error(other: str) -> InterlockError:
     return InterlockError(
         SPLIT_BRAIN,
-        "It is registered with another aggregator of this tree. Deregister it there first.",
+        "The subserver is registered with another aggregator of this tree. Deregister it there "
+        "first.",
         {"parent_id": other},
     )

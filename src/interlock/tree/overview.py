@@ -1,8 +1,8 @@
-"""The tree as this node sees it: its own part, and what the nodes below tell of theirs.
+"""The tree as this node sees it: its own part, and the parts that nodes below report.
 
-`own_part` is pure: it is made from what supervisors, tallies and registrations say. `gather` asks
-the nodes below over their channels, all at once. What they answer is data from outside: it is read
-strictly, cut to a size, and only ever hung below the name and the state that are known here.
+`own_part` is pure: it builds the part of this node from the status of upstreams and registrations.
+`gather` requests the parts of the nodes below, all at once. Their responses are untrusted: they are
+validated, truncated, and only added below the name and state that this node knows.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from interlock.core.upstreams.registry import UpstreamStatus
 
 
-# -- The routing table of MCP-AX, for people and programs that look at it: which name leads where.
+# -- The routing table of MCP-AX, for display: the upstream of each tool name.
 #
-# Calls do not come by here: they find their tool in the snapshot.
+# Calls do not use it: they find their tool in the snapshot.
 
 
 class SessionInfo(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a registered upstream's session."""
+    """The session of a registered upstream."""
 
     session_id: str
     registered_at: str
@@ -39,7 +39,7 @@ class SessionInfo(msgspec.Struct, frozen=True, gc=False):
 
 
 class RouteEntry(msgspec.Struct, frozen=True, gc=False):
-    """One row of the table, as the draft writes it."""
+    """One row of the routing table, in the form of the draft."""
 
     downstream_session: str
     downstream_name: str
@@ -48,7 +48,11 @@ class RouteEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 def routing_table(snapshot: Snapshot, sessions: Mapping[str, SessionInfo]) -> dict[str, RouteEntry]:
-    """The tools of registered upstreams by their full names; `sessions` by the upstreams' keys."""
+    """Return the tools of registered upstreams, by canonical name.
+
+    Args:
+        sessions: the session of each upstream, by upstream key.
+    """
     table = {}
     for tool in snapshot.tools:
         session = sessions.get(tool.upstream)
@@ -59,18 +63,18 @@ def routing_table(snapshot: Snapshot, sessions: Mapping[str, SessionInfo]) -> di
     return table
 
 
-WITHIN: Final = 2.0
-"""How long the nodes below may take, all of them together."""
-MOST_LEVELS: Final = 64
-MOST_NODES: Final = 10_000
-_LEFT_BELOW: Final = 0.8
-"""The part of the time that a node leaves to those below: who is silent there must not make it
-late itself."""
-_SHORTEST: Final = 0.05
+DEFAULT_TIMEOUT_SECONDS: Final = 2.0
+"""The time limit for all nodes below together."""
+MAX_LEVELS: Final = 64
+MAX_NODES: Final = 10_000
+_CHILD_TIME_SHARE: Final = 0.8
+"""The share of the time limit for the nodes below a child, so that a silent node does not make the
+child itself late."""
+_MIN_TIMEOUT_SECONDS: Final = 0.05
 
 Role = Literal["root", "aggregator", "gateway", "leaf"]
 TreeState = Literal["ready", "degraded", "connecting", "failed"]
-Word = Annotated[str, Meta(max_length=300)]
+Label = Annotated[str, Meta(max_length=300)]
 Sentence = Annotated[str, Meta(max_length=4000)]
 Count = Annotated[int, Meta(ge=0)]
 
@@ -78,48 +82,48 @@ Count = Annotated[int, Meta(ge=0)]
 class TreeNode(msgspec.Struct, kw_only=True):
     """One node or server of the tree, and everything below it."""
 
-    name: Word
-    """Its segment; of the topmost node the root segment, or `root`."""
+    name: Label
+    """Its segment. For the top node: the root segment, or `root`."""
     role: Role = "leaf"
     state: TreeState = "ready"
     since: float = 0.0
     problem: Sentence | None = None
-    id: Word = ""
-    """Its aggregator_id or subserver_id; a server that does not speak MCP-AX has none."""
-    link: Word = ""
-    """How the node above reaches it: `ax`, `http`, `sse` or `stdio`. Empty for the topmost."""
+    id: Label = ""
+    """Its aggregator_id or subserver_id. A server without MCP-AX has none."""
+    link: Label = ""
+    """The transport of the node above: `ax`, `http`, `sse` or `stdio`. Empty for the top node."""
     peer: Sentence = ""
-    """Where it is: a URL, a program, or where it dialled in from."""
-    revision: Word = ""
-    transport_class: Word = ""
-    authority: Word | None = None
+    """Its address: a URL, a program, or the origin of its channel."""
+    revision: Label = ""
+    transport_class: Label = ""
+    authority: Label | None = None
     verified: bool = False
     heartbeat_ms: Count = 0
     tools: Count = 0
     calls: Count = 0
-    """Calls over the link from the node above, of the topmost all that it took."""
+    """Calls over the link from the node above. For the top node: all calls."""
     failed: Count = 0
     busy_us: Count = 0
     under_way: Count = 0
     children: list[TreeNode] = []
     left_out: Count = 0
-    """How many more are below it for whom there was no room."""
+    """The number of children that were left out because of limits."""
 
     @property
-    def in_trouble(self) -> bool:
+    def has_problem(self) -> bool:
         return self.state != "ready" or self.problem is not None
 
     def walk(self) -> Iterator[TreeNode]:
-        """It, and everything below it."""
-        waiting = [self]
-        while waiting:
-            one = waiting.pop()
-            yield one
-            waiting += reversed(one.children)
+        """Yield this node and all nodes below, parents first."""
+        pending = [self]
+        while pending:
+            node = pending.pop()
+            yield node
+            pending += reversed(node.children)
 
 
 class SubserverInfo(Protocol):
-    """What is known of a registered subserver."""
+    """The data of a registered subserver."""
 
     @property
     def segment(self) -> str: ...
@@ -139,21 +143,23 @@ class SubserverInfo(Protocol):
     def peer(self) -> str: ...
 
 
-class _Result(Protocol):
+class _TreeResult(Protocol):
     @property
     def result(self) -> bytes: ...
 
 
 class ChildNode(Protocol):
-    """A node below, which can be asked."""
+    """A node below, which accepts requests."""
 
-    def request(self, method: str, params: dict[str, Any] | None = None) -> Awaitable[_Result]: ...
+    def request(
+        self, method: str, params: dict[str, Any] | None = None
+    ) -> Awaitable[_TreeResult]: ...
 
 
-# -- the node's own part
+# -- the part of this node
 
 
-def own_part(
+def build_own_node(
     *,
     name: str,
     id: str,
@@ -165,60 +171,63 @@ def own_part(
     servers: Mapping[str, ServerConfig],
     subservers: Mapping[str, SubserverInfo],
 ) -> TreeNode:
-    """This node and what it is connected to. `parent`: where it registers, None for a root.
+    """Build the tree node of this node, with its upstreams as children.
 
-    `servers` and `subservers` go by the keys of the upstreams.
+    Args:
+        parent: the URL of the parent. None: this node is a root.
+        servers: the configs of servers, by upstream key.
+        subservers: the registered subservers, by upstream key.
     """
     children = [
-        _child(one, servers.get(one.key), subservers.get(one.key))
-        for one in sorted(upstreams, key=lambda one: one.segment or one.key)
+        _build_child(status, servers.get(status.key), subservers.get(status.key))
+        for status in sorted(upstreams, key=lambda status: status.segment or status.key)
     ]
     role: Role = "root"
     if parent is not None:
-        bridges = any(one.transport_class in ax.BRIDGED for one in children)
-        role = "gateway" if bridges else "aggregator"
+        has_bridge = any(child.transport_class in ax.BRIDGED for child in children)
+        role = "gateway" if has_bridge else "aggregator"
     return TreeNode(
         name=name,
         role=role,
         since=since,
         problem=problem,
         id=id,
-        tools=sum(one.tools for one in children),
-        calls=sum(one.calls for one in children),
-        failed=sum(one.failed for one in children),
-        busy_us=sum(one.busy_us for one in children),
+        tools=sum(child.tools for child in children),
+        calls=sum(child.calls for child in children),
+        failed=sum(child.failed for child in children),
+        busy_us=sum(child.busy_us for child in children),
         under_way=under_way,
         children=children,
     )
 
 
-def _child(
-    status: UpstreamStatus, server: ServerConfig | None, joined: SubserverInfo | None
+def _build_child(
+    status: UpstreamStatus, server: ServerConfig | None, subserver: SubserverInfo | None
 ) -> TreeNode:
-    link, where = _link(server) if server is not None else ("", "")
+    link, address = _describe_link(server) if server is not None else ("", "")
     child = TreeNode(
         name=status.segment or status.key,
         state=_STATES.get(status.state, "failed"),
         since=status.since,
         problem=status.problem,
         link=link,
-        peer=where,
+        peer=address,
         revision=status.revision,
         tools=status.tools,
         calls=status.calls,
         failed=status.failed,
         busy_us=status.busy_us,
     )
-    if joined is not None:
-        child.role = _JOINED_ROLES.get(joined.role, "leaf")
-        child.id = joined.subserver_id
+    if subserver is not None:
+        child.role = _JOINED_ROLES.get(subserver.role, "leaf")
+        child.id = subserver.subserver_id
         child.link = "ax"
-        # The program of one that was started here says more than where its messages come from.
-        child.peer = where or joined.peer
-        child.transport_class = joined.transport_class
-        child.authority = joined.authority
-        child.verified = joined.verified
-        child.heartbeat_ms = joined.interval_ms
+        # For a started child, its program is more useful than the origin of its messages.
+        child.peer = address or subserver.peer
+        child.transport_class = subserver.transport_class
+        child.authority = subserver.authority
+        child.verified = subserver.verified
+        child.heartbeat_ms = subserver.interval_ms
     return child
 
 
@@ -235,94 +244,105 @@ _JOINED_ROLES: Final[dict[str, Role]] = {
 }
 
 
-def _link(server: ServerConfig) -> tuple[str, str]:
-    """How a configured server is reached, and where, with nothing in it that could be a secret."""
+def _describe_link(server: ServerConfig) -> tuple[str, str]:
+    """Return the transport and the address of a configured server, without possible secrets."""
     if server.command is not None:
-        words = server.command.split() or [server.command]
-        return ("ax" if server.transport == "ax" else "stdio"), PurePath(words[0]).name
+        argv = server.command.split() or [server.command]
+        return ("ax" if server.transport == "ax" else "stdio"), PurePath(argv[0]).name
     if server.url is not None:
         parts = urlsplit(server.url)
-        # Some have a key in the path.
-        place = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], "", "", ""))
-        return ("sse" if server.transport == "sse" else "http"), place
+        # The path can contain a key.
+        address = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], "", "", ""))
+        return ("sse" if server.transport == "sse" else "http"), address
     return "", ""
 
 
-# -- with the nodes below
+# -- the parts of the nodes below
 
 
-async def gather(
-    own: TreeNode,
-    below: Mapping[str, ChildNode],
+async def gather_tree(
+    own_node: TreeNode,
+    children: Mapping[str, ChildNode],
     *,
-    within: float = WITHIN,
-    levels: int = MOST_LEVELS,
+    timeout: float = DEFAULT_TIMEOUT_SECONDS,
+    levels: int = MAX_LEVELS,
 ) -> TreeNode:
-    """The node's own part with those of the nodes below in it. `below` goes by their names.
+    """Add the parts of the nodes below to the part of this node.
 
-    Who does not answer in time is shown as it is known here, with a sentence that says so.
+    A node that does not respond in time keeps its known data and gets a problem text.
+
+    Args:
+        children: the nodes below, by name.
     """
-    asked = [(one, below[one.name]) for one in own.children if one.name in below and levels > 2]
-    answers = await asyncio.gather(*(_ask(peer, within, levels - 1) for _, peer in asked))
-    for (child, _), answer in zip(asked, answers, strict=True):
-        if isinstance(answer, str):
-            child.problem = child.problem or answer
+    requested = [
+        (child, children[child.name])
+        for child in own_node.children
+        if child.name in children and levels > 2
+    ]
+    responses = await asyncio.gather(
+        *(_fetch_subtree(peer, timeout, levels - 1) for _, peer in requested)
+    )
+    for (child, _), response in zip(requested, responses, strict=True):
+        if isinstance(response, str):
+            child.problem = child.problem or response
             continue
-        # Who it is and how it fares is known here. Only what is below it is news.
-        child.children = answer.children
-        child.left_out = answer.left_out
-        child.under_way = answer.under_way
-        if child.role == "aggregator" and answer.role == "gateway":
+        # Its identity and state are known here. Only its subtree is taken from the response.
+        child.children = response.children
+        child.left_out = response.left_out
+        child.under_way = response.under_way
+        if child.role == "aggregator" and response.role == "gateway":
             child.role = "gateway"
-    cut(own, levels)
-    return own
+    truncate_tree(own_node, levels)
+    return own_node
 
 
-async def _ask(peer: ChildNode, within: float, levels: int) -> TreeNode | str:
-    """A node's part of the tree, or a sentence that says why it is not known."""
-    left = {"within_ms": int(within * _LEFT_BELOW * 1000), "levels": levels}
+async def _fetch_subtree(peer: ChildNode, timeout: float, levels: int) -> TreeNode | str:
+    """Fetch a node's part of the tree. Return a problem text if that fails."""
+    params = {"within_ms": int(timeout * _CHILD_TIME_SHARE * 1000), "levels": levels}
     try:
-        async with asyncio.timeout(within):
-            told = await peer.request(ax.TREE, left)
-        return read_tree(told.result)
+        async with asyncio.timeout(timeout):
+            outcome = await peer.request(ax.TREE, params)
+        return read_tree(outcome.result)
     except TimeoutError:
-        return f"It did not tell its part of the tree within {within:.2g} s."
+        return f"The node did not send its part of the tree within {timeout:.2g} s."
     except InterlockError as error:
-        return f"It could not tell its part of the tree: {error.message}"
+        return f"The node did not send its part of the tree: {error.message}"
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return "What it told of its part of the tree cannot be read."
+        return "The node sent an invalid part of the tree."
 
 
 def read_tree(data: bytes | Raw) -> TreeNode:
-    """A tree as another node told it. Raises msgspec.DecodeError, RecursionError."""
+    """Decode a tree of another node. Raises msgspec.DecodeError, RecursionError."""
     return msgspec.json.decode(data, type=TreeNode)
 
 
-def cut(top: TreeNode, levels: int = MOST_LEVELS, most: int = MOST_NODES) -> None:
-    """Take away what is beyond so many levels or nodes, and count it where it was."""
-    level, room = [top], most - 1
+def truncate_tree(top: TreeNode, levels: int = MAX_LEVELS, max_nodes: int = MAX_NODES) -> None:
+    """Remove nodes beyond the limits, and count them in `left_out` of their parents."""
+    nodes, remaining = [top], max_nodes - 1
     for depth in range(1, levels + 1):
-        for one in level:
-            kept = one.children[: max(0, room)] if depth < levels else []
-            one.left_out += len(one.children) - len(kept)
-            one.children = kept
-            room -= len(kept)
-        level = [child for one in level for child in one.children]
+        for node in nodes:
+            children = node.children[: max(0, remaining)] if depth < levels else []
+            node.left_out += len(node.children) - len(children)
+            node.children = children
+            remaining -= len(children)
+        nodes = [child for node in nodes for child in node.children]
 
 
-# -- asked by the node above
+# -- requests of the parent
 
 
-class _Asked(msgspec.Struct):
-    within_ms: Annotated[int, Meta(ge=0)] = int(WITHIN * 1000)
-    levels: Annotated[int, Meta(ge=1)] = MOST_LEVELS
+class _TreeParams(msgspec.Struct):
+    within_ms: Annotated[int, Meta(ge=0)] = int(DEFAULT_TIMEOUT_SECONDS * 1000)
+    levels: Annotated[int, Meta(ge=1)] = MAX_LEVELS
 
 
-def read_asked(params: bytes | Raw | UnsetType) -> tuple[float, int]:
-    """How long a parent waits and how many levels it wants; nonsense is read as the defaults."""
+def read_tree_params(params: bytes | Raw | UnsetType) -> tuple[float, int]:
+    """Read the timeout and the number of levels of a tree request. Invalid params: the defaults."""
     try:
-        asked = _Asked() if params is UNSET else msgspec.json.decode(params, type=_Asked)
+        tree_params = (
+            _TreeParams() if params is UNSET else msgspec.json.decode(params, type=_TreeParams)
+        )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        asked = _Asked()
-    within = min(max(asked.within_ms / 1000, _SHORTEST), WITHIN)
-    return within, min(asked.levels, MOST_LEVELS)
+        tree_params = _TreeParams()
+    timeout = min(max(tree_params.within_ms / 1000, _MIN_TIMEOUT_SECONDS), DEFAULT_TIMEOUT_SECONDS)
+    return timeout, min(tree_params.levels, MAX_LEVELS)

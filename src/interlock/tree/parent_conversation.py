@@ -1,7 +1,8 @@
-"""MCP with the parent that this node registered with, on the one channel between them.
+"""The conversation with the parent of this node: MCP and MCP-AX on one channel.
 
-The parent is a client like any other, and more: it is also asked (to register, whether it is
-alive), it may ask who this is, and what it calls says where it is on its way through the tree.
+The parent is an MCP client of this node. In addition, this node sends requests to the parent
+(registration, heartbeats), the parent can ask for the identity and the tree of this node, and its
+calls contain their route through the tree.
 """
 
 from __future__ import annotations
@@ -26,28 +27,27 @@ from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import Message
-from interlock.tree.registrant import ParentRejectionError, ParentRequests, read_ended
+from interlock.tree.registrant import ParentRejectionError, ParentRequests, read_session_end
 
-FACE: Final = "ax"
-PARENT: Final = "parent"
-"""What the parent is called as a caller."""
-_END: Final = b"}}"
-"""How a call ends whose params stand last in it."""
-_REQUEST: Final = ax.REQUEST.encode()
-_MOST_KEPT: Final = 512
-_MOST_LOOKING: Final = 4
-"""So often may the parent look at the tree at once: each look asks all nodes below."""
-_LONGEST_KEPT: Final = 4_096
+AX_PROTOCOL: Final = "ax"
+PARENT_NAME: Final = "parent"
+"""The caller name of the parent."""
+_PARAMS_END: Final = b"}}"
+"""The end of a call whose last member is `params`."""
+_REQUEST_KEY: Final = ax.REQUEST.encode()
+_MAX_CACHED_METAS: Final = 512
+_MAX_TREE_REQUESTS: Final = 4
+"""The maximum number of concurrent tree requests. Each one asks all nodes below."""
+_MAX_CACHED_LENGTH: Final = 4_096
 
 _log = logging.getLogger("interlock.tree")
 
-Tree = Callable[[Raw | UnsetType], Any]
-"""Gives this node's part of the tree, as plain data or structs, or something to await for it. It is
-given the raw params of the request."""
+TreeSource = Callable[[Raw | UnsetType], Any]
+"""Returns this node's part of the tree, or an awaitable for it, for the raw params of a request."""
 
 
-class _Said(NamedTuple):
-    """What a `_meta` says about a call."""
+class _CallMeta(NamedTuple):
+    """The parsed `_meta` of a call."""
 
     client: Client
     meta: dict[str, Raw]
@@ -56,11 +56,11 @@ class _Said(NamedTuple):
 
 
 class AxConversation(Conversation):
-    """One parent. Hand it messages; it sends whole messages."""
+    """The conversation with one parent. It receives and sends complete messages."""
 
     speaks_ax = True
     most_under_way = 100_000
-    """The callers of a whole tree come by this one channel; the pipeline has a limit for all."""
+    """The callers of the whole tree share this channel. The pipeline has a limit for all."""
 
     def __init__(
         self,
@@ -71,80 +71,86 @@ class AxConversation(Conversation):
         send: Callable[[bytes], None],
         peer: str,
         identify: Callable[[], ax.SubserverIdentity],
-        tree: Tree | None = None,
+        tree: TreeSource | None = None,
         on_keys: Callable[[Raw], None] | None = None,
     ) -> None:
-        """`peer`: as a channel calls the other side. `on_keys` is told when the parent signs with
-        other keys than it did."""
+        """Create the conversation.
+
+        Args:
+            peer: the origin of the channel.
+            identify: returns the identity of this node.
+            tree: returns this node's part of the tree.
+            on_keys: called when the parent changes the keys with which it signs.
+        """
         super().__init__(
             pipeline=pipeline,
             hello=hello,
             listeners=listeners,
             send=send,
-            face=FACE,
-            credentials=Credentials(peer, assigned_name=PARENT),
+            face=AX_PROTOCOL,
+            credentials=Credentials(peer, assigned_name=PARENT_NAME),
         )
         self._identify = identify
         self._tree = tree
         self._on_keys = on_keys
-        self._asking = ParentRequests(send)
-        self._looking: set[asyncio.Task[None]] = set()
+        self._parent_requests = ParentRequests(send)
+        self._tree_tasks: set[asyncio.Task[None]] = set()
         self.ended_by: ParentRejectionError | None = None
-        self._known: BoundedDict[bytes, _Said] = BoundedDict(_MOST_KEPT)
-        """What the parent has said in a `_meta`: it says much the same with every call."""
-        self._last_said = b""
-        self._last_known: _Said | None = None
-        self._last_end = b""
-        self._last_end_at = 0
-        """The same as the last call ended with it, and where that began, counted from the end."""
-        # Looked up once, and not for every call.
+        self._cached_metas: BoundedDict[bytes, _CallMeta] = BoundedDict(_MAX_CACHED_METAS)
+        """Parsed `_meta` objects, because the parent sends similar ones with every call."""
+        self._last_meta = b""
+        self._last_call_meta: _CallMeta | None = None
+        self._last_suffix = b""
+        self._last_suffix_offset = 0
+        """The last `_meta` as the end of a message, and the (negative) offset of its beginning."""
+        # Look up these attributes once, not for every call.
         self.most_under_way = type(self).most_under_way
         self._heard = self._hear
         self._over = self._done
 
     def take(self, data: bytes) -> None:
-        at = self._last_end_at
-        if data[at:] == self._last_end:
-            # What it ends with was read before, and is long. That it is a `_meta` and nothing else
-            # is for the rest to say, which must be a whole call without one.
-            request = mcp.decode_tool_call(data[:at] + _END)
+        offset = self._last_suffix_offset
+        if data[offset:] == self._last_suffix:
+            # The end of the message equals the last `_meta`, which is long. It is really a `_meta`
+            # if the rest of the message is a complete call without one.
+            request = mcp.decode_tool_call(data[:offset] + _PARAMS_END)
             if request is not None and request.params.meta is UNSET:
-                if self._begin(request, self._last_known):
+                if self._begin(request, self._last_call_meta):
                     return
                 super().take(data)
                 return
         request = mcp.decode_tool_call(data)
-        if request is None or not self._begin(request, self._said_in(request, data)):
+        if request is None or not self._begin(request, self._find_call_meta(request, data)):
             super().take(data)
 
-    # -- what the parent is asked and told
+    # -- requests and notifications to the parent
 
     def request(self, method: str, params: bytes) -> asyncio.Future[bytes]:
-        return self._asking.request(method, params)
+        return self._parent_requests.request(method, params)
 
     def announce(self, method: str, params: bytes | Raw | None) -> None:
         session = self._session
         if session is not None and (
             method == mcp.LOG_MESSAGE or mcp.supports_ax(session.client.capabilities)
         ):
-            # It listens as a client with a session, and is told there.
+            # The parent is a client with a session, which sends the notification.
             return
         if method != mcp.INITIALIZED:
-            # Said outright: without it a parent has to guess whom it is about.
-            params = about_request(b"{}" if params is None else params, jsonrpc.NULL)
+            # State explicitly that the notification belongs to no request.
+            params = add_request_id(b"{}" if params is None else params, jsonrpc.NULL)
         self._send(jsonrpc.notification(method, params))
 
     def closed(self) -> None:
-        self._asking.give_up()
-        for task in list(self._looking):
+        self._parent_requests.fail_all()
+        for task in list(self._tree_tasks):
             task.cancel()
         super().closed()
 
     def _response(self, message: Message) -> None:
-        if not self._asking.answered(message):
+        if not self._parent_requests.handle_response(message):
             super()._response(message)
 
-    # -- what the parent asks and says
+    # -- requests and notifications of the parent
 
     def _request(
         self,
@@ -158,31 +164,33 @@ class AxConversation(Conversation):
         if method == ax.IDENTIFY:
             self._send(jsonrpc.result_response(id, jsonrpc.encode_value(self._identify())))
         elif method == ax.TREE and self._tree is not None:
-            if len(self._looking) >= _MOST_LOOKING:
-                raise InterlockError(TOO_BUSY, "The tree is being looked at already: try later.")
-            looking = self._look(id, self._tree, message.params)
-            task = asyncio.get_running_loop().create_task(looking)
-            self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
+            if len(self._tree_tasks) >= _MAX_TREE_REQUESTS:
+                raise InterlockError(
+                    TOO_BUSY, "Too many tree requests are in progress. Try again later."
+                )
+            coroutine = self._send_tree(id, self._tree, message.params)
+            task = asyncio.get_running_loop().create_task(coroutine)
+            self._tree_tasks.add(task)
+            task.add_done_callback(self._tree_tasks.discard)
         else:
             super()._request(message, method, id, params, meta, client)
 
-    async def _look(self, id: bytes, tree: Tree, params: Raw | UnsetType) -> None:
+    async def _send_tree(self, id: bytes, tree_source: TreeSource, params: Raw | UnsetType) -> None:
         try:
-            found = tree(params)
-            if inspect.isawaitable(found):
-                found = await found
-            self._send(jsonrpc.result_response(id, jsonrpc.encode_value(found)))
+            tree_node = tree_source(params)
+            if inspect.isawaitable(tree_node):
+                tree_node = await tree_node
+            self._send(jsonrpc.result_response(id, jsonrpc.encode_value(tree_node)))
         except InterlockError as error:
             self.send_error(id, error, None)
         except Exception:
-            _log.exception("the tree could not be shown")
-            failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
+            _log.exception("parent: cannot build the tree")
+            failed = InterlockError(INTERNAL, "Internal error. See the log of the node.")
             self.send_error(id, failed, None)
 
     def _notification(self, message: Message) -> None:
         if message.method == ax.SESSION_ENDED:
-            self.ended_by = read_ended(message)
+            self.ended_by = read_session_end(message)
         elif message.method == ax.KEYS_CHANGED:
             self._take_keys(message.params)
         else:
@@ -190,108 +198,113 @@ class AxConversation(Conversation):
 
     def _take_keys(self, params: Raw | UnsetType) -> None:
         try:
-            jwks = ax.read_keys_changed(params)
+            keys = ax.read_keys_changed(params)
         except ProtocolError as error:
-            _log.warning("the parent's new keys cannot be read: %s", error)
+            _log.warning("parent: its new keys are invalid: %s", error)
             return
         if self._on_keys is not None:
-            self._on_keys(jwks)
+            self._on_keys(keys)
 
     # -- calls
 
-    def _said_in(self, request: mcp.ToolCall, data: bytes) -> _Said | None:
-        """What the `_meta` of a call says. None: it has none, or not that of a lawful one."""
+    def _find_call_meta(self, request: mcp.ToolCall, data: bytes) -> _CallMeta | None:
+        """Return the parsed `_meta` of a call. None: it is missing or invalid."""
         raw_meta = request.params.meta
         if raw_meta is UNSET:
             return None
-        said = bytes(raw_meta)
-        # To compare it with the last one costs less than to find it: it is long.
-        if said == self._last_said:
-            return self._last_known
-        known = self._known.get(said)
-        if known is None:
-            return self._understand(said)
-        self._last_said, self._last_known = said, known
-        end = b',"_meta":%b%b' % (said, _END)
-        # Nodes put it last.
-        self._last_end = end if data.endswith(end) else b""
-        self._last_end_at = -len(self._last_end)
-        return known
+        meta_bytes = bytes(raw_meta)
+        # Compare with the last one first, which is faster than a lookup: it is long.
+        if meta_bytes == self._last_meta:
+            return self._last_call_meta
+        call_meta = self._cached_metas.get(meta_bytes)
+        if call_meta is None:
+            return self._parse_meta(meta_bytes)
+        self._last_meta, self._last_call_meta = meta_bytes, call_meta
+        suffix = b',"_meta":%b%b' % (meta_bytes, _PARAMS_END)
+        # Nodes write `_meta` as the last member.
+        self._last_suffix = suffix if data.endswith(suffix) else b""
+        self._last_suffix_offset = -len(self._last_suffix)
+        return call_meta
 
-    def _begin(self, request: mcp.ToolCall, known: _Said | None) -> bool:
-        """Start a plain call. False: something about it wants the long look."""
+    def _begin(self, request: mcp.ToolCall, call_meta: _CallMeta | None) -> bool:
+        """Start a plain call. Return False if the call needs the general path."""
         params, under_way = request.params, self._under_way
-        # Not `bytes(…)`: that costs twice as much.
+        # Not `bytes(…)`, which takes twice the time.
         id = b"" + request.id
         if (
-            known is None
+            call_meta is None
             or id in under_way
             or id in self._subscriptions
             or not (id.isdigit() or id[:1] == b'"')
             or len(under_way) >= self.most_under_way
         ):
             return False
-        client, meta, hop, credentials = known
+        client, meta, hop, credentials = call_meta
         call = Call(
-            mcp.TOOLS_CALL, FACE, credentials, client, params.name, "", None, params.arguments,
-            meta, None, None, self._heard, self._over, None, hop, id,
+            mcp.TOOLS_CALL, AX_PROTOCOL, credentials, client, params.name, "", None,
+            params.arguments, meta, None, None, self._heard, self._over, None, hop, id,
         )  # fmt: skip
         under_way[id] = call
         try:
             self._pipeline.begin(call)
         except Exception:
-            _log.exception("a request could not be served")
+            _log.exception("parent: internal error in a request")
             under_way.pop(id, None)
-            failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
+            failed = InterlockError(INTERNAL, "Internal error. See the log of the node.")
             self.send_error(id, failed, client)
         return True
 
-    def _understand(self, said: bytes) -> _Said | None:
-        """What a `_meta` says. None: it is not that of a lawful stateless call."""
+    def _parse_meta(self, meta_bytes: bytes) -> _CallMeta | None:
+        """Parse a `_meta`. None: it is not a valid `_meta` of a stateless call."""
         try:
-            meta = jsonrpc.decode_members(said)
+            meta = jsonrpc.decode_members(meta_bytes)
             client = read_client(mcp.TOOLS_CALL, meta)
             hop = ax.read_hop(meta)
-            credentials = self._shown_by(meta)
+            credentials = self._read_credentials(meta)
         except InterlockError:
             return None
         if client.revision not in mcp.STATELESS_REVISIONS:
             return None
-        # Where it is, is known now; nothing else of the tree is for this node's own servers.
-        kept = {
+        # The route is parsed. The servers of this node do not get other MCP-AX members.
+        own_meta = {
             k: v for k, v in meta.items() if not k.startswith(ax.PREFIX) or k in ax.EVENT_META_KEYS
         }
-        found = _Said(client, kept, hop, credentials)
-        if len(said) <= _LONGEST_KEPT and mcp.META_PROGRESS_TOKEN not in meta:
-            self._known[said] = found
-        return found
+        call_meta = _CallMeta(client, own_meta, hop, credentials)
+        if len(meta_bytes) <= _MAX_CACHED_LENGTH and mcp.META_PROGRESS_TOKEN not in meta:
+            self._cached_metas[meta_bytes] = call_meta
+        return call_meta
 
     def _place(self, call: Call) -> None:
         call.hop = ax.read_hop(call.meta)
         if call.meta is not None and ax.AUTHORIZATION in call.meta:
-            call.credentials = self._shown_by(call.meta)
+            call.credentials = self._read_credentials(call.meta)
             call.meta = {k: v for k, v in call.meta.items() if k != ax.AUTHORIZATION}
 
-    def _shown_by(self, meta: dict[str, Raw]) -> Credentials:
-        """The parent, with the token that it made for this call. Raises ProtocolError."""
+    def _read_credentials(self, meta: dict[str, Raw]) -> Credentials:
+        """Return the credentials of the parent, with its token for this call.
+
+        Raises ProtocolError.
+        """
         raw = meta.get(ax.AUTHORIZATION)
         if raw is None:
             return self._credentials
         token = jsonrpc.decode_value(raw)
-        # Whatever else stands there is no token, and must not pass for none.
+        # Another value is an invalid token, and must not be treated like a missing one.
         return replace(self._credentials, hop_token=token if isinstance(token, str) else "")
 
     def _hear(self, call: Call, method: str, params: bytes | Raw) -> None:
-        self._send(jsonrpc.notification(method, about_request(params, cast("bytes", call.context))))
+        self._send(
+            jsonrpc.notification(method, add_request_id(params, cast("bytes", call.context)))
+        )
 
 
-def about_request(params: bytes | Raw, id: bytes) -> bytes | Raw:
-    """The params of a notification that say which request it is about; the rest as it was."""
+def add_request_id(params: bytes | Raw, id: bytes) -> bytes | Raw:
+    """Add the id of the related request to the params of a notification."""
     raw = bytes(params)
-    # The key may be spelled with an escape.
-    plain = b'"_meta"' not in raw and b"\\u" not in raw
-    if plain and raw[:1] == b"{" and raw[1:].lstrip()[:1] == b'"':
-        return b'{"_meta":{"%b":%b},%b' % (_REQUEST, id, raw[1:])
+    # The key can be written with an escape sequence.
+    is_simple = b'"_meta"' not in raw and b"\\u" not in raw
+    if is_simple and raw[:1] == b"{" and raw[1:].lstrip()[:1] == b'"':
+        return b'{"_meta":{"%b":%b},%b' % (_REQUEST_KEY, id, raw[1:])
     try:
         members = jsonrpc.decode_members(raw)
         meta = jsonrpc.decode_members(members["_meta"]) if "_meta" in members else {}

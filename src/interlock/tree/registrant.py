@@ -1,9 +1,9 @@
-"""Keeps this node registered with a parent: dials, registers, says that it is alive, and when the
-parent is lost finds the next one.
+"""The registration of this node with a parent: connects, registers, sends heartbeats, and finds
+another parent when the connection is lost.
 
-Parents are tried in the order of the config, all of them before the first pause. Whoever has it
-keeps it: a better parent that comes back is taken only once the present one is lost. All time is
-given: the clocks, the sleeping, the dice.
+Parents are tried in the order of the config, all of them before the first pause. The node stays
+with its present parent until that parent is lost, also when an earlier parent of the list is back.
+Clocks, sleep and random numbers are parameters.
 """
 
 from __future__ import annotations
@@ -63,11 +63,9 @@ if TYPE_CHECKING:
     from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 
-# -- Where a subserver stands with its parent: the states, and what leads from one to the next.
-# Pure.
+# -- The states of a registration, and the transitions between them. Pure.
 #
-# The table is the whole truth: what is not in it does not happen, and the diagram in the docs is
-# made from it.
+# The table is complete: other transitions do not happen. The diagram in the docs is made from it.
 
 
 class RegistrantState(Enum):
@@ -78,7 +76,7 @@ class RegistrantState(Enum):
     REGISTERING = "registering"
     REGISTERED = "registered"
     WAITING = "waiting"
-    """No parent would have it; the next round begins later."""
+    """No parent accepted the registration. The next round begins later."""
     LEAVING = "leaving"
     """`mcpax/deregister` is under way."""
     ENDED = "ended"
@@ -90,20 +88,20 @@ class RegistrantEvent(Enum):
     INTRODUCED = "introduced"
     GRANTED = "granted"
     FAILED = "failed"
-    """Not reached, refused, or silent, before it was registered."""
+    """The parent was unreachable, rejected the registration, or did not respond."""
     FORGOTTEN = "forgotten"
-    """The parent knows of no such session."""
+    """The parent does not know the session any more."""
     LOST = "lost"
-    """The channel is closed, or the parent is silent."""
+    """The channel is closed, or the parent does not respond."""
     NEXT = "next"
-    """Another parent is tried, or the same once more."""
+    """The next attempt begins, with the same or another parent."""
     GIVEN_UP = "given_up"
-    """It is not to be tried again."""
+    """No further attempt is made."""
     LEAVE = "leave"
     END = "end"
 
 
-MOVES: Final[dict[tuple[RegistrantState, RegistrantEvent], RegistrantState]] = {
+TRANSITIONS: Final[dict[tuple[RegistrantState, RegistrantEvent], RegistrantState]] = {
     (RegistrantState.IDLE, RegistrantEvent.BEGIN): RegistrantState.DIALLING,
     (RegistrantState.DIALLING, RegistrantEvent.DIALLED): RegistrantState.INTRODUCING,
     (RegistrantState.INTRODUCING, RegistrantEvent.INTRODUCED): RegistrantState.REGISTERING,
@@ -118,34 +116,34 @@ MOVES: Final[dict[tuple[RegistrantState, RegistrantEvent], RegistrantState]] = {
     (RegistrantState.REGISTERED, RegistrantEvent.LEAVE): RegistrantState.LEAVING,
     **{(state, RegistrantEvent.END): RegistrantState.ENDED for state in RegistrantState},
 }
-"""Where an event leads."""
+"""The next state for each state and event."""
 
 
-def move(state: RegistrantState, event: RegistrantEvent) -> RegistrantState:
-    """The next state. Raises KeyError for what cannot happen."""
-    return MOVES[state, event]
+def next_state(state: RegistrantState, event: RegistrantEvent) -> RegistrantState:
+    """Return the next state. Raises KeyError for an impossible transition."""
+    return TRANSITIONS[state, event]
 
 
-# -- What a parent says when it does not want a subserver, and what can be done about it. Pure.
+# -- The rejections of a parent, and how to fix them. Pure.
 
-PERMANENT: Final = frozenset(
+PERMANENT_FAILURES: Final = frozenset(
     {
         AUTHORITY_REJECTED, CONFIG, CYCLE_DETECTED, FORBIDDEN, INVALID_SEGMENT, NAMESPACE_CONFLICT,
         UNAUTHENTICATED, UNSUPPORTED_VERSION,
     }
 )  # fmt: skip
-"""What trying again will hardly change."""
-_LONGEST: Final = 500
+"""Failures that another attempt will not change."""
+_MAX_TEXT_LENGTH: Final = 500
 
-_ADVICE: Final = {
+_FIXES: Final = {
     AUTHORITY_REJECTED: "Prove the authority with a key or a certificate that the parent trusts.",
-    CYCLE_DETECTED: "Name a parent that is not below this node.",
-    FORBIDDEN: "Ask whoever runs the parent for leave to register.",
+    CYCLE_DETECTED: "Choose a parent that is not below this node.",
+    FORBIDDEN: "Ask the administrator of the parent for the permission to register.",
     INVALID_SEGMENT: "Choose a segment of a-z, 0-9, _ and -.",
-    NAMESPACE_CONFLICT: "Choose another segment, or end the one that has it.",
-    SPLIT_BRAIN: "It is registered elsewhere in the same tree: end it there, or wait.",
-    UNAUTHENTICATED: "Present a token that the parent knows.",
-    UNSUPPORTED_VERSION: "Run versions of Interlock that have a revision in common.",
+    NAMESPACE_CONFLICT: "Choose another segment, or stop the subserver that has it.",
+    SPLIT_BRAIN: "The subserver is registered elsewhere in the tree: stop it there, or wait.",
+    UNAUTHENTICATED: "Use a token that the parent accepts.",
+    UNSUPPORTED_VERSION: "Update Interlock, so that both nodes support a common MCP-AX revision.",
 }
 
 
@@ -153,195 +151,216 @@ _BY_STATUS: Final = {401: UNAUTHENTICATED, 403: FORBIDDEN}
 
 
 class ParentRejectionError(InterlockError):
-    """The parent answered with an error."""
+    """An error response of the parent."""
 
     def __init__(self, code: int, symbol: str, data: Any = None) -> None:
-        row = failure_for_ax(code, symbol) or _BY_CODE.get(code)
+        failure = failure_for_ax(code, symbol) or _BY_CODE.get(code)
         detail = data.pop("detail", None) if isinstance(data, dict) else None
-        said = detail if isinstance(detail, str) and detail else symbol
+        text = detail if isinstance(detail, str) and detail else symbol
         super().__init__(
-            row or UPSTREAM_ERROR, said[:_LONGEST], data if isinstance(data, dict) else None
+            failure or UPSTREAM_ERROR,
+            text[:_MAX_TEXT_LENGTH],
+            data if isinstance(data, dict) else None,
         )
         self.code = code
-        self.symbol = symbol[:_LONGEST] if row is None else row.ax_name or row.name
+        self.symbol = (
+            symbol[:_MAX_TEXT_LENGTH] if failure is None else failure.ax_name or failure.name
+        )
 
     @property
     def permanent(self) -> bool:
-        return self.failure in PERMANENT
+        return self.failure in PERMANENT_FAILURES
 
 
 _BY_CODE: Final[dict[int, Failure]] = {
-    row.ax_code: row for row in (*PERMANENT, SPLIT_BRAIN) if row.ax_code <= -31000
+    failure.ax_code: failure
+    for failure in (*PERMANENT_FAILURES, SPLIT_BRAIN)
+    if failure.ax_code <= -31000
 }
 
 
-def read_refusal(error: ErrorObject) -> ParentRejectionError:
-    """The error that a parent answered with."""
+def read_rejection(error: ErrorObject) -> ParentRejectionError:
+    """Convert an error response of a parent."""
     data: Any = None
     if error.data is not UNSET:
         try:
             data = decode_value(error.data)
         except ProtocolError:
-            # What it adds cannot be read; the code says enough.
+            # The details are unreadable, but the code is sufficient.
             data = None
     return ParentRejectionError(error.code, error.message, data)
 
 
-def refusal_by_symbol(symbol: str, detail: str = "") -> ParentRejectionError | None:
-    """What a parent means that closes a channel with this word. None: nothing that is known."""
-    for row in (*PERMANENT, SPLIT_BRAIN):
-        if symbol and row.ax_name == symbol:
-            return ParentRejectionError(row.ax_code, symbol, {"detail": detail} if detail else None)
+def find_rejection(symbol: str, detail: str = "") -> ParentRejectionError | None:
+    """Return the rejection for the symbol in a close reason. None: the symbol is unknown."""
+    for failure in (*PERMANENT_FAILURES, SPLIT_BRAIN):
+        if symbol and failure.ax_name == symbol:
+            return ParentRejectionError(
+                failure.ax_code, symbol, {"detail": detail} if detail else None
+            )
     return None
 
 
-def refusal_at_the_door(error: InterlockError) -> InterlockError:
-    """What a parent means that does not even open a channel."""
-    row = _BY_STATUS.get((error.data or {}).get("status", 0))
-    return error if row is None else InterlockError(row, error.message, error.data)
+def read_connection_rejection(error: InterlockError) -> InterlockError:
+    """Convert the error of a failed connection, by its HTTP status."""
+    failure = _BY_STATUS.get((error.data or {}).get("status", 0))
+    return error if failure is None else InterlockError(failure, error.message, error.data)
 
 
-def advice(error: InterlockError) -> str:
-    """What to do about it, as a sentence; empty when nothing is known."""
-    return _ADVICE.get(error.failure, "")
+def suggest_fix(error: InterlockError) -> str:
+    """Suggest how to fix an error, in a sentence. Empty: no suggestion."""
+    return _FIXES.get(error.failure, "")
 
 
-def advice_on(symbol: str) -> str:
-    """The same, for what a status shows of an error."""
+def suggest_fix_for_symbol(symbol: str) -> str:
+    """Suggest how to fix an error, by its symbol in a status."""
     return next(
-        (said for row, said in _ADVICE.items() if symbol in (row.ax_name or row.name, row.name)), ""
+        (
+            fix
+            for failure, fix in _FIXES.items()
+            if symbol in (failure.ax_name or failure.name, failure.name)
+        ),
+        "",
     )
 
 
-# -- What a subserver asks its parent, and what a registrant needs of whoever speaks with it.
+# -- The conversation with a parent, as the registrant uses it, and requests to the parent.
 
 
 class ParentLink(Protocol):
-    """Our side of a channel to a parent."""
+    """The local side of a channel to a parent."""
 
     @property
     def ended_by(self) -> ParentRejectionError | None:
-        """Why the parent ended the registration, where it said so in words that are known."""
+        """The reason for which the parent ended the registration, if it sent a known one."""
 
     def take(self, data: bytes) -> None:
-        """A message from the parent."""
+        """Process a message from the parent."""
 
     def request(self, method: str, params: bytes) -> asyncio.Future[bytes]:
-        """Ask the parent. The future has the raw result, or an InterlockError. Whoever no longer
-        waits cancels it."""
+        """Send a request to the parent.
+
+        The future gets the raw result or an InterlockError. Cancel it to stop waiting.
+        """
 
     def announce(self, method: str, params: bytes | Raw | None) -> None:
         """Send a notification that is about none of the parent's requests."""
 
     def closed(self) -> None:
-        """The channel is gone. Told once."""
+        """Handle the end of the channel. Called once."""
 
 
 class ParentRequests:
-    """The requests that a parent has not answered yet."""
+    """The pending requests to a parent."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
-        self._open: dict[bytes, asyncio.Future[bytes]] = {}
-        self._last = 0
+        self._pending: dict[bytes, asyncio.Future[bytes]] = {}
+        self._last_id = 0
 
     def request(self, method: str, params: bytes) -> asyncio.Future[bytes]:
-        self._last += 1
-        # A string: servers behind a node put their questions to its parent under numbers.
-        id = b'"mcpax-%d"' % self._last
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._open[id] = answer
-        answer.add_done_callback(lambda _: self._open.pop(id, None))
+        self._last_id += 1
+        # A string, because client requests of the node's servers use numbers as ids.
+        id = b'"mcpax-%d"' % self._last_id
+        response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._pending[id] = response
+        response.add_done_callback(lambda _: self._pending.pop(id, None))
         name = jsonrpc.encode_value(method)
         self._send(b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (id, name, params))
-        return answer
+        return response
 
-    def answered(self, message: Message) -> bool:
-        """Take a response. False: it answers nothing that was asked here."""
-        answer = None if message.id is UNSET else self._open.get(bytes(message.id))
-        if answer is None:
+    def handle_response(self, message: Message) -> bool:
+        """Process a response. Return False if it belongs to no request of this object."""
+        response = None if message.id is UNSET else self._pending.get(bytes(message.id))
+        if response is None:
             return False
-        if answer.done():
+        if response.done():
             return True
         if message.error is not UNSET:
-            answer.set_exception(read_refusal(jsonrpc.decode_error(message.error)))
+            response.set_exception(read_rejection(jsonrpc.decode_error(message.error)))
         elif message.result is not UNSET:
-            answer.set_result(bytes(message.result))
+            response.set_result(bytes(message.result))
         return True
 
-    def give_up(self) -> None:
-        """The parent will not answer any more."""
-        for answer in list(self._open.values()):
-            if not answer.done():
-                answer.set_exception(InterlockError(UPSTREAM_LOST, "The parent is gone."))
-                # Looked at here: nobody may be waiting for this one.
-                answer.exception()
+    def fail_all(self) -> None:
+        """Fail all pending requests, because the channel is closed."""
+        for response in list(self._pending.values()):
+            if not response.done():
+                response.set_exception(
+                    InterlockError(UPSTREAM_LOST, "The connection to the parent is lost.")
+                )
+                # Mark the exception as retrieved: the caller may have stopped waiting.
+                response.exception()
 
 
-def read_ended(message: Message) -> ParentRejectionError | None:
-    """Why a parent ends a registration (`notifications/mcpax/session_ended`)."""
+def read_session_end(message: Message) -> ParentRejectionError | None:
+    """Read why a parent ends a registration (`notifications/mcpax/session_ended`)."""
     if message.params is UNSET:
         return None
     try:
-        said = jsonrpc.decode_value(message.params)
+        params = jsonrpc.decode_value(message.params)
     except ProtocolError:
         return None
-    if not isinstance(said, dict):
+    if not isinstance(params, dict):
         return None
-    symbol, detail = said.get("message"), said.get("detail")
-    return refusal_by_symbol(
+    symbol, detail = params.get("message"), params.get("detail")
+    return find_rejection(
         symbol if isinstance(symbol, str) else "", detail if isinstance(detail, str) else ""
     )
 
 
-# -- What a parent refuses because of who is below this node. Pure.
+# -- Rejections that concern the subtree of this node. Pure.
 
 
-def about_subtree(error: ParentRejectionError) -> bool:
-    """Whether somebody below is the reason."""
-    return error.failure is CYCLE_DETECTED or only_news(error)
+def is_subtree_rejection(error: ParentRejectionError) -> bool:
+    """Return whether a node in the subtree is the reason of a rejection."""
+    return error.failure is CYCLE_DETECTED or is_subtree_update_rejection(error)
 
 
-def only_news(error: ParentRejectionError) -> bool:
-    """Whether the ids below cannot be taken, too many as they are; of a loop nothing is said."""
+def is_subtree_update_rejection(error: ParentRejectionError) -> bool:
+    """Return whether the parent rejected only the list of subtree ids, because it is too long."""
     field = (error.data or {}).get("field")
     return error.code == INVALID_PARAMS.ax_code and field == ax.SUBTREE_IDS
 
 
-# -- Which parent is tried next, and when. Pure: the dice are given.
+# -- The order of attempts, and the pauses between them. Pure: random numbers are a parameter.
 #
-# Parents are tried in their order, all of them before the first pause. A pause grows from round
-# to round, slowly where every parent refuses for a reason that time will hardly mend.
+# Parents are tried in their order, all of them before the first pause. The pause grows from round
+# to round. It is longer if every parent rejected the registration for a permanent reason.
 
-FIRST_PAUSE: Final = 0.2
-LONGEST_PAUSE: Final = 5.0
-LONGEST_WHEN_REFUSED: Final = 30.0
-AT_ONCE: Final = 0.25
-"""Those who lost the same parent do not all come back in the same moment."""
+FIRST_PAUSE_SECONDS: Final = 0.2
+MAX_PAUSE_SECONDS: Final = 5.0
+MAX_REJECTED_PAUSE_SECONDS: Final = 30.0
+MAX_RECONNECT_JITTER_SECONDS: Final = 0.25
+"""Random delay, so that all children of a lost parent do not reconnect at the same time."""
 
-SETTLED: Final = 10.0
-"""A registration that held for less counts as one more try: else whoever is thrown out at once
-would come back at once."""
+STABLE_AFTER_SECONDS: Final = 10.0
+"""A shorter registration counts as a failed attempt. Otherwise a subserver that is dismissed at
+once would register again at once."""
 
 
 class ParentTimeoutError(InterlockError):
-    """A parent does not answer any more, though nobody hung up."""
+    """A parent stopped responding, but the channel is open."""
 
     def __init__(self, message: str) -> None:
         super().__init__(UPSTREAM_LOST, message)
 
 
-def for_good(failed: InterlockError, *, registered: bool) -> bool:
-    """Whether a parent refused for a reason that trying again will hardly change. `registered`: it
-    had taken it in before."""
-    if failed.failure in PERMANENT:
+def is_permanent(failure: InterlockError, *, registered: bool) -> bool:
+    """Return whether another attempt will not change a failure.
+
+    Args:
+        registered: True if the subserver was registered before the failure.
+    """
+    if failure.failure in PERMANENT_FAILURES:
         return True
     if registered:
-        # Another parent of the same tree has it. Before, that may lapse by itself.
-        return failed.failure is SPLIT_BRAIN
-    if not isinstance(failed, ParentRejectionError) or only_news(failed):
+        # Another parent of the tree has the subserver. Without a registration here, the lease of
+        # the other parent may expire by itself.
+        return failure.failure is SPLIT_BRAIN
+    if not isinstance(failure, ParentRejectionError) or is_subtree_update_rejection(failure):
         return False
-    return failed.code == INVALID_PARAMS.ax_code
+    return failure.code == INVALID_PARAMS.ax_code
 
 
 class ParentRotation:
@@ -354,110 +373,119 @@ class ParentRotation:
         self._urls = urls
         self._heartbeat = heartbeat
         self._jitter = jitter
-        self._place = 0
-        self._backoff = Backoff(FIRST_PAUSE, LONGEST_WHEN_REFUSED, jitter=jitter)
-        self._refused = 0
-        self.hopeless = False
-        """Whether all of them, one after the other, refused for good."""
+        self._index = 0
+        self._backoff = Backoff(FIRST_PAUSE_SECONDS, MAX_REJECTED_PAUSE_SECONDS, jitter=jitter)
+        self._rejections = 0
+        self.all_rejected = False
+        """True if every parent of the last round rejected the registration permanently."""
 
     @property
     def url(self) -> str:
-        """The one whose turn it is."""
-        return self._urls[self._place]
+        """The parent of the next attempt."""
+        return self._urls[self._index]
 
-    def after(self, failed: InterlockError, *, lasted: float | None, refused: bool) -> float:
-        """It failed: how long to wait for the next one.
+    def choose_pause(
+        self, failure: InterlockError, *, duration: float | None, permanent: bool
+    ) -> float:
+        """Select the next parent after a failure. Return the pause before the next attempt.
 
-        `lasted`: how long it was registered, None for never. When that had gone well for a while, a
-        new round begins, soon: with the first parent, or with the next one if this one just fell
-        silent, as it may be for long. `refused`: for good.
+        After a stable registration, a new round begins soon: with the first parent, or with the
+        next one if this parent stopped responding, because that can take long.
+
+        Args:
+            duration: how long the registration lasted. None: it was not registered.
+            permanent: True if another attempt will not change the failure.
         """
-        self.hopeless = False
-        if lasted is not None and lasted >= SETTLED and not refused:
-            silent = isinstance(failed, ParentTimeoutError)
-            self._place = (self._place + 1) % len(self._urls) if silent else 0
+        self.all_rejected = False
+        if duration is not None and duration >= STABLE_AFTER_SECONDS and not permanent:
+            is_silent = isinstance(failure, ParentTimeoutError)
+            self._index = (self._index + 1) % len(self._urls) if is_silent else 0
             self._backoff.reset()
-            self._refused = 0
-            return self._jitter() * min(AT_ONCE, self._heartbeat or AT_ONCE)
-        self._refused += refused
-        self._place = (self._place + 1) % len(self._urls)
-        if self._place:
+            self._rejections = 0
+            return self._jitter() * min(
+                MAX_RECONNECT_JITTER_SECONDS, self._heartbeat or MAX_RECONNECT_JITTER_SECONDS
+            )
+        self._rejections += permanent
+        self._index = (self._index + 1) % len(self._urls)
+        if self._index:
             return 0.0
-        self.hopeless = self._refused == len(self._urls)
-        self._refused = 0
-        longest, wanted = LONGEST_PAUSE, None
-        if self.hopeless:
-            longest = LONGEST_WHEN_REFUSED
-            if lasted is not None and failed.failure is not CYCLE_DETECTED:
-                # Taken in and sent away: each try is work for everybody above and below. A loop is
-                # mended at once, by sending those away who make it.
-                wanted = longest
-        elif failed.failure is SPLIT_BRAIN:
-            # What the parent before has of us lapses after a few heartbeats.
-            longest = min(longest, max(1.0, self._heartbeat))
-        return self._backoff.next_delay(wanted, limit=longest)
+        self.all_rejected = self._rejections == len(self._urls)
+        self._rejections = 0
+        max_pause, minimum = MAX_PAUSE_SECONDS, None
+        if self.all_rejected:
+            max_pause = MAX_REJECTED_PAUSE_SECONDS
+            if duration is not None and failure.failure is not CYCLE_DETECTED:
+                # Registered and then dismissed: each attempt is work for the nodes above and below.
+                # A cycle is different: it is repaired at once, by dismissing the nodes that cause
+                # it.
+                minimum = max_pause
+        elif failure.failure is SPLIT_BRAIN:
+            # The lease at the previous parent expires after a few heartbeats.
+            max_pause = min(max_pause, max(1.0, self._heartbeat))
+        return self._backoff.next_delay(minimum, limit=max_pause)
 
 
-# -- What the log says of how it stands with a parent: what is new, and not every try.
+# -- The log of a registration: only changes, not every attempt.
 #
-# A parent that takes a subserver in and sends it away again, each time for the same reason, is
-# told of once: neither that it registers nor that it is sent away is news, until it stays.
+# If a parent repeatedly accepts and dismisses a subserver for the same reason, this is logged once,
+# until a registration is stable.
 
 _log = logging.getLogger("interlock.tree")
 
 
 class RegistrantLog:
-    """Writes to the log."""
+    """Logs the changes of a registration."""
 
     def __init__(self) -> None:
-        self._said: dict[str, str] = {}
-        """What went wrong last with each parent, as it was told."""
+        self._messages: dict[str, str] = {}
+        """The last logged error of each parent."""
         self._refused = False
-        """Whether that was a refusal which trying again will hardly change."""
-        self._owed = ""
+        """True if the last error was a permanent rejection."""
+        self._unlogged_registration = ""
+        """A registration that is logged when it is stable."""
 
-    def registered(self, segment: str, url: str) -> None:
-        self._owed = f"registered as {segment} with {url}"
+    def on_registered(self, segment: str, url: str) -> None:
+        self._unlogged_registration = f"parent {url}: registered as {segment}"
         if not self._refused:
-            self.stayed()
+            self.on_stable()
 
-    def stayed(self) -> None:
-        """It has been registered for a while."""
-        if self._owed:
-            _log.info("%s", self._owed)
-        self._owed, self._refused = "", False
-        self._said.clear()
+    def on_stable(self) -> None:
+        """Handle a registration that has been stable for a while."""
+        if self._unlogged_registration:
+            _log.info("%s", self._unlogged_registration)
+        self._unlogged_registration, self._refused = "", False
+        self._messages.clear()
 
-    def failed(self, url: str, error: InterlockError, *, refused: bool) -> None:
-        """It did not come to a registration."""
-        self._tell(url, f"not registered with {url}: {error.message}", refused)
+    def on_failure(self, url: str, error: InterlockError, *, refused: bool) -> None:
+        """Log a failed attempt."""
+        self._warn(url, f"parent {url}: not registered: {error.message}", refused)
 
-    def lost(self, url: str, error: InterlockError, *, refused: bool) -> None:
-        """A registration has ended."""
-        self._tell(url, f"the parent is lost: {error.message}", refused)
+    def on_lost(self, url: str, error: InterlockError, *, refused: bool) -> None:
+        """Log the end of a registration."""
+        self._warn(url, f"parent {url}: connection lost: {error.message}", refused)
 
-    def _tell(self, url: str, sentence: str, refused: bool) -> None:
-        if sentence != self._said.get(url):
-            _log.warning("%s", sentence)
-        self._said[url] = sentence
-        self._refused, self._owed = refused, ""
-
-
-# -- The first words with a parent: `initialize`, and what its answer says of it. Pure.
+    def _warn(self, url: str, message: str, refused: bool) -> None:
+        if message != self._messages.get(url):
+            _log.warning("%s", message)
+        self._messages[url] = message
+        self._refused, self._unlogged_registration = refused, ""
 
 
-class Parent(NamedTuple):
-    """Somebody to register with."""
+# -- The handshake with a parent: `initialize` and its response. Pure.
+
+
+class ParentInfo(NamedTuple):
+    """The `initialize` response of a parent."""
 
     id: str
-    """Its aggregator_id; empty when it does not say."""
+    """Its aggregator_id. Empty: unknown."""
     tree_id: str
     version: str
-    """The revision of MCP-AX to speak with it."""
+    """The MCP-AX revision to use."""
 
 
-def introduction(name: str = "interlock", version: str = __version__) -> bytes:
-    """The params of `initialize`."""
+def initialize_params(name: str = "interlock", version: str = __version__) -> bytes:
+    """Return the params of `initialize`."""
     return jsonrpc.encode_value(
         {
             "protocolVersion": mcp.LATEST_SESSION,
@@ -467,28 +495,32 @@ def introduction(name: str = "interlock", version: str = __version__) -> bytes:
     )
 
 
-def read_parent(answer: bytes, url: str) -> Parent:
-    """Who answered. Raises InterlockError when nobody can register there."""
-    said = jsonrpc.decode_value(answer)
+def read_parent(response: bytes, url: str) -> ParentInfo:
+    """Read the response to `initialize`. Raises InterlockError if it is not a parent."""
+    member = jsonrpc.decode_value(response)
     for key in ("capabilities", "experimental", ax.EXPERIMENT):
-        said = said.get(key) if isinstance(said, dict) else None
-    if not isinstance(said, dict):
+        member = member.get(key) if isinstance(member, dict) else None
+    if not isinstance(member, dict):
         raise InterlockError(
-            UNSUPPORTED_VERSION, f"{url} is an MCP server that nobody can register with."
+            UNSUPPORTED_VERSION,
+            f"{url} is an MCP server without MCP-AX. Use the address of a node's "
+            "`subservers.path`.",
         )
-    versions = said.get("versions")
-    spoken = [one for one in ax.VERSIONS if isinstance(versions, list) and one in versions]
-    if not spoken:
+    versions = member.get("versions")
+    common_versions = [
+        version for version in ax.VERSIONS if isinstance(versions, list) and version in versions
+    ]
+    if not common_versions:
         raise InterlockError(
-            UNSUPPORTED_VERSION, f"{url} speaks no revision of MCP-AX that is spoken here."
+            UNSUPPORTED_VERSION, f"{url} supports no MCP-AX revision that this node supports."
         )
-    id, tree_id = said.get("aggregator_id"), said.get("tree_id")
-    # A tree that has no proper id is one that it does not speak of.
+    id, tree_id = member.get("aggregator_id"), member.get("tree_id")
+    # An invalid tree id is treated like a missing one.
     tree = tree_id if isinstance(tree_id, str) and ax.is_uuid(tree_id) else ""
-    return Parent(id if isinstance(id, str) else "", tree, spoken[-1])
+    return ParentInfo(id if isinstance(id, str) else "", tree, common_versions[-1])
 
 
-# -- Opens a channel to a parent, and understands one that does not let anybody in.
+# -- The channel to a parent.
 
 
 class Dialer(Protocol):
@@ -499,61 +531,65 @@ class Dialer(Protocol):
     ) -> Channel: ...
 
 
-async def reach(url: str, settings: ParentConfig, dial: Dialer) -> Channel:
-    """An open channel. Raises InterlockError."""
-    secure = None
+async def open_channel(url: str, settings: ParentConfig, dial: Dialer) -> Channel:
+    """Open a channel to a parent. Raises InterlockError."""
+    ssl_context = None
     if url.lower().startswith("wss:"):
-        # Read anew each time: certificates are renewed while a node runs.
-        secure = client_context(settings.ca, settings.certificate, settings.key)
+        # Read the files for each connection, because certificates are renewed while a node runs.
+        ssl_context = client_context(settings.ca, settings.certificate, settings.key)
     try:
-        return await dial(url, bearer=settings.token, ssl=secure)
+        return await dial(url, bearer=settings.token, ssl=ssl_context)
     except InterlockError as error:
-        raise refusal_at_the_door(error) from None
+        raise read_connection_rejection(error) from None
 
 
 # -- The proof of an authority: a token for one parent, signed with the authority's key.
 #
-# The clock is given. Nothing of the key ever stands in an error.
+# The clock is a parameter. Errors never contain any part of the key.
 
-PROOF_SECONDS: Final = 300
-"""A proof is made for one registration; clocks may differ a little."""
+PROOF_LIFETIME_SECONDS: Final = 300
+"""A proof is for one registration. The lifetime allows for differences between clocks."""
 _EC_ALGORITHMS: Final = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 
 
-def check_key(key: str) -> None:
-    """Raises InterlockError for what no authority can be proven with."""
+def check_authority_key(key: str) -> None:
+    """Check that a key can prove an authority. Raises InterlockError."""
     try:
         import joserfc  # noqa: F401
     except ImportError:
         raise InterlockError(
-            CONFIG, "A proof of authority needs the package joserfc: install interlock[oauth]."
+            CONFIG,
+            "A proof of authority needs the package joserfc. Install it: "
+            "pip install 'interlock[oauth]'",
         ) from None
-    _key(key)
+    _read_private_key(key)
 
 
 def mint_proof(authority: str, key: str, aggregator_id: str, wall_clock: Clock) -> AuthorityProof:
-    """A token that proves an authority to one parent, once. Raises InterlockError."""
-    check_key(key)
+    """Create a token that proves an authority to one parent. Raises InterlockError."""
+    check_authority_key(key)
     from joserfc import jwt
 
-    signing, algorithm = _key(key)
+    signing_key, algorithm = _read_private_key(key)
     now = int(wall_clock())
     claims = {
         "sub": dns_name(authority),
         "aud": aggregator_id,
         "iat": now,
-        "exp": now + PROOF_SECONDS,
+        "exp": now + PROOF_LIFETIME_SECONDS,
         "jti": secrets.token_urlsafe(16),
     }
     header = {"alg": algorithm, "typ": "JWT"}
     with warnings.catch_warnings():
-        # `EdDSA` has a newer name by now, which not every parent knows.
+        # `EdDSA` is deprecated, but not every parent knows the new name.
         warnings.simplefilter("ignore", category=UserWarning)
-        return AuthorityProof("jwt", jwt.encode(header, claims, signing, algorithms=[algorithm]))
+        return AuthorityProof(
+            "jwt", jwt.encode(header, claims, signing_key, algorithms=[algorithm])
+        )
 
 
-def _key(pem: str) -> tuple[RSAKey | ECKey | OKPKey, str]:
-    """A private key, and how it signs."""
+def _read_private_key(pem: str) -> tuple[RSAKey | ECKey | OKPKey, str]:
+    """Return a private key and its signature algorithm. Raises InterlockError."""
     from joserfc.errors import JoseError
     from joserfc.jwk import ECKey, OKPKey, RSAKey
 
@@ -562,7 +598,7 @@ def _key(pem: str) -> tuple[RSAKey | ECKey | OKPKey, str]:
         try:
             key = kind.import_key(pem)
         except (JoseError, ValueError, TypeError):
-            # Of another kind, or no key at all.
+            # Another kind of key, or not a key.
             continue
         if not key.is_private:
             continue
@@ -573,22 +609,26 @@ def _key(pem: str) -> tuple[RSAKey | ECKey | OKPKey, str]:
         if isinstance(key, OKPKey) and key.curve_name in ("Ed25519", "Ed448"):
             return key, "EdDSA"
     raise InterlockError(
-        CONFIG, "The authority's key is no private key (PEM) for Ed25519, ECDSA or RSA."
+        CONFIG, "The key of the authority is not a private key (PEM) for Ed25519, ECDSA or RSA."
     )
 
 
-# -- What a subserver brings to its parent, looked at before anybody is dialled.
+# -- Checks of the credentials for a parent, before the first connection.
 #
-# Whoever gave a bad value is told which one it was, where it came from and what to do; its text
-# is never shown. Reads the files that the settings name, and nothing else.
+# An error names the option and says what to do. It never contains the value. The checks read only
+# the files that the settings name.
 
-SHORTEST_HEARTBEAT: Final = 0.01
-_TOKEN: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+MIN_HEARTBEAT_SECONDS: Final = 0.01
+_TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 
 
-def check_presented(parent: ParentConfig, origins: Mapping[str, str]) -> None:
-    """`parent` has no references any more; `origins` says by field what people call it, such as
-    `--authority`. Raises ConfigError."""
+def check_credentials(parent: ParentConfig, origins: Mapping[str, str]) -> None:
+    """Check the credentials for a parent. Raises ConfigError.
+
+    Args:
+        parent: the settings, with resolved references.
+        origins: the name of each field for error messages, such as `--authority`.
+    """
 
     def origin(field: str) -> str:
         return origins.get(field, field)
@@ -598,22 +638,22 @@ def check_presented(parent: ParentConfig, origins: Mapping[str, str]) -> None:
     if parent.authority is not None and not ax.is_authority(parent.authority):
         raise ConfigError.of(
             f"{origin('authority')}: {parent.authority!r} is not an authority",
-            "write a DNS name behind dns:, such as dns:edge01.example.com",
+            "write dns: and a DNS name, such as dns:edge01.example.com",
         )
     if parent.authority_key is not None:
         if parent.authority is None:
-            _wants(origin("authority_key"), origin("authority"))
+            _missing_option_error(origin("authority_key"), origin("authority"))
         try:
-            check_key(parent.authority_key)
+            check_authority_key(parent.authority_key)
         except InterlockError as error:
             raise ConfigError.of(f"{origin('authority_key')}: {error.message}") from None
     if parent.certificate is None and parent.key is not None:
-        _wants(origin("key"), origin("certificate"))
-    beat = parent.heartbeat
-    if beat and not SHORTEST_HEARTBEAT <= beat <= ax.MAX_INTERVAL_MS / 1000:
+        _missing_option_error(origin("key"), origin("certificate"))
+    interval = parent.heartbeat
+    if interval and not MIN_HEARTBEAT_SECONDS <= interval <= ax.MAX_INTERVAL_MS / 1000:
         raise ConfigError.of(
-            f"{origin('heartbeat')}: nobody beats every {beat:g} s",
-            "choose 0, for none, or from 10 ms to 24 h",
+            f"{origin('heartbeat')}: {interval:g} s is out of range",
+            "choose 0 for no heartbeats, or 10 ms to 24 h",
         )
     if any(url.lower().startswith("wss:") for url in (parent.url, *parent.backup)):
         try:
@@ -622,43 +662,41 @@ def check_presented(parent: ParentConfig, origins: Mapping[str, str]) -> None:
             raise ConfigError.of(error.message) from None
 
 
-def _wants(one: str, other: str) -> None:
-    raise ConfigError.of(f"{one} is nothing without {other}", f"give {other} too")
+def _missing_option_error(option: str, required_option: str) -> None:
+    raise ConfigError.of(f"{option} requires {required_option}", f"add {required_option}")
 
 
 def _check_token(token: str, origin: str) -> None:
-    if _TOKEN.fullmatch(token):
+    if _TOKEN_PATTERN.fullmatch(token):
         return
     if not token.strip():
-        raise ConfigError.of(f"{origin} is empty", "put the token there that the node knows")
-    if _TOKEN.fullmatch(token.strip()):
-        what = "a line end" if token.rstrip("\r\n") != token else "a space"
-        raise ConfigError.of(
-            f"{origin} has {what} around the token", f"take it without {what}: strip it"
-        )
+        raise ConfigError.of(f"{origin} is empty", "set it to a token that the node accepts")
+    if _TOKEN_PATTERN.fullmatch(token.strip()):
+        whitespace = "a line end" if token.rstrip("\r\n") != token else "a space"
+        raise ConfigError.of(f"{origin} has {whitespace} around the token", f"remove {whitespace}")
     raise ConfigError.of(
-        f"{origin} holds characters that no token has",
-        "a token is made of plain letters, digits and signs, on one line",
+        f"{origin} has characters that are not valid in a token",
+        "use only printable ASCII characters, on one line",
     )
 
 
-PATIENCE: Final = 10.0
-"""How long a parent may take to be dialled, and to answer each of the first two requests. It asks
-back before it answers the second."""
-FAREWELL: Final = 2.0
-"""How long leaving may take."""
-BEAT_AFTER: Final = 0.7
-"""The part of an interval after which the next heartbeat is sent: it must be there before the
+REQUEST_TIMEOUT_SECONDS: Final = 10.0
+"""The time limit for a connection and for each of the first two responses. The parent sends its own
+request (`mcpax/identify`) before the second response."""
+LEAVE_TIMEOUT_SECONDS: Final = 2.0
+"""The time limit for the deregistration."""
+HEARTBEAT_FRACTION: Final = 0.7
+"""The fraction of the interval after which the next heartbeat is sent. It must arrive before the
 interval ends."""
-_UNSURE: Final = 30.0
-"""When no heartbeats were agreed on: how long an answer may take."""
-_EVERYTHING: Final = ax.SubserverCapabilities(tools=True, resources=True, notifications=True)
+_DEFAULT_SILENCE_SECONDS: Final = 30.0
+"""The time limit for a response if no heartbeats were agreed."""
+_ALL_CAPABILITIES: Final = ax.SubserverCapabilities(tools=True, resources=True, notifications=True)
 
 T = TypeVar("T")
 
 
 class Registrant:
-    """One subserver, as it stands with its parents."""
+    """The registration of one subserver with one of its parents."""
 
     def __init__(
         self,
@@ -674,7 +712,7 @@ class Registrant:
         on_state: Callable[[Registrant], None] = lambda _: None,
         on_refused: Callable[[InterlockError], None] = lambda _: None,
         on_duplicates: Callable[[Collection[str]], None] = lambda _: None,
-        offers: ax.SubserverCapabilities = _EVERYTHING,
+        offers: ax.SubserverCapabilities = _ALL_CAPABILITIES,
         transport_class: str = ax.NATIVE,
         auth_scope: str | None = ADMIN,
         once: bool = False,
@@ -685,16 +723,25 @@ class Registrant:
         jitter: Clock = random.random,
         dial: Dialer = dial_channel,
     ) -> None:
-        """`parent` has no references any more: `config.resolve_parent` has seen it.
+        """Create the registration. `begin` starts it.
 
-        `role` is `leaf` or `aggregator`; a leaf's `subtree_ids` gives None. `converse` makes the
-        conversation on a channel. `on_registered` is told again when the parent's tree or budget is
-        another than before; `on_lost` once for each registration that ends. `on_refused`: the
-        parent refuses who is below (`data` may say whose `aggregator_id`); it may be asked again
-        when they are gone. `descendant_ids` are those of all subservers below; `on_duplicates`:
-        the parent knows these elsewhere in the tree. `auth_scope`: the most it wants to be asked
-        for. `once`: when the parent is lost or does not want it, that is the end.
-        `stubborn`: try again also when all parents refuse for a reason that will hardly change.
+        Args:
+            parent: the settings, with resolved references (`config.resolve_parent`).
+            role: `leaf` or `aggregator`.
+            converse: creates the conversation on a channel.
+            subtree_ids: returns the aggregators below. A leaf returns None.
+            descendant_ids: returns the ids of all subservers below.
+            on_registered: called after each registration, and when the parent reports another tree
+                or budget.
+            on_lost: called once when a registration ends.
+            on_state: called after each state change.
+            on_refused: called when the parent rejects a node of the subtree. `data` of the error
+                can have its `aggregator_id`. After that node is dismissed, a new attempt can
+                succeed.
+            on_duplicates: called with the ids that are registered elsewhere in the tree.
+            auth_scope: the highest scope of calls that the subserver accepts.
+            once: end when the parent is lost or rejects the registration.
+            stubborn: repeat the attempts also after a permanent rejection by all parents.
         """
         self._settings = parent
         self._subserver_id = subserver_id
@@ -707,15 +754,15 @@ class Registrant:
         self._on_refused = on_refused
         self._on_duplicates = on_duplicates
         self.on_state = on_state
-        """Told whenever it has come to another state."""
+        """Called after each state change."""
         self._offers = offers
         self._transport_class = transport_class
         self._auth_scope = auth_scope
         self._once = once
         self.stubborn = stubborn
         self.refused = False
-        """Whether the last try was refused for a reason that will hardly change."""
-        self._telling = RegistrantLog()
+        """True if the last attempt failed for a permanent reason."""
+        self._state_log = RegistrantLog()
         self._clock = clock
         self._wall_clock = wall_clock
         self._sleep = sleep
@@ -727,75 +774,80 @@ class Registrant:
         self._url = parent.url
         self._problem: InterlockError | None = None
         self.granted: ax.RegistrationResult | None = None
-        """What the parent granted. The same object until something of it is another. An attribute,
-        as every call from a parent is held against it."""
-        self._announced: tuple[str, ...] | None = None
-        """The subtree that the parent knows of."""
-        self._reported: tuple[str, ...] = ()
-        """The descendants that the parent knows of."""
+        """The result of the registration, or None. The object is replaced when a value changes. An
+        attribute, because it is read for every call of the parent."""
+        self._sent_subtree_ids: tuple[str, ...] | None = None
+        """The subtree ids that were sent to the parent."""
+        self._sent_descendant_ids: tuple[str, ...] = ()
+        """The descendant ids that were sent to the parent."""
         self._beats = 0
         self._granted_at = 0.0
-        self._gone: InterlockError | None = None
-        """Why the channel is closed."""
+        self._close_error: InterlockError | None = None
+        """The reason for which the channel was closed."""
         self._channel: Channel | None = None
         self._conversation: ParentLink | None = None
-        self._woken = asyncio.Event()
-        """Something happened that cannot wait for the next heartbeat."""
+        self._wakeup = asyncio.Event()
+        """Set by events that cannot wait for the next heartbeat."""
         self._task: asyncio.Task[None] | None = None
 
     # -- life
 
     def begin(self) -> None:
-        """Begin to look for a parent."""
+        """Start the registration in the background."""
         if self._state is RegistrantState.IDLE:
-            self._move(RegistrantEvent.BEGIN)
+            self._change_state(RegistrantEvent.BEGIN)
             self._task = asyncio.get_running_loop().create_task(self._run(), name="registrant")
 
     async def end(self) -> None:
-        """Say goodbye, if there is somebody to say it to, and stop. Takes at most two seconds."""
+        """Deregister, if registered, and stop. Each step takes at most two seconds."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         if self._state is RegistrantState.REGISTERED and self._conversation is not None:
-            self._move(RegistrantEvent.LEAVE)
+            self._change_state(RegistrantEvent.LEAVE)
             granted, self.granted = self.granted, None
             session = "" if granted is None else granted.session_id
             params = jsonrpc.encode_value(ax.DeregistrationParams(session, "it stops"))
             try:
-                await self._within(FAREWELL, self._conversation.request(ax.DEREGISTER, params))
+                await self._wait_with_timeout(
+                    LEAVE_TIMEOUT_SECONDS, self._conversation.request(ax.DEREGISTER, params)
+                )
             except InterlockError as error:
-                _log.info("the parent did not acknowledge the deregistration: %s", error)
+                _log.info("parent: deregistration was not acknowledged: %s", error)
         channel = self._channel
-        self._hang_up()
+        self._close_channel()
         if channel is not None:
             try:
-                await self._within(FAREWELL, asyncio.ensure_future(channel.wait_closed()))
+                await self._wait_with_timeout(
+                    LEAVE_TIMEOUT_SECONDS, asyncio.ensure_future(channel.wait_closed())
+                )
             except InterlockError:
-                _log.info("the channel to the parent did not close in time")
+                _log.info("parent: the channel did not close in time")
         if self._state is not RegistrantState.ENDED:
-            self._move(RegistrantEvent.END)
+            self._change_state(RegistrantEvent.END)
 
-    async def until_over(self) -> None:
-        """Wait until it has ended by itself, as one does that tries only once."""
+    async def wait_until_ended(self) -> None:
+        """Wait until the registration has ended by itself (`once`)."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
     def changed(self) -> None:
-        """Somebody joined or left below: the parent is told at once."""
-        self._woken.set()
+        """Report a change of the subtree to the parent, at once."""
+        self._wakeup.set()
 
     def keys_changed(self, jwks: Raw) -> None:
-        """The parent signs its tokens with other keys from now on."""
+        """Store the new keys with which the parent signs its tokens."""
         if self.granted is not None:
             self.granted = replace(self.granted, jwks=jwks)
 
     def tell(self, method: str, params: bytes | Raw | None) -> None:
-        """Send the parent a notification that is about none of its requests. Lost without one."""
+        """Send a notification to the parent that belongs to no request. Without a parent it is
+        dropped."""
         if self.granted is not None and self._conversation is not None:
             self._conversation.announce(method, params)
 
-    # -- how it stands
+    # -- state
 
     @property
     def state(self) -> RegistrantState:
@@ -803,7 +855,7 @@ class Registrant:
 
     @property
     def problem(self) -> InterlockError | None:
-        """What went wrong last. None once it is registered."""
+        """The last error. None: registered."""
         return self._problem
 
     @property
@@ -812,7 +864,7 @@ class Registrant:
 
     @property
     def assigned_segment(self) -> str | None:
-        """What this node is called by its parent. None: it has none now."""
+        """The segment that the parent assigned. None: not registered."""
         return None if self.granted is None else self.granted.assigned_segment
 
     @property
@@ -824,7 +876,7 @@ class Registrant:
         return None if self.granted is None else self.granted.tree_id or None
 
     def identity(self) -> ax.SubserverIdentity:
-        """Who this is, and with whom it is registered."""
+        """Return the ids of this subserver and of its parent (`mcpax/identify`)."""
         return ax.SubserverIdentity(self._subserver_id, self.parent_id, self._role, self.tree_id)
 
     def status(self) -> ParentStatus:
@@ -849,8 +901,8 @@ class Registrant:
             beats=self._beats,
         )
 
-    def _move(self, event: RegistrantEvent) -> None:
-        self._state = move(self._state, event)
+    def _change_state(self, event: RegistrantEvent) -> None:
+        self._state = next_state(self._state, event)
         self._since = self._wall_clock()
         self.on_state(self)
 
@@ -858,85 +910,87 @@ class Registrant:
 
     async def _run(self) -> None:
         settings = self._settings
-        rounds = ParentRotation(
+        rotation = ParentRotation(
             (settings.url, *settings.backup), heartbeat=settings.heartbeat, jitter=self._jitter
         )
         while True:
-            self._url = rounds.url
-            failed, lasted = await self._try(self._url)
-            wait = rounds.after(failed, lasted=lasted, refused=self.refused)
-            if self._once or (rounds.hopeless and not self.stubborn):
-                self._move(RegistrantEvent.GIVEN_UP)
+            self._url = rotation.url
+            failure, duration = await self._run_with_parent(self._url)
+            pause = rotation.choose_pause(failure, duration=duration, permanent=self.refused)
+            if self._once or (rotation.all_rejected and not self.stubborn):
+                self._change_state(RegistrantEvent.GIVEN_UP)
                 return
-            if wait:
-                await self._sleep(wait)
-            self._move(RegistrantEvent.NEXT)
+            if pause:
+                await self._sleep(pause)
+            self._change_state(RegistrantEvent.NEXT)
 
-    async def _try(self, url: str) -> tuple[InterlockError, float | None]:
-        """Be with one parent until that fails: why it did, and how long it was registered. None: it
-        never was."""
-        self._gone = None
+    async def _run_with_parent(self, url: str) -> tuple[InterlockError, float | None]:
+        """Run with one parent until a failure.
+
+        Returns the failure, and how long the registration lasted (None: it was not registered).
+        """
+        self._close_error = None
         try:
-            failed = await self._serve(url)
+            failure = await self._register_and_stay(url)
         except InterlockError as error:
-            failed = error
+            failure = error
         except Exception:
-            _log.exception("registering failed inside the node")
-            failed = InterlockError(
-                UPSTREAM_LOST, "Registering failed inside the node; see its log."
+            _log.exception("parent: internal error during the registration")
+            failure = InterlockError(
+                UPSTREAM_LOST, "Internal error during the registration. See the log of the node."
             )
-        # Why the channel is closed says more than that it is.
-        failed = self._gone or failed
-        self._hang_up()
+        # The reason of the close is more specific than a failed request.
+        failure = self._close_error or failure
+        self._close_channel()
         self.granted = None
-        self._problem = failed
+        self._problem = failure
         registered = self._state is RegistrantState.REGISTERED
-        self.refused = for_good(failed, registered=registered)
+        self.refused = is_permanent(failure, registered=registered)
         if not registered:
-            self._telling.failed(url, failed, refused=self.refused)
-            self._move(RegistrantEvent.FAILED)
-            return failed, None
-        self._telling.lost(url, failed, refused=self.refused)
-        self._move(RegistrantEvent.LOST)
-        self._on_lost(failed.message)
-        return failed, self._clock() - self._granted_at
+            self._state_log.on_failure(url, failure, refused=self.refused)
+            self._change_state(RegistrantEvent.FAILED)
+            return failure, None
+        self._state_log.on_lost(url, failure, refused=self.refused)
+        self._change_state(RegistrantEvent.LOST)
+        self._on_lost(failure.message)
+        return failure, self._clock() - self._granted_at
 
     # -- with one parent
 
-    async def _serve(self, url: str) -> InterlockError:
-        """Register with a parent and stay with it. Why it is over, or raises InterlockError."""
-        self._take(await reach(url, self._settings, self._dial))
-        self._move(RegistrantEvent.DIALLED)
+    async def _register_and_stay(self, url: str) -> InterlockError:
+        """Register with a parent and stay until a failure. Return it, or raise InterlockError."""
+        self._attach_channel(await open_channel(url, self._settings, self._dial))
+        self._change_state(RegistrantEvent.DIALLED)
         parent = await self._introduce()
-        self._move(RegistrantEvent.INTRODUCED)
+        self._change_state(RegistrantEvent.INTRODUCED)
         while True:
             await self._register(parent)
-            over = await self._stay()
-            if over is not None:
-                return over
-            _log.info("%s has forgotten this node: it registers again", url)
+            end_error = await self._stay()
+            if end_error is not None:
+                return end_error
+            _log.info("parent %s: the session is unknown there, registering again", url)
             self.granted = None
-            self._move(RegistrantEvent.FORGOTTEN)
-            self._on_lost("The parent has forgotten it.")
+            self._change_state(RegistrantEvent.FORGOTTEN)
+            self._on_lost("The parent does not know the session any more.")
 
-    def _take(self, channel: Channel) -> None:
-        """Everything that comes on this channel is for the conversation."""
+    def _attach_channel(self, channel: Channel) -> None:
+        """Connect a channel with a new conversation."""
         self._channel = channel
         self._conversation = conversation = self._converse(channel, self)
-        channel.on_close = lambda reason: self._closed(conversation, reason)
+        channel.on_close = lambda reason: self._on_channel_closed(conversation, reason)
         channel.on_message = conversation.take
 
-    def _closed(self, conversation: ParentLink, reason: str) -> None:
+    def _on_channel_closed(self, conversation: ParentLink, reason: str) -> None:
         if conversation is not self._conversation or self._channel is None:
             return
-        said = refusal_by_symbol(self._channel.close_reason)
-        lost = InterlockError(UPSTREAM_LOST, f"{self._url} is lost: {reason}.")
-        self._gone = conversation.ended_by or said or lost
+        rejection = find_rejection(self._channel.close_reason)
+        lost = InterlockError(UPSTREAM_LOST, f"Connection to {self._url} lost: {reason}.")
+        self._close_error = conversation.ended_by or rejection or lost
         self._channel = self._conversation = None
         conversation.closed()
-        self._woken.set()
+        self._wakeup.set()
 
-    def _hang_up(self) -> None:
+    def _close_channel(self) -> None:
         channel, self._channel = self._channel, None
         conversation, self._conversation = self._conversation, None
         if channel is not None:
@@ -944,42 +998,44 @@ class Registrant:
         if conversation is not None:
             conversation.closed()
 
-    async def _ask(self, method: str, params: bytes) -> bytes:
-        """The parent's answer. Raises InterlockError."""
+    async def _request(self, method: str, params: bytes) -> bytes:
+        """Send a request to the parent and return the result. Raises InterlockError."""
         if self._conversation is None:
-            raise InterlockError(UPSTREAM_LOST, f"{self._url} is lost.")
-        return await self._within(PATIENCE, self._conversation.request(method, params))
+            raise InterlockError(UPSTREAM_LOST, f"Connection to {self._url} lost.")
+        return await self._wait_with_timeout(
+            REQUEST_TIMEOUT_SECONDS, self._conversation.request(method, params)
+        )
 
-    async def _within(self, seconds: float, answer: asyncio.Future[T]) -> T:
-        nap: asyncio.Future[Any] = asyncio.ensure_future(self._sleep(seconds))
-        waiting: set[asyncio.Future[Any]] = {nap, answer}
+    async def _wait_with_timeout(self, seconds: float, response: asyncio.Future[T]) -> T:
+        timer: asyncio.Future[Any] = asyncio.ensure_future(self._sleep(seconds))
+        waiting: set[asyncio.Future[Any]] = {timer, response}
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
+            if not response.done():
                 raise InterlockError(
-                    UPSTREAM_UNAVAILABLE, f"{self._url} did not answer within {seconds:g} s."
+                    UPSTREAM_UNAVAILABLE, f"{self._url} did not respond within {seconds:g} s."
                 )
-            return answer.result()
+            return response.result()
         finally:
-            nap.cancel()
-            answer.cancel()
+            timer.cancel()
+            response.cancel()
 
-    async def _introduce(self) -> Parent:
-        """Say who this is, and hear who the parent is."""
-        answer = await self._ask(mcp.INITIALIZE, introduction())
-        parent = read_parent(answer, self._url)
+    async def _introduce(self) -> ParentInfo:
+        """Send `initialize` and read the response."""
+        response = await self._request(mcp.INITIALIZE, initialize_params())
+        parent = read_parent(response, self._url)
         if self._conversation is not None:
             self._conversation.announce(mcp.INITIALIZED, None)
         return parent
 
-    async def _register(self, parent: Parent) -> None:
+    async def _register(self, parent: ParentInfo) -> None:
         settings = self._settings
         proof = None
         if settings.authority is not None and settings.authority_key is not None:
             proof = mint_proof(
                 settings.authority, settings.authority_key, parent.id, self._wall_clock
             )
-        subtree, descendants = self._subtree_ids(), self._descendant_ids()
+        subtree_ids, descendant_ids = self._subtree_ids(), self._descendant_ids()
         registration = ax.Registration(
             subserver_id=self._subserver_id,
             segment=settings.segment,
@@ -989,18 +1045,18 @@ class Registrant:
             version=parent.version,
             authority=settings.authority,
             authority_proof=proof,
-            subtree_ids=subtree,
-            descendant_ids=descendants,
+            subtree_ids=subtree_ids,
+            descendant_ids=descendant_ids,
             auth_scope=self._auth_scope,
         )
         try:
-            answer = await self._ask(ax.REGISTER, registration.encode_params())
+            response = await self._request(ax.REGISTER, registration.encode_params())
         except ParentRejectionError as error:
-            if about_subtree(error):
+            if is_subtree_rejection(error):
                 self._on_refused(error)
             raise
-        granted = ax.read_registration_result(answer, settings.segment)
-        self._announced, self._reported = subtree, descendants
+        granted = ax.read_registration_result(response, settings.segment)
+        self._sent_subtree_ids, self._sent_descendant_ids = subtree_ids, descendant_ids
         self._granted_at = self._clock()
         self._beats = 0
         self._problem = None
@@ -1009,115 +1065,138 @@ class Registrant:
             aggregator_id=granted.aggregator_id or parent.id,
             tree_id=granted.tree_id or parent.tree_id,
         )
-        self._move(RegistrantEvent.GRANTED)
-        self._telling.registered(granted.assigned_segment, self._url)
+        self._change_state(RegistrantEvent.GRANTED)
+        self._state_log.on_registered(granted.assigned_segment, self._url)
         self._on_registered(self.granted)
-        self._heard_duplicates(granted.duplicate_ids)
+        self._report_duplicates(granted.duplicate_ids)
 
     # -- registered
 
     async def _stay(self) -> InterlockError | None:
-        """Beat until the parent is lost: why. None: it has forgotten the session."""
+        """Send heartbeats until the parent is lost.
+
+        Returns the failure. None: the parent does not know the session any more.
+        """
         assert self.granted is not None
-        every = self._interval / 1000
-        limit = (
+        interval = self._interval / 1000
+        silence_limit = (
             (self.granted.heartbeat_deadline_ms / 1000)
-            or ax.MAX_MISSED_HEARTBEATS * every
-            or _UNSURE
+            or ax.MAX_MISSED_HEARTBEATS * interval
+            or _DEFAULT_SILENCE_SECONDS
         )
-        due = self._clock() + every * BEAT_AFTER if every else math.inf
-        beats: dict[asyncio.Future[bytes], float] = {}
+        next_heartbeat_at = self._clock() + interval * HEARTBEAT_FRACTION if interval else math.inf
+        pending_heartbeats: dict[asyncio.Future[bytes], float] = {}
         try:
             while True:
-                self._woken.clear()
-                if self._gone is not None or self._conversation is None:
-                    return self._gone or InterlockError(UPSTREAM_LOST, f"{self._url} is lost.")
-                for beat in [one for one in beats if one.done()]:
-                    if self._forgotten(beat):
+                self._wakeup.clear()
+                if self._close_error is not None or self._conversation is None:
+                    return self._close_error or InterlockError(
+                        UPSTREAM_LOST, f"Connection to {self._url} lost."
+                    )
+                for heartbeat in [
+                    heartbeat for heartbeat in pending_heartbeats if heartbeat.done()
+                ]:
+                    if self._handle_heartbeat_response(heartbeat):
                         return None
-                    # It is alive: whatever it owes for earlier ones is of no interest.
-                    for earlier in list(beats):
-                        del beats[earlier]
+                    # The parent responds, so earlier heartbeats do not matter any more.
+                    for earlier in list(pending_heartbeats):
+                        del pending_heartbeats[earlier]
                         earlier.cancel()
-                        if earlier is beat:
+                        if earlier is heartbeat:
                             break
                 now = self._clock()
-                oldest = min(beats.values(), default=math.inf)
-                if now >= oldest + limit:
-                    return ParentTimeoutError(f"{self._url} is lost: it is silent for {limit:g} s.")
-                if now >= due or self._has_news():
-                    beat = self._beat(self._conversation)
-                    beats[beat] = now
-                    beat.add_done_callback(lambda _: self._woken.set())
-                    due = now + every * BEAT_AFTER if every else math.inf
-                await self._rest(min(due, min(beats.values(), default=math.inf) + limit) - now)
+                oldest = min(pending_heartbeats.values(), default=math.inf)
+                if now >= oldest + silence_limit:
+                    return ParentTimeoutError(
+                        f"Connection to {self._url} lost: no response for {silence_limit:g} s."
+                    )
+                if now >= next_heartbeat_at or self._has_subtree_changes():
+                    heartbeat = self._send_heartbeat(self._conversation)
+                    pending_heartbeats[heartbeat] = now
+                    heartbeat.add_done_callback(lambda _: self._wakeup.set())
+                    next_heartbeat_at = (
+                        now + interval * HEARTBEAT_FRACTION if interval else math.inf
+                    )
+                await self._wait_for_event(
+                    min(
+                        next_heartbeat_at,
+                        min(pending_heartbeats.values(), default=math.inf) + silence_limit,
+                    )
+                    - now
+                )
         finally:
-            for beat in beats:
-                beat.cancel()
+            for heartbeat in pending_heartbeats:
+                heartbeat.cancel()
 
-    def _has_news(self) -> bool:
-        """Whether the parent does not know who is below now."""
-        return self._subtree_ids() != self._announced or self._descendant_ids() != self._reported
+    def _has_subtree_changes(self) -> bool:
+        """Return whether the subtree differs from the one that was sent to the parent."""
+        return (
+            self._subtree_ids() != self._sent_subtree_ids
+            or self._descendant_ids() != self._sent_descendant_ids
+        )
 
-    def _heard_duplicates(self, ids: tuple[str, ...] | UnsetType) -> None:
+    def _report_duplicates(self, ids: tuple[str, ...] | UnsetType) -> None:
         if ids is not UNSET and ids:
             self._on_duplicates(ids)
 
-    def _beat(self, conversation: ParentLink) -> asyncio.Future[bytes]:
+    def _send_heartbeat(self, conversation: ParentLink) -> asyncio.Future[bytes]:
         assert self.granted is not None
-        subtree, descendants = self._subtree_ids(), self._descendant_ids()
-        beat = ax.HeartbeatParams(
+        subtree_ids, descendant_ids = self._subtree_ids(), self._descendant_ids()
+        heartbeat = ax.HeartbeatParams(
             self.granted.session_id,
-            None if subtree == self._announced else subtree,
-            None if descendants == self._reported else descendants,
+            None if subtree_ids == self._sent_subtree_ids else subtree_ids,
+            None if descendant_ids == self._sent_descendant_ids else descendant_ids,
         )
-        self._announced, self._reported = subtree, descendants
-        answer = conversation.request(ax.HEARTBEAT, beat.encode_params())
-        answer.add_done_callback(self._heard)
-        return answer
+        self._sent_subtree_ids, self._sent_descendant_ids = subtree_ids, descendant_ids
+        response = conversation.request(ax.HEARTBEAT, heartbeat.encode_params())
+        response.add_done_callback(self._on_heartbeat_response)
+        return response
 
-    def _heard(self, beat: asyncio.Future[bytes]) -> None:
-        """At once: the parent may hang up with the same breath."""
-        error = None if beat.cancelled() else beat.exception()
-        if isinstance(error, ParentRejectionError) and about_subtree(error):
+    def _on_heartbeat_response(self, heartbeat: asyncio.Future[bytes]) -> None:
+        """Handle a rejection at once, because the parent can close the channel right after it."""
+        error = None if heartbeat.cancelled() else heartbeat.exception()
+        if isinstance(error, ParentRejectionError) and is_subtree_rejection(error):
             self._on_refused(error)
 
-    def _forgotten(self, beat: asyncio.Future[bytes]) -> bool:
-        """Take the answer to a heartbeat. True: there is no such session. Raises InterlockError."""
+    def _handle_heartbeat_response(self, heartbeat: asyncio.Future[bytes]) -> bool:
+        """Process the response to a heartbeat. Return True if the parent does not know the session.
+
+        Raises InterlockError.
+        """
         try:
-            answer = ax.read_heartbeat_result(beat.result())
+            response = ax.read_heartbeat_result(heartbeat.result())
         except InterlockError as error:
             if error.failure is UNKNOWN_SESSION:
                 return True
-            if isinstance(error, ParentRejectionError) and only_news(error):
-                # What it knew before still holds.
+            if isinstance(error, ParentRejectionError) and is_subtree_update_rejection(error):
+                # The previous subtree stays valid at the parent.
                 return False
             raise
         self._beats += 1
-        self._heard_duplicates(answer.duplicate_ids)
-        if self._clock() - self._granted_at >= SETTLED:
-            self._telling.stayed()
+        self._report_duplicates(response.duplicate_ids)
+        if self._clock() - self._granted_at >= STABLE_AFTER_SECONDS:
+            self._state_log.on_stable()
         granted = self.granted
         if granted is not None:
-            news = replace(
+            updated = replace(
                 granted,
-                tree_id=answer.tree_id or granted.tree_id,
-                budget=answer.budget or granted.budget,
-                jwks=granted.jwks if answer.jwks is UNSET else answer.jwks,
+                tree_id=response.tree_id or granted.tree_id,
+                budget=response.budget or granted.budget,
+                jwks=granted.jwks if response.jwks is UNSET else response.jwks,
             )
-            if news != granted:
-                self.granted = news
-                self._on_registered(news)
+            if updated != granted:
+                self.granted = updated
+                self._on_registered(updated)
         return False
 
-    async def _rest(self, seconds: float) -> None:
-        """Until the time has come, or something has happened."""
-        woken = asyncio.ensure_future(self._woken.wait())
+    async def _wait_for_event(self, seconds: float) -> None:
+        """Wait until the time has passed or an event has come."""
+        woken = asyncio.ensure_future(self._wakeup.wait())
         waiting: set[asyncio.Future[Any]] = {woken}
         if math.isfinite(seconds):
             waiting.add(asyncio.ensure_future(self._sleep(max(0.0, seconds))))
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in waiting:
-                one.cancel()
+            for future in waiting:
+                future.cancel()

@@ -1,8 +1,8 @@
-"""Who is registered with this node: ownership of segments, leases, budgets, and the tree below.
+"""The registrar: it decides about registrations, segments, leases, budgets and the subtree.
 
-Sessions (`subserver_session.py`) know how to speak; here is decided. A subserver that dials in
-becomes an upstream of its own, made by the node (`begin`), whose connector waits for its next
-channel. It stays one for the grace period when it is lost, and is forgotten after that.
+Sessions (`subserver_session.py`) handle the protocol; the registrar decides. A subserver that
+connects becomes an upstream of the node (`begin`). Its connector waits for the next channel. When
+the subserver is lost, the upstream stays for the grace period and is removed after that.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from interlock.protocol import jsonrpc
 from interlock.protocol import mcpax as ax
 from interlock.protocol.aql_terms import BUILTIN_SEGMENT
 from interlock.protocol.scopes import ADMIN, READ, WRITE, highest_level, lowest_level, parse_scope
-from interlock.tree.authority import check_authority, must_prove, refuse_mutable
+from interlock.tree.authority import check_authority, reject_mutable_tools, requires_proof
 from interlock.tree.config import SubserversConfig
 from interlock.tree.dial_in import DialIn
-from interlock.tree.leases import Leases, split_brain
+from interlock.tree.leases import Leases, split_brain_error
 from interlock.tree.subserver_record import (
     CallLater,
     ChildAssignment,
@@ -50,137 +50,147 @@ from interlock.tree.subserver_record import (
     SegmentClaim,
     SubserverRecord,
     Timer,
-    budget_for,
-    key_of,
-    with_itself,
+    add_own_id,
+    find_budget,
+    upstream_key,
 )
-from interlock.tree.subserver_session import AxSession, keys_changed, until_registered
+from interlock.tree.subserver_session import AxSession, encode_keys_changed, wait_for_registration
 
 if TYPE_CHECKING:
     from interlock.core.upstreams.supervisor import Supervisor
 
 
-# -- Who gets a segment: the first, its owner of old, or the same subserver come back.
+# -- The assignment of segments: to the first, to the authority that owns it, or to the same
+# subserver when it registers again.
 
 
-class SegmentHolder:
-    """Somebody who has a segment."""
+class SegmentOwner:
+    """A subserver that has a segment."""
 
     def __init__(self, info: SubserverRecord) -> None:
         self.info = info
 
 
-def check_claim(claim: SegmentClaim | None, wanted: ax.Registration, verified: bool) -> None:
-    """Hold a registration against who had the segment before. Raises InterlockError.
+def check_claim(claim: SegmentClaim | None, registration: ax.Registration, verified: bool) -> None:
+    """Check a registration against the claim on its segment. Raises InterlockError.
 
-    A proven claim displaces an unproven one, never the other way round.
+    A proven claim replaces an unproven one. An unproven claim never replaces a proven one.
     """
     if claim is None:
         return
-    same = _same_authority(wanted.authority, claim.authority)
-    if (same and (verified or not claim.verified)) or (verified and not claim.verified):
+    same_authority = _same_authority(registration.authority, claim.authority)
+    if (same_authority and (verified or not claim.verified)) or (verified and not claim.verified):
         return
     raise InterlockError(
         AUTHORITY_REJECTED,
-        f"The segment {wanted.segment!r} belongs to {claim.authority}"
-        + (", and that has to be proven." if same else ". Ask for another."),
-        {"segment": wanted.segment},
+        f"The segment {registration.segment!r} belongs to {claim.authority}"
+        + (". Prove the authority." if same_authority else ". Choose another segment."),
+        {"segment": registration.segment},
     )
 
 
 def check_segment(
-    wanted: ax.Registration,
+    registration: ax.Registration,
     verified: bool,
     *,
-    place: ChildAssignment | None,
-    held: SegmentHolder | None,
-    mine: SegmentHolder | None,
-    room: bool,
+    assignment: ChildAssignment | None,
+    present_owner: SegmentOwner | None,
+    previous: SegmentOwner | None,
+    has_capacity: bool,
 ) -> None:
-    """Hold a registration against who is registered now. Raises InterlockError.
+    """Check a registration against the present registrations. Raises InterlockError.
 
-    `held` has the wanted segment, `mine` is the same caller's with the wanted subserver_id.
+    Args:
+        assignment: the assignment of a child that the node started.
+        present_owner: the subserver with the requested segment.
+        previous: the registration of the same caller and subserver_id.
+        has_capacity: False if the node has the maximum number of registrations.
     """
-    if wanted.segment == BUILTIN_SEGMENT:
-        raise _conflict(wanted, "the node's own operations are called so")
-    if place is not None and wanted.segment != place.segment:
+    if registration.segment == BUILTIN_SEGMENT:
+        raise _conflict_error(registration, "it is reserved for built-in operations")
+    if assignment is not None and registration.segment != assignment.segment:
         raise InterlockError(
             INVALID_SEGMENT,
-            f"The config calls it {place.segment!r}: it must register as that.",
-            {"segment": wanted.segment, "expected": place.segment},
+            f"The config assigns the segment {assignment.segment!r}. Register with that segment.",
+            {"segment": registration.segment, "expected": assignment.segment},
         )
-    if mine is not None:
-        info = mine.info
+    if previous is not None:
+        info = previous.info
         if info.verified and not verified:
             raise InterlockError(
                 AUTHORITY_REJECTED,
-                f"It is registered as {info.segment!r} with a proof of its authority: whoever "
-                "takes its place has to prove it too.",
-                {"segment": wanted.segment},
+                f"The subserver is registered as {info.segment!r} with a proven authority. A new "
+                "registration must prove it, too.",
+                {"segment": registration.segment},
             )
-        if info.live and not _same_authority(info.authority, wanted.authority):
-            raise _conflict(wanted, "it is registered with another authority")
-    if held is not None and held is not mine:
-        info = held.info
-        heir = (
+        if info.live and not _same_authority(info.authority, registration.authority):
+            raise _conflict_error(
+                registration, "the subserver is registered with another authority"
+            )
+    if present_owner is not None and present_owner is not previous:
+        info = present_owner.info
+        is_successor = (
             not info.live
             and verified
             and info.verified
-            and _same_authority(info.authority, wanted.authority)
+            and _same_authority(info.authority, registration.authority)
         )
-        if not heir:
-            raise _conflict(
-                wanted,
+        if not is_successor:
+            raise _conflict_error(
+                registration,
                 "another subserver has it"
                 if info.live
-                else "another had it a moment ago, and may come back",
+                else "another subserver had it until recently, and can still come back",
             )
-    if held is None and mine is None and not room:
+    if present_owner is None and previous is None and not has_capacity:
         raise InterlockError(
-            TOO_BUSY, "This node has as many registrations as it may (`subservers.most`)."
+            TOO_BUSY,
+            "This node has the maximum number of registrations (`subservers.most`). Try later.",
         )
 
 
-def _same_authority(one: str | None, other: str | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return ax.dns_name(one) == ax.dns_name(other)
+def _same_authority(first: str | None, second: str | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return ax.dns_name(first) == ax.dns_name(second)
 
 
-def _conflict(wanted: ax.Registration, why: str) -> InterlockError:
+def _conflict_error(registration: ax.Registration, why: str) -> InterlockError:
     return InterlockError(
         NAMESPACE_CONFLICT,
-        f"The segment {wanted.segment!r} cannot be had: {why}.",
-        {"segment": wanted.segment},
+        f"The segment {registration.segment!r} is not available: {why}.",
+        {"segment": registration.segment},
     )
 
 
-def taken_by_another(segment: str) -> InterlockError:
+def segment_taken_error(segment: str) -> InterlockError:
     return InterlockError(
         NAMESPACE_CONFLICT,
-        f"The segment {segment!r} is that of a server in the config. Ask for another.",
+        f"The segment {segment!r} belongs to a server in the config. Choose another segment.",
         {"segment": segment},
     )
 
 
-def replaced() -> InterlockError:
+def replaced_error() -> InterlockError:
     return InterlockError(
         NAMESPACE_CONFLICT, "The same subserver has registered again, on another channel."
     )
 
 
-def not_known() -> InterlockError:
-    return InterlockError(FORBIDDEN, "Whoever registered it may not be here any more.")
+def unknown_caller_error() -> InterlockError:
+    return InterlockError(
+        FORBIDDEN, "The caller that registered it has no permission to register any more."
+    )
 
 
-def nobody_may() -> InterlockError:
-    return InterlockError(FORBIDDEN, "Nobody may register with this node.")
+def registration_disabled_error() -> InterlockError:
+    return InterlockError(FORBIDDEN, "Registrations are disabled (`subservers.enabled`).")
 
 
-# -- Segments that belong to an authority, also when nobody is registered there.
+# -- Segments that belong to an authority, also while no subserver is registered with them.
 
-USED_EVERY: Final = 3600.0
-"""So often it is written down that an unproven claim is still used: else it would lapse."""
+CLAIM_USE_INTERVAL_SECONDS: Final = 3600.0
+"""The interval at which the use of an unproven claim is stored. An unused claim expires."""
 
 _log = logging.getLogger("interlock.upstreams")
 
@@ -192,61 +202,70 @@ class Claims:
         self._store = store
         self._wall_clock = wall_clock
 
-    def check(self, wanted: ax.Registration, verified: bool) -> None:
-        """Raises InterlockError when the segment is another's."""
-        check_claim(self._store.claim_on(wanted.segment), wanted, verified)
+    def check(self, registration: ax.Registration, verified: bool) -> None:
+        """Check that the segment belongs to no other authority. Raises InterlockError."""
+        check_claim(self._store.find_claim(registration.segment), registration, verified)
 
-    def use(self, info: SubserverRecord) -> None:
-        """It is listed by its authority: whose segment it is from now on. Asked as often as
-        anybody likes, and written when it is news."""
+    def mark_used(self, info: SubserverRecord) -> None:
+        """Claim the segment for the authority of a listed subserver.
+
+        Call it as often as you like: the store is written only if the claim changes.
+        """
         authority = info.authority
         if authority is None:
             return
         try:
-            claim = self._store.claim_on(info.segment)
+            claim = self._store.find_claim(info.segment)
             if (
                 claim is None
                 or claim.authority != authority
                 or (info.verified and not claim.verified)
-                or (not claim.verified and self._wall_clock() - claim.used >= USED_EVERY)
+                or (
+                    not claim.verified
+                    and self._wall_clock() - claim.used >= CLAIM_USE_INTERVAL_SECONDS
+                )
             ):
-                self._store.keep_claim(info.segment, authority, info.verified)
+                self._store.save_claim(info.segment, authority, info.verified)
         except InterlockError as error:
             _log.warning(
-                "%s: its authority could not be written down: %s", info.segment, error.message
+                "%s: cannot store the claim of its authority: %s", info.segment, error.message
             )
 
 
-# -- Everybody who is registered, or may come back: by segment, by who they are, by upstream.
+# -- All subservers that are registered or in their grace period: by segment, by id, by upstream.
 
 
-class SubserverRegistration(SegmentHolder):
-    """One subserver, from its registration until it is forgotten."""
+class SubserverRegistration(SegmentOwner):
+    """One subserver, from its registration until it is removed."""
 
     def __init__(self, info: SubserverRecord, session: AxSession) -> None:
         super().__init__(info)
         self.session: AxSession | None = session
         self.dial_in: DialIn | None = None
-        """None: the node started it, and its upstream is the config's."""
+        """None: the node started the subserver, and its upstream is in the config."""
         self.supervisor: Supervisor | None = None
         self.grace: Timer | None = None
-        self.told: ax.SubserverBudget | None = None
-        """The budget that it knows of."""
-        self.shown = b""
-        """The keys of this node that it knows of."""
+        self.sent_budget: ax.SubserverBudget | None = None
+        """The budget that was last sent to the subserver."""
+        self.sent_keys = b""
+        """The keys of this node that were last sent to the subserver."""
         self.duplicates: set[str] = set()
-        """Descendants of it that are registered elsewhere in the tree. It is told once."""
+        """Its descendants that are registered elsewhere in the tree, and that it must end. They are
+        sent once."""
 
-    def calm(self) -> None:
-        """Nobody waits for its return any longer."""
+    def cancel_grace(self) -> None:
+        """Cancel the timer of the grace period."""
         if self.grace is not None:
             self.grace.cancel()
             self.grace = None
 
 
 class SubserverRegistrations:
-    """A subserver_id is that of the caller who brings it: another caller with the same one is
-    another subserver, and keeps nobody out."""
+    """The present registrations.
+
+    A subserver is identified by its caller and its subserver_id. Another caller with the same
+    subserver_id is another subserver, so it cannot block the first one.
+    """
 
     def __init__(self) -> None:
         self._by_segment: dict[str, SubserverRegistration] = {}
@@ -257,26 +276,30 @@ class SubserverRegistrations:
         return len(self._by_segment)
 
     def __iter__(self) -> Iterator[SubserverRegistration]:
-        """All that are there now, whatever becomes of them meanwhile."""
+        """Iterate over a copy, so that registrations can be removed meanwhile."""
         return iter(list(self._by_segment.values()))
 
-    def at(self, segment: str) -> SubserverRegistration | None:
+    def find_by_segment(self, segment: str) -> SubserverRegistration | None:
         return self._by_segment.get(segment)
 
-    def of(self, caller: str, subserver_id: str) -> SubserverRegistration | None:
+    def find_by_id(self, caller: str, subserver_id: str) -> SubserverRegistration | None:
         return self._by_id.get((caller, subserver_id))
 
-    def behind(self, key: str) -> SubserverRegistration | None:
+    def find_by_key(self, key: str) -> SubserverRegistration | None:
         return self._by_key.get(key)
 
-    def registered(self, session: AxSession) -> SubserverRegistration | None:
-        """What is known of a session that is registered now."""
-        wanted = session.wanted
-        record = None if wanted is None else self.of(session.caller.name, wanted.subserver_id)
+    def find_by_session(self, session: AxSession) -> SubserverRegistration | None:
+        """Return the registration of a session, or None if the session is not registered."""
+        registration = session.registration
+        record = (
+            None
+            if registration is None
+            else self.find_by_id(session.caller.name, registration.subserver_id)
+        )
         return record if record is not None and record.session is session else None
 
-    def infos(self) -> list[SubserverRecord]:
-        """By segment."""
+    def list_records(self) -> list[SubserverRecord]:
+        """Return the records of all registrations, by segment."""
         return [self._by_segment[segment].info for segment in sorted(self._by_segment)]
 
     def add(self, record: SubserverRegistration) -> None:
@@ -285,7 +308,7 @@ class SubserverRegistrations:
         self._by_id[info.caller, info.subserver_id] = record
 
     def remove(self, record: SubserverRegistration) -> bool:
-        """False: it was removed before."""
+        """Remove a registration. Return False if it was removed before."""
         info = record.info
         if self._by_segment.get(info.segment) is not record:
             return False
@@ -293,122 +316,141 @@ class SubserverRegistrations:
         del self._by_id[info.caller, info.subserver_id]
         return True
 
-    def below(self, *, but: SubserverRegistration | None = None) -> Iterator[str]:
-        """The ids of the aggregators that are below now, through whomever they are."""
+    def subtree_ids(self, *, exclude: SubserverRegistration | None = None) -> Iterator[str]:
+        """Yield the ids of all aggregators below."""
         for record in self._by_segment.values():
-            if record.session is not None and record is not but:
+            if record.session is not None and record is not exclude:
                 yield from record.info.subtree_ids
 
-    def descendants(self, *, but: SubserverRegistration | None = None) -> Iterator[str]:
-        """The subserver_ids of everything that is registered below now, leaves included."""
+    def descendant_ids(self, *, exclude: SubserverRegistration | None = None) -> Iterator[str]:
+        """Yield the subserver_ids of everything that is registered below, including leaves."""
         for record in self._by_segment.values():
-            if record.session is not None and record is not but:
+            if record.session is not None and record is not exclude:
                 yield record.info.subserver_id
                 yield from record.info.descendant_ids
 
-    def brings(self, subserver_id: str) -> SubserverRegistration | None:
-        """The registered aggregator that has this subserver below it."""
+    def find_aggregator_of(self, subserver_id: str) -> SubserverRegistration | None:
+        """Return the registered aggregator that has this subserver below it."""
         for record in self._by_segment.values():
             if record.session is not None and subserver_id in record.info.descendant_ids:
                 return record
         return None
 
 
-# -- Which aggregators may be below this one: none that is above it, and not too many.
+# -- Limits of the subtree: no aggregator that is above this one, and not too many.
 #
-# What a child says of its subtree goes up to the parent, and from there to the root. Somebody
-# above that finds itself in it would end the registration of this whole node: so a child is
-# refused here that names one of those who are known to be above.
+# The subtree ids of a child are reported to the parent, and from there to the root. An aggregator
+# above that finds its own id would end the registration of this complete node. So a child that
+# reports a known ancestor is rejected here.
 
 
-def refuse_cycle(ids: Iterable[str], own: str, above: Collection[str]) -> None:
-    """Raises InterlockError when this aggregator, or one above it, is among them."""
-    for one in ids:
-        if one == own:
+def reject_cycle(ids: Iterable[str], own_id: str, above: Collection[str]) -> None:
+    """Reject a subtree with this aggregator or one above it. Raises InterlockError."""
+    for aggregator_id in ids:
+        if aggregator_id == own_id:
             raise InterlockError(
                 CYCLE_DETECTED,
-                "This node is below the one that registers: it cannot be above it too.",
-                {"aggregator_id": own},
+                "The parent is in the subtree of the node that registers, which would be a cycle. "
+                "Choose another parent.",
+                {"aggregator_id": own_id},
             )
-        if one in above:
+        if aggregator_id in above:
             raise InterlockError(
                 CYCLE_DETECTED,
-                "A node above this one is said to be below the one that registers: it cannot be "
-                "both.",
-                {"aggregator_id": one},
+                "A node above the parent is in the subtree of the node that registers, which "
+                "would be a cycle. Choose another parent.",
+                {"aggregator_id": aggregator_id},
             )
 
 
-def refuse_crowd(ids: Iterable[str], others: Iterable[str]) -> None:
-    """Raises InterlockError when with these and the others too many are below this aggregator."""
-    below = {*ids, *others}
-    if len(below) > ax.MAX_SUBTREE_IDS:
+def reject_large_subtree(ids: Iterable[str], others: Iterable[str]) -> None:
+    """Reject a subtree with which too many aggregators are below. Raises InterlockError."""
+    all_ids = {*ids, *others}
+    if len(all_ids) > ax.MAX_SUBTREE_IDS:
         raise ProtocolError(
-            f"Too many nodes below: with these there would be {len(below)}, and no more than "
-            f"{ax.MAX_SUBTREE_IDS} can be told of. Register some of them elsewhere.",
+            f"Too many nodes in the tree below the parent: {len(all_ids)}. The maximum is "
+            f"{ax.MAX_SUBTREE_IDS}. Register some of them elsewhere.",
             INVALID_PARAMS,
             {"field": ax.SUBTREE_IDS},
         )
 
 
-def bringers(
+def find_subtree_registrations(
     records: Iterable[SubserverRegistration], ids: Collection[str] | None
 ) -> Iterator[tuple[SubserverRegistration, InterlockError]]:
-    """Those through whom these aggregators are below, or without any ids the one who brings the
-    most; each with why it has to go."""
-    live = [one for one in records if one.session is not None and one.info.subtree_ids]
+    """Yield the registrations whose subtrees have these aggregators, each with an error.
+
+    Args:
+        ids: the aggregators. None: yield the registration with the largest subtree.
+    """
+    registered = [
+        record for record in records if record.session is not None and record.info.subtree_ids
+    ]
     if ids is None:
-        if live:
-            crowd = ProtocolError(
-                "Too many nodes below: the parent of this node takes no more.",
+        if registered:
+            error = ProtocolError(
+                "Too many nodes in the subtree: the parent of this node accepts no more.",
                 INVALID_PARAMS,
                 {"field": ax.SUBTREE_IDS},
             )
-            yield max(live, key=lambda one: len(one.info.subtree_ids)), crowd
+            yield max(registered, key=lambda record: len(record.info.subtree_ids)), error
         return
-    for record in live:
-        found = set(ids).intersection(record.info.subtree_ids)
-        if found:
+    for record in registered:
+        matches = set(ids).intersection(record.info.subtree_ids)
+        if matches:
             yield (
                 record,
                 InterlockError(
                     CYCLE_DETECTED,
-                    "A node above this one is below it too, through this one.",
-                    {"aggregator_id": min(found)},
+                    "A node above the parent is in the subtree of this node, which is a cycle.",
+                    {"aggregator_id": min(matches)},
                 ),
             )
 
 
-# -- What a registered subserver is asked for at most, and the keys by which it checks who asks.
+# -- The scope of each subserver, and the keys with which it verifies caller tokens.
 
 
-def granted_scope(wanted: str | None, scopes: tuple[str, ...] | None, *, unproven: bool) -> str:
-    """The most that a subserver is asked for: what it wants, and no more than who registered it
-    may do. `unproven`: it had to prove its authority and did not."""
+def granted_scope(
+    registration: str | None, scopes: tuple[str, ...] | None, *, unproven: bool
+) -> str:
+    """Return the highest scope of calls to a subserver.
+
+    Args:
+        wanted: the scope that the subserver requests.
+        scopes: the scopes of the caller that registered it, which are the limit.
+        unproven: True if it had to prove its authority and did not.
+    """
     if unproven:
         return READ
-    levels = [parse_scope(one).level for one in scopes or ()]
-    may = ADMIN if scopes is None else highest_level(READ, *levels)
-    return lowest_level(wanted or WRITE, may)
+    levels = [parse_scope(scope).level for scope in scopes or ()]
+    allowed = ADMIN if scopes is None else highest_level(READ, *levels)
+    return lowest_level(registration or WRITE, allowed)
 
 
 class SubserverGrants:
-    """What every subserver was granted."""
+    """The scopes and keys of all subservers."""
 
     def __init__(self) -> None:
         self.limits: dict[str, str] = {}
-        """Those that may not be asked for everything: the highest level that each may be asked
-        for, by the key of its upstream."""
+        """The highest scope of each limited subserver, by the key of its upstream. Subservers
+        without a limit are not included."""
         self.keys: Callable[[], bytes] = bytes
-        """Gives this node's public keys, the same object until they are others. Empty: it makes no
-        tokens."""
+        """Returns the public keys of this node, the same object until they change. Empty: the node
+        issues no tokens."""
 
-    def grant(self, info: SubserverRecord, session: AxSession, proof: str) -> None:
-        """Decide how much it is asked for. `proof`: who must prove its authority."""
-        wanted = session.wanted
-        unproven = not session.verified and must_prove(proof, session.channel.peer)
+    def grant(self, info: SubserverRecord, session: AxSession, proof_policy: str) -> None:
+        """Set the scope of a subserver.
+
+        Args:
+            proof_policy: the setting `subservers.proof`.
+        """
+        registration = session.registration
+        unproven = not session.verified and requires_proof(proof_policy, session.channel.peer)
         info.auth_scope = granted_scope(
-            None if wanted is None else wanted.auth_scope, session.caller.scopes, unproven=unproven
+            None if registration is None else registration.auth_scope,
+            session.caller.scopes,
+            unproven=unproven,
         )
         if info.auth_scope == ADMIN:
             self.release(info.key)
@@ -416,37 +458,37 @@ class SubserverGrants:
             self.limits[info.key] = info.auth_scope
 
     def release(self, key: str) -> None:
-        """It is no more."""
+        """Remove a subserver."""
         self.limits.pop(key, None)
 
-    def show(self, record: SubserverRegistration) -> Raw | UnsetType:
-        """The keys, for one who does not know them. UNSET: it knows them, or there are none."""
+    def take_unsent_keys(self, record: SubserverRegistration) -> Raw | UnsetType:
+        """Return the keys if they were not sent to the subserver yet, else UNSET."""
         keys = self.keys()
-        if keys == record.shown:
+        if keys == record.sent_keys:
             return UNSET
-        record.shown = keys
+        record.sent_keys = keys
         return Raw(keys)
 
-    def show_in(self, answer: dict[str, object], record: SubserverRegistration) -> None:
-        """Show them in the answer to a heartbeat, if there is any need."""
-        keys = self.show(record)
+    def add_unsent_keys(self, response: dict[str, object], record: SubserverRegistration) -> None:
+        """Add keys that were not sent yet to the response to a heartbeat."""
+        keys = self.take_unsent_keys(record)
         if keys is not UNSET:
-            answer["jwks"] = keys
+            response["jwks"] = keys
 
-    def tell(self, records: Iterable[SubserverRegistration]) -> None:
-        """The keys are others: tell everybody before anything comes that is signed with them."""
-        told = keys_changed(self.keys())
+    def publish_keys(self, records: Iterable[SubserverRegistration]) -> None:
+        """Send changed keys to all subservers, before the first token with a new key."""
+        notification = encode_keys_changed(self.keys())
         for record in records:
             if record.session is not None:
-                record.session.channel.send(told)
+                record.session.channel.send(notification)
 
 
-OK: Final = "ok"
-"""The outcome of what is not refused, to the audit."""
+AUDIT_OK: Final = "ok"
+"""The outcome of accepted events in the audit journal."""
 
 
 class Registrar:
-    """Everybody who dials in."""
+    """The registrations of one node."""
 
     def __init__(
         self,
@@ -467,21 +509,27 @@ class Registrar:
         call_later: CallLater | None = None,
         base_dir: Path = Path(),
     ) -> None:
-        """`begin` makes the upstream of a new subserver and begins it; `end` ends it, and withdraws
-        what it offered. `taken` tells whether a configured server has a segment. `on_change`: the
-        ids of the subtree are others now. `on_granted`: a new session, or a new budget for it.
-        `on_lost`: a registered one cannot be reached any more. `audit`: what was decided about a
-        registration: the segment, the caller, the verb, `ok` or the name of a failure, a sentence.
-        `base_dir`: what the paths in `trust` are relative to."""
+        """Create the registrar.
+
+        Args:
+            begin: creates and starts the upstream of a new subserver.
+            end: ends an upstream and removes its tools.
+            taken: returns whether a configured server has a segment.
+            on_change: called when the ids of the subtree change.
+            on_granted: called for each new session and each new budget.
+            on_lost: called when a registered subserver is lost.
+            audit: records a decision: segment, caller, method, outcome (`ok` or a failure), detail.
+            base_dir: the folder that the paths in `trust` refer to.
+        """
         self.aggregator_id = aggregator_id
         self.node_info = node_info
         self.clock = clock
         self.call_later: CallLater = call_later or asyncio.get_running_loop().call_later
         self._store = store
         self._settings = settings
-        self._begin = begin
-        self._end = end
-        self._taken = taken
+        self._create_upstream = begin
+        self._remove_upstream = end
+        self._is_segment_taken = taken
         self._on_change = on_change
         self._on_granted = on_granted
         self._on_lost = on_lost
@@ -501,10 +549,10 @@ class Registrar:
         )
         self._parent_id: str | None = None
         self._closed = False
-        self._left_out = False
+        self._truncation_logged = False
         self.grants = SubserverGrants()
 
-    # -- what the node asks
+    # -- for the node
 
     def accept(
         self,
@@ -512,295 +560,319 @@ class Registrar:
         caller: Caller,
         on_registered: Callable[[], None] | None = None,
     ) -> None:
-        """Somebody dialled in, and may be here."""
+        """Accept a channel of an authorized caller."""
         if self._closed or not self._settings.enabled:
-            channel.close(1001, "nobody registers here")
+            channel.close(1001, "registrations are disabled")
             return
         session = AxSession(channel, caller, self)
         session.on_registered = on_registered
         self._open(session)
 
     async def adopt(self, channel: Channel, *, key: str, segment: str) -> AxSession:
-        """The session of a child that the node started, once it has registered as what the config
-        says. Raises InterlockError when it does not."""
+        """Wait until a started child has registered with its configured segment.
+
+        Raises InterlockError if it does not register.
+        """
         session = AxSession(channel, Caller(f"config:{key}"), self, ChildAssignment(key, segment))
-        done = until_registered(session, key)
+        done = wait_for_registration(session, key)
         self._open(session)
         try:
             await done
         except asyncio.CancelledError:
-            session.dismiss(InterlockError(SHUTTING_DOWN, "The node does not wait any longer."))
+            session.dismiss(InterlockError(SHUTTING_DOWN, "The node stopped waiting."))
             raise
         return session
 
     def child_id(self, key: str) -> str:
-        """By what a child that the node starts is to be known, also after a restart. Two nodes may
-        have a child of the same name: they are two. Raises InterlockError."""
+        """Return the permanent id of a child that the node starts. Raises InterlockError.
+
+        Children of two nodes have different ids, also if they have the same name.
+        """
         return self._store.identity(f"child {key}")
 
     def subservers(self) -> list[SubserverRecord]:
-        """Everybody who is registered, or still listed, by segment."""
-        return self._records.infos()
+        """Return all subservers that are registered or in their grace period, by segment."""
+        return self._records.list_records()
 
     def subserver(self, key: str) -> SubserverRecord | None:
-        """What is known of the subserver behind an upstream of the node."""
-        record = self._records.behind(key)
+        """Return the record of the subserver behind an upstream, or None."""
+        record = self._records.find_by_key(key)
         return None if record is None else record.info
 
     def subtree_ids(self) -> tuple[str, ...]:
-        """This aggregator, and all that are below it now."""
-        return tuple(dict.fromkeys((self.aggregator_id, *self._records.below())))
+        """Return the ids of this aggregator and of all aggregators below."""
+        return tuple(dict.fromkeys((self.aggregator_id, *self._records.subtree_ids())))
 
     def descendant_ids(self) -> tuple[str, ...]:
-        """The subserver_ids of everything that is registered below now, leaves included. Beyond
-        what a message may hold, the rest is left out."""
-        ids = sorted(set(self._records.descendants()))
-        if len(ids) > ax.MAX_SUBTREE_IDS and not self._left_out:
-            self._left_out = True
+        """Return the subserver_ids of everything that is registered below, including leaves.
+
+        The list is truncated at the maximum length of a message.
+        """
+        ids = sorted(set(self._records.descendant_ids()))
+        if len(ids) > ax.MAX_SUBTREE_IDS and not self._truncation_logged:
+            self._truncation_logged = True
             _log.warning(
-                "%d subservers are below this node, and %d can be reported to its parent: a second "
-                "registration of the others elsewhere in the tree is not noticed",
+                "subtree: %d subservers are below this node, but only %d can be reported to the "
+                "parent; duplicates of the others in the tree are not detected",
                 len(ids), ax.MAX_SUBTREE_IDS,
             )  # fmt: skip
         return tuple(ids[: ax.MAX_SUBTREE_IDS])
 
-    def drop_duplicates(self, ids: Collection[str]) -> None:
-        """The parent has these subservers registered elsewhere in the tree (MCP-AX §13.4): end
-        their registrations here, and tell the aggregators below that have them."""
+    def remove_duplicates(self, ids: Collection[str]) -> None:
+        """End the registrations of subservers that are registered elsewhere in the tree.
+
+        The parent reports them (MCP-AX §13.4). Duplicates below an aggregator are reported to it.
+        """
         duplicates = set(ids)
         parent = self._parent_id or ""
         for record in self._records:
             if record.session is None:
                 continue
             if record.info.subserver_id in duplicates:
-                self._drop(record, split_brain(parent))
+                self._remove(record, split_brain_error(parent))
             else:
                 record.duplicates |= duplicates & record.info.descendant_ids
 
     @property
     def channels(self) -> int:
-        """How many channels are open, registered or not."""
+        """The number of open channels, registered or not."""
         return len(self._channels)
 
     @property
     def list_ttl(self) -> float:
-        """How long the list of a subserver is believed."""
+        """The time after which the list of a subserver is fetched again."""
         return self._settings.list_ttl
 
     @property
     def tree_id(self) -> str:
-        """Which tree this is. Subservers hear of a new one with their next heartbeat."""
+        """The id of the tree. Subservers get a new id with their next heartbeat."""
         return self._leases.tree_id
 
     @tree_id.setter
     def tree_id(self, tree_id: str) -> None:
         if tree_id != self.tree_id:
-            self._leases.move(tree_id)
-            self._dismiss_those_above()
+            self._leases.move_to_tree(tree_id)
+            self._dismiss_ancestors()
 
     @property
     def parent_id(self) -> str | None:
-        """The aggregator that this one is registered with: nobody below may have it below."""
+        """The parent of this aggregator. It must not be in the subtree of a subserver."""
         return self._parent_id
 
     @parent_id.setter
     def parent_id(self, parent_id: str | None) -> None:
         self._parent_id = parent_id
-        self._dismiss_those_above()
+        self._dismiss_ancestors()
 
-    def dismiss_bringers(self, ids: Collection[str] | None) -> None:
-        """The parent does not bear who is below this node. Send those away through whom these
-        aggregators are; or, where nobody says which, the one who brings the most."""
-        for record, error in bringers(self._records, ids):
-            self._drop(record, error)
+    def dismiss_subtrees(self, ids: Collection[str] | None) -> None:
+        """Dismiss subservers because the parent rejected their subtrees.
+
+        Args:
+            ids: the rejected aggregators. None: dismiss the subserver with the largest subtree.
+        """
+        for record, error in find_subtree_registrations(self._records, ids):
+            self._remove(record, error)
 
     @property
     def budget_cap(self) -> ax.SubserverBudget:
-        """What this node may itself be asked for: nobody below is granted more."""
+        """The budget of this node at its parent. No subserver gets a larger one."""
         return self._budget_cap
 
     @budget_cap.setter
     def budget_cap(self, cap: ax.SubserverBudget) -> None:
         self._budget_cap = cap
-        self._grant_anew()
+        self._update_budgets()
 
-    def configure(self, settings: SubserversConfig, known: Container[str] | None = None) -> None:
-        """Go on by other settings. Who may not be here any more is sent away: also who was let in
-        as somebody that is not among the `known` any longer. None: everybody is known."""
+    def configure(
+        self, settings: SubserversConfig, known_callers: Container[str] | None = None
+    ) -> None:
+        """Apply new settings, and dismiss subservers that have no permission any more.
+
+        Args:
+            known: the callers that may be registered. None: do not check the callers.
+        """
         self._settings = settings
         for record in self._records:
             info = record.info
             if record.dial_in is None:
                 continue
             if not settings.enabled:
-                self._drop(record, nobody_may())
-            elif self._taken(info.segment):
-                self._drop(record, taken_by_another(info.segment))
-            elif known is not None and info.caller not in known:
-                self._drop(record, not_known())
+                self._remove(record, registration_disabled_error())
+            elif self._is_segment_taken(info.segment):
+                self._remove(record, segment_taken_error(info.segment))
+            elif known_callers is not None and info.caller not in known_callers:
+                self._remove(record, unknown_caller_error())
         for session in list(self._channels):
-            if session.place is not None:
+            if session.assignment is not None:
                 continue
             if not settings.enabled:
-                session.dismiss(nobody_may())
-            elif known is not None and session.caller.name not in known:
-                session.dismiss(not_known())
-        self._grant_anew()
+                session.dismiss(registration_disabled_error())
+            elif known_callers is not None and session.caller.name not in known_callers:
+                session.dismiss(unknown_caller_error())
+        self._update_budgets()
 
     def keys_changed(self) -> None:
-        """This node signs its tokens with other keys from now on."""
-        self.grants.tell(self._records)
+        """Send the changed keys of this node to all subservers."""
+        self.grants.publish_keys(self._records)
 
     def close(self) -> None:
-        """Send everybody away: the node stops."""
+        """Dismiss all subservers, because the node stops."""
         self._closed = True
         error = InterlockError(SHUTTING_DOWN, "The node stops.")
         for record in self._records:
-            self._drop(record, error)
+            self._remove(record, error)
         for session in list(self._channels):
             session.dismiss(error)
         self._leases.close()
 
-    # -- what sessions ask
+    # -- for sessions (`SessionRegistrar`)
 
-    def consider(self, session: AxSession, wanted: ax.Registration) -> bool:
+    def verify_registration(self, session: AxSession, registration: ax.Registration) -> bool:
         verified = check_authority(
-            wanted,
+            registration,
             session.channel.peer_names,
             aggregator_id=self.aggregator_id,
             trust=[self._base_dir / Path(one).expanduser() for one in self._settings.trust],
             wall_clock=self._wall_clock,
         )
-        self._check(session, wanted, verified)
-        self._leases.check(wanted.subserver_id)
+        self._check(session, registration, verified)
+        self._leases.check(registration.subserver_id)
         return verified
 
-    def admit(
+    def register(
         self, session: AxSession, identity: ax.SubserverIdentity | None
     ) -> ax.RegistrationResult:
-        wanted = session.wanted
-        assert wanted is not None
-        # Somebody may have come in between.
-        self._check(session, wanted, session.verified)
+        registration = session.registration
+        assert registration is not None
+        # Another subserver may have registered in the meantime.
+        self._check(session, registration, session.verified)
         if (
             identity is not None
             and identity.parent_id is not None
             and identity.parent_id != self.aggregator_id
             and identity.tree_id in (None, self.tree_id)
         ):
-            raise split_brain(identity.parent_id)
-        # First of all: a store that cannot be used must not cost anybody a good session.
-        self._leases.take(session, wanted)
-        mine = self._records.of(session.caller.name, wanted.subserver_id)
-        held = self._records.at(wanted.segment)
-        if mine is not held or session.place is not None:
-            # It moves to another segment, or comes in the place of another.
-            for old in (mine, held):
-                if old is not None:
-                    self._drop(old, replaced())
-        record = self._records.at(wanted.segment)
-        info = self._describe(session, wanted, None if record is None else record.info)
+            raise split_brain_error(identity.parent_id)
+        # Take the lease first: if the store is not usable, no present session must be ended.
+        self._leases.take(session, registration)
+        previous = self._records.find_by_id(session.caller.name, registration.subserver_id)
+        present_owner = self._records.find_by_segment(registration.segment)
+        if previous is not present_owner or session.assignment is not None:
+            # The subserver moves to another segment, or replaces another subserver.
+            for replaced_registration in (previous, present_owner):
+                if replaced_registration is not None:
+                    self._remove(replaced_registration, replaced_error())
+        record = self._records.find_by_segment(registration.segment)
+        info = self._update_record(session, registration, None if record is None else record.info)
         if record is None:
             record = SubserverRegistration(info, session)
             self._records.add(record)
         else:
-            before, record.session = record.session, session
-            record.calm()
-            if before is not None:
-                self._ended(info, replaced())
-                before.dismiss(replaced())
-        record.told, record.shown = info.budget, b""
-        self._learn_descendants(record, info.descendant_ids, frozenset())
+            previous_session, record.session = record.session, session
+            record.cancel_grace()
+            if previous_session is not None:
+                self._record_end(info, replaced_error())
+                previous_session.dismiss(replaced_error())
+        record.sent_budget, record.sent_keys = info.budget, b""
+        self._update_descendants(record, info.descendant_ids, frozenset())
         return ax.RegistrationResult(
-            assigned_segment=wanted.segment,
+            assigned_segment=registration.segment,
             session_id=session.id,
-            heartbeat_deadline_ms=ax.heartbeat_deadline_ms(wanted.heartbeat_interval_ms),
+            heartbeat_deadline_ms=ax.heartbeat_deadline_ms(registration.heartbeat_interval_ms),
             budget=info.budget,
             aggregator_id=self.aggregator_id,
             tree_id=self.tree_id,
             auth_scope=info.auth_scope,
-            jwks=self.grants.show(record),
+            jwks=self.grants.take_unsent_keys(record),
             duplicate_ids=self._take_duplicates(record) or UNSET,
         )
 
-    def refused(self, session: AxSession, error: InterlockError) -> None:
-        segment = "" if session.wanted is None else session.wanted.segment
-        self._note(segment, session.caller.name, ax.REGISTER, error.failure.name, error.message)
+    def on_rejected(self, session: AxSession, error: InterlockError) -> None:
+        segment = "" if session.registration is None else session.registration.segment
+        self._record_audit(
+            segment, session.caller.name, ax.REGISTER, error.failure.name, error.message
+        )
 
-    def joined(self, session: AxSession) -> None:
-        record = self._record(session)
+    def on_registered(self, session: AxSession) -> None:
+        record = self._find_registration(session)
         if record is None:
             return
         info = record.info
-        _log.info("segment %s registered (%s)", info.segment, session.channel.label)
-        self._note(info.segment, info.caller, ax.REGISTER, OK, f"from {session.channel.label}")
+        _log.info("%s: registered (%s)", info.segment, session.channel.label)
+        self._record_audit(
+            info.segment, info.caller, ax.REGISTER, AUDIT_OK, f"from {session.channel.label}"
+        )
         if self._on_granted is not None:
             self._on_granted(info)
-        if session.place is None:
+        if session.assignment is None:
             if record.dial_in is None:
                 record.dial_in = DialIn(info.segment, self.node_info, lambda: self.list_ttl)
-                record.supervisor = self._begin(info, record.dial_in)
+                record.supervisor = self._create_upstream(info, record.dial_in)
             record.dial_in.arrive(session)
         self._on_change()
 
-    def beaten(self, session: AxSession, beat: ax.HeartbeatParams) -> bytes:
-        record = self._record(session)
+    def handle_heartbeat(self, session: AxSession, beat: ax.HeartbeatParams) -> bytes:
+        record = self._find_registration(session)
         assert record is not None
         info = record.info
         if beat.subtree_ids is not None:
-            refuse_cycle(beat.subtree_ids, self.aggregator_id, self._above(info.role != "leaf"))
-            ids = with_itself(info.subserver_id, beat.subtree_ids)
+            reject_cycle(
+                beat.subtree_ids, self.aggregator_id, self._ancestor_ids(info.role != "leaf")
+            )
+            ids = add_own_id(info.subserver_id, beat.subtree_ids)
             if info.role == "aggregator" and ids != info.subtree_ids:
-                refuse_crowd(ids, (self.aggregator_id, *self._records.below(but=record)))
+                reject_large_subtree(
+                    ids, (self.aggregator_id, *self._records.subtree_ids(exclude=record))
+                )
                 info.subtree_ids = ids
                 self._on_change()
         if beat.descendant_ids is not None and info.role == "aggregator":
             descendants = frozenset(beat.descendant_ids)
             if descendants != info.descendant_ids:
-                self._learn_descendants(record, descendants, info.descendant_ids)
+                self._update_descendants(record, descendants, info.descendant_ids)
                 self._on_change()
         info.last_beat = self._wall_clock()
         self._leases.renew(session)
-        answer: dict[str, object] = {
+        response: dict[str, object] = {
             "status": "ok",
             "heartbeat_deadline_ms": info.deadline_ms,
             "tree_id": self.tree_id,
         }
-        if record.told != info.budget:
-            record.told = info.budget
-            answer["budget"] = info.budget
-        self.grants.show_in(answer, record)
+        if record.sent_budget != info.budget:
+            record.sent_budget = info.budget
+            response["budget"] = info.budget
+        self.grants.add_unsent_keys(response, record)
         if record.duplicates:
-            answer[ax.DUPLICATE_IDS] = self._take_duplicates(record)
-        return jsonrpc.encode_value(answer)
+            response[ax.DUPLICATE_IDS] = self._take_duplicates(record)
+        return jsonrpc.encode_value(response)
 
-    def renew(self, session: AxSession) -> None:
+    def renew_lease(self, session: AxSession) -> None:
         self._leases.renew(session)
 
-    def vet(self, session: AxSession, offer: RawOffering) -> None:
-        record = self._record(session)
+    def check_offering(self, session: AxSession, offer: RawOffering) -> None:
+        record = self._find_registration(session)
         if record is None:
-            raise InterlockError(UPSTREAM_UNAVAILABLE, "It is not registered any more.")
+            raise InterlockError(UPSTREAM_UNAVAILABLE, "The subserver is no longer registered.")
         info = record.info
-        if not info.verified and must_prove(self._settings.proof, info.peer):
+        if not info.verified and requires_proof(self._settings.proof, info.peer):
             try:
-                refuse_mutable(info.segment, offer.tools)
+                reject_mutable_tools(info.segment, offer.tools)
             except InterlockError as error:
                 self.dismiss(session, error)
                 raise
-        if session.place is None:
-            # Only now: who is never listed keeps nobody else out.
-            self._claims.use(info)
+        if session.assignment is None:
+            # Claim the segment only now: a subserver that is never listed must not block others.
+            self._claims.mark_used(info)
 
     def dismiss(self, session: AxSession, error: InterlockError) -> None:
-        record = self._record(session)
+        record = self._find_registration(session)
         if record is None:
             session.dismiss(error)
         else:
-            self._drop(record, error)
+            self._remove(record, error)
 
-    def lost(self, session: AxSession, reason: str, by: str) -> None:
-        record = self._record(session)
+    def on_lost(self, session: AxSession, reason: str, cause: str) -> None:
+        record = self._find_registration(session)
         if record is None:
             return
         info = record.info
@@ -809,122 +881,136 @@ class Registrar:
         info.lost_at = self._wall_clock()
         info.problem = reason
         self._leases.release(session)
-        _log.warning("%s is lost: %s", info.segment, reason)
-        self._note(info.segment, info.caller, by, UPSTREAM_LOST.name, reason)
+        _log.warning("%s: connection lost: %s", info.segment, reason)
+        self._record_audit(info.segment, info.caller, cause, UPSTREAM_LOST.name, reason)
         supervisor = record.supervisor
         if supervisor is None or not supervisor.listed or not self._settings.grace:
-            self._drop(record, None, reason)
+            self._remove(record, None, reason)
         else:
             record.grace = self.call_later(
-                self._settings.grace, lambda: self._drop(record, None, "it did not come back")
+                self._settings.grace, lambda: self._remove(record, None, "the grace period is over")
             )
         self._on_change()
         if self._on_lost is not None:
             self._on_lost(info, reason)
 
-    def left(self, session: AxSession, reason: str) -> None:
-        record = self._record(session)
+    def on_deregistered(self, session: AxSession, reason: str) -> None:
+        record = self._find_registration(session)
         if record is not None:
-            self._note(record.info.segment, record.info.caller, ax.DEREGISTER, OK, reason)
-            self._drop(record, None, reason)
+            self._record_audit(
+                record.info.segment, record.info.caller, ax.DEREGISTER, AUDIT_OK, reason
+            )
+            self._remove(record, None, reason)
 
-    def over(self, session: AxSession) -> None:
+    def on_ended(self, session: AxSession) -> None:
         self._channels.discard(session)
 
-    # -- deciding
+    # -- decisions
 
     def _open(self, session: AxSession) -> None:
         self._channels.add(session)
-        session.begin()
+        session.start()
 
-    def _check(self, session: AxSession, wanted: ax.Registration, verified: bool) -> None:
-        """Raises InterlockError when it may not register."""
-        if not self._settings.enabled and session.place is None:
-            raise nobody_may()
-        ids, deep = (wanted.subserver_id, *(wanted.subtree_ids or ())), wanted.is_aggregator
-        refuse_cycle(ids, self.aggregator_id, self._above(deep))
-        other = self._records.brings(wanted.subserver_id)
-        if other is not None and other.info.subserver_id != wanted.subserver_id:
-            raise split_brain(other.info.subserver_id)
-        if session.place is None:
-            if self._taken(wanted.segment):
-                raise taken_by_another(wanted.segment)
-            if self._settings.sticky:
-                self._claims.check(wanted, verified)
-        mine = self._records.of(session.caller.name, wanted.subserver_id)
-        check_segment(
-            wanted,
-            verified,
-            place=session.place,
-            held=self._records.at(wanted.segment),
-            mine=mine,
-            room=len(self._records) < self._settings.most,
+    def _check(self, session: AxSession, registration: ax.Registration, verified: bool) -> None:
+        """Check whether a subserver may register. Raises InterlockError."""
+        if not self._settings.enabled and session.assignment is None:
+            raise registration_disabled_error()
+        ids, is_aggregator = (
+            (registration.subserver_id, *(registration.subtree_ids or ())),
+            registration.is_aggregator,
         )
-        if deep:
-            refuse_crowd(ids, (self.aggregator_id, *self._records.below(but=mine)))
+        reject_cycle(ids, self.aggregator_id, self._ancestor_ids(is_aggregator))
+        other = self._records.find_aggregator_of(registration.subserver_id)
+        if other is not None and other.info.subserver_id != registration.subserver_id:
+            raise split_brain_error(other.info.subserver_id)
+        if session.assignment is None:
+            if self._is_segment_taken(registration.segment):
+                raise segment_taken_error(registration.segment)
+            if self._settings.sticky:
+                self._claims.check(registration, verified)
+        previous = self._records.find_by_id(session.caller.name, registration.subserver_id)
+        check_segment(
+            registration,
+            verified,
+            assignment=session.assignment,
+            present_owner=self._records.find_by_segment(registration.segment),
+            previous=previous,
+            has_capacity=len(self._records) < self._settings.most,
+        )
+        if is_aggregator:
+            reject_large_subtree(
+                ids, (self.aggregator_id, *self._records.subtree_ids(exclude=previous))
+            )
 
-    def _learn_descendants(
-        self, record: SubserverRegistration, ids: frozenset[str], known: frozenset[str]
+    def _update_descendants(
+        self, record: SubserverRegistration, ids: frozenset[str], known_ids: frozenset[str]
     ) -> None:
-        """Take what an aggregator reports. An id that is registered here, or below another one
-        that reported it first, is a duplicate: it does not count, and the aggregator is told."""
-        others = self._records.descendants(but=record)
-        record.duplicates = set((ids - known).intersection(others))
+        """Store the descendants that an aggregator reports.
+
+        An id is a duplicate if it is registered here, or below another aggregator that reported it
+        first. Duplicates are not stored, and are sent back to the aggregator.
+        """
+        others = self._records.descendant_ids(exclude=record)
+        record.duplicates = set((ids - known_ids).intersection(others))
         record.info.descendant_ids = ids - record.duplicates
 
     def _take_duplicates(self, record: SubserverRegistration) -> tuple[str, ...]:
-        """What an aggregator is to drop, told once, and written down."""
+        """Return the duplicates that an aggregator must end, once, and record them."""
         ids, record.duplicates = tuple(sorted(record.duplicates)), set()
         if ids:
-            shown = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
-            words = f"it reports subservers that are registered elsewhere in the tree: {shown}"
-            _log.warning("%s: %s", record.info.segment, words)
-            self._note(
-                record.info.segment, record.info.caller, ax.HEARTBEAT, SPLIT_BRAIN.name, words
+            sent_keys = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
+            detail = f"reports subservers that are registered elsewhere in the tree: {sent_keys}"
+            _log.warning("%s: %s", record.info.segment, detail)
+            self._record_audit(
+                record.info.segment, record.info.caller, ax.HEARTBEAT, SPLIT_BRAIN.name, detail
             )
         return ids
 
-    def _above(self, deep: bool) -> frozenset[str]:
-        """Who is known to be above this node, for whoever has others below it."""
-        known = (self.tree_id, self._parent_id) if deep else ()
-        return frozenset(one for one in known if one and one != self.aggregator_id)
+    def _ancestor_ids(self, is_aggregator: bool) -> frozenset[str]:
+        """Return the known aggregators above this node. A leaf has no cycle, so none are needed."""
+        known_ids = (self.tree_id, self._parent_id) if is_aggregator else ()
+        return frozenset(id for id in known_ids if id and id != self.aggregator_id)
 
-    def _dismiss_those_above(self) -> None:
-        above = self._above(True)
+    def _dismiss_ancestors(self) -> None:
+        above = self._ancestor_ids(True)
         if above:
-            self.dismiss_bringers(above)
+            self.dismiss_subtrees(above)
 
-    def _record(self, session: AxSession) -> SubserverRegistration | None:
-        return self._records.registered(session)
+    def _find_registration(self, session: AxSession) -> SubserverRegistration | None:
+        return self._records.find_by_session(session)
 
-    def _describe(
-        self, session: AxSession, wanted: ax.Registration, info: SubserverRecord | None
+    def _update_record(
+        self, session: AxSession, registration: ax.Registration, info: SubserverRecord | None
     ) -> SubserverRecord:
-        """What is true of it from now on; in the same object where there is one."""
+        """Update the record of a subserver, or create one."""
         channel = session.channel
         if info is None:
-            key = key_of(wanted.segment) if session.place is None else session.place.key
+            key = (
+                upstream_key(registration.segment)
+                if session.assignment is None
+                else session.assignment.key
+            )
             info = SubserverRecord(
-                key=key, segment=wanted.segment, subserver_id=wanted.subserver_id
+                key=key, segment=registration.segment, subserver_id=registration.subserver_id
             )
         info.caller, info.peer, info.label = session.caller.name, channel.peer, channel.label
         info.session_id, info.verified = session.id, session.verified
-        info.budget = budget_for(self._settings, wanted.segment).limited_by(self._budget_cap)
+        info.budget = find_budget(self._settings, registration.segment).limited_by(self._budget_cap)
         info.registered_at = info.last_beat = self._wall_clock()
         info.lost_at, info.problem = None, ""
-        info.learn(wanted)
+        info.apply_registration(registration)
         self.grants.grant(info, session, self._settings.proof)
         return info
 
-    def _drop(
+    def _remove(
         self, record: SubserverRegistration, error: InterlockError | None, reason: str = ""
     ) -> None:
-        """Forget a subserver, with everything that it offered, at once."""
+        """Remove a subserver and all its tools at once."""
         info, session = record.info, record.session
         reason = reason if error is None else error.message
         if not self._records.remove(record):
             return
-        record.calm()
+        record.cancel_grace()
         record.session = None
         info.session_id = ""
         self.grants.release(info.key)
@@ -933,28 +1019,30 @@ class Registrar:
         if record.supervisor is not None:
             record.supervisor.withdraw(reason)
         if session is not None and error is not None:
-            self._ended(info, error)
+            self._record_end(info, error)
             session.dismiss(error)
         if record.dial_in is not None:
-            self._end(info.key)
+            self._remove_upstream(info.key)
         if session is not None:
             self._on_change()
 
-    # -- what is told
+    # -- audit
 
-    def _ended(self, info: SubserverRecord, error: InterlockError) -> None:
+    def _record_end(self, info: SubserverRecord, error: InterlockError) -> None:
         name = error.failure.name
-        self._note(info.segment, info.caller, ax.SESSION_ENDED, name, error.message)
+        self._record_audit(info.segment, info.caller, ax.SESSION_ENDED, name, error.message)
 
-    def _note(self, segment: str, caller: str, verb: str, outcome: str, detail: str) -> None:
+    def _record_audit(
+        self, segment: str, caller: str, method: str, outcome: str, detail: str
+    ) -> None:
         if self._audit is not None:
-            self._audit(segment, caller, verb, outcome, detail)
+            self._audit(segment, caller, method, outcome, detail)
 
     # -- budgets
 
-    def _grant_anew(self) -> None:
+    def _update_budgets(self) -> None:
         for record in self._records:
-            budget = budget_for(self._settings, record.info.segment).limited_by(self._budget_cap)
+            budget = find_budget(self._settings, record.info.segment).limited_by(self._budget_cap)
             if budget != record.info.budget:
                 record.info.budget = budget
                 if record.session is not None and self._on_granted is not None:

@@ -1,6 +1,6 @@
-"""The Unix socket on which a node tells its tree: whoever connects gets it as JSON, then the end.
+"""The Unix socket that serves the tree: it sends the tree as JSON and closes the connection.
 
-Only the node's own user can connect, so no token is asked for.
+Only the user of the node can connect, so no token is needed.
 """
 
 from __future__ import annotations
@@ -18,65 +18,65 @@ _log = logging.getLogger("interlock.node")
 
 
 def tree_socket_path(socket: Path) -> Path:
-    """Where it is, for the node whose MCP socket this is."""
+    """Return the path of the tree socket, for the node with this MCP socket."""
     return socket.with_name("tree.sock")
 
 
 def _remove(path: Path) -> None:
-    """A socket of ours, or one that a killed node left behind."""
+    """Remove the socket file, which can be left by a killed node."""
     path.unlink(missing_ok=True)
 
 
 class TreeSocket:
-    """Opened with a node, closed before it."""
+    """The server on the tree socket."""
 
-    def __init__(self, tree: Callable[[], Awaitable[Any]]) -> None:
-        self._tree = tree
+    def __init__(self, fetch_tree: Callable[[], Awaitable[Any]]) -> None:
+        self._fetch_tree = fetch_tree
         self._path: Path | None = None
         self._server: asyncio.Server | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, path: Path) -> None:
-        """Raises OSError."""
+        """Listen on the socket. Raises OSError."""
         _remove(path)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(lambda: _Asking(self), path=str(path))
+        self._server = await loop.create_unix_server(lambda: _TreeConnection(self), path=str(path))
         self._path = path
         os.chmod(path, 0o600)
 
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        for task in self._telling:
+        for task in self._tasks:
             task.cancel()
         if self._path is not None:
             _remove(self._path)
 
-    def begin(self, out: asyncio.WriteTransport) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._tell(out), name="tree")
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+    def send_tree(self, transport: asyncio.WriteTransport) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._send_tree(transport), name="tree")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _tell(self, out: asyncio.WriteTransport) -> None:
+    async def _send_tree(self, transport: asyncio.WriteTransport) -> None:
         try:
-            out.write(msgspec.json.encode(await self._tree()))
+            transport.write(msgspec.json.encode(await self._fetch_tree()))
         except Exception:
-            # Whoever asked gets nothing; the node goes on.
-            _log.exception("the tree could not be told")
+            # The client gets no data. The node continues.
+            _log.exception("tree socket: cannot build the tree")
         finally:
-            out.close()
+            transport.close()
 
 
-class _Asking(asyncio.Protocol):
-    """One who asks. Who hangs up needs no answer."""
+class _TreeConnection(asyncio.Protocol):
+    """A connection of one client. If the client disconnects, the response is cancelled."""
 
     def __init__(self, socket: TreeSocket) -> None:
         self._socket = socket
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._task = self._socket.begin(cast("asyncio.WriteTransport", transport))
+        self._task = self._socket.send_tree(cast("asyncio.WriteTransport", transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._task is not None:

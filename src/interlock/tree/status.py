@@ -6,30 +6,30 @@ import msgspec
 
 
 class ParentStatus(msgspec.Struct, frozen=True):
-    """How it stands with the parent, for whoever watches."""
+    """The state of the registration with a parent."""
 
     url: str
-    """The parent that is tried or registered with."""
+    """The present parent: registered, or being tried."""
     state: str
     since: float
-    """When it came to this state, as seconds since 1970."""
+    """The time of the last state change, in seconds since 1970."""
     problem: str | None
-    """What went wrong last; None once it is registered."""
+    """The last error. None: registered."""
     symbol: str
-    """The same for programs: `namespace_conflict`, `upstream_unavailable`, …"""
+    """The code of the last error: `namespace_conflict`, `upstream_unavailable`, …"""
     segment: str
-    """The segment asked for, and once registered the one given."""
+    """The requested segment, or the assigned segment if registered."""
     session_id: str
     parent_id: str
     tree_id: str
     beats: int
-    """Heartbeats that were answered in this session."""
+    """The number of acknowledged heartbeats in this session."""
 
 
 class TreeStatus(msgspec.Struct, frozen=True):
     """The part of the tree in the status of a node."""
 
     parent: ParentStatus | None = None
-    """How it stands with the node that it registers with, if there is to be one."""
+    """The registration with the parent. None: the node has no parent."""
     notifications_dropped: int = 0
-    """Notifications of subservers that came faster than they may be passed on."""
+    """The number of notifications that were dropped because subservers sent too many."""

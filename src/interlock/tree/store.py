@@ -1,10 +1,9 @@
-"""What a node remembers of the tree: who it is, who owns which segment, who is registered where.
+"""The registration store of a node (SQLite): its identities, claims on segments, and leases.
 
-One SQLite file. A node has its own, for its identities and for the claims on its segments; the
-leases may be in another file, which several nodes of a tree share. A lease says that a subserver is
-registered with an aggregator for so long; one that nobody renews lapses by itself. Everything here
-is small and quick, and done in the caller's own thread: reading waits for nobody, and writing for a
-moment only, so that a shared file that somebody holds never stops a node.
+Each node has a file for its identities and claims. The leases can be in another file that several
+nodes of a tree share. A lease says that a subserver is registered with an aggregator until a time.
+It expires unless it is renewed. All operations are short and run in the thread of the caller. Reads
+do not wait for locks, and writes wait only briefly, so a locked shared file never stops a node.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from interlock.errors import InterlockError
 from interlock.tree.config import SubserversConfig
 
 SCHEMA_VERSION: Final = 2
-UNPROVEN_KEPT: Final = 24 * 3600.0
-"""So long after its last use a claim holds that was never proven."""
+UNPROVEN_CLAIM_SECONDS: Final = 24 * 3600.0
+"""An unproven claim expires after this time without use."""
 
-# "ILTR". Tells our file from another program's.
+# "ILTR". Distinguishes the file from files of other programs.
 _APPLICATION_ID: Final = 0x494C5452
-_BUSY_AT_FIRST: Final = 2000
-_BUSY: Final = 50
-"""Milliseconds for which a file may be held by another: when a node starts, and when it serves."""
+_START_BUSY_TIMEOUT_MS: Final = 2000
+_BUSY_TIMEOUT_MS: Final = 50
+"""How long to wait for a locked file: when a node starts, and while it serves."""
 _log = logging.getLogger("interlock.state")
 _SCHEMA: Final = (
     "CREATE TABLE identity (role TEXT PRIMARY KEY, id TEXT NOT NULL)",
@@ -53,7 +52,7 @@ _SCHEMA: Final = (
         PRIMARY KEY (subserver_id, aggregator_id)
     )""",
 )
-_FILE: Final = DatabaseKind(
+_DATABASE_KIND: Final = DatabaseKind(
     _APPLICATION_ID,
     SCHEMA_VERSION,
     _SCHEMA,
@@ -64,41 +63,41 @@ _FILE: Final = DatabaseKind(
 
 
 def tree_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
-    """The file with the identities of the node, and who owns which segment."""
+    """Return the path of the file with the identities and claims of a node."""
     return state_dir(config, environ, base_dir) / "tree.db"
 
 
 def shared_leases_path(config: Config, base_dir: Path) -> Path | None:
-    """The registration store that this node shares with others, if it does."""
+    """Return the path of the shared registration store, or None."""
     store = config.section(SubserversConfig).store
     return None if store is None else base_dir / Path(store).expanduser()
 
 
 class Claim(NamedTuple):
-    """Who owns a segment."""
+    """The owner of a segment."""
 
     segment: str
     authority: str
-    """A DNS name behind `dns:`."""
+    """`dns:` and a DNS name."""
     verified: bool
-    """Whether that was ever proven."""
+    """True if the authority was proven."""
     used: float
-    """When somebody was last listed by it, on the wall clock."""
+    """The last time at which a subserver with this authority was listed, on the wall clock."""
 
 
 class Lease(NamedTuple):
-    """Where a subserver is registered, and until when that holds without another word."""
+    """The registration of a subserver with an aggregator, until a time."""
 
     subserver_id: str
     aggregator_id: str
     tree_id: str
     authority: str
     until: float
-    """Seconds on the wall clock."""
+    """The expiry, in seconds on the wall clock."""
 
 
 class TreeStore:
-    """The file at `path`, and the one for leases when that is another."""
+    """The registration store: one file, or two with a separate file for leases."""
 
     def __init__(
         self,
@@ -107,129 +106,143 @@ class TreeStore:
         leases: Path | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`path` None: in memory, for a node that has nowhere to keep it. `leases`: a file that
-        several nodes share. Both are made when they are first used."""
-        self._own = _File(path, clock)
-        self._leases = self._own if leases is None else _File(leases, clock)
+        """Create the store. The files are created on their first use.
+
+        Args:
+            path: the file of the node. None: in memory.
+            leases: the file for leases that several nodes share. None: the file of the node.
+        """
+        self._node_file = _DatabaseFile(path, clock)
+        self._lease_file = self._node_file if leases is None else _DatabaseFile(leases, clock)
         self._clock = clock
 
     def close(self) -> None:
-        self._own.close()
-        self._leases.close()
+        self._node_file.close()
+        self._lease_file.close()
 
-    # -- who this is
+    # -- identities
 
     def identity(self, role: str) -> str:
-        """The UUID of this node in a role. It is made once, and stays. Raises InterlockError."""
-        # A node that starts serves nobody yet: it can wait.
-        first = not self._own.is_open
-        with self._own.reading(patient=first) as file:
-            row = file.execute("SELECT id FROM identity WHERE role = ?", (role,)).fetchone()
+        """Return the permanent UUID of this node in a role. Raises InterlockError."""
+        # A node that starts has no clients yet, so it can wait for a lock.
+        is_first_use = not self._node_file.is_open
+        with self._node_file.read(wait_for_lock=is_first_use) as connection:
+            row = connection.execute("SELECT id FROM identity WHERE role = ?", (role,)).fetchone()
         if row is None:
-            with self._own.writing(patient=first) as file:
-                file.execute("INSERT OR IGNORE INTO identity VALUES (?, ?)", (role, str(uuid4())))
-                row = file.execute("SELECT id FROM identity WHERE role = ?", (role,)).fetchone()
+            with self._node_file.write(wait_for_lock=is_first_use) as connection:
+                connection.execute(
+                    "INSERT OR IGNORE INTO identity VALUES (?, ?)", (role, str(uuid4()))
+                )
+                row = connection.execute(
+                    "SELECT id FROM identity WHERE role = ?", (role,)
+                ).fetchone()
         return str(row[0])
 
-    # -- who owns what
+    # -- claims
 
-    def claim_on(self, segment: str) -> Claim | None:
-        """Whose it is. One that was never proven lapses when it is not used for a day."""
-        with self._own.reading() as file:
-            row = file.execute(
+    def find_claim(self, segment: str) -> Claim | None:
+        """Return the claim on a segment, or None. An unproven claim expires after a day."""
+        with self._node_file.read() as connection:
+            row = connection.execute(
                 "SELECT * FROM claim WHERE segment = ? AND (verified OR used > ?)",
-                (segment, self._clock() - UNPROVEN_KEPT),
+                (segment, self._clock() - UNPROVEN_CLAIM_SECONDS),
             ).fetchone()
-        return None if row is None else _claim(row)
+        return None if row is None else _read_claim(row)
 
-    def claims(self) -> list[Claim]:
-        """All that hold, by segment."""
-        with self._own.reading() as file:
-            rows = file.execute(
+    def list_claims(self) -> list[Claim]:
+        """Return all valid claims, by segment."""
+        with self._node_file.read() as connection:
+            rows = connection.execute(
                 "SELECT * FROM claim WHERE verified OR used > ? ORDER BY segment",
-                (self._clock() - UNPROVEN_KEPT,),
+                (self._clock() - UNPROVEN_CLAIM_SECONDS,),
             ).fetchall()
-        return [_claim(row) for row in rows]
+        return [_read_claim(row) for row in rows]
 
-    def keep_claim(self, segment: str, authority: str, verified: bool) -> bool:
-        """Write down that it is used. False: there is a proven one, which an unproven one never
-        displaces."""
+    def save_claim(self, segment: str, authority: str, verified: bool) -> bool:
+        """Store a claim and its use. Return False if it would replace a proven one."""
         now = self._clock()
-        with self._own.writing() as file:
-            file.execute(
-                "DELETE FROM claim WHERE NOT verified AND used <= ?", (now - UNPROVEN_KEPT,)
+        with self._node_file.write() as connection:
+            connection.execute(
+                "DELETE FROM claim WHERE NOT verified AND used <= ?",
+                (now - UNPROVEN_CLAIM_SECONDS,),
             )
-            kept = file.execute(
+            cursor = connection.execute(
                 "INSERT INTO claim VALUES (?, ?, ?, ?) ON CONFLICT (segment) DO UPDATE"
                 " SET authority = excluded.authority, verified = excluded.verified,"
                 " used = excluded.used WHERE excluded.verified OR NOT claim.verified",
                 (segment, authority, verified, now),
             )
-            return kept.rowcount > 0
+            return cursor.rowcount > 0
 
-    def forget_claim(self, segment: str) -> bool:
-        """Give a segment up to whoever comes next; whether somebody had it."""
-        with self._own.writing() as file:
-            gone = file.execute("DELETE FROM claim WHERE segment = ?", (segment,))
-            return gone.rowcount > 0
+    def remove_claim(self, segment: str) -> bool:
+        """Remove the claim on a segment. Return whether there was one."""
+        with self._node_file.write() as connection:
+            cursor = connection.execute("DELETE FROM claim WHERE segment = ?", (segment,))
+            return cursor.rowcount > 0
 
-    # -- who is registered where
+    # -- leases
 
-    def leases(self, subserver_id: str) -> list[Lease]:
-        """The leases of a subserver that have not lapsed."""
-        with self._leases.reading() as file:
-            rows = file.execute(
+    def find_leases(self, subserver_id: str) -> list[Lease]:
+        """Return the valid leases of a subserver."""
+        with self._lease_file.read() as connection:
+            rows = connection.execute(
                 "SELECT * FROM lease WHERE subserver_id = ? AND ends > ?",
                 (subserver_id, self._clock()),
             ).fetchall()
         return [Lease(*row) for row in rows]
 
-    def other_lease(self, subserver_id: str, aggregator_id: str, tree_id: str) -> Lease | None:
-        """That of another aggregator in the same tree, if it has not lapsed."""
-        with self._leases.reading() as file:
-            return _other(file, subserver_id, aggregator_id, tree_id, self._clock())
+    def find_other_lease(self, subserver_id: str, aggregator_id: str, tree_id: str) -> Lease | None:
+        """Return a valid lease of another aggregator in the same tree, or None."""
+        with self._lease_file.read() as connection:
+            return _find_other_lease(
+                connection, subserver_id, aggregator_id, tree_id, self._clock()
+            )
 
     def take_lease(
         self, subserver_id: str, aggregator_id: str, tree_id: str, authority: str, until: float
     ) -> Lease | None:
-        """Write it down, unless another aggregator of the same tree has one: that one is given
-        back, and nothing is changed."""
+        """Take a lease. If another aggregator of the tree has it, return that lease instead."""
         return self.take_leases(aggregator_id, tree_id, [(subserver_id, authority, until)]).get(
             subserver_id
         )
 
     def take_leases(
-        self, aggregator_id: str, tree_id: str, wanted: Iterable[tuple[str, str, float]]
+        self, aggregator_id: str, tree_id: str, leases: Iterable[tuple[str, str, float]]
     ) -> dict[str, Lease]:
-        """Write down all of them (the subserver, its authority, until when), but those that another
-        aggregator of the same tree has, which are given back."""
+        """Take many leases. Return those that other aggregators of the tree have.
+
+        Args:
+            leases: subserver_id, authority and expiry of each lease.
+        """
         try:
-            return self._take_leases(aggregator_id, tree_id, wanted)
+            return self._take_leases(aggregator_id, tree_id, leases)
         except InterlockError as error:
-            if self._leases is not self._own or error.failure is errors.TOO_BUSY:
+            if self._lease_file is not self._node_file or error.failure is errors.TOO_BUSY:
                 raise
-            # Nobody else reads them here: a full disk is no reason to turn anybody away.
-            _log.warning("%s Registrations go on without it.", error.message)
+            # No other node reads this file, so a full disk must not reject registrations.
+            _log.warning("%s Registrations continue without leases.", error.message)
             return {}
 
     def _take_leases(
-        self, aggregator_id: str, tree_id: str, wanted: Iterable[tuple[str, str, float]]
+        self, aggregator_id: str, tree_id: str, leases: Iterable[tuple[str, str, float]]
     ) -> dict[str, Lease]:
         now = self._clock()
-        others = {}
-        with self._leases.writing() as file:
-            # Nobody renews these any more.
-            file.execute("DELETE FROM lease WHERE ends <= ?", (now,))
-            for subserver_id, authority, until in wanted:
-                other = _other(file, subserver_id, aggregator_id, tree_id, now)
-                if other is not None:
-                    others[subserver_id] = other
+        other_leases = {}
+        with self._lease_file.write() as connection:
+            # Remove expired leases.
+            connection.execute("DELETE FROM lease WHERE ends <= ?", (now,))
+            for subserver_id, authority, until in leases:
+                other_lease = _find_other_lease(
+                    connection, subserver_id, aggregator_id, tree_id, now
+                )
+                if other_lease is not None:
+                    other_leases[subserver_id] = other_lease
                     continue
-                file.execute(
+                connection.execute(
                     "INSERT OR REPLACE INTO lease VALUES (?, ?, ?, ?, ?)",
                     (subserver_id, aggregator_id, tree_id, authority, until),
                 )
-        return others
+        return other_leases
 
     def renew_leases(
         self,
@@ -237,14 +250,18 @@ class TreeStore:
         until: Iterable[tuple[str, float]],
         released: Iterable[str] = (),
     ) -> None:
-        """Let the leases of these subservers last until then, where nobody else took them, and give
-        up the others."""
-        with self._leases.writing() as file:
-            file.executemany(
+        """Renew leases of this aggregator, and release others.
+
+        Args:
+            until: subserver_id and expiry of each lease to renew.
+            released: subserver_ids of the leases to release.
+        """
+        with self._lease_file.write() as connection:
+            connection.executemany(
                 "UPDATE lease SET ends = ? WHERE subserver_id = ? AND aggregator_id = ?",
                 [(ends, subserver_id, aggregator_id) for subserver_id, ends in until],
             )
-            file.executemany(
+            connection.executemany(
                 "DELETE FROM lease WHERE subserver_id = ? AND aggregator_id = ?",
                 [(subserver_id, aggregator_id) for subserver_id in released],
             )
@@ -253,15 +270,15 @@ class TreeStore:
         self.renew_leases(aggregator_id, (), (subserver_id,))
 
 
-def _claim(row: tuple[str, str, int, float]) -> Claim:
+def _read_claim(row: tuple[str, str, int, float]) -> Claim:
     segment, authority, verified, used = row
     return Claim(segment, authority, bool(verified), used)
 
 
-def _other(
-    file: sqlite3.Connection, subserver_id: str, aggregator_id: str, tree_id: str, now: float
+def _find_other_lease(
+    connection: sqlite3.Connection, subserver_id: str, aggregator_id: str, tree_id: str, now: float
 ) -> Lease | None:
-    row = file.execute(
+    row = connection.execute(
         "SELECT * FROM lease WHERE subserver_id = ? AND tree_id = ? AND aggregator_id <> ?"
         " AND ends > ? LIMIT 1",
         (subserver_id, tree_id, aggregator_id, now),
@@ -269,16 +286,16 @@ def _other(
     return None if row is None else Lease(*row)
 
 
-class _File:
-    """A database that stays open from its first use on."""
+class _DatabaseFile:
+    """A database file that stays open after its first use."""
 
     def __init__(self, path: Path | None, clock: Callable[[], float]) -> None:
         self._in_memory = path is None
         self._path = path or Path(":memory:")
         self._clock = clock
         self._connection: sqlite3.Connection | None = None
-        self._held = False
-        """Somebody else held it when it was last wanted: until that is over nobody waits again."""
+        self._was_locked = False
+        """True if the file was locked at the last attempt. Then the next attempts do not wait."""
 
     @property
     def is_open(self) -> bool:
@@ -290,84 +307,86 @@ class _File:
             self._connection = None
 
     @contextmanager
-    def reading(self, *, patient: bool = False) -> Iterator[sqlite3.Connection]:
-        """For one statement that changes nothing: no lock is wanted. Raises InterlockError."""
-        with self._said():
-            yield self._opened(patient)
+    def read(self, *, wait_for_lock: bool = False) -> Iterator[sqlite3.Connection]:
+        """Open the connection for one statement that only reads. Raises InterlockError."""
+        with self._convert_errors():
+            yield self._get_connection(wait_for_lock)
 
     @contextmanager
-    def writing(self, *, patient: bool = False) -> Iterator[sqlite3.Connection]:
-        """In one transaction. Raises InterlockError; TOO_BUSY when another holds the file."""
-        with self._said():
-            with transaction(self._opened(patient)) as file:
-                yield file
-            self._held = False
+    def write(self, *, wait_for_lock: bool = False) -> Iterator[sqlite3.Connection]:
+        """Run a transaction. Raises InterlockError, with TOO_BUSY if the file is locked."""
+        with self._convert_errors():
+            with transaction(self._get_connection(wait_for_lock)) as connection:
+                yield connection
+            self._was_locked = False
 
     @contextmanager
-    def _said(self) -> Iterator[None]:
-        """What goes wrong with the file, as an InterlockError."""
+    def _convert_errors(self) -> Iterator[None]:
+        """Convert errors of the file to InterlockError."""
         try:
             yield
         except (sqlite3.Error, OSError) as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                self._held = True
+                self._was_locked = True
                 raise InterlockError(
                     errors.TOO_BUSY,
-                    f"The registration store {self._path.name} is held by another program. "
-                    "Try again in a moment.",
+                    f"The registration store {self._path.name} is locked by another program. "
+                    "Try again later.",
                 ) from error
             raise InterlockError(
                 errors.INTERNAL,
-                f"The registration store {self._path} cannot be used: {error}. "
-                "Look at its disk and its permissions.",
+                f"Cannot use the registration store {self._path}: {error}. "
+                "Check the disk and the permissions of the file.",
                 {"path": str(self._path)},
             ) from error
 
-    def _opened(self, patient: bool) -> sqlite3.Connection:
-        wait = _BUSY_AT_FIRST if patient else 0 if self._held else _BUSY
-        file = self._connection
-        if file is None:
-            file = self._connection = self._open(wait)
-        file.execute(f"PRAGMA busy_timeout = {wait}")
-        return file
+    def _get_connection(self, wait_for_lock: bool) -> sqlite3.Connection:
+        timeout_ms = (
+            _START_BUSY_TIMEOUT_MS if wait_for_lock else 0 if self._was_locked else _BUSY_TIMEOUT_MS
+        )
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = self._open(timeout_ms)
+        connection.execute(f"PRAGMA busy_timeout = {timeout_ms}")
+        return connection
 
-    def _open(self, wait: int) -> sqlite3.Connection:
+    def _open(self, timeout_ms: int) -> sqlite3.Connection:
         if not self._in_memory:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Only its owner may read it; SQLite gives the files beside it the same mode.
+            # Only the owner can read the file. SQLite gives its -wal and -shm files the same mode.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        file = sqlite3.connect(
-            self._path, timeout=wait / 1000, isolation_level=None, check_same_thread=False
+        connection = sqlite3.connect(
+            self._path, timeout=timeout_ms / 1000, isolation_level=None, check_same_thread=False
         )
         try:
-            # A lease that a power cut takes is taken again at the next registration.
-            file.execute("PRAGMA synchronous = NORMAL")
-            if not _FILE.is_ready(file):
-                with transaction(file):
-                    self._prepare(file)
-            self._write_ahead(file)
+            # A lease that a power failure deletes is written again at the next registration.
+            connection.execute("PRAGMA synchronous = NORMAL")
+            if not _DATABASE_KIND.is_ready(connection):
+                with transaction(connection):
+                    self._prepare(connection)
+            self._enable_wal(connection)
         except BaseException:
-            file.close()
+            connection.close()
             raise
-        return file
+        return connection
 
-    def _write_ahead(self, file: sqlite3.Connection) -> None:
+    def _enable_wal(self, connection: sqlite3.Connection) -> None:
         try:
-            file.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as busy:
-            # Somebody else uses it this very moment. It is the same file in either mode.
+            # Another process is using the file. Both journal modes are compatible.
             _log.debug("%s is not in WAL mode yet: %s", self._path, busy)
 
-    def _prepare(self, file: sqlite3.Connection) -> None:
-        if _FILE.is_ready(file):
-            # Another was quicker.
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        if _DATABASE_KIND.is_ready(connection):
+            # Another process has prepared the file.
             return
-        version, application = _FILE.read_marks(file)
+        version, application = _DATABASE_KIND.read_marks(connection)
         if version == 1 and application == _APPLICATION_ID:
-            # In the first version a claim did not say when it was used.
-            file.execute("ALTER TABLE claim ADD COLUMN used REAL NOT NULL DEFAULT 0")
-            file.execute("UPDATE claim SET used = ?", (self._clock(),))
-            file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            # In the first version a claim had no time of use.
+            connection.execute("ALTER TABLE claim ADD COLUMN used REAL NOT NULL DEFAULT 0")
+            connection.execute("UPDATE claim SET used = ?", (self._clock(),))
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             return
-        _FILE.prepare(file, self._path)
+        _DATABASE_KIND.prepare(connection, self._path)

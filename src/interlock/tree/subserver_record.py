@@ -1,4 +1,5 @@
-"""What is known of a registered subserver, and what the registrar asks of its store."""
+"""The record of a registered subserver, and the interfaces of the registrar to sessions and its
+store."""
 
 from __future__ import annotations
 
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     from interlock.tree.subserver_session import AxSession
 
 
-# -- What a subserver's channel asks of the registrar, and is given by it.
+# -- The registrar, as sessions use it.
 
 CHANNEL: Final = "channel"
-"""By what a subserver was lost that did not miss its heartbeats."""
+"""The cause of a loss other than missed heartbeats: the channel was closed."""
 
 
 class Timer(Protocol):
@@ -41,14 +42,14 @@ CallLater = Callable[[float, Callable[[], None]], Timer]
 
 
 class ChildAssignment(NamedTuple):
-    """What the config gives to a child that the node started: it must register as that."""
+    """The upstream key and the segment of a child that the node started."""
 
     key: str
     segment: str
 
 
 class SessionRegistrar(Protocol):
-    """What a session asks of the registrar."""
+    """The registrar, as a session uses it."""
 
     aggregator_id: str
     node_info: bytes
@@ -58,70 +59,79 @@ class SessionRegistrar(Protocol):
     @property
     def tree_id(self) -> str: ...
 
-    def consider(self, session: AxSession, wanted: ax.Registration) -> bool:
-        """Whether its authority is proven. Raises InterlockError when it may not register."""
+    def verify_registration(self, session: AxSession, registration: ax.Registration) -> bool:
+        """Check a registration. Return whether its authority is proven. Raises InterlockError."""
         ...
 
-    def admit(
+    def register(
         self, session: AxSession, identity: ax.SubserverIdentity | None
     ) -> ax.RegistrationResult:
-        """Register it. Raises InterlockError."""
+        """Register the subserver of a session. Raises InterlockError."""
         ...
 
-    def refused(self, session: AxSession, error: InterlockError) -> None:
-        """It has been told that it may not register."""
+    def on_rejected(self, session: AxSession, error: InterlockError) -> None:
+        """Handle a rejection that was sent to the subserver."""
 
-    def joined(self, session: AxSession) -> None:
-        """It has been told that it is registered."""
+    def on_registered(self, session: AxSession) -> None:
+        """Handle a registration whose result was sent to the subserver."""
 
-    def beaten(self, session: AxSession, beat: ax.HeartbeatParams) -> bytes:
-        """The result of a heartbeat. Raises InterlockError when it may not stay; INVALID_PARAMS
-        when only its news are refused."""
+    def handle_heartbeat(self, session: AxSession, heartbeat: ax.HeartbeatParams) -> bytes:
+        """Process a heartbeat and return its result.
+
+        Raises InterlockError if the session must end, with INVALID_PARAMS if only the changes in
+        the heartbeat are rejected.
+        """
         ...
 
-    def renew(self, session: AxSession) -> None:
-        """It is still there, though it need not say so."""
+    def renew_lease(self, session: AxSession) -> None:
+        """Renew the lease of a subserver without heartbeats."""
 
-    def vet(self, session: AxSession, offer: RawOffering) -> None:
-        """Whether it may offer this. Raises InterlockError when it may not, and has ended."""
+    def check_offering(self, session: AxSession, offer: RawOffering) -> None:
+        """Check the tools that a subserver offers. Raises InterlockError, and ends the session."""
 
     def dismiss(self, session: AxSession, error: InterlockError) -> None:
-        """End it, and forget it."""
+        """End a session and remove its subserver."""
 
-    def lost(self, session: AxSession, reason: str, by: str) -> None:
-        """It was registered, and cannot be reached any more, by its heartbeats or its channel."""
+    def on_lost(self, session: AxSession, reason: str, cause: str) -> None:
+        """Handle the loss of a registered subserver.
 
-    def left(self, session: AxSession, reason: str) -> None:
-        """It has deregistered itself."""
+        Args:
+            cause: `mcpax/heartbeat` for missed heartbeats, or `channel`.
+        """
 
-    def over(self, session: AxSession) -> None:
-        """Its channel is of no use any more. Told once, after everything else."""
+    def on_deregistered(self, session: AxSession, reason: str) -> None:
+        """Handle a deregistration by the subserver."""
+
+    def on_ended(self, session: AxSession) -> None:
+        """Handle the end of a session. Called once, after all other events."""
 
 
-def key_of(segment: str) -> str:
-    """By what the node knows a subserver that dialled in."""
+def upstream_key(segment: str) -> str:
+    """Return the upstream key of a subserver that connected by itself."""
     return f"ax:{segment}"
 
 
 class SubserverRecord(msgspec.Struct, eq=False, kw_only=True):
-    """One subserver. It is the same object from its first registration until it is forgotten, and
-    says what is true now."""
+    """The present data of one subserver.
+
+    It is the same object from the first registration until the subserver is removed.
+    """
 
     key: str
-    """`ax:` and its segment; for a child that the node started, its key in the config."""
+    """`ax:` and the segment. For a child that the node started: its key in the config."""
     segment: str
     subserver_id: str
     caller: str = ""
-    """Who registered it."""
+    """The caller that registered it."""
     peer: str = ""
-    """Where it dialled from: `local`, `loopback` or an address."""
+    """The origin of its channel: `local`, `loopback` or an address."""
     label: str = ""
-    """The channel, for people."""
+    """A description of the channel, for people."""
     session_id: str = ""
-    """Empty: it is not registered now, but its tools are still listed, as degraded."""
+    """Empty: not registered. In the grace period its tools are still listed, as degraded."""
     authority: str | None = None
     verified: bool = False
-    """Whether the authority was proven."""
+    """True if the authority was proven."""
     role: str = "leaf"
     """`leaf` or `aggregator`."""
     offers: SubserverCapabilities = SubserverCapabilities()
@@ -129,48 +139,50 @@ class SubserverRecord(msgspec.Struct, eq=False, kw_only=True):
     interval_ms: int = 0
     version: str = ""
     subtree_ids: tuple[str, ...] = ()
-    """The aggregators behind it, itself among them. Empty for a leaf."""
+    """The aggregators in its subtree, including itself. Empty for a leaf."""
     descendant_ids: frozenset[str] = frozenset()
-    """The subserver_ids of everything behind it, leaves included. Empty for a leaf."""
+    """The subserver_ids of its subtree, including leaves. Empty for a leaf."""
     budget: SubserverBudget = SubserverBudget()
     auth_scope: str = ADMIN
-    """The most that it is asked for."""
+    """The highest scope of calls that it gets."""
     registered_at: float = 0.0
-    """Seconds on the wall clock, as all that follow."""
+    """In seconds on the wall clock, like the following times."""
     last_beat: float = 0.0
     lost_at: float | None = None
-    """Since when it is degraded."""
+    """The time at which it was lost. None: it is registered."""
     problem: str = ""
-    """Why it is."""
+    """The reason of the loss."""
 
     @property
     def live(self) -> bool:
-        """Whether it is registered now."""
+        """True if it is registered now."""
         return bool(self.session_id)
 
     @property
     def deadline_ms(self) -> int:
-        """How long it may say nothing."""
+        """The time without a heartbeat after which it counts as lost."""
         return heartbeat_deadline_ms(self.interval_ms)
 
-    def learn(self, said: Registration) -> None:
-        """Take what it says of itself."""
-        self.authority = said.authority
-        self.role = "aggregator" if said.is_aggregator else "leaf"
-        self.offers, self.transport_class = said.capabilities, said.transport_class
-        self.interval_ms, self.version = said.heartbeat_interval_ms, said.version
-        ids = said.subtree_ids
-        self.subtree_ids = () if ids is None else with_itself(said.subserver_id, ids)
-        self.descendant_ids = frozenset(said.descendant_ids if said.is_aggregator else ())
+    def apply_registration(self, registration: Registration) -> None:
+        """Copy the fields of a registration."""
+        self.authority = registration.authority
+        self.role = "aggregator" if registration.is_aggregator else "leaf"
+        self.offers, self.transport_class = registration.capabilities, registration.transport_class
+        self.interval_ms, self.version = registration.heartbeat_interval_ms, registration.version
+        ids = registration.subtree_ids
+        self.subtree_ids = () if ids is None else add_own_id(registration.subserver_id, ids)
+        self.descendant_ids = frozenset(
+            registration.descendant_ids if registration.is_aggregator else ()
+        )
 
 
-def with_itself(subserver_id: str, ids: tuple[str, ...]) -> tuple[str, ...]:
-    """The ids of a subtree, those of its top among them."""
+def add_own_id(subserver_id: str, ids: tuple[str, ...]) -> tuple[str, ...]:
+    """Add the id of an aggregator to the ids of its subtree, if it is missing."""
     return ids if subserver_id in ids else (subserver_id, *ids)
 
 
-def as_budget(config: BudgetConfig) -> SubserverBudget:
-    """What the config grants, as it is told."""
+def convert_budget(config: BudgetConfig) -> SubserverBudget:
+    """Convert a budget of the config to the form of MCP-AX."""
 
     def number(limit: int | None) -> int:
         return UNLIMITED if limit is None else limit
@@ -180,15 +192,15 @@ def as_budget(config: BudgetConfig) -> SubserverBudget:
     )
 
 
-def budget_for(settings: SubserversConfig, segment: str) -> SubserverBudget:
-    """What the config grants to one of them."""
+def find_budget(settings: SubserversConfig, segment: str) -> SubserverBudget:
+    """Return the configured budget of a subserver."""
     link = settings.links.get(segment)
-    own = None if link is None else link.budget
-    return as_budget(settings.budget if own is None else own)
+    budget = None if link is None else link.budget
+    return convert_budget(settings.budget if budget is None else budget)
 
 
 class SegmentClaim(Protocol):
-    """Who owns a segment."""
+    """The owner of a segment."""
 
     @property
     def authority(self) -> str: ...
@@ -199,7 +211,7 @@ class SegmentClaim(Protocol):
 
 
 class SubserverLease(Protocol):
-    """Where a subserver is registered."""
+    """The registration of a subserver with an aggregator."""
 
     @property
     def aggregator_id(self) -> str: ...
@@ -208,33 +220,36 @@ class SubserverLease(Protocol):
 
 
 class RegistrationStore(Protocol):
-    """Where claims and leases are kept (`tree/store.py`). Everything raises InterlockError."""
+    """The store of claims and leases (`tree/store.py`). All methods raise InterlockError."""
 
     def identity(self, role: str) -> str: ...
 
-    def claim_on(self, segment: str) -> SegmentClaim | None: ...
+    def find_claim(self, segment: str) -> SegmentClaim | None: ...
 
-    def keep_claim(self, segment: str, authority: str, verified: bool) -> bool:
-        """False: a proven one is there, which an unproven one never displaces."""
+    def save_claim(self, segment: str, authority: str, verified: bool) -> bool:
+        """Store a claim. Return False if there is a proven claim and the new one is unproven."""
         ...
 
-    def other_lease(
+    def find_other_lease(
         self, subserver_id: str, aggregator_id: str, tree_id: str
     ) -> SubserverLease | None:
-        """That of another aggregator in the same tree, if it has not lapsed."""
+        """Return a valid lease of another aggregator in the same tree, or None."""
         ...
 
     def take_lease(
         self, subserver_id: str, aggregator_id: str, tree_id: str, authority: str, until: float
     ) -> SubserverLease | None:
-        """Take it; or else the one of another aggregator in the same tree, which stays."""
+        """Take a lease. If another aggregator of the tree has it, return that lease instead."""
         ...
 
     def take_leases(
-        self, aggregator_id: str, tree_id: str, wanted: Iterable[tuple[str, str, float]]
+        self, aggregator_id: str, tree_id: str, leases: Iterable[tuple[str, str, float]]
     ) -> Mapping[str, SubserverLease]:
-        """Take many at once (the subserver, its authority, until when): those of others, which
-        stay."""
+        """Take many leases. Return those that other aggregators of the tree have.
+
+        Args:
+            leases: subserver_id, authority and expiry of each lease.
+        """
         ...
 
     def renew_leases(

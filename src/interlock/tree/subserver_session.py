@@ -1,8 +1,9 @@
-"""One subserver's channel, from the moment it is opened: the aggregator's side of MCP-AX.
+"""A session with one subserver: the aggregator's side of MCP-AX on one channel.
 
-What may come in which state is in the table below. Whether somebody may register is for the
-registrar to decide. Once it has, the channel belongs to a peer (`transports/channel.py`), which
-gives back here what is MCP-AX. A session has one timer at most, and a heartbeat does not touch it.
+The table below says which messages are accepted in which state. The registrar decides about
+registrations. After a registration the channel belongs to an MCP client (`transports/channel.py`),
+which passes MCP-AX messages back to the session. A session has at most one timer, and a heartbeat
+does not change it.
 """
 
 from __future__ import annotations
@@ -39,25 +40,24 @@ from interlock.protocol import jsonrpc, mcp
 from interlock.protocol import mcpax as ax
 from interlock.tree.subserver_record import CHANNEL, ChildAssignment, SessionRegistrar, Timer
 
-# -- The life of a subserver's channel, as a table: what may come in which state, and what
-# follows.
+# -- The state table of a subserver's channel: the accepted events of each state, and what follows.
 #
-# `docs` draw their diagram from it; `AxSession` does what it says.
+# The diagram in the docs is made from the table. `AxSession` executes it.
 
 
 class SessionState(Enum):
     NEW = "new"
-    """Somebody dialled in, and has said nothing yet."""
+    """The channel is open. No message has come yet."""
     INTRODUCED = "introduced"
-    """Both sides have said that they speak MCP-AX."""
+    """Both sides have declared MCP-AX (`initialize`)."""
     IDENTIFYING = "identifying"
-    """It wants to register, and is asked whether it has another parent."""
+    """A registration was received. The subserver is asked for its other parent."""
     REGISTERED = "registered"
     ENDED = "ended"
 
 
 class SessionEvent(Enum):
-    """What can happen to a channel."""
+    """An event on a channel."""
 
     INITIALIZE = mcp.INITIALIZE
     REGISTER = ax.REGISTER
@@ -77,22 +77,22 @@ class SessionEvent(Enum):
 
 
 class SessionTransition(NamedTuple):
-    """A cell of the table."""
+    """A cell of the state table."""
 
     state: SessionState
-    on: SessionEvent
-    does: str
-    """The name of what is done."""
-    then: tuple[SessionState, ...]
-    """Where that may lead; the state itself where it is refused."""
+    event: SessionEvent
+    action: str
+    """The name of the action."""
+    next_states: tuple[SessionState, ...]
+    """The possible next states. If the action rejects the event, the state does not change."""
 
 
 _N, _I, _A, _R, _E = SessionState
-_ANY: Final = (_N, _I, _A, _R)
+_OPEN_STATES: Final = (_N, _I, _A, _R)
 
 
-def _rows() -> Iterator[SessionTransition]:
-    for state in _ANY:
+def _transitions() -> Iterator[SessionTransition]:
+    for state in _OPEN_STATES:
         yield SessionTransition(state, SessionEvent.PING, "pong", (state,))
         yield SessionTransition(state, SessionEvent.UNKNOWN, "refuse_unknown", (state,))
         yield SessionTransition(state, SessionEvent.NOTE, "ignore", (state,))
@@ -122,12 +122,12 @@ def _rows() -> Iterator[SessionTransition]:
         yield SessionTransition(state, SessionEvent.ANSWER, "ignore", (state,))
 
 
-TABLE: Final = {(row.state, row.on): row for row in _rows()}
-"""What is not in it cannot happen, or does not matter any more: it is ignored."""
+TABLE: Final = {(row.state, row.event): row for row in _transitions()}
+"""Events that are not in the table are impossible or irrelevant, and are ignored."""
 
 _BY_METHOD: Final = {
-    one.value: one
-    for one in (
+    event.value: event
+    for event in (
         SessionEvent.INITIALIZE,
         SessionEvent.REGISTER,
         SessionEvent.HEARTBEAT,
@@ -135,27 +135,27 @@ _BY_METHOD: Final = {
         SessionEvent.PING,
     )
 }
-_WITHOUT_ANSWER: Final = frozenset({SessionEvent.HEARTBEAT, SessionEvent.DEREGISTER})
-"""What also counts when no answer is wanted."""
+_NOTIFICATION_EVENTS: Final = frozenset({SessionEvent.HEARTBEAT, SessionEvent.DEREGISTER})
+"""Methods that are also accepted as notifications."""
 
 
-def event_of(method: str, *, is_request: bool) -> SessionEvent:
-    """What a message of the other side is to the table."""
-    known = _BY_METHOD.get(method)
+def classify_message(method: str, *, is_request: bool) -> SessionEvent:
+    """Return the event for a message of the subserver."""
+    event = _BY_METHOD.get(method)
     if is_request:
-        if known is not None:
-            return known
+        if event is not None:
+            return event
         return SessionEvent.UNKNOWN if method.startswith("mcpax/") else SessionEvent.MCP
-    return known if known in _WITHOUT_ANSWER else SessionEvent.NOTE
+    return event if event in _NOTIFICATION_EVENTS else SessionEvent.NOTE
 
 
-# -- How often a subserver says that it is alive: which heartbeats are worth any work. Pure.
+# -- The rate of heartbeats, and which of them are processed. Pure.
 
-MOST_IN_AN_INTERVAL: Final = 10
-MOST_IN_A_SECOND: Final = 50
-"""More heartbeats than these say nothing new: they are answered, and that is all."""
-FLOOD: Final = 1000
-"""More than so many in a second are no heartbeats any more."""
+MAX_HEARTBEATS_PER_INTERVAL: Final = 10
+MAX_HEARTBEATS_PER_SECOND: Final = 50
+"""Heartbeats beyond these limits get a response, but are not processed."""
+FLOOD_LIMIT_PER_SECOND: Final = 1000
+"""With more heartbeats than this in a second, the session is ended."""
 
 
 class HeartbeatRate(Enum):
@@ -165,69 +165,83 @@ class HeartbeatRate(Enum):
 
 
 class HeartbeatMonitor:
-    """Counts in intervals and in seconds."""
+    """Counts heartbeats per interval and per second."""
 
     def __init__(self, interval: float) -> None:
-        """`interval`: the seconds between two heartbeats, as agreed on; 0: none were."""
+        """Create the monitor.
+
+        Args:
+            interval: the agreed seconds between two heartbeats. 0: none are agreed.
+        """
         self._all = SlidingWindow(1.0)
         self._steady_in_second = SlidingWindow(1.0)
         self._steady_in_interval = SlidingWindow(interval)
 
-    def beat(self, now: float) -> HeartbeatRate:
-        if not self._all.take(now, FLOOD):
+    def beat(self, event: float) -> HeartbeatRate:
+        if not self._all.take(event, FLOOD_LIMIT_PER_SECOND):
             return HeartbeatRate.FLOOD
         second, interval = self._steady_in_second, self._steady_in_interval
-        if second.advance(now) >= MOST_IN_A_SECOND or interval.advance(now) >= MOST_IN_AN_INTERVAL:
+        if (
+            second.advance(event) >= MAX_HEARTBEATS_PER_SECOND
+            or interval.advance(event) >= MAX_HEARTBEATS_PER_INTERVAL
+        ):
             return HeartbeatRate.HASTY
-        second.add(now)
-        interval.add(now)
+        second.add(event)
+        interval.add(event)
         return HeartbeatRate.STEADY
 
 
-# -- What an aggregator says on a subserver's channel, besides MCP: pure bytes.
+# -- The MCP-AX messages of an aggregator. Pure.
 
 CLOSE_CODE: Final = 4000
-"""With what a WebSocket is closed when a registration is ended; the reason says which."""
+"""The WebSocket close code for an ended registration. The close reason has the symbol."""
 
 
-class _Experimental(msgspec.Struct, frozen=True, gc=False):
+class _Capabilities(msgspec.Struct, frozen=True, gc=False):
     experimental: dict[str, Raw] = {}
 
 
-class _Hello(msgspec.Struct, rename="camel", gc=False):
+class _InitializeParams(msgspec.Struct, rename="camel", gc=False):
     protocol_version: str
-    capabilities: _Experimental = _Experimental()
+    capabilities: _Capabilities = _Capabilities()
 
 
 class _Versions(msgspec.Struct, gc=False):
     versions: list[str] | None = None
 
 
-def read_hello(params: Raw | UnsetType) -> str:
-    """The MCP revision that a subserver introduces itself with. Raises InterlockError."""
+def read_initialize(params: Raw | UnsetType) -> str:
+    """Return the MCP revision in the `initialize` of a subserver. Raises InterlockError."""
     try:
-        hello = msgspec.json.decode(b"{}" if isinstance(params, UnsetType) else params, type=_Hello)
-        said = hello.capabilities.experimental.get(ax.EXPERIMENT)
-        versions = None if said is None else msgspec.json.decode(said, type=_Versions).versions
+        params_data = msgspec.json.decode(
+            b"{}" if isinstance(params, UnsetType) else params, type=_InitializeParams
+        )
+        mcpax_value = params_data.capabilities.experimental.get(ax.EXPERIMENT)
+        versions = (
+            None
+            if mcpax_value is None
+            else msgspec.json.decode(mcpax_value, type=_Versions).versions
+        )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise ProtocolError(f"`initialize` cannot be read: {exc}.", INVALID_PARAMS) from None
-    if said is None:
+        raise ProtocolError(f"`initialize` is invalid: {exc}.", INVALID_PARAMS) from None
+    if mcpax_value is None:
         raise ProtocolError(
-            "Subservers register here: declare `capabilities.experimental.mcpax`. "
-            "MCP clients use the node's MCP endpoint.",
+            "This endpoint is for subservers: declare `capabilities.experimental.mcpax`. "
+            "MCP clients use the MCP endpoint of the node.",
             INVALID_PARAMS,
         )
     if versions is not None and not set(versions) & set(ax.VERSIONS):
         raise InterlockError(
             UNSUPPORTED_VERSION,
-            f"None of MCP-AX {', '.join(map(repr, versions[:5]))} is spoken here.",
+            f"This node supports none of the MCP-AX revisions "
+            f"{', '.join(map(repr, versions[:5]))}.",
             {"supported": list(ax.VERSIONS)},
         )
-    return hello.protocol_version
+    return params_data.protocol_version
 
 
-def hello_result(revision: str, node_info: bytes, aggregator_id: str, tree_id: str) -> bytes:
-    """The answer to `initialize`."""
+def initialize_result(revision: str, server_info: bytes, aggregator_id: str, tree_id: str) -> bytes:
+    """Return the result of `initialize`."""
     mcpax = {"versions": ax.VERSIONS, "aggregator_id": aggregator_id, "tree_id": tree_id}
     return jsonrpc.encode_value(
         {
@@ -235,131 +249,135 @@ def hello_result(revision: str, node_info: bytes, aggregator_id: str, tree_id: s
                 revision if revision in mcp.SESSION_REVISIONS else mcp.LATEST_SESSION
             ),
             "capabilities": {"experimental": {ax.EXPERIMENT: mcpax}},
-            "serverInfo": Raw(node_info),
+            "serverInfo": Raw(server_info),
         }
     )
 
 
-def refusal(id: bytes, error: InterlockError) -> bytes:
-    """An error as MCP-AX has it: a symbol where the draft has one, the sentence as a detail."""
+def encode_rejection(id: bytes, error: InterlockError) -> bytes:
+    """Encode an error in the form of MCP-AX: the symbol as message, the sentence as detail."""
     code, message, data = ax.encode_error(error)
     return jsonrpc.error_response(id, code, message, data)
 
 
-def keys_changed(jwks: bytes) -> bytes:
-    """Tells a subserver by which keys tokens are checked from now on."""
+def encode_keys_changed(jwks: bytes) -> bytes:
+    """Encode the notification about changed token keys."""
     return jsonrpc.notification(ax.KEYS_CHANGED, jsonrpc.encode_value({"jwks": Raw(jwks)}))
 
 
-def session_ended(error: InterlockError) -> bytes:
-    """Tells a subserver why it is not registered any longer."""
+def encode_session_ended(error: InterlockError) -> bytes:
+    """Encode the notification about the end of a registration."""
     code, message, _ = ax.encode_error(error)
     params = {"code": code, "message": message, "detail": error.message}
     return jsonrpc.notification(ax.SESSION_ENDED, jsonrpc.encode_value(params))
 
 
-PATIENCE: Final = 30.0
-"""How long a channel may be open before it registers."""
-IDENTIFY_WAIT: Final = 2.0
-"""How long a subserver may take to say who its parent is. Silence counts as none."""
-QUIET_LEASE: Final = 60.0
-"""How long the lease of a subserver without heartbeats lasts; it is renewed in time."""
+REGISTRATION_TIMEOUT_SECONDS: Final = 30.0
+"""The time limit for a registration after the channel is opened."""
+IDENTIFY_TIMEOUT_SECONDS: Final = 2.0
+"""The time limit for the response to `mcpax/identify`. No response means no other parent."""
+QUIET_LEASE_SECONDS: Final = 60.0
+"""The duration of a lease without heartbeats. It is renewed in time."""
 
 _log = logging.getLogger("interlock.upstreams")
 
 
 class AxSession:
-    """One channel."""
+    """The session on one channel."""
 
     def __init__(
         self,
         channel: Channel,
         caller: Caller,
-        desk: SessionRegistrar,
-        place: ChildAssignment | None = None,
+        registrar: SessionRegistrar,
+        assignment: ChildAssignment | None = None,
     ) -> None:
         self.channel = channel
         self.caller = caller
-        self.place = place
+        self.assignment = assignment
         self.state = SessionState.NEW
         self.id = ""
-        """The session id, once it is registered."""
-        self.wanted: ax.Registration | None = None
-        """What it asked for last. None: it cannot be read."""
+        """The session id. Empty: not registered."""
+        self.registration: ax.Registration | None = None
+        """The last received registration. None: it was invalid."""
         self.verified = False
         self.last_beat = 0.0
         self.link: ChannelTransport | None = None
-        """What speaks MCP on the channel."""
+        """The MCP transport on the channel."""
         self.gone = False
-        """Whether it said goodbye, or was sent away: nothing of it is to be seen any more."""
+        """True if the subserver deregistered or was dismissed, so that its tools are removed."""
         self.on_registered: Callable[[], None] | None = None
-        self.on_over: Callable[[str], None] | None = None
-        self._desk = desk
+        self.on_ended: Callable[[str], None] | None = None
+        self._registrar = registrar
         self._timer: Timer | None = None
-        self._patient_until = 0.0
-        self._asked: bytes | None = None
-        """The id of the registration that is being looked at."""
+        self._registration_deadline = 0.0
+        self._register_request_id: bytes | None = None
+        """The id of the `mcpax/register` request in progress."""
         self._identify_id = 0
-        self._pulse = HeartbeatMonitor(0.0)
-        self._unread: bytes | None = None
-        """The last heartbeat that was not looked at, though it had news."""
+        self._heartbeat_monitor = HeartbeatMonitor(0.0)
+        self._skipped_heartbeat: bytes | None = None
+        """The last skipped heartbeat that has changes of the subtree."""
 
     @property
-    def live(self) -> bool:
-        """Whether it is registered now."""
+    def is_registered(self) -> bool:
+        """True if the subserver is registered."""
         return self.state is SessionState.REGISTERED
 
     @property
     def interval(self) -> float:
-        """The seconds between its heartbeats; 0: it sends none."""
-        return 0.0 if self.wanted is None else self.wanted.heartbeat_interval_ms / 1000
+        """The seconds between its heartbeats. 0: it sends none."""
+        return 0.0 if self.registration is None else self.registration.heartbeat_interval_ms / 1000
 
-    def begin(self) -> None:
-        """Listen. What came already is heard at once."""
-        self._patient_until = self._desk.clock() + PATIENCE
-        self._arm(PATIENCE, SessionEvent.IMPATIENCE)
-        self.channel.on_close = self.closed
-        self.channel.on_message = self._received
+    def start(self) -> None:
+        """Start the session. Messages that came before are processed at once."""
+        self._registration_deadline = self._registrar.clock() + REGISTRATION_TIMEOUT_SECONDS
+        self._start_timer(REGISTRATION_TIMEOUT_SECONDS, SessionEvent.IMPATIENCE)
+        self.channel.on_close = self.on_channel_closed
+        self.channel.on_message = self._on_data
 
-    def take(self, link: ChannelTransport) -> None:
-        """Somebody speaks MCP on the channel from now on."""
+    def attach_transport(self, link: ChannelTransport) -> None:
+        """Set the MCP transport that uses the channel from now on."""
         self.link = link
 
     def dismiss(self, error: InterlockError) -> None:
-        """End it, and say why."""
-        self._happen(SessionEvent.DISMISSAL, error=error)
+        """End the session and send the reason."""
+        self._handle_event(SessionEvent.DISMISSAL, error=error)
 
-    def closed(self, reason: str) -> None:
-        """The channel is closed."""
-        self._happen(SessionEvent.CLOSED, error=InterlockError(UNKNOWN_SESSION, reason))
+    def on_channel_closed(self, reason: str) -> None:
+        """Handle the end of the channel."""
+        self._handle_event(SessionEvent.CLOSED, error=InterlockError(UNKNOWN_SESSION, reason))
 
-    def vet(self, offer: RawOffering) -> None:
-        self._desk.vet(self, offer)
+    def check_offering(self, offer: RawOffering) -> None:
+        self._registrar.check_offering(self, offer)
 
-    # -- what comes in
+    # -- events
 
-    def _received(self, data: bytes) -> None:
+    def _on_data(self, data: bytes) -> None:
         try:
             message = jsonrpc.decode_message(data)
         except ProtocolError as error:
-            self._happen(SessionEvent.GARBAGE, getattr(error, "id", jsonrpc.NULL), error=error)
+            self._handle_event(
+                SessionEvent.GARBAGE, getattr(error, "id", jsonrpc.NULL), error=error
+            )
             return
         if isinstance(message, list):
-            batch = ProtocolError("Send one message at a time here.", INVALID_REQUEST)
-            self._happen(SessionEvent.GARBAGE, jsonrpc.NULL, error=batch)
+            batch = ProtocolError(
+                "Batches are not supported. Send one message at a time.", INVALID_REQUEST
+            )
+            self._handle_event(SessionEvent.GARBAGE, jsonrpc.NULL, error=batch)
         elif isinstance(message.method, UnsetType):
-            self._happen(SessionEvent.ANSWER, message=message)
+            self._handle_event(SessionEvent.ANSWER, message=message)
         else:
             id = None if isinstance(message.id, UnsetType) else bytes(message.id)
-            self.heard(message.method, id, message.params)
+            self.on_message(message.method, id, message.params)
 
-    def heard(self, method: str, id: bytes | None, params: Raw | UnsetType) -> bool:
-        """A request or a notification (without an id) of the subserver."""
-        event = event_of(method, is_request=id is not None)
-        self._happen(event, id, params, method=method)
+    def on_message(self, method: str, id: bytes | None, params: Raw | UnsetType) -> bool:
+        """Handle a request or a notification (without an id) of the subserver."""
+        event = classify_message(method, is_request=id is not None)
+        self._handle_event(event, id, params, method=method)
         return True
 
-    def _happen(
+    def _handle_event(
         self,
         event: SessionEvent,
         id: bytes | None = None,
@@ -369,84 +387,94 @@ class AxSession:
         message: jsonrpc.Message | None = None,
         error: InterlockError | None = None,
     ) -> None:
-        row = TABLE.get((self.state, event))
-        if row is not None:
-            self._DO[row.does](self, _Happening(id, params, method, message, error))
+        transition = TABLE.get((self.state, event))
+        if transition is not None:
+            self._ACTIONS[transition.action](self, _EventData(id, params, method, message, error))
 
-    # -- what is done
+    # -- actions
 
-    def _ignore(self, now: _Happening) -> None:
-        """It changes nothing."""
+    def _ignore(self, event: _EventData) -> None:
+        """Do nothing."""
 
-    def _pong(self, now: _Happening) -> None:
-        self._reply(now.id, b"{}")
+    def _pong(self, event: _EventData) -> None:
+        self._reply(event.id, b"{}")
 
-    def _refuse_garbage(self, now: _Happening) -> None:
-        if now.error is not None:
-            self._refuse(now.id, now.error)
+    def _refuse_garbage(self, event: _EventData) -> None:
+        if event.error is not None:
+            self._send_error(event.id, event.error)
 
-    def _refuse_unknown(self, now: _Happening) -> None:
-        self._refuse(
-            now.id, InterlockError(METHOD_NOT_FOUND, f"{now.method[:80]!r} is no method here.")
+    def _refuse_unknown(self, event: _EventData) -> None:
+        self._send_error(
+            event.id, InterlockError(METHOD_NOT_FOUND, f"Unknown method: {event.method[:80]!r}.")
         )
 
-    def _refuse_unregistered(self, now: _Happening) -> None:
-        self._refuse(
-            now.id,
+    def _refuse_unregistered(self, event: _EventData) -> None:
+        self._send_error(
+            event.id,
             InterlockError(
                 INVALID_REQUEST,
-                f"{now.method[:80]!r}: a subserver first registers (mcpax/register).",
+                f"{event.method[:80]!r} is not allowed before mcpax/register.",
             ),
         )
 
-    def _refuse_request(self, now: _Happening) -> None:
-        self._refuse(
-            now.id, InterlockError(INVALID_REQUEST, f"{now.method[:80]!r} is not for now: wait.")
-        )
-
-    def _refuse_stranger(self, now: _Happening) -> None:
-        self._refuse(now.id, InterlockError(INVALID_REQUEST, "`initialize` comes first."))
-
-    def _refuse_again(self, now: _Happening) -> None:
-        self._refuse(
-            now.id,
+    def _refuse_request(self, event: _EventData) -> None:
+        self._send_error(
+            event.id,
             InterlockError(
-                INVALID_REQUEST, f"{now.method} was said on this channel already. Open another."
+                INVALID_REQUEST,
+                f"{event.method[:80]!r} is not allowed yet. Wait for the `initialize` of the node.",
             ),
         )
 
-    def _refuse_session(self, now: _Happening) -> None:
-        self._refuse(now.id, InterlockError(UNKNOWN_SESSION, "Nobody is registered here."))
+    def _refuse_stranger(self, event: _EventData) -> None:
+        self._send_error(event.id, InterlockError(INVALID_REQUEST, "Send `initialize` first."))
 
-    def _introduce(self, now: _Happening) -> None:
+    def _refuse_again(self, event: _EventData) -> None:
+        self._send_error(
+            event.id,
+            InterlockError(
+                INVALID_REQUEST,
+                f"{event.method} was already sent on this channel. Open another channel.",
+            ),
+        )
+
+    def _refuse_session(self, event: _EventData) -> None:
+        self._send_error(
+            event.id, InterlockError(UNKNOWN_SESSION, "This channel has no registration.")
+        )
+
+    def _introduce(self, event: _EventData) -> None:
         try:
-            revision = read_hello(now.params)
+            revision = read_initialize(event.params)
         except InterlockError as error:
-            self._refuse(now.id, error)
+            self._send_error(event.id, error)
             return
         self.state = SessionState.INTRODUCED
-        desk = self._desk
+        registrar = self._registrar
         self._reply(
-            now.id, hello_result(revision, desk.node_info, desk.aggregator_id, desk.tree_id)
+            event.id,
+            initialize_result(
+                revision, registrar.node_info, registrar.aggregator_id, registrar.tree_id
+            ),
         )
 
-    def _apply(self, now: _Happening) -> None:
-        self.wanted = None
+    def _apply(self, event: _EventData) -> None:
+        self.registration = None
         try:
-            self.wanted = ax.read_registration(now.params)
-            self.verified = self._desk.consider(self, self.wanted)
+            self.registration = ax.read_registration(event.params)
+            self.verified = self._registrar.verify_registration(self, self.registration)
         except InterlockError as error:
-            self._refuse(now.id, error)
-            self._desk.refused(self, error)
+            self._send_error(event.id, error)
+            self._registrar.on_rejected(self, error)
             return
-        self._asked = now.id
+        self._register_request_id = event.id
         self.state = SessionState.IDENTIFYING
-        self._arm(IDENTIFY_WAIT, SessionEvent.SILENCE)
+        self._start_timer(IDENTIFY_TIMEOUT_SECONDS, SessionEvent.SILENCE)
         self._identify_id += 1
         self.channel.send(jsonrpc.request(self._identify_id, ax.IDENTIFY, b"{}"))
 
-    def _hear_identity(self, now: _Happening) -> None:
-        message = now.message
+    def _hear_identity(self, event: _EventData) -> None:
+        message = event.message
         if (
             message is None
             or isinstance(message.id, UnsetType)
@@ -458,205 +486,214 @@ class AxSession:
             try:
                 identity = ax.read_identity(message.result)
             except ProtocolError:
-                # Nonsense says as little as silence.
+                # An invalid response is treated like no response.
                 identity = None
         self._decide(identity)
 
-    def _settle(self, now: _Happening) -> None:
+    def _settle(self, event: _EventData) -> None:
         self._decide(None)
 
     def _decide(self, identity: ax.SubserverIdentity | None) -> None:
         self.id = secrets.token_urlsafe(24)
         try:
-            registered = self._desk.admit(self, identity)
+            result = self._registrar.register(self, identity)
         except InterlockError as error:
-            self._settle_with(error)
+            self._reject_registration(error)
             return
         self.state = SessionState.REGISTERED
-        self.last_beat = self._desk.clock()
-        self._pulse = HeartbeatMonitor(self.interval)
-        id, self._asked = self._asked, None
-        self._await_beat()
-        self._reply(id, jsonrpc.encode_value(registered))
-        self._desk.joined(self)
+        self.last_beat = self._registrar.clock()
+        self._heartbeat_monitor = HeartbeatMonitor(self.interval)
+        id, self._register_request_id = self._register_request_id, None
+        self._check_heartbeat()
+        self._reply(id, jsonrpc.encode_value(result))
+        self._registrar.on_registered(self)
         if self.on_registered is not None:
             self.on_registered()
 
-    def _settle_with(self, error: InterlockError) -> None:
-        """It may try again, on this channel, for as long as it could before."""
+    def _reject_registration(self, error: InterlockError) -> None:
+        """Reject the registration. The subserver can try again on this channel until the limit."""
         self.id = ""
         self.state = SessionState.INTRODUCED
-        left = self._patient_until - self._desk.clock()
-        id, self._asked = self._asked, None
-        self._arm(max(0.0, left), SessionEvent.IMPATIENCE)
-        self._refuse(id, error)
-        self._desk.refused(self, error)
+        remaining = self._registration_deadline - self._registrar.clock()
+        id, self._register_request_id = self._register_request_id, None
+        self._start_timer(max(0.0, remaining), SessionEvent.IMPATIENCE)
+        self._send_error(id, error)
+        self._registrar.on_rejected(self, error)
 
-    def _beat(self, now: _Happening) -> None:
-        clock = self._desk.clock()
-        pace = self._pulse.beat(clock)
-        if pace is not HeartbeatRate.STEADY:
-            self._hurry(now, pace, clock)
+    def _beat(self, event: _EventData) -> None:
+        clock = self._registrar.clock()
+        rate = self._heartbeat_monitor.beat(clock)
+        if rate is not HeartbeatRate.STEADY:
+            self._skip_heartbeat(event, rate, clock)
             return
         try:
-            beat = self._read_beat(now.params)
+            heartbeat = self._read_heartbeat(event.params)
         except InterlockError as error:
-            self._refuse(now.id, error)
+            self._send_error(event.id, error)
             return
         self.last_beat = clock
         try:
-            result = self._desk.beaten(self, beat)
+            result = self._registrar.handle_heartbeat(self, heartbeat)
         except InterlockError as error:
-            self._refuse(now.id, error)
+            self._send_error(event.id, error)
             if error.failure is not INVALID_PARAMS:
-                self._desk.dismiss(self, error)
+                self._registrar.dismiss(self, error)
             return
-        self._reply(now.id, result)
+        self._reply(event.id, result)
 
-    def _hurry(self, now: _Happening, pace: HeartbeatRate, clock: float) -> None:
-        """One heartbeat too many. It is answered, unread; its news wait for the next one."""
-        if pace is HeartbeatRate.FLOOD:
-            words = f"It sent more than {FLOOD} heartbeats in a second."
-            self._desk.dismiss(self, InterlockError(TOO_BUSY, words))
+    def _skip_heartbeat(self, event: _EventData, rate: HeartbeatRate, clock: float) -> None:
+        """Respond to an excess heartbeat without processing it. Its changes wait for the next."""
+        if rate is HeartbeatRate.FLOOD:
+            detail = (
+                f"The subserver sent more than {FLOOD_LIMIT_PER_SECOND} heartbeats in a second."
+            )
+            self._registrar.dismiss(self, InterlockError(TOO_BUSY, detail))
             return
-        said = b"" if isinstance(now.params, UnsetType) else bytes(now.params)
-        if self.wanted is None or self.id.encode() not in said:
-            self._refuse(now.id, _no_such_session())
+        params_bytes = b"" if isinstance(event.params, UnsetType) else bytes(event.params)
+        if self.registration is None or self.id.encode() not in params_bytes:
+            self._send_error(event.id, _unknown_session_error())
             return
         self.last_beat = clock
-        if ax.SUBTREE_IDS.encode() in said or ax.DESCENDANT_IDS.encode() in said:
-            self._unread = said
-        deadline = ax.heartbeat_deadline_ms(self.wanted.heartbeat_interval_ms)
-        self._reply(now.id, b'{"status":"ok","heartbeat_deadline_ms":%d}' % deadline)
+        if ax.SUBTREE_IDS.encode() in params_bytes or ax.DESCENDANT_IDS.encode() in params_bytes:
+            self._skipped_heartbeat = params_bytes
+        deadline = ax.heartbeat_deadline_ms(self.registration.heartbeat_interval_ms)
+        self._reply(event.id, b'{"status":"ok","heartbeat_deadline_ms":%d}' % deadline)
 
-    def _read_beat(self, params: Raw | UnsetType) -> ax.HeartbeatParams:
-        """With what was not looked at before. Raises InterlockError."""
-        beat = ax.read_heartbeat(params)
-        if beat.session_id != self.id:
-            raise _no_such_session()
-        unread, self._unread = self._unread, None
-        if unread is not None:
-            before = ax.read_heartbeat(unread)
-            if beat.subtree_ids is None:
-                beat = replace(beat, subtree_ids=before.subtree_ids)
-            if beat.descendant_ids is None:
-                beat = replace(beat, descendant_ids=before.descendant_ids)
-        return beat
+    def _read_heartbeat(self, params: Raw | UnsetType) -> ax.HeartbeatParams:
+        """Read a heartbeat, merged with the changes of a skipped one. Raises InterlockError."""
+        heartbeat = ax.read_heartbeat(params)
+        if heartbeat.session_id != self.id:
+            raise _unknown_session_error()
+        skipped_bytes, self._skipped_heartbeat = self._skipped_heartbeat, None
+        if skipped_bytes is not None:
+            skipped = ax.read_heartbeat(skipped_bytes)
+            if heartbeat.subtree_ids is None:
+                heartbeat = replace(heartbeat, subtree_ids=skipped.subtree_ids)
+            if heartbeat.descendant_ids is None:
+                heartbeat = replace(heartbeat, descendant_ids=skipped.descendant_ids)
+        return heartbeat
 
-    def _leave(self, now: _Happening) -> None:
+    def _leave(self, event: _EventData) -> None:
         try:
-            farewell = ax.read_deregistration(now.params)
-            if farewell.session_id != self.id:
-                raise _no_such_session()
+            deregistration = ax.read_deregistration(event.params)
+            if deregistration.session_id != self.id:
+                raise _unknown_session_error()
         except InterlockError as error:
-            self._refuse(now.id, error)
+            self._send_error(event.id, error)
             return
-        self._reply(now.id, b'{"status":"deregistered"}')
-        reason = farewell.reason or "it deregistered"
+        self._reply(event.id, b'{"status":"deregistered"}')
+        reason = deregistration.reason or "the subserver deregistered"
         self.gone = True
-        self._end(reason, lambda: self._desk.left(self, reason), 1000, "deregistered")
+        self._end(
+            reason, lambda: self._registrar.on_deregistered(self, reason), 1000, "deregistered"
+        )
 
-    def _time_out(self, now: _Happening) -> None:
+    def _time_out(self, event: _EventData) -> None:
         error = InterlockError(
             UNKNOWN_SESSION,
-            f"{ax.MAX_MISSED_HEARTBEATS} heartbeats in a row did not come: it counts as lost. "
-            "Register again.",
+            f"{ax.MAX_MISSED_HEARTBEATS} heartbeats in a row are missing, so the session has "
+            "ended. Register again.",
         )
-        self.channel.send(session_ended(error))
+        self.channel.send(encode_session_ended(error))
         reason = f"it missed {ax.MAX_MISSED_HEARTBEATS} heartbeats"
         self._end(
             reason,
-            lambda: self._desk.lost(self, reason, ax.HEARTBEAT),
+            lambda: self._registrar.on_lost(self, reason, ax.HEARTBEAT),
             CLOSE_CODE,
             UNKNOWN_SESSION.ax_name,
         )
 
-    def _give_up(self, now: _Happening) -> None:
-        self._end("it did not register in time", None, CLOSE_CODE, "not_registered")
+    def _give_up(self, event: _EventData) -> None:
+        self._end("no registration in time", None, CLOSE_CODE, "not_registered")
 
-    def _dismiss(self, now: _Happening) -> None:
-        error = now.error
+    def _dismiss(self, event: _EventData) -> None:
+        error = event.error
         assert error is not None
         self.gone = True
         if self.state is SessionState.REGISTERED:
-            self.channel.send(session_ended(error))
-        elif self._asked is not None:
-            self._refuse(self._asked, error)
+            self.channel.send(encode_session_ended(error))
+        elif self._register_request_id is not None:
+            self._send_error(self._register_request_id, error)
         row = error.failure
         self._end(error.message, None, CLOSE_CODE, row.ax_name or row.name)
 
-    def _lose(self, now: _Happening) -> None:
-        reason = "it closed the channel" if now.error is None else now.error.message
-        was_live = self.live
-        self._end(reason, (lambda: self._desk.lost(self, reason, CHANNEL)) if was_live else None)
+    def _lose(self, event: _EventData) -> None:
+        reason = "the channel was closed" if event.error is None else event.error.message
+        was_registered = self.is_registered
+        self._end(
+            reason,
+            (lambda: self._registrar.on_lost(self, reason, CHANNEL)) if was_registered else None,
+        )
 
     def _end(
         self,
         reason: str,
-        tell: Callable[[], None] | None,
+        notify_registrar: Callable[[], None] | None,
         code: int = 1000,
         symbol: str = "",
     ) -> None:
         self.state = SessionState.ENDED
-        self._asked = None
-        self._disarm()
-        if tell is not None:
-            # Before those who wait for an answer: one of them may try again at once.
-            tell()
+        self._register_request_id = None
+        self._cancel_timer()
+        if notify_registrar is not None:
+            # Before pending callers get an error, because they can retry at once.
+            notify_registrar()
         link, self.link = self.link, None
         if link is not None:
             link.on_channel_closed(reason)
         self.channel.close(code, symbol)
-        if self.on_over is not None:
-            self.on_over(reason)
-        self._desk.over(self)
+        if self.on_ended is not None:
+            self.on_ended(reason)
+        self._registrar.on_ended(self)
 
-    # -- words
+    # -- responses
 
     def _reply(self, id: bytes | None, result: bytes) -> None:
         if id is not None:
             self.channel.send(jsonrpc.result_response(id, result))
 
-    def _refuse(self, id: bytes | None, error: InterlockError) -> None:
+    def _send_error(self, id: bytes | None, error: InterlockError) -> None:
         if id is None:
             return
         if error.failure is INTERNAL:
-            # Where this node keeps what is no business of whoever dials in.
+            # Internal details, such as file paths, are only for the log.
             _log.error("%s: %s", self.channel.label, error.message)
-            error = InterlockError(INTERNAL, "The node could not do this; its log says why.")
-        self.channel.send(refusal(id, error))
+            error = InterlockError(INTERNAL, "Internal error. See the log of the node.")
+        self.channel.send(encode_rejection(id, error))
 
-    # -- time
+    # -- timers
 
-    def _await_beat(self) -> None:
-        """Look again when the next heartbeat is three intervals late; heartbeats only note when
-        they came."""
+    def _check_heartbeat(self) -> None:
+        """Check for missed heartbeats, and set the timer for the next check.
+
+        A heartbeat only stores its time and does not touch the timer.
+        """
         interval = self.interval
         if not interval:
-            self._disarm()
-            self._timer = self._desk.call_later(QUIET_LEASE / 3, self._renew)
+            self._cancel_timer()
+            self._timer = self._registrar.call_later(QUIET_LEASE_SECONDS / 3, self._renew_lease)
             return
-        left = self.last_beat + interval * ax.MAX_MISSED_HEARTBEATS - self._desk.clock()
-        if left > 0:
-            self._disarm()
-            self._timer = self._desk.call_later(left, self._await_beat)
+        remaining = self.last_beat + interval * ax.MAX_MISSED_HEARTBEATS - self._registrar.clock()
+        if remaining > 0:
+            self._cancel_timer()
+            self._timer = self._registrar.call_later(remaining, self._check_heartbeat)
         else:
-            self._happen(SessionEvent.OVERDUE)
+            self._handle_event(SessionEvent.OVERDUE)
 
-    def _renew(self) -> None:
-        self._timer = self._desk.call_later(QUIET_LEASE / 3, self._renew)
-        self._desk.renew(self)
+    def _renew_lease(self) -> None:
+        self._timer = self._registrar.call_later(QUIET_LEASE_SECONDS / 3, self._renew_lease)
+        self._registrar.renew_lease(self)
 
-    def _arm(self, seconds: float, event: SessionEvent) -> None:
-        self._disarm()
-        self._timer = self._desk.call_later(seconds, lambda: self._happen(event))
+    def _start_timer(self, seconds: float, event: SessionEvent) -> None:
+        self._cancel_timer()
+        self._timer = self._registrar.call_later(seconds, lambda: self._handle_event(event))
 
-    def _disarm(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    _DO: ClassVar[dict[str, Callable[[AxSession, _Happening], None]]] = {
+    _ACTIONS: ClassVar[dict[str, Callable[[AxSession, _EventData], None]]] = {
         "ignore": _ignore,
         "pong": _pong,
         "refuse_garbage": _refuse_garbage,
@@ -679,12 +716,12 @@ class AxSession:
     }
 
 
-def _no_such_session() -> InterlockError:
-    return InterlockError(UNKNOWN_SESSION, "No such session is registered here.")
+def _unknown_session_error() -> InterlockError:
+    return InterlockError(UNKNOWN_SESSION, "No session with this id is registered.")
 
 
-class _Happening(NamedTuple):
-    """What an action is given."""
+class _EventData(NamedTuple):
+    """The data of an event, for its action."""
 
     id: bytes | None
     params: Raw | UnsetType
@@ -693,18 +730,21 @@ class _Happening(NamedTuple):
     error: InterlockError | None
 
 
-def until_registered(session: AxSession, key: str) -> asyncio.Future[None]:
-    """Done when it has registered; fails when its channel ends before that."""
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+def wait_for_registration(session: AxSession, key: str) -> asyncio.Future[None]:
+    """Return a future that is done when the subserver has registered.
+
+    The future fails if the channel ends before that.
+    """
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def registered() -> None:
-        if not done.done():
-            done.set_result(None)
+        if not future.done():
+            future.set_result(None)
 
-    def over(reason: str) -> None:
-        if not done.done():
-            words = f"{key} did not register: {reason}"
-            done.set_exception(InterlockError(UPSTREAM_UNAVAILABLE, words))
+    def on_ended(reason: str) -> None:
+        if not future.done():
+            detail = f"{key} did not register: {reason}"
+            future.set_exception(InterlockError(UPSTREAM_UNAVAILABLE, detail))
 
-    session.on_registered, session.on_over = registered, over
-    return done
+    session.on_registered, session.on_ended = registered, on_ended
+    return future

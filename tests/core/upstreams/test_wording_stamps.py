@@ -14,7 +14,7 @@ from interlock.core.upstreams.client import RequestEncoder
 from interlock.core.upstreams.transports.http import format_bearer_header
 from interlock.protocol.mcp import RESOURCES_READ, Era
 from interlock.protocol.mcpax import Hop
-from interlock.tree.caller_tokens import as_member
+from interlock.tree.caller_tokens import format_member
 from tests.core.pipeline.calls import LOCAL, SESSION, STATELESS
 from tests.core.upstreams.test_wording_ax import (
     OWN,
@@ -32,7 +32,7 @@ TOKEN = "eyJhIjoxfQ.eyJiIjoyfQ.c2ln-_"
 
 def stamped(era: Era, *, ax: bool = True) -> RequestEncoder:
     return RequestEncoder(
-        era, REVISIONS[era], OWN, http=False, ax=ax, encode_token=lambda _: as_member(TOKEN)
+        era, REVISIONS[era], OWN, http=False, ax=ax, encode_token=lambda _: format_member(TOKEN)
     )
 
 
@@ -88,4 +88,4 @@ def test_the_nodes_own_requests_have_none() -> None:
 
 def test_how_tokens_stand() -> None:
     assert format_bearer_header(TOKEN) == f"Authorization: Bearer {TOKEN}\r\n".encode()
-    assert as_member(TOKEN) == f',"x-mcpax-authorization":"{TOKEN}"'.encode()
+    assert format_member(TOKEN) == f',"x-mcpax-authorization":"{TOKEN}"'.encode()

@@ -12,7 +12,7 @@ import pytest
 
 from interlock.errors import CONFIG, INTERNAL, TOO_BUSY, InterlockError
 from interlock.protocol.mcpax import is_uuid
-from interlock.tree.store import UNPROVEN_KEPT, Lease, TreeStore
+from interlock.tree.store import UNPROVEN_CLAIM_SECONDS, Lease, TreeStore
 
 CHILD, OTHER_CHILD = "child", "other child"
 ONE, TWO = "one", "two"
@@ -98,40 +98,40 @@ def test_two_that_start_at_once_agree(tmp_path: Path) -> None:
 @pytest.mark.spec("AX-4.2-5", "AX-4.2-7", "AX-4.2-10")
 def test_claims(tmp_path: Path, clock: Clock) -> None:
     store = TreeStore(tmp_path / "tree.db", clock=clock)
-    assert store.claim_on("x") is None
-    assert store.keep_claim("x", "dns:a", False)
-    assert store.keep_claim("x", "dns:b", False)
-    assert store.claim_on("x") == ("x", "dns:b", False, 1000.0)
-    assert store.keep_claim("x", "dns:c", True)
-    assert not store.keep_claim("x", "dns:d", False)
-    assert not store.keep_claim("x", "dns:c", False)
-    assert store.keep_claim("y", "dns:y", False)
+    assert store.find_claim("x") is None
+    assert store.save_claim("x", "dns:a", False)
+    assert store.save_claim("x", "dns:b", False)
+    assert store.find_claim("x") == ("x", "dns:b", False, 1000.0)
+    assert store.save_claim("x", "dns:c", True)
+    assert not store.save_claim("x", "dns:d", False)
+    assert not store.save_claim("x", "dns:c", False)
+    assert store.save_claim("y", "dns:y", False)
     store.close()
     again = TreeStore(tmp_path / "tree.db", clock=clock)
-    assert again.claims() == [("x", "dns:c", True, 1000.0), ("y", "dns:y", False, 1000.0)]
-    assert again.forget_claim("x")
-    assert not again.forget_claim("x")
-    assert again.claim_on("x") is None
+    assert again.list_claims() == [("x", "dns:c", True, 1000.0), ("y", "dns:y", False, 1000.0)]
+    assert again.remove_claim("x")
+    assert not again.remove_claim("x")
+    assert again.find_claim("x") is None
     again.close()
 
 
 def test_a_claim_that_was_never_proven_lapses(tmp_path: Path, clock: Clock) -> None:
     store = TreeStore(tmp_path / "tree.db", clock=clock)
-    assert store.keep_claim("claimed", "dns:a", False)
-    assert store.keep_claim("proven", "dns:a", True)
-    clock.now += UNPROVEN_KEPT - 1
-    assert store.claim_on("claimed") is not None
+    assert store.save_claim("claimed", "dns:a", False)
+    assert store.save_claim("proven", "dns:a", True)
+    clock.now += UNPROVEN_CLAIM_SECONDS - 1
+    assert store.find_claim("claimed") is not None
     # It is used: its day begins anew.
-    assert store.keep_claim("claimed", "dns:a", False)
-    clock.now += UNPROVEN_KEPT - 1
-    assert [one.segment for one in store.claims()] == ["claimed", "proven"]
+    assert store.save_claim("claimed", "dns:a", False)
+    clock.now += UNPROVEN_CLAIM_SECONDS - 1
+    assert [one.segment for one in store.list_claims()] == ["claimed", "proven"]
     clock.now += 1
-    assert store.claim_on("claimed") is None
-    assert [one.segment for one in store.claims()] == ["proven"]
-    clock.now += 1000 * UNPROVEN_KEPT
-    assert store.claim_on("proven") is not None
+    assert store.find_claim("claimed") is None
+    assert [one.segment for one in store.list_claims()] == ["proven"]
+    clock.now += 1000 * UNPROVEN_CLAIM_SECONDS
+    assert store.find_claim("proven") is not None
     # What has lapsed does not stay in the file.
-    assert store.keep_claim("other", "dns:b", False)
+    assert store.save_claim("other", "dns:b", False)
     store.close()
     with sqlite3.connect(tmp_path / "tree.db") as file:
         kept = file.execute("SELECT segment FROM claim ORDER BY segment").fetchall()
@@ -148,7 +148,7 @@ def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path, clock: Clock)
     file.execute("PRAGMA user_version = 1")
     file.close()
     store = TreeStore(path, clock=clock)
-    assert store.claims() == [("x", "dns:a", False, 1000.0)]
+    assert store.list_claims() == [("x", "dns:a", False, 1000.0)]
     store.close()
 
 
@@ -162,16 +162,16 @@ def test_a_lease_keeps_others_of_the_tree_out(
     one, two = stores
     assert one.take_lease(CHILD, ONE, TREE, "dns:a", 1015.0) is None
     mine = Lease(CHILD, ONE, TREE, "dns:a", 1015.0)
-    assert two.leases(CHILD) == [mine]
-    assert two.other_lease(CHILD, TWO, TREE) == mine
+    assert two.find_leases(CHILD) == [mine]
+    assert two.find_other_lease(CHILD, TWO, TREE) == mine
     assert two.take_lease(CHILD, TWO, TREE, "", 1020.0) == mine
     # Itself, another child, and another tree are another matter.
-    assert one.other_lease(CHILD, ONE, TREE) is None
-    assert two.other_lease(CHILD, TWO, OTHER_TREE) is None
+    assert one.find_other_lease(CHILD, ONE, TREE) is None
+    assert two.find_other_lease(CHILD, TWO, OTHER_TREE) is None
     assert one.take_lease(CHILD, ONE, TREE, "dns:a", 1016.0) is None
     assert two.take_lease(OTHER_CHILD, TWO, TREE, "", 1020.0) is None
     assert two.take_lease(CHILD, TWO, OTHER_TREE, "", 1020.0) is None
-    assert len(one.leases(CHILD)) == 2
+    assert len(one.find_leases(CHILD)) == 2
 
 
 @pytest.mark.spec("AX-13.4-6")
@@ -187,11 +187,11 @@ def test_a_lease_lapses_unless_it_is_renewed(
     clock.now = 1028.9
     assert two.take_lease(CHILD, TWO, TREE, "", 1050.0) is not None
     clock.now = 1029.0
-    assert two.leases(CHILD) == []
+    assert two.find_leases(CHILD) == []
     assert two.take_lease(CHILD, TWO, TREE, "", 1050.0) is None
     # And what was taken over stays so.
     one.renew_leases(ONE, [(CHILD, 1060.0)])
-    assert [lease.aggregator_id for lease in one.leases(CHILD)] == [TWO]
+    assert [lease.aggregator_id for lease in one.find_leases(CHILD)] == [TWO]
 
 
 def test_a_lease_can_be_released(stores: tuple[TreeStore, TreeStore]) -> None:
@@ -237,12 +237,12 @@ def test_many_are_taken_at_once_but_those_that_another_has(
     wanted = [(CHILD, "", 1020.0), (OTHER_CHILD, "dns:a", 1020.0)]
     mine = Lease(CHILD, ONE, TREE, "", 1015.0)
     assert two.take_leases(TWO, TREE, wanted) == {CHILD: mine}
-    assert one.leases(CHILD) == [mine]
-    assert one.leases(OTHER_CHILD) == [Lease(OTHER_CHILD, TWO, TREE, "dns:a", 1020.0)]
+    assert one.find_leases(CHILD) == [mine]
+    assert one.find_leases(OTHER_CHILD) == [Lease(OTHER_CHILD, TWO, TREE, "dns:a", 1020.0)]
     two.renew_leases(TWO, [(OTHER_CHILD, 1030.0)], [CHILD])
-    assert one.leases(CHILD) == [mine]
+    assert one.find_leases(CHILD) == [mine]
     one.renew_leases(ONE, [], [CHILD])
-    assert one.leases(CHILD) == []
+    assert one.find_leases(CHILD) == []
 
 
 # -- the file
@@ -255,14 +255,14 @@ def test_a_file_that_another_holds_is_not_waited_for(tmp_path: Path) -> None:
     other = sqlite3.connect(shared, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     waits: list[str] = []
-    connection = store._leases._connection
+    connection = store._lease_file._connection
     assert connection is not None
     connection.set_trace_callback(
         lambda statement: waits.append(statement) if "busy_timeout" in statement else None
     )
     # Who reads waits for nobody.
-    assert len(store.leases(CHILD)) == 1
-    assert store.other_lease(CHILD, TWO, TREE) is not None
+    assert len(store.find_leases(CHILD)) == 1
+    assert store.find_other_lease(CHILD, TWO, TREE) is not None
     for _ in range(50):
         with pytest.raises(InterlockError, match="Try again") as caught:
             store.renew_leases(ONE, [(CHILD, 2e12)])
@@ -276,7 +276,7 @@ def test_a_file_that_another_holds_is_not_waited_for(tmp_path: Path) -> None:
     other.execute("ROLLBACK")
     other.close()
     store.renew_leases(ONE, [(CHILD, 2e12)])
-    assert store.leases(CHILD)[0].until == 2e12
+    assert store.find_leases(CHILD)[0].until == 2e12
     store.close()
 
 

@@ -246,7 +246,7 @@ def test_what_cannot_be_a_tool() -> None:
 
     with pytest.raises(ValueError, match="latency_class"):
         tool(name="a", latency_class="quick")(lambda: None)
-    with pytest.raises(ValueError, match=r"'a.b' cannot be the name of a tool: use 1 to 63"):
+    with pytest.raises(ValueError, match=r"'a.b' is not a valid tool name. Use 1 to 63"):
         tool(name="a.b")(lambda: None)
     tool(name="once")(lambda: None)
     with pytest.raises(ValueError, match="There is a tool 'once' already"):
@@ -263,7 +263,7 @@ def test_what_cannot_be_a_tool() -> None:
 
 @pytest.mark.parametrize("segment", ["", "A", "a.b", "x" * 64, "notifications_dropped"])
 def test_what_cannot_be_a_segment(segment: str) -> None:
-    with pytest.raises(ValueError, match="cannot be a segment"):
+    with pytest.raises(ValueError, match="is not a valid segment"):
         Subserver(segment)
 
 

@@ -20,9 +20,9 @@ import pytest
 from interlock.core.config import ConfigError
 from interlock.errors import FORBIDDEN, NAMESPACE_CONFLICT, InterlockError
 from interlock.tree.component import Tree
-from interlock.tree.registrant import Registrant, RegistrantState, check_presented
+from interlock.tree.registrant import Registrant, RegistrantState, check_credentials
 from interlock.tree.subserver import Subserver
-from interlock.tree.subserver.connection import parent_of
+from interlock.tree.subserver.connection import create_parent_config
 from interlock.tree.subserver_session import AxSession
 from tests.core.server.running import Running
 from tests.core.server.wire import PATIENCE
@@ -64,7 +64,9 @@ def url_of(running: Running) -> str:
 
 def session_at(running: Running) -> AxSession:
     """The one that is registered."""
-    (session,) = [one for one in running.node.component(Tree).registrar._channels if one.live]
+    (session,) = [
+        one for one in running.node.component(Tree).registrar._channels if one.is_registered
+    ]
     return session
 
 
@@ -74,7 +76,7 @@ def dismiss(running: Running, error: InterlockError) -> None:
 
 
 async def stay(url: str, subserver: Subserver, entered: Callable[[], None]) -> None:
-    async with subserver.connected(url, heartbeat=0.2):
+    async with subserver.connect(url, heartbeat=0.2):
         entered()
         await asyncio.get_running_loop().create_future()
 
@@ -109,15 +111,15 @@ def test_two_of_the_same_do_not_drive_each_other_out_for_ever(running: Running) 
 
 def test_who_keeps_its_id_is_alone_on_this_machine(running: Running) -> None:
     async def both() -> None:
-        async with Subserver("plant").connected(url_of(running)):
+        async with Subserver("plant").connect(url_of(running)):
             with pytest.raises(
-                ConfigError, match=r"plant has already joined .* end that one first"
+                ConfigError, match=r"plant has already joined .* stop that subserver first"
             ):
-                async with Subserver("plant").connected(url_of(running)):
+                async with Subserver("plant").connect(url_of(running)):
                     raise AssertionError
-            async with Subserver("other").connected(url_of(running)):
+            async with Subserver("other").connect(url_of(running)):
                 pass
-        async with Subserver("plant").connected(url_of(running)):
+        async with Subserver("plant").connect(url_of(running)):
             pass
 
     running.wait(both())
@@ -145,7 +147,7 @@ def test_a_lost_node_is_told_of_once_and_when_it_is_back(
         return [one.getMessage() for one in caplog.records if one.name == "interlock.subserver"]
 
     async def lose() -> None:
-        async with made.connected(url_of(running), heartbeat=0.2):
+        async with made.connect(url_of(running), heartbeat=0.2):
             registrant = made._registrant
             assert registrant is not None
             back = asyncio.Event()
@@ -171,15 +173,15 @@ def test_a_lost_node_is_told_of_once_and_when_it_is_back(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"token": "hunter2hunter2\n"}, "`token` has a line end around the token; take it"),
+        ({"token": "hunter2hunter2\n"}, "`token` has a line end around the token; remove"),
         ({"token": " hunter2hunter2"}, "`token` has a space around the token"),
         ({"token": "  "}, "`token` is empty"),
-        ({"token": "hunter2\r\nX: y"}, "`token` holds characters that no token has"),
+        ({"token": "hunter2\r\nX: y"}, "`token` has characters that are not valid in a token"),
         ({"authority": "edge"}, "`authority`: 'edge' is not an authority"),
-        ({"authority_key": "x"}, "`authority_key` is nothing without `authority`"),
-        ({"authority": "dns:a", "authority_key": "x"}, "is no private key"),
-        ({"key": "k.pem"}, "`key` is nothing without `certificate`"),
-        ({"heartbeat": -1.0}, "`heartbeat`: nobody beats every -1 s"),
+        ({"authority_key": "x"}, "`authority_key` requires `authority`"),
+        ({"authority": "dns:a", "authority_key": "x"}, "is not a private key"),
+        ({"key": "k.pem"}, "`key` requires `certificate`"),
+        ({"heartbeat": -1.0}, "`heartbeat`: -1 s is out of range"),
         ({"ca": "none.pem"}, "Cannot read none.pem for TLS"),
     ],
 )
@@ -187,12 +189,14 @@ def test_what_cannot_be_presented_is_found_before_anybody_is_dialled(
     settings: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)) as caught:
-        parent_of("wss://192.0.2.1/ax", "plant", [], **{"heartbeat": 5.0, **settings})
+        create_parent_config("wss://192.0.2.1/ax", "plant", [], **{"heartbeat": 5.0, **settings})
     assert "hunter2" not in caught.value.message
 
 
 def test_what_can_be_presented() -> None:
-    check_presented(parent_of("unix:/x", "a", [], token="two words", heartbeat=0.0), {})
+    check_credentials(
+        create_parent_config("unix:/x", "a", [], token="two words", heartbeat=0.0), {}
+    )
 
 
 # -- as a program

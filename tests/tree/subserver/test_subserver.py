@@ -53,7 +53,7 @@ class Joined:
     def __init__(self, running: Running, subserver: Subserver, **settings: Any) -> None:
         self.running = running
         url = f"ws://127.0.0.1:{running.port}/ax"
-        self._block: AbstractAsyncContextManager[Any] = subserver.connected(
+        self._block: AbstractAsyncContextManager[Any] = subserver.connect(
             url, **{"heartbeat": 0.2, **settings}
         )
 
@@ -166,7 +166,7 @@ def test_a_taken_segment_is_told_with_advice(start: Callable[..., Running]) -> N
 @pytest.mark.spec("AX-10.4-1")
 def test_no_plain_websocket_to_another_machine() -> None:
     async def connect() -> None:
-        async with plant().connected("ws://192.0.2.1/ax"):
+        async with plant().connect("ws://192.0.2.1/ax"):
             raise AssertionError
 
     with pytest.raises(ConfigError, match=r"write wss://192\.0\.2\.1/ax"):
@@ -315,4 +315,4 @@ def test_it_dials_in_and_says_goodbye_when_it_is_told_to_stop(
 def test_a_program_without_a_node_says_how_to_name_one() -> None:
     done = subprocess.run([sys.executable, PROGRAM], capture_output=True, timeout=PATIENCE * 2)
     assert done.returncode == 1
-    assert b"Where is the node?" in done.stderr
+    assert b"The address of the node is missing" in done.stderr

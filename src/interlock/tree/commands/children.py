@@ -1,7 +1,7 @@
-"""Nodes that a parent starts: `up --stdio-parent` runs this node as one, `doctor` tries one.
+"""Child nodes: `up --stdio-parent` runs this node as a child, and `doctor` tests a child.
 
-A started node registers on stdin and stdout, and listens nowhere else. A trial has a registrar of
-its own: nothing of it is left behind, and nothing that a running node knows is touched.
+A child registers on stdin and stdout and does not listen. A trial has its own registrar, so it
+leaves no data behind and does not affect a running node.
 """
 
 from __future__ import annotations
@@ -38,42 +38,45 @@ if TYPE_CHECKING:
 
 
 class StdioChild(ChildRunner):
-    """A child on the stdio of its parent."""
+    """Runs this node as a child on the stdio of its parent."""
 
     def __init__(self) -> None:
-        """Raises ConfigError: no parent started this program."""
+        """Read the segment. Raises ConfigError if no parent started this program."""
         self._segment = os.environ.get(SEGMENT_VARIABLE, "")
         if not is_segment(self._segment):
             raise ConfigError.of(
-                "--stdio-parent is for nodes that another one starts; "
-                f"${SEGMENT_VARIABLE} is not set",
-                "give the parent a server with `transport: ax` and this command line",
+                f"--stdio-parent is for nodes that a parent starts, but ${SEGMENT_VARIABLE} is "
+                "not set",
+                "add a server with `transport: ax` and this command to the parent's config",
             )
 
     def load(self, source: ConfigSource) -> Config:
-        """The config, with a state folder of its own: by their addresses, which they do not listen
-        on, all children would have the same."""
+        """Read the config, and give the child its own state folder.
+
+        The default folder depends on the listen address. Children do not listen, so all of them
+        would share one folder.
+        """
         config = source.load()
         if config.optional_section(ParentConfig) is not None:
             raise ConfigError.of(
-                "`parent` is in the config, and --stdio-parent says that the parent started this "
-                "node",
-                "leave one of the two out",
+                "the config has a `parent`, but --stdio-parent selects the parent that started "
+                "this node",
+                "remove one of them",
             )
         if config.state_dir is not None:
             return config
         path = Path(source.path or "demo").absolute()
-        # Two parents may start the same one.
-        whole = os.fsencode(path) + os.environ.get(ID_VARIABLE, "").encode()
-        name = f"child-{path.stem}-{blake2b(whole, digest_size=4).hexdigest()}"
+        # Two parents can start the same child.
+        digest_input = os.fsencode(path) + os.environ.get(ID_VARIABLE, "").encode()
+        name = f"child-{path.stem}-{blake2b(digest_input, digest_size=4).hexdigest()}"
         return replace(config, state_dir=str(state_home(os.environ) / name))
 
     async def stay_registered(self, node: Components) -> None:
-        await node.component(Tree).register_on_stdio(self._segment).until_over()
+        await node.component(Tree).register_on_stdio(self._segment).wait_until_ended()
 
 
 class ChildTrial(Trial):
-    """A child that is started, and registers."""
+    """A trial of a child that the node starts."""
 
     def __init__(
         self, key: str, server: ServerConfig, registrar: Registrar, options: ConnectorOptions
@@ -83,25 +86,25 @@ class ChildTrial(Trial):
         self._registrar = registrar
 
     def registration(self) -> RegisteredRole:
-        info = self._registrar.subserver(self._key)
-        if info is None:
+        record = self._registrar.subserver(self._key)
+        if record is None:
             return ""
-        return "aggregator" if info.role == "aggregator" else "leaf"
+        return "aggregator" if record.role == "aggregator" else "leaf"
 
     def release(self) -> None:
-        # It is sent away, and not lost.
+        # Dismiss the child, so that it does not count as lost.
         self._registrar.close()
 
 
 @contextmanager
-def try_child(key: str, server: ServerConfig, options: ConnectorOptions) -> Iterator[Trial]:
-    with _registering() as registrar:
+def open_child_trial(key: str, server: ServerConfig, options: ConnectorOptions) -> Iterator[Trial]:
+    with _temporary_registrar() as registrar:
         yield ChildTrial(key, server, registrar, options)
 
 
 @contextmanager
-def _registering() -> Iterator[Registrar]:
-    """A registrar for children that are started: nobody can dial in to it."""
+def _temporary_registrar() -> Iterator[Registrar]:
+    """Create a temporary registrar that accepts only started children."""
     with tempfile.TemporaryDirectory(prefix="interlock-") as folder:
         store = TreeStore(Path(folder) / "tree.db")
         registrar = Registrar(
@@ -109,7 +112,7 @@ def _registering() -> Iterator[Registrar]:
             settings=SubserversConfig(),
             aggregator_id=str(uuid4()),
             node_info=msgspec.json.encode(CLIENT_INFO),
-            begin=_nobody_dials_in,
+            begin=_reject_dial_in,
             end=lambda _: None,
             taken=lambda _: False,
             on_change=lambda: None,
@@ -121,5 +124,5 @@ def _registering() -> Iterator[Registrar]:
             store.close()
 
 
-def _nobody_dials_in(info: SubserverRecord, dial_in: DialIn) -> NoReturn:
-    raise AssertionError(f"{info.segment} dialled in where there is no door")
+def _reject_dial_in(record: SubserverRecord, dial_in: DialIn) -> NoReturn:
+    raise AssertionError(f"unexpected registration of {record.segment}")

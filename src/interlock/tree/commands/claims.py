@@ -40,7 +40,7 @@ def list_claims(
     """
     store = _open_store(node_discovery.find_local_node(config, node))
     try:
-        claims_list = store.claims()
+        claims_list = store.list_claims()
     finally:
         store.close()
     if json:
@@ -72,7 +72,7 @@ def remove(
     """
     store = _open_store(node_discovery.find_local_node(config, node))
     try:
-        was_claimed = store.forget_claim(segment)
+        was_claimed = store.remove_claim(segment)
     finally:
         store.close()
     if not was_claimed:

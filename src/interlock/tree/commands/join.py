@@ -1,4 +1,4 @@
-"""`interlock join`: put an MCP server, as it is, into the tree of a node."""
+"""`interlock join`: register an unchanged MCP server in the tree of a node."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from interlock.terminal.options import read_duration
 from interlock.terminal.server_options import CommandArgument, EnvOption, HeaderOption, UrlOption
 from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig, SubserversConfig, resolve_parent
-from interlock.tree.registrant import Registrant, RegistrantState, advice
+from interlock.tree.registrant import Registrant, RegistrantState, suggest_fix
 
-# -- The node that `interlock join` is given, held to the same rules as one in a config. Whatever
-# is wrong is told by the option that it came from.
+# -- The parent of `interlock join`, checked by the same rules as a parent in a config. Errors name
+# the option.
 
 _FILES: Final = ("ca", "certificate", "key", "authority_key")
 _NEEDS: Final = {"certificate": "key", "key": "certificate", "authority_key": "authority"}
 
 
-def parent_of(
+def create_parent_config(
     url: str,
     *,
     segment: str,
@@ -50,57 +50,62 @@ def parent_of(
     heartbeat: str,
     files: Mapping[str, Path | None],
 ) -> ParentConfig:
-    """With references, none of which leads nowhere. Raises BadParameter or ConfigError."""
-    given: dict[str, str | float | list[str] | None] = {
+    """Create the config of the parent from the options, and check all references.
+
+    Raises BadParameter or ConfigError.
+    """
+    values: dict[str, str | float | list[str] | None] = {
         "segment": segment,
         "backup": backup,
         "authority": authority,
         "heartbeat": read_duration(heartbeat, "--heartbeat", zero=True),
     }
-    given |= {field: None if file is None else str(file) for field, file in files.items()}
-    for field, needed in _NEEDS.items():
-        if given.get(field) is not None and given.get(needed) is None:
+    values |= {field: None if file is None else str(file) for field, file in files.items()}
+    for field, required in _NEEDS.items():
+        if values.get(field) is not None and values.get(required) is None:
             raise typer.BadParameter(
-                f"{_option(field)} is nothing without {_option(needed)}: give that too."
+                f"{_option_name(field)} requires {_option_name(required)}. Add it."
             )
     if token_env is not None:
-        given["token"] = _variable(token_env)
+        values["token"] = _token_reference(token_env)
     for field in _FILES:
-        if given.get(field) is not None:
-            _check_readable(_option(field), str(given[field]))
-    if given.get("authority_key") is not None:
-        given["authority_key"] = f"${{file:{given['authority_key']}}}"
-    parent = _checked(url, given)
-    origins = {field: _option(field) for field in (*_FILES, "authority", "heartbeat")}
+        if values.get(field) is not None:
+            _check_readable(_option_name(field), str(values[field]))
+    if values.get("authority_key") is not None:
+        values["authority_key"] = f"${{file:{values['authority_key']}}}"
+    parent = _check_parent_section(url, values)
+    origins = {field: _option_name(field) for field in (*_FILES, "authority", "heartbeat")}
     origins["token"] = f"--token-env: the environment variable {token_env}"
-    # Not before: what signs proofs is slow to import.
-    from interlock.tree.registrant import check_presented
+    # Imported late, because the signature library is slow to import.
+    from interlock.tree.registrant import check_credentials
 
-    check_presented(resolve_parent(parent, environ=os.environ, base_dir=Path.cwd()), origins)
+    check_credentials(resolve_parent(parent, environ=os.environ, base_dir=Path.cwd()), origins)
     return parent
 
 
-def _checked(url: str, given: Mapping[str, object]) -> ParentConfig:
-    settings = {name: value for name, value in given.items() if value not in (None, [])}
-    # It listens nowhere, so no parent can be itself.
+def _check_parent_section(url: str, values: Mapping[str, object]) -> ParentConfig:
+    settings = {name: value for name, value in values.items() if value not in (None, [])}
+    # This node does not listen, so it cannot be its own parent.
     document = {"listen": "127.0.0.1:0", "parent": {"url": url, **settings}}
     try:
         parent = parse_config(msgspec.json.encode(document).decode()).section(ParentConfig)
     except ConfigError as error:
-        first = error.problems[0]
-        where = first.path.removeprefix("parent.").partition("[")[0]
-        raise typer.BadParameter(f"{_option(where)}: {first.message}; {first.hint}.") from None
+        problem = error.problems[0]
+        field = problem.path.removeprefix("parent.").partition("[")[0]
+        raise typer.BadParameter(
+            f"{_option_name(field)}: {problem.message}; {problem.hint}."
+        ) from None
     return parent
 
 
-def _option(field: str) -> str:
+def _option_name(field: str) -> str:
     return "PARENT" if field == "url" else f"--{field.replace('_', '-')}"
 
 
-def _variable(name: str) -> str:
+def _token_reference(name: str) -> str:
     if not re.fullmatch(VARIABLE_PATTERN, name):
-        # Not shown: somebody may have put the token itself there.
-        raise typer.BadParameter("--token-env wants the name of an environment variable.")
+        # Do not show the value: it can be the token itself.
+        raise typer.BadParameter("--token-env takes the name of an environment variable.")
     if name not in os.environ:
         raise ConfigError.of(
             f"--token-env: the environment variable {name} is not set",
@@ -120,56 +125,59 @@ def _check_readable(option: str, path: str) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError.of(
-            f"{option}: the file {path} cannot be read ({reason})", "make it readable for this user"
+            f"{option}: cannot read the file {path} ({reason})", "make it readable for this user"
         ) from None
 
 
-# -- A server in somebody else's tree, in the foreground: a node without a door that stands for
-# it.
+# -- The registered server, in the foreground: a node that does not listen and has only this server.
 #
-# It says when it is registered and when it is not, and ends when told to, with a goodbye.
+# It prints state changes, and deregisters when it stops.
 
 
 async def stay_joined(name: str, server: ServerConfig, parent: ParentConfig) -> None:
-    """Keep a server registered until a signal comes. Raises InterlockError when it cannot be
-    started, or is not wanted."""
+    """Keep a server registered until a signal comes.
+
+    Raises InterlockError if the server does not start, or the parent rejects it permanently.
+    """
     log_lines.log_to_stderr(logging.WARNING)
-    # How it stands with the parent is told in words of our own; and why the server cannot be
-    # started, which is the end.
-    for name_of_log in ("interlock.tree", "interlock.node", "interlock.upstreams"):
-        logging.getLogger(name_of_log).setLevel(logging.ERROR)
-    folder = _folder(parent)
+    # The state of the registration and start errors are printed by this command.
+    for logger_name in ("interlock.tree", "interlock.node", "interlock.upstreams"):
+        logging.getLogger(logger_name).setLevel(logging.ERROR)
+    folder = _state_folder(parent)
     config = Config(
         listen="127.0.0.1:0",
         servers={name: replace(server, segment=parent.segment)},
         sections=[SubserversConfig(enabled=False), parent],
         state_dir=str(folder),
     )
-    otherwise = "end that one first, or choose another --segment"
-    with segment_lock(folder / "join.lock", parent.segment, parent.url, advice=otherwise):
-        stopping = _heed_signals()
+    advice = "stop that one first, or choose another --segment"
+    with segment_lock(folder / "join.lock", parent.segment, parent.url, advice=advice):
+        stop_event = _install_signal_handlers()
         node = Node(config, base_dir=Path.cwd(), leaf=True)
         try:
-            output.print_note(output.sanitize(_begins(name, server)))
+            output.print_note(output.sanitize(_start_message(name, server)))
             node.start()
-            await _first_of(stopping, _until_ready(node, name))
-            if not stopping.is_set():
-                # From now on it is started again when it fails, and somebody may want to know.
+            await _run_until(stop_event, _wait_until_ready(node, name))
+            if not stop_event.is_set():
+                # From now on a failed server is restarted, which is logged.
                 logging.getLogger("interlock.upstreams").setLevel(logging.WARNING)
                 node.settled()
-                await _first_of(
-                    stopping, _Telling(node, backed=bool(parent.backup)).until_refused()
+                await _run_until(
+                    stop_event,
+                    _StatePrinter(node, has_backup=bool(parent.backup)).wait_for_rejection(),
                 )
         finally:
             registrant = node.component(Tree).registrant
-            left = registrant is not None and registrant.state is RegistrantState.REGISTERED
+            was_registered = (
+                registrant is not None and registrant.state is RegistrantState.REGISTERED
+            )
             await node.stop()
-            if left and registrant is not None:
-                output.print_note(f"left {registrant.url}")
+            if was_registered and registrant is not None:
+                output.print_note(f"Deregistered from {registrant.url}")
 
 
-def _begins(name: str, server: ServerConfig) -> str:
-    """What is waited for until the server is ready; an npx or uvx may download it first."""
+def _start_message(name: str, server: ServerConfig) -> str:
+    """Return the message for the start of the server, which can include a download."""
     if server.url is not None:
         return redact_about(name, f"connecting to {name} at {server.url} …")
     return redact_about(
@@ -177,92 +185,94 @@ def _begins(name: str, server: ServerConfig) -> str:
     )
 
 
-async def _until_ready(node: Node, name: str) -> None:
-    """Wait for the server's first list. Raises InterlockError when there is none to be had."""
+async def _wait_until_ready(node: Node, name: str) -> None:
+    """Wait for the server's first list of tools. Raises InterlockError if the server fails."""
     supervisor = node.supervisor(name)
     await supervisor.wait_for_first_attempt()
     if supervisor.state is ServerState.FAILED:
-        raise InterlockError(
-            UPSTREAM_UNAVAILABLE, supervisor.problem or f"{name} cannot be reached."
-        )
+        raise InterlockError(UPSTREAM_UNAVAILABLE, supervisor.problem or f"Cannot reach {name}.")
 
 
-class _Telling:
-    """Tells a person how it stands with the parent."""
+class _StatePrinter:
+    """Prints the state of the registration."""
 
-    def __init__(self, node: Node, *, backed: bool) -> None:
-        """`backed`: there are other parents to be tried before a refusal is the end."""
+    def __init__(self, node: Node, *, has_backup: bool) -> None:
+        """Create the printer.
+
+        Args:
+            has_backup: True if other parents are tried after a rejection.
+        """
         registrant = node.component(Tree).registrant
         assert registrant is not None
         self._node = node
-        self._backed = backed
+        self._has_backup = has_backup
         self._registrant = registrant
-        # A person or a script is there to hear of it, and can do something about it.
+        # A permanent rejection ends the command, so that the user can fix it.
         registrant.stubborn = False
-        self._refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._told = ""
+        self._rejection: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last_message = ""
 
-    async def until_refused(self) -> None:
-        """Raises InterlockError when the parent does not want it, at first or any more."""
-        self._registrant.on_state = self._moved
-        self._moved(self._registrant)
-        await self._refused
+    async def wait_for_rejection(self) -> None:
+        """Wait until the parent rejects the server permanently, and raise InterlockError."""
+        self._registrant.on_state = self._on_state
+        self._on_state(self._registrant)
+        await self._rejection
 
-    def _moved(self, registrant: Registrant) -> None:
+    def _on_state(self, registrant: Registrant) -> None:
         if registrant.state is RegistrantState.REGISTERED:
             tools = len(self._node.catalog.current.tools)
             print(
-                f"registered as {registrant.assigned_segment} at {registrant.url}; "
+                f"Registered as {registrant.assigned_segment} at {registrant.url}, "
                 f"{format_count(tools, 'tool')}",
                 flush=True,
             )
-            self._told = ""
+            self._last_message = ""
         problem = registrant.problem
         if problem is None:
             return
-        said = output.sanitize(f"{problem.message} {advice(problem)}".strip())
-        if registrant.state is RegistrantState.ENDED and not self._refused.done():
-            whole = said if registrant.url in said else f"{registrant.url}: {said}"
-            self._refused.set_exception(InterlockError(problem.failure, whole))
-        elif registrant.state is RegistrantState.WAITING and said != self._told:
-            if not registrant.refused or self._backed:
-                output.print_note(f"{said} Trying again until Ctrl-C.")
-            self._told = said
+        message = output.sanitize(f"{problem.message} {suggest_fix(problem)}".strip())
+        if registrant.state is RegistrantState.ENDED and not self._rejection.done():
+            full_message = message if registrant.url in message else f"{registrant.url}: {message}"
+            self._rejection.set_exception(InterlockError(problem.failure, full_message))
+        elif registrant.state is RegistrantState.WAITING and message != self._last_message:
+            if not registrant.refused or self._has_backup:
+                output.print_note(f"{message} Retrying until Ctrl-C.")
+            self._last_message = message
 
 
-def _folder(parent: ParentConfig) -> Path:
-    """The state folder of a server at a parent: its id there is kept in it."""
-    place = blake2b(f"{parent.url} {parent.segment}".encode(), digest_size=6).hexdigest()
-    return state_home(os.environ) / "join" / f"{parent.segment}-{place}"
+def _state_folder(parent: ParentConfig) -> Path:
+    """Return the state folder for a server at a parent. It contains the id of the server there."""
+    digest = blake2b(f"{parent.url} {parent.segment}".encode(), digest_size=6).hexdigest()
+    return state_home(os.environ) / "join" / f"{parent.segment}-{digest}"
 
 
-def _heed_signals() -> asyncio.Event:
-    stopping = asyncio.Event()
+def _install_signal_handlers() -> asyncio.Event:
+    stop_event = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def interrupted() -> None:
-        if stopping.is_set():
+    def on_interrupt() -> None:
+        if stop_event.is_set():
             exit_now()
-        stopping.set()
+        stop_event.set()
 
-    loop.add_signal_handler(signal.SIGINT, interrupted)
-    loop.add_signal_handler(signal.SIGTERM, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, stopping.set)
-    return stopping
+    loop.add_signal_handler(signal.SIGINT, on_interrupt)
+    loop.add_signal_handler(signal.SIGTERM, stop_event.set)
+    loop.add_signal_handler(signal.SIGHUP, stop_event.set)
+    return stop_event
 
 
-async def _first_of(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Until the work is done or has failed, or somebody wants it to end."""
-    working = asyncio.ensure_future(work)
-    stopped = asyncio.ensure_future(stopping.wait())
+async def _run_until(stop_event: asyncio.Event, coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine until it ends or the stop event is set. Raises its error."""
+    task = asyncio.ensure_future(coroutine)
+    stop_task = asyncio.ensure_future(stop_event.wait())
     try:
-        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
+        await asyncio.wait({task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
     finally:
-        stopped.cancel()
-        working.cancel()
-        await asyncio.gather(working, stopped, return_exceptions=True)
+        stop_task.cancel()
+        task.cancel()
+        await asyncio.gather(task, stop_task, return_exceptions=True)
 
 
 def join(
@@ -270,7 +280,8 @@ def join(
         str,
         typer.Argument(
             metavar="PARENT",
-            help="The node: wss://host/ax, ws://127.0.0.1:8420/ax or unix:/path/to/ax.sock.",
+            help="Address of the node: wss://host/ax, ws://127.0.0.1:8420/ax or "
+            "unix:/path/to/ax.sock.",
             show_default=False,
         ),
     ],
@@ -282,7 +293,7 @@ def join(
             "--segment",
             "-s",
             metavar="NAME",
-            help="What its tools' names begin with. Default: made from the command or URL.",
+            help="First part of the tool names. Default: guessed from the command or URL.",
             show_default=False,
         ),
     ] = None,
@@ -291,7 +302,7 @@ def join(
         typer.Option(
             "--name",
             metavar="TEXT",
-            help="What it is called here, in the log and in errors. Default: the segment.",
+            help="Name of the server in log lines and errors. Default: the segment.",
             show_default=False,
         ),
     ] = None,
@@ -300,7 +311,7 @@ def join(
         typer.Option(
             "--token-env",
             metavar="VARIABLE",
-            help="The variable that holds the token which the node wants to see.",
+            help="Environment variable with the token for the node.",
             show_default=False,
         ),
     ] = None,
@@ -309,7 +320,7 @@ def join(
         typer.Option(
             "--backup",
             metavar="PARENT",
-            help="Another node, for when the first is lost. May be repeated.",
+            help="Use this node if the first one is lost. Can be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -320,7 +331,7 @@ def join(
         typer.Option(
             "--authority",
             metavar="dns:NAME",
-            help="Who owns the segment: a DNS name. It keeps others from taking it.",
+            help="Owner of the segment, a DNS name. Prevents others from using the segment.",
             show_default=False,
         ),
     ] = None,
@@ -329,14 +340,14 @@ def join(
         typer.Option(
             "--authority-key",
             metavar="FILE",
-            help="The private key (PEM) that proves the authority.",
+            help="Private key (PEM) that proves the authority.",
             show_default=False,
         ),
     ] = None,
     ca: Annotated[
         Path | None,
         typer.Option(
-            "--ca", metavar="FILE", help="The CA of the node's certificate.", show_default=False
+            "--ca", metavar="FILE", help="CA file for the node's certificate.", show_default=False
         ),
     ] = None,
     certificate: Annotated[
@@ -344,28 +355,29 @@ def join(
         typer.Option(
             "--certificate",
             metavar="FILE",
-            help="A client certificate (PEM); its names prove the authority too.",
+            help="Client certificate (PEM). Its DNS names prove the authority, too.",
             show_default=False,
         ),
     ] = None,
     key: Annotated[
         Path | None,
         typer.Option(
-            "--key", metavar="FILE", help="The certificate's private key.", show_default=False
+            "--key", metavar="FILE", help="Private key of the certificate.", show_default=False
         ),
     ] = None,
     heartbeat: Annotated[
         str,
-        typer.Option("--heartbeat", metavar="TIME", help="How often it says that it is alive."),
+        typer.Option("--heartbeat", metavar="TIME", help="Interval of heartbeats. 0: none."),
     ] = "5s",
 ) -> None:
-    """Put an MCP server into the tree of a node. The server need not know.
+    """Register an MCP server with a node. The server itself needs no change.
 
-    It stays there until Ctrl-C. When the node is lost it is looked for again, for ever; a server
-    that ends is started again. The node's clients see its tools behind the segment: jira.search.
+    The server stays registered until Ctrl-C. If the node is lost, the connection is retried without
+    a limit. If the server ends, it is restarted. Clients of the node see its tools with the
+    segment, such as jira.search.
 
-    A node that listens beyond its own machine wants a token, and for tools that change something a
-    proof of who owns the segment: see --token-env, --authority and --authority-key.
+    A node on another machine requires a token. If a tool can change something, it also requires a
+    proof that you own the segment: see --token-env, --authority and --authority-key.
 
     \b
     Examples:
@@ -377,19 +389,19 @@ def join(
     from interlock.terminal.server_options import guess_segment, read_server
 
     server = read_server(command or [], url, env or [], header or [])
-    called = segment or guess_segment(server)
-    if not called:
-        raise typer.BadParameter("no segment can be made from this: give one with --segment.")
-    settings = parent_of(
+    segment_name = segment or guess_segment(server)
+    if not segment_name:
+        raise typer.BadParameter("Cannot guess a segment from this. Set one with --segment.")
+    settings = create_parent_config(
         parent,
-        segment=called,
+        segment=segment_name,
         backup=list(backup or []),
         token_env=token_env,
         authority=authority,
         heartbeat=heartbeat,
         files={"ca": ca, "certificate": certificate, "key": key, "authority_key": authority_key},
     )
-    # A mistake on the command line is told before anything slow is imported.
+    # Errors of the command line are reported before slow imports.
     from interlock.terminal.event_loop import run
 
-    run(stay_joined(name or called, server, settings))
+    run(stay_joined(name or segment_name, server, settings))

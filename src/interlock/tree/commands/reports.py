@@ -1,4 +1,4 @@
-"""What the tree adds to commands that belong to no feature."""
+"""The reports of the tree for the general commands."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class TreeReports(FeatureReports):
 
         parent = report.part(TreeStatus).parent
         if parent is not None:
-            yield StatusLine(f"parent: {parent_line(parent)}", parent_is_well(parent))
+            yield StatusLine(f"parent: {format_parent(parent)}", is_parent_ok(parent))
 
     def activity_lines(self, report: StatusReport) -> Iterator[str]:
         from interlock.primitives.text import format_count
@@ -85,7 +85,7 @@ class TreeReports(FeatureReports):
         dropped = report.part(TreeStatus).notifications_dropped
         if dropped:
             count = format_count(dropped, "notification")
-            yield f"{count} of subservers dropped: they came too fast to pass on"
+            yield f"{count} of subservers dropped because of the rate limit"
 
     # -- `doctor`
 
@@ -94,11 +94,11 @@ class TreeReports(FeatureReports):
     ) -> Iterator[Finding]:
         from interlock.tree.status import TreeStatus
 
-        now = None if report is None else report.part(TreeStatus).parent
-        if now is not None:
-            yield Finding("parent", parent_is_well(now), parent_line(now))
+        parent_status = None if report is None else report.part(TreeStatus).parent
+        if parent_status is not None:
+            yield Finding("parent", is_parent_ok(parent_status), format_parent(parent_status))
         elif (parent := config.optional_section(ParentConfig)) is not None:
-            yield _could_dial(parent, base_dir)
+            yield _check_parent(parent, base_dir)
 
     def diagnoses(self, report: StatusReport) -> Iterator[Diagnosis]:
         yield from map(diagnose_subserver, filter(is_subserver, report.node.upstreams))
@@ -108,71 +108,77 @@ class TreeReports(FeatureReports):
     ) -> AbstractContextManager[Trial] | None:
         if server.transport != "ax":
             return None
-        from interlock.tree.commands.children import try_child
+        from interlock.tree.commands.children import open_child_trial
 
-        return try_child(key, server, options)
+        return open_child_trial(key, server, options)
 
 
-def parent_line(parent: ParentStatus) -> str:
-    """The state of the registration with the parent, and what to do about a problem."""
+def format_parent(parent: ParentStatus) -> str:
+    """Format the state of the registration with the parent, and how to fix a problem."""
     if parent.state == "registered":
         since = time.strftime("%H:%M:%S", time.localtime(parent.since))
         return f"registered as {parent.segment} with {parent.url} since {since}"
     if parent.problem is None:
         return f"not registered with {parent.url} yet: {parent.state}"
-    from interlock.tree.registrant import advice_on
+    from interlock.tree.registrant import suggest_fix_for_symbol
 
-    what = redact_about(parent.url, parent.problem)
-    first = f"not registered as {parent.segment}"
-    # Most sentences begin with whom they are about.
-    where = "" if parent.url in what else f" with {parent.url}"
-    return output.sanitize(f"{first}{where}: {what} {advice_on(parent.symbol)}".strip())
-
-
-def parent_is_well(parent: ParentStatus) -> bool:
-    """Whether the node is registered with its parent, or nothing went wrong yet."""
-    return parent.state == "registered" or parent.problem is None
-
-
-def is_subserver(one: UpstreamStatus) -> bool:
-    """Whether it dialled in."""
-    return one.key.startswith("ax:")
-
-
-def diagnose_subserver(one: UpstreamStatus) -> Diagnosis:
-    """What a running node knows of a subserver."""
-    problem = redact_about(one.key, one.problem) if one.problem else f"it is {one.state}"
-    well = one.state == "ready"
-    era = "" if not one.revision else "session"
-    return Diagnosis(
-        key=one.key,
-        ok=well,
-        seconds=0.0,
-        registered=True,
-        era="stateless" if one.revision in STATELESS_REVISIONS else era,
-        revision=one.revision,
-        tools=one.tools,
-        set_aside=one.set_aside,
-        noise=one.noise,
-        problem="" if well else output.sanitize(problem),
-        advice=[] if well else ["start it again; until then its tools are degraded, then gone"],
+    problem = redact_about(parent.url, parent.problem)
+    prefix = f"not registered as {parent.segment}"
+    # Most problem texts contain the URL.
+    url_text = "" if parent.url in problem else f" with {parent.url}"
+    return output.sanitize(
+        f"{prefix}{url_text}: {problem} {suggest_fix_for_symbol(parent.symbol)}".strip()
     )
 
 
-def _could_dial(parent: ParentConfig, base_dir: Path) -> Finding:
-    """Whether a node could dial its parent, where none is running."""
+def is_parent_ok(parent: ParentStatus) -> bool:
+    """Return whether the node is registered with its parent, or has no error yet."""
+    return parent.state == "registered" or parent.problem is None
+
+
+def is_subserver(status: UpstreamStatus) -> bool:
+    """Return whether an upstream registered by itself."""
+    return status.key.startswith("ax:")
+
+
+def diagnose_subserver(status: UpstreamStatus) -> Diagnosis:
+    """Create the diagnosis of a subserver from the status of the running node."""
+    problem = (
+        redact_about(status.key, status.problem) if status.problem else f"it is {status.state}"
+    )
+    is_ready = status.state == "ready"
+    generation = "" if not status.revision else "session"
+    return Diagnosis(
+        key=status.key,
+        ok=is_ready,
+        seconds=0.0,
+        registered=True,
+        era="stateless" if status.revision in STATELESS_REVISIONS else generation,
+        revision=status.revision,
+        tools=status.tools,
+        set_aside=status.set_aside,
+        noise=status.noise,
+        problem="" if is_ready else output.sanitize(problem),
+        advice=[]
+        if is_ready
+        else ["restart the subserver; its tools are removed after the grace period"],
+    )
+
+
+def _check_parent(parent: ParentConfig, base_dir: Path) -> Finding:
+    """Check the settings of the parent, without a connection and without a running node."""
     import os
 
     from interlock.core.config import ConfigError
-    from interlock.tree.registrant import check_presented
+    from interlock.tree.registrant import check_credentials
 
     try:
-        whole = resolve_parent(parent, environ=os.environ, base_dir=base_dir)
+        resolved = resolve_parent(parent, environ=os.environ, base_dir=base_dir)
         fields = ("token", "authority", "authority_key", "certificate", "key", "heartbeat")
-        check_presented(whole, {name: f"parent.{name}" for name in fields})
+        check_credentials(resolved, {name: f"parent.{name}" for name in fields})
     except ConfigError as error:
         return Finding("parent", False, error.message)
-    return Finding("parent", True, f"{parent.url}, not tried: no node is running")
+    return Finding("parent", True, f"{parent.url}, not tested: no node is running")
 
 
 REPORTS: Final = TreeReports()

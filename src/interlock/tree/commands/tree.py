@@ -1,4 +1,4 @@
-"""`interlock tree`: every node and server below the running node, looked at once or live."""
+"""`interlock tree`: the nodes and servers below the running node, printed once or live."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from interlock.tree.overview import TreeNode
 
 
-# -- The tree as lines of text: one for each node or server, and one for what is wrong with it.
+# -- The tree as lines of text: one line per node or server, and one per problem. Pure.
 #
-# Pure: a tree in, lines out. Where there is no room for all, trouble comes first, the rest is
-# counted.
+# If not all lines fit, nodes with problems come first, and the rest is counted.
 
 _DIM: Final = Style(dim=True)
 _BAD: Final = Style(color="red")
@@ -39,49 +38,52 @@ _STATE_STYLES: Final = {
     "failed": _BAD,
 }
 _GAP: Final = "  "
-_LEFT_OUT_FIRST: Final = ("role", "failed", "link")
-"""Columns that make room for long names."""
+_OPTIONAL_COLUMNS: Final = ("role", "failed", "link")
+"""Columns that are removed if names are long."""
 
 
 class LinkRate(Struct, frozen=True):
-    """How busy a link is: calls per second (None: not known yet), and what one takes."""
+    """The load of a link: calls per second (None: unknown) and mean latency."""
 
     per_second: float | None
     mean_us: float | None
 
 
 class LinkRates:
-    """The pace of every link, from the difference of two looks. The first look is all time."""
+    """The load of every link, from the difference of two updates.
+
+    The first update uses the totals.
+    """
 
     def __init__(self) -> None:
-        self._before: dict[tuple[str, ...], tuple[int, int]] = {}
-        self._at: float | None = None
+        self._previous_counts: dict[tuple[str, ...], tuple[int, int]] = {}
+        self._previous_time: float | None = None
 
-    def look(self, top: TreeNode, now: float) -> dict[int, LinkRate]:
-        """By the id() of each node of this tree."""
-        seconds = None if self._at is None else now - self._at
+    def update(self, root: TreeNode, now: float) -> dict[int, LinkRate]:
+        """Return the load of each link, by the `id()` of its node."""
+        seconds = None if self._previous_time is None else now - self._previous_time
         counts: dict[tuple[str, ...], tuple[int, int]] = {}
-        paces: dict[int, LinkRate] = {}
-        waiting: list[tuple[tuple[str, ...], TreeNode]] = [((), top)]
-        while waiting:
-            path, one = waiting.pop()
-            counts[path] = (one.calls, one.busy_us)
-            paces[id(one)] = self._pace(path, one, seconds)
-            waiting += [((*path, child.name), child) for child in one.children]
-        self._before, self._at = counts, now
-        return paces
+        rates: dict[int, LinkRate] = {}
+        pending: list[tuple[tuple[str, ...], TreeNode]] = [((), root)]
+        while pending:
+            path, node = pending.pop()
+            counts[path] = (node.calls, node.busy_us)
+            rates[id(node)] = self._rate(path, node, seconds)
+            pending += [((*path, child.name), child) for child in node.children]
+        self._previous_counts, self._previous_time = counts, now
+        return rates
 
-    def _pace(self, path: tuple[str, ...], one: TreeNode, seconds: float | None) -> LinkRate:
-        before = self._before.get(path)
-        if seconds is None or seconds <= 0 or before is None or one.calls < before[0]:
-            # The first look at it, or it was started anew since the last one.
-            return LinkRate(None, one.busy_us / one.calls if one.calls else None)
-        calls, busy = one.calls - before[0], one.busy_us - before[1]
-        return LinkRate(calls / seconds, busy / calls if calls else None)
+    def _rate(self, path: tuple[str, ...], node: TreeNode, seconds: float | None) -> LinkRate:
+        previous = self._previous_counts.get(path)
+        if seconds is None or seconds <= 0 or previous is None or node.calls < previous[0]:
+            # The first update of the node, or the node was restarted.
+            return LinkRate(None, node.busy_us / node.calls if node.calls else None)
+        calls, busy_us = node.calls - previous[0], node.busy_us - previous[1]
+        return LinkRate(calls / seconds, busy_us / calls if calls else None)
 
 
 class TreeLine(Struct, frozen=True):
-    """A line: the branches before it, and a node, or a remark about the one above."""
+    """A line of the tree: its branches with a node, or with a remark about the line above."""
 
     branches: str
     node: TreeNode | None = None
@@ -89,97 +91,116 @@ class TreeLine(Struct, frozen=True):
     bad: bool = False
 
 
-def lay_out(top: TreeNode, room: int | None) -> list[TreeLine]:
-    """The lines of a tree, at most `room` of them. None: as many as there are."""
-    if room is None:
-        return list(_lines(top, None, {}))
-    lines = list(islice(_lines(top, None, {}), room + 1))
-    if len(lines) <= room:
+def layout_tree(root: TreeNode, max_lines: int | None) -> list[TreeLine]:
+    """Return the lines of a tree.
+
+    Args:
+        max_lines: the maximum number of lines. None: no limit.
+    """
+    if max_lines is None:
+        return list(_build_lines(root, None, {}))
+    lines = list(islice(_build_lines(root, None, {}), max_lines + 1))
+    if len(lines) <= max_lines:
         return lines
-    troubled = _troubled(top)
-    # As many of each one's children as fit: the most for which it all has room.
-    fewest, most = 1, max(len(one.children) for one in top.walk())
-    while fewest < most:
-        middle = (fewest + most + 1) // 2
-        if len(list(islice(_lines(top, middle, troubled), room + 1))) <= room:
-            fewest = middle
+    has_problem = _find_problems(root)
+    # Find the largest number of children per node with which the tree fits.
+    low, high = 1, max(len(node.children) for node in root.walk())
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(list(islice(_build_lines(root, middle, has_problem), max_lines + 1))) <= max_lines:
+            low = middle
         else:
-            most = middle - 1
-    lines = list(islice(_lines(top, fewest, troubled), room + 1))
-    if len(lines) > room:
-        lines = [*lines[: max(1, room - 1)], TreeLine("", remark="… and more below; see --json")]
+            high = middle - 1
+    lines = list(islice(_build_lines(root, low, has_problem), max_lines + 1))
+    if len(lines) > max_lines:
+        lines = [*lines[: max(1, max_lines - 1)], TreeLine("", remark="… and more; see --json")]
     return lines
 
 
-def _troubled(top: TreeNode) -> dict[int, bool]:
-    """Of every node: whether it, or anything below it, is in trouble. By id()."""
-    found: dict[int, bool] = {}
-    # What is below comes later in the walk, so it is looked at first.
-    for one in reversed(list(top.walk())):
-        found[id(one)] = one.in_trouble or any(found[id(child)] for child in one.children)
-    return found
+def _find_problems(root: TreeNode) -> dict[int, bool]:
+    """Return whether each node, or any node below it, has a problem. By `id()`."""
+    has_problem: dict[int, bool] = {}
+    # In reversed order, children come before their parents.
+    for node in reversed(list(root.walk())):
+        has_problem[id(node)] = node.has_problem or any(
+            has_problem[id(child)] for child in node.children
+        )
+    return has_problem
 
 
-def _lines(top: TreeNode, most: int | None, troubled: dict[int, bool]) -> Iterator[TreeLine]:
-    yield TreeLine("", top)
-    if top.problem:
-        yield TreeLine("  ", remark=_shown(top), bad=True)
-    yield from _below(top, "", most, troubled)
-
-
-def _below(
-    one: TreeNode, branches: str, most: int | None, bad: dict[int, bool]
+def _build_lines(
+    root: TreeNode, max_children: int | None, has_problem: dict[int, bool]
 ) -> Iterator[TreeLine]:
-    children, hidden = one.children, 0
-    if most is not None and len(children) > most:
-        first = sorted(children, key=lambda child: not bad[id(child)])
-        children, rest = first[:most], first[most:]
-        hidden = len(rest)
-        troubled = sum(bad[id(child)] for child in rest)
-        told = f", {troubled} of them in trouble" if troubled else ", all ready"
-    elif one.left_out:
-        told = " that were not told"
-    hidden += one.left_out
-    for place, child in enumerate(children):
-        last = place == len(children) - 1 and not hidden
+    yield TreeLine("", root)
+    if root.problem:
+        yield TreeLine("  ", remark=_format_problem(root), bad=True)
+    yield from _build_child_lines(root, "", max_children, has_problem)
+
+
+def _build_child_lines(
+    node: TreeNode, branches: str, max_children: int | None, has_problem: dict[int, bool]
+) -> Iterator[TreeLine]:
+    children, hidden_count = node.children, 0
+    if max_children is not None and len(children) > max_children:
+        sorted_children = sorted(children, key=lambda child: not has_problem[id(child)])
+        children, rest = sorted_children[:max_children], sorted_children[max_children:]
+        hidden_count = len(rest)
+        problem_count = sum(has_problem[id(child)] for child in rest)
+        hidden_text = f", {problem_count} of them with problems" if problem_count else ", all ready"
+    elif node.left_out:
+        hidden_text = " that were not reported"
+    hidden_count += node.left_out
+    for index, child in enumerate(children):
+        last = index == len(children) - 1 and not hidden_count
         yield TreeLine(branches + ("└ " if last else "├ "), child)
-        further = branches + ("  " if last else "│ ")
+        child_branches = branches + ("  " if last else "│ ")
         if child.problem:
-            yield TreeLine(further + ("│ " if child.children else "  "), None, _shown(child), True)
-        yield from _below(child, further, most, bad)
-    if hidden:
-        yield TreeLine(branches + "└ ", remark=f"… and {hidden} more{told}")
+            yield TreeLine(
+                child_branches + ("│ " if child.children else "  "),
+                None,
+                _format_problem(child),
+                True,
+            )
+        yield from _build_child_lines(child, child_branches, max_children, has_problem)
+    if hidden_count:
+        yield TreeLine(branches + "└ ", remark=f"… and {hidden_count} more{hidden_text}")
 
 
-def _shown(one: TreeNode) -> str:
-    return output.sanitize(redact_about(one.name, one.problem or "")).replace("\n", " ")
+def _format_problem(node: TreeNode) -> str:
+    return output.sanitize(redact_about(node.name, node.problem or "")).replace("\n", " ")
 
 
 class TreeRows:
-    """The lines, ready for a rich console."""
+    """The lines of a tree for a rich console."""
 
-    def __init__(self, lines: Sequence[TreeLine], paces: dict[int, LinkRate] | None = None) -> None:
-        """With `paces`: calls per second and what they take now, instead of totals."""
+    def __init__(self, lines: Sequence[TreeLine], rates: dict[int, LinkRate] | None = None) -> None:
+        """Create the rows.
+
+        Args:
+            rates: the present load of each link. None: show totals.
+        """
         self._lines = lines
-        self._paces = paces
+        self._rates = rates
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
-        rows = [None if one.node is None else self._cells(one.node) for one in self._lines]
-        heads = self._heads()
+        rows = [None if node.node is None else self._cells(node.node) for node in self._lines]
+        columns = self._heads()
         widths = {
-            head: max(len(head), *(cell_len(row[head]) for row in rows if row is not None))
-            for head in heads
+            column: max(len(column), *(cell_len(row[column]) for row in rows if row is not None))
+            for column in columns
         }
-        names = [one.branches + _name(one.node) for one in self._lines if one.node is not None]
-        needed = max(cell_len(name) for name in names)
+        names = [node.branches + _name(node.node) for node in self._lines if node.node is not None]
+        name_width = max(cell_len(name) for name in names)
         room = options.max_width
-        for head in _LEFT_OUT_FIRST:
-            rest = sum(widths[one] + len(_GAP) for one in heads)
-            if rest + needed > room:
-                heads = [one for one in heads if one != head]
-        rest = sum(widths[one] + len(_GAP) for one in heads)
-        wide = max(8, min(needed, room - rest))
-        yield Segment(" " * wide + _GAP + _GAP.join(_aligned(h, h, widths) for h in heads), _DIM)
+        for column in _OPTIONAL_COLUMNS:
+            columns_width = sum(widths[node] + len(_GAP) for node in columns)
+            if columns_width + name_width > room:
+                columns = [node for node in columns if node != column]
+        columns_width = sum(widths[node] + len(_GAP) for node in columns)
+        tree_width = max(8, min(name_width, room - columns_width))
+        yield Segment(
+            " " * tree_width + _GAP + _GAP.join(_align_cell(h, h, widths) for h in columns), _DIM
+        )
         yield Segment.line()
         for line, row in zip(self._lines, rows, strict=True):
             if row is None or line.node is None:
@@ -188,35 +209,35 @@ class TreeRows:
                 yield Segment(fitting + ("" if fitting == remark else "…"), _line_style(line))
                 yield Segment.line()
                 continue
-            yield Segment(_fit(line.branches, _name(line.node), wide))
-            for head in heads:
-                style = _STATE_STYLES[line.node.state] if head == "state" else None
+            yield Segment(_fit(line.branches, _name(line.node), tree_width))
+            for column in columns:
+                style = _STATE_STYLES[line.node.state] if column == "state" else None
                 yield Segment(_GAP)
-                yield Segment(_aligned(head, row[head], widths), style)
+                yield Segment(_align_cell(column, row[column], widths), style)
             yield Segment.line()
 
     def _heads(self) -> list[str]:
-        calls = "calls" if self._paces is None else "calls/s"
+        calls = "calls" if self._rates is None else "calls/s"
         return ["state", "role", "link", "tools", calls, "failed", "latency"]
 
-    def _cells(self, one: TreeNode) -> dict[str, str]:
+    def _cells(self, node: TreeNode) -> dict[str, str]:
         cells = {
-            "state": one.state,
-            "role": one.role,
-            "link": output.sanitize(one.link) or "-",
-            "tools": str(one.tools),
-            "failed": str(one.failed),
+            "state": node.state,
+            "role": node.role,
+            "link": output.sanitize(node.link) or "-",
+            "tools": str(node.tools),
+            "failed": str(node.failed),
         }
-        if self._paces is None:
-            mean = one.busy_us / one.calls if one.calls else None
-            return cells | {"calls": str(one.calls), "latency": _latency(mean)}
-        pace = self._paces[id(one)]
-        per_second = "-" if pace.per_second is None else f"{pace.per_second:.0f}"
-        return cells | {"calls/s": per_second, "latency": _latency(pace.mean_us)}
+        if self._rates is None:
+            mean = node.busy_us / node.calls if node.calls else None
+            return cells | {"calls": str(node.calls), "latency": _latency(mean)}
+        rate = self._rates[id(node)]
+        per_second = "-" if rate.per_second is None else f"{rate.per_second:.0f}"
+        return cells | {"calls/s": per_second, "latency": _latency(rate.mean_us)}
 
 
-def _name(one: TreeNode) -> str:
-    return output.sanitize(one.name).replace("\n", " ")
+def _name(node: TreeNode) -> str:
+    return output.sanitize(node.name).replace("\n", " ")
 
 
 def _line_style(line: TreeLine) -> Style:
@@ -224,20 +245,20 @@ def _line_style(line: TreeLine) -> Style:
 
 
 def _fit(branches: str, name: str, width: int) -> str:
-    """A name with its branches, shortened where it must be: rather the branches than the name."""
+    """Fit a name with its branches into a width. Branches are shortened before the name."""
     text = branches + name
     if cell_len(text) <= width:
         return set_cell_size(text, width)
     if len(branches) > 2 and cell_len(name) + 3 <= width:
-        kept = width - cell_len(name) - 1
-        return set_cell_size("…" + branches[-kept:] + name, width)
+        branch_width = width - cell_len(name) - 1
+        return set_cell_size("…" + branches[-branch_width:] + name, width)
     return set_cell_size(text, width - 1) + "…"
 
 
-def _aligned(head: str, cell: str, widths: dict[str, int]) -> str:
-    if head in ("state", "role", "link"):
-        return set_cell_size(cell, widths[head])
-    return cell.rjust(widths[head])
+def _align_cell(column: str, cell: str, widths: dict[str, int]) -> str:
+    if column in ("state", "role", "link"):
+        return set_cell_size(cell, widths[column])
+    return cell.rjust(widths[column])
 
 
 def _latency(mean_us: float | None) -> str:
@@ -248,38 +269,39 @@ def _latency(mean_us: float | None) -> str:
     return f"{mean_us / 1000:.1f} ms" if mean_us < 100_000 else f"{mean_us / 1000:.0f} ms"
 
 
-def summary(top: TreeNode) -> str:
-    """The tree in a line."""
-    nodes = list(top.walk())
-    aggregators = sum(one.role != "leaf" for one in nodes)
-    troubled = sum(one.in_trouble for one in nodes)
+def format_summary(root: TreeNode) -> str:
+    """Summarize the tree in one line."""
+    nodes = list(root.walk())
+    aggregators = sum(node.role != "leaf" for node in nodes)
+    problem_count = sum(node.has_problem for node in nodes)
     servers = len(nodes) - aggregators
-    said = [
+    parts = [
         format_count(aggregators, "node"),
         format_count(servers, "server"),
-        format_count(top.tools, "tool"),
+        format_count(root.tools, "tool"),
     ]
-    return " · ".join([*said, f"{troubled} in trouble" if troubled else "all well"])
+    problem_text = f"{problem_count} with problems" if problem_count else "no problems"
+    return " · ".join([*parts, problem_text])
 
 
-_LOOK_EVERY: Final = 1.0
-_BESIDE_THE_TREE: Final = 4
-"""Lines of a terminal that are no branch: the summary, the heads, a problem, the cursor."""
+_UPDATE_INTERVAL_SECONDS: Final = 1.0
+_LINES_OUTSIDE_TREE: Final = 4
+"""Lines of the screen that are not part of the tree: summary, header, problem, cursor."""
 
 
 def tree(
     config: config_source.ConfigOption = None,
-    once: Annotated[bool, typer.Option("--once", help="Print it once, do not stay.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="JSON, for programs; printed once.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the tree once and exit.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON once, for programs.")] = False,
     node: NodeOption = None,
 ) -> None:
-    """Show the tree below the running node: nodes and servers, their state, calls and latencies.
+    """Show the tree below the running node: nodes and servers with state, calls and latency.
 
-    On a terminal it stays and looks again every second, until Ctrl-C: calls/s and latency are
-    those of the last second, on the link from the node above. Anywhere else it is printed once,
-    with totals. Where a terminal has no room for all, trouble comes first and the rest is counted.
+    On a terminal the view is updated every second until Ctrl-C: calls/s and latency are those of
+    the last second, on the link from the node above. Elsewhere the tree is printed once, with
+    totals. If not all lines fit on the terminal, nodes with problems come first.
 
-    Exit code 4 when no node is running.
+    The exit code is 4 if no node is running.
 
     \b
     Examples:
@@ -288,7 +310,7 @@ def tree(
       interlock tree --json | jq '.. | objects | select(.state? and .state != "ready") | .name'
     """
     target = node_discovery.find_node(config, node)
-    body = _ask(target)
+    body = _fetch_tree(target)
     if target.config_error is not None:
         node_discovery.print_earlier_config_note(target.config_error)
     if json:
@@ -298,27 +320,27 @@ def tree(
         return
     console = output.create_console()
     if once or not console.is_terminal:
-        console.print(_drawn(_read(body), console))
+        console.print(_render(_decode_tree(body), console))
         return
     try:
         _watch(target, console, body)
     except KeyboardInterrupt:
-        # The only way to end it, so nothing went wrong.
+        # Ctrl-C is the normal end of the live view.
         return
 
 
-def _ask(target: TargetNode) -> bytes:
-    """The tree, as JSON. Raises InterlockError when no node tells it."""
+def _fetch_tree(target: TargetNode) -> bytes:
+    """Fetch the tree as JSON. Raises InterlockError if no node is running."""
     from interlock.terminal.node_http import fetch_over_http
     from interlock.tree.socket import tree_socket_path
 
-    # Its own user needs no token. A node of somebody else is asked over HTTP.
+    # The user of the node needs no token. The node of another user is reached over HTTP.
     return node_discovery.read_socket(tree_socket_path(target.socket)) or fetch_over_http(
         target, "/tree"
     )
 
 
-def _read(body: bytes) -> TreeNode:
+def _decode_tree(body: bytes) -> TreeNode:
     import msgspec
 
     from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
@@ -328,39 +350,41 @@ def _read(body: bytes) -> TreeNode:
         return read_tree(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InterlockError(
-            UPSTREAM_UNAVAILABLE, "what the node told is no tree; is it of another version?"
+            UPSTREAM_UNAVAILABLE,
+            "The node sent an invalid tree. Check that both have the same version: "
+            "interlock version",
         ) from None
 
 
 def _watch(target: TargetNode, console: Console, body: bytes) -> None:
-    """Draw it every second, also while the node is away for a moment."""
+    """Draw the tree every second, also while the node is unreachable for a moment."""
     from rich.live import Live
 
     from interlock.errors import InterlockError
 
-    paces = LinkRates()
-    top, problem = _read(body), ""
+    rates = LinkRates()
+    root, problem = _decode_tree(body), ""
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(_drawn(top, console, paces, problem), refresh=True)
-            time.sleep(_LOOK_EVERY)
+            live.update(_render(root, console, rates, problem), refresh=True)
+            time.sleep(_UPDATE_INTERVAL_SECONDS)
             try:
-                top, problem = _read(_ask(target)), ""
+                root, problem = _decode_tree(_fetch_tree(target)), ""
             except InterlockError as error:
                 problem = error.message
 
 
-def _drawn(
-    top: TreeNode, console: Console, paces: LinkRates | None = None, problem: str = ""
+def _render(
+    root: TreeNode, console: Console, rates: LinkRates | None = None, problem: str = ""
 ) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    room = max(3, console.size.height - _BESIDE_THE_TREE) if console.is_terminal else None
-    now = None if paces is None else paces.look(top, time.monotonic())
+    room = max(3, console.size.height - _LINES_OUTSIDE_TREE) if console.is_terminal else None
+    now = None if rates is None else rates.update(root, time.monotonic())
     parts: list[RenderableType] = [
-        Text(summary(top), no_wrap=True, overflow="ellipsis"),
-        TreeRows(lay_out(top, room), now),
+        Text(format_summary(root), no_wrap=True, overflow="ellipsis"),
+        TreeRows(layout_tree(root, room), now),
     ]
     if problem:
         parts.append(Text(output.sanitize(problem).partition("\n")[0], style="red", no_wrap=True))

@@ -6,9 +6,9 @@
 
     @plant.tool(latency_class="fast", mutable=False)
     def temperature(sensor: str, unit: str = "C") -> float:
-        """What a sensor shows now."""
+        """Read a sensor."""
         if sensor not in SENSORS:
-            raise ToolError(f"There is no sensor {sensor}.")    # the model reads this
+            raise ToolError(f"There is no sensor {sensor}.")    # the model gets this text
         return SENSORS[sensor].read(unit)
 
     @plant.tool(mutable=True, reversible=True, idempotent=True)
@@ -18,29 +18,29 @@
 
     plant.run("wss://node.example.com/ax", token=os.environ["NODE_TOKEN"])
 
-In the node's catalog these are `plant.temperature` and `plant.open_valve`. Where the node is: a
-WebSocket (`ws://127.0.0.1:8420/ax`, `wss://…`), a Unix socket (`unix:/path/ax.sock`), or the node
-that started this very program (`servers: {plant: {command: ./plant.py --stdio, transport: ax}}`).
-`run()` without an address takes it from the command line: an address, or `--stdio`.
+The node lists these tools as `plant.temperature` and `plant.open_valve`. The address of the node is
+a WebSocket (`ws://127.0.0.1:8420/ax`, `wss://…`) or a Unix socket (`unix:/path/ax.sock`). The node
+can also start the program (`servers: {plant: {command: ./plant.py --stdio, transport: ax}}`).
+`run()` without an address reads the command line: an address, or `--stdio`.
 
-- A tool's schema is made from the signature: plain types, `Optional`, `list`, `dict`, `Literal`,
-  `msgspec.Struct`; `Annotated[int, msgspec.Meta(description=…, ge=0)]` says more. The docstring is
-  the description. Arguments that do not fit never reach the function.
-- Plain functions run in a thread, so that they hold up nothing; `async` ones on the loop.
-- A text is the result as it is; a dict or Struct is structured; everything else becomes JSON.
-  An exception is a result too, one that says what went wrong.
-- What `tool(...)` says of a tool (`latency_class`, `mutable`, …) is its MCP-AX capability. Say it:
-  a tool that says nothing counts as one that changes things for good.
-- `plant.log("warning", "It is hot.")` and `await plant.notify("notifications/…", {...})` go up the
-  tree: from inside a tool to that call's caller, else to everybody. `event_id` and `causal_parent`
-  (UUIDs) travel with them untouched.
-- A lost node is dialled again, for ever, and `backup=[…]` are tried in turn; that it is lost or
-  back is logged (`interlock.subserver`), on stderr with `run`. A node that refuses for good, at
-  first or later, is the end: `run` exits with the reason.
-- `async with plant.connected(url):` is `run` for a program that has a loop of its own. It raises
-  InterlockError where `run` would exit.
-- The id by which nodes know a subserver again is kept in the state folder (~/.local/state). Only
-  one of the same segment at the same node has it at a time.
+- The schema of a tool is made from the signature of the function: plain types, `Optional`, `list`,
+  `dict`, `Literal`, `msgspec.Struct`, and `Annotated[int, msgspec.Meta(description=…, ge=0)]` for
+  details. The docstring is the description. Arguments that do not match the schema are rejected.
+- Plain functions run in a thread, so that they do not block. `async` functions run on the loop.
+- A returned text is the result. A dict or Struct is structured content. Other values become JSON.
+  An exception becomes an error result.
+- The arguments of `tool(...)` (`latency_class`, `mutable`, …) are the MCP-AX capability of the
+  tool. Set them: a tool without a capability counts as irreversible.
+- `plant.log("warning", "It is hot.")` and `await plant.notify("notifications/…", {...})` send
+  notifications: inside a tool to the caller of the tool, otherwise to all clients. `event_id` and
+  `causal_parent` (UUIDs) are forwarded unchanged.
+- A lost connection is opened again without a limit, and the nodes in `backup=[…]` are tried in
+  order. Both are logged (`interlock.subserver`), with `run` to stderr. If a node rejects the
+  subserver permanently, `run` exits with the reason.
+- `async with plant.connect(url):` is `run` for a program with its own event loop. It raises
+  InterlockError where `run` exits.
+- The id of the subserver is stored in the state folder (~/.local/state). At one node, only one
+  process with the same segment can use it at a time.
 '''
 
 from __future__ import annotations

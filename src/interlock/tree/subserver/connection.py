@@ -1,7 +1,6 @@
-"""The connection of a subserver to its node: its address, its id, its state and its messages.
+"""The connection of a subserver to its node: address, id, state and messages.
 
-It is dialled and kept up by a `Registrant`. What happens to it is logged here, and awaited by the
-author's program.
+A `Registrant` opens and maintains the connection. This module logs its events.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ from interlock.tree.registrant import (
     ParentRequests,
     Registrant,
     RegistrantState,
-    advice,
-    check_presented,
-    read_ended,
+    check_credentials,
+    read_session_end,
+    suggest_fix,
 )
 from interlock.tree.store import TreeStore
 
@@ -55,25 +54,27 @@ _FIELDS: Final = (
 )  # fmt: skip
 
 
-# -- the address and the id
+# -- address and id
 
 
-def parent_of(url: str, segment: str, backup: Sequence[str], **settings: Any) -> ParentConfig:
-    """Raises ConfigError for what cannot be used."""
+def create_parent_config(
+    url: str, segment: str, backup: Sequence[str], **settings: Any
+) -> ParentConfig:
+    """Create the settings for a parent. Raises ConfigError for invalid values."""
     if url == STDIO:
         return ParentConfig(url=url, segment=os.environ.get(ax.SEGMENT_VARIABLE, segment))
-    for one in (url, *backup):
+    for address in (url, *backup):
         try:
-            check_parent_url(one)
-        except BadValue as bad:
-            raise ConfigError.of(f"{one}: {bad.message}", bad.hint) from None
+            check_parent_url(address)
+        except BadValue as error:
+            raise ConfigError.of(f"{address}: {error.message}", error.hint) from None
     parent = ParentConfig(url=url, segment=segment, backup=list(backup), **settings)
-    check_presented(parent, {field: f"`{field}`" for field in _FIELDS})
+    check_credentials(parent, {field: f"`{field}`" for field in _FIELDS})
     return parent
 
 
-def dial_of(parent: ParentConfig) -> Dialer:
-    """How it is dialled."""
+def choose_dialer(parent: ParentConfig) -> Dialer:
+    """Return the function that opens a channel to the parent."""
     return _stdio if parent.url == STDIO else dial
 
 
@@ -82,26 +83,29 @@ async def _stdio(url: str, *, bearer: str | None = None, ssl: Any = None) -> Cha
 
 
 @contextmanager
-def known_as(parent: ParentConfig, given: str | None) -> Iterator[str]:
-    """The id by which the node knows this subserver again: the one given, by the author or by the
-    node that started this program, or else one that is made once and kept. Nobody else on this
-    machine has a kept one meanwhile. Raises InterlockError."""
-    if given is None and parent.url == STDIO:
-        told = os.environ.get(ax.ID_VARIABLE)
-        given = told if ax.is_uuid(told) else None
-    if given is not None:
-        yield given
+def hold_subserver_id(parent: ParentConfig, subserver_id: str | None) -> Iterator[str]:
+    """Hold the id of this subserver while the block runs.
+
+    The id is set by the author or by the node that started this program. Otherwise it is created
+    once and stored. A stored id is locked, so that no other process of this machine uses it at the
+    same time. Raises InterlockError.
+    """
+    if subserver_id is None and parent.url == STDIO:
+        assigned_id = os.environ.get(ax.ID_VARIABLE)
+        subserver_id = assigned_id if ax.is_uuid(assigned_id) else None
+    if subserver_id is not None:
+        yield subserver_id
     elif parent.url == STDIO:
-        yield _kept_id(parent)
+        yield _stored_id(parent)
     else:
-        place = blake2b(f"{parent.url} {parent.segment}".encode(), digest_size=6).hexdigest()
-        lock = state_home(os.environ) / "subservers" / f"{parent.segment}-{place}.lock"
-        otherwise = "end that one first, or give this one another segment or a subserver_id"
-        with segment_lock(lock, parent.segment, parent.url, advice=otherwise):
-            yield _kept_id(parent)
+        digest = blake2b(f"{parent.url} {parent.segment}".encode(), digest_size=6).hexdigest()
+        lock_path = state_home(os.environ) / "subservers" / f"{parent.segment}-{digest}.lock"
+        advice = "stop that subserver first, or use another segment or subserver_id"
+        with segment_lock(lock_path, parent.segment, parent.url, advice=advice):
+            yield _stored_id(parent)
 
 
-def _kept_id(parent: ParentConfig) -> str:
+def _stored_id(parent: ParentConfig) -> str:
     folder = state_home(os.environ)
     make_private(folder)
     store = TreeStore(folder / "subservers.db")
@@ -111,94 +115,103 @@ def _kept_id(parent: ParentConfig) -> str:
         store.close()
 
 
-# -- the state
+# -- state
 
 
-def tell_on_stderr() -> None:
-    """For a program that is nothing but a subserver. Whoever has set up logging is left alone."""
+def log_to_stderr() -> None:
+    """Log to stderr, for a program without its own logging configuration."""
     if _log.hasHandlers():
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     _log.addHandler(handler)
     _log.setLevel(logging.INFO)
-    # What it would say is said here already, in the words of a subserver.
+    # This module logs the same events, in terms of a subserver.
     logging.getLogger("interlock.tree").setLevel(logging.ERROR)
 
 
 class RegistrationState(ConnectionState):
-    """The state of the registration: logs every change, and tells whoever awaits it."""
+    """The state of the registration. Logs every change and wakes waiting tasks."""
 
     def __init__(self, parent: ParentConfig) -> None:
         super().__init__()
         self._parent = parent
         self._registered = False
-        self._before = False
-        """Whether it was registered ever."""
-        self._told = ""
+        self._was_registered = False
+        """True after the first registration."""
+        self._last_message = ""
 
-    def moved(self, registrant: Registrant) -> None:
-        """It has come to another state."""
+    def on_state(self, registrant: Registrant) -> None:
+        """Handle a state change."""
         problem = registrant.problem
         if registrant.state is RegistrantState.REGISTERED:
-            again = " again" if self._before else ""
-            self._say(
+            suffix = " again" if self._was_registered else ""
+            self._log_message(
                 logging.INFO,
-                f"registered{again} as {registrant.assigned_segment} at {registrant.url}",
+                f"registered{suffix} as {registrant.assigned_segment} at {registrant.url}",
             )
-            self._registered = self._before = True
+            self._registered = self._was_registered = True
             self.set_ready()
         elif registrant.state is RegistrantState.WAITING and problem is not None:
-            lost, self._registered = self._registered, False
-            # A refusal that is the end of it is raised, and not told twice.
+            was_registered, self._registered = self._registered, False
+            # A permanent rejection is raised, so it is not logged, too.
             if not registrant.refused or self._parent.backup:
-                sentence = problem.message.rstrip(".")
-                first = "" if lost else "not registered: "
-                self._say(logging.WARNING, f"{first}{sentence}. Trying again.", always=lost)
+                message = problem.message.rstrip(".")
+                prefix = "" if was_registered else "not registered: "
+                self._log_message(
+                    logging.WARNING, f"{prefix}{message}. Trying again.", always=was_registered
+                )
         elif registrant.state is RegistrantState.ENDED:
-            self._over(problem, refused=registrant.refused)
+            self._end_with_error(problem, refused=registrant.refused)
 
-    def _say(self, level: int, sentence: str, *, always: bool = False) -> None:
-        if always or sentence != self._told:
-            _log.log(level, "%s", sentence)
-        self._told = sentence
+    def _log_message(self, level: int, message: str, *, always: bool = False) -> None:
+        if always or message != self._last_message:
+            _log.log(level, "%s", message)
+        self._last_message = message
 
-    def _over(self, problem: InterlockError | None, *, refused: bool) -> None:
-        if self._before and not refused:
-            # The node that started this program has gone, or it is told to end.
+    def _end_with_error(self, problem: InterlockError | None, *, refused: bool) -> None:
+        if self._was_registered and not refused:
+            # The node that started this program has stopped, or the program is stopping.
             return
-        lost = problem or InterlockError(UPSTREAM_LOST, "It was ended before it was registered.")
-        self.end(InterlockError(lost.failure, f"{lost.message} {advice(lost)}".strip(), lost.data))
+        error = problem or InterlockError(UPSTREAM_LOST, "Stopped before the registration.")
+        self.end(
+            InterlockError(
+                error.failure, f"{error.message} {suggest_fix(error)}".strip(), error.data
+            )
+        )
 
-    async def until_registered(self) -> None:
-        """Raises InterlockError when that will not be."""
+    async def wait_until_registered(self) -> None:
+        """Wait for the registration. Raises InterlockError if it is rejected."""
         await self.wait_until_ready()
 
 
-# -- the messages
+# -- messages
 
 
 class ToolCallContext(msgspec.Struct, eq=False):
-    """A call that is being worked on, for what is said meanwhile."""
+    """A running call, for the notifications that it sends."""
 
     id: Raw
     task: asyncio.Task[bytes | None] | None = None
 
-    def about(self) -> Raw | UnsetType | None:
-        """Which request something said now is about: None, when that is answered. UNSET: nobody
-        waits for it any more, and nobody else may hear of it."""
+    def related_request_id(self) -> Raw | UnsetType | None:
+        """Return the request that a notification belongs to.
+
+        None: the request has its response, so the notification belongs to no request. UNSET: the
+        request was cancelled, so the notification must not be sent.
+        """
         task = self.task
         if task is None or not task.done():
             return UNSET if task is not None and task.cancelling() else self.id
         return UNSET if task.cancelled() else None
 
 
-working: ContextVar[ToolCallContext | None] = ContextVar("working", default=None)
-"""What whoever speaks is working on, also in a thread of its own."""
+current_call: ContextVar[ToolCallContext | None] = ContextVar("working", default=None)
+"""The call that the present code works for, also in its thread."""
 
 
 class SubserverConversation(Conversation):
-    """One parent."""
+    """The conversation with one parent."""
 
     ax = True
 
@@ -211,11 +224,11 @@ class SubserverConversation(Conversation):
     ) -> None:
         super().__init__(channel.send, tools, about)
         self._registrant = registrant
-        self._asking = ParentRequests(channel.send)
+        self._parent_requests = ParentRequests(channel.send)
         self.ended_by: ParentRejectionError | None = None
 
     def take(self, data: bytes) -> None:
-        """A message from the parent."""
+        """Process a message from the parent."""
         try:
             message = decode_message(data)
         except ProtocolError as error:
@@ -224,46 +237,47 @@ class SubserverConversation(Conversation):
         if isinstance(message, list):
             self.receive(data)
         elif message.method is UNSET:
-            self._asking.answered(message)
+            self._parent_requests.handle_response(message)
         elif message.method == ax.IDENTIFY and isinstance(message.id, Raw):
             identity = encode_value(self._registrant.identity())
             self._send(jsonrpc.result_response(message.id, identity))
         elif message.method == ax.SESSION_ENDED:
-            self.ended_by = read_ended(message)
+            self.ended_by = read_session_end(message)
         else:
             self.serve(message)
 
     def request(self, method: str, params: bytes) -> asyncio.Future[bytes]:
-        return self._asking.request(method, params)
+        return self._parent_requests.request(method, params)
 
     def announce(self, method: str, params: bytes | Raw | None) -> None:
         self._send(jsonrpc.notification(method, params))
 
     def closed(self) -> None:
-        self._asking.give_up()
+        self._parent_requests.fail_all()
         self.close()
 
     def _call(self, request: ServerRequest) -> bytes | asyncio.Task[bytes | None]:
-        work = ToolCallContext(Raw(bytes(request.id)))
-        before = working.set(work)
+        call_context = ToolCallContext(Raw(bytes(request.id)))
+        token = current_call.set(call_context)
         try:
-            answer = super()._call(request)
+            response = super()._call(request)
         finally:
-            working.reset(before)
-        if isinstance(answer, asyncio.Task):
-            work.task = answer
-        return answer
+            current_call.reset(token)
+        if isinstance(response, asyncio.Task):
+            call_context.task = response
+        return response
 
     def _check(self, request: ServerRequest) -> None:
-        """A call must have come the right way. Raises InterlockError."""
+        """Check the route of a call (MCP-AX). Raises InterlockError."""
         if request.method != mcp.TOOLS_CALL or isinstance(request.raw, UnsetType):
             return
         meta: Any = decode_members(request.raw).get("_meta")
         hop = None if meta is None else ax.read_hop(decode_members(meta))
         if hop is None:
             return
-        here, name = self._registrant.assigned_segment, request.params.name
-        if hop.route[hop.cursor] != here or hop.remaining_name != name:
+        own_segment, name = self._registrant.assigned_segment, request.params.name
+        if hop.route[hop.cursor] != own_segment or hop.remaining_name != name:
             raise InterlockError(
-                ROUTE_MISMATCH, f"This is {here or 'nobody'}, and the call came by another way."
+                ROUTE_MISMATCH,
+                f"The route of the call does not lead to {own_segment or 'this subserver'}.",
             )

@@ -1,4 +1,4 @@
-"""The public class: tools by decorator, registering with a node. See the package's docstring."""
+"""The public class `Subserver`. See the docstring of the package."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from interlock.tree.subserver.connection import (
     STDIO,
     RegistrationState,
     SubserverConversation,
-    dial_of,
-    known_as,
-    parent_of,
-    tell_on_stderr,
-    working,
+    choose_dialer,
+    create_parent_config,
+    current_call,
+    hold_subserver_id,
+    log_to_stderr,
 )
 
-_FAREWELL: Final = 1.5
-"""How long a node may take to hear that this subserver leaves, when the program is to end."""
-_NOTHING: Final = object()
-_OFFERS: Final = ax.SubserverCapabilities(tools=True, resources=False, notifications=True)
+_LEAVE_TIMEOUT_SECONDS: Final = 1.5
+"""The time limit for the deregistration when the program stops."""
+_UNSET: Final = object()
+_CAPABILITIES: Final = ax.SubserverCapabilities(tools=True, resources=False, notifications=True)
 _USAGE: Final = (
-    "Where is the node? Name it: {program} ws://127.0.0.1:8420/ax (or wss://…, unix:/path/ax.sock),"
-    " or let a node start this program with --stdio and `transport: ax`."
+    "The address of the node is missing. Run: {program} ws://127.0.0.1:8420/ax (or wss://…, "
+    "unix:/path/ax.sock). Or let a node start this program with --stdio and `transport: ax`."
 )
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Subserver:
-    """A program's tools, in the tree of a node."""
+    """A program that offers its tools in the tree of a node."""
 
     def __init__(
         self,
@@ -53,18 +53,29 @@ class Subserver:
         subserver_id: str | None = None,
         transport_class: str = ax.NATIVE,
     ) -> None:
-        """`segment` is what the tools' names begin with: a-z, 0-9, _ and -. `subserver_id`: a UUID
-        that stays the same for ever, for programs that have no folder to keep one in.
-        `transport_class`: what it stands in front of, such as `uart_cbor`, if that is a device."""
+        """Create a subserver.
+
+        Args:
+            segment: the first part of the tool names, of a-z, 0-9, _ and -.
+            version: the version of the program.
+            instructions: a text for models about the use of the tools.
+            subserver_id: a permanent UUID, for programs without a state folder.
+            transport_class: the transport to a device behind the subserver, such as `uart_cbor`.
+        """
         if not ax.is_segment(segment) or segment in ax.RESERVED_SEGMENTS:
-            raise ValueError(f"{segment!r} cannot be a segment: use 1 to 63 of a-z, 0-9, _ and -.")
+            raise ValueError(
+                f"{segment!r} is not a valid segment. Use 1 to 63 characters of a-z, 0-9, _ and -."
+            )
         if subserver_id is not None and not ax.is_uuid(subserver_id):
             raise ValueError(f"{subserver_id!r} is not a UUID.")
         if transport_class not in ax.TRANSPORT_CLASSES:
-            raise ValueError(f"{transport_class!r} is none of {', '.join(ax.TRANSPORT_CLASSES)}.")
+            raise ValueError(
+                f"transport_class must be one of {', '.join(ax.TRANSPORT_CLASSES)}. "
+                f"Found {transport_class!r}."
+            )
         self.segment = segment
         self._transport_class = transport_class
-        self._about = ServerDescription(
+        self._description = ServerDescription(
             {"name": segment, "version": version}, instructions, logs=True
         )
         self._id = subserver_id
@@ -89,7 +100,7 @@ class Subserver:
         availability: str | None = None,
         schema_version: str | None = None,
     ) -> Callable[[Function], Function]:
-        """Offer a function as a tool. Do so before it connects."""
+        """Register a function as a tool. Call it before `connect` or `run`."""
         capability = {
             "latency_class": latency_class, "consistency": consistency, "mutable": mutable,
             "reversible": reversible, "idempotent": idempotent, "auth_scope": auth_scope,
@@ -97,26 +108,31 @@ class Subserver:
             "schema_version": schema_version,
         }  # fmt: skip
 
-        def offer(function: Function) -> Function:
-            called = name or function.__name__
-            if called in self._tools:
-                raise ValueError(f"There is a tool {called!r} already: give this one another name.")
-            if not ax.is_segment(called):
+        def register(function: Function) -> Function:
+            tool_name = name or function.__name__
+            if tool_name in self._tools:
+                raise ValueError(f"A tool {tool_name!r} exists already. Choose another name.")
+            if not ax.is_segment(tool_name):
                 raise ValueError(
-                    f"{called!r} cannot be the name of a tool: use 1 to 63 of a-z, 0-9, _ and -, "
-                    'or give it another one: tool(name="…").'
+                    f"{tool_name!r} is not a valid tool name. Use 1 to 63 characters of a-z, "
+                    "0-9, _ "
+                    'and -, or set another name: tool(name="…").'
                 )
-            self._tools[called] = FunctionTool(
-                function, name=called, title=title, description=description, capability=capability
+            self._tools[tool_name] = FunctionTool(
+                function,
+                name=tool_name,
+                title=title,
+                description=description,
+                capability=capability,
             )
             return function
 
-        return offer
+        return register
 
-    # -- connected
+    # -- connection
 
     @asynccontextmanager
-    async def connected(
+    async def connect(
         self,
         url: str,
         *,
@@ -129,78 +145,96 @@ class Subserver:
         certificate: str | None = None,
         key: str | None = None,
     ) -> AsyncIterator[Subserver]:
-        """Registered with a node for as long as the block runs. A node that cannot be reached is
-        waited for, and looked for again when it is lost. Raises InterlockError when it does not
-        want this subserver: before the block, or out of it when it changes its mind."""
-        parent = parent_of(
+        """Register with a node while the block runs.
+
+        An unreachable node is tried again without a limit, also when the connection is lost later.
+        Raises InterlockError if the node rejects the subserver: before the block, or inside it if
+        the node ends the registration later.
+
+        Args:
+            url: the address: `ws://…`, `wss://…` or `unix:…`.
+            token: the bearer token.
+            backup: addresses of other nodes, tried in this order.
+            heartbeat: the interval in seconds. 0: no heartbeats.
+            authority: the owner of the segment, such as `dns:edge01.example.com`.
+            authority_key: the private key (PEM) that proves the authority.
+            ca: the CA file of the node's certificate.
+            certificate: the client certificate (PEM file).
+            key: the file with the private key of the certificate.
+        """
+        parent = create_parent_config(
             url, self.segment, backup, token=token, heartbeat=heartbeat, authority=authority,
             authority_key=authority_key, ca=ca, certificate=certificate, key=key,
         )  # fmt: skip
         if self._registrant is not None:
-            raise RuntimeError("This subserver is connected already.")
-        with known_as(parent, self._id) as subserver_id:
-            standing = RegistrationState(parent)
+            raise RuntimeError("The subserver is already connected.")
+        with hold_subserver_id(parent, self._id) as subserver_id:
+            state = RegistrationState(parent)
             self._loop = asyncio.get_running_loop()
             registrant = self._registrant = Registrant(
                 parent=parent,
                 subserver_id=subserver_id,
                 transport_class=self._transport_class,
                 role="leaf",
-                converse=self._converse,
-                on_state=standing.moved,
-                offers=_OFFERS,
+                converse=self._create_conversation,
+                on_state=state.on_state,
+                offers=_CAPABILITIES,
                 once=url == STDIO,
                 stubborn=False,
-                dial=dial_of(parent),
+                dial=choose_dialer(parent),
             )
             registrant.begin()
             try:
-                await standing.until_registered()
-                async with standing.cancel_on_end():
+                await state.wait_until_registered()
+                async with state.cancel_on_end():
                     yield self
             finally:
                 self._registrant = self._conversation = self._loop = None
                 await registrant.end()
 
     def run(self, url: str | None = None, **settings: Any) -> None:
-        """Serve until the program is interrupted, the node that started it goes, or the node does
-        not want it any more. `settings` are those of `connected`. Without `url` it stands on the
-        command line. How it stands with the node is told on stderr."""
-        place = url or _named_on_the_command_line()
-        tell_on_stderr()
+        """Serve until the program is stopped, the node that started it stops, or the node rejects
+        the subserver permanently. State changes are logged to stderr.
+
+        Args:
+            url: the address of the node. None: take it from the command line.
+            settings: the arguments of `connect`.
+        """
+        address = url or _read_address()
+        log_to_stderr()
         try:
-            asyncio.run(self._run(place, settings))
+            asyncio.run(self._run(address, settings))
         except InterlockError as error:
             raise SystemExit(f"{sys.argv[0]}: {error.message}") from None
 
     async def _run(self, url: str, settings: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
-        serving = loop.create_task(self._serve(url, settings))
+        serve_task = loop.create_task(self._serve(url, settings))
         stopped = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)
-        stopping = loop.create_task(stopped.wait())
-        await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not serving.done():
-            serving.cancel()
-            # A node that hangs is not waited for any longer than this.
-            await asyncio.wait([serving], timeout=_FAREWELL)
-        elif not serving.cancelled():
-            serving.result()
+        stop_task = loop.create_task(stopped.wait())
+        await asyncio.wait([serve_task, stop_task], return_when=asyncio.FIRST_COMPLETED)
+        stop_task.cancel()
+        if not serve_task.done():
+            serve_task.cancel()
+            # Do not wait longer for a node that hangs.
+            await asyncio.wait([serve_task], timeout=_LEAVE_TIMEOUT_SECONDS)
+        elif not serve_task.cancelled():
+            serve_task.result()
 
     async def _serve(self, url: str, settings: dict[str, Any]) -> None:
-        async with self.connected(url, **settings):
+        async with self.connect(url, **settings):
             if url == STDIO and self._registrant is not None:
-                await self._registrant.until_over()
+                await self._registrant.wait_until_ended()
             else:
                 await asyncio.get_running_loop().create_future()
 
-    # -- what goes up the tree
+    # -- notifications
 
     @property
     def status(self) -> ParentStatus | None:
-        """How it stands with the node. None: it is not connected."""
+        """The state of the registration. None: not connected."""
         return None if self._registrant is None else self._registrant.status()
 
     async def notify(
@@ -209,12 +243,17 @@ class Subserver:
         params: dict[str, Any] | None = None,
         *,
         event_id: str | None = None,
-        causal_parent: Any = _NOTHING,
+        causal_parent: Any = _UNSET,
     ) -> None:
-        """Send a notification. From inside a tool it is for that call's caller, else for everybody
-        who is connected. `event_id` is a UUID; `causal_parent` that of the event that led to
-        this one, or None where there was none. Without a node it is lost."""
-        self._tell(method, dict(params or {}), event_id, causal_parent)
+        """Send a notification. Without a connection it is dropped.
+
+        Inside a tool, the notification goes to the caller of the tool, otherwise to all clients.
+
+        Args:
+            event_id: a UUID of the event.
+            causal_parent: the UUID of the event that caused this one. None: there is no cause.
+        """
+        self._send(method, dict(params or {}), event_id, causal_parent)
 
     def log(
         self,
@@ -223,58 +262,69 @@ class Subserver:
         *,
         logger: str | None = None,
         event_id: str | None = None,
-        causal_parent: Any = _NOTHING,
+        causal_parent: Any = _UNSET,
     ) -> None:
-        """Send a log message: `debug`, `info`, `notice`, `warning`, `error`, … For whom: as with
-        `notify`."""
+        """Send a log message, to the same receivers as `notify`.
+
+        Args:
+            level: `debug`, `info`, `notice`, `warning`, `error`, …
+        """
         if level not in mcp.LOG_LEVELS:
             raise ValueError(f"{level!r} is not one of {', '.join(mcp.LOG_LEVELS)}.")
-        wanted = None if self._conversation is None else self._conversation.level
-        if wanted is not None and mcp.LOG_LEVELS.index(level) < mcp.LOG_LEVELS.index(wanted):
+        minimum_level = None if self._conversation is None else self._conversation.level
+        if minimum_level is not None and mcp.LOG_LEVELS.index(level) < mcp.LOG_LEVELS.index(
+            minimum_level
+        ):
             return
         params = {"level": level, "data": data, **({} if logger is None else {"logger": logger})}
-        self._tell(mcp.LOG_MESSAGE, params, event_id, causal_parent)
+        self._send(mcp.LOG_MESSAGE, params, event_id, causal_parent)
 
-    def _tell(
+    def _send(
         self, method: str, params: dict[str, Any], event_id: str | None, causal_parent: Any
     ) -> None:
-        about: dict[str, Any] = {}
+        meta: dict[str, Any] = {}
         if event_id is not None:
-            about[ax.EVENT_ID] = event_id
-        if causal_parent is not _NOTHING:
-            about[ax.CAUSAL_PARENT] = causal_parent
-        for one in about.values():
-            if one is not None and not ax.is_uuid(one):
-                raise ValueError(f"{one!r} is not a UUID.")
-        work = working.get()
-        about[ax.REQUEST] = request = None if work is None else work.about()
+            meta[ax.EVENT_ID] = event_id
+        if causal_parent is not _UNSET:
+            meta[ax.CAUSAL_PARENT] = causal_parent
+        for value in meta.values():
+            if value is not None and not ax.is_uuid(value):
+                raise ValueError(f"{value!r} is not a UUID.")
+        call_context = current_call.get()
+        meta[ax.REQUEST] = request = (
+            None if call_context is None else call_context.related_request_id()
+        )
         registrant, loop = self._registrant, self._loop
         if registrant is None or loop is None or isinstance(request, UnsetType):
             return
-        params["_meta"] = {**params.get("_meta", {}), **about}
-        said = jsonrpc.encode_value(params)
-        if _running_loop() is loop:
-            registrant.tell(method, said)
+        params["_meta"] = {**params.get("_meta", {}), **meta}
+        encoded = jsonrpc.encode_value(params)
+        if _get_running_loop() is loop:
+            registrant.tell(method, encoded)
         else:
-            # Plain functions run in threads.
-            loop.call_soon_threadsafe(registrant.tell, method, said)
+            # Functions without `async` run in threads.
+            loop.call_soon_threadsafe(registrant.tell, method, encoded)
 
-    def _converse(self, channel: Channel, registrant: Registrant) -> SubserverConversation:
-        self._conversation = SubserverConversation(channel, registrant, self._tools, self._about)
+    def _create_conversation(
+        self, channel: Channel, registrant: Registrant
+    ) -> SubserverConversation:
+        self._conversation = SubserverConversation(
+            channel, registrant, self._tools, self._description
+        )
         return self._conversation
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def _get_running_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
 
 
-def _named_on_the_command_line() -> str:
-    given = sys.argv[1:]
-    if given == ["--stdio"]:
+def _read_address() -> str:
+    arguments = sys.argv[1:]
+    if arguments == ["--stdio"]:
         return STDIO
-    if len(given) == 1 and not given[0].startswith("-"):
-        return given[0]
+    if len(arguments) == 1 and not arguments[0].startswith("-"):
+        return arguments[0]
     raise SystemExit(_USAGE.format(program=sys.argv[0]))

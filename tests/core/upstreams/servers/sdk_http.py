@@ -11,7 +11,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
 from mcp.types import JSONRPCMessage
 
-RETRY_MS = 60
+DEFAULT_RETRY_MS = 60
 
 server = MCPServer("official", instructions="From the official SDK.")
 
@@ -104,7 +104,7 @@ def main() -> None:
     if options.kind == "legacy":
         app = server.sse_app()
     elif options.kind == "resumable":
-        app = server.streamable_http_app(event_store=Events(), retry_interval=RETRY_MS)
+        app = server.streamable_http_app(event_store=Events(), retry_interval=DEFAULT_RETRY_MS)
     else:
         app = server.streamable_http_app(json_response=options.kind == "json")
     listening = socket.socket()
