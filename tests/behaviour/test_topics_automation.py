@@ -249,7 +249,7 @@ def test_a_rule_is_taught_accepted_and_taken_back(world: World) -> None:
             [suggestion] = await asyncio.to_thread(office.suggested)
             assert suggestion["evidence"]["by"] == {"chief": 5}
             shown = await asyncio.to_thread(office.run, "automation", "show", suggestion["id"])
-            assert "would have decided 5 of 5 the same" in shown
+            assert "agrees with 5 of 5 decisions" in shown
             await office.change("accept", suggestion["id"], "--yes")
 
             _, fulfilment = await proposed(peer, office.notes / "new.md")

@@ -70,7 +70,7 @@ def test_an_index_that_is_gone_stale_or_broken_is_made_anew(shelf: Shelf) -> Non
     # Somebody else wrote into it.
     with sqlite3.connect(path) as other:
         other.execute("DELETE FROM contract")
-        other.execute("UPDATE standing SET head = 'x'")
+        other.execute("UPDATE copied_commit SET head = 'x'")
         other.execute("DELETE FROM file")
     other.close()
     check()

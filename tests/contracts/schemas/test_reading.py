@@ -24,7 +24,7 @@ from interlock.contracts.schemas.reader import SchemaError, read_json, read_yaml
     [
         ('{"a": 1,\n "b" 2}', "a.json:2:6:", "invalid JSON: Expecting ':'"),
         ("", "a.json:1:1:", "invalid JSON"),
-        ('{"a": 1, "a": 2}', "a.json:", "the key 'a' stands twice"),
+        ('{"a": 1, "a": 2}', "a.json:", "the key 'a' occurs twice"),
         ('{"a": NaN}', "a.json:", "NaN is not a JSON value"),
         ("[]", "a.json:", "must contain an object"),
         ("[" * 100_000, "a.json:", "too deeply"),

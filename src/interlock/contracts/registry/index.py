@@ -54,7 +54,7 @@ _FILE: Final = DatabaseKind(
     0x494C4352,
     1,
     (
-        "CREATE TABLE standing (head TEXT NOT NULL)",
+        "CREATE TABLE copied_commit (head TEXT NOT NULL)",
         "CREATE TABLE file (path TEXT PRIMARY KEY, blob TEXT NOT NULL)",
         """CREATE TABLE contract (
             path TEXT PRIMARY KEY, name TEXT NOT NULL, version TEXT NOT NULL,
@@ -168,7 +168,7 @@ class ContractIndex:
     def head(self) -> str | None:
         """Return the commit that the index copies."""
         with self._reading() as file:
-            row = file.execute("SELECT head FROM standing").fetchone()
+            row = file.execute("SELECT head FROM copied_commit").fetchone()
         return None if row is None else str(row[0])
 
     # -- updates
@@ -204,9 +204,9 @@ class ContractIndex:
                 "INSERT INTO file VALUES (?, ?)",
                 [(path, tree[path]) for path in changed if path in tree],
             )
-            file.execute("DELETE FROM standing")
+            file.execute("DELETE FROM copied_commit")
             if head is not None:
-                file.execute("INSERT INTO standing VALUES (?)", (head,))
+                file.execute("INSERT INTO copied_commit VALUES (?)", (head,))
 
     def clear(self) -> None:
         """Delete the index. The next query rebuilds it."""
