@@ -90,7 +90,7 @@ def test_all_topics_and_who_is_in_them(world: World) -> None:
         done = await there.run("list")
         assert (done.returncode, done.stderr) == (0, "")
         lines = [line.split() for line in done.stdout.splitlines()]
-        assert lines[0] == ["topic", "access", "profile", "node", "record", "here", "refused"]
+        assert lines[0] == ["topic", "access", "profile", "node", "record", "members", "rejected"]
         assert lines[1] == ["ops", "restricted", "initial", "node", "-", "2", "0"]
         assert lines[2][0] == "node"
         assert done.stdout.splitlines()[2].endswith("the node itself")
@@ -114,8 +114,8 @@ def test_one_topic_in_detail(world: World) -> None:
         await there.join("agent", "team-a")
         done = await there.run("list", "team-a")
         assert (done.returncode, done.stderr) == (0, "")
-        assert "access   private, 0 seats, by team-* in the config" in done.stdout
-        assert "here     1, of at most 1000" in done.stdout
+        assert "access    private, 0 configured participants, by team-* in the config" in done.stdout
+        assert "members   1, at most 1000" in done.stdout
         assert "may send (initial):\n    mcp/proposal:*\n    chat\n" in done.stdout
         (one,) = json.loads((await there.run("list", "team-a", "--json")).stdout)["topics"]
         assert [member["participantId"] for member in one["members"]] == ["agent"]
@@ -153,12 +153,12 @@ def test_what_somebody_may_say_is_changed(world: World) -> None:
             "mcp/proposal:*", "mcp/request:tools/*",
         ]  # fmt: skip
         assert taken.stderr.splitlines() == [
-            "Note: it did not have mcp/request:tools/call.",
-            "Note: it did not have x/y.",
-            "Note: what mcp/request:tools/call grants, it may still send by mcp/request:tools/*.",
+            "Note: it did not have mcp/request:tools/call before.",
+            "Note: it did not have x/y before.",
+            "Note: mcp/request:tools/* still grants mcp/request:tools/call.",
         ]
         same = await there.run("grant", "agent", "mcp/proposal:*", "--topic", "team-a")
-        assert (same.returncode, same.stderr) == (0, "Note: nothing has changed.\n")
+        assert (same.returncode, same.stderr) == (0, "Note: nothing changed.\n")
 
     inside(world, begin(world), test)
 
@@ -169,7 +169,7 @@ def test_a_pattern_that_looks_like_a_typo(world: World) -> None:
         done = await there.run("grant", "agent", "mcp/requests:tools/*", "vote")
         assert done.returncode == 0
         assert done.stderr == (
-            "Warning: no message has the kind mcp/requests:tools/*: write mcp/request:tools/*.\n"
+            "Warning: no message has the kind mcp/requests:tools/*: use mcp/request:tools/*.\n"
         )
         # And one that the node refuses.
         refused = await there.run("grant", "agent", "system/*")
@@ -184,7 +184,7 @@ def test_it_is_for_administrators_alone(world: World) -> None:
         await there.join("worker", "team-a")
         for arguments in (("list",), ("list", "ops"), ("grant", "worker", "mcp/*")):
             for token, says in (
-                ("agent", "agent does not administer topics: `topics.admins`"),
+                ("agent", "agent is not an administrator of topics"),
                 ("wrong-0123456789abcdef", "token"),
                 (None, "Show one by $INTERLOCK_TOKEN or --token-file."),
             ):
@@ -221,7 +221,7 @@ def test_the_user_of_this_machine_administers_where_the_node_says_so(world: Worl
     address = node.url.rpartition("/")[0].removeprefix("http://")
     nobody = run(world, "grant", "a/b?ü", "chat", token=None)
     assert nobody.returncode == 1
-    assert "Nobody in any topic is called 'a/b?ü' now." in nobody.stderr
+    assert "There is no participant 'a/b?ü' in any topic now." in nobody.stderr
     # Also from where there is no config.
     (world.cwd / "interlock.yaml").rename(world.cwd / "away.yaml")
     assert run(world, "list", "--node", address, token=None).stdout == listed.stdout
@@ -231,12 +231,12 @@ def test_a_node_that_does_not_run(world: World) -> None:
     world.config(topics={"admins": ["local"], "rooms": {"ops": {}}})
     done = run(world, "list", token=None)
     assert (done.returncode, done.stdout) == (4, "")
-    assert f"no node answers at 127.0.0.1:{world.port}. Start one with" in done.stderr
+    assert f"cannot reach a node at 127.0.0.1:{world.port}. Start one with" in done.stderr
     nowhere = f"127.0.0.1:{free_port()}"
     gateway = f"ws://{nowhere}/ws"
     done = run(world, "grant", "a", "chat", "--gateway", gateway, token=None)
     assert (done.returncode, done.stdout) == (4, "")
-    assert f"no node answers at {nowhere}: Connection refused." in done.stderr
+    assert f"cannot reach a node at {nowhere}: Connection refused." in done.stderr
 
 
 def test_over_tls_by_the_certificate_of_the_config_or_by_a_ca(world: World) -> None:
