@@ -186,9 +186,9 @@ def unsupported_batch_options(names: Iterable[str]) -> AqlError:
     return error
 
 
-def _find_similar(name: str, known: Iterable[str]) -> str | None:
+def _find_similar(name: str, candidates: Iterable[str]) -> str | None:
     normalized = name[:100].lower().replace("-", "_")
-    matches = get_close_matches(normalized, known, n=1, cutoff=0.6)
+    matches = get_close_matches(normalized, candidates, n=1, cutoff=0.6)
     return matches[0] if matches else None
 
 

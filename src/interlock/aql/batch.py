@@ -128,7 +128,7 @@ class _Batch:
         self._host = host
         self._call = call
         self._endpoint = endpoint
-        self._asked = request
+        self._request = request
         self._results: list[BatchItem | None] = [None] * len(items)
         self._halt: BatchHalt | None = None
 
@@ -216,8 +216,8 @@ class _Batch:
     def write_response(self) -> bytes:
         items = [item for item in self._results if item is not None]
         meta = None
-        if self._asked.request_id:
-            meta = {"request_id": self._asked.request_id}
+        if self._request.request_id:
+            meta = {"request_id": self._request.request_id}
         warnings = []
         if not any(item.succeeded for item in items):
             pending_count = sum(1 for item in items if item.status)

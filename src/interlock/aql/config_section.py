@@ -167,10 +167,10 @@ def _check_profile(reader: NodeReader, path: KeyPath, name: str, profile: Profil
     )
     for category in get_args(CategoryName):
         if counts[category] != 1:
-            where = "in none" if not counts[category] else f"in {counts[category]}"
+            placement = "in none" if not counts[category] else f"in {counts[category]}"
             reader.report(
                 path,
-                f"category {category} is {where} of its families",
+                f"category {category} is {placement} of its families",
                 "put every category into exactly one family",
             )
 

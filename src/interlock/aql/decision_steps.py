@@ -68,9 +68,9 @@ class DangerStep:
         Args:
             operation_catalog: Returns the current operation catalog.
             trust: Returns the trust level of a server, by its key.
-            declared: Returns True if the config sets the trust level of a server. A level from the
-                config applies in every view. Otherwise trust matters only for self-registered
-                servers in AQL views.
+            has_declared_trust: Returns True if the config sets the trust level of a server. A level
+                from the config applies in every view. Otherwise trust matters only for
+                self-registered servers in AQL views.
         """
         self._operation_catalog = operation_catalog
         self._trust = trust
@@ -228,7 +228,7 @@ def audit_detail(call: Call, operation: Operation, trust: Trust, rule: str) -> s
 class ChangeJournal(Protocol):
     """The part of the journal that is used here."""
 
-    def record_change(self, what: str, name: str, word: str, detail: str = "") -> None: ...
+    def record_change(self, kind: str, name: str, word: str, detail: str = "") -> None: ...
 
 
 def journal_observer(audit: ChangeJournal) -> DangerObserver:
@@ -267,7 +267,7 @@ class CallLimitStep:
     ) -> None:
         """
         Args:
-            weigh: The decision by danger.
+            decide_danger: The decision by danger.
             danger_everywhere: True if the config sets the danger of calls that need no approval.
         """
         self._operation_catalog = operation_catalog

@@ -88,6 +88,9 @@ def next_state_of(state: ExecutionState, event: ExecutionEvent) -> ExecutionStat
 def diagram() -> str:
     """Return the table as a Mermaid diagram, for the documentation page."""
     lines = ["stateDiagram-v2", f"    [*] --> {ExecutionState.PENDING}"]
-    lines += [f"    {before} --> {then}: {event}" for (before, event), then in TRANSITIONS.items()]
+    lines += [
+        f"    {before} --> {next_state}: {event}"
+        for (before, event), next_state in TRANSITIONS.items()
+    ]
     lines += [f"    {state} --> [*]" for state in ExecutionState if state in TERMINAL]
     return "\n".join(lines)

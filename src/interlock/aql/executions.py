@@ -263,10 +263,10 @@ def current_error(
         message = "The approval expired. It was not executed. retry_execution requests a new one."
     else:
         url = details.get("url")
-        where = url if isinstance(url, str) else f"`interlock approve {id}`"
+        instruction = url if isinstance(url, str) else f"`interlock approve {id}`"
         message = (
-            f"'{operation}' waits for approval: {where}. You cannot approve it yourself. Ask your "
-            "user, then call retry_execution to collect the result."
+            f"'{operation}' waits for approval: {instruction}. You cannot approve it yourself. "
+            "Ask your user, then call retry_execution to collect the result."
         )
     updated_details = {**details, "continue_with": RETRY}
     if state:
@@ -448,7 +448,7 @@ class Executions:
         Args:
             concurrent: Maximum number of running executions of one caller.
             approval_state: Returns the state of an approval. Empty: unknown id.
-            again: Prepares a retried call.
+            prepare_retry: Prepares a retried call.
         """
         self._host = host
         self._store = store
@@ -872,5 +872,5 @@ def _no_execution_error(id: str) -> AqlError:
 
 
 def _owner(call: Call) -> Principal:
-    assert call.caller is not None, "nobody gets here unknown"
+    assert call.caller is not None, "the call is authenticated"
     return principal(call.caller)

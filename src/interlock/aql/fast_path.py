@@ -206,15 +206,15 @@ class FastPath:
         if len(body) > MAX_REQUEST_BYTES:
             return False
         # Programs write {"operation":"NAME","params":{…}}.
-        head, _, rest = body.partition(_PARAMS_HEAD)
+        head, _, params_text = body.partition(_PARAMS_HEAD)
         entry = operations.get(head)
         if (
             entry is None
             or body[-1] != _OBJECT_END
             # Only flat parameters without escapes. Others are checked against all limits on the
             # general path.
-            or (entry.has_nested and (_OBJECT in rest or _ARRAY in rest))
-            or (_BACKSLASH in rest and rest.partition(b"\\u")[1])
+            or (entry.has_nested and (_OBJECT in params_text or _ARRAY in params_text))
+            or (_BACKSLASH in params_text and params_text.partition(b"\\u")[1])
         ):
             return False
         params = body[entry.params_offset : -1]

@@ -94,7 +94,7 @@ def _with_initial_letter(name: str) -> str:
 
 def assign_names(
     preferred: Sequence[tuple[str, str, str]],
-    taken: Container[str],
+    reserved: Container[str],
     configured_names: Mapping[str, str],
 ) -> list[str]:
     """Return unique names for operations, given as (preferred name, canonical name, server).
@@ -103,14 +103,14 @@ def assign_names(
     name, if all colliding tools belong to one server.
 
     Args:
-        taken: Names of built-in operations.
+        reserved: Names of built-in operations.
         configured_names: Names from the config, by canonical name.
     """
     indices_by_name: dict[str, list[int]] = {}
     names = []
     for index, (name, canonical, _) in enumerate(preferred):
         name = configured_names.get(canonical, name)
-        while name in taken:
+        while name in reserved:
             name += "_tool"
         names.append(name)
         indices_by_name.setdefault(name, []).append(index)
@@ -276,7 +276,7 @@ class Operation:
     ) -> None:
         """
         Args:
-            sign: Builds the signature on first use.
+            build_signature: Builds the signature on first use.
         """
         self.name = name
         self.local_name = local_name
@@ -435,8 +435,8 @@ class SchemaProperties:
             followed_references += 1
             if target is None or followed_references > _MAX_DEPTH:
                 return {}
-            rest = {key: value for key, value in schema.items() if key != "$ref"}
-            schema = {**target, **rest} if rest else target
+            siblings = {key: value for key, value in schema.items() if key != "$ref"}
+            schema = {**target, **siblings} if siblings else target
         return schema if isinstance(schema, dict) else {}
 
     def _find(self, reference: str) -> dict[str, Any] | None:
@@ -1303,7 +1303,7 @@ class OperationSnapshot:
             scored.append((-score, operation.name, operation))
         return [
             operation
-            for score, _, operation in sorted(scored, key=lambda found: found[:2])
+            for score, _, operation in sorted(scored, key=lambda entry: entry[:2])
             if score < -0.8
         ]
 
@@ -1314,11 +1314,13 @@ def _similar_words(word: str, words: Mapping[str, object]) -> list[str]:
         return []
     matcher = SequenceMatcher(b=word, autojunk=False)
     similar = []
-    for other in words:
-        if abs(len(other) - len(word)) <= 3 and (other[0] == word[0] or other[-1] == word[-1]):
-            matcher.set_seq1(other)
+    for other_word in words:
+        if abs(len(other_word) - len(word)) <= 3 and (
+            other_word[0] == word[0] or other_word[-1] == word[-1]
+        ):
+            matcher.set_seq1(other_word)
             if matcher.quick_ratio() > 0.7 and matcher.ratio() > 0.7:
-                similar.append(other)
+                similar.append(other_word)
     return similar[:8]
 
 

@@ -77,10 +77,10 @@ class ProgressStage:
         self.write_response = self._stage.write_response  # type: ignore[method-assign]
 
     def resolve_operation(self, call: Call) -> OperationMatch:
-        taken = self._stage.resolve_operation(call)
-        if call.meta is not None and taken is not ANSWERED and META_PROGRESS_TOKEN in call.meta:
+        match = self._stage.resolve_operation(call)
+        if call.meta is not None and match is not ANSWERED and META_PROGRESS_TOKEN in call.meta:
             self._watch(call)
-        return taken
+        return match
 
     def write_response(
         self,

@@ -291,9 +291,9 @@ class Quotas:
             clock: The clock for state that ends with the process.
             wall_clock: The clock for state that is stored.
             hidden: Returns the built-in operation `continue_quota`. None: no approvals.
-            let_through: Returns True if this node runs the call of a confirmation token when it is
-                approved. The call is counted then, and not again when its caller collects the
-                result.
+            runs_when_approved: Returns True if this node runs the call of a confirmation token when
+                it is approved. The call is counted then, and not again when its caller collects
+                the result.
         """
         self._store = store
         self._clock = clock

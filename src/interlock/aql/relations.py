@@ -80,16 +80,16 @@ class RelationGraph:
             # them.
             is_default_policy = element.type == "policy" and element.name.startswith(DEFAULT_PREFIX)
             is_end = is_default_policy and element != root
-            for edge, other in self._neighbors(element, direction):
+            for edge, neighbor in self._neighbors(element, direction):
                 if relationship is not None and edge.relationship != relationship:
                     continue
-                if other not in seen:
+                if neighbor not in seen:
                     if is_end:
                         continue
                     if len(seen) >= MAX_NODES:
                         return list(edges.items()), seen, True
-                    seen[other] = None
-                    queue.append((other, distance + 1))
+                    seen[neighbor] = None
+                    queue.append((neighbor, distance + 1))
                 edges.setdefault(edge, distance)
         return list(edges.items()), seen, False
 

@@ -133,11 +133,11 @@ class AqlStage:
         """
         Args:
             response_writer: Writes the response of a call.
-            choose: Returns the view that `auto` shows, or PLAIN. Takes the tokens of the plain
+            choose_view: Returns the view that `auto` shows, or PLAIN. Takes the tokens of the plain
                 tools, the limit, and the view.
-            absent: Returns the segments of configured servers that have listed no tools yet, with
-                their state.
-            used: Takes a usage event for each finished call. It must be fast.
+            get_absent_servers: Returns the segments of configured servers that have listed no tools
+                yet, with their state.
+            on_used: Takes a usage event for each finished call. It must be fast.
         """
         self._host = host
         self._catalog_builder = catalog_builder

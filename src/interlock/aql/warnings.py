@@ -103,12 +103,17 @@ def deprecation_warning(
     return AqlWarning(DEPRECATION, message, details, severity)
 
 
-def truncated_warning(field: str, original: int, kept: int, limit: int) -> AqlWarning:
+def truncated_warning(field: str, original: int, reduced_count: int, limit: int) -> AqlWarning:
     """Return the warning for a result or request that was shortened."""
     return AqlWarning(
         TRUNCATED,
-        f"'{field}' was shortened from {original} to {kept}.",
-        {"field": field, "original_count": original, "truncated_count": kept, "limit": limit},
+        f"'{field}' was shortened from {original} to {reduced_count}.",
+        {
+            "field": field,
+            "original_count": original,
+            "truncated_count": reduced_count,
+            "limit": limit,
+        },
     )
 
 
@@ -131,14 +136,22 @@ def slow_warning(
     return AqlWarning(SLOW, f"'{operation}' took {seconds:.1f} s.", details, severity)
 
 
-def none_succeeded_warning(failed: int, held: int, pending: int) -> AqlWarning:
+def none_succeeded_warning(failed: int, pending_approval: int, not_started: int) -> AqlWarning:
     """Return the warning for a batch of which no operation succeeded.
 
     The batch itself was processed, so its `success` is true.
     """
-    counts = ((failed, "failed"), (held, "pending approval"), (pending, "not started"))
+    counts = (
+        (failed, "failed"),
+        (pending_approval, "pending approval"),
+        (not_started, "not started"),
+    )
     listed = ", ".join(f"{number} {word}" for number, word in counts if number)
-    details = {"failed": failed, "pending_confirmation": held, "not_started": pending}
+    details = {
+        "failed": failed,
+        "pending_confirmation": pending_approval,
+        "not_started": not_started,
+    }
     message = f"No operation of this batch succeeded: {listed}."
     return AqlWarning(NONE_SUCCEEDED, message, details, "high")
 

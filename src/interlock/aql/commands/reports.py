@@ -23,11 +23,11 @@ class AqlReports(FeatureReports):
             return
         import difflib
 
-        others = collect_other_servers(config)
-        server_keys = {*config.servers, *others.names}
+        other_servers = collect_other_servers(config)
+        server_keys = {*config.servers, *other_servers.names}
         for key in config.section(AqlConfig).trust:
             similar_keys = difflib.get_close_matches(key, server_keys, n=1, cutoff=_MIN_SIMILARITY)
-            if key in server_keys or (not similar_keys and others.unknown):
+            if key in server_keys or (not similar_keys and other_servers.unknown):
                 continue
             hint = f'did you mean "{similar_keys[0]}"?' if similar_keys else "correct or remove it"
             yield ("aql", "trust", key), f"unknown server {key}", hint

@@ -454,12 +454,16 @@ def fields_of(items: Iterable[Item]) -> set[str]:
     return names
 
 
-def check_fields(param: str, names: Iterable[str], known: Collection[str]) -> None:
+def check_fields(param: str, requested_names: Iterable[str], names: Collection[str]) -> None:
     """Check that all names are fields. Raises AqlError."""
-    unknown = [name for name in names if name not in known and name.partition(".")[0] not in known]
+    unknown = [
+        name
+        for name in requested_names
+        if name not in names and name.partition(".")[0] not in names
+    ]
     if unknown:
-        matches = get_close_matches(unknown[0][:60], known, 1)
-        raise errors.unknown_field(param, unknown, sorted(known), matches[0] if matches else None)
+        matches = get_close_matches(unknown[0][:60], names, 1)
+        raise errors.unknown_field(param, unknown, sorted(names), matches[0] if matches else None)
 
 
 def _is_equal(value: Any, expected: Any) -> bool:
@@ -469,8 +473,8 @@ def _is_equal(value: Any, expected: Any) -> bool:
 
 def _make_comparison(check: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     def test(value: Any, expected: Any) -> bool:
-        left, right = sort_key(value), sort_key(expected)
-        return left[0] == right[0] and left[0] < 2 and check(left[1], right[1])
+        left_key, right = sort_key(value), sort_key(expected)
+        return left_key[0] == right[0] and left_key[0] < 2 and check(left_key[1], right[1])
 
     return test
 
@@ -492,11 +496,11 @@ class _ValueSet:
         self._scalars = {
             _scalar_key(value) for value in values if not isinstance(value, list | dict)
         }
-        self._others = [value for value in values if isinstance(value, list | dict)]
+        self._composites = [value for value in values if isinstance(value, list | dict)]
 
     def __contains__(self, value: Any) -> bool:
         if isinstance(value, list | Mapping):
-            return any(_is_equal(value, other) for other in self._others)
+            return any(_is_equal(value, right) for right in self._composites)
         return _scalar_key(value) in self._scalars
 
 
@@ -528,13 +532,13 @@ def _count_comparisons(condition: Any) -> int:
 
 OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "eq": _is_equal,
-    "ne": lambda value, wanted: not _is_equal(value, wanted),
-    "gt": _make_comparison(lambda one, other: bool(one > other)),
-    "gte": _make_comparison(lambda one, other: bool(one >= other)),
-    "lt": _make_comparison(lambda one, other: bool(one < other)),
-    "lte": _make_comparison(lambda one, other: bool(one <= other)),
-    "in": lambda value, wanted: value in wanted,
-    "nin": lambda value, wanted: value not in wanted,
+    "ne": lambda value, operand: not _is_equal(value, operand),
+    "gt": _make_comparison(lambda left, right: bool(left > right)),
+    "gte": _make_comparison(lambda left, right: bool(left >= right)),
+    "lt": _make_comparison(lambda left, right: bool(left < right)),
+    "lte": _make_comparison(lambda left, right: bool(left <= right)),
+    "in": lambda value, operand: value in operand,
+    "nin": lambda value, operand: value not in operand,
     "contains": _contains,
     "starts_with": _starts_with,
 }

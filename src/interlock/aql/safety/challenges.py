@@ -433,14 +433,14 @@ class SafetyChallenges:
         self._write_journal(
             challenge.owner[0], "challenge_passed", f"challenge:{id} by {passed_by}"
         )
-        for other in list(self._open.values()):
+        for other_challenge in list(self._open.values()):
             if (
-                other is not challenge
-                and other.owner == challenge.owner
-                and other.tier == challenge.tier
-                and other.tier == "danger_zone"
+                other_challenge is not challenge
+                and other_challenge.owner == challenge.owner
+                and other_challenge.tier == challenge.tier
+                and other_challenge.tier == "danger_zone"
             ):
-                self.close(other, "Another challenge was passed.")
+                self.close(other_challenge, "Another challenge was passed.")
         self._remove(challenge)
         return challenge
 

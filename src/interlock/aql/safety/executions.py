@@ -82,7 +82,7 @@ class AgentRuns:
         """
         Args:
             rules: Returns the rules for a caller and an element name.
-            changed: Called with each principal whose executions start or end.
+            on_change: Called with each principal whose executions start or end.
         """
         self._wall_clock = wall_clock
         self._rules = rules
