@@ -236,7 +236,7 @@ def test_nobody_brings_a_code_as_a_proof(tmp_path: Path) -> None:
         # A service or a policy engine is no human.
         claims = claims_for(record, node.wall, nonce=record.nonce)
         by_engine = sign(node.keys.engine, claims, "ES256")
-        with pytest.raises(InterlockError, match="verified by a human"):
+        with pytest.raises(InterlockError, match="own key or passkey"):
             await node.approvals.confirm(record.id, by_engine)
         node.close()
 
