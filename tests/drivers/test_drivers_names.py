@@ -103,7 +103,7 @@ def test_a_contract_takes_no_name_before_the_server_is_there(tmp_path: Path) -> 
                 assert error.failure.name == "unknown_tool"
             assert node.tools == []
             problems = [one.problem for one in node.drivers.contract_status()]
-            assert all("the server bank is not there" in one for one in problems)
+            assert all("the server bank is not connected" in one for one in problems)
             down.unlink()
             await until_bank(node)
             assert node.node.catalog.current.by_name["bank.echo"].upstream == "bank"

@@ -58,7 +58,7 @@ class Heard(EarlyReceiver):
     def deliver(self, data: bytes, ticket: TransportRequest | None = None) -> None:
         self.messages.put_nowait(data)
 
-    def lost(self, reason: str) -> None:
+    def on_transport_lost(self, reason: str) -> None:
         self.end.set_result(reason)
 
 
