@@ -175,7 +175,7 @@ def test_pings_are_answered_and_fragments_joined(run: Run) -> None:
     ("payload", "code", "says"),
     [
         (b"\x82\x01a", 1003, "no binary"),
-        (b"\x83\x01a", 1002, "no opcode 3"),
+        (b"\x83\x01a", 1002, "Unknown opcode 3"),
         (b"\x81\x01\xff", 1007, "not UTF-8"),
         (b"\x81\x7e\x10\x00" + b"x" * 4096, 1009, "longer than 1000 bytes"),
     ],
@@ -348,11 +348,11 @@ def test_a_refusal_is_told_with_its_sentence(run: Run) -> None:
         (b"", "it closed the connection"),
         (b"HTTP/1.1 503 Busy\r\n\r\nno length", "rejected the connection: 503 Busy."),
         (b"SSH-2.0\r\n\r\n", "not HTTP/1.1"),
-        (b"HTTP/1.1 101 X\r\nUpgrade: websocket\r\n\r\n", "does not say"),
+        (b"HTTP/1.1 101 X\r\nUpgrade: websocket\r\n\r\n", "does not confirm"),
         (
             b"HTTP/1.1 101 X\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
             b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n",
-            "another one",
+            "another WebSocket key",
         ),
     ],
 )

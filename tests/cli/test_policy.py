@@ -246,7 +246,7 @@ def test_cases_that_do_not(ruled: World) -> None:
         ),
         ("cases: [{expect: deny}]", "cases[0] must have either tool or kind"),
         ("cases: [{tool: x, kind: chat, expect: deny}]", "must have either tool or kind"),
-        ("cases: [{kind: 'mcp/request:', expect: deny}]", "it names no method"),
+        ("cases: [{kind: 'mcp/request:', expect: deny}]", "it has no method"),
         ("cases: [", "while parsing"),
         ("cases: [{tool: x, expect: deny}]\n\x00", "special characters"),
     ],

@@ -219,13 +219,13 @@ def test_standard_headers_that_match(
             b"2026-07-28",
             b"tools/call",
             b"=?base64?YmFy=?=",
-            "Mcp-Name header is malformed: it holds characters or base64 that are not allowed",
+            "Mcp-Name header is malformed: it contains invalid characters or invalid base64",
         ),
         (
             b"2026-07-28",
             b"tools/call",
             b"b\xe4r",
-            "Mcp-Name header is malformed: it holds characters or base64 that are not allowed",
+            "Mcp-Name header is malformed: it contains invalid characters or invalid base64",
         ),
         (
             b"2026-07-28",
@@ -244,7 +244,7 @@ def test_standard_headers_that_do_not_match(
 def test_a_body_without_a_version_does_not_match_any_header() -> None:
     assert (
         check_request_headers("tools/list", None, None, b"2026-07-28", b"tools/list", None)
-        == "MCP-Protocol-Version header is there but the body's _meta has no version"
+        == "MCP-Protocol-Version header is present but the body's _meta has no version"
     )
 
 

@@ -60,7 +60,7 @@ def test_a_scope_is_a_level_and_a_glob(text: str, scope: Scope) -> None:
     ],
 )
 def test_anything_else_is_none(text: str) -> None:
-    with pytest.raises(ProtocolError, match="is no scope"):
+    with pytest.raises(ProtocolError, match="Invalid scope"):
         parse_scope(text)
     assert select_valid([text, "read", "read"]) == ("read",)
 

@@ -149,7 +149,7 @@ def test_nothing_counts_after_a_close() -> None:
         pytest.param(frame(0x09), 1002, id="fragmented ping"),
         pytest.param(frame(0x08), 1002, id="fragmented close"),
         pytest.param(frame(0x89, b"x" * 126), 1002, id="long ping"),
-        pytest.param(frame(0x80, b"a"), 1002, id="nothing to continue"),
+        pytest.param(frame(0x80, b"a"), 1002, id="without a fragmented message"),
         pytest.param(frame(0x00, b"a"), 1002, id="nothing to go on with"),
         pytest.param(frame(0x81, b"x" * 125, length=b"\x7e\x00\x7d"), 1002, id="125 in 2 bytes"),
         pytest.param(frame(0x81, b"x", length=b"\x7f" + bytes(7) + b"\x01"), 1002, id="1 in 8"),
@@ -205,7 +205,7 @@ def test_a_short_length_in_two_bytes_is_refused_of_a_client(size: int) -> None:
 def test_a_message_begins_only_when_the_last_one_has_ended() -> None:
     for opcode in (0x81, 0x82, 0x01):
         data = frame(0x01, b"a") + frame(opcode, b"b")
-        refused(data, Violation(1002, "A message begins before the last one has ended."))
+        refused(data, Violation(1002, "A message begins before the previous one has ended."))
 
 
 def test_the_limit_is_on_the_whole_message() -> None:
@@ -240,7 +240,7 @@ def test_a_message_comes_in_so_many_parts_and_no_more(part: bytes) -> None:
     [violation] = decoder.feed(frame(0x00, part) * 3)
     assert isinstance(violation, Violation)
     assert violation.code == 1009
-    assert "parts" in violation.message
+    assert "fragments" in violation.message
 
 
 def test_whether_it_is_the_same_message_that_has_not_ended() -> None:
@@ -298,7 +298,7 @@ def test_masking(payload: bytes, mask: bytes) -> None:
 
 def test_nothing_but_python_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "websockets.speedups", None)
-    assert websocket._quickest_mask() is mask_in_python
+    assert websocket._select_mask_function() is mask_in_python
     monkeypatch.setattr(websocket, "apply_mask", mask_in_python)
     for size in (0, 5, 200, 5000):
         data = text_frame(b"x" * size, MASK)

@@ -161,11 +161,11 @@ def test_nothing_is_smuggled_into_a_request() -> None:
         ({"status": "HTTP/1.1 404"}, "404"),
         ({"Upgrade": None}, "does not upgrade"),
         ({"Upgrade": "h2c"}, "does not upgrade"),
-        ({"Connection": "close"}, "connection is upgraded"),
-        ({"Sec-WebSocket-Accept": "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="}, "another one"),
-        ({"Sec-WebSocket-Accept": None}, "another one"),
-        ({"Sec-WebSocket-Extensions": "permessage-deflate"}, "none was offered"),
-        ({"Sec-WebSocket-Protocol": "mcp"}, "none was offered"),
+        ({"Connection": "close"}, "upgrade of the connection"),
+        ({"Sec-WebSocket-Accept": "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="}, "another WebSocket key"),
+        ({"Sec-WebSocket-Accept": None}, "another WebSocket key"),
+        ({"Sec-WebSocket-Extensions": "permessage-deflate"}, "was not offered"),
+        ({"Sec-WebSocket-Protocol": "mcp"}, "was not offered"),
     ],
 )
 def test_an_answer_that_opens_nothing(changes: dict[str, str | None], says: str) -> None:

@@ -111,6 +111,6 @@ def test_an_answer_that_cannot_be_read_is_a_failure(
 
     async def scene(world: World, registrant: Registrant) -> None:
         assert at(registrant) is RegistrantState.WAITING
-        assert "cannot be read" in (registrant.status().problem or "")
+        assert "Invalid result of" in (registrant.status().problem or "")
 
     play(scene)

@@ -1,7 +1,7 @@
-"""Capability annotations of MCP-AX: what a tool says about its speed, its effects and its cost.
+"""Capability annotations of MCP-AX: latency, effects and cost of a tool.
 
-Ten values (section 9.1 of the draft). What a tool does not say is taken from MCP's hints, and then
-from defaults that err on the safe side. Pure: values in, values out.
+Ten values (MCP-AX §9.1). Missing values are derived from the hints of MCP, and then from
+conservative defaults. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from interlock.protocol.jsonrpc import decode_members, decode_value, encode_valu
 from interlock.protocol.mcpax import NATIVE, TRANSPORT_CLASSES
 
 LATENCY_CLASSES: Final = ("realtime", "fast", "standard", "slow", "batch")
-"""From the quickest to the slowest."""
+"""From the fastest to the slowest."""
 CONSISTENCIES: Final = ("strong", "eventual", "best_effort")
 AUTH_SCOPES: Final = ("read", "write", "admin")
 COST_CLASSES: Final = ("free", "metered", "expensive")
@@ -26,9 +26,9 @@ AVAILABILITIES: Final = ("always", "scheduled", "best_effort", "degraded")
 DEGRADED: Final = "degraded"
 
 DERIVED_KEY: Final = "x-mcpax-derived"
-"""Not in the draft. Beside a capability: the names of those of its values that nobody declared, or
-`true` for all of them. A node says so of what it derived, so that its parent sets no deadline by a
-latency class that is only a guess."""
+"""Not in the draft. Next to a capability: the names of its derived values, or `true` for all of
+them. A node marks derived values, so that its parent sets no deadline by a derived latency
+class."""
 
 _TIMEOUTS: Final[dict[str, float | None]] = {
     "realtime": 0.5,
@@ -39,7 +39,7 @@ _TIMEOUTS: Final[dict[str, float | None]] = {
 }
 _RANK: Final = {name: rank for rank, name in enumerate(LATENCY_CLASSES)}
 _COST_UNITS: Final = {"free": 0, "metered": 1, "expensive": 10}
-_LONGEST_VERSION: Final = 255
+_MAX_VERSION_LENGTH: Final = 255
 _SEMVER: Final = re.compile(
     r"(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2}"
     r"(?:-(?:0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
@@ -49,7 +49,7 @@ _SEMVER: Final = re.compile(
 
 
 class Capability(msgspec.Struct, frozen=True, gc=False):
-    """The ten values, as the draft orders them. The defaults are for a tool that says nothing."""
+    """The ten values, in the order of the draft. The defaults are for a tool without annotation."""
 
     latency_class: str = "standard"
     consistency: str = "best_effort"
@@ -68,7 +68,7 @@ class Capability(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def cost_units(self) -> int:
-        """What one call takes from a budget."""
+        """The cost of one call in a budget."""
         return _COST_UNITS[self.cost_class]
 
     def encode(self) -> bytes:
@@ -80,12 +80,12 @@ CAPABILITY_FIELDS: Final = frozenset(Capability.__struct_fields__)
 
 
 class Advice(msgspec.Struct, frozen=True, gc=False):
-    """What an agent should heed that calls a tool."""
+    """Advice for an agent that calls a tool."""
 
     stale_reads: bool
-    """Calls of tools in one subtree, made at the same time, may see what is no longer so."""
+    """Concurrent calls of tools in one subtree may return outdated data."""
     read_before_retry: bool
-    """Look at the state before a call is made again whose first attempt failed."""
+    """Read the state before a failed call is retried."""
 
 
 def _one_of(choices: tuple[str, ...]) -> tuple[Callable[[Any], bool], str]:
@@ -97,10 +97,10 @@ def _is_bool(value: Any) -> bool:
 
 
 def is_semver(value: Any) -> bool:
-    """Whether this is a version by Semantic Versioning 2.0.0."""
+    """Return whether a value is a version by Semantic Versioning 2.0.0."""
     return (
         isinstance(value, str)
-        and len(value) <= _LONGEST_VERSION
+        and len(value) <= _MAX_VERSION_LENGTH
         and _SEMVER.fullmatch(value) is not None
     )
 
@@ -120,13 +120,13 @@ _RULES: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
 
 
 def read_values(members: Mapping[str, Raw]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values of an annotation that are lawful, and what is wrong with the others, by name.
+    """Return the valid values of an annotation, and the problems of the others, by name.
 
-    Names that the draft does not know are nobody's business here.
+    Names that the draft does not define are ignored.
     """
     values: dict[str, Any] = {}
     problems: dict[str, str] = {}
-    for name, (lawful, wanted) in _RULES.items():
+    for name, (is_valid, expected) in _RULES.items():
         raw = members.get(name)
         if raw is None:
             continue
@@ -134,17 +134,18 @@ def read_values(members: Mapping[str, Raw]) -> tuple[dict[str, Any], dict[str, s
             value = decode_value(raw)
         except ProtocolError:
             value = None
-        if lawful(value):
+        if is_valid(value):
             values[name] = value
         else:
-            problems[name] = f"`{name}` must be {wanted}."
+            problems[name] = f"`{name}` must be {expected}."
     return values, problems
 
 
 def read_capability(
     raw: bytes | Raw, fallback: Capability = DEFAULT_CAPABILITY
 ) -> tuple[Capability, list[str]]:
-    """An annotation, and what is wrong with it. What is missing or wrong is as in `fallback`."""
+    """Read an annotation. Return the capability and its problems. Missing and invalid values are
+    those of `fallback`."""
     try:
         members = decode_members(raw)
     except ProtocolError:
@@ -154,7 +155,7 @@ def read_capability(
 
 
 def with_defaults(values: Mapping[str, Any], fallback: Capability) -> Capability:
-    """Lawful values, and the missing ones from `fallback`."""
+    """Return a capability with these values, and the others from `fallback`."""
     return msgspec.structs.replace(fallback, **values) if values else fallback
 
 
@@ -165,10 +166,10 @@ def derive_capability(
     idempotent: bool | None = None,
     transport: str = NATIVE,
 ) -> Capability:
-    """The capability of a tool that declares none, by MCP's hints. None: the hint is not there.
+    """Derive the capability of a tool without annotation from the hints of MCP. None: no hint.
 
-    As MCP says it, the other two hints mean something only for tools that change something. What
-    changes nothing has nothing to undo, and may be done twice.
+    As in MCP, the destructive and idempotent hints only apply to tools that change something. A
+    read-only tool is reversible and idempotent.
     """
     mutable = not read_only
     return Capability(
@@ -181,17 +182,17 @@ def derive_capability(
 
 
 def timeout_for(latency_class: str) -> float | None:
-    """How many seconds a call of this class may take. None: that is for the caller to say."""
+    """Return the timeout of a latency class in seconds. None: the caller decides."""
     return _TIMEOUTS[latency_class]
 
 
-def slower_class(one: str, other: str) -> str:
-    """The slower of two latency classes."""
-    return one if _RANK[one] >= _RANK[other] else other
+def slower_class(first: str, second: str) -> str:
+    """Return the slower of two latency classes."""
+    return first if _RANK[first] >= _RANK[second] else second
 
 
 def latency_class_for(seconds: float) -> str:
-    """The quickest class in which a call of this length is in time."""
+    """Return the fastest latency class for a call of this duration."""
     for name in LATENCY_CLASSES:
         limit = _TIMEOUTS[name]
         if limit is None or seconds <= limit:
@@ -200,6 +201,6 @@ def latency_class_for(seconds: float) -> str:
 
 
 def advice_for(capability: Capability) -> Advice:
-    """What its consistency means for whoever calls it."""
-    weak = capability.consistency != "strong"
-    return Advice(stale_reads=weak, read_before_retry=weak)
+    """Return the advice for callers, by the consistency of a tool."""
+    is_weak = capability.consistency != "strong"
+    return Advice(stale_reads=is_weak, read_before_retry=is_weak)

@@ -1,4 +1,4 @@
-"""The header rules of MCP 2026-07-28: what a request's body says, mirrored into HTTP headers.
+"""The header rules of MCP 2026-07-28: HTTP headers that mirror values of the request body.
 
 Both directions: what a client sends (`encode_header_value`, `write_param_headers`), and what a
 server checks (`check_request_headers`, `check_param_headers`). The checks return a sentence about
@@ -27,7 +27,7 @@ PARAM_PREFIX: Final = b"mcp-param-"
 NAME_FIELDS: Final[Mapping[str, str]] = {
     name: method.name_field for name, method in METHODS.items() if method.name_header
 }
-"""The methods that need `Mcp-Name`, and the field of `params` that it mirrors."""
+"""The methods that require `Mcp-Name`, and the field of `params` that it mirrors."""
 
 ANNOTATION: Final = "x-mcp-header"
 
@@ -35,15 +35,15 @@ _BEARER: Final = b"bearer "
 
 _SENTINEL_START: Final = "=?base64?"
 _SENTINEL_END: Final = "?="
-_WHITE: Final = b" \t"
+_WHITESPACE: Final = b" \t"
 _MAX_SAFE_INTEGER: Final = 2**53 - 1
 _TOKEN: Final = frozenset(
     "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
 _TYPES: Final = frozenset({"string", "integer", "boolean"})
-# The JSON Schema keywords, of 2020-12 and before, under which another schema stands. An
-# annotation below any of them cannot be read off the arguments by a path. What stands under
-# other keywords (`default`, `const`, `enum`, `examples` ...) is data, not schema.
+# The JSON Schema keywords, of 2020-12 and before, that contain another schema. An annotation below
+# them cannot be found in the arguments by a path. Other keywords (`default`, `const`, `enum`,
+# `examples` ...) contain data and no schema.
 # fmt: off
 _SCHEMA_KEYWORDS: Final = frozenset({
     "additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "contentSchema",
@@ -57,7 +57,7 @@ _SCHEMA_MAP_KEYWORDS: Final = frozenset({
 
 
 class InvalidHeaderAnnotation(ProtocolError):
-    """A tool's schema has an `x-mcp-header` that breaks the rules: the tool must not be offered."""
+    """An invalid `x-mcp-header` in the schema of a tool: the tool must not be offered."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, UPSTREAM_PROTOCOL)
@@ -65,10 +65,10 @@ class InvalidHeaderAnnotation(ProtocolError):
 
 
 class HeaderParam(msgspec.Struct, frozen=True):
-    """A tool's argument that travels in a header too.
+    """An argument of a tool that is also sent in a header.
 
-    `path` leads to it in the arguments, `header` is the whole header name (`Mcp-Param-Region`),
-    `key` the same as a receiver sees it.
+    `path` is its path in the arguments, `header` the complete header name (`Mcp-Param-Region`),
+    `key` the header name in lower case.
     """
 
     path: tuple[str, ...]
@@ -81,14 +81,14 @@ class HeaderParam(msgspec.Struct, frozen=True):
 
 
 def read_bearer(value: bytes | None) -> str | None:
-    """The token in the value of an `Authorization` header; None when it has none."""
+    """Return the bearer token of an `Authorization` header. None: it has none."""
     if value is None or value[: len(_BEARER)].lower() != _BEARER:
         return None
     return value[len(_BEARER) :].strip().decode("latin-1")
 
 
 def encode_header_value(value: str) -> str:
-    """`value` as it may stand in a header: as it is where that is safe, else in base64."""
+    """Encode a value for a header: unchanged where that is safe, else in base64."""
     if value.isascii() and value.isprintable():
         if not value:
             return value
@@ -100,17 +100,17 @@ def encode_header_value(value: str) -> str:
         raw = value.encode()
     except UnicodeEncodeError:
         raise ProtocolError(
-            "A value that a header must carry is not valid text: it holds half a character.",
+            "A value for a header is not valid text: it contains an unpaired surrogate.",
             INVALID_PARAMS,
         ) from None
-    return _wrap(raw)
+    return _encode_base64(raw)
 
 
 def decode_header_value(value: str) -> str | None:
-    """What `value`, read from a header, stands for. None if it is malformed."""
+    """Decode the value of a header. None: it is malformed."""
     if not value.isascii():
         return None
-    # Start and end may not share their question mark: `=?base64?=` is a plain value.
+    # Prefix and suffix must not share their question mark: `=?base64?=` is a plain value.
     if (
         value.startswith(_SENTINEL_START)
         and value.endswith(_SENTINEL_END)
@@ -118,8 +118,8 @@ def decode_header_value(value: str) -> str | None:
     ):
         try:
             raw = binascii.a2b_base64(value[len(_SENTINEL_START) : -len(_SENTINEL_END)])
-            # Only the one canonical spelling: two spellings of a value are two values to a router.
-            return raw.decode() if _wrap(raw) == value else None
+            # Only the canonical encoding: for a router, two encodings are two values.
+            return raw.decode() if _encode_base64(raw) == value else None
         except ValueError:
             return None
     if value.isprintable() or value.replace("\t", "").isprintable():
@@ -128,53 +128,53 @@ def decode_header_value(value: str) -> str | None:
 
 
 def read_header_params(input_schema: object) -> tuple[HeaderParam, ...]:
-    """The arguments that a tool's schema wants mirrored into headers, in the schema's order.
+    """Return the arguments that the schema of a tool mirrors into headers, in its order.
 
-    Raises InvalidHeaderAnnotation if any annotation breaks the rules.
+    Raises InvalidHeaderAnnotation if an annotation is invalid.
     """
-    found: dict[str, HeaderParam] = {}
-    for path, schema in _schemas(input_schema):
+    params: dict[str, HeaderParam] = {}
+    for path, schema in _walk_schemas(input_schema):
         if ANNOTATION not in schema:
             continue
         if not path:
             raise InvalidHeaderAnnotation(
-                f"{ANNOTATION} stands where it cannot be read off the arguments: "
-                "it may only be on a property reached through nothing but `properties`"
+                f"{ANNOTATION} is at a place that no path of arguments reaches: "
+                "it is only allowed on a property that is reached by `properties` alone"
             )
-        where = ".".join(path)
+        name = ".".join(path)
         token = schema[ANNOTATION]
         if not isinstance(token, str):
-            raise InvalidHeaderAnnotation(f"{ANNOTATION} of {where!r} must be a string")
+            raise InvalidHeaderAnnotation(f"{ANNOTATION} of {name!r} must be a string")
         if not token or not _TOKEN.issuperset(token):
             raise InvalidHeaderAnnotation(
-                f"{ANNOTATION} of {where!r} is {_clip(token)}, which is not a header name: "
-                "letters, digits and !#$%&'*+-.^_`|~ only"
+                f"{ANNOTATION} of {name!r} is {_truncate(token)}, which is not a header name: "
+                "use letters, digits and !#$%&'*+-.^_`|~ only"
             )
         kind = schema.get("type")
         if not isinstance(kind, str) or kind not in _TYPES:
             raise InvalidHeaderAnnotation(
-                f"{ANNOTATION} of {where!r} needs a property whose type is "
+                f"{ANNOTATION} of {name!r} needs a property whose type is "
                 "string, integer or boolean"
             )
         param = HeaderParam(path, f"Mcp-Param-{token}", kind)
-        same = found.setdefault(token.lower(), param)
-        if same is not param:
+        first = params.setdefault(token.lower(), param)
+        if first is not param:
             raise InvalidHeaderAnnotation(
-                f"{ANNOTATION} {_clip(token)} is on both {'.'.join(same.path)!r} and {where!r}"
+                f"{ANNOTATION} {_truncate(token)} is on both {'.'.join(first.path)!r} and {name!r}"
             )
-    return tuple(found.values())
+    return tuple(params.values())
 
 
 def write_param_headers(
     params: Sequence[HeaderParam], arguments: Mapping[str, Any] | None
 ) -> list[tuple[str, str]]:
-    """The `Mcp-Param-*` headers a client sends with `arguments`, names and values."""
+    """Return the `Mcp-Param-*` headers that a client sends with these arguments."""
     headers: list[tuple[str, str]] = []
     for param in params:
-        value = _value_at(param.path, arguments)
+        value = _get_argument(param.path, arguments)
         if _is_unsafe_integer(value):
-            raise ProtocolError(f"{_unsafe(param)}.", INVALID_PARAMS)
-        text = _text(value)
+            raise ProtocolError(f"{_unsafe_integer_problem(param)}.", INVALID_PARAMS)
+        text = _header_text(value)
         if text is not None:
             headers.append((param.header, encode_header_value(text)))
     return headers
@@ -185,9 +185,9 @@ def check_param_headers(
     arguments: Mapping[str, Any] | None,
     headers: Iterable[tuple[bytes, bytes]],
 ) -> str | None:
-    """What is wrong with the `Mcp-Param-*` headers of a call with `arguments`, or None.
+    """Check the `Mcp-Param-*` headers of a call. Return the problem or None.
 
-    The sentence names header and argument, never their values: a value may be private.
+    The message has the names of header and argument, but no values, which may be confidential.
     """
     if not params:
         return None
@@ -201,7 +201,7 @@ def check_param_headers(
     for param in params:
         if param.key in repeated:
             return f"{param.header} header appears more than once"
-        problem = _check_param(param, _value_at(param.path, arguments), sent.get(param.key))
+        problem = _check_param(param, _get_argument(param.path, arguments), sent.get(param.key))
         if problem is not None:
             return problem
     return None
@@ -210,9 +210,9 @@ def check_param_headers(
 def pick_request_headers(
     headers: Iterable[tuple[bytes, bytes]],
 ) -> tuple[bytes | None, bytes | None, bytes | None]:
-    """The values of `Mcp-Protocol-Version`, `Mcp-Method` and `Mcp-Name`, in that order.
+    """Return the values of `Mcp-Protocol-Version`, `Mcp-Method` and `Mcp-Name`, in that order.
 
-    Raises ProtocolError for one that is there twice: the first reader and the last would differ.
+    Raises ProtocolError for a duplicate header, since readers differ in which one they use.
     """
     version: bytes | None = None
     method: bytes | None = None
@@ -222,15 +222,15 @@ def pick_request_headers(
             continue
         if key == METHOD:
             if method is not None:
-                raise _appears_twice("Mcp-Method")
+                raise _duplicate_header("Mcp-Method")
             method = value
         elif key == NAME:
             if name is not None:
-                raise _appears_twice("Mcp-Name")
+                raise _duplicate_header("Mcp-Name")
             name = value
         elif key == PROTOCOL_VERSION:
             if version is not None:
-                raise _appears_twice("MCP-Protocol-Version")
+                raise _duplicate_header("MCP-Protocol-Version")
             version = value
     return version, method, name
 
@@ -243,40 +243,46 @@ def check_request_headers(
     method_header: bytes | None,
     name_header: bytes | None,
 ) -> str | None:
-    """What is wrong with the standard headers of a request, or None.
+    """Check the standard headers of a request. Return the problem or None.
 
-    `body_name` is the field of `params` that NAME_FIELD gives for the method. Where it is absent
-    from the body the params are invalid, and that is for another check to say.
+    Args:
+        body_name: the field of `params` in NAME_FIELDS for the method. If it is missing, the params
+            are invalid, which another check reports.
     """
     if version_header is None:
         return "MCP-Protocol-Version header is missing"
-    version = version_header.strip(_WHITE).decode("latin-1")
+    version = version_header.strip(_WHITESPACE).decode("latin-1")
     if version != body_version:
         if body_version is None:
-            return "MCP-Protocol-Version header is there but the body's _meta has no version"
+            return "MCP-Protocol-Version header is present but the body's _meta has no version"
         return (
-            f"MCP-Protocol-Version header value {_clip(version)} does not match "
-            f"body value {_clip(body_version)}"
+            f"MCP-Protocol-Version header value {_truncate(version)} does not match "
+            f"body value {_truncate(body_version)}"
         )
     if method_header is None:
         return "Mcp-Method header is missing"
-    named = method_header.strip(_WHITE).decode("latin-1")
-    if named != method:
-        return f"Mcp-Method header value {_clip(named)} does not match body value {_clip(method)}"
+    header_method = method_header.strip(_WHITESPACE).decode("latin-1")
+    if header_method != method:
+        return (
+            f"Mcp-Method header value {_truncate(header_method)} does not match "
+            f"body value {_truncate(method)}"
+        )
     field = NAME_FIELDS.get(method)
     if field is None or body_name is None:
         return None
     if name_header is None:
         return "Mcp-Name header is missing"
-    name = decode_header_value(name_header.strip(_WHITE).decode("latin-1"))
+    name = decode_header_value(name_header.strip(_WHITESPACE).decode("latin-1"))
     if name == body_name:
         return None
     if name is None:
-        return "Mcp-Name header is malformed: it holds characters or base64 that are not allowed"
+        return "Mcp-Name header is malformed: it contains invalid characters or invalid base64"
     if field != "name":
-        # An address can hold a credential, and a task's id may be one: neither is repeated.
+        # A URI can contain a credential, and a task id may be one: they are not repeated.
         return f"Mcp-Name header value does not match params.{field} in the body"
-    return f"Mcp-Name header value {_clip(name)} does not match body value {_clip(body_name)}"
+    return (
+        f"Mcp-Name header value {_truncate(name)} does not match body value {_truncate(body_name)}"
+    )
 
 
 def _check_param(param: HeaderParam, value: object, raw: bytes | None) -> str | None:
@@ -284,32 +290,31 @@ def _check_param(param: HeaderParam, value: object, raw: bytes | None) -> str | 
     if value is None:
         if raw is None:
             return None
-        return f"{param.header} header is there but argument {argument!r} is not in the body"
+        return f"{param.header} header is present but argument {argument!r} is not in the body"
     if _is_unsafe_integer(value):
-        return _unsafe(param)
-    text = _text(value)
+        return _unsafe_integer_problem(param)
+    text = _header_text(value)
     if raw is None:
-        # A value that no header can carry is one that the schema refuses.
+        # The schema rejects values that cannot be encoded in a header.
         if text is None:
             return None
         return f"{param.header} header is missing but argument {argument!r} is in the body"
-    sent = decode_header_value(raw.strip(_WHITE).decode("latin-1"))
+    sent = decode_header_value(raw.strip(_WHITESPACE).decode("latin-1"))
     if sent is None:
         return (
-            f"{param.header} header is malformed: it holds characters or base64 "
-            "that are not allowed"
+            f"{param.header} header is malformed: it contains invalid characters or invalid base64"
         )
     if sent == text or (
-        param.type == "integer" and _is_whole(value) and _whole_number(sent) == value
+        param.type == "integer" and _is_integer(value) and _parse_integer(sent) == value
     ):
         return None
     return f"{param.header} header does not match argument {argument!r} in the body"
 
 
-def _schemas(root: object) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Every schema inside `root`, with its chain of `properties` keys.
+def _walk_schemas(root: object) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Yield every schema inside `root`, with its path of `properties` keys.
 
-    The chain is empty for the root and for whatever is not reached by `properties` alone.
+    The path is empty for the root and for schemas that are not reached by `properties` alone.
     """
     waiting: list[tuple[tuple[str, ...], bool, object]] = [((), True, root)]
     for path, reachable, schema in waiting:
@@ -329,7 +334,7 @@ def _schemas(root: object) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
                     waiting.append(((), False, inner))
 
 
-def _value_at(path: tuple[str, ...], arguments: object) -> object:
+def _get_argument(path: tuple[str, ...], arguments: object) -> object:
     for name in path:
         if not isinstance(arguments, Mapping):
             return None
@@ -337,8 +342,8 @@ def _value_at(path: tuple[str, ...], arguments: object) -> object:
     return arguments
 
 
-def _text(value: object) -> str | None:
-    """How an argument is written in a header; None for what cannot be."""
+def _header_text(value: object) -> str | None:
+    """Return an argument as text for a header. None: it has no such text."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -350,23 +355,23 @@ def _text(value: object) -> str | None:
     return None
 
 
-def _is_whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     if isinstance(value, float):
         return value.is_integer()
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_unsafe_integer(value: object) -> bool:
-    """Whether it is a whole number that JavaScript, and so some reader on the way, would round."""
+    """Return whether a value is an integer that JavaScript, and so some reader, would round."""
     return (
         isinstance(value, int | float)
-        and _is_whole(value)
+        and _is_integer(value)
         and not -_MAX_SAFE_INTEGER <= value <= _MAX_SAFE_INTEGER
     )
 
 
-def _whole_number(text: str) -> int | None:
-    """`42`, `-7`, `42.0` as a number; None for any other text. `text` is ASCII."""
+def _parse_integer(text: str) -> int | None:
+    """Parse `42`, `-7` or `42.0`. None: any other text. `text` is ASCII."""
     whole, point, fraction = text.partition(".")
     if point and (not fraction or fraction.strip("0")):
         return None
@@ -376,22 +381,22 @@ def _whole_number(text: str) -> int | None:
     return int(whole)
 
 
-def _wrap(raw: bytes) -> str:
+def _encode_base64(raw: bytes) -> str:
     return (
         f"{_SENTINEL_START}{binascii.b2a_base64(raw, newline=False).decode('ascii')}{_SENTINEL_END}"
     )
 
 
-def _unsafe(param: HeaderParam) -> str:
+def _unsafe_integer_problem(param: HeaderParam) -> str:
     return (
-        f"Argument {'.'.join(param.path)!r} is a whole number beyond 2^53-1, "
-        f"which {param.header} header cannot carry exactly"
+        f"Argument {'.'.join(param.path)!r} is an integer beyond 2^53-1, "
+        f"which the {param.header} header cannot represent exactly"
     )
 
 
-def _appears_twice(header: str) -> ProtocolError:
+def _duplicate_header(header: str) -> ProtocolError:
     return ProtocolError(f"{header} header appears more than once", HEADER_MISMATCH)
 
 
-def _clip(value: str) -> str:
+def _truncate(value: str) -> str:
     return repr(value if len(value) <= 80 else f"{value[:80]}...")

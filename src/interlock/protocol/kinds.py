@@ -1,16 +1,15 @@
 """Kinds of MCPx messages (section 3.1), and the patterns that grant them (section 4.1).
 
-A kind is `chat`, `mcp/request:METHOD[:CONTEXT]` and so on. A pattern is a kind with stars in it:
+A kind is `chat`, `mcp/request:METHOD[:CONTEXT]` and so on. A pattern is a kind with stars:
 
-- a star at the end stands for anything, `/` and `:` included;
-- a star elsewhere stands for one or more characters but no `:`, so that what a tool or a URI is
-  called cannot make a method out of it: `mcp/request:*/list` does not grant
-  `mcp/request:tools/call:x/list`;
+- a star at the end matches any text, including `/` and `:`;
+- another star matches one or more characters other than `:`, so that the name of a tool or a URI
+  cannot look like a method: `mcp/request:*/list` does not grant `mcp/request:tools/call:x/list`;
 - a method without a context grants every context, a context grants only itself;
-- nothing grants `system/…`, `system:…`, `system` or `presence`, nor what looks like them: only a
-  gateway says that.
+- no pattern grants `system/…`, `system:…`, `system` or `presence`, or lookalikes of them: only a
+  gateway sends these.
 
-Pure: text in, answers out.
+Pure.
 """
 
 from __future__ import annotations
@@ -25,10 +24,8 @@ from interlock.errors import INVALID_REQUEST, ProtocolError
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.mcp import NAME_FIELDS, TASK_METHODS
 
-# -- What nobody sees in a name: spaces, and letters that show nothing though they count as
+# -- Invisible characters in a name: spaces, and letters that are invisible although they count as
 # printable.
-#
-# Pure.
 
 INVISIBLE: Final = re.compile(
     "[\\s\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
@@ -42,42 +39,46 @@ PROPOSAL: Final = "mcp/proposal"
 CHAT: Final = "chat"
 RESERVED: Final = "system/"
 MAX_KIND_LENGTH: Final = 4_096
-"""The longest pattern that is read, and the longest kind."""
+"""Maximum length of a kind and of a pattern."""
 
 CONTEXT_MEMBER: Final = {
     method: member for method, member in NAME_FIELDS.items() if method not in TASK_METHODS
 }
-"""The member of `params` that is the context. Other methods have none."""
+"""The member of `params` that is the context, by method. Other methods have no context."""
 
 _WITH_METHOD: Final = frozenset({REQUEST, RESPONSE, PROPOSAL})
-_RESERVED_STARTS: Final = (RESERVED, "system:")
+_RESERVED_PREFIXES: Final = (RESERVED, "system:")
 _RESERVED_WORDS: Final = frozenset({"system", "presence"})
-_EVERYBODYS: Final = ("mcp/", CHAT)
-"""How a kind begins that is no gateway's, however it goes on: nearly all do."""
-_SHOWN: Final = 100
-_MOST_KNOWN: Final = 4_096
-_LONGEST_KNOWN: Final = 256
+_UNRESERVED_PREFIXES: Final = ("mcp/", CHAT)
+"""Prefixes of kinds that are never reserved: nearly all kinds have one."""
+_MAX_SHOWN_LENGTH: Final = 100
+_MAX_CACHED_KINDS: Final = 4_096
+_MAX_CACHED_LENGTH: Final = 256
 
 
 def is_reserved(kind: str) -> bool:
-    """Whether only a gateway may say it, or somebody could take it for that: written with other
-    capitals, with other forms of the same letters, or with what nobody sees."""
-    if kind.startswith(_EVERYBODYS):
+    """Return whether a kind is reserved for gateways, or looks like a reserved kind: in another
+    case, with other forms of the same letters, or with invisible characters."""
+    if kind.startswith(_UNRESERVED_PREFIXES):
         return False
-    return _is_gateways(kind) or _is_gateways(_as_seen(kind))
+    return _is_gateway_kind(kind) or _is_gateway_kind(_visible_form(kind))
 
 
-def _is_gateways(kind: str) -> bool:
-    return kind.startswith(_RESERVED_STARTS) or kind in _RESERVED_WORDS
+def _is_gateway_kind(kind: str) -> bool:
+    return kind.startswith(_RESERVED_PREFIXES) or kind in _RESERVED_WORDS
 
 
-def _as_seen(kind: str) -> str:
-    plain = kind if kind.isascii() else INVISIBLE.sub("", unicodedata.normalize("NFKC", kind))
-    return "".join(one for one in plain.casefold() if one.isprintable() and not one.isspace())
+def _visible_form(kind: str) -> str:
+    visible = kind if kind.isascii() else INVISIBLE.sub("", unicodedata.normalize("NFKC", kind))
+    return "".join(
+        character
+        for character in visible.casefold()
+        if character.isprintable() and not character.isspace()
+    )
 
 
 class MessageKind(NamedTuple):
-    """A kind, taken apart. Empty: it has none."""
+    """The parts of a kind. A missing part is empty."""
 
     family: str
     method: str = ""
@@ -88,60 +89,62 @@ class MessageKind(NamedTuple):
 
 
 def read_kind(text: str) -> MessageKind:
-    """Take a kind apart. Raises ProtocolError for one that cannot be.
+    """Parse a kind. Raises ProtocolError.
 
-    The method ends at the second colon, and all the rest is the context: a URI has colons too.
+    The method ends at the second colon, and the rest is the context, which may contain colons.
     """
     family, colon, rest = text.partition(":")
     if family not in _WITH_METHOD:
         if not family or (colon and family == CHAT):
-            raise _malformed(text, "its first part means nothing")
+            raise _invalid_kind(text, "its first part is unknown")
         return MessageKind(text)
     method, colon, context = rest.partition(":")
     if not method:
-        raise _malformed(text, "it names no method")
+        raise _invalid_kind(text, "it has no method")
     if colon and not context:
-        raise _malformed(text, "its context is empty")
+        raise _invalid_kind(text, "its context is empty")
     if context and method not in CONTEXT_MEMBER:
-        raise _malformed(text, f"{method[:_SHOWN]} has no context")
+        raise _invalid_kind(text, f"{method[:_MAX_SHOWN_LENGTH]} has no context")
     return MessageKind(family, method, context)
 
 
 def request_kind(method: str, context: str = "") -> str:
-    """What a request is called; the context only where the method has one."""
+    """Return the kind of a request. The context is only used if the method has one."""
     if context and method in CONTEXT_MEMBER:
         return f"{REQUEST}:{method}:{context}"
     return f"{REQUEST}:{method}"
 
 
 def response_kind(method: str, context: str = "") -> str:
-    """What the response to a request of this method is called."""
+    """Return the kind of the response to a request."""
     return RESPONSE + request_kind(method, context)[len(REQUEST) :]
 
 
 def proposal_kind(method: str, context: str = "") -> str:
-    """What a proposal of such a request is called."""
+    """Return the kind of a proposal of a request."""
     return PROPOSAL + request_kind(method, context)[len(REQUEST) :]
 
 
-def _malformed(text: str, why: str) -> ProtocolError:
-    return ProtocolError(f"The kind {text[:_SHOWN]!r} cannot be read: {why}.", INVALID_REQUEST)
+def _invalid_kind(text: str, why: str) -> ProtocolError:
+    return ProtocolError(f"Invalid kind {text[:_MAX_SHOWN_LENGTH]!r}: {why}.", INVALID_REQUEST)
 
 
 class KindPattern:
-    """One pattern, compiled."""
+    """A compiled pattern."""
 
     __slots__ = ("_exact", "_match", "_starts", "is_exact", "prefix", "text")
 
     def __init__(self, text: str) -> None:
-        """Raises ProtocolError for a pattern that could never grant anything."""
+        """Compile a pattern. Raises ProtocolError for a pattern that grants nothing."""
         problem = find_pattern_problem(text)
         if problem:
-            raise ProtocolError(f"The pattern {text[:_SHOWN]!r}: {problem}.", INVALID_REQUEST)
+            raise ProtocolError(
+                f"Invalid pattern {text[:_MAX_SHOWN_LENGTH]!r}: {problem}.", INVALID_REQUEST
+            )
         self.text = text
         collapsed = re.sub(r"\*+", "*", text)
         self.prefix: str = collapsed.partition("*")[0]
-        """How every kind begins that it grants."""
+        """The prefix of all kinds that it grants."""
         self._exact: str | None = None
         self._starts: str | None = None
         self._match: re.Pattern[str] | None = None
@@ -154,7 +157,7 @@ class KindPattern:
         else:
             self._match = re.compile(_expression(collapsed), re.DOTALL)
         self.is_exact: bool = self._match is None and self._starts is None
-        """Whether it grants one kind and no other."""
+        """True if it grants exactly one kind."""
 
     def grants(self, kind: str) -> bool:
         if is_reserved(kind):
@@ -168,7 +171,7 @@ class KindPattern:
 
 
 def find_pattern_problem(text: str) -> str:
-    """What is wrong with a pattern. Empty: nothing."""
+    """Return the problem of an invalid pattern. Empty: it is valid."""
     if not text:
         return "it is empty"
     if len(text) > MAX_KIND_LENGTH:
@@ -176,10 +179,10 @@ def find_pattern_problem(text: str) -> str:
     if any(character.isspace() or not character.isprintable() for character in text):
         return "it has spaces or unprintable characters"
     if is_reserved(text):
-        return "nobody may send what only a gateway says"
+        return "it is reserved for gateways"
     family, _, rest = text.partition(":")
     if family in _WITH_METHOD and not rest:
-        return f"it names no method; {family}:* stands for all"
+        return f"it has no method. {family}:* matches all methods"
     return ""
 
 
@@ -189,18 +192,18 @@ def _names_method_only(pattern: str) -> bool:
 
 
 def _expression(pattern: str) -> str:
-    """The pattern as a regular expression that never goes back over what it has read.
+    """Return the pattern as a regular expression without backtracking.
 
-    The first place where the text behind a star stands is as good as any later one: what follows
-    has only more room, and no star can cross a colon. So all but the last are atomic.
+    The first position of the text after a star is as good as any later one: the rest has more
+    characters to match, and no star can match a colon. So all groups but the last are atomic.
     """
     first, *chunks = pattern.split("*")
     open_end = chunks[-1] == ""
     if open_end:
         chunks.pop()
     parts = [re.escape(first)]
-    for place, chunk in enumerate(chunks):
-        if place < len(chunks) - 1 or open_end:
+    for index, chunk in enumerate(chunks):
+        if index < len(chunks) - 1 or open_end:
             parts.append(f"(?>[^:]+?{re.escape(chunk)})")
         else:
             parts.append(f"[^:]+{re.escape(chunk)}")
@@ -217,10 +220,10 @@ def compile_pattern(text: str) -> KindPattern:
 
 
 class KindGrants:
-    """A set of patterns: what somebody may send.
+    """A set of patterns: the kinds that a participant may send.
 
-    A sender uses few kinds, and says them again and again: what was found out about one is kept.
-    Long ones are not, so that nobody can fill the memory with them.
+    A sender uses few kinds repeatedly, so results are cached. Long kinds are not cached, so that
+    they cannot fill the memory.
     """
 
     __slots__ = ("_cache", "patterns", "texts")
@@ -228,22 +231,22 @@ class KindGrants:
     def __init__(self, patterns: Iterable[str]) -> None:
         self.texts = tuple(patterns)
         self.patterns = tuple(compile_pattern(text) for text in self.texts)
-        self._cache: BoundedDict[str, bool] = BoundedDict(_MOST_KNOWN)
+        self._cache: BoundedDict[str, bool] = BoundedDict(_MAX_CACHED_KINDS)
 
     def grants(self, kind: str) -> bool:
-        known = self._cache.get(kind)
-        return self._evaluate(kind) if known is None else known
+        cached = self._cache.get(kind)
+        return self._evaluate(kind) if cached is None else cached
 
     def _evaluate(self, kind: str) -> bool:
         granted = any(pattern.grants(kind) for pattern in self.patterns)
-        if len(kind) <= _LONGEST_KNOWN:
+        if len(kind) <= _MAX_CACHED_LENGTH:
             self._cache[kind] = granted
         return granted
 
 
 @lru_cache(maxsize=1_024)
 def compile_grants(patterns: tuple[str, ...]) -> KindGrants:
-    """The same set for all who have the same patterns."""
+    """Return the set for patterns. Equal patterns share one set."""
     return KindGrants(patterns)
 
 
@@ -256,9 +259,9 @@ PROFILES: Final[dict[str, tuple[str, ...]]] = {
     "initial": ("mcp/proposal:*", CHAT),
     "none": (),
 }
-"""Sets of patterns that have a name in the draft, and `none`, for whoever may only listen or has
-all its patterns listed. `initial` is for whoever nobody knows: it may propose and talk. Who serves
-tools as well needs `proposal_only`."""
+"""The named sets of patterns of the draft, and `none`, for a participant that may only listen or
+has its patterns listed. `initial` is for unknown participants: it allows proposals and chat. A
+participant that serves tools needs `proposal_only` as well."""
 
 PROGRESSIVE_TRUST: Final[tuple[tuple[str, ...], ...]] = (
     PROFILES["initial"],
@@ -266,4 +269,4 @@ PROGRESSIVE_TRUST: Final[tuple[tuple[str, ...], ...]] = (
     (*PROFILES["initial"], "mcp/request:resources/read", "mcp/request:tools/*"),
     ("mcp/*", CHAT),
 )
-"""The steps by which the draft's example comes to trust somebody."""
+"""The steps of progressive trust in the example of the draft."""

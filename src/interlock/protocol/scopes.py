@@ -1,8 +1,8 @@
-"""Scopes: the most that somebody may do, as `read`, `write:github.*`, `admin`. Pure.
+"""Scopes: the upper limit of a caller's rights, as `read`, `write:github.*`, `admin`. Pure.
 
-A scope is a level and, behind a colon, a glob over canonical names (`*`: any characters, `?`: any
-one); without a glob it is for all names. A higher level has the lower ones in it. Whoever hands a
-scope on can only make it narrower.
+A scope is a level and, after a colon, a glob over canonical names (`*`: any characters, `?`: one
+character). Without a glob it is for all names. A level includes the lower levels. A scope that is
+passed on can only be narrowed.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ READ: Final = "read"
 WRITE: Final = "write"
 ADMIN: Final = "admin"
 LEVELS: Final = (READ, WRITE, ADMIN)
-"""From the least to the most."""
+"""From the lowest to the highest."""
 _RANK: Final = {level: rank for rank, level in enumerate(LEVELS)}
 _SCOPE: Final = re.compile(r"(read|write|admin)(?::([A-Za-z0-9_.*?-]+))?")
-_ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
-"""What a name may have in it, and a scope may not."""
-_MOST_STEPS: Final = 20_000
-"""So far two sets of globs are compared; what is not clear by then counts as wider."""
-_MOST_RESIDUES: Final = 32
+_UNSCOPABLE: Final = re.compile(r"[^A-Za-z0-9_.-]")
+"""Characters that are allowed in a name, but not in a scope."""
+_MAX_STEPS: Final = 20_000
+"""Maximum steps of comparing two sets of globs. Without a result by then, the answer is no."""
+_MAX_REMAINING: Final = 32
 _ANY: Final = "*"
 
 
 class Scope(NamedTuple):
-    """One scope."""
+    """A scope."""
 
     level: str
     glob: str
 
 
 def parse_scope(text: str) -> Scope:
-    """A scope as it is written. Raises ProtocolError."""
-    found = _SCOPE.fullmatch(text)
-    if found is None:
+    """Parse a scope. Raises ProtocolError."""
+    match = _SCOPE.fullmatch(text)
+    if match is None:
         raise ProtocolError(
-            f"{text[:80]!r} is no scope: write read, write or admin, and a glob behind a colon if "
-            "it is not for everything, such as write:github.*",
+            f"Invalid scope {text[:80]!r}. Use read, write or admin, and optionally a colon and a "
+            "glob, such as write:github.*",
             INVALID_PARAMS,
         )
-    return Scope(found[1], found[2] or _ANY)
+    return Scope(match[1], match[2] or _ANY)
 
 
 def select_valid(texts: Iterable[str]) -> tuple[str, ...]:
-    """Those of them that are scopes here, each once."""
-    return tuple(dict.fromkeys(one for one in texts if _SCOPE.fullmatch(one) is not None))
+    """Return the valid scopes, without duplicates."""
+    return tuple(dict.fromkeys(text for text in texts if _SCOPE.fullmatch(text) is not None))
 
 
 def highest_level(*levels: str) -> str:
-    """The one that has the others in it."""
+    """Return the highest level."""
     return max(levels, key=_RANK.__getitem__)
 
 
@@ -63,27 +63,31 @@ def lowest_level(*levels: str) -> str:
 
 
 def is_level_within(level: str, limit: str) -> bool:
-    """Whether somebody who may do `limit` may do `level`."""
+    """Return whether the level `limit` includes `level`."""
     return _RANK[level] <= _RANK[limit]
 
 
 @lru_cache(maxsize=20_000)
 def scopes_cover(scopes: tuple[str, ...], level: str, name: str) -> bool:
-    """Whether these scopes are enough for doing this at this name."""
+    """Return whether the scopes allow this level for this name."""
     return any(
-        is_level_within(level, one.level) and _matches(one.glob, name)
-        for one in _parsed_all(scopes)
+        is_level_within(level, scope.level) and _matches(scope.glob, name)
+        for scope in _parse_all(scopes)
     )
 
 
 def narrow_scopes(
     scopes: tuple[str, ...] | None, level: str, name: str, below: str | None = None
 ) -> tuple[str, ...]:
-    """Exactly what doing this at this name takes, for whoever is asked next; nothing at all where
-    the scopes are not enough. `scopes` of None are without a limit. `below`: what the next one
-    calls it.
+    """Return the minimal scope for this level and name, for the next hop. Empty if the scopes do
+    not allow it.
 
-    What no scope can spell stands as `?`: whichever glob let it through has no letter there either.
+    Characters that are not allowed in a scope become `?`. The glob that matched the name cannot
+    contain them either.
+
+    Args:
+        scopes: None means no limit.
+        below: the name at the next hop.
     """
     if scopes is not None and not scopes_cover(scopes, level, name):
         return ()
@@ -91,105 +95,110 @@ def narrow_scopes(
 
 
 def escape_glob(name: str) -> str:
-    """The glob for one name."""
-    return _ODD.sub("?", name)
+    """Return the glob for exactly one name."""
+    return _UNSCOPABLE.sub("?", name)
 
 
 def covers_prefix(scopes: tuple[str, ...] | None, level: str, prefix: str) -> tuple[str, ...]:
-    """What these scopes allow at this level behind a prefix, in the names without it: what is left
-    of `read:edge.*` behind `edge.` is `read:*`."""
+    """Return the scopes for names without a prefix, at this level: `read:edge.*` without the prefix
+    `edge.` is `read:*`."""
     if scopes is None:
         return (level,)
-    left: dict[str, None] = {}
-    for scope in _parsed_all(scopes):
+    remaining: dict[str, None] = {}
+    for scope in _parse_all(scopes):
         if not is_level_within(level, scope.level):
             continue
-        places = _closure({0}, scope.glob)
+        positions = _closure({0}, scope.glob)
         for character in prefix:
-            places = _step(places, scope.glob, character)
-        for place in sorted(places):
-            if place < len(scope.glob):
-                left[f"{level}:{scope.glob[place:]}"] = None
-    return tuple(left)[:_MOST_RESIDUES]
+            positions = _step(positions, scope.glob, character)
+        for position in sorted(positions):
+            if position < len(scope.glob):
+                remaining[f"{level}:{scope.glob[position:]}"] = None
+    return tuple(remaining)[:_MAX_REMAINING]
 
 
 def is_subset(narrower: tuple[str, ...], wider: tuple[str, ...]) -> bool:
-    """Whether everything that the first allow, the second allow as well. What would take too long
-    to find out counts as no."""
-    allowed = _parsed_all(wider)
+    """Return whether `wider` allows everything that `narrower` allows. False if the comparison
+    would take too long."""
+    allowed = _parse_all(wider)
     return all(
-        _included(one.glob, [big.glob for big in allowed if is_level_within(one.level, big.level)])
-        for one in _parsed_all(narrower)
+        _is_included(
+            scope.glob,
+            [other.glob for other in allowed if is_level_within(scope.level, other.level)],
+        )
+        for scope in _parse_all(narrower)
     )
 
 
 @lru_cache(maxsize=4_096)
-def _parsed_all(scopes: tuple[str, ...]) -> tuple[Scope, ...]:
-    return tuple(parse_scope(one) for one in scopes)
+def _parse_all(scopes: tuple[str, ...]) -> tuple[Scope, ...]:
+    return tuple(parse_scope(text) for text in scopes)
 
 
 def _matches(glob: str, name: str) -> bool:
     if glob.endswith(_ANY) and name.startswith(glob[:-1]):
-        # Most are like this, and need no machine.
+        # Most globs have this form and need no state machine.
         return True
-    places = _closure({0}, glob)
+    positions = _closure({0}, glob)
     for character in name:
-        places = _step(places, glob, character)
-    return len(glob) in places
+        positions = _step(positions, glob, character)
+    return len(glob) in positions
 
 
-# -- globs as machines: a state is a place in the glob
+# -- Globs as state machines: a state is a position in the glob.
 
 
-def _closure(places: Iterable[int], glob: str) -> set[int]:
-    """These places, and those to which nothing has to be read."""
-    reached = set()
-    for place in places:
-        reached.add(place)
-        while place < len(glob) and glob[place] == "*":
-            place += 1
-            reached.add(place)
-    return reached
+def _closure(positions: Iterable[int], glob: str) -> set[int]:
+    """Return these positions, and those that are reachable without a character."""
+    reachable = set()
+    for position in positions:
+        reachable.add(position)
+        while position < len(glob) and glob[position] == "*":
+            position += 1
+            reachable.add(position)
+    return reachable
 
 
-def _step(places: Iterable[int], glob: str, character: str) -> set[int]:
-    reached = set()
-    for place in places:
-        if place == len(glob):
+def _step(positions: Iterable[int], glob: str, character: str) -> set[int]:
+    reachable = set()
+    for position in positions:
+        if position == len(glob):
             continue
-        at = glob[place]
-        if at == "*":
-            reached.add(place)
-        elif at in ("?", character):
-            reached.add(place + 1)
-    return _closure(reached, glob)
+        expected = glob[position]
+        if expected == "*":
+            reachable.add(position)
+        elif expected in ("?", character):
+            reachable.add(position + 1)
+    return _closure(reachable, glob)
 
 
-def _included(glob: str, wider: list[str]) -> bool:
-    """Whether whatever the one glob matches, one of the others does."""
+def _is_included(glob: str, wider: list[str]) -> bool:
+    """Return whether every name that matches `glob` also matches one of `wider`."""
     if glob in wider or _ANY in wider:
         return True
-    # All other characters are alike to them: one stands for all.
-    alphabet = {one for text in (glob, *wider) for one in text if one not in "*?"} | {"\0"}
+    # One character represents all characters that occur in no glob.
+    alphabet = {
+        character for text in (glob, *wider) for character in text if character not in "*?"
+    } | {"\0"}
     first = (frozenset(_closure({0}, glob)), tuple(frozenset(_closure({0}, q)) for q in wider))
     seen, waiting = {first}, [first]
     while waiting:
-        own, others = waiting.pop()
-        if len(glob) in own and not any(
-            len(text) in places for text, places in zip(wider, others, strict=True)
+        states, other_states = waiting.pop()
+        if len(glob) in states and not any(
+            len(text) in positions for text, positions in zip(wider, other_states, strict=True)
         ):
             return False
         for character in alphabet:
-            step = frozenset(_step(own, glob, character))
+            step = frozenset(_step(states, glob, character))
             if not step:
                 continue
-            further = tuple(
-                frozenset(_step(places, text, character))
-                for text, places in zip(wider, others, strict=True)
+            next_states = tuple(
+                frozenset(_step(positions, text, character))
+                for text, positions in zip(wider, other_states, strict=True)
             )
-            if (step, further) not in seen:
-                if len(seen) >= _MOST_STEPS:
+            if (step, next_states) not in seen:
+                if len(seen) >= _MAX_STEPS:
                     return False
-                seen.add((step, further))
-                waiting.append((step, further))
+                seen.add((step, next_states))
+                waiting.append((step, next_states))
     return True

@@ -1,12 +1,12 @@
-"""URI templates (RFC 6570): could this URI have come from that template? Pure.
+"""URI templates (RFC 6570): matching of a URI with a template. Pure.
 
-Servers list families of resources as templates, and a client that has filled one in must reach
-the server whose template it was. Only that question is answered here; what a variable stands for
-is for the server to find out. In doubt the answer is yes: a value may be empty, and characters
-that a careful client would have encoded are taken as they are.
+Servers list resources as templates, and a client that has expanded a template must reach its
+server. This module only decides whether a URI matches a template. The server extracts the values of
+variables. In doubt a URI matches: a value may be empty, and characters that should be encoded are
+accepted unencoded.
 
-The match walks over the URI once. It keeps the set of all places in the template where it could
-be as the bits of one number, so there is nothing to go back to, whatever strangers write.
+The match reads the URI once. All possible positions in the template are the bits of one integer, so
+there is no backtracking, even for hostile templates.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final
 from urllib.parse import quote
 
 MAX_TEMPLATE: Final = 2048
-"""A longer template can be listed, but nothing is matched with it."""
+"""A longer template is listed, but matches no URI."""
 
 _OPERATORS: Final = "+#./;?&"
 _RESERVED_OPERATORS: Final = "=,!@|"
-# What may stand in a URI as it is. Everything else counts as its percent-encoded form.
-_AS_IT_IS: Final = "%:/?#[]@!$&'()*+,;=-._~"
+# Characters that may be in a URI unencoded. All others are compared in percent-encoded form.
+_UNENCODED: Final = "%:/?#[]@!$&'()*+,;=-._~"
 
-# What the value of a variable may be made of: everything but these characters.
+# Characters that the value of a variable must not contain, by kind.
 _ANYTHING: Final = ""
 _NO_SLASH: Final = "/"
 _NO_HASH: Final = "#"
@@ -30,39 +30,51 @@ _KINDS: Final = (_ANYTHING, _NO_SLASH, _NO_HASH)
 
 
 class UriTemplate:
-    """A template that can be matched with."""
+    """A compiled template."""
 
     __slots__ = (
-        "_end", "_groups", "_inside", "_least", "_loops", "_only", "_prefix", "_skips", "_steps",
-        "_suffix", "literal_length", "scheme", "text",
+        "_end",
+        "_groups",
+        "_inside",
+        "_loops",
+        "_min_length",
+        "_prefix",
+        "_single_kind",
+        "_skips",
+        "_steps",
+        "_suffix",
+        "literal_length",
+        "scheme",
+        "text",
     )  # fmt: skip
 
     def __init__(self, text: str, parts: list[str | _Expression]) -> None:
         self.text = text
         self.literal_length = sum(len(part) for part in parts if isinstance(part, str))
-        """How much of the template is fixed: the more, the more it says about a URI."""
+        """The number of literal characters. A template with more of them is more specific."""
         self._prefix = self._suffix = ""
-        # The ends are compared, not walked over.
+        # Literal ends are compared directly, without states.
         if parts and isinstance(parts[0], str):
             self._prefix = parts[0]
             parts = parts[1:]
         scheme, colon, _ = self._prefix.partition(":")
         self.scheme = scheme.lower() if colon else ""
-        """The scheme of its URIs. Empty: the template leaves it open."""
+        """The scheme of its URIs. Empty: any scheme."""
         if parts and isinstance(parts[-1], str):
             self._suffix = parts[-1]
             parts = parts[:-1]
-        self._least = len(self._prefix) + len(self._suffix)
+        self._min_length = len(self._prefix) + len(self._suffix)
         only = parts[0] if len(parts) == 1 else None
-        self._only = only.kind if isinstance(only, _Expression) and not only.head else None
+        self._single_kind = only.kind if isinstance(only, _Expression) and not only.head else None
         self._compile(parts)
 
     def _compile(self, parts: list[str | _Expression]) -> None:
-        """States are bits; the state after the n-th step is 1 << n.
+        """Compile the parts to states. States are bits: the state after step n is 1 << n.
 
-        `_steps`: from which states a character leads on to the next. `_loops`: in which states a
-        character may be part of a value. `_skips`: from which states an expression that expands
-        to nothing leads two states on; from inside of one (`_inside`) one leads out, one state on.
+        `_steps`: the states from which a character leads to the next state. `_loops`: the states
+        in which a character may be part of a value. `_skips`: the states from which an expression
+        that expands to nothing leads two states further. `_inside`: the states inside an
+        expression, from which one leads out to the next state.
         """
         self._steps: dict[str, int] = {}
         self._loops = dict.fromkeys(_KINDS, 0)
@@ -85,19 +97,19 @@ class UriTemplate:
         self._end = state
 
     def cost(self, uri: str) -> int:
-        """The work that `matches` would have with `uri`, in steps; 0: it is decided at a glance."""
-        if self._only is not None or not self._fits(uri):
+        """Return the number of steps that `matches` needs for `uri`. 0: no steps are needed."""
+        if self._single_kind is not None or not self._has_literal_ends(uri):
             return 0
-        return (len(uri) - self._least) * (1 + self._groups)
+        return (len(uri) - self._min_length) * (1 + self._groups)
 
     def matches(self, uri: str) -> bool:
-        """Whether `uri`, made `normalize_uri`, can be an expansion of this template."""
-        if not self._fits(uri):
+        """Return whether a URI, normalized with `normalize_uri`, matches this template."""
+        if not self._has_literal_ends(uri):
             return False
         middle = uri[len(self._prefix) : len(uri) - len(self._suffix)]
-        if self._only is not None:
-            return not self._only or self._only not in middle
-        states = self._closed(1)
+        if self._single_kind is not None:
+            return not self._single_kind or self._single_kind not in middle
+        states = self._close(1)
         steps, skips = self._steps, self._skips
         anything, no_slash, no_hash = (self._loops[kind] for kind in _KINDS)
         for character in middle:
@@ -110,16 +122,18 @@ class UriTemplate:
             if not states:
                 return False
             if skips:
-                states = self._closed(states)
+                states = self._close(states)
         return bool(states & self._end)
 
-    def _fits(self, uri: str) -> bool:
+    def _has_literal_ends(self, uri: str) -> bool:
         return (
-            len(uri) >= self._least and uri.startswith(self._prefix) and uri.endswith(self._suffix)
+            len(uri) >= self._min_length
+            and uri.startswith(self._prefix)
+            and uri.endswith(self._suffix)
         )
 
-    def _closed(self, states: int) -> int:
-        """The states, and those that can be reached from them without a character."""
+    def _close(self, states: int) -> int:
+        """Return the states, and those that are reachable without a character."""
         while True:
             more = states | (states & self._inside) << 1 | (states & self._skips) << 2
             if more == states:
@@ -128,7 +142,8 @@ class UriTemplate:
 
 
 class _Expression:
-    """What stands between braces: the character it begins with, if any, and what may follow."""
+    """An expression in braces: the character with which its expansion begins, if any, and the kind
+    of its values."""
 
     __slots__ = ("head", "kind")
 
@@ -138,7 +153,7 @@ class _Expression:
 
 
 def read_template(text: str) -> UriTemplate | None:
-    """`text` as a template. None: it is none, or too long to be matched with."""
+    """Compile a template. None: it is invalid or too long."""
     if len(text) > MAX_TEMPLATE:
         return None
     parts: list[str | _Expression] = []
@@ -177,5 +192,5 @@ def _read_expression(inside: str) -> _Expression | None:
 
 
 def normalize_uri(uri: str) -> str:
-    """A URI with everything encoded that cannot stand in one, so that spellings compare alike."""
-    return quote(uri, safe=_AS_IT_IS, errors="surrogatepass")
+    """Return a URI with all special characters encoded, so that equal URIs compare equal."""
+    return quote(uri, safe=_UNENCODED, errors="surrogatepass")

@@ -1,7 +1,7 @@
-"""WebSocket framing (RFC 6455), for either side: bytes in, messages out, and back.
+"""WebSocket framing (RFC 6455) for clients and servers: decoding and encoding of messages.
 
-Pure: it holds a buffer and nothing else. Extensions are not known here, so a frame is what it looks
-like. The opening handshake is in `websocket_opening`.
+Pure: the only state is a buffer. Extensions are not supported. The opening handshake is in
+`websocket_handshake`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ NORMAL: Final = 1000
 PROTOCOL_ERROR: Final = 1002
 UNSUPPORTED: Final = 1003
 NO_CODE: Final = 1005
-"""Never sent: the other side closed and gave no code."""
+"""Never sent: the peer closed without a code."""
 INVALID_DATA: Final = 1007
 TOO_BIG: Final = 1009
 
 MAX_FRAGMENTS: Final = 16_384
-"""Fragments that one message may come in."""
+"""Maximum number of fragments of a message."""
 
 _CONTINUATION: Final = 0
 _TEXT: Final = 1
@@ -33,12 +33,12 @@ _PING: Final = 9
 _PONG: Final = 10
 _FINAL: Final = 0x80
 _WHOLE_TEXT: Final = _FINAL | _TEXT
-_KNOWN: Final = frozenset((_CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG))
-_MOST_IN_CONTROL: Final = 125
+_OPCODES: Final = frozenset((_CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG))
+_MAX_CONTROL_BYTES: Final = 125
 _SMALL_HEADS: Final = tuple(bytes((_WHOLE_TEXT, length)) for length in range(126))
 _SMALL_MASKED_HEADS: Final = tuple(bytes((_WHOLE_TEXT, 0x80 | length)) for length in range(126))
 _MEDIUM: Final = Struct(">HH")
-"""How a frame begins whose length takes two bytes more."""
+"""The head of a frame with a 16-bit length."""
 MEDIUM_HEAD: Final = _WHOLE_TEXT << 8 | 126
 _MEDIUM_MASKED_HEAD: Final = MEDIUM_HEAD | 0x80
 pack_medium_head: Final = _MEDIUM.pack
@@ -47,7 +47,7 @@ _unpack_medium: Final = _MEDIUM.unpack_from
 
 
 class BinaryMessage(msgspec.Struct, frozen=True):
-    """A whole message that is not text."""
+    """A complete binary message."""
 
     payload: bytes
 
@@ -61,16 +61,16 @@ class Pong(msgspec.Struct, frozen=True):
 
 
 class Close(msgspec.Struct, frozen=True):
-    """The other side closes. Nothing that it says after this counts."""
+    """A close frame of the peer. Everything after it is ignored."""
 
     code: int
     reason: str
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """What the other side got wrong, and the code to close with. Nothing is read after it.
+    """A protocol violation of the peer, and the code to close with. Nothing is read after it.
 
-    It is an item of the list and not an exception, so that what came before it is not lost.
+    It is an item of the list and not an exception, so that earlier messages are not lost.
     """
 
     code: int
@@ -83,86 +83,99 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 WebSocketEvent = bytes | BinaryMessage | Ping | Pong | Close | Violation
-"""What comes out of a decoder; `bytes` are a whole text message, and valid UTF-8."""
+"""An event of a decoder. `bytes` are a complete text message in valid UTF-8."""
 
 
 def is_sendable_code(code: int) -> bool:
-    """Whether a close frame may carry this code."""
+    """Return whether a close frame may contain this code."""
     return 1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999
 
 
 class FrameDecoder:
-    """Makes messages of the other side's bytes, however these are cut.
+    """Decodes the bytes of the peer to messages, however they are split.
 
-    Never keeps more than the message limit and the unread end of what it was fed last.
+    It never buffers more than the message limit and the unread end of the last read.
     """
 
     __slots__ = (
-        "_buffer", "_fresh", "_joined", "_joining", "_mask_bit", "_max", "_needed", "_over",
-        "_parts", "_small_head", "_small_start", "finished_count",
+        "_buffer",
+        "_fragment_count",
+        "_is_buffer_empty",
+        "_is_stopped",
+        "_joined",
+        "_joining",
+        "_mask_bit",
+        "_max_message",
+        "_needed_bytes",
+        "_small_head",
+        "_small_start",
+        "finished_count",
     )  # fmt: skip
 
     def __init__(self, *, masked: bool, max_message: int) -> None:
-        """`masked`: a server demands it of every frame; a client refuses it."""
+        """
+        Args:
+            masked: True for a server, which requires masked frames. A client rejects them.
+        """
         if max_message < 1:
             raise ValueError("max_message must be at least 1")
         self._mask_bit = 0x80 if masked else 0
         self._small_start = 6 if masked else 2
         self._small_head = _WHOLE_TEXT << 8 | self._mask_bit
-        """How a whole text message of no bytes begins."""
-        self._max = max_message
+        """The head of an empty text message."""
+        self._max_message = max_message
         self._buffer = bytearray()
-        self._needed = 2
-        """With fewer bytes in the buffer there is nothing new to find out."""
+        self._needed_bytes = 2
+        """The number of buffered bytes that is needed to continue."""
         self._joined = bytearray()
         self._joining = 0
-        """The opcode of the message whose fragments are being joined."""
-        self._parts = 0
-        """How many of these there are."""
-        self._fresh = True
-        """Nothing is kept of an earlier read."""
-        self._over = False
+        """The opcode of the message whose fragments are joined."""
+        self._fragment_count = 0
+        """The number of its fragments."""
+        self._is_buffer_empty = True
+        """True if no data of an earlier read is buffered."""
+        self._is_stopped = False
         self.finished_count = 0
-        """How often something came to its end that was not whole at once, or may not have been:
-        while this stays the same and something is pending, it is the same message."""
+        """The number of completed frames and messages that were not read at once. While it does not
+        change and data is pending, that data belongs to the same message."""
 
     @property
     def pending(self) -> int:
-        """How many bytes of unfinished frames and messages are kept."""
+        """The number of buffered bytes of incomplete frames and messages."""
         return len(self._buffer) + len(self._joined)
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a message or a frame has begun, be it with nothing, and has not ended."""
+        """True if a message or a frame has begun, even without payload, and has not ended."""
         return bool(self._buffer or self._joining)
 
     @property
     def max_message(self) -> int:
-        """How long a message may be."""
-        return self._max
+        """The maximum length of a message."""
+        return self._max_message
 
     @max_message.setter
-    def max_message(self, most: int) -> None:
-        self._max = most
+    def max_message(self, limit: int) -> None:
+        self._max_message = limit
 
     def stop(self) -> None:
-        """Read nothing more, and keep nothing."""
-        self._over = True
-        self._fresh = False
+        """Stop decoding, and clear the buffers."""
+        self._is_stopped = True
+        self._is_buffer_empty = False
         self._buffer = self._joined = bytearray()
 
     def feed(self, data: bytes) -> list[WebSocketEvent]:
-        """What `data` completes."""
+        """Return the events that `data` completes."""
         size = len(data)
-        if not self._fresh:
+        if not self._is_buffer_empty:
             return self._feed(data)
-        # By far the most usual: text messages, each whole in one frame, in one read.
+        # The most frequent case: text messages in one frame each, in one read.
         events: list[WebSocketEvent] = []
         at = 0
-        small_head, most = self._small_head, self._max
+        small_head, max_message = self._small_head, self._max_message
         masked, small_start = self._mask_bit, self._small_start
         while size - at > 8:
-            # Of a short frame the second is the beginning of something else.
+            # For a short frame, `length` contains bytes of its payload and is not used.
             head, length = _unpack_medium(data, at)
             head ^= small_head
             start = at + small_start
@@ -170,13 +183,13 @@ class FrameDecoder:
                 if length < 126:
                     break
                 start += 2
-            elif head > _MOST_IN_CONTROL:
-                # Anything else than a whole text, or a long one.
+            elif head > _MAX_CONTROL_BYTES:
+                # Not a complete text message, or a long one.
                 break
             else:
                 length = head
             end = start + length
-            if end > size or length > most:
+            if end > size or length > max_message:
                 break
             if masked:
                 payload = apply_mask(data[start:end], data[start - 4 : start])
@@ -195,60 +208,62 @@ class FrameDecoder:
 
     def _feed(self, data: bytes) -> list[WebSocketEvent]:
         events: list[WebSocketEvent] = []
-        if self._over:
+        if self._is_stopped:
             return events
         buffer = self._buffer
         buffer += data
         at = 0
-        while len(buffer) - at >= self._needed:
+        while len(buffer) - at >= self._needed_bytes:
             end = self._frame(at, events)
             if end < 0:
                 self.stop()
                 return events
             if end:
                 at = end
-                self._needed = 2
+                self._needed_bytes = 2
         if at:
             del buffer[:at]
-        self._fresh = not buffer and not self._joining
+        self._is_buffer_empty = not buffer and not self._joining
         return events
 
     def _frame(self, at: int, events: list[WebSocketEvent]) -> int:
-        """Read the frame that begins at `at`.
+        """Decode the frame at position `at`.
 
-        Returns its end, 0 when more of it is needed, and -1 when nothing counts after it.
+        Return its end, 0 if more data is needed, and -1 if nothing after it is read.
         """
         buffer = self._buffer
         first = buffer[at]
         opcode = first & 0x0F
         length = buffer[at + 1] ^ self._mask_bit
-        if wrong := self._wrong_head(first, opcode, length):
-            return self._fail(events, PROTOCOL_ERROR, wrong)
+        if problem := self._find_head_problem(first, opcode, length):
+            return self._fail(events, PROTOCOL_ERROR, problem)
         start = at + self._small_start
-        if length > _MOST_IN_CONTROL:
+        if length > _MAX_CONTROL_BYTES:
             width = 2 if length == 126 else 8
             if len(buffer) < at + 2 + width:
-                self._needed = 2 + width
+                self._needed_bytes = 2 + width
                 return 0
             start += width
             length = int.from_bytes(buffer[at + 2 : at + 2 + width], "big")
             if not (126 if width == 2 else 1 << 16) <= length < 1 << 63:
                 return self._fail(events, PROTOCOL_ERROR, "A length is not in its shortest form.")
-        if opcode < _CLOSE and len(self._joined) + length > self._max:
-            return self._fail(events, TOO_BIG, f"A message is longer than {self._max} bytes.")
+        if opcode < _CLOSE and len(self._joined) + length > self._max_message:
+            return self._fail(
+                events, TOO_BIG, f"A message is longer than {self._max_message} bytes."
+            )
         end = start + length
         if len(buffer) < end:
-            self._needed = end - at
+            self._needed_bytes = end - at
             return 0
-        # A large one is copied only once.
+        # A large payload is copied only once.
         with memoryview(buffer) as view, view[start:end] as part:
             if self._mask_bit:
                 payload = apply_mask(part, bytes(view[start - 4 : start]))
             else:
                 payload = bytes(part)
         if opcode < _CLOSE:
-            lawful = self._data(opcode, bool(first & _FINAL), payload, events)
-            return end if lawful else -1
+            is_valid = self._data(opcode, bool(first & _FINAL), payload, events)
+            return end if is_valid else -1
         if opcode == _CLOSE:
             events.append(_read_close(payload))
             return -1
@@ -257,41 +272,41 @@ class FrameDecoder:
         events.append(Ping(payload) if opcode == _PING else Pong(payload))
         return end
 
-    def _wrong_head(self, first: int, opcode: int, length: int) -> str:
-        """What is wrong with the first two bytes of a frame, if anything is."""
+    def _find_head_problem(self, first: int, opcode: int, length: int) -> str:
+        """Return the problem of the first two bytes of a frame. Empty: none."""
         if first & 0x70:
             return "A reserved bit is set, and no extension was agreed on."
-        if opcode not in _KNOWN:
-            return f"There is no opcode {opcode}."
+        if opcode not in _OPCODES:
+            return f"Unknown opcode {opcode}."
         if length & 0x80:
             return "A frame is not masked." if self._mask_bit else "A frame is masked."
         if opcode >= _CLOSE:
             if not first & _FINAL:
                 return "A control frame is fragmented."
-            if length > _MOST_IN_CONTROL:
+            if length > _MAX_CONTROL_BYTES:
                 return "A control frame is longer than 125 bytes."
         elif opcode == _CONTINUATION and not self._joining:
-            return "A continuation has nothing to continue."
+            return "A continuation frame without a fragmented message."
         elif opcode != _CONTINUATION and self._joining:
-            return "A message begins before the last one has ended."
+            return "A message begins before the previous one has ended."
         return ""
 
     def _data(self, opcode: int, final: bool, payload: bytes, events: list[WebSocketEvent]) -> bool:
-        """Take a message, or a part of one. False when it is not what it says."""
+        """Handle a message or a fragment. Return False for an invalid message."""
         if not final:
             self._joining = opcode or self._joining
             self._joined += payload
-            self._parts += 1
-            if self._parts > MAX_FRAGMENTS:
-                # Empty ones would cost their reader time for ever, and never make a message.
+            self._fragment_count += 1
+            if self._fragment_count > MAX_FRAGMENTS:
+                # Empty fragments would keep the reader busy without ever completing a message.
                 events.append(
-                    Violation(TOO_BIG, f"A message comes in more than {MAX_FRAGMENTS} parts.")
+                    Violation(TOO_BIG, f"A message has more than {MAX_FRAGMENTS} fragments.")
                 )
                 return False
             return True
         if opcode == _CONTINUATION:
             opcode, self._joining = self._joining, 0
-            self._parts = 0
+            self._fragment_count = 0
             self._joined += payload
             payload = bytes(self._joined)
             self._joined = bytearray()
@@ -333,7 +348,7 @@ def _is_utf8(payload: bytes) -> bool:
 
 
 def text_frame(payload: bytes, mask: bytes = b"") -> bytes:
-    """A whole text message. A client gives four fresh, unpredictable bytes as `mask`."""
+    """Return a complete text message. A client passes four new, unpredictable bytes as `mask`."""
     if not mask:
         return text_head(len(payload)) + payload
     if len(mask) != 4:
@@ -349,7 +364,7 @@ def text_frame(payload: bytes, mask: bytes = b"") -> bytes:
 
 
 def text_head(length: int) -> bytes:
-    """What stands before a whole unmasked text message: that need not be copied for it."""
+    """Return the head of an unmasked text message, so that the message need not be copied."""
     if length < 126:
         return _SMALL_HEADS[length]
     if length < 1 << 16:
@@ -362,25 +377,25 @@ def ping_frame(payload: bytes = b"", mask: bytes = b"") -> bytes:
 
 
 def pong_frame(payload: bytes, mask: bytes = b"") -> bytes:
-    """The answer to a ping, with what that carried."""
+    """Return the response to a ping, with the payload of the ping."""
     return _control_frame(_PONG, payload, mask)
 
 
 def close_frame(code: int, reason: str = "", mask: bytes = b"") -> bytes:
-    """`NO_CODE` makes one that says nothing. A reason that is too long is cut."""
+    """Return a close frame. `NO_CODE` makes an empty one. A long reason is truncated."""
     if code == NO_CODE:
         return _control_frame(_CLOSE, b"", mask)
     if not is_sendable_code(code):
-        raise ValueError(f"{code} is no code that may be sent")
-    said = reason.encode("utf-8", "replace")[: _MOST_IN_CONTROL - 2]
-    # Without the half of a character that the cut may have left.
-    said = said.decode("utf-8", "ignore").encode()
-    return _control_frame(_CLOSE, code.to_bytes(2, "big") + said, mask)
+        raise ValueError(f"the close code {code} must not be sent")
+    encoded = reason.encode("utf-8", "replace")[: _MAX_CONTROL_BYTES - 2]
+    # Remove a character that was truncated.
+    encoded = encoded.decode("utf-8", "ignore").encode()
+    return _control_frame(_CLOSE, code.to_bytes(2, "big") + encoded, mask)
 
 
 def _control_frame(opcode: int, payload: bytes, mask: bytes) -> bytes:
-    if len(payload) > _MOST_IN_CONTROL:
-        raise ValueError("a control frame carries at most 125 bytes")
+    if len(payload) > _MAX_CONTROL_BYTES:
+        raise ValueError("a control frame has at most 125 bytes")
     if mask:
         return _masked(_FINAL | opcode, payload, mask)
     return bytes((_FINAL | opcode, len(payload))) + payload
@@ -407,21 +422,21 @@ _XOR: Final = tuple(bytes(byte ^ other for byte in range(256)) for other in rang
 
 
 def mask_in_python(payload: bytes | memoryview, mask: bytes) -> bytes:
-    """`payload` masked, or unmasked: it is the same. In Python alone."""
+    """Mask or unmask a payload, which is the same operation. Pure Python."""
     size = len(payload)
     if size < _LARGE:
         repeated = (mask * (size // 4 + 1))[:size]
-        whole = int.from_bytes(payload, "little") ^ int.from_bytes(repeated, "little")
-        return whole.to_bytes(size, "little")
-    # Each of the four lanes through a table: twice as quick as an integer of that size.
+        masked = int.from_bytes(payload, "little") ^ int.from_bytes(repeated, "little")
+        return masked.to_bytes(size, "little")
+    # Each of the four lanes with a table: twice as fast as a large integer.
     out = bytearray(payload)
     for lane in range(4):
         out[lane::4] = out[lane::4].translate(_XOR[mask[lane]])
     return bytes(out)
 
 
-def _quickest_mask() -> Callable[[bytes | memoryview, bytes], bytes]:
-    """A routine in C where one is installed: Python has none of its own."""
+def _select_mask_function() -> Callable[[bytes | memoryview, bytes], bytes]:
+    """Return the C implementation if one is installed, else the Python implementation."""
     try:
         from websockets.speedups import apply_mask as compiled
     except ImportError:
@@ -429,4 +444,4 @@ def _quickest_mask() -> Callable[[bytes | memoryview, bytes], bytes]:
     return compiled
 
 
-apply_mask: Final = _quickest_mask()
+apply_mask: Final = _select_mask_function()

@@ -71,11 +71,11 @@ MISTAKES = {
         "mcp/request:METHOD; write mcp/request:*"
     ),
     rule("kinds: ['mcp/request:ping', 'system/presence']"): (
-        "3:57: policy.rules[0].kinds[1]: nobody may send what only a gateway says; "
+        "3:57: policy.rules[0].kinds[1]: it is reserved for gateways; "
         "write one such as mcp/request:resources/*"
     ),
     rule("kinds: ['mcp/request:']"): (
-        "3:37: policy.rules[0].kinds[0]: it names no method; mcp/request:* stands for all; "
+        "3:37: policy.rules[0].kinds[0]: it has no method. mcp/request:* matches all methods; "
         "write one such as mcp/request:resources/*"
     ),
     rule("kinds: ['mcp/request:resources/*'], effects: [mutating]"): (
