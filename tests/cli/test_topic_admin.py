@@ -114,7 +114,9 @@ def test_one_topic_in_detail(world: World) -> None:
         await there.join("agent", "team-a")
         done = await there.run("list", "team-a")
         assert (done.returncode, done.stderr) == (0, "")
-        assert "access    private, 0 configured participants, by team-* in the config" in done.stdout
+        assert (
+            "access    private, 0 configured participants, by team-* in the config" in done.stdout
+        )
         assert "members   1, at most 1000" in done.stdout
         assert "may send (initial):\n    mcp/proposal:*\n    chat\n" in done.stdout
         (one,) = json.loads((await there.run("list", "team-a", "--json")).stdout)["topics"]
