@@ -105,7 +105,7 @@ def test_it_asks_the_node_that_runs(demo: World) -> None:
     assert "demo_roll_dice" in {one["name"] for one in found}
     wrong = run(demo, "list", "--view", "nonsense")
     assert wrong.returncode == 2
-    assert "there is no view 'nonsense'" in wrong.stderr
+    assert "unknown view 'nonsense'" in wrong.stderr
 
 
 @pytest.mark.parametrize("running", [True, False])
