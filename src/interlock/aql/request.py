@@ -1,4 +1,4 @@
-"""AQL requests inside the pipeline: the value of `call.asked`, and child calls that belong to
+"""AQL requests inside the pipeline: the values of `call.operation_request`, and child calls of
 another call.
 
 A child call (an item of a batch, a step of an update) passes the whole pipeline like any call, with
@@ -42,7 +42,7 @@ class BuiltinResponse(msgspec.Struct, frozen=True):
 
 
 class AqlRequest(msgspec.Struct):
-    """`call.asked` of a resolved request: everything that is not part of the upstream's
+    """`call.operation_request` of a resolved request: everything that is not part of the upstream's
     arguments."""
 
     operation: Operation
@@ -72,7 +72,7 @@ class CallVisibility(Protocol):
 
 
 class ChildRequest(msgspec.Struct):
-    """`call.asked` of a child call that the stage has not resolved yet."""
+    """`call.operation_request` of a child call that the stage has not resolved yet."""
 
     single: SingleRequest | None
     family: EndpointFamily | None

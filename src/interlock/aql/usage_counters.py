@@ -128,7 +128,7 @@ class SlidingCounter:
         return self._window.wait_seconds(now, limit)
 
     def add(self, now: float) -> Mark:
-        """Count a call. Returns the mark for `give_back`."""
+        """Count a call. Returns the mark for `refund`."""
         index = int(now // self._slice)
         self._write(index, 1)
         return self._window.add(now), index
