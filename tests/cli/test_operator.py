@@ -182,4 +182,6 @@ def test_watching_shows_what_comes(terminal: Terminal) -> None:
 def test_an_option_before_a_command_is_not_dropped(command: tuple[str, str]) -> None:
     ran = CliRunner().invoke(operator, ["--config", "other.yaml", *command])
     assert ran.exit_code == 2
-    assert f"--config must come after {command[0]}" in " ".join(ran.output.replace("│", " ").split())
+    assert f"--config must come after {command[0]}" in " ".join(
+        ran.output.replace("│", " ").split()
+    )
