@@ -27,7 +27,7 @@ from interlock.drivers.vault import (
 )
 from interlock.manifests.definitions import define_secret
 from interlock.manifests.model import SecretEntry
-from interlock.manifests.secret_handle import SecretBackend, asked
+from interlock.manifests.secret_handle import SecretBackend, fetch_value
 from interlock.manifests.secret_names import variable_name
 from tests.drivers.life_world import Clock, inventory, secret
 
@@ -85,7 +85,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
 
 
 def fetched(backend: SecretBackend, slug: str) -> str | None:
-    return asyncio.run(asked(backend, secret(slug)))
+    return asyncio.run(fetch_value(backend, secret(slug)))
 
 
 # -- every backend
@@ -199,7 +199,7 @@ def test_an_override_takes_the_place_of_the_rule() -> None:
 
 def test_a_name_that_could_be_two_is_refused() -> None:
     listed = inventory(secret("a-key"), secret("other", env="A_KEY"))
-    with pytest.raises(VaultError, match="A_KEY stands for a-key and other"):
+    with pytest.raises(VaultError, match="A_KEY is the name of a-key and other"):
         entry_named("A_KEY", listed)
 
 

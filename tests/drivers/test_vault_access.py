@@ -25,7 +25,7 @@ from interlock.drivers.vault import (
 from interlock.errors import AUTH_REQUIRED, InterlockError
 from interlock.manifests import placeholders
 from interlock.manifests.model import AccessEntry, AccessOperation, SecretEntry, SecretsInventory
-from interlock.manifests.secret_handle import OPEN, SecretHandle, access_to
+from interlock.manifests.secret_handle import OPEN, SecretHandle, check_access
 from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import Clock, inventory, secret
 from tests.patience import PATIENCE
@@ -54,9 +54,9 @@ def listed(*entries: tuple[str, str]) -> tuple[AccessEntry, ...]:
 def granted_by(
     entry: SecretEntry, operation: AccessOperation, requester: SecretRequester
 ) -> str | None:
-    found = access_to(entry, operation, requester.context)
-    assert found.granted is bool(found.words)
-    return found.words or None
+    found = check_access(entry, operation, requester.context)
+    assert found.granted is bool(found.grant)
+    return found.grant or None
 
 
 def bound(
@@ -178,14 +178,14 @@ def test_a_name_that_is_in_no_inventory() -> None:
     with pytest.raises(InterlockError, match=r"\$\{secrets.NEVER_SEEN\} is not in an inventory"):
         bound(["NEVER_SEEN"], inventory(), Spy(), [])
     both = inventory(secret("a-key"), secret("other", env="A_KEY"))
-    with pytest.raises(InterlockError, match="A_KEY stands for a-key and other"):
+    with pytest.raises(InterlockError, match="A_KEY is the name of a-key and other"):
         bound(["A_KEY"], both, Spy(), [])
 
 
 def test_a_vault_that_cannot_answer_is_told_in_a_sentence() -> None:
     vault = Vault([MemoryBackend({"gh": '{"access_token": "t0ken-old", "expires_at": 1}'})])
     handle = SecretHandle(secret("gh", kind="oauth"), vault, lambda row: None)
-    with pytest.raises(InterlockError, match=r"gh cannot be had: .* sign in again") as trouble:
+    with pytest.raises(InterlockError, match=r"gh is not available: .* sign in again") as trouble:
         asyncio.run(handle.reveal(ASKER.context))
     assert "t0ken-old" not in trouble.value.message
 

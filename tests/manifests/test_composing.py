@@ -44,11 +44,11 @@ def test_three_ways_to_the_same_driver(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reference", "words"),
     [
-        (5, "does not refer"),
-        ({}, "does not refer"),
-        ({"ref": "a", "file": "b"}, "does not refer"),
-        ({"path": "a"}, "does not refer"),
-        ({"ref": 5}, "ref is text"),
+        (5, "not a reference"),
+        ({}, "not a reference"),
+        ({"ref": "a", "file": "b"}, "not a reference"),
+        ({"path": "a"}, "not a reference"),
+        ({"ref": 5}, "ref must be text"),
         ({"inline": "x"}, "fields of a driver"),
         ({"ref": "file-mcp"}, "no driver"),
         ({"file": "../../x/DRIVER.md"}, "leads out"),

@@ -216,7 +216,7 @@ def test_a_secret_is_revealed_to_who_may_see_it(later: bool) -> None:
     assert asyncio.run(handle.reveal({"role": "admin", "userId": "u9"})) == "hunter2"
     asked = [("crm/acme-api-key", {"kind": "kv", "path": "a/b", "env": "CRM_ACME_API_KEY"})]
     assert vault.asked == asked
-    with pytest.raises(InterlockError, match="may not have the secret crm/acme-api-key") as caught:
+    with pytest.raises(InterlockError, match="may not use the secret crm/acme-api-key") as caught:
         asyncio.run(handle.reveal({"role": "guest"}))
     assert caught.value.failure is AUTH_REQUIRED
     assert vault.asked == asked
@@ -227,7 +227,7 @@ def test_a_secret_is_revealed_to_who_may_see_it(later: bool) -> None:
         ("secret.reveal", "u9", "reveal", "role:admin", "1970-01-01T00:00:00.000Z"),
         (
             "secret.reveal.denied",
-            "somebody unnamed",
+            "unknown caller",
             "reveal",
             None,
             "1970-01-01T00:00:00.000Z",
@@ -239,7 +239,7 @@ def test_a_secret_is_revealed_to_who_may_see_it(later: bool) -> None:
 
 def test_a_secret_without_a_vault_or_a_value(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "interlock.secrets")
-    with pytest.raises(InterlockError, match="no vault"):
+    with pytest.raises(InterlockError, match="No vault"):
         asyncio.run(define_secret(secret_values()).reveal({}))
     with pytest.raises(InterlockError, match=r"env_secrets: \[ACME_API_KEY\]"):
         asyncio.run(define_secret(secret_values(), vault=MemoryVault({})).reveal({}))

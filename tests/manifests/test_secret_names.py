@@ -87,6 +87,6 @@ def test_a_name_that_could_be_two_is_nobodys() -> None:
         secret_values(slug="other", metadata={"bindings": {"env": "A_KEY"}}),
     ]
     inventory = read_inventory(secrets_text(*both))
-    with pytest.raises(BadValue, match="A_KEY stands for a-key and other"):
+    with pytest.raises(BadValue, match="A_KEY is the name of a-key and other"):
         find_entry("A_KEY", inventory)
     assert unambiguous_names(inventory) == {}

@@ -83,7 +83,7 @@ def test_the_drivers_own_folder_comes_first(folder: Folder) -> None:
         ("/etc/hostname", "leads out of the workspace"),
         ("./tools/none/TOOL.md", "there is no file"),
         ("./tools", "is not a file"),
-        ("https://elsewhere.example/TOOL.md", "nothing is fetched"),
+        ("https://elsewhere.example/TOOL.md", "URLs are not fetched"),
         ("./linked/TOOL.md", "link that leads out"),
         ("./link.md", "link that leads out"),
     ],
@@ -173,9 +173,9 @@ def test_majors_stand_side_by_side(folder: Folder) -> None:
     [
         ({"drop_inputs": ["encoding"], "drop_outputs": ["mime"]}, ""),
         ({"drop_inputs": ["path"]}, "fs.read: `drop_inputs` has 'path', which is required by"),
-        ({"drop_inputs": ["nothing"]}, "'nothing', which is none of the contract's inputs"),
+        ({"drop_inputs": ["nothing"]}, "'nothing', which is not among the contract's inputs"),
         ({"drop_outputs": ["contents"]}, "`drop_outputs` has 'contents', which is required by"),
-        ({"drop_outputs": ["nothing"]}, "'nothing', which is none of the contract's outputs"),
+        ({"drop_outputs": ["nothing"]}, "'nothing', which is not among the contract's outputs"),
     ],
 )
 def test_only_what_is_optional_is_dropped(
@@ -199,8 +199,8 @@ def test_only_what_is_optional_is_dropped(
     ("mapping", "words"),
     [
         ({"path": "file"}, ""),
-        ({"path": "p", "encoding": "p"}, "leads 'path' and 'encoding' to one name, 'p'"),
-        ({"nothing": "p"}, "'nothing', which is no input of the contract"),
+        ({"path": "p", "encoding": "p"}, "maps 'path' and 'encoding' to the same name, 'p'"),
+        ({"nothing": "p"}, "'nothing', which is not an input of the contract"),
     ],
 )
 def test_a_mapping_is_about_inputs_of_the_contract(

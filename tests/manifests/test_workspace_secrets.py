@@ -72,7 +72,7 @@ def test_a_secret_that_no_inventory_lists_is_named(folder: Folder) -> None:
         secret_values(),
         secret_values(slug="other", metadata={"bindings": {"env": "ACME_API_KEY"}}),
     )
-    assert "ACME_API_KEY stands for acme-api-key and other" in why(folder.load(), path)
+    assert "ACME_API_KEY is the name of acme-api-key and other" in why(folder.load(), path)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from interlock.manifests import binding as manifest_binding
 from interlock.manifests.binding import (
     ArgumentSource,
     argument_renames,
-    arrivals,
+    argument_sources,
+    available_inputs,
     mapping_renames,
-    passed_on,
 )
 from interlock.manifests.binding import check_entry as check_entry
 from interlock.manifests.binding import version_problem as version_problem
@@ -108,7 +108,7 @@ def _compare_arguments(
     id, name = contract.id, entry.mcp.tool_name
     inputs = SchemaView.of(contract.inputs)
     mapping, arguments = mapping_renames(entry.mapping, inputs.names), argument_renames(entry)
-    arrivals_of_inputs = arrivals(mapping, arguments, passed_on(inputs, entry))
+    arrivals_of_inputs = argument_sources(mapping, arguments, available_inputs(inputs, entry))
     errors += [
         f"{id}: the driver drops the input {dropped!r}, which the contract requires."
         for dropped in entry.drop_inputs
@@ -129,7 +129,7 @@ def _compare_arguments(
         elif inputs.certain:
             dropped = [
                 arrival.source
-                for arrival in arrivals(mapping, arguments, entry.drop_inputs)
+                for arrival in argument_sources(mapping, arguments, entry.drop_inputs)
                 if arrival.argument == argument
             ]
             detail = f": the driver drops {dropped[0]!r}" if dropped else ""
@@ -274,5 +274,5 @@ def _join_types(types: frozenset[str]) -> str:
 
 
 def _suggestion(name: str, known: Collection[str]) -> str:
-    question = manifest_binding.near(name, known)
+    question = manifest_binding.suggest_name(name, known)
     return f" {question[0].upper()}{question[1:]}" if question else ""

@@ -17,7 +17,7 @@ from interlock.core.call import Call
 from interlock.drivers.resource_uris import check_uris
 from interlock.errors import UNKNOWN_RESOURCE, InterlockError, ProtocolError
 from interlock.manifests.model import DeclaredResource, DriverManifest, ToolContract
-from interlock.manifests.references import with_slashes
+from interlock.manifests.references import allow_slashes
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.uri_templates import UriTemplate, normalize_uri, read_template
 
@@ -135,7 +135,7 @@ class DeclaredUris:
 def _reference_template(resource: DeclaredResource) -> bytes:
     """Return the resource template of a reference kind."""
     entry = {
-        "uriTemplate": f"{resource.ref_kind_id}:{with_slashes(resource.uri_template)}",
+        "uriTemplate": f"{resource.ref_kind_id}:{allow_slashes(resource.uri_template)}",
         "name": resource.ref_kind_id,
     }
     if resource.description:
@@ -144,7 +144,7 @@ def _reference_template(resource: DeclaredResource) -> bytes:
 
 
 def _compile_template(template: str) -> UriTemplate | None:
-    return read_template(with_slashes(template))
+    return read_template(allow_slashes(template))
 
 
 def _covers(pattern: UriTemplate | None, uri: str) -> bool:

@@ -31,7 +31,7 @@ from interlock.manifests.binding import (
     MappingTargets,
     argument_renames,
     mapping_renames,
-    renamed,
+    rename_values,
     targets,
 )
 from interlock.manifests.model import ImplementedContract, ToolContract
@@ -150,7 +150,7 @@ class BoundEntry:
 
     def tool_arguments(self, mapped: Mapping[str, Any]) -> dict[str, Any]:
         """Map the driver's input to the tool's argument names."""
-        return renamed(self._arguments, mapped)
+        return rename_values(self._arguments, mapped)
 
     def arguments(
         self, inputs: Mapping[str, Any], transforms: Transforms | None = None
@@ -241,7 +241,7 @@ def driver_input(
 
 def tool_arguments(entry: ImplementedContract, mapped: Mapping[str, Any]) -> dict[str, Any]:
     """Map the driver's input to the tool's argument names."""
-    return renamed(argument_renames(entry), mapped)
+    return rename_values(argument_renames(entry), mapped)
 
 
 def contract_value(

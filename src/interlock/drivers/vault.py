@@ -30,8 +30,8 @@ from interlock.manifests.secret_handle import (
     SecretBackend,
     SecretContext,
     SecretHandle,
-    access_to,
-    asked,
+    check_access,
+    fetch_value,
 )
 from interlock.manifests.secret_handle import VaultError as VaultError
 from interlock.manifests.secret_names import default_name, default_slug
@@ -190,7 +190,7 @@ class Vault:
 
     async def _find_value(self, entry: SecretEntry) -> str | None:
         for backend in self._backends:
-            value = await asked(backend, entry)
+            value = await fetch_value(backend, entry)
             if value:
                 return value
         return None
@@ -320,7 +320,7 @@ async def bind(
         handles[name] = SecretHandle(_find_entry(name, inventory), vault, record, now)
     for handle in handles.values():
         if requester.is_kept_from(handle.slug):
-            handle.deny("bind", requester.context, purpose)
+            handle.record_denial("bind", requester.context, purpose)
             raise InterlockError(
                 AUTH_REQUIRED,
                 f"{requester.driver} must not use the secret {handle.slug}: drivers.secrets_for in "
@@ -346,7 +346,7 @@ async def unresolved(
             is_available = (
                 entry is not None
                 and not requester.is_kept_from(entry.slug)
-                and access_to(entry, "bind", requester.context).granted
+                and check_access(entry, "bind", requester.context).granted
                 and await vault.has(entry)
             )
         except VaultError:

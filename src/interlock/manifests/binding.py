@@ -1,4 +1,4 @@
-"""From a driver's entry to the contract that it serves."""
+"""Bindings of a driver's entries to the contracts that they serve."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ TOOL_UNAVAILABLE = "tool_unavailable"
 
 
 class EntryBinding(Struct, frozen=True):
-    """An entry of a driver, and the contract that it serves."""
+    """An entry of a driver, and its contract."""
 
     entry: ImplementedContract
     contract: ToolContract
 
 
-def choose_contract(text: str, wanted: str, versions: list[ToolContract]) -> ToolContract:
-    """The newest of a contract's versions that is in a range. Raises BadValue."""
-    fitting = {one.version: one for one in versions if in_range(one.version, wanted)}
-    if not fitting:
-        there = one_of(sorted(one.version for one in versions))
+def choose_contract(text: str, version_range: str, versions: list[ToolContract]) -> ToolContract:
+    """Return the newest version of a contract in a range. Raises BadValue."""
+    matches = {one.version: one for one in versions if in_range(one.version, version_range)}
+    if not matches:
+        available = one_of(sorted(one.version for one in versions))
         raise BadValue(
-            f"the driver is for {quoted(wanted)}, but {text} is {there}",
-            "change version to a range that has it",
+            f"the driver requires {quoted(version_range)}, but {text} is {available}",
+            "change version to a range that includes it",
         )
-    return fitting[newest(list(fitting))]
+    return matches[newest(list(matches))]
 
 
-# -- Does a driver's entry fit its contract, by the two files alone?
+# -- Checks of an entry against its contract, by the two files alone.
 #
-# What is unlawful whatever code the driver brings (`shape_faults`) refuses the driver where its
-# file is read. The rest waits for whoever knows its code. What the server really lists is held
-# against both later. Sentences name the entry, the member and what to change.
+# Errors that no code of the driver can repair (`shape_faults`) reject the driver when its file is
+# read. Other errors are reported once the code of the driver is known. The tools that the server
+# lists are checked later. Messages name the entry, the member and the change.
 
 
 class EntryFault(NamedTuple):
-    """What is wrong with an entry: the field, and what to say of it."""
+    """An error in an entry: the field, and the message."""
 
     field: str
     message: str
@@ -58,7 +58,7 @@ class EntryFault(NamedTuple):
 
 
 def version_problem(contract: ToolContract, entry: ImplementedContract) -> str:
-    """Why the entry does not serve this version of the contract. Empty: it does."""
+    """Return why the entry does not serve this version of the contract. Empty: it does."""
     try:
         if in_range(contract.version, entry.version):
             return ""
@@ -66,7 +66,7 @@ def version_problem(contract: ToolContract, entry: ImplementedContract) -> str:
         return f"{contract.id}: {exc}"
     return (
         f"{contract.id} is version {contract.version}, and the driver serves {entry.version}: "
-        "change `version` of the entry, or take another contract."
+        "change `version` of the entry, or use another contract."
     )
 
 
@@ -77,15 +77,16 @@ def check_entry(
     transforms: Collection[str] = (),
     has_hook: bool = False,
 ) -> list[str]:
-    """What is wrong with an entry, by the two files and what is known of the code.
+    """Return the errors of an entry, by the two files and what is known of the code.
 
-    `transforms`: the transformers that driver.py has. `has_hook`: driver.py executes this contract
-    itself, so that no tool of a server needs to be named.
+    Args:
+        transforms: the transformers of driver.py.
+        has_hook: whether driver.py executes this contract itself, so that the entry needs no tool.
     """
     faults = shape_faults(contract, entry)
-    faults += _transformers(entry, transforms)
+    faults += _transform_faults(entry, transforms)
     if entry.mcp is not None:
-        faults += _arguments(entry, SchemaView.of(contract.inputs))
+        faults += _argument_faults(entry, SchemaView.of(contract.inputs))
         try:
             compile_path(entry.mcp.result_extract)
         except ProtocolError as exc:
@@ -94,50 +95,54 @@ def check_entry(
             )
     elif not has_hook:
         message = "`metadata.mcp.tool_name` is missing"
-        faults.append(EntryFault("metadata.mcp", message, "say which tool of the server serves it"))
+        faults.append(
+            EntryFault("metadata.mcp", message, "name the tool of the server that serves it")
+        )
     outdated = version_problem(contract, entry)
-    return [*([outdated] if outdated else ()), *(one.sentence(contract.id) for one in faults)]
+    return [*([outdated] if outdated else ()), *(fault.sentence(contract.id) for fault in faults)]
 
 
 def shape_faults(contract: ToolContract, entry: ImplementedContract) -> list[EntryFault]:
-    """What an entry must not do to its contract, whatever code the driver brings."""
+    """Return the errors that no code of the driver can repair."""
     if not (entry.drop_inputs or entry.drop_outputs or entry.mapping):
         return []
     inputs, outputs = SchemaView.of(contract.inputs), SchemaView.of(contract.outputs)
-    faults = list(_narrowing("inputs", entry.drop_inputs, inputs))
-    faults += _narrowing("outputs", entry.drop_outputs, outputs)
+    faults = list(_narrowing_faults("inputs", entry.drop_inputs, inputs))
+    faults += _narrowing_faults("outputs", entry.drop_outputs, outputs)
     renames = mapping_renames(entry.mapping, inputs.names)
     for source in renames:
         if source not in inputs.names and inputs.certain:
-            message = f"`mapping` has {source!r}, which is no input of the contract"
-            faults.append(EntryFault("mapping", message, near(source, inputs.names)))
-    faults += _collisions("mapping", "mapping", passed_on(inputs, entry), renames)
+            message = f"`mapping` has {source!r}, which is not an input of the contract"
+            faults.append(EntryFault("mapping", message, suggest_name(source, inputs.names)))
+    faults += _collision_faults("mapping", "mapping", available_inputs(inputs, entry), renames)
     return faults
 
 
-def passed_on(inputs: SchemaView, entry: ImplementedContract) -> list[str]:
-    """The inputs that a call can bring."""
+def available_inputs(inputs: SchemaView, entry: ImplementedContract) -> list[str]:
+    """Return the inputs that a call can have."""
     return [name for name in inputs.names if name not in entry.drop_inputs]
 
 
-def near(name: str, known: Collection[str]) -> str:
-    """A question, where a name looks like another one."""
-    found = get_close_matches(name, known, 1)
-    return f"did you mean {found[0]!r}?" if found else ""
+def suggest_name(name: str, names: Collection[str]) -> str:
+    """Return a question that suggests a similar name. Empty: there is none."""
+    matches = get_close_matches(name, names, 1)
+    return f"did you mean {matches[0]!r}?" if matches else ""
 
 
-def _narrowing(what: str, dropped: Iterable[str], view: SchemaView) -> Iterable[EntryFault]:
+def _narrowing_faults(what: str, dropped: Iterable[str], view: SchemaView) -> Iterable[EntryFault]:
     field = f"schema_narrowing.drop_{what}"
     for name in dropped:
         if name in view.required:
             message = f"`drop_{what}` has {name!r}, which is required by the contract"
-            yield EntryFault(field, message, "only what is optional can be left out")
+            yield EntryFault(field, message, "only optional members can be dropped")
         elif name not in view.names and view.certain:
-            message = f"`drop_{what}` has {name!r}, which is none of the contract's {what}"
-            yield EntryFault(field, message, near(name, view.names))
+            message = f"`drop_{what}` has {name!r}, which is not among the contract's {what}"
+            yield EntryFault(field, message, suggest_name(name, view.names))
 
 
-def _transformers(entry: ImplementedContract, transforms: Collection[str]) -> Iterable[EntryFault]:
+def _transform_faults(
+    entry: ImplementedContract, transforms: Collection[str]
+) -> Iterable[EntryFault]:
     for key, value in entry.mapping.items():
         if (
             isinstance(value, ArgumentMapping)
@@ -146,69 +151,74 @@ def _transformers(entry: ImplementedContract, transforms: Collection[str]) -> It
         ):
             yield EntryFault(
                 "mapping",
-                f"`mapping` of {key!r} wants the transformer {value.transform!r}, which "
+                f"`mapping` of {key!r} uses the transformer {value.transform!r}, which "
                 "driver.py does not have",
-                "give it to define_driver there, under transforms",
+                "pass it to define_driver there, under transforms",
             )
 
 
-def _arguments(entry: ImplementedContract, inputs: SchemaView) -> Iterable[EntryFault]:
+def _argument_faults(entry: ImplementedContract, inputs: SchemaView) -> Iterable[EntryFault]:
     mapping, arguments = mapping_renames(entry.mapping, inputs.names), argument_renames(entry)
     field = "metadata.mcp.argument_mapping"
-    known = [target.name for name in inputs.names for target in targets(mapping, name)]
+    names = [target.name for name in inputs.names for target in targets(mapping, name)]
     for source in arguments:
-        if source not in known and inputs.certain:
+        if source not in names and inputs.certain:
             after = " after `mapping`" if mapping else ""
             yield EntryFault(
                 field,
-                f"`argument_mapping` has {source!r}, which is no input of the contract{after}",
-                near(source, known),
+                f"`argument_mapping` has {source!r}, which is not an input of the contract{after}",
+                suggest_name(source, names),
             )
-    arriving = passed_on(inputs, entry)
-    passed = dict.fromkeys(to.name for name in arriving for to in targets(mapping, name))
-    yield from _collisions(field, "argument_mapping", passed, arguments)
+    available = available_inputs(inputs, entry)
+    passed = dict.fromkeys(target.name for name in available for target in targets(mapping, name))
+    yield from _collision_faults(field, "argument_mapping", passed, arguments)
 
 
-def _collisions(
-    field: str, word: str, names: Collection[str], renames: MappingTargets
+def _collision_faults(
+    field: str, keyword: str, names: Collection[str], renames: MappingTargets
 ) -> Iterable[EntryFault]:
-    """Two inputs that would end under one name. One that is not mentioned keeps its own."""
-    ends = Counter(target.name for name in names for target in targets(renames, name))
-    declared = {target.name for found in renames.values() for target in found}
-    for end, times in ends.items():
-        if times > 1 and end in declared:
+    """Report inputs that would get the same name. An input without a mapping keeps its name."""
+    counts = Counter(target.name for name in names for target in targets(renames, name))
+    declared = {target.name for renamed_to in renames.values() for target in renamed_to}
+    for target_name, count in counts.items():
+        if count > 1 and target_name in declared:
             sources = [
-                name for name in names if any(one.name == end for one in targets(renames, name))
+                name
+                for name in names
+                if any(target.name == target_name for target in targets(renames, name))
             ]
-            both = " and ".join(repr(name) for name in dict.fromkeys(sources))
-            message = f"`{word}` leads {both} to one name, {end!r}"
-            yield EntryFault(field, message, "give each a name of its own")
+            inputs = " and ".join(repr(name) for name in dict.fromkeys(sources))
+            message = f"`{keyword}` maps {inputs} to the same name, {target_name!r}"
+            yield EntryFault(field, message, "give each input its own name")
 
 
-# -- How a contract's inputs are called on their way to a tool: `mapping`, then `argument_mapping`.
+# -- Names of a contract's inputs on the way to a tool: `mapping`, then `argument_mapping`.
 #
-# The two are steps of two specifications (AIP-30 binds, AIP-32 names the tool's arguments), and
-# each passes on under its own name what it does not mention.
+# The two steps come from two specifications (AIP-30 binds, AIP-32 names the arguments of the tool).
+# Each passes on inputs that it does not mention under their own names.
 
 
 class MappingTarget(NamedTuple):
-    """Where an input goes, and what is done to it on the way."""
+    """The new name of an input, and its transformer."""
 
     name: str
     transform: str = ""
 
 
 MappingTargets = dict[str, tuple[MappingTarget, ...]]
-"""Source → where it goes. What is not in it keeps its name."""
+"""Maps a source to its targets. A source that is not in it keeps its name."""
 
 
 def mapping_renames(
     mapping: Mapping[str, str | ArgumentMapping], inputs: Collection[str]
 ) -> MappingTargets:
-    """The `mapping` of an entry. `inputs`: the names that the contract knows.
+    """Return the renames of the `mapping` of an entry.
 
-    A plain string leads from the contract's name to the driver's. In the long form `from` is the
-    source if the contract knows it; else the key is, and `from` says what the driver calls it.
+    A plain string maps the contract's name to the driver's. In the long form, `from` is the source
+    if the contract knows it; otherwise the key is the source, and `from` is the driver's name.
+
+    Args:
+        inputs: the names that the contract knows.
     """
     renames: MappingTargets = {}
     for key, value in mapping.items():
@@ -223,19 +233,19 @@ def mapping_renames(
 
 
 def argument_renames(entry: ImplementedContract) -> MappingTargets:
-    """The `argument_mapping` of an entry."""
+    """Return the renames of the `argument_mapping` of an entry."""
     if entry.mcp is None:
         return {}
     return {source: (MappingTarget(name),) for source, name in entry.mcp.argument_mapping.items()}
 
 
 def targets(renames: MappingTargets, name: str) -> tuple[MappingTarget, ...]:
-    """Where an input goes."""
+    """Return the targets of an input."""
     return renames.get(name) or (MappingTarget(name),)
 
 
-def renamed(renames: MappingTargets, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values under their new names. Transformers are not run."""
+def rename_values(renames: MappingTargets, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values under their new names. Transformers are not run."""
     if not renames:
         return dict(values)
     return {
@@ -244,25 +254,25 @@ def renamed(renames: MappingTargets, values: Mapping[str, Any]) -> dict[str, Any
 
 
 class ArgumentSource(NamedTuple):
-    """What feeds one argument of a tool."""
+    """The source of one argument of a tool."""
 
     argument: str
     source: str
-    """The contract's input."""
+    """The input of the contract."""
     transformed: bool
     declared: bool
-    """Whether a mapping names it; else it only keeps its name."""
+    """True if a mapping names it; otherwise it keeps its name."""
 
 
-def arrivals(
+def argument_sources(
     mapping: MappingTargets, arguments: MappingTargets, inputs: Collection[str]
 ) -> list[ArgumentSource]:
-    """Where each of these inputs ends, through both mappings."""
-    found = []
+    """Return the arguments that these inputs become, through both mappings."""
+    sources = []
     for source in inputs:
         for first in targets(mapping, source):
             for last in targets(arguments, first.name):
-                found.append(
+                sources.append(
                     ArgumentSource(
                         last.name,
                         source,
@@ -270,4 +280,4 @@ def arrivals(
                         source in mapping or first.name in arguments,
                     )
                 )
-    return found
+    return sources

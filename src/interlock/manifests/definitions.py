@@ -29,8 +29,8 @@ from interlock.manifests.secret_handle import (
     AccessRecorder,
     SecretBackend,
     SecretHandle,
-    asked,
-    to_log,
+    fetch_value,
+    log_access,
 )
 from interlock.manifests.secrets_reader import FORBIDDEN, build_secret
 from interlock.manifests.tool_reader import check_schema, read_contract_fields, self_contained
@@ -338,7 +338,7 @@ class _OneBackend(Struct, frozen=True):
     backend: SecretBackend
 
     async def value(self, entry: SecretEntry) -> str | None:
-        return await asked(self.backend, entry)
+        return await fetch_value(self.backend, entry)
 
 
 def define_secret(
@@ -346,7 +346,7 @@ def define_secret(
     /,
     *,
     vault: SecretBackend | None = None,
-    record: AccessRecorder = to_log,
+    record: AccessRecorder = log_access,
     now: Callable[[], float] = time.time,
     file: Path = Path("driver.py"),
     **fields: Any,

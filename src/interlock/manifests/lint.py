@@ -1,6 +1,6 @@
-"""What a person should look at in a manifest that is lawful: habits that lead to trouble later.
+"""Cautions about valid manifests: habits that cause trouble later.
 
-Every rule has a code. Nothing here refuses anything; whoever wants that asks for `strict`.
+Every rule has a code. No rule rejects a manifest; callers that want that use `strict`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from interlock.manifests.model import DriverManifest, ServerBlock
 from interlock.manifests.placeholders import has_placeholders
 
 Line = Callable[[KeyPath], int]
-"""The line at which a field stands; 0 when nobody knows."""
+"""Returns the line of a field. 0: unknown."""
 
 _ABSOLUTE: Final = re.compile(r"(?:.*=)?(?:/|~[/\w]|[A-Za-z]:[\\/])")
 _HOME: Final = re.compile(r"(?:/(?:home|Users|root)/|~|[A-Za-z]:[\\/]Users[\\/])")
@@ -46,48 +46,48 @@ def is_loopback(url: str) -> bool:
         return False
 
 
-def _nowhere(path: KeyPath) -> int:
+def _unknown_line(path: KeyPath) -> int:
     return 0
 
 
-def lint_fields(values: dict[str, Any], file: Path, line: Line = _nowhere) -> list[Caution]:
-    """Rules that look at the fields as they are written, whether or not they are lawful."""
+def lint_fields(values: dict[str, Any], file: Path, line: Line = _unknown_line) -> list[Caution]:
+    """Check the fields as they are written, also of an invalid manifest."""
     name = str(file)
     found = [
-        Caution(name, line((key,)), "discouraged_field", f"{key} says nothing that a driver needs")
+        Caution(name, line((key,)), "discouraged_field", f"{key} is a field that no driver needs")
         for key in ("driver", "concrete")
         if key in values
     ]
     kind, transport, server = values.get("kind"), values.get("transport"), values.get("server")
     if kind != "mcp":
         if "transport" in values:
-            sentence = "transport belongs to drivers whose kind is mcp"
+            sentence = "transport is for drivers of the kind mcp"
             found.append(Caution(name, line(("transport",)), "discouraged_field", sentence))
         return found
     id_, folder = values.get("id"), file.parent.name
     if isinstance(id_, str):
         if folder and folder != id_:
-            sentence = f"the folder is called {folder}, but the id is {id_}; call both the same"
+            sentence = f"the folder is {folder}, but the id is {id_}: use the same name for both"
             found.append(Caution(name, line(("id",)), "folder_name", sentence))
         if not id_.endswith("-mcp"):
             sentence = f"by convention the id of an MCP driver ends with -mcp, such as {id_}-mcp"
             found.append(Caution(name, line(("id",)), "id_suffix", sentence))
-    where = server.get("kind") if isinstance(server, dict) else None
-    local, remote = where in ("binary", "npm", "docker"), where == "remote"
+    server_kind = server.get("kind") if isinstance(server, dict) else None
+    local, remote = server_kind in ("binary", "npm", "docker"), server_kind == "remote"
     if remote and transport == "stdio":
-        sentence = "a remote server is spoken to over http or sse; stdio is for local ones"
+        sentence = "a remote server needs http or sse; stdio is for local servers"
         found.append(Caution(name, line(("transport",)), "transport_choice", sentence))
     elif local and transport in ("http", "sse"):
         sentence = f"stdio is recommended for a local server; {transport} is for remote ones"
         found.append(Caution(name, line(("transport",)), "transport_choice", sentence))
     elif remote and transport == "http" and (values.get("prompts") or values.get("resources")):
-        sentence = "sse is recommended for a remote server that also speaks up by itself"
+        sentence = "sse is recommended for a remote server that sends notifications"
         found.append(Caution(name, line(("transport",)), "transport_choice", sentence))
     return found
 
 
-def lint_driver(driver: DriverManifest, line: Line = _nowhere) -> list[Caution]:
-    """Rules that look at one driver alone."""
+def lint_driver(driver: DriverManifest, line: Line = _unknown_line) -> list[Caution]:
+    """Check one driver by its manifest."""
     file = str(driver.file)
     found = [
         Caution(file, line(path), code, sentence) for path, code, sentence in _driver_rules(driver)
@@ -105,11 +105,13 @@ def lint_bindings(
     prompts: Collection[str] | None = None,
     resources: Collection[str] | None = None,
 ) -> list[Caution]:
-    """Rules that look at a driver beside its contracts, its code and its server.
+    """Check a driver against its contracts, its code and its server.
 
-    `hooks` are the names of what its driver.py brings (None: nobody looked); `offered`, `prompts`
-    and `resources` the names of tools and prompts and the URI templates that the server lists
-    (None: nobody asked).
+    Args:
+        hooks: the names that its driver.py defines. None: unknown.
+        offered: the names of the tools that the server lists. None: unknown.
+        prompts: the names of the prompts that the server lists. None: unknown.
+        resources: the URI templates that the server lists. None: unknown.
     """
     file = str(driver.file)
     found: list[Caution] = []
@@ -118,12 +120,12 @@ def lint_bindings(
         wants_context = contract.context_schema is not None and hooks is not None
         if wants_context and not {"build_arguments", "execute"} & set(hooks or ()):
             sentence = (
-                f"{contract.id} wants a context, but nothing passes it on: "
-                "write build_arguments in driver.py"
+                f"{contract.id} has a context, but nothing passes it on: "
+                "define build_arguments in driver.py"
             )
             found.append(Caution(file, entry.line, "context_unused", sentence))
         if entry.mcp is None:
-            sentence = f"{contract.id} has no tool_name, so the server's list cannot be checked"
+            sentence = f"{contract.id} has no tool_name, so it cannot be checked against the server"
             if driver.kind == "mcp":
                 found.append(Caution(file, entry.line, "tool_name_unchecked", sentence))
         elif offered is not None and entry.mcp.tool_name not in offered:
@@ -133,8 +135,8 @@ def lint_bindings(
         refresh = driver.auth.refresh
         if refresh is not None and not refresh.cmd and not refresh.url:
             sentence = (
-                "auth.refresh names no command and no URL, and driver.py has no refresh: "
-                "the sign-in will not be kept fresh"
+                "auth.refresh has no command and no URL, and driver.py has no refresh: "
+                "the sign-in will expire"
             )
             found.append(Caution(file, 0, "refresh_without_hook", sentence))
     for resource in driver.resources:
@@ -148,7 +150,7 @@ def lint_bindings(
         if skill_exists is None or not prompt.skill_ref:
             continue
         if not skill_exists(driver, prompt.skill_ref):
-            sentence = f"the prompt {prompt.name} names a skill that is not there"
+            sentence = f"the prompt {prompt.name} names a skill that does not exist"
             found.append(Caution(file, 0, "skill_missing", f"{sentence}: {prompt.skill_ref}"))
     return found
 
@@ -161,7 +163,7 @@ def _driver_rules(driver: DriverManifest) -> Iterator[tuple[KeyPath, str, str]]:
         yield (
             ("network", "egress"),
             "any_egress",
-            'egress "*" lets the server reach everything; list the hosts that it needs',
+            'egress "*" lets the server reach every host; list the hosts that it needs',
         )
     if driver.auth is not None:
         for sign in driver.auth.expiry_detect:
@@ -169,14 +171,14 @@ def _driver_rules(driver: DriverManifest) -> Iterator[tuple[KeyPath, str, str]]:
                 yield (
                     ("auth", "expiry", "detect"),
                     "unknown_sign",
-                    f"{sign.partition(':')[0]} is not a sign of expiry that is looked for here",
+                    f"{sign.partition(':')[0]} is not a supported sign of expiry",
                 )
         refresh = driver.auth.refresh
         if refresh is not None and refresh.every is None and (refresh.cmd or refresh.url):
             yield (
                 ("auth", "refresh"),
                 "refresh_never",
-                "auth.refresh has no every, so it is only done when a sign-in has expired",
+                "auth.refresh has no every, so it only runs after a sign-in has expired",
             )
     for index, step in enumerate(driver.install):
         if step.method not in _METHODS:
@@ -190,20 +192,20 @@ def _driver_rules(driver: DriverManifest) -> Iterator[tuple[KeyPath, str, str]]:
             yield (
                 ("resources", index, "ref_kind_id"),
                 "ref_kind_prefix",
-                f"kinds of references to MCP resources start with mcp_; {resource.ref_kind_id} "
+                f"kinds of references to MCP resources begin with mcp_; {resource.ref_kind_id} "
                 "does not",
             )
     if driver.engine != "subprocess":
         yield (
             ("runner",),
             "runner_engine",
-            f"the engine {driver.engine} is not supported here: a server is a process of its own",
+            f"the engine {driver.engine} is not supported: a server is a process",
         )
     for name in ("examples", "metadata"):
-        yield from _secrets_in(driver.source.get(name), (name,))
+        yield from _find_secrets(driver.source.get(name), (name,))
     for index, entry in enumerate(driver.implements):
         if len(entry.metadata) > (entry.mcp is not None):
-            yield from _secrets_in(entry.metadata, ("implements", index, "metadata"))
+            yield from _find_secrets(entry.metadata, ("implements", index, "metadata"))
 
 
 def _server_rules(
@@ -214,59 +216,63 @@ def _server_rules(
             yield (
                 ("server", "args", index),
                 "hard_coded_path",
-                "the path is fixed: on another machine, or for another workspace, it differs",
+                "the path is fixed: it differs on another machine or in another workspace",
             )
         if _TENANT_FLAG.fullmatch(text.partition("=")[0]):
-            yield ("server", "args", index), "tenant_at_spawn", _tenant(text.partition("=")[0])
+            yield (
+                ("server", "args", index),
+                "tenant_at_spawn",
+                _tenant_sentence(text.partition("=")[0]),
+            )
     for name, text in server.env.items():
         if _HOME.match(text):
             yield (
                 ("server", "env", name),
                 "hard_coded_path",
-                f"the path in {name} is fixed: on another machine it differs",
+                f"the path in {name} is fixed: it differs on another machine",
             )
         if _TENANT.fullmatch(name):
-            yield ("server", "env", name), "tenant_at_spawn", _tenant(name)
-        elif not has_placeholders(text) and _literal_secret(name, text):
+            yield ("server", "env", name), "tenant_at_spawn", _tenant_sentence(name)
+        elif not has_placeholders(text) and _is_literal_secret(name, text):
             yield (
                 ("server", "env", name),
                 "literal_secret",
-                f"{name} looks like a secret that stands in the file; write ${{secrets.NAME}}",
+                f"{name} looks like a secret in the file; write ${{secrets.NAME}}",
             )
     if server.path and _HOME.match(server.path):
-        yield ("server", "path"), "hard_coded_path", "the program lies in somebody's home folder"
+        yield ("server", "path"), "hard_coded_path", "the program is in a user's home folder"
     if server.kind == "remote":
         if server.url.startswith("http://") and not is_loopback(server.url):
             yield (
                 ("server", "url"),
                 "remote_without_tls",
-                "everybody on the way can read what goes over http://; use https://",
+                "http:// is not encrypted; use https://",
             )
         if driver.install:
             yield ("install",), "install_of_remote", "nothing is installed for a remote server"
 
 
-def _tenant(what: str) -> str:
+def _tenant_sentence(name: str) -> str:
     return (
-        f"{what} is fixed when the server starts, and all callers share it; pass who calls in the "
+        f"{name} is fixed when the server starts, and all callers share it; pass the caller in the "
         "arguments of each call"
     )
 
 
-def _literal_secret(name: str, text: str) -> bool:
+def _is_literal_secret(name: str, text: str) -> bool:
     if text.lower() in _HARMLESS or _ABSOLUTE.match(text):
         return False
     return is_secret_value(text) or (is_secret_key(name) and len(text) >= 8)
 
 
-def _secrets_in(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str, str]]:
+def _find_secrets(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str, str]]:
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _secrets_in(inner, (*path, key))
+            yield from _find_secrets(inner, (*path, key))
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _secrets_in(inner, (*path, index))
+            yield from _find_secrets(inner, (*path, index))
     elif isinstance(value, str):
         key = path[-1] if isinstance(path[-1], str) else ""
-        if _literal_secret(key, value):
+        if _is_literal_secret(key, value):
             yield path, "secret_in_text", "this looks like a secret; keep secrets out of manifests"

@@ -1,7 +1,7 @@
-"""References as AIP-27 writes them, `<kind>:<body>`. Parsing touches nothing outside the text.
+"""References in AIP-27 syntax, `<kind>:<body>`. Parsing accesses nothing outside the text.
 
-A kind is known from the start (`local`, `url`, …) or registered: every driver resource that is
-integrated as `ref_kind` registers one, whose bodies are the URIs of the server's template.
+Some kinds are built in (`local`, `url`, …), others are registered: each driver resource with
+`integrate_as: ref_kind` registers a kind, whose bodies are URIs of the server's template.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from interlock.manifests.schemas import nearest
 from interlock.protocol.uri_templates import normalize_uri, read_template
 
 _KIND: Final = re.compile(r"[a-z][a-z0-9_]*")
-_MOST_CHARACTERS: Final = 4096
+_MAX_LENGTH: Final = 4096
 _SIMPLE: Final = re.compile(r"\{(?=[\w%])")
 
 BodyCheck = Callable[[str], bool]
 
 
 class Reference(Struct, frozen=True):
-    """Something that is referred to. `known` is False for a kind that was let through."""
+    """A parsed reference. `known` is False for an unknown kind that was accepted."""
 
     kind: str
     body: str
@@ -66,7 +66,7 @@ _BASE_KINDS: Final[dict[str, BodyCheck]] = {
 
 
 class ReferenceKinds:
-    """The kinds that are known: those of AIP-27, and those that were registered."""
+    """The known kinds: those of AIP-27, and registered ones."""
 
     def __init__(self) -> None:
         self._checks: dict[str, BodyCheck] = dict(_BASE_KINDS)
@@ -77,63 +77,67 @@ class ReferenceKinds:
         return frozenset(self._checks)
 
     def register(self, kind: str, check: BodyCheck = _is_anything, *, owner: str = "") -> None:
-        """Make a kind known. Raises BadValue for a name that is none, or that another has."""
+        """Register a kind. Raises BadValue for an invalid name, or one of another owner."""
         if not _KIND.fullmatch(kind):
             raise BadValue(
-                f"{quoted(kind)} cannot be a kind of reference",
+                f"{quoted(kind)} is not a valid kind of reference",
                 "write small letters, digits and _, a letter first",
             )
         if kind in self._checks and self._owners[kind] != owner:
             raise BadValue(
-                f"the kind {kind} is {self._owners[kind] or 'somebody'}'s already",
+                f"the kind {kind} is registered already by {self._owners[kind] or 'another owner'}",
                 "use another name",
             )
         self._checks[kind] = check
         self._owners[kind] = owner
 
     def register_driver(self, driver: DriverManifest) -> None:
-        """Make the kinds of a driver's resources known. Raises BadValue."""
+        """Register the kinds of a driver's resources. Raises BadValue."""
         for resource in driver.resources:
             if resource.integrate_as == "ref_kind":
                 check = _template_check(resource.uri_template)
                 self.register(resource.ref_kind_id, check, owner=driver.key)
 
     def parse(self, text: str, *, strict: bool = True) -> Reference:
-        """What a text refers to. Raises BadValue; not `strict`: an unknown kind is let through."""
+        """Parse a reference. Raises BadValue.
+
+        Args:
+            strict: whether an unknown kind is an error.
+        """
         kind, colon, body = text.partition(":")
-        if not colon or not _KIND.fullmatch(kind) or len(text) > _MOST_CHARACTERS:
+        if not colon or not _KIND.fullmatch(kind) or len(text) > _MAX_LENGTH:
             raise BadValue(f"{quoted(text)} is not a reference", "write <kind>:<body>")
         check = self._checks.get(kind)
         if check is None:
             if not strict:
                 return Reference(kind, body, known=False)
-            meant = nearest(kind, self._checks)
+            suggestion = nearest(kind, self._checks)
             raise BadValue(
                 f"there is no kind of reference {quoted(kind)}",
-                f'did you mean "{meant}"?' if meant else "register it first",
+                f'did you mean "{suggestion}"?' if suggestion else "register it first",
             )
         if not check(body):
             raise BadValue(
-                f"{quoted(body)} is not what {kind} refers to", "check what follows the :"
+                f"{quoted(body)} is not a valid body of {kind}", "check the text after the :"
             )
         return Reference(kind, body)
 
 
-def with_slashes(template: str) -> str:
-    """A template whose simple variables may hold slashes, too: published drivers mean whole paths
-    by `file:///{path}`."""
+def allow_slashes(template: str) -> str:
+    """Return a template whose simple variables match slashes as well: published drivers use
+    `file:///{path}` for whole paths."""
     return _SIMPLE.sub("{+", template)
 
 
 def _template_check(text: str) -> BodyCheck:
-    template = read_template(with_slashes(text))
+    template = read_template(allow_slashes(text))
     if template is None:
         return _is_anything
     return lambda body: bool(body) and template.matches(normalize_uri(body))
 
 
-# -- A driver that another manifest refers to: written out there (`inline`), by its id (`ref`), or
-# by the path of its DRIVER.md (`file`). A text alone is a path or an id.
+# -- Drivers in other manifests: inline (`inline`), by id (`ref`), or by the path of a DRIVER.md
+# (`file`). A plain text is a path or an id.
 
 _FORMS: Final = ("inline", "ref", "file")
 
@@ -141,9 +145,10 @@ _FORMS: Final = ("inline", "ref", "file")
 def resolve_driver(
     reference: Any, drivers: Mapping[str, DriverManifest], *, folder: Path, root: Path
 ) -> DriverManifest:
-    """The driver that is referred to from a manifest in `folder`. Raises BadValue or ManifestError.
+    """Return the driver that a manifest in `folder` refers to. Raises BadValue or ManifestError.
 
-    `drivers` are those of the workspace, by `id@major`.
+    Args:
+        drivers: the drivers of the workspace, by `id@major`.
     """
     if isinstance(reference, str):
         form = "file" if is_path(reference) else "ref"
@@ -152,32 +157,32 @@ def resolve_driver(
         ((form, value),) = reference.items()
     else:
         raise BadValue(
-            "this does not refer to a driver", "write exactly one of inline, ref and file"
+            "this is not a reference to a driver", "write exactly one of inline, ref and file"
         )
     if form == "inline":
         if not isinstance(value, dict):
-            raise BadValue("inline has the fields of a driver", "write them below it")
+            raise BadValue("inline takes the fields of a driver", "write them below it")
         file = folder / "DRIVER.md"
         return read_driver_fields(ManifestDocument(str(file), value), file, root=root).unwrap()
     if not isinstance(value, str) or not value:
-        raise BadValue(f"{form} is text", "write an id or a path")
+        raise BadValue(f"{form} must be text", "write an id or a path")
     if form == "file":
         reading = load_driver(find_inside(value, folder, root), root=root)
         if reading.value is None:
             raise ManifestError(reading.problems)
         return reading.value
-    return _by_id(value, drivers)
+    return _find_by_id(value, drivers)
 
 
-def _by_id(text: str, drivers: Mapping[str, DriverManifest]) -> DriverManifest:
-    """`id@major`, or an id alone for its newest version."""
+def _find_by_id(text: str, drivers: Mapping[str, DriverManifest]) -> DriverManifest:
+    """Find a driver by `id@major`, or by an id alone, which means its newest version."""
     if text in drivers:
         return drivers[text]
-    versions = {one.version: one for one in drivers.values() if one.id == text}
+    versions = {driver.version: driver for driver in drivers.values() if driver.id == text}
     if versions:
         return versions[newest(list(versions))]
-    meant = nearest(text, [*drivers, *(one.id for one in drivers.values())])
+    suggestion = nearest(text, [*drivers, *(driver.id for driver in drivers.values())])
     raise BadValue(
         f"there is no driver {quoted(text)}",
-        f'did you mean "{meant}"?' if meant else "check the id, or add its DRIVER.md",
+        f'did you mean "{suggestion}"?' if suggestion else "check the id, or add its DRIVER.md",
     )

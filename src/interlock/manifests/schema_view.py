@@ -1,9 +1,9 @@
-"""What a JSON Schema says on the face of it: its members, which are required, and basic types.
+"""A view of a JSON Schema: its members, required members, and basic types.
 
-Contracts and tools are held against each other with this when a driver is registered. It is no
-subtyping: local references and `allOf` are followed, alternatives are united, and whatever cannot
-be seen counts as allowed. What is refused by it would really have failed. A stranger's schema may
-refer to itself, be huge or be nonsense: the work is bounded, and nothing here raises.
+It compares contracts and tools when a driver is registered. It is not a subtype check: local
+references and `allOf` are followed, alternatives are united, and unknown constraints count as
+satisfied, so a reported mismatch is always real. An untrusted schema may be recursive, huge or
+invalid: the work is limited, and nothing here raises.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from urllib.parse import unquote
 from interlock.protocol.json_pointer import resolve_pointer
 
 TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
-_MOST_LAYERS: Final = 64
-_DEEPEST: Final = 16
-_MOST_VIEWS: Final = 4096
-"""Of one document: alternatives of alternatives grow without end."""
+_MAX_LAYERS: Final = 64
+_MAX_DEPTH: Final = 16
+_MAX_VIEWS: Final = 4096
+"""For one document, because alternatives of alternatives grow without a limit."""
 _ALTERNATIVES: Final = ("anyOf", "oneOf")
 
 
 class SchemaView:
-    """All that holds for one place of an instance, whatever the rest of it is."""
+    """All schemas that apply to one place of an instance."""
 
     def __init__(
         self, schemas: Iterable[Any], document: Any, budget: list[int], depth: int = 0
@@ -34,52 +34,56 @@ class SchemaView:
         self._budget = budget
         self._depth = depth
         self.certain = True
-        """False: there is a reference here that could not be followed."""
+        """False if a reference could not be followed."""
         self.layers: list[dict[str, Any]] = []
         self.impossible = False
-        """No value fits: the schema is `false`."""
+        """True if no value is valid: the schema is `false`."""
         budget[0] -= 1
         if budget[0] >= 0:
-            self._take(schemas)
+            self._collect(schemas)
         else:
             self.certain = False
 
     @classmethod
     def of(cls, schema: Any) -> SchemaView:
-        """The root of a schema."""
-        return cls((schema,), schema, [_MOST_VIEWS])
+        """Return a view of the root of a schema."""
+        return cls((schema,), schema, [_MAX_VIEWS])
 
-    def _take(self, schemas: Iterable[Any]) -> None:
-        waiting = list(schemas)
+    def _collect(self, schemas: Iterable[Any]) -> None:
+        queue = list(schemas)
         seen: set[int] = set()
-        while waiting:
-            schema = waiting.pop(0)
+        while queue:
+            schema = queue.pop(0)
             if schema is False:
                 self.impossible = True
             if not isinstance(schema, dict) or id(schema) in seen:
                 continue
-            if len(seen) == _MOST_LAYERS:
+            if len(seen) == _MAX_LAYERS:
                 self.certain = False
                 return
             seen.add(id(schema))
             self.layers.append(schema)
             reference = schema.get("$ref")
             if reference is not None:
-                target = _pointed(self._document, reference)
+                target = _resolve(self._document, reference)
                 if target is None:
                     self.certain = False
                 else:
-                    waiting.append(target)
+                    queue.append(target)
             if "$dynamicRef" in schema:
                 self.certain = False
             every = schema.get("allOf")
             if isinstance(every, list):
-                waiting += every
+                queue += every
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The members that are declared, in their order."""
-        return tuple(dict.fromkeys(name for found in self._all("properties") for name in found))
+        """The declared members, in their order."""
+        return tuple(
+            dict.fromkeys(
+                name for declared in self._keyword_objects("properties") for name in declared
+            )
+        )
 
     @cached_property
     def required(self) -> frozenset[str]:
@@ -93,104 +97,106 @@ class SchemaView:
 
     @cached_property
     def closed(self) -> bool:
-        """Whether members that are not declared are refused for certain."""
+        """True if undeclared members are certainly rejected."""
         if not self.certain or any(
-            word in layer for layer in self.layers for word in _ALTERNATIVES
+            keyword in layer for layer in self.layers for keyword in _ALTERNATIVES
         ):
             return False
         return any(
-            layer.get(word) is False
+            layer.get(keyword) is False
             for layer in self.layers
-            for word in ("additionalProperties", "unevaluatedProperties")
+            for keyword in ("additionalProperties", "unevaluatedProperties")
         )
 
     def member(self, name: str) -> SchemaView | None:
-        """What is declared of a member. None: nothing is, by its name or by a pattern."""
-        found = [declared[name] for declared in self._all("properties") if name in declared]
-        for patterns in self._all("patternProperties"):
-            found += [schema for pattern, schema in patterns.items() if _matches(pattern, name)]
-        return self._below(found) if found else None
+        """Return the view of a declared member. None: it is not declared, by name or by pattern."""
+        schemas = [
+            declared[name] for declared in self._keyword_objects("properties") if name in declared
+        ]
+        for patterns in self._keyword_objects("patternProperties"):
+            schemas += [schema for pattern, schema in patterns.items() if _matches(pattern, name)]
+        return self._nested(schemas) if schemas else None
 
     def other_member(self) -> SchemaView | None:
-        """What is said of members that are not declared. None: nothing is."""
-        found = [
+        """Return the view of undeclared members. None: they have no schema."""
+        schemas = [
             layer["additionalProperties"]
             for layer in self.layers
             if layer.get("additionalProperties") not in (None, False)
         ]
-        return self._below(found) if found else None
+        return self._nested(schemas) if schemas else None
 
     def item(self, index: int | None = None) -> SchemaView | None:
-        """What is said of an item: of this one, or of all that have no place of their own."""
-        found = []
+        """Return the view of the item at `index`, or of items without a prefix schema."""
+        schemas = []
         for layer in self.layers:
-            first = layer.get("prefixItems")
-            if index is not None and isinstance(first, list) and 0 <= index < len(first):
-                found.append(first[index])
+            prefix = layer.get("prefixItems")
+            if index is not None and isinstance(prefix, list) and 0 <= index < len(prefix):
+                schemas.append(prefix[index])
             elif "items" in layer:
-                found.append(layer["items"])
-        return self._below(found) if found else None
+                schemas.append(layer["items"])
+        return self._nested(schemas) if schemas else None
 
     def alternatives(self) -> Iterator[SchemaView]:
-        """Its branches, if it has some."""
-        if self._depth < _DEEPEST:
+        """Yield the views of its alternatives."""
+        if self._depth < _MAX_DEPTH:
             for layer in self.layers:
-                for word in _ALTERNATIVES:
-                    branches = layer.get(word)
+                for keyword in _ALTERNATIVES:
+                    branches = layer.get(keyword)
                     if isinstance(branches, list):
-                        for branch in branches[:_MOST_LAYERS]:
-                            yield self._below([branch])
+                        for branch in branches[:_MAX_LAYERS]:
+                            yield self._nested([branch])
 
     @cached_property
     def types(self) -> frozenset[str]:
-        """The types that a value here can have. `number` always comes with `integer`."""
+        """The possible types of a value. `number` always comes with `integer`."""
         if self.impossible:
             return frozenset()
         possible = TYPES
         for layer in self.layers:
             possible &= _types_of(layer)
-        if self._depth >= _DEEPEST:
+        if self._depth >= _MAX_DEPTH:
             return possible
         for layer in self.layers:
-            for word in _ALTERNATIVES:
-                branches = layer.get(word)
+            for keyword in _ALTERNATIVES:
+                branches = layer.get(keyword)
                 if isinstance(branches, list) and branches:
                     united: frozenset[str] = frozenset()
-                    for branch in branches[:_MOST_LAYERS]:
-                        united |= self._below([branch]).types
-                    if len(branches) <= _MOST_LAYERS:
+                    for branch in branches[:_MAX_LAYERS]:
+                        united |= self._nested([branch]).types
+                    if len(branches) <= _MAX_LAYERS:
                         possible &= united
         return possible
 
-    def _all(self, word: str) -> Iterator[dict[str, Any]]:
+    def _keyword_objects(self, keyword: str) -> Iterator[dict[str, Any]]:
         for layer in self.layers:
-            found = layer.get(word)
-            if isinstance(found, dict):
-                yield found
+            value = layer.get(keyword)
+            if isinstance(value, dict):
+                yield value
 
-    def _below(self, schemas: list[Any]) -> SchemaView:
+    def _nested(self, schemas: list[Any]) -> SchemaView:
         return SchemaView(schemas, self._document, self._budget, self._depth + 1)
 
 
 def _types_of(layer: dict[str, Any]) -> frozenset[str]:
-    """The types that one schema itself leaves."""
+    """Return the types that one schema allows."""
     possible = TYPES
-    said = layer.get("type")
-    if isinstance(said, str):
-        said = [said]
-    if isinstance(said, list):
-        named = {one for one in said if isinstance(one, str)}
+    declared = layer.get("type")
+    if isinstance(declared, str):
+        declared = [declared]
+    if isinstance(declared, list):
+        named = {name for name in declared if isinstance(name, str)}
         possible &= named | ({"integer"} if "number" in named else set())
     if "const" in layer:
         possible &= type_of(layer["const"])
     values = layer.get("enum")
     if isinstance(values, list):
-        possible &= frozenset().union(*(type_of(one) for one in values))
+        possible &= frozenset().union(*(type_of(value) for value in values))
     return possible
 
 
 def type_of(value: Any) -> frozenset[str]:
-    """The types that a value has: 1 is a number and an integer."""
+    """Return the types of a value: 1 is a number and an integer."""
     if value is None:
         return frozenset({"null"})
     if isinstance(value, bool):
@@ -204,8 +210,8 @@ def type_of(value: Any) -> frozenset[str]:
     return frozenset({"array"} if isinstance(value, list | tuple) else {"object"})
 
 
-def _pointed(document: Any, reference: Any) -> Any:
-    """What a local reference leads to. None: it is none, or leads nowhere."""
+def _resolve(document: Any, reference: Any) -> Any:
+    """Return the target of a local reference. None: it is not local, or has no target."""
     if reference == "#":
         return document
     if not isinstance(reference, str) or not reference.startswith("#/"):
@@ -214,8 +220,8 @@ def _pointed(document: Any, reference: Any) -> Any:
 
 
 def _matches(pattern: Any, name: str) -> bool:
-    """Whether a pattern may take a name. Patterns of strangers are not run: only plain ones are
-    looked at, any other may."""
+    """Return whether a pattern may match a name. Untrusted patterns are not run: simple prefixes
+    are compared, any other pattern may match."""
     if isinstance(pattern, str) and re.fullmatch(r"\^[\w-]*", pattern):
         return name.startswith(pattern[1:])
     return True

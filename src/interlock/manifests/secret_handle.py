@@ -1,7 +1,7 @@
-"""A secret as a program uses it: what is known of it, whether somebody may have it, and its value.
+"""A secret for programs: its metadata, access checks, and its value.
 
-Who asks is looked at first, every answer is written down, and only in between is a vault asked.
-What is written down names the secret and never its value.
+Access is checked first, each result is recorded, and only then the vault is asked. A record names
+the secret and never its value.
 """
 
 from __future__ import annotations
@@ -20,47 +20,50 @@ from interlock.manifests.secret_names import variable_name
 from interlock.primitives.timestamps import format_utc_ms
 
 OPEN: Final = "open"
-"""What grants an operation that an inventory does not speak of."""
+"""The grant for an operation that the inventory does not restrict."""
 
 SecretContext = Mapping[str, str | Collection[str]]
-"""On whose behalf a secret is wanted: `role`, `cap`, `tool`, `userId`, `workflow`, one each or
-several; and `driver`, whose server is to have it."""
+"""On whose behalf a secret is requested: `role`, `cap`, `tool`, `userId`, `workflow`, one or
+several values each; and `driver`, the driver whose server gets the secret."""
 
 AccessRecorder = Callable[[dict[str, Any]], None]
-"""Writes one row down. When it cannot, it raises, and the secret stays where it is."""
+"""Writes one access record. It raises if it cannot, and then the secret is not given."""
 
 _log = logging.getLogger("interlock.secrets")
 
 
 class VaultError(Exception):
-    """Why a value cannot be had, as the rest of a sentence. Never holds a value."""
+    """The reason why a value is not available, as the rest of a sentence. Never contains a
+    value."""
 
 
 class SecretBackend(Protocol):
-    """One place where values are."""
+    """A place that holds values."""
 
     def fetch(self, slug: str, backend: Mapping[str, Any]) -> Awaitable[str | None] | str | None:
-        """The value now, or something to await that gives it; None when it is not here. `backend`
-        is what the inventory says of it, and `env`, the variable that it is bound to. Raises
-        VaultError."""
+        """Return the current value, or an awaitable of it. None: it is not here. Raises VaultError.
+
+        Args:
+            backend: the members of the inventory entry, and `env`, the variable of the secret.
+        """
         ...
 
 
-async def asked(backend: SecretBackend, entry: SecretEntry) -> str | None:
-    """What one backend has for a secret. Raises VaultError."""
-    found = backend.fetch(entry.slug, {**entry.backend, "env": variable_name(entry)})
-    return await found if isawaitable(found) else found
+async def fetch_value(backend: SecretBackend, entry: SecretEntry) -> str | None:
+    """Return the value of a secret in one backend. None: it is not there. Raises VaultError."""
+    result = backend.fetch(entry.slug, {**entry.backend, "env": variable_name(entry)})
+    return await result if isawaitable(result) else result
 
 
 class SecretVault(Protocol):
-    """Where secrets really are."""
+    """Finds the values of secrets."""
 
     async def value(self, entry: SecretEntry) -> str | None:
-        """What a secret stands for now; None when it is not here. Raises VaultError."""
+        """Return the current value of a secret. None: it is not here. Raises VaultError."""
 
 
 class AccessDecision(Struct, frozen=True):
-    """Whether somebody may, and by which entry. None: the inventory names nobody for it."""
+    """Whether access is granted, and by which entry. None: no entry names anybody."""
 
     granted: bool
     granted_by: AccessEntry | None = None
@@ -70,37 +73,38 @@ class AccessDecision(Struct, frozen=True):
         return self.granted
 
     @property
-    def words(self) -> str:
-        """What grants it, for the record; nothing where nothing does."""
+    def grant(self) -> str:
+        """What grants access, for the record. Empty: nothing does."""
         if self.granted_by is None:
             return OPEN if self.granted else ""
         return f"{self.granted_by.kind}:{self.granted_by.value}"
 
 
-def access_to(
+def check_access(
     entry: SecretEntry, operation: AccessOperation, context: SecretContext
 ) -> AccessDecision:
-    """Whether a context may do this with a secret: any one entry of its list is enough."""
-    listed = entry.access.get(operation)
-    if listed is None:
+    """Return whether a context may use a secret. One matching entry of the access list is
+    enough."""
+    entries = entry.access.get(operation)
+    if entries is None:
         return AccessDecision(True)
-    for one in listed:
-        if one.value and one.value in _several(context, one.kind):
-            return AccessDecision(True, one)
-    return AccessDecision(False, reason=f"nobody of this context may {operation} {entry.slug}")
+    for access in entries:
+        if access.value and access.value in _values(context, access.kind):
+            return AccessDecision(True, access)
+    return AccessDecision(False, reason=f"this context may not {operation} {entry.slug}")
 
 
-def to_log(row: dict[str, Any]) -> None:
-    """Writes a row to the log of this process, where no journal is at hand."""
+def log_access(row: dict[str, Any]) -> None:
+    """Write an access record to the log, where no journal is available."""
     _log.info("%s", row)
 
 
 class SecretHandle(Struct, frozen=True):
-    """One secret of an inventory, or one that it could list."""
+    """A secret of an inventory, or one that it could list."""
 
     entry: SecretEntry
     vault: SecretVault | None = None
-    record: AccessRecorder = to_log
+    record: AccessRecorder = log_access
     now: Callable[[], float] = time.time
 
     @property
@@ -109,7 +113,7 @@ class SecretHandle(Struct, frozen=True):
 
     @property
     def namespace(self) -> str:
-        """What stands before the `/` of its slug."""
+        """The part of the slug before the `/`."""
         return self.entry.slug.rpartition("/")[0]
 
     @property
@@ -122,7 +126,7 @@ class SecretHandle(Struct, frozen=True):
 
     @property
     def audit(self) -> dict[str, Any]:
-        """How long its rows are kept, and how it is classified."""
+        """How long its records are kept, and how it is classified."""
         entry = self.entry
         return {
             "retention": entry.retention,
@@ -131,8 +135,8 @@ class SecretHandle(Struct, frozen=True):
         }
 
     def check_access(self, operation: AccessOperation, context: SecretContext) -> AccessDecision:
-        """Whether a context may. Nothing is written down, for nobody is given anything."""
-        return access_to(self.entry, operation, context)
+        """Return whether a context may use the secret. Nothing is recorded."""
+        return check_access(self.entry, operation, context)
 
     checkAccess = check_access
 
@@ -143,51 +147,53 @@ class SecretHandle(Struct, frozen=True):
         purpose: str = "reveal",
         operation: AccessOperation = "reveal",
     ) -> str:
-        """Its value, once it is written down that it was given. Raises InterlockError."""
+        """Return the value, after the access is recorded. Raises InterlockError."""
         access = self.require(operation, context, purpose)
-        value = await self._fetched()
-        row = self._row("secret.reveal", operation, context, purpose)
-        self.record({**row, "granted_by": access.words})
+        value = await self._fetch_value()
+        row = self._access_row("secret.reveal", operation, context, purpose)
+        self.record({**row, "granted_by": access.grant})
         return value
 
     def require(
         self, operation: AccessOperation, context: SecretContext, purpose: str
     ) -> AccessDecision:
-        """Raises InterlockError, and writes it down, when somebody may not have it."""
+        """Check access. Raises InterlockError, and records the denial, when it is not granted."""
         access = self.check_access(operation, context)
         if access.granted:
             return access
-        self.deny(operation, context, purpose)
-        driver, tools = _one(context, "driver"), sorted(_several(context, "tool"))
+        self.record_denial(operation, context, purpose)
+        driver, tools = _first_value(context, "driver"), sorted(_values(context, "tool"))
         raise InterlockError(
             AUTH_REQUIRED,
-            f"{driver or _actor(context)} may not have the secret {self.slug}: "
+            f"{driver or _actor(context)} may not use the secret {self.slug}: "
             f"access.{operation} in {self.entry.file} names none of its tools "
             f"({', '.join(tools) or 'it has none'}) and no role of this node. "
-            "Add one there, or a role under drivers.roles in interlock.yaml.",
+            "Add a tool there, or a role under drivers.roles in interlock.yaml.",
             data={"secret": self.slug, "driver": driver, "operation": operation},
         )
 
-    def deny(self, operation: AccessOperation, context: SecretContext, purpose: str) -> None:
-        """Write down that somebody asked in vain."""
-        self.record(self._row("secret.reveal.denied", operation, context, purpose))
+    def record_denial(
+        self, operation: AccessOperation, context: SecretContext, purpose: str
+    ) -> None:
+        """Record that access was denied."""
+        self.record(self._access_row("secret.reveal.denied", operation, context, purpose))
 
-    async def _fetched(self) -> str:
+    async def _fetch_value(self) -> str:
         name = variable_name(self.entry)
         about = {"secret": self.slug, "name": name}
         if self.vault is None:
-            raise InterlockError(AUTH_REQUIRED, f"There is no vault for {self.slug}.", about)
+            raise InterlockError(AUTH_REQUIRED, f"No vault can provide {self.slug}.", about)
         try:
             value = await self.vault.value(self.entry)
-        except VaultError as trouble:
+        except VaultError as error:
             raise InterlockError(
-                AUTH_REQUIRED, f"The secret {self.slug} cannot be had: {trouble}.", about
+                AUTH_REQUIRED, f"The secret {self.slug} is not available: {error}.", about
             ) from None
         if value is None:
-            raise missing(self.slug, name, self.entry.name)
+            raise missing_error(self.slug, name, self.entry.name)
         return value
 
-    def _row(
+    def _access_row(
         self, kind: str, operation: AccessOperation, context: SecretContext, purpose: str
     ) -> dict[str, Any]:
         return {
@@ -197,35 +203,35 @@ class SecretHandle(Struct, frozen=True):
             "purpose": purpose,
             "context": {
                 "operation": operation,
-                "driver": _one(context, "driver"),
-                "tools": sorted(_several(context, "tool")),
+                "driver": _first_value(context, "driver"),
+                "tools": sorted(_values(context, "tool")),
             },
             "timestamp": format_utc_ms(self.now()),
         }
 
 
-def missing(slug: str, name: str, called: str = "") -> InterlockError:
-    """There is no value for a secret."""
-    shown = f" ({called})" if called else ""
+def missing_error(slug: str, name: str, title: str = "") -> InterlockError:
+    """Return the error for a secret without a value."""
+    label = f" ({title})" if title else ""
     return InterlockError(
         AUTH_REQUIRED,
-        f"The secret {slug}{shown} has no value. Say in interlock.yaml where it is: `drivers: "
-        f"{{secrets: {{{slug}: '${{env:{name}}}'}}}}` or '${{file:…}}'; or let drivers have the "
-        f"node's own variable: `drivers: {{env_secrets: [{name}]}}`. Then set {name} before the "
+        f"The secret {slug}{label} has no value. Name its source in interlock.yaml: `drivers: "
+        f"{{secrets: {{{slug}: '${{env:{name}}}'}}}}` or '${{file:…}}'. Or let drivers use the "
+        f"variable of the node: `drivers: {{env_secrets: [{name}]}}`, and set {name} before the "
         "node starts.",
         data={"secret": slug, "name": name},
     )
 
 
 def _actor(context: SecretContext) -> str:
-    driver = _one(context, "driver")
-    return _one(context, "userId") or (f"driver:{driver}" if driver else "somebody unnamed")
+    driver = _first_value(context, "driver")
+    return _first_value(context, "userId") or (f"driver:{driver}" if driver else "unknown caller")
 
 
-def _one(context: SecretContext, kind: str) -> str:
-    return next(iter(sorted(_several(context, kind))), "")
+def _first_value(context: SecretContext, kind: str) -> str:
+    return next(iter(sorted(_values(context, kind))), "")
 
 
-def _several(context: SecretContext, kind: str) -> Collection[str]:
-    found = context.get(kind, ())
-    return (found,) if isinstance(found, str) else found
+def _values(context: SecretContext, kind: str) -> Collection[str]:
+    values = context.get(kind, ())
+    return (values,) if isinstance(values, str) else values

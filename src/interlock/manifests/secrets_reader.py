@@ -1,5 +1,5 @@
-"""A SECRETS.md to the secrets that it lists. It never holds a value: a key that could carry one is
-refused, and so is a text that looks like a secret itself. No message quotes either."""
+"""Reader of SECRETS.md. An inventory never holds a value: keys that could hold one are rejected,
+and so is text that looks like a secret. No message quotes either."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from interlock.manifests.schemas import explain
 
 INVENTORY_FILE: Final = "SECRETS.md"
 FORBIDDEN: Final = ("value", "plaintext", "ciphertext", "secret", "data", "key", "token")
-"""Keys under which a secret itself could stand."""
+"""Keys that could hold a secret itself."""
 
 _GRANTED_BY: Final = ("role", "userId", "cap", "tool", "workflow")
 _UNNAMED: Final = Path(INVENTORY_FILE)
@@ -34,14 +34,14 @@ _UNNAMED: Final = Path(INVENTORY_FILE)
 def read_inventory(
     source: Path | str, *, file: Path | None = None, cautions: list[Caution] | None = None
 ) -> SecretsInventory:
-    """The secrets that a file, or a text, lists. Raises ManifestError with all problems."""
+    """Read the inventory of a file or a text. Raises ManifestError with all problems."""
     if isinstance(source, str):
         return parse_inventory(source, file or _UNNAMED).unwrap(cautions)
     return load_inventory(source).unwrap(cautions)
 
 
 def load_inventory(path: Path, *, follow: bool = True) -> ReadResult[SecretsInventory]:
-    """The secrets that a file lists, and what was found on the way."""
+    """Read the inventory of a file, with problems and cautions."""
     try:
         source = read_source(path, follow=follow)
     except ConfigError as error:
@@ -50,22 +50,22 @@ def load_inventory(path: Path, *, follow: bool = True) -> ReadResult[SecretsInve
 
 
 def parse_inventory(text: str, file: Path) -> ReadResult[SecretsInventory]:
-    """The secrets that a text lists, and what was found on the way."""
+    """Read the inventory of a text, with problems and cautions."""
     try:
         document = read_document(text, str(file))
     except ConfigError as error:
         return ReadResult(problems=error.problems)
-    problems = list(_values(document))
+    problems = list(_find_values(document))
     if not schemas.validator("secrets").is_valid(document.value):
-        said = {problem.path for problem in problems}
-        found = explain(document, "secrets")
-        problems += [problem for problem in found if problem.path not in said]
+        reported = {problem.path for problem in problems}
+        schema_problems = explain(document, "secrets")
+        problems += [problem for problem in schema_problems if problem.path not in reported]
         problems = problems or [whole_file(str(file), "this lists no secrets", "see AIP-19")]
     if problems:
         return ReadResult(problems=in_order(problems))
     entries: dict[str, SecretEntry] = {}
-    for index, one in enumerate(document.value["secrets"]):
-        entry = build_secret(one, file, line=document.line(("secrets", index)))
+    for index, values in enumerate(document.value["secrets"]):
+        entry = build_secret(values, file, line=document.line(("secrets", index)))
         if entry.slug in entries:
             problems.append(
                 document.problem(
@@ -82,8 +82,8 @@ def parse_inventory(text: str, file: Path) -> ReadResult[SecretsInventory]:
 
 
 def build_secret(values: dict[str, Any], file: Path, *, line: int = 0) -> SecretEntry:
-    """The secret of values that are valid."""
-    granted = values.get("access", {})
+    """Build an entry from valid values."""
+    access = values.get("access", {})
     names = tuple(dict.fromkeys(_variables(values)))
     entry: SecretEntry = build(
         SecretEntry,
@@ -91,9 +91,9 @@ def build_secret(values: dict[str, Any], file: Path, *, line: int = 0) -> Secret
         [],
         file=file,
         access={
-            operation: tuple(_grants(granted[operation]))
+            operation: tuple(_grants(access[operation]))
             for operation in get_args(AccessOperation)
-            if operation in granted
+            if operation in access
         },
         env=names[0] if names else "",
         env_names=names,
@@ -105,7 +105,7 @@ def build_secret(values: dict[str, Any], file: Path, *, line: int = 0) -> Secret
 def _grants(entries: list[dict[str, str]]) -> Iterator[AccessEntry]:
     for entry in entries:
         for kind in _GRANTED_BY:
-            # Who may by a kind that is not known here, may not.
+            # An unknown kind of grant grants nothing.
             if kind in entry:
                 yield AccessEntry(kind, entry[kind])
 
@@ -118,8 +118,8 @@ def _variables(values: dict[str, Any]) -> Iterator[str]:
             yield exposure["name"]
 
 
-def _values(document: ManifestDocument) -> Iterator[Problem]:
-    for path, key, value in _pairs(document.value, ()):
+def _find_values(document: ManifestDocument) -> Iterator[Problem]:
+    for path, key, value in _walk(document.value, ()):
         if key in FORBIDDEN:
             yield document.problem(
                 (*path, key),
@@ -129,12 +129,12 @@ def _values(document: ManifestDocument) -> Iterator[Problem]:
         elif isinstance(value, str) and is_secret_value(value):
             yield document.problem(
                 (*path, key),
-                "this looks like a secret itself",
-                "keep it out of the file, and change it: it may have been seen",
+                "this looks like a secret",
+                "remove it from the file, and replace it: it may have been seen",
             )
 
 
-def _pairs(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str | int, Any]]:
+def _walk(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str | int, Any]]:
     pairs: Any = ()
     if isinstance(value, dict):
         pairs = value.items()
@@ -142,4 +142,4 @@ def _pairs(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str | int, Any]
         pairs = enumerate(value)
     for key, inner in pairs:
         yield path, key, inner
-        yield from _pairs(inner, (*path, key))
+        yield from _walk(inner, (*path, key))
