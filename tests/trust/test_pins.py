@@ -148,9 +148,9 @@ def test_what_its_caller_is_told(node: Node) -> None:
         assert time.monotonic() < late
     assert error is not None
     assert error.message == (
-        "files.delete is held: its description changed since a human accepted it. Nobody can call "
-        "it until a human accepts the change: `interlock pins diff files.delete` shows it, "
-        "`interlock pins accept files.delete` accepts it."
+        "files.delete is held: its description changed since a person accepted it. It cannot be "
+        "called until a person accepts the change. Show it: `interlock pins diff files.delete`. "
+        "Accept it: `interlock pins accept files.delete`."
     )
     assert error.data == {
         "tool": "files.delete",
@@ -372,7 +372,7 @@ def test_a_contract_that_somebody_wants_to_see(node: Node) -> None:
     settled(node)
     again = Node(node.path, "approved", files())
     for name in ("files.list", "nowhere.else", "files__list"):
-        again.elsewhere(lambda store, name=name: store.want(name))  # type: ignore[misc]
+        again.elsewhere(lambda store, name=name: store.request_contract(name))  # type: ignore[misc]
     settled(again)
     store = PinStore(node.path)
     assert list(store.all_seen()) == ["files.list"]

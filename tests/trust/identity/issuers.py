@@ -102,5 +102,5 @@ class ShownKeys:
     def find(self, kid: str | None, algorithm: str) -> Sequence[PublicKey]:
         return select_keys(read_keys(self.signer.jwks()), kid, algorithm)
 
-    def ask(self) -> PendingIdentity | None:
+    def request_refresh(self) -> PendingIdentity | None:
         return None

@@ -59,7 +59,7 @@ def test_what_is_taken_to_be_true_says_so() -> None:
     assert "condition cannot represent), so it counts as true" in held.fitting[0].note
     freed = explained(rule("r", "allow", when="args.amount > 100"), arguments={})
     assert freed.rule == "default:safe"
-    assert freed.nearly[0].misses[0].endswith("so it lets nothing through")
+    assert freed.nearly[0].misses[0].endswith("so the rule allows nothing")
 
 
 @given(st.lists(RULES, max_size=8, unique_by=lambda one: one.name), CALLERS, st.sampled_from(NAMES))
