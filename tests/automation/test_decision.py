@@ -19,7 +19,7 @@ from interlock.automation.decision import (
     is_long_prose,
     is_long_text,
     make_decision,
-    without_secrets,
+    mask_secrets,
 )
 from interlock.core.call import Caller, Client, ProposedCall
 from interlock.core.redaction import MASK, redact_value
@@ -150,8 +150,8 @@ def test_secrets_within_texts_are_not_kept(arguments: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("begun", ["${a ", "eyJaaaaaaaa-"])
 def test_a_text_that_would_take_long_to_look_through_is_not_looked_through(begun: str) -> None:
-    assert without_secrets({"text": begun * 5_000}) == {"text": MASK}
-    assert without_secrets({"text": begun * 9}) == {"text": begun * 9}
+    assert mask_secrets({"text": begun * 5_000}) == {"text": MASK}
+    assert mask_secrets({"text": begun * 9}) == {"text": begun * 9}
 
 
 def test_of_a_long_text_is_kept_whether_it_was_prose() -> None:
@@ -208,6 +208,6 @@ def test_never_more_than_so_much(value: Any, form: str) -> None:
     whole = MANY[form](value)
     found = encode_arguments(encode_canonical(whole))
     assert len(found) <= MAX_ARGUMENT_BYTES
-    masked = encode_canonical(without_secrets(redact_value(whole)))
+    masked = encode_canonical(mask_secrets(redact_value(whole)))
     if len(masked) <= MAX_TEXT_LENGTH:
         assert found == masked

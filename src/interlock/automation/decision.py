@@ -116,7 +116,7 @@ def make_decision(approval: Approval, now: float) -> HumanDecision:
     )
 
 
-def without_secrets(value: Any) -> Any:
+def mask_secrets(value: Any) -> Any:
     """Return a copy in which everything that looks like a secret is masked, wherever it is:
     `password=…` inside a text, `--token …`, keys of known forms. Values with secret names are
     masked by `redact_value`.
@@ -132,11 +132,11 @@ def without_secrets(value: Any) -> Any:
             return MASK
         return redact(value)
     if isinstance(value, dict):
-        return {_mask_name(name): without_secrets(item) for name, item in value.items()}
+        return {_mask_name(name): mask_secrets(item) for name, item in value.items()}
     if isinstance(value, list):
         if all(isinstance(item, str) for item in value):
             value = redact_args(value)
-        return [without_secrets(item) for item in value]
+        return [mask_secrets(item) for item in value]
     return value
 
 
@@ -148,7 +148,7 @@ def _mask_name(name: str) -> str:
 def encode_arguments(shown: bytes) -> bytes:
     """Return the stored form of arguments. Operators saw them in full; what looks like a secret
     is not stored."""
-    value = _shorten(without_secrets(redact_value(json.loads(shown))))
+    value = _shorten(mask_secrets(redact_value(json.loads(shown))))
     encoded = encode_canonical(value)
     if len(encoded) <= MAX_ARGUMENT_BYTES or not isinstance(value, dict):
         return (

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.automation.decision import HumanDecision, is_hidden, is_long_text, without_secrets
+from interlock.automation.decision import HumanDecision, is_hidden, is_long_text, mask_secrets
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.config import LearnedRule
 from interlock.core.config.conditions import Condition, UndecidableError, compile_condition
@@ -111,7 +111,7 @@ class CompiledRule:
         if (
             result
             and self.rule.then == "allow"
-            and without_secrets(context["args"]) != context["args"]
+            and mask_secrets(context["args"]) != context["args"]
         ):
             # A value that is masked in records was never shown to an operator.
             return False

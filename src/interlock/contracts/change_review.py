@@ -104,7 +104,7 @@ def review_tool(
         removed=False,
     )
     if observed.digest == record.accepted_digest:
-        updated = _accepted(updated, now, record.accepted_by)
+        updated = _mark_accepted(updated, now, record.accepted_by)
         return updated, ContractEvent(
             RESTORED, updated, record.version, make_change_records(changes)
         )
@@ -119,7 +119,7 @@ def review_tool(
             updated, changes=make_change_records(changes_since_acceptance)
         )
         return updated, ContractEvent(BREAKING, updated, record.accepted_version, updated.changes)
-    updated = _accepted(updated, now, COMPATIBLE)
+    updated = _mark_accepted(updated, now, COMPATIBLE)
     return updated, ContractEvent(COMPATIBLE, updated, record.version, make_change_records(changes))
 
 
@@ -160,7 +160,7 @@ def record_publication(
     return updated, ContractEvent(BREAKING, updated, result.previous_version, changes)
 
 
-def _accepted(record: ToolRecord, now: float, by: str) -> ToolRecord:
+def _mark_accepted(record: ToolRecord, now: float, by: str) -> ToolRecord:
     return msgspec.structs.replace(
         record,
         accepted_version=record.version,

@@ -312,7 +312,7 @@ class ContractWatch:
             definition = b""
             if not tool.digest:
                 previous = previous_tools.get(tool.canonical)
-                if previous is not None and _reads_alike(previous, tool):
+                if previous is not None and _are_equal_listings(previous, tool):
                     tool.digest = previous.digest
                 else:
                     definition = encode_contract(tool)
@@ -340,7 +340,7 @@ class ContractWatch:
             record = self._store.get(tool)
             if record is None or record.upstream != offering.upstream:
                 continue
-            upstream_name = _own_name(record)
+            upstream_name = _upstream_tool_name(record)
             if upstream_name not in listed_names and offering.allows_name(upstream_name):
                 yield record
 
@@ -451,7 +451,7 @@ class ContractWatch:
                     _log.error("contract %s: not published: %s", label, error.message)
 
 
-def _reads_alike(tool: Tool, other: Tool) -> bool:
+def _are_equal_listings(tool: Tool, other: Tool) -> bool:
     return (
         bool(tool.digest)
         and tool.listed == other.listed
@@ -460,7 +460,7 @@ def _reads_alike(tool: Tool, other: Tool) -> bool:
     )
 
 
-def _own_name(record: ToolRecord) -> str:
+def _upstream_tool_name(record: ToolRecord) -> str:
     """Return the name that the upstream gives the tool."""
     try:
         return str(decode_value(decode_members(record.definition)["name"]))

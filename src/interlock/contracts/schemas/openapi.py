@@ -391,7 +391,7 @@ class _DocumentChecker:
         yield from self._check_header()
         if not any(key in self._document for key in ("paths", "components", "webhooks")):
             yield "one of paths, components and webhooks is required"
-        yield from self._paths()
+        yield from self._check_paths()
         yield from self._check_components()
         yield from self._check_refs("", self._document)
 
@@ -413,7 +413,7 @@ class _DocumentChecker:
 
     # -- paths
 
-    def _paths(self) -> Iterator[str]:
+    def _check_paths(self) -> Iterator[str]:
         paths = self._document.get("paths", {})
         if not isinstance(paths, dict):
             yield "paths: must be an object"
@@ -434,9 +434,11 @@ class _DocumentChecker:
                 continue
             for method in METHODS:
                 if method in path_item:
-                    yield from self._operation(path, method, path_item[method], path_item)
+                    yield from self._check_operation(path, method, path_item[method], path_item)
 
-    def _operation(self, path: str, method: str, operation: Any, item: Schema) -> Iterator[str]:
+    def _check_operation(
+        self, path: str, method: str, operation: Any, item: Schema
+    ) -> Iterator[str]:
         location = f"{method.upper()} {path}"
         if not isinstance(operation, dict):
             yield f"{location}: must be an object"
@@ -449,12 +451,12 @@ class _DocumentChecker:
                 yield f"{location}: {self._ids[id]} also has the operationId {id}"
             else:
                 self._ids[id] = location
-        yield from self._parameters(location, path, [item, operation])
+        yield from self._check_parameters(location, path, [item, operation])
         body = resolve(self._document, operation.get("requestBody", {"content": {}}))
         if not isinstance(body, dict) or not isinstance(body.get("content"), dict):
             yield f"{location}: requestBody needs content"
         else:
-            yield from self._content(f"{location}: requestBody", body["content"])
+            yield from self._check_content(f"{location}: requestBody", body["content"])
         responses = operation.get("responses")
         if not isinstance(responses, dict) or not responses:
             yield f"{location}: responses must have at least one member"
@@ -468,9 +470,11 @@ class _DocumentChecker:
             if not isinstance(resolved, dict) or not isinstance(resolved.get("description"), str):
                 yield f"{location}: the response {status} needs a description"
             elif isinstance(resolved.get("content"), dict):
-                yield from self._content(f"{location}: the response {status}", resolved["content"])
+                yield from self._check_content(
+                    f"{location}: the response {status}", resolved["content"]
+                )
 
-    def _parameters(self, location: str, path: str, holders: list[Schema]) -> Iterator[str]:
+    def _check_parameters(self, location: str, path: str, holders: list[Schema]) -> Iterator[str]:
         in_path = _PATH_PARAMETER.findall(path)
         all_names: set[tuple[str, str]] = set()
         for holder in holders:
@@ -493,7 +497,9 @@ class _DocumentChecker:
                 if ("schema" in resolved) == ("content" in resolved):
                     yield f"{location}: the parameter {name} needs a schema"
                 elif "schema" in resolved:
-                    yield from self._schema(f"{location}: the parameter {name}", resolved["schema"])
+                    yield from self._check_schema(
+                        f"{location}: the parameter {name}", resolved["schema"]
+                    )
                 if placement == "path" and resolved.get("required") is not True:
                     yield f"{location}: the path parameter {name} must have required: true"
                 if placement == "path" and name not in in_path:
@@ -503,12 +509,12 @@ class _DocumentChecker:
             if (name, "path") not in all_names:
                 yield f"{location}: {{{name}}} is in the path, but not declared as a parameter"
 
-    def _content(self, location: str, content: Schema) -> Iterator[str]:
+    def _check_content(self, location: str, content: Schema) -> Iterator[str]:
         for kind, media in content.items():
             if "/" not in kind or not isinstance(media, dict):
                 yield f"{location}: {kind!r} is not a media type"
             elif "schema" in media:
-                yield from self._schema(f"{location} ({kind})", media["schema"])
+                yield from self._check_schema(f"{location} ({kind})", media["schema"])
 
     # -- components
 
@@ -523,7 +529,7 @@ class _DocumentChecker:
                 if _COMPONENT_NAME.fullmatch(name) is None:
                     yield f"{location}: a name may contain letters, digits, dot, _ and - only"
                 if kind == "schemas":
-                    yield from self._schema(location, component)
+                    yield from self._check_schema(location, component)
                 if kind == "securitySchemes" and (
                     not isinstance(component, dict) or component.get("type") not in _SECURITY_TYPES
                 ):
@@ -533,7 +539,7 @@ class _DocumentChecker:
             if name not in schemes:
                 yield f"{location}: there is no security scheme {name}"
 
-    def _schema(self, location: str, schema: Any) -> Iterator[str]:
+    def _check_schema(self, location: str, schema: Any) -> Iterator[str]:
         try:
             jsonschema_rs.meta.validate(_with_dialect(schema))
         except jsonschema_rs.ValidationError as error:

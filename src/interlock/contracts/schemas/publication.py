@@ -35,10 +35,14 @@ class Publication(msgspec.Struct, frozen=True):
 
 def list_publications(result: BuildResult) -> list[Publication]:
     """Return every type and API of a build, in each language that describes it."""
-    return [*_protobuf(result), *_generated(result), *_handwritten(result)]
+    return [
+        *_protobuf_publications(result),
+        *_generated_publications(result),
+        *_canonical_publications(result),
+    ]
 
 
-def _protobuf(result: BuildResult) -> Iterator[Publication]:
+def _protobuf_publications(result: BuildResult) -> Iterator[Publication]:
     for name, text in result.sources.protos.items():
         file = result.protos.files[name]
         api = result.protos.api(file.package)
@@ -52,7 +56,7 @@ def _protobuf(result: BuildResult) -> Iterator[Publication]:
         )
 
 
-def _generated(result: BuildResult) -> Iterator[Publication]:
+def _generated_publications(result: BuildResult) -> Iterator[Publication]:
     for artefact in result.artefacts:
         if artefact.document is None:
             continue
@@ -79,7 +83,7 @@ def _generated(result: BuildResult) -> Iterator[Publication]:
         )
 
 
-def _handwritten(result: BuildResult) -> Iterator[Publication]:
+def _canonical_publications(result: BuildResult) -> Iterator[Publication]:
     for type in result.sources.types:
         version = type.schema.get(VERSION_KEY)
         yield Publication(
