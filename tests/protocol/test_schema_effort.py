@@ -9,8 +9,8 @@ import pytest
 
 from interlock.protocol.schema_cost import (
     MAX_VISITS,
-    _Looks,
-    _TooMany,
+    _TooManyVisitsError,
+    _VisitCounter,
     can_be_explained,
     collect_errors,
 )
@@ -176,7 +176,7 @@ def test_it_is_not_counted_for_longer_than_it_would_take() -> None:
         for n in range(300)
     }
     schema = {"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": {**spine, "d300": True}}
-    looks = _Looks(schema)
-    with pytest.raises(_TooMany):
+    looks = _VisitCounter(schema)
+    with pytest.raises(_TooManyVisitsError):
         looks.count(schema, {"a": 1})
     assert not can_be_explained(schema, {"a": 1})

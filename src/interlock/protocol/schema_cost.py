@@ -1,14 +1,14 @@
-"""How much work it is to validate a value by a JSON Schema. Pure; nothing here raises.
+"""Estimates the work of validating a value by a JSON Schema. Pure; nothing here raises.
 
 A validator holds the interpreter lock, so nothing else in the process runs meanwhile. A schema of
-a few lines can ask for hours: references that double at every level, patterns that backtrack or
-that expand to a million states, an `enum` of objects compared with every item of a list. So the
-work is estimated before a validator is compiled or asked. A step is about 20 ns of a validator.
+a few lines can need hours: references that double at every level, patterns that backtrack or
+expand to a million states, an `enum` of objects that is compared with every item of a list. So the
+work is estimated before a validator is compiled or used. A step is about 20 ns of a validator.
 
-Most schemas are bounded by themselves: the parts of the schema, with all references followed, times
-the bytes of the value. That product is known once the schema is read (`unmeasured`), so an ordinary
-call pays for one comparison. Schemas that refer to themselves, and values that are too long for
-the product, are counted part by part (`allows`).
+For most schemas a bound is simple: the parts of the schema, with all references followed, times the
+bytes of the value. It is computed once per schema (`max_unmeasured_bytes`), so an ordinary call
+needs one comparison. Recursive schemas, and values that are too long for this bound, are counted
+part by part (`can_validate`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import msgspec
 
 from interlock.protocol.json_pointer import resolve_pointer
 
-# -- Where the references of a JSON Schema lead, within its document. Pure; nothing here raises.
+# -- References of a JSON Schema within its document. Nothing here raises.
 
 REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 
 
 class References:
-    """Finds the parts of one document that others refer to."""
+    """Resolves references within one document."""
 
     def __init__(self, document: Any) -> None:
         self._document = document
@@ -41,14 +41,14 @@ class References:
                 if isinstance(part.get(word), str):
                     self._places["#" + part[word]] = part
             if isinstance(part.get("$id"), str):
-                self._places[_last(part["$id"])] = part
+                self._places[_last_segment(part["$id"])] = part
 
     def target(self, reference: Any) -> Any:
-        """What a reference leads to. None: nothing of this document."""
+        """Return the target of a reference. None: it is not in this document."""
         if not isinstance(reference, str):
             return None
         place, _, fragment = reference.partition("#")
-        document = self._places.get(_last(place)) if place else self._document
+        document = self._places.get(_last_segment(place)) if place else self._document
         if not fragment:
             return document
         if fragment.startswith("/"):
@@ -57,7 +57,7 @@ class References:
 
 
 def walk_objects(document: Any) -> Iterator[dict[str, Any]]:
-    """Every object in it, however deep it lies."""
+    """Yield all objects in a document, at any depth."""
     waiting = [document]
     while waiting:
         part = waiting.pop()
@@ -68,31 +68,29 @@ def walk_objects(document: Any) -> Iterator[dict[str, Any]]:
             waiting += part
 
 
-def _last(uri: str) -> str:
-    """What is left of a URI, whatever it is relative to."""
+def _last_segment(uri: str) -> str:
+    """Return the last segment of the path of a URI."""
     return uri.partition("#")[0].rstrip("/").rpartition("/")[2]
 
 
-# -- Whether it can be said in time what of a value does not fit a schema.
+# -- Collecting the errors of a value in limited time.
 #
-# Whether a value fits is found out quickly: a validator remembers what it has looked at. Why it
-# does not fit is collected without that memory. Where references lead to the same part of a
-# schema in several ways, and from there again, the same member is looked at twice, four times,
-# eight times, and a few dozen braces would take longer than anybody can wait. All errors are
-# collected before the first is told, so that a long list of which nothing fits takes seconds,
-# too. So looks are counted first, each pair of a part and a member once, and not too many of
-# them. Pure; nothing here raises.
+# Testing whether a value is valid is fast: the validator caches what it has visited. Collecting the
+# errors works without that cache. If references lead to the same part of a schema by several
+# routes, repeatedly, the same member is visited twice, four times, eight times, and a few dozen
+# braces would take too long. All errors are collected before the first is returned, so a long
+# invalid list takes seconds, too. So the visits are counted first, each pair of a part and a member
+# once, up to a limit. Nothing here raises.
 
 MAX_REPEATED_VISITS: Final = 500
-"""Looks at what was looked at before. Each costs up to a tenth of a millisecond."""
+"""Maximum number of repeated visits. Each takes up to 0.1 ms."""
 MAX_VISITS: Final = 40_000
-"""Looks that are counted before it is given up. Each may find something, and to tell what takes a
-hundredth of a millisecond, whether anybody wants to hear of it or not."""
+"""Maximum number of visits. Each may find an error, which takes 0.01 ms."""
 UNEXPLAINED: Final = (
-    "it does not fit, but there are so many places to look at, or so many ways to them, that "
-    "nobody looks where: send something smaller or flatter to find out"
+    "it is invalid, but finding the error would take too long. Send a smaller or flatter value to "
+    "get the error"
 )
-"""What is said instead."""
+"""The message if the errors are not collected."""
 
 _SAME_LISTED: Final = ("allOf", "anyOf", "oneOf")
 _SAME_ONE: Final = ("not", "if", "then", "else")
@@ -105,26 +103,29 @@ _EVERY_ITEM: Final = ("items", "additionalItems", "unevaluatedItems", "contains"
 _Pair = tuple[int, int]
 
 
-class _TooMany(Exception):
+class _TooManyVisitsError(Exception):
     pass
 
 
-def collect_errors(validator: Any, schema: Any, value: Any, most: int) -> list[Any] | None:
-    """What `validator`, made of `schema`, has against a value: the first errors. None: to find out
-    would take too long."""
+def collect_errors(validator: Any, schema: Any, value: Any, limit: int) -> list[Any] | None:
+    """Return the first errors of a value. None: collecting them would take too long.
+
+    Args:
+        validator: the compiled `schema`.
+    """
     if not can_be_explained(schema, value):
         return _first_error(validator, schema, value)
     try:
-        return list(islice(validator.iter_errors(value), most))
+        return list(islice(validator.iter_errors(value), limit))
     except ValueError:
-        # Nested deeper than it follows while it collects.
+        # The value is nested too deeply for collecting errors.
         return None
 
 
 def _first_error(validator: Any, schema: Any, value: Any) -> list[Any] | None:
-    """The first of too many, where it is found as quickly as that there is one: each part is looked
-    at once for each member, and none of them collects what is wrong with its branches."""
-    if _says(schema, (*REFERENCES, *_BRANCHES)):
+    """Return the first error, if finding it is as fast as the test: no part is visited twice for a
+    member, and no part collects the errors of branches."""
+    if _has_keyword(schema, (*REFERENCES, *_BRANCHES)):
         return None
     try:
         validator.validate(value)
@@ -134,79 +135,79 @@ def _first_error(validator: Any, schema: Any, value: Any) -> list[Any] | None:
 
 
 def can_be_explained(schema: Any, value: Any) -> bool:
-    """Whether the errors of a value may be collected."""
-    looks = _Looks(schema)
+    """Return whether the errors of a value can be collected in time."""
+    visits = _VisitCounter(schema)
     try:
-        return looks.count(schema, value) - looks.pairs <= MAX_REPEATED_VISITS
-    except (_TooMany, RecursionError):
+        return visits.count(schema, value) - visits.pairs <= MAX_REPEATED_VISITS
+    except (_TooManyVisitsError, RecursionError):
         return False
 
 
-class _Looks:
-    """Counts the looks that it takes, by one schema."""
+class _VisitCounter:
+    """Counts the visits of collecting errors, for one schema."""
 
     def __init__(self, document: Any) -> None:
         self._references = References(document)
         self.pairs = 0
-        """What there is to look at, each once."""
+        """The number of different pairs of a part and a member."""
         self._left = MAX_VISITS
         self._known: dict[_Pair, int] = {}
         self._alone: dict[int, tuple[int, int]] = {}
 
     def count(self, part: Any, value: Any) -> int:
-        """How often something is looked at from here on, as if nothing were remembered."""
+        """Return the number of visits from here on, without a cache."""
         if not isinstance(part, dict):
             return 0
         if not isinstance(value, dict | list):
-            # Equal ones may be the same object: each is another member all the same.
-            looks, different = self._at_scalar(part)
+            # Equal scalars may be the same object, but each is a different member.
+            visits, different = self._at_scalar(part)
             self.pairs += different
-            self._spend(looks)
-            return looks
+            self._spend(visits)
+            return visits
         pair = (id(part), id(value))
         known = self._known.get(pair)
         if known is not None:
             return known
-        self._spend(1 + (_asked_for(part) if isinstance(value, dict) else 0))
+        self._spend(1 + (_count_required(part) if isinstance(value, dict) else 0))
         self.pairs += 1
-        # Who comes here again with the same member goes round: that is refused elsewhere.
+        # A second visit with the same member is a cycle, which is rejected elsewhere.
         self._known[pair] = 1
-        looks = 1
+        visits = 1
         for inner, seen in self._below(part, value):
-            looks += self.count(inner, seen)
-        if looks - self.pairs > MAX_REPEATED_VISITS:
-            raise _TooMany
-        self._known[pair] = looks
-        return looks
+            visits += self.count(inner, seen)
+        if visits - self.pairs > MAX_REPEATED_VISITS:
+            raise _TooManyVisitsError
+        self._known[pair] = visits
+        return visits
 
-    def _spend(self, looks: int) -> None:
-        self._left -= looks
+    def _spend(self, visits: int) -> None:
+        self._left -= visits
         if self._left < 0:
-            raise _TooMany
+            raise _TooManyVisitsError
 
     def _at_scalar(self, part: dict[str, Any]) -> tuple[int, int]:
-        """How many looks a member without members takes, and at how many parts."""
+        """Return the number of visits for a scalar, and the number of visited parts."""
         known = self._alone.get(id(part))
         if known is None:
             self._alone[id(part)] = (1, 1)
-            looks, different = 1, {id(part)}
+            visits, different = 1, {id(part)}
             waiting = [part]
             for inner, _ in self._below(part, None):
                 if isinstance(inner, dict):
-                    looks += self._at_scalar(inner)[0]
+                    visits += self._at_scalar(inner)[0]
             while waiting:
                 for inner, _ in self._below(waiting.pop(), None):
                     if isinstance(inner, dict) and id(inner) not in different:
                         different.add(id(inner))
                         waiting.append(inner)
-            if looks - len(different) > MAX_REPEATED_VISITS:
-                raise _TooMany
-            known = self._alone[id(part)] = (looks, len(different))
+            if visits - len(different) > MAX_REPEATED_VISITS:
+                raise _TooManyVisitsError
+            known = self._alone[id(part)] = (visits, len(different))
         return known
 
     def _below(self, part: dict[str, Any], value: Any) -> Iterator[tuple[Any, Any]]:
         for found in self._next(part, value):
-            # Also what comes to nothing takes its time.
+            # A visit without a result takes time, too.
             self._spend(1)
             yield found
 
@@ -231,7 +232,7 @@ class _Looks:
 
 def _members(part: dict[str, Any], value: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     named = _named(part.get("properties"))
-    # Which patterns fit a name is not asked: each may.
+    # Every pattern may match a name.
     all_over = [*_named(part.get("patternProperties")).values()]
     all_over += [part[word] for word in _EVERY_MEMBER if word in part]
     for name, member in value.items():
@@ -260,43 +261,43 @@ def _named(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _asked_for(part: dict[str, Any]) -> int:
-    """How many members it may miss: each is an error of its own."""
+def _count_required(part: dict[str, Any]) -> int:
+    """Return how many members may be missing: each is a separate error."""
     lists = [part.get("required")]
-    lists += [one for word in _ASKED_FOR for one in _named(part.get(word)).values()]
-    return sum(len(_listed(one)) for one in lists)
+    lists += [names for word in _ASKED_FOR for names in _named(part.get(word)).values()]
+    return sum(len(_listed(names)) for names in lists)
 
 
-def _says(schema: Any, words: Sequence[str]) -> bool:
+def _has_keyword(schema: Any, words: Sequence[str]) -> bool:
     return any(word in part for part in walk_objects(schema) for word in words)
 
 
 MAX_STEPS: Final = 5_000_000
-"""Of one validation: about a tenth of a second."""
+"""Maximum steps of one validation: about 0.1 s."""
 MAX_COUNTED_PAIRS: Final = 20_000
-"""Pairs of a part and a member that are counted for one value. Counting takes time as well."""
+"""Maximum number of pairs of a part and a member that are counted. Counting takes time as well."""
 MAX_SCHEMA_OBJECTS: Final = 10_000
-"""Objects of a schema. To compile that many takes 100 ms."""
+"""Maximum number of objects in a schema. Compiling that many takes 100 ms."""
 MAX_REFERENCES: Final = 2_000
-"""Of a schema: to compile that many takes 50 ms."""
+"""Maximum number of references in a schema. Compiling that many takes 50 ms."""
 MAX_PATTERN_STATES: Final = 40_000
-"""Of all patterns of a schema together. To compile that many takes 100 ms."""
+"""Maximum states of all patterns of a schema together. Compiling that many takes 100 ms."""
 BACKTRACK_LIMIT: Final = 50_000
-"""Steps of one pattern that is matched by trying. They take 2 ms."""
+"""Maximum steps of a pattern with backtracking. They take 2 ms."""
 
 _BACKTRACKS: Final = 2 * BACKTRACK_LIMIT
-"""What such a pattern is counted as, whatever it is held against."""
+"""The steps that count for a pattern with backtracking, for any text."""
 _CLASS_STATES: Final = 10
-"""Of a class of characters, which is several ranges of bytes in UTF-8."""
-_ENOUGH: Final = 10 * MAX_PATTERN_STATES
+"""States of a character class, which is several ranges of bytes in UTF-8."""
+_STATE_LIMIT: Final = 10 * MAX_PATTERN_STATES
 _COMPARISON: Final = 20
-"""Steps of comparing a value with an object."""
+"""Steps of one comparison with an object."""
 _CLASS_ESCAPES: Final = frozenset("dDwWsSpP")
 _TRIES: Final = re.compile(r"\\[1-9aeg-moqyzACE-OQRTUVX-Z]|\(\?(?:[=!>(~|]|<[=!])")
 _GIVES_NOTHING_BACK: Final = re.compile(r"(?:[*+?]|\{[\d,\s]+\})\+")
 _CLASS_OR_ESCAPE: Final = re.compile(r"\\.|\[\^?(?:\\.|[^\[\](){}\\])+\]", re.DOTALL)
 _AMBIGUOUS: Final = re.compile(r"[\[\]\\]|\(\?(?![:=!>]|<|P<)")
-"""Signs whose meaning depends on the dialect, and flags that change it."""
+"""Characters whose meaning depends on the dialect, and flags that change it."""
 _REPEATED: Final = re.compile(r"\{\s*(?P<least>\d{0,9})\s*,?\s*(?P<most>\d{0,9})\s*\}")
 _UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")
 _LISTED: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
@@ -312,7 +313,7 @@ _SAME_SINGLE: Final = ("not", "if", "then", "else")
 _encode = msgspec.json.Encoder().encode
 
 
-class _TooMuchError(Exception):
+class _TooManyStepsError(Exception):
     pass
 
 
@@ -328,21 +329,21 @@ class SchemaWork:
             any_size: It may have any number of objects and references: its bytes are bounded.
         """
         self.problem = ""
-        """Why no validator should be made of it. Empty: one can be made."""
+        """The reason why the schema must not be used. Empty: it can be used."""
         self.compile_problem = ""
-        """Why no validator can be compiled in time. Empty: one can be. A schema may have another
-        problem and be compiled, but the work of validating by it cannot be estimated."""
+        """The reason why no validator can be compiled in time. Empty: it can. A schema with another
+        problem can be compiled, but the work of a validation cannot be estimated."""
         self._documents = known_documents
         self._any_size = any_size
         self.max_unmeasured_bytes = 0
-        """Values that are written in so many bytes need not be measured."""
+        """Values of at most this many bytes need not be measured."""
         self._schema = schema
         self._patterns: dict[str, tuple[int, bool]] = {}
         self._compared: dict[int, int] = {}
         self._unfolded: dict[int, tuple[int, int]] = {}
         self._circular = False
         try:
-            self.compile_problem, self.problem = self._look_over()
+            self.compile_problem, self.problem = self._inspect_schema()
             if not self.problem:
                 self._references = References(schema)
                 steps, unevaluated = self._unfold(schema)
@@ -351,9 +352,9 @@ class SchemaWork:
         except RecursionError:
             self.compile_problem = self.problem = "it is nested too deeply"
 
-    def _look_over(self) -> tuple[str, str]:
-        """What makes it impossible to compile the schema in time, and what makes it impossible to
-        do that or to estimate its work."""
+    def _inspect_schema(self) -> tuple[str, str]:
+        """Return why the schema cannot be compiled in time, and why it cannot be compiled or its
+        work cannot be estimated."""
         schema = self._schema
         own_name, identity = "", "$id"
         if isinstance(schema, dict):
@@ -374,7 +375,7 @@ class SchemaWork:
             for pattern in _patterns(part):
                 if pattern not in self._patterns:
                     self._patterns[pattern] = measure_pattern(pattern)
-            # References in it would be relative to it, or lead to it by its own name.
+            # A part with its own id changes the target of references.
             renamed |= part is not schema and isinstance(part.get(identity), str)
             for word in ("$anchor", "$dynamicAnchor"):
                 anchor = part.get(word)
@@ -391,12 +392,12 @@ class SchemaWork:
             return "", "its references may lead to several places"
         return "", ""
 
-    def _own(self, part: dict[str, Any]) -> int:
-        """The steps that one part takes, without what is in it, for each byte of a value."""
+    def _own_steps(self, part: dict[str, Any]) -> int:
+        """Return the steps of one part without its subschemas, per byte of a value."""
         steps = 1 + self._compare(part)
         for pattern in _patterns(part):
             states, tries = self._patterns[pattern]
-            # A text has its quotes and a comma.
+            # A string in JSON has at least three bytes: its quotes and a comma.
             steps += _BACKTRACKS // 3 if tries else states
         return steps
 
@@ -407,17 +408,17 @@ class SchemaWork:
         return known
 
     def _unfold(self, part: Any) -> tuple[int, int]:
-        """The steps that a part takes for each byte, its references followed, and how many
-        `unevaluated…` lie in each other."""
+        """Return the steps of a part with its references per byte, and the nesting depth of
+        `unevaluated…`."""
         if not isinstance(part, dict):
             return 1, 0
         known = self._unfolded.get(id(part))
         if known is not None:
-            # On its way down still: it refers to itself.
+            # The part is still being unfolded: the schema is recursive.
             self._circular |= known == (0, 0)
             return known
         self._unfolded[id(part)] = (0, 0)
-        steps, deepest = self._own(part), 0
+        steps, deepest = self._own_steps(part), 0
         for inner in self._inside(part):
             below, unevaluated = self._unfold(inner)
             steps += below
@@ -439,33 +440,33 @@ class SchemaWork:
                 yield inner
 
     def can_validate_part(self, part: Any, value: Any) -> bool:
-        """Whether a value can be validated in time by one part of the schema alone."""
+        """Return whether a value can be validated in time by one part of the schema."""
         return not self.problem and self._can_be_counted(part, value)
 
     def can_validate_value(self, value: Any) -> bool:
-        """Whether a value whose length in bytes is not known can be validated in time."""
+        """Return whether a value of unknown size can be validated in time."""
         if self.problem:
             return False
         try:
             size = len(_encode(value))
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
-            # No JSON: it is counted.
+            # Not encodable as JSON: it is counted.
             size = self.max_unmeasured_bytes + 1
         return size <= self.max_unmeasured_bytes or self.can_validate(value)
 
     def can_validate(self, value: Any) -> bool:
-        """Whether a value can be validated in time."""
+        """Return whether a value can be validated in time."""
         return not self.problem and self._can_be_counted(self._schema, value)
 
     def _can_be_counted(self, part: Any, value: Any) -> bool:
-        count = _Count(self._references, self._patterns, self._compare)
+        count = _StepCounter(self._references, self._patterns, self._compare)
         try:
             return count.steps(part, value) <= MAX_STEPS
-        except (_TooMuchError, RecursionError):
+        except (_TooManyStepsError, RecursionError):
             return False
 
 
-class _Count:
+class _StepCounter:
     """Counts the steps of one validation."""
 
     def __init__(
@@ -481,31 +482,31 @@ class _Count:
         self._known: dict[tuple[int, int], int] = {}
 
     def steps(self, part: Any, value: Any) -> int:
-        """As if a validator remembered nothing."""
+        """Return the steps of a validator without a cache."""
         self._left -= 1
         if self._left < 0:
-            raise _TooMuchError
+            raise _TooManyStepsError
         if not isinstance(part, dict):
             return 1
-        # Texts and numbers that are equal may be one object: they cost the same then.
+        # Equal strings and numbers may be one object: their cost is equal.
         pair = (id(part), id(value))
         known = self._known.get(pair)
         if known is not None:
             return known
-        # A part that leads to itself for the same value is refused when it is compiled.
+        # A part that refers to itself for the same value is rejected at compilation.
         self._known[pair] = 1
         steps = self._at(part, value)
         for inner, member in self._inside(part, value):
             steps += self.steps(inner, member)
             if steps > MAX_STEPS:
-                raise _TooMuchError
+                raise _TooManyStepsError
         if isinstance(value, dict | list) and any(word in part for word in _UNEVALUATED):
             steps *= 1 + len(value)
         self._known[pair] = steps
         return steps
 
     def _at(self, part: dict[str, Any], value: Any) -> int:
-        """The steps of one part for one value, without what is in either."""
+        """Return the steps of one part for one value, without subschemas and members."""
         steps = 1 + self._compare(part)
         if isinstance(value, str):
             steps += len(value) // 64
@@ -521,7 +522,7 @@ class _Count:
         return steps
 
     def _matching(self, patterns: Collection[str], texts: Collection[str]) -> int:
-        """The steps of matching each of some patterns with each of some texts."""
+        """Return the steps of matching all patterns with all texts."""
         characters = sum(map(len, texts)) + len(texts)
         steps = 0
         for pattern in patterns:
@@ -554,7 +555,7 @@ class _Count:
 
     def _members(self, part: dict[str, Any], value: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
         named = _dict(part.get("properties"))
-        # Which patterns match a name is not asked: each may.
+        # Every pattern may match a name.
         every = [*_dict(part.get("patternProperties")).values()]
         every += [part[word] for word in _EVERY_MEMBER if word in part]
         for name, member in value.items():
@@ -567,15 +568,15 @@ class _Count:
 
 
 def _compared_with(part: dict[str, Any]) -> int:
-    """What a value is compared with: names that are asked for, and values of which it may be one.
-    Texts and numbers are looked up, objects and arrays are compared one by one."""
+    """Return the number of comparisons of a value: with required names, and with values of `enum`.
+    Strings and numbers are looked up, objects and arrays are compared one by one."""
     if _COMPARED.isdisjoint(part):
         return 0
     size = len(_list(part.get("required")))
     for word in ("dependentRequired", "dependencies"):
         size += sum(len(_list(names)) for names in _dict(part.get(word)).values())
     allowed = _list(part.get("enum"))
-    if any(isinstance(one, dict | list) for one in allowed):
+    if any(isinstance(item, dict | list) for item in allowed):
         size += _COMPARISON * len(allowed)
     return size
 
@@ -587,7 +588,7 @@ def _patterns(part: dict[str, Any]) -> Iterator[str]:
 
 
 def _bytes_within(product: int, unevaluated: int) -> int:
-    """How long a value may be. An `unevaluated…` looks at it once more for each member."""
+    """Return the maximum size of a value. An `unevaluated…` visits it again for each member."""
     if unevaluated == 0:
         return product
     return isqrt(product) if unevaluated == 1 else 0
@@ -602,27 +603,27 @@ def _dict(value: Any) -> dict[str, Any]:
 
 
 def measure_pattern(pattern: str) -> tuple[int, bool]:
-    """About how many states a pattern has, at least, and whether it is matched by trying: it looks
-    around, refers back or gives nothing back."""
-    # One sign for each class and each escaped character: what is in them repeats nothing.
-    plain = _CLASS_OR_ESCAPE.sub(_one_sign, pattern)
+    """Return a lower bound of the states of a pattern, and whether it needs backtracking: it has
+    lookaround, backreferences or possessive quantifiers."""
+    # One character for each class and each escape: their content has no quantifiers.
+    plain = _CLASS_OR_ESCAPE.sub(_replace_by_character, pattern)
     tries = bool(_TRIES.search(pattern) or _GIVES_NOTHING_BACK.search(plain))
     if _AMBIGUOUS.search(plain):
         states = len(pattern) * _CLASS_STATES
         for count in _REPEATED.finditer(pattern):
-            states = min(states * _times(count), _ENOUGH)
+            states = min(states * _times(count), _STATE_LIMIT)
         return states, tries
     return _states(plain), tries
 
 
-def _one_sign(found: re.Match[str]) -> str:
+def _replace_by_character(found: re.Match[str]) -> str:
     text = found.group()
     return "." if text[0] == "[" or text[1] in _CLASS_ESCAPES else "a"
 
 
 def _states(plain: str) -> int:
-    """The states of a pattern whose parentheses all make groups."""
-    # Of each group that is open: the states before it.
+    """Return the states of a pattern in which all parentheses are groups."""
+    # For each open group: the number of states before it.
     groups: list[int] = []
     total = last = place = 0
     while place < len(plain):
@@ -635,8 +636,8 @@ def _states(plain: str) -> int:
             place = repeated.end()
             times = _times(repeated)
             # It was counted once already.
-            total = min(total + last * (times - 1), _ENOUGH)
-            last = min(last * times, _ENOUGH)
+            total = min(total + last * (times - 1), _STATE_LIMIT)
+            last = min(last * times, _STATE_LIMIT)
         elif sign not in "*+?":
             last = _CLASS_STATES if sign == "." else 1
             if sign == ")" and groups:
