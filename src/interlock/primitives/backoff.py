@@ -19,10 +19,10 @@ def exponential_delay(attempt: int, initial: float, limit: float) -> float:
 
 
 class Backoff:
-    """Delays that double from `first` to `most`, until `reset`.
+    """Delays that double from `initial` to `limit`, until `reset`.
 
-    The owner decides what a success is, and calls `reset` then. One that was reached and lost at
-    once is no success: whoever resets there tries without a pause.
+    Call `reset` after a success. A peer that was reached and lost at once is not a success: a reset
+    there would cause retries without a delay.
     """
 
     __slots__ = ("_initial", "_jitter", "_limit", "delay")
@@ -32,23 +32,23 @@ class Backoff:
     ) -> None:
         """
         Args:
-            jitter: gives numbers from 0 to 1, such as `random.random`. A delay is then between
-                half and all of what it would be, so that many who lost the same peer do not all
-                come back at the same moment.
+            jitter: returns numbers from 0 to 1, such as `random.random`. A delay is then between half
+                and all of its value, so that many clients of one lost peer do not retry at the same
+                time.
         """
         self._initial = initial
         self._limit = limit
         self._jitter = jitter
         self.delay = 0.0
-        """The last delay, without jitter. 0: there was none since the last reset."""
+        """The last delay, without jitter. 0: none since the last reset."""
 
     def next_delay(self, requested: float | None = None, *, limit: float | None = None) -> float:
         """Return the next delay in seconds.
 
         Args:
-            wanted: what the peer asked for (`Retry-After`, `retry:` of a stream). It takes the
-                place of `first`: the delay is no shorter, and doubles from there.
-            most: another maximum, for this delay only.
+            requested: the delay that the peer requested (`Retry-After`, `retry:` of a stream). It
+                replaces `initial`: the delay is not shorter, and doubles from there.
+            limit: another maximum, for this delay only.
         """
         shortest = self._initial if requested is None else requested
         delay = max(self.delay * 2, shortest) if self.delay else shortest
@@ -56,5 +56,5 @@ class Backoff:
         return delay if self._jitter is None else delay * (0.5 + self._jitter() / 2)
 
     def reset(self) -> None:
-        """It worked: the next failure begins with the first delay again."""
+        """Start again with the initial delay, after a success."""
         self.delay = 0.0

@@ -100,8 +100,8 @@ class Authenticator:
         """
         Args:
             tokens: the tokens of the config, with their callers.
-            on_known: called for every token that a source verified.
-            on_unread: called when a request has a token, but the node verifies no tokens.
+            on_verified: called for every token that a source verified.
+            on_ignored_token: called when a request has a token, but the node verifies no tokens.
 
         Raises:
             InterlockError: a token is empty.
