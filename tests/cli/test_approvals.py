@@ -426,7 +426,7 @@ def test_a_key_by_the_name_of_a_caller(world: World) -> None:
     world.config({"demo": DEMO})
     done = world.run_here("keys", "new", "local", "--no-passphrase")
     assert done.returncode == 0
-    assert "Warning: local is what the node calls this machine's own user" in done.stderr
+    assert "Warning: local is the caller name of the user of this machine" in done.stderr
 
 
 def test_a_key_is_made_for_the_node_that_runs(world: World) -> None:
@@ -582,7 +582,7 @@ def test_hints_name_the_config_as_the_command_did(world: World) -> None:
     assert f"interlock keys new NAME --config '{named}'\n" in listed.stderr
     asked = world.run_here("approvals", *given)
     assert asked.returncode == 4
-    assert f"Start one with: interlock up --config '{named}'\n" in asked.stderr
+    assert f"Start it: interlock up --config '{named}'\n" in asked.stderr
 
 
 def test_a_call_that_is_held_without_a_node_says_that_one_is_needed(world: World) -> None:

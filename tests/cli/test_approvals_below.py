@@ -32,7 +32,7 @@ def test_the_list_says_who_holds_it() -> None:
     shown = said()
     assert shown is not None
     one = msgspec.json.decode(encode_value(to_json(shown, NOW)), type=PendingApproval)
-    assert "held by the node mid below, which says:" in _format_row(one)
+    assert "pending at the child node mid, which reports:" in _format_row(one)
 
 
 def test_what_came_of_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,7 @@ def test_all_arguments_as_one_object(demo: World) -> None:
     assert json.loads(done.stdout)["words"] == 3
     done = demo.run_here("call", "demo.text_stats", "--json", "[1]")
     assert done.returncode == 2
-    assert "--json wants an object" in done.stderr
+    assert "--json takes a JSON object" in done.stderr
 
 
 def test_progress_goes_to_stderr(demo: World) -> None:

@@ -172,8 +172,8 @@ def test_an_empty_token_is_found_before_a_node_starts(world: World) -> None:
     ("secret", "said"),
     [
         ("a1", "the token has less than 16 characters, and can be guessed"),
-        ("a b", "the token has a space, or a character that not every client can send"),
-        ("é" * 20, "the token has a space, or a character that not every client can send"),
+        ("a b", "the token has a space, or a character that some clients cannot send"),
+        ("é" * 20, "the token has a space, or a character that some clients cannot send"),
         ("0123456789abcdef", ""),
     ],
 )

@@ -197,7 +197,10 @@ def test_add_warns_of_secrets_and_of_what_is_missing(world: World) -> None:
         "Authorization: Bearer ${env:WIKI_TOKEN}",
     )
     assert done.returncode == 0
-    assert "X-Api-Key looks like a secret and now stands in interlock.yaml" in done.stderr
+    assert (
+        "X-Api-Key looks like a secret, and interlock.yaml now contains its plain value"
+        in done.stderr
+    )
     assert "'${env:WIKI_X_API_KEY}' would refer to it" in done.stderr
     assert "'Bearer ${env:WIKI_PROXY_AUTHORIZATION}' would refer to it" in done.stderr
     assert "abc123" not in done.stderr
@@ -208,15 +211,15 @@ def test_add_warns_of_secrets_and_of_what_is_missing(world: World) -> None:
     ("arguments", "code", "said"),
     [
         (["jira", "http://h/other"], 3, 'there is already a server "jira"'),
-        (["x", "http://h/", "more"], 2, "a URL stands alone"),
+        (["x", "http://h/", "more"], 2, "A URL has no arguments"),
         (["x", "http://h/", "--env", "A=b"], 2, "--env is for a command"),
         (["x", "--header", "A: b", "cmd"], 2, "--header is for a URL"),
-        (["x", "--env", "A", "cmd"], 2, "--env wants NAME=VALUE"),
+        (["x", "--env", "A", "cmd"], 2, "--env takes NAME=VALUE"),
         (["x", "ws://h/"], 2, "only http:// and https://"),
         (["x"], 2, "Missing argument"),
-        (["x", "--env", "A=b"], 2, "a URL, or a command?"),
-        (["x", "--nonsense", "cmd"], 2, "there is no option --nonsense"),
-        (["x", "http://h/", "-H"], 2, "--header wants a value"),
+        (["x", "--env", "A=b"], 2, "Name a URL, or a command"),
+        (["x", "--nonsense", "cmd"], 2, "No such option: --nonsense"),
+        (["x", "http://h/", "-H"], 2, "--header needs a value"),
     ],
 )
 def test_add_refuses_with_a_sentence(

@@ -175,8 +175,8 @@ def test_a_token_is_shown_and_never_told(world: World, join: Join) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("ws://127.0.0.1:1/ax",), 2, "name one server"),
-        (("ws://127.0.0.1:1/ax", "--url", "http://x", "--", "prog"), 2, "name one server"),
+        (("ws://127.0.0.1:1/ax",), 2, "Name one server"),
+        (("ws://127.0.0.1:1/ax", "--url", "http://x", "--", "prog"), 2, "Name one server"),
         (("ws://192.0.2.1/ax", "--", "prog"), 2, "write wss://192.0.2.1/ax"),
         (("http://127.0.0.1:1/ax", "--", "prog"), 2, "is not the address of a node"),
         (("unix:/x", "-s", "A", "--", "prog"), 2, "is not a segment"),

@@ -211,9 +211,9 @@ def test_a_server_without_a_way_to_renew(world: World) -> None:
                     "client_secret": "${env:X}",
                 },
             },
-            "needs nobody to sign in",
+            "needs no sign-in by a person",
         ),
-        ({"url": "http://example.com/mcp"}, "over plain http"),
+        ({"url": "http://example.com/mcp"}, "a plain http URL"),
         ({"url": "https://e.com", "oauth": {"client_id": "${env:NOWHERE}"}}, "NOWHERE is not set"),
     ],
 )

@@ -45,7 +45,7 @@ def test_a_failure_stays_one_when_nobody_reads_it(world: World) -> None:
 def test_what_cannot_be_written_is_told(world: World, command: str) -> None:
     done = shell(world, f"{PROGRAM} {command} > /dev/full")
     assert done.returncode == 1
-    assert done.stderr == ("interlock: the output cannot be written: No space left on device.\n")
+    assert done.stderr == ("interlock: Cannot write the output: No space left on device.\n")
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_forgotten_only_when_it_does_not_count(shell: Shell) -> None:
 def test_a_config_that_demands_tokens_is_no_news(tmp_path: Path, config: dict[str, Any]) -> None:
     shell = Shell(tmp_path, **config)
     assert "Warning" not in shell.run("create", "ci").stderr
-    assert "the config demands one" in shell.run("revoke", "ci").stderr
+    assert "the config requires one" in shell.run("revoke", "ci").stderr
 
 
 def test_the_first_token_is_asked_for_on_a_terminal(world: World) -> None:

@@ -67,41 +67,43 @@ MISTAKES = {
         "write a DNS name behind dns:, such as dns:edge01.factory.example.com"
     ),
     "parent: {url: wss://x/ax, segment: a, authority_key: '${env:K}'}": (
-        "1:39: parent.authority_key: authority_key is nothing without authority; add authority"
+        "1:39: parent.authority_key: authority_key requires authority; add authority"
     ),
     "parent: {url: wss://x/ax, segment: a, key: k.pem}": (
-        "1:39: parent.key: key is nothing without certificate; add certificate"
+        "1:39: parent.key: key requires certificate; add certificate"
     ),
     "parent: {url: wss://x/ax, segment: a, certificate: c.pem}": (
-        "1:39: parent.certificate: certificate is nothing without key; add key"
+        "1:39: parent.certificate: certificate requires key; add key"
     ),
     "parent: {url: 'unix:/x', segment: a, ca: c.pem}": (
         "1:38: parent.ca: ca is for a wss:// parent; remove it"
     ),
     "parent: {url: wss://x/ax, segment: a, backup: [wss://x/ax]}": (
-        "1:48: parent.backup[0]: this parent is named twice; remove one"
+        "1:48: parent.backup[0]: this parent is listed twice; remove one"
     ),
     "parent: {url: wss://x/ax, segment: a, heartbeat: 1ms}": (
-        "1:39: parent.heartbeat: no node beats like this; write 0, or from 10ms to 24h"
+        "1:39: parent.heartbeat: the interval is out of range; write 0, or a duration from 10ms "
+        "to 24h"
     ),
     "parent: {url: wss://x/ax, segment: a, heartbeat: 25h}": (
-        "1:39: parent.heartbeat: no node beats like this; write 0, or from 10ms to 24h"
+        "1:39: parent.heartbeat: the interval is out of range; write 0, or a duration from 10ms "
+        "to 24h"
     ),
     "parent: {url: 'ws://localhost:8420/ax', segment: a}": (
-        "1:10: parent.url: this is the node's own address: it would be its own parent; "
-        "name another node, or give this one another listen"
+        "1:10: parent.url: this is the address of this node, which cannot be its own parent; "
+        "use the address of another node, or change listen"
     ),
     "root_segment: r\nparent: {url: wss://x/ax, segment: a}": (
-        "1:1: root_segment: a node with a parent gets its segment there; "
-        "remove it; the names of its tools begin with parent.segment"
+        "1:1: root_segment: the parent assigns the segment of a node; "
+        "remove it; the tool names begin with parent.segment"
     ),
     "parent: {url: wss://x/ax, segment: notifications_dropped}": (
-        '1:27: parent.segment: "notifications_dropped" is a tool of every node and cannot be a '
-        "segment; choose another segment"
+        '1:27: parent.segment: "notifications_dropped" is the name of a built-in tool '
+        "and cannot be a segment; choose another segment"
     ),
     "servers: {notifications_dropped: http://x}": (
-        '1:11: servers.notifications_dropped: "notifications_dropped" is a tool of every node and '
-        "cannot be a segment; choose another segment"
+        '1:11: servers.notifications_dropped: "notifications_dropped" is the name of a built-in '
+        "tool and cannot be a segment; choose another segment"
     ),
     "servers: {a: {url: http://x, transport: ax}}": (
         "1:30: servers.a.transport: ax needs command; write auto, http or sse"
@@ -111,12 +113,9 @@ MISTAKES = {
         '1:39: tls.cert: unknown key; did you mean "certificate"?'
     ),
     "subservers: {path: /mcp}": (
-        "1:14: subservers.path: /mcp would be both path and subservers.path; "
-        "give one of them another path"
+        "1:14: subservers.path: path and subservers.path are both /mcp; change one of them"
     ),
-    "path: /ax": (
-        "1:1: path: /ax would be both path and subservers.path; give one of them another path"
-    ),
+    "path: /ax": ("1:1: path: path and subservers.path are both /ax; change one of them"),
     "subservers: {proof: sometimes}": (
         '1:14: subservers.proof: "sometimes" is not one of the choices; '
         "write always, never or remote"

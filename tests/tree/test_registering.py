@@ -370,7 +370,7 @@ def test_a_registered_child_cannot_call_its_parent(tmp_path: Path) -> None:
         for method in ("tools/call", "tools/list", "resources/read"):
             code, message = error_of(child.ask(method, {"name": "x"}))
             assert code == -32601
-            assert "a subserver is called by its parent" in message
+            assert "a subserver cannot send requests to its parent" in message
 
     hub_test(body, tmp_path)
 

@@ -66,7 +66,7 @@ def test_a_way_that_leads_elsewhere(hop: Hop, name: str) -> None:
 def test_a_node_that_is_registered_with_nobody_is_on_no_way() -> None:
     error = edge("").refused(tool_call("leaf.read", hop=Hop(ROUTE, 1)))
     assert error.failure is ROUTE_MISMATCH
-    assert "not registered with anybody" in error.message
+    assert "this node is not registered" in error.message
 
 
 def test_a_call_without_a_way_is_asked_for_none() -> None:

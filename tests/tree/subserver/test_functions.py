@@ -249,7 +249,7 @@ def test_what_cannot_be_a_tool() -> None:
     with pytest.raises(ValueError, match=r"'a.b' is not a valid tool name. Use 1 to 63"):
         tool(name="a.b")(lambda: None)
     tool(name="once")(lambda: None)
-    with pytest.raises(ValueError, match="There is a tool 'once' already"):
+    with pytest.raises(ValueError, match="A tool 'once' exists already"):
         tool(name="once")(lambda: None)
     with pytest.raises(TypeError, match="cannot be an argument"):
         tool(name="many")(lambda *args: None)
