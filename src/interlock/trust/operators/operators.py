@@ -250,12 +250,12 @@ class OperatorWatch:
                     when = f"at {format_local(ends)}"
                 notices.append(
                     f"Recovery: {label} becomes an operator {when}, without the proof of another. "
-                    f"Reject it: interlock keys refuse {id}"
+                    f"Reject it: interlock keys reject {id}"
                 )
             else:
                 notices.append(
                     f"Enrolment pending: {label} requests to become an operator. An operator "
-                    f"confirms it: interlock keys admit {id}"
+                    f"confirms it: interlock keys approve {id}"
                 )
         return notices
 
@@ -301,7 +301,7 @@ class OperatorWatch:
         enrolment = pending.enrolment
         event = "recovery requested" if pending.recovery else "enrolment requested"
         level = logging.WARNING if pending.recovery else logging.INFO
-        action = "refuse" if pending.recovery else "admit"
+        action = "reject" if pending.recovery else "approve"
         _log.log(
             level,
             "%s: %s (%s) requests to become an operator: interlock keys %s %s",
