@@ -237,7 +237,7 @@ class Node:
             # uvloop's clock stands still during a turn of the loop. Durations need a better one.
             clock=time.monotonic,
             call_later=loop.call_later,
-            call_soon=loop.call_soon if config.wakeful and can_busy_poll() else None,
+            call_soon=loop.call_soon if config.busy_poll and can_busy_poll() else None,
             names=config.names,
             timeout=config.timeout,
             concurrent_calls=config.limits.concurrent_calls,

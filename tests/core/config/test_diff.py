@@ -85,6 +85,6 @@ def test_enabling_a_server_relinks_it() -> None:
 
 def test_staying_awake_takes_a_new_start() -> None:
     """The pipeline is told of it once: a reload that said otherwise would be believed."""
-    change = diff(Config(), Config(wakeful=False))
-    assert change.restart == ("wakeful",)
+    change = diff(Config(), Config(busy_poll=False))
+    assert change.restart == ("busy_poll",)
     assert change.live == ()

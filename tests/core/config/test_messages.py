@@ -8,10 +8,10 @@ from interlock.core.config import ConfigError, parse_config
 from interlock.core.config.feature_sections import section_definitions
 
 KEYS_OF_CORE = (
-    "allowed_hosts", "allowed_origins", "approvals", "breaker", "budgets", "identity",
+    "allowed_hosts", "allowed_origins", "approvals", "breaker", "budgets", "busy_poll", "identity",
     "input_timeout", "journal", "latency_in_results", "limits", "listen", "names", "page_size",
     "path", "pins", "policy", "root_segment", "servers", "state_dir", "timeout", "tls", "tokens",
-    "unannotated", "wakeful",
+    "unannotated",
 )  # fmt: skip
 KEYS_OF_FEATURES = [definition.struct.KEY for definition in section_definitions()]
 KEYS_OF_A_NODE = f"the keys here are {', '.join(sorted([*KEYS_OF_CORE, *KEYS_OF_FEATURES]))}"

@@ -10,7 +10,7 @@ from interlock.core.config.model import Config
 from interlock.core.config.section import FeatureSection, Section
 
 RESTART_FIELDS: Final = (
-    "listen", "path", "state_dir", "journal", "input_timeout", "tls", "wakeful",
+    "listen", "path", "state_dir", "journal", "input_timeout", "tls", "busy_poll",
 )  # fmt: skip
 """Fields of the node that only change with a restart."""
 

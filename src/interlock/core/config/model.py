@@ -1,9 +1,9 @@
-"""What `interlock.yaml` says, as frozen structs. Every default of a node is here.
+"""The structs of `interlock.yaml`, with all defaults of a node.
 
-The fields' types and descriptions drive the reader (`reader.py`) and the JSON Schema
-(`schema.py`); a field added here is read, checked and documented without another line.
+The reader (`reader.py`) and the JSON Schema (`schema.py`) are derived from the types and
+descriptions of the fields: a field that is added here is read, checked and documented.
 
-What a node is told about trust is in `trust.py`.
+The sections about trust are in `trust.py`.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ MEBIBYTE: Final = 1024 * 1024
 NameStyle = Literal["auto", "dotted", "safe"]
 Transport = Literal["auto", "stdio", "http", "sse", "ax"]
 COMMAND_TRANSPORTS: Final = ("stdio", "ax")
-"""Those that need `command`."""
+"""Transports that need `command`."""
 URL_TRANSPORTS: Final = ("http", "sse")
-"""Those that need `url`."""
+"""Transports that need `url`."""
 Exposure = Literal["prefixed", "transparent"]
 Sharing = Literal["auto", "shared", "private"]
 Protocol = Literal["auto", "session", "stateless"]
@@ -67,234 +67,243 @@ GrantName = Literal["authorization_code", "client_credentials"]
 
 
 class Limits(Section, frozen=True):
-    """How much a caller may send or hold open."""
+    """Limits of requests, sessions and calls."""
 
-    body_bytes: Annotated[Size, says("The largest request body, such as 4MiB.")] = 4 * MEBIBYTE
-    header_bytes: Annotated[Size, says("The most bytes of request headers.")] = 16 * 1024
-    header_count: Annotated[Count, says("The most request headers.")] = 100
-    sessions: Annotated[Count, says("The most MCP sessions at once.")] = 10_000
-    session_idle: Annotated[Duration, says("How long an unused session is kept.")] = 3600.0
-    concurrent_calls: Annotated[Count, says("The most calls under way at once.")] = 10_000
+    body_bytes: Annotated[Size, says("Maximum size of a request body, such as 4MiB.")] = (
+        4 * MEBIBYTE
+    )
+    header_bytes: Annotated[Size, says("Maximum size of all request headers.")] = 16 * 1024
+    header_count: Annotated[Count, says("Maximum number of request headers.")] = 100
+    sessions: Annotated[Count, says("Maximum number of open MCP sessions.")] = 10_000
+    session_idle: Annotated[Duration, says("Time after which an unused session is closed.")] = (
+        3600.0
+    )
+    concurrent_calls: Annotated[Count, says("Maximum number of concurrent calls.")] = 10_000
 
 
 class BreakerConfig(Section, frozen=True):
-    """When calls to a failing upstream stop being tried."""
+    """The circuit breaker of each upstream."""
 
-    failures: Annotated[Count, says("Failures in a row that open the breaker.")] = 5
-    cooldown: Annotated[Duration, says("How long it stays open before one call is tried.")] = 10.0
+    failures: Annotated[Count, says("Consecutive failures that open the breaker.")] = 5
+    cooldown: Annotated[Duration, says("Time before an open breaker lets one call through.")] = 10.0
 
 
 class OAuthConfig(Section, frozen=True):
-    """How the node signs in to a server that asks for it."""
+    """The sign-in of the node to a server that requires it."""
 
-    enabled: Annotated[bool, says("false: the node never signs in to this server.")] = True
+    enabled: Annotated[bool, says("false: never sign in to this server.")] = True
     grant: Annotated[
         GrantName,
-        says("Whether a human signs in (interlock login), or the node with its own credentials."),
+        says(
+            "authorization_code: a person signs in (interlock login). "
+            "client_credentials: the node signs in."
+        ),
     ] = "authorization_code"
     scopes: Annotated[
-        list[Text], says("The scopes to ask for. Default: those that the server asks for.")
+        list[Text], says("Scopes to request. Default: those that the server requires.")
     ] = field(default_factory=list)
     issuer: Annotated[
         Annotated[str, kind("url")] | None,
-        says("The only authorization server that may be used; name it when you have a client_id."),
+        says("The only authorization server that may be used. Set it together with client_id."),
     ] = None
     client_id: Annotated[
         Annotated[Reference, Meta(min_length=1)] | None,
-        says("The node's client there, when it was registered by hand."),
+        says("The client id of a client that was registered manually."),
     ] = None
     client_secret: Annotated[
         SecretReference | None, says("The client's secret, by reference: ${env:NAME}.")
     ] = None
     private_key: Annotated[
         SecretReference | None,
-        says("Instead of a secret: the key (PEM) it signs with, by reference: ${file:path}."),
+        says("Instead of a secret: the client's signing key (PEM), by reference: ${file:path}."),
     ] = None
     client_metadata_url: Annotated[
         Annotated[str, kind("url")] | None,
-        says("Where a client id metadata document of yours is published; it becomes the id."),
+        says("URL of your client id metadata document. It becomes the client id."),
     ] = None
     redirect_port: Annotated[
         Annotated[int, Meta(ge=0)],
-        says("The port of this machine to which the browser comes back; 0 takes a free one."),
+        says("Local port of the redirect URL. 0: any free port."),
     ] = 0
 
     def __repr__(self) -> str:
-        # Once its references are resolved it holds secrets.
+        # With resolved references it contains secrets.
         return f"OAuthConfig({self.grant})"
 
 
 class AskConfig(Section, frozen=True):
-    """What a server may ask of those who call it."""
+    """Client requests that a server may send to its callers."""
 
     sampling: Annotated[
-        AllowDeny, says("Whether it may have its callers' models write something for it.")
+        AllowDeny, says("Whether it may request samples of its callers' models.")
     ] = "allow"
-    elicitation: Annotated[AllowDeny, says("Whether it may ask its callers' users.")] = "allow"
-    roots: Annotated[AllowDeny, says("Whether it may ask for its callers' roots.")] = "allow"
+    elicitation: Annotated[
+        AllowDeny, says("Whether it may request input of its callers' users.")
+    ] = "allow"
+    roots: Annotated[AllowDeny, says("Whether it may request its callers' roots.")] = "allow"
     max_tokens: Annotated[
-        Count | None, says("The most tokens it may have sampled at once. Default: no limit.")
+        Count | None, says("Maximum number of tokens of one sample. Default: no limit.")
     ] = None
 
 
 class ServerConfig(Section, frozen=True):
     """One upstream. Exactly one of `url` and `command` is set."""
 
-    url: Annotated[
-        Annotated[str, kind("url")] | None, says("Where a remote MCP server answers.")
-    ] = None
+    url: Annotated[Annotated[str, kind("url")] | None, says("URL of a remote MCP server.")] = None
     command: Annotated[
         Annotated[Reference, Meta(min_length=1)] | None,
-        says("The program to start. Without args it is split as a command line."),
+        says("Program to start. Without args it is split like a command line."),
     ] = None
-    args: Annotated[list[ScalarReference], says("The program's arguments.")] = field(
+    args: Annotated[list[ScalarReference], says("Arguments of the program.")] = field(
         default_factory=list
     )
     env: Annotated[
-        dict[VariableName, ScalarReference], says("Environment variables set for the program.")
+        dict[VariableName, ScalarReference], says("Environment variables of the program.")
     ] = field(default_factory=dict)
     cwd: Annotated[
         Annotated[Reference, Meta(min_length=1)] | None,
-        says("The folder the program starts in. Default: the config file's folder."),
+        says("Working folder of the program. Default: the folder of the config file."),
     ] = None
-    transport: Annotated[
-        Transport, says("How to speak to it; auto finds out by asking the server.")
-    ] = "auto"
-    segment: Annotated[Segment, says("Its name in the catalog. Default: made from its key.")] = ""
-    description: Annotated[str | None, says("A note for people; shown in listings.")] = None
-    enabled: Annotated[bool, says("false leaves the server out without removing it.")] = True
+    transport: Annotated[Transport, says("Transport of the server. auto: detect it.")] = "auto"
+    segment: Annotated[Segment, says("Its name in the catalog. Default: derived from its key.")] = (
+        ""
+    )
+    description: Annotated[str | None, says("A note for people, shown in listings.")] = None
+    enabled: Annotated[bool, says("false: do not use the server.")] = True
     expose: Annotated[
         Exposure,
-        says("transparent shows the tools without a prefix; only for a single server."),
+        says("transparent: show the tools without a prefix. Only for a single server."),
     ] = "prefixed"
-    allow: Annotated[list[Glob], says("Globs of tool names to offer. Default: every tool.")] = (
-        field(default_factory=list)
+    allow: Annotated[list[Glob], says("Globs of tools to offer. Default: all.")] = field(
+        default_factory=list
     )
-    deny: Annotated[list[Glob], says("Globs of tool names to leave out; wins over allow.")] = field(
+    deny: Annotated[list[Glob], says("Globs of tools to exclude. Overrides allow.")] = field(
         default_factory=list
     )
     rename: Annotated[
-        dict[str, ToolName], says("New names for tools: the server's name → the name shown.")
+        dict[str, ToolName], says("New names of tools: the server's name → the shown name.")
     ] = field(default_factory=dict)
     descriptions: Annotated[
         dict[str, str], says("Descriptions that replace the server's own, by tool name.")
     ] = field(default_factory=dict)
     effects: Annotated[
         dict[str, EffectName],
-        says("What tools do to the world, by glob; wins over the server's annotations."),
+        says("Effects of tools, by glob. Override the server's annotations."),
     ] = field(default_factory=dict)
     trust_annotations: Annotated[
-        bool, says("Whether the server's own hints about its tools are believed.")
+        bool, says("Whether annotations that lower the effect of a tool are trusted.")
     ] = True
     unannotated: Annotated[
         UnannotatedName | None,
-        says("The same as the node's `unannotated`, for this server. Default: the node's."),
+        says("`unannotated` for this server. Default: the node's setting."),
     ] = None
     headers: Annotated[
-        dict[HeaderName, ScalarReference], says("HTTP headers sent with every request to url.")
+        dict[HeaderName, ScalarReference], says("HTTP headers of every request to url.")
     ] = field(default_factory=dict)
     oauth: OAuthConfig = field(default_factory=OAuthConfig)
     minted_tokens: Annotated[
         bool,
         says(
-            "Whether calls to url carry a token that this node made for their caller, instead of "
-            "credentials of its own. For servers that trust this node's keys."
+            "Whether the node sends a token that it issues for the caller with each call, instead "
+            "of its own credentials. For servers that trust the keys of this node."
         ),
     ] = False
-    timeout: Annotated[
-        Duration | None, says("Deadline of a call to it. Default: the node's timeout.")
-    ] = None
-    start_timeout: Annotated[Duration, says("How long it may take to get ready.")] = 30.0
-    grace: Annotated[DurationOrZero, says("How long its tools stay listed after it is lost.")] = (
-        300.0
+    timeout: Annotated[Duration | None, says("Timeout of a call. Default: the node's timeout.")] = (
+        None
     )
-    connections: Annotated[Count, says("The most pooled HTTP connections to url.")] = 16
+    start_timeout: Annotated[Duration, says("Maximum time until it is ready.")] = 30.0
+    grace: Annotated[
+        DurationOrZero, says("How long its tools stay listed after the connection is lost.")
+    ] = 300.0
+    connections: Annotated[Count, says("Maximum number of HTTP connections to url.")] = 16
     sessions: Annotated[
         Sharing,
         says(
-            "private gives every client a session (or process) of its own, shared gives all the "
-            "same; auto does what the server's own sessions ask for."
+            "private: each client has a session (or process) of its own. shared: all clients share "
+            "one. auto: private if the server issues session ids."
         ),
     ] = "auto"
     protocol: Annotated[
         Protocol,
         says(
             "The protocol generation to speak with it: session (until 2025-11-25) or stateless "
-            "(from 2026-07-28). auto asks the server, and speaks the client's own where it can."
+            "(from 2026-07-28). auto: detect it, and use that of the client if possible."
         ),
     ] = "auto"
     ask: AskConfig = field(default_factory=AskConfig)
     min_latency_class: Annotated[
-        LatencyClass | None, says("None of its tools is shown as quicker than this.")
+        LatencyClass | None, says("No tool is shown with a faster latency class.")
     ] = None
 
 
 class TlsConfig(Section, frozen=True):
-    """TLS on the HTTP listener, 1.3 only."""
+    """TLS of the HTTP listener, version 1.3 only."""
 
-    certificate: Annotated[Text, says("The certificate file (PEM), with its chain.")]
-    key: Annotated[Text, says("The file with its private key (PEM).")]
+    certificate: Annotated[Text, says("Certificate file (PEM) with its chain.")]
+    key: Annotated[Text, says("File with the private key (PEM).")]
     client_ca: Annotated[
         Text | None,
-        says("The CA by which clients' certificates are checked, when they show one."),
+        says("CA that verifies client certificates."),
     ] = None
 
 
 class Config(Section, frozen=True):
-    """A node's whole config. An empty file is a valid one."""
+    """The config of a node. An empty file is valid."""
 
     listen: Annotated[
-        Annotated[str, kind("listen")], says("host:port to listen on; loopback needs no token.")
+        Annotated[str, kind("listen")], says("host:port to listen on. Loopback needs no token.")
     ] = "127.0.0.1:8420"
     path: Annotated[
         Annotated[str, Meta(pattern=PATH_PATTERN, extra={"kind": "path"})],
-        says("Where the MCP face answers."),
+        says("Path of the MCP endpoint."),
     ] = "/mcp"
     servers: Annotated[
         dict[ServerKey, Annotated[ServerConfig, kind("server")]],
-        says("The upstreams by key: a URL, a command line, or the long form."),
+        says("Upstreams by key: a URL, a command line, or keys."),
     ] = field(default_factory=dict)
     names: Annotated[
         NameStyle,
         says(
-            "How clients see tool names: jira.create (dotted), jira__create (safe), or auto: safe "
-            "unless the client is known to take dots."
+            "Tool names that clients see: jira.create (dotted), jira__create (safe), or auto: safe "
+            "unless the client is known to accept dots."
         ),
     ] = "auto"
-    root_segment: Annotated[Segment | None, says("A segment in front of every canonical name.")] = (
-        None
-    )
+    root_segment: Annotated[Segment | None, says("A segment before every canonical name.")] = None
     page_size: Annotated[
-        Annotated[int, Meta(ge=0)], says("Tools on one page of a listing; 0 is one page.")
+        Annotated[int, Meta(ge=0)], says("Tools per page of a list. 0: a single page.")
     ] = 0
-    tokens: Annotated[list[TokenConfig], says("Who may call; needed beyond loopback.")] = field(
-        default_factory=list
-    )
+    tokens: Annotated[
+        list[TokenConfig], says("Tokens of callers. Required unless listen is a loopback address.")
+    ] = field(default_factory=list)
     allowed_hosts: Annotated[
-        list[Host], says("Host headers accepted besides the address listened on.")
+        list[Host], says("Accepted Host headers in addition to the listen address.")
     ] = field(default_factory=list)
     allowed_origins: Annotated[
-        list[Origin], says("Browser origins that may call, such as https://app.example.com.")
+        list[Origin],
+        says("Browser origins that may send requests, such as https://app.example.com."),
     ] = field(default_factory=list)
-    tls: Annotated[TlsConfig | None, says("TLS on the listener. Default: plain HTTP.")] = None
+    tls: Annotated[TlsConfig | None, says("TLS of the listener. Default: plain HTTP.")] = None
     unannotated: Annotated[
         UnannotatedName,
         says(
-            "What is assumed of tools whose annotations do not say what they do. infer: judged by "
-            "name, description and parameters. confirm: all wait for approval that are not "
-            "inferred to read. allow: all run."
+            "Classification of tools without conclusive annotations. infer: by name, description "
+            "and parameters. confirm: all need approval unless they are inferred to read. "
+            "allow: all run."
         ),
     ] = "infer"
     latency_in_results: Annotated[
-        bool, says("Whether results say how long they took: _meta x-mcpax-latency-ms.")
+        bool, says("Whether results contain their duration: _meta x-mcpax-latency-ms.")
     ] = False
-    wakeful: Annotated[
+    busy_poll: Annotated[
         bool,
-        says("Whether the node looks out for a lonely call's answer a moment before it sleeps."),
+        says(
+            "Poll briefly for the response when only one call is in flight. Lowers latency, costs "
+            "some CPU."
+        ),
     ] = True
-    timeout: Annotated[Duration, says("Deadline of a call that names none.")] = 60.0
+    timeout: Annotated[Duration, says("Timeout of calls that specify none.")] = 60.0
     input_timeout: Annotated[
-        Duration, says("How long a caller may take to answer what a server asks it.")
+        Duration, says("How long a caller may take to respond to a client request.")
     ] = 600.0
     limits: Limits = field(default_factory=Limits)
     breaker: BreakerConfig = field(default_factory=BreakerConfig)
@@ -306,14 +315,13 @@ class Config(Section, frozen=True):
     journal: JournalConfig = field(default_factory=JournalConfig)
     state_dir: Annotated[
         Text | None,
-        says("Where the node keeps its files. Default: ~/.local/state/interlock/ADDRESS."),
+        says("Folder of the files of the node. Default: ~/.local/state/interlock/ADDRESS."),
     ] = None
     sections: list[FeatureSection] = field(default_factory=list)
-    """The sections of features that differ from their defaults. The file has each by its own key.
-    """
+    """Sections of features that differ from their defaults. Each has its own key in the file."""
 
     def __post_init__(self) -> None:
-        # A server without a segment takes one from its key, however the config was made.
+        # A server without a segment gets one derived from its key.
         if any(not server.segment for server in self.servers.values()):
             named: dict[str, Any] = {
                 key: server if server.segment else replace(server, segment=default_segment(key))
@@ -321,26 +329,28 @@ class Config(Section, frozen=True):
             }
             force_setattr(self, "servers", named)
         if self.sections:
-            # Equal configs have equal sections, whether the file says what is the default or not.
+            # Equal configs have equal sections, even if the file spells out defaults.
             last = {section.KEY: section for section in self.sections}
-            kept = (last[name] for name in sorted(last))
-            differing = [one for one in kept if one != default_section(type(one))]
+            sections = (last[name] for name in sorted(last))
+            differing = [
+                section for section in sections if section != default_section(type(section))
+            ]
             force_setattr(self, "sections", differing)
 
     def section(self, struct: type[AnySection]) -> AnySection:
-        """A feature's section, or its default. Read it when a config is applied, not per call."""
-        found = self.optional_section(struct)
-        return struct() if found is None else found
+        """Return a feature's section or its default. Not for use in every call."""
+        section = self.optional_section(struct)
+        return struct() if section is None else section
 
     def optional_section(self, struct: type[AnySection]) -> AnySection | None:
-        """A feature's section. None: the config has none, and there is no default."""
+        """Return a feature's section. None: there is none, and no default."""
         for section in self.sections:
             if isinstance(section, struct):
                 return section
         return default_section(struct)
 
     def with_sections(self, *sections: FeatureSection) -> Config:
-        """The config with these sections instead of those of the same kind."""
+        """Return the config with these sections in place of those of the same kind."""
         return replace(self, sections=[*self.sections, *sections])
 
     @property
@@ -357,5 +367,5 @@ class Config(Section, frozen=True):
 
     @property
     def enabled_servers(self) -> dict[str, ServerConfig]:
-        """The servers that are to run, by key, in the order of the file."""
+        """The enabled servers by key, in the order of the file."""
         return {key: server for key, server in self.servers.items() if server.enabled}

@@ -25,8 +25,9 @@ MAX_VALUES: Final = 200_000
 INVALID: Final = object()
 """What reading gives for a value that has a problem."""
 
-# Words of other formats, where spelling alone would not lead to ours.
+# Keys of other formats and renamed keys, which spelling alone would not lead to ours.
 _MEANT: Final = {
+    "wakeful": "busy_poll",
     "mcpServers": "servers", "mcp_servers": "servers", "upstreams": "servers", "type": "transport",
     "disabled": "enabled", "environment": "env", "workdir": "cwd", "working_dir": "cwd",
     "host": "listen", "port": "listen", "bind": "listen", "endpoint": "url", "prefix": "segment",

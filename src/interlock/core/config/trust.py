@@ -1,5 +1,4 @@
-"""What a node is told about trust: who may come, who may do what, what waits for a human, how much
-is too much, and what is kept on record."""
+"""Config sections about trust: identity, policy, approvals, budgets, pins and the journal."""
 
 from __future__ import annotations
 
@@ -33,66 +32,66 @@ Scope = Annotated[str, Meta(pattern=SCOPE_PATTERN, extra={"kind": "scope"})]
 
 
 class TokenConfig(Section, frozen=True):
-    """A bearer token that a caller may present."""
+    """A bearer token of a caller."""
 
-    name: Annotated[Text, says("Who presents this token; shown in the journal.")]
-    token: Annotated[
-        SecretReference, says("A reference to the secret: ${env:NAME} or ${file:path}.")
-    ]
+    name: Annotated[Text, says("Name of the caller, shown in the journal.")]
+    token: Annotated[SecretReference, says("Reference to the secret: ${env:NAME} or ${file:path}.")]
     may: Annotated[
         list[Permission],
         says(
-            "What it is for: to call (the default), to take part in topics and no more, to "
-            "register a subserver, to see approvals."
+            "Permissions: call (the default), join (only take part in topics), register (a "
+            "subserver), approve (see approvals)."
         ),
     ] = field(default_factory=lambda: ["call"])
-    roles: Annotated[list[Text], says("Roles that rules of the policy speak of.")] = field(
+    roles: Annotated[list[Text], says("Roles for rules of the policy.")] = field(
         default_factory=list
     )
     scopes: Annotated[
         list[Scope] | None,
-        says("The most it may do, such as read:* or write:github.*. Default: no limit."),
+        says("Maximum rights, such as read:* or write:github.*. Default: no limit."),
     ] = None
 
 
 class IssuerConfig(Section, frozen=True):
-    """Somebody whose signed tokens (JWT) are believed."""
+    """An issuer of signed tokens (JWT)."""
 
     issuer: Annotated[Text, says("The `iss` claim, exactly as the issuer writes it.")]
     audience: Annotated[
-        list[Text], says("Accepted `aud` claims. Default: this node's own resource name.")
+        list[Text], says("Accepted `aud` claims. Default: the resource name of this node.")
     ] = field(default_factory=list)
     jwks_url: Annotated[
         Annotated[str, kind("url")] | None,
-        says("Where its public keys are. Default: what its own metadata says."),
+        says("URL of its public keys. Default: from its metadata."),
     ] = None
-    jwks_file: Annotated[Text | None, says("A file with its public keys (JWKS), instead.")] = None
-    algorithms: Annotated[list[Algorithm], says("The only signature algorithms accepted.")] = field(
+    jwks_file: Annotated[
+        Text | None, says("File with its public keys (JWKS), instead of a URL.")
+    ] = None
+    algorithms: Annotated[list[Algorithm], says("Accepted signature algorithms.")] = field(
         default_factory=lambda: ["RS256", "ES256", "EdDSA"]
     )
-    name_claim: Annotated[Text, says("The claim that names the caller.")] = "sub"
-    roles_claim: Annotated[Text, says("The claim with its roles.")] = "roles"
-    prefix: Annotated[str, says("Put in front of its callers' names, to tell issuers apart.")] = ""
+    name_claim: Annotated[Text, says("Claim with the name of the caller.")] = "sub"
+    roles_claim: Annotated[Text, says("Claim with the roles of the caller.")] = "roles"
+    prefix: Annotated[str, says("Prefix of its callers' names, to distinguish issuers.")] = ""
     scopes: Annotated[
         dict[Text, list[Scope]],
-        says("What the issuer's own scopes mean here; read, write and admin mean themselves."),
+        says("Mapping of the issuer's scopes. read, write and admin need no mapping."),
     ] = field(default_factory=dict)
-    may: Annotated[list[Permission], says("What its tokens are for.")] = field(
+    may: Annotated[list[Permission], says("Permissions of its tokens.")] = field(
         default_factory=lambda: ["call"]
     )
 
 
 class IntrospectionConfig(Section, frozen=True):
-    """Somebody who is asked about tokens that say nothing by themselves (RFC 7662)."""
+    """A server that validates opaque tokens (RFC 7662)."""
 
-    url: Annotated[Annotated[str, kind("url")], says("The introspection endpoint.")]
-    client_id: Annotated[Annotated[Reference, Meta(min_length=1)], says("This node's client id.")]
-    client_secret: Annotated[SecretReference, says("Its secret, by reference: ${env:NAME}.")]
+    url: Annotated[Annotated[str, kind("url")], says("URL of the introspection endpoint.")]
+    client_id: Annotated[Annotated[Reference, Meta(min_length=1)], says("Client id of this node.")]
+    client_secret: Annotated[SecretReference, says("Client secret, by reference: ${env:NAME}.")]
     audience: Annotated[
-        list[Text], says("Accepted `aud` members. Default: this node's own resource name.")
+        list[Text], says("Accepted `aud` members. Default: the resource name of this node.")
     ] = field(default_factory=list)
-    prefix: Annotated[str, says("Put in front of its callers' names.")] = ""
-    may: Annotated[list[Permission], says("What its tokens are for.")] = field(
+    prefix: Annotated[str, says("Prefix of its callers' names.")] = ""
+    may: Annotated[list[Permission], says("Permissions of its tokens.")] = field(
         default_factory=lambda: ["call"]
     )
 
@@ -101,65 +100,65 @@ class IntrospectionConfig(Section, frozen=True):
 
 
 class CertificateConfig(Section, frozen=True):
-    """A caller who shows a client certificate that `tls.client_ca` signed."""
+    """A caller with a client certificate that `tls.client_ca` signed."""
 
-    name: Annotated[Text, says("Who shows it; the caller's name here.")]
-    san: Annotated[Text, says("The name in it (DNS, URI or mail), exactly or *.example.com.")]
-    may: Annotated[list[Permission], says("What it is for.")] = field(
+    name: Annotated[Text, says("Name of the caller.")]
+    san: Annotated[
+        Text, says("Name in the certificate (DNS, URI or mail), exact or *.example.com.")
+    ]
+    may: Annotated[list[Permission], says("Permissions of the caller.")] = field(
         default_factory=lambda: ["call"]
     )
-    roles: Annotated[list[Text], says("Its roles.")] = field(default_factory=list)
-    scopes: Annotated[list[Scope] | None, says("The most it may do. Default: no limit.")] = None
+    roles: Annotated[list[Text], says("Roles of the caller.")] = field(default_factory=list)
+    scopes: Annotated[list[Scope] | None, says("Maximum rights. Default: no limit.")] = None
 
 
 class IdentityConfig(Section, frozen=True):
-    """Who may come, beside those with a token of the config or of `interlock token`."""
+    """Callers, in addition to those with a token of the config or of `interlock token`."""
 
     resource: Annotated[
         Annotated[str, kind("url")] | None,
-        says("This node's public address, by which tokens name it. Default: where it listens."),
+        says("Public URL of this node, the audience of tokens. Default: the listen address."),
     ] = None
-    issuers: Annotated[list[IssuerConfig], says("Whose signed tokens are believed.")] = field(
+    issuers: Annotated[list[IssuerConfig], says("Issuers of signed tokens.")] = field(
         default_factory=list
     )
     introspection: Annotated[
-        list[IntrospectionConfig], says("Who is asked about opaque tokens.")
+        list[IntrospectionConfig], says("Servers that validate opaque tokens.")
     ] = field(default_factory=list)
-    certificates: Annotated[
-        list[CertificateConfig], says("Callers known by their client certificate.")
-    ] = field(default_factory=list)
+    certificates: Annotated[list[CertificateConfig], says("Callers with client certificates.")] = (
+        field(default_factory=list)
+    )
     local_roles: Annotated[
-        list[Text], says("Roles of this machine's own user, who needs no token.")
+        list[Text], says("Roles of the user of this machine, who needs no token.")
     ] = field(default_factory=list)
     local_scopes: Annotated[
-        list[Scope] | None, says("The most this machine's own user may do. Default: no limit.")
+        list[Scope] | None, says("Maximum rights of the user of this machine. Default: no limit.")
     ] = None
     revocation_seconds: Annotated[
-        Duration, says("A revoked token is refused, everywhere, within this time.")
+        Duration, says("Maximum time until a revoked token is rejected everywhere.")
     ] = 1.0
 
 
 class RuleConfig(Section, frozen=True):
-    """One rule of the policy. Every key that is there must fit; lists fit by any of theirs."""
+    """A rule of the policy. All of its keys must match; a list matches by any of its items."""
 
-    name: Annotated[Text, says("What the rule is called, where it decided.")]
-    then: Annotated[Action, says("What happens: allow, confirm, verify or deny.")]
+    name: Annotated[Text, says("Name of the rule, shown with its decisions.")]
+    then: Annotated[Action, says("Decision: allow, confirm, verify or deny.")]
     callers: Annotated[list[Glob], says("Globs of callers' names.")] = field(default_factory=list)
-    roles: Annotated[list[Text], says("Roles, of which the caller has one.")] = field(
+    roles: Annotated[list[Text], says("Roles. The caller must have one of them.")] = field(
         default_factory=list
     )
-    scopes: Annotated[list[Text], says("Scopes, of which the caller's token has one.")] = field(
-        default_factory=list
+    scopes: Annotated[list[Text], says("Scopes. The caller's token must have one of them.")] = (
+        field(default_factory=list)
     )
     tools: Annotated[list[Glob], says("Globs of canonical tool names, such as github.*.")] = field(
         default_factory=list
     )
-    effects: Annotated[list[EffectName], says("What the tool does to the world.")] = field(
-        default_factory=list
-    )
+    effects: Annotated[list[EffectName], says("Effects of tools.")] = field(default_factory=list)
     annotations: Annotated[
         dict[str, Any],
-        says("Members of the tool's annotations or capability, with the values they must have."),
+        says("Required values of members of the tool's annotations or capability."),
     ] = field(default_factory=dict)
     kinds: Annotated[
         list[Text],
@@ -171,14 +170,14 @@ class RuleConfig(Section, frozen=True):
         Text | None,
         says("A CEL expression over args, tool, caller and effect that must be true."),
     ] = None
-    reason: Annotated[str, says("Why: shown to whoever is refused, and to whoever confirms.")] = ""
+    reason: Annotated[str, says("Reason, shown to rejected callers and to operators.")] = ""
 
     def selectors(self) -> dict[str, Any]:
-        """What must fit, by key, in the order of the fields. Empty: it fits every tool call."""
-        said = {name: getattr(self, name) for name in self.__struct_fields__}
+        """Return the conditions by key. Empty: the rule matches every tool call."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
         return {
             name: value
-            for name, value in said.items()
+            for name, value in values.items()
             if name not in _NO_SELECTORS and value not in _LEFT_OUT
         }
 
@@ -188,39 +187,37 @@ _LEFT_OUT: Final[tuple[Any, ...]] = (None, [], {})
 
 
 class LearnedRule(Section, frozen=True):
-    """A rule that a human accepted. It answers what would wait for a confirmation, and nothing
-    else: never what needs a verification."""
+    """A rule that an operator accepted. It decides calls that would need a confirmation, but never
+    calls that need a verification."""
 
-    name: Annotated[Text, says("What it is called in the journal; `automation revert` takes it.")]
-    then: Annotated[Literal["allow", "deny"], says("What becomes of a call that it fits.")]
-    tools: Annotated[list[Text], says("Tools by their whole names; no globs.")]
-    callers: Annotated[list[Text], says("Callers by name. Default: all.")] = field(
+    name: Annotated[Text, says("Name in the journal and for `automation revert`.")]
+    then: Annotated[Literal["allow", "deny"], says("Decision about matching calls.")]
+    tools: Annotated[list[Text], says("Full names of tools; no globs.")]
+    callers: Annotated[list[Text], says("Names of callers. Default: all.")] = field(
         default_factory=list
     )
-    when: Annotated[Text | None, says("A condition (CEL) on the call. Default: none.")] = None
+    when: Annotated[Text | None, says("Condition (CEL) of the call. Default: none.")] = None
     open: Annotated[
         list[Text],
         says(
-            "Arguments that may be any text. An argument that is neither named here nor in `when` "
-            "is not let through."
+            "Arguments that may have any text. Calls with arguments that are neither named here "
+            "nor in `when` do not match."
         ),
     ] = field(default_factory=list)
-    irreversible: Annotated[bool, says("Whether it also answers for what cannot be undone.")] = (
-        False
-    )
-    reason: Annotated[str, says("What it is for.")] = ""
-    evidence: Annotated[str, says("The decisions that it was made from, in words.")] = ""
-    accepted: Annotated[str, says("When it was accepted.")] = ""
+    irreversible: Annotated[bool, says("Whether it also decides irreversible calls.")] = False
+    reason: Annotated[str, says("Purpose of the rule.")] = ""
+    evidence: Annotated[str, says("The decisions that it was derived from.")] = ""
+    accepted: Annotated[str, says("Time of its acceptance.")] = ""
 
 
 class PolicyConfig(Section, frozen=True):
-    """Who may do what. Of all rules that fit, the most restrictive decides."""
+    """The policy. Of all matching rules, the most restrictive one decides."""
 
     default: Annotated[
         Literal["safe", "allow", "deny"],
         says(
-            "When no rule fits. safe: what cannot be undone is confirmed, all else allowed; allow: "
-            "everything; deny: nothing but lists."
+            "Decision when no rule matches. safe: irreversible calls need a confirmation, others "
+            "are allowed. allow: all. deny: only lists are allowed."
         ),
     ] = "safe"
     rules: Annotated[list[RuleConfig], says("The rules, in any order.")] = field(
@@ -228,29 +225,29 @@ class PolicyConfig(Section, frozen=True):
     )
     learned: Annotated[
         list[LearnedRule],
-        says("Rules accepted from decisions of the past: they answer what would be confirmed."),
+        says("Rules that operators accepted. They decide calls that would need a confirmation."),
     ] = field(default_factory=list)
 
 
 class AnchorConfig(Section, frozen=True):
-    """Somebody whose proofs let a call through: a public key, or a secret shared with a service."""
+    """A trust anchor whose proofs approve calls: a public key, or a secret of a service."""
 
-    name: Annotated[Text, says("Who that is; shown in the journal.")]
+    name: Annotated[Text, says("Name of the anchor, shown in the journal.")]
     kind: Annotated[
         AnchorKind,
-        says("operator: a human's key; policy_engine: signs nonces; service: issues tokens."),
+        says("operator: a person's key. policy_engine: signs nonces. service: issues tokens."),
     ] = "operator"
     key: Annotated[
-        Text | None, says("The file with the public key (PEM or JWK), Ed25519 or P-256.")
+        Text | None, says("File with the public key (PEM or JWK), Ed25519 or P-256.")
     ] = None
     secret: Annotated[
-        SecretReference | None, says("For a service: the secret its tokens are signed with.")
+        SecretReference | None, says("For a service: the secret that signs its tokens.")
     ] = None
-    tools: Annotated[list[Glob], says("Globs of tools it may confirm. Default: all.")] = field(
+    tools: Annotated[list[Glob], says("Globs of tools that it may approve. Default: all.")] = field(
         default_factory=list
     )
     caller: Annotated[
-        Text | None, says("Which caller that is, if it is one: nobody confirms its own calls.")
+        Text | None, says("Its name as a caller, if it is one. Nobody approves their own calls.")
     ] = None
 
     def __repr__(self) -> str:
@@ -258,100 +255,96 @@ class AnchorConfig(Section, frozen=True):
 
 
 class ApprovalsConfig(Section, frozen=True):
-    """Calls that wait for a human."""
+    """Approvals of pending calls."""
 
-    expiry: Annotated[Duration, says("How long a call waits for its proof.")] = 300.0
-    keep: Annotated[Duration, says("How long what became of it is kept for the one who asked.")] = (
-        3600.0
-    )
+    expiry: Annotated[Duration, says("Time after which a pending call expires.")] = 300.0
+    keep: Annotated[Duration, says("How long the outcome is kept for the caller.")] = 3600.0
     url: Annotated[
         Annotated[str, kind("url")] | None,
-        says("The address under which people reach this node's approval page."),
+        says("URL of the approval page of this node for operators."),
     ] = None
-    anchors: Annotated[list[AnchorConfig], says("Whose proofs count.")] = field(
-        default_factory=list
-    )
+    anchors: Annotated[list[AnchorConfig], says("Trust anchors.")] = field(default_factory=list)
     enrolled: Annotated[
-        bool, says("Whether keys and passkeys enrolled with `interlock keys` count as well.")
+        bool, says("Whether keys and passkeys enrolled with `interlock keys` are accepted, too.")
     ] = True
     recovery_delay: Annotated[
         Duration | None,
         says(
-            "Operators who lost all keys are enrolled again (`interlock keys recover`) after this "
-            "time, unless an operator refuses. null: only root can recover."
+            "Delay of a recovery of operators who lost all keys (`interlock keys recover`), unless "
+            "an operator rejects it. null: only root can recover."
         ),
     ] = 86_400.0
-    most: Annotated[Count, says("The most calls that wait at once.")] = 1_000
-    most_per_caller: Annotated[Count, says("The most calls of one caller that wait.")] = 50
+    most: Annotated[Count, says("Maximum number of pending calls.")] = 1_000
+    most_per_caller: Annotated[Count, says("Maximum number of pending calls of one caller.")] = 50
 
 
 class BudgetConfig(Section, frozen=True):
-    """How much may be called. Without a number there is no limit."""
+    """Limits of calls. Without a number there is no limit."""
 
-    calls_per_minute: Annotated[Count | None, says("The most calls within any minute.")] = None
+    calls_per_minute: Annotated[Count | None, says("Maximum number of calls per minute.")] = None
     mutable_calls: Annotated[
         Annotated[int, Meta(ge=0)] | None,
-        says("The most calls, in one session, of tools that change something."),
+        says("Maximum number of calls per session that change something."),
     ] = None
     cost_units: Annotated[
         Annotated[int, Meta(ge=0)] | None,
-        says("The most units in one session: a metered call is 1, an expensive one 10."),
+        says("Maximum units per session: a metered call takes 1, an expensive one 10."),
     ] = None
 
 
 class CallerBudget(BudgetConfig, frozen=True):
-    """How much some callers may call."""
+    """Limits of some callers."""
 
     callers: Annotated[
-        list[Glob], says("Globs of callers' names; each has the budget alone. Default: all.")
+        list[Glob], says("Globs of callers. Each of them has the full budget. Default: all.")
     ] = field(default_factory=list)
 
 
 class BudgetsConfig(Section, frozen=True):
-    """How much is too much. A registered subserver's budget is under `subservers`."""
+    """Budgets of calls. Those of subservers are under `subservers`."""
 
-    session: Annotated[BudgetConfig | None, says("For each MCP session.")] = None
-    callers: Annotated[list[CallerBudget], says("For each caller; the first that fits.")] = field(
-        default_factory=list
+    session: Annotated[BudgetConfig | None, says("Budget of each MCP session.")] = None
+    callers: Annotated[list[CallerBudget], says("Budgets of callers. The first match counts.")] = (
+        field(default_factory=list)
     )
 
 
 class PinsConfig(Section, frozen=True):
-    """Tool definitions that must not change behind a human's back."""
+    """Pins of tool definitions: a changed tool needs to be accepted again."""
 
     mode: Annotated[
         PinMode,
         says(
-            "approved: a tool is pinned once a human approved a call of it or accepted it; "
-            "first_seen: when it is first listed; off: never."
+            "approved: a tool is pinned when a call of it is approved or the tool is accepted. "
+            "first_seen: when it is first listed. off: never."
         ),
     ] = "approved"
 
 
 class JournalConfig(Section, frozen=True):
-    """The durable record of what happened."""
+    """The audit log."""
 
     enabled: Annotated[bool, says("Whether calls are recorded.")] = True
-    path: Annotated[
-        Text | None, says("The SQLite file. Default: journal.db in the state folder.")
-    ] = None
-    max_rows: Annotated[Count, says("Entries kept before the oldest go.")] = 1_000_000
+    path: Annotated[Text | None, says("SQLite file. Default: journal.db in the state folder.")] = (
+        None
+    )
+    max_rows: Annotated[Count, says("Number of entries to keep.")] = 1_000_000
     durable: Annotated[
         Literal["mutating", "never"],
-        says("Which calls are on disk before they leave: those that change something, or none."),
+        says("Calls that are on disk before they are sent: those that change something, or none."),
     ] = "mutating"
     wait: Annotated[
         Duration,
-        says("How long a call that changes something waits for the disk before it is refused."),
+        says("How long a call that changes something waits for the disk before it is rejected."),
     ] = 10.0
     arguments: Annotated[
         Literal["digest", "none"],
         says(
-            "What is recorded of the arguments of held and irreversible calls: "
+            "What is recorded of the arguments of pending and irreversible calls: "
             "their SHA-256 digest, or nothing."
         ),
     ] = "digest"
-    max_age: Annotated[Duration | None, says("How long entries are kept, at most.")] = None
+    max_age: Annotated[Duration | None, says("Maximum age of entries.")] = None
     archive: Annotated[
-        bool, says("Whether entries that go are written to a compressed file beside it first.")
+        bool, says("Whether removed entries are first written to a compressed file.")
     ] = False
