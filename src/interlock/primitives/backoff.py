@@ -32,9 +32,9 @@ class Backoff:
     ) -> None:
         """
         Args:
-            jitter: returns numbers from 0 to 1, such as `random.random`. A delay is then between half
-                and all of its value, so that many clients of one lost peer do not retry at the same
-                time.
+            jitter: returns numbers from 0 to 1, such as `random.random`. A delay is then between
+                half and all of its value, so that many clients of a lost peer do not retry at the
+                same time.
         """
         self._initial = initial
         self._limit = limit

@@ -136,7 +136,7 @@ def test_a_fault_of_the_journal_keeps_no_answer_back(monkeypatch: pytest.MonkeyP
 
     begin(rig, session)
     question = rig.s.last.ask()
-    monkeypatch.setattr(rig.audit, "record_question", full)
+    monkeypatch.setattr(rig.audit, "record_client_request", full)
     session.last.respond(as_json(YES))
     assert question.answer == YES
 

@@ -136,7 +136,7 @@ class Admission:
         return True
 
     def make_all_running(self) -> list[Call]:
-        """Call `give_up` for all waiting calls, and return them."""
+        """Call `make_running` for all waiting calls, and return them."""
         return [call for call in list(self.pending_identities) if self.make_running(call)]
 
     def admit(self, call: Call) -> Caller:

@@ -1,7 +1,7 @@
 """Authentication: the first stage. An unknown caller learns nothing, not even which tools exist.
 
 It never blocks. If an external server must be asked first (keys of an issuer, introspection of an
-opaque token), it raises `PendingIdentity`. Then await its `settle` and authenticate again.
+opaque token), it raises `PendingIdentity`. Then await its `resolve` and authenticate again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Settle = Callable[[], Awaitable[None]]
 class PendingIdentity(InterlockError):
     """The caller cannot be identified before an external server was asked.
 
-    `settle` asks it and never raises. Afterwards authenticate the same credentials again. If they
+    `resolve` asks it and never raises. Afterwards authenticate the same credentials again. If they
     are still pending, reject the request.
     """
 
