@@ -228,7 +228,7 @@ def test_a_driver_that_somebody_vouches_for(world: World) -> None:
     keys(world.cwd)
     world.config(drivers={"trust": ["release.pub"]})
     assert listed(world)["files-mcp"]["state"] == "refused"
-    assert "It is not signed" in drivers(world, "verify", code=1)
+    assert "is not signed" in drivers(world, "verify", code=1)
     assert "DRIVER.sig" in drivers(world, "sign", "files-mcp", "--key", "release.pem")
     assert "signed by" in drivers(world, "verify", "files-mcp")
     assert listed(world)["files-mcp"]["state"] == "unverified"
@@ -264,7 +264,7 @@ def test_a_wrong_signature_is_found_by_check(world: World) -> None:
     assert wrong() == []
     path.write_text(path.read_text() + "\nMore.\n")
     [changed] = wrong()
-    assert "DRIVER.md changed since it was signed" in changed
+    assert "DRIVER.md changed after the signature" in changed
     # A signature that is none.
     (path.parent / "DRIVER.sig").write_text("nothing")
     [broken] = wrong()
@@ -280,7 +280,7 @@ def test_keys_that_are_none(world: World) -> None:
     (world.cwd / "bad.pem").write_text("nothing")
     assert "not a private key" in drivers(world, "sign", "files-mcp", "--key", "bad.pem", code=3)
     assert "Cannot read the key" in drivers(world, "sign", "files-mcp", "--key", "none.pem", code=3)
-    assert "is no public key" in drivers(world, "verify", "--key", "bad.pem", code=3)
+    assert "is not a public key" in drivers(world, "verify", "--key", "bad.pem", code=3)
 
 
 # -- install

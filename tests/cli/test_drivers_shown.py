@@ -287,7 +287,7 @@ def test_a_node_that_is_named_and_does_not_answer(world: World) -> None:
     driver(world)
     done = world.run_here("drivers", "list", "--node", str(free_port()))
     assert done.returncode == 4
-    assert "no node of this user answers at 127.0.0.1:" in done.stderr
+    assert "No node of this user is running at 127.0.0.1:" in done.stderr
     assert done.stdout == ""
 
 
@@ -309,8 +309,8 @@ def test_a_node_without_drivers_is_not_taken_for_this_folder(world: World) -> No
     )
     done = world.run_here("drivers", "list", "-c", "other/interlock.yaml")
     assert done.returncode == 0
-    assert f"the node at 127.0.0.1:{world.port} has no driver, but one is declared" in done.stderr
-    assert "name it with --node" in done.stderr
+    assert f"the node at 127.0.0.1:{world.port} has no driver, but 1 is declared" in done.stderr
+    assert "use --node" in done.stderr
 
 
 def test_the_list_says_which_contract_is_not_offered_and_why(world: World) -> None:
@@ -319,7 +319,7 @@ def test_the_list_says_which_contract_is_not_offered_and_why(world: World) -> No
     contract(world, "bank.read")
     driver(world, implements=[entry("bank.read")])
     world.up()
-    why = "bank.read: the server bank is not there, and may have a tool of this name."
+    why = "bank.read: the server bank is not connected, and may have a tool of this name."
     assert why in world.run_here("drivers", "list").stdout
     (told,) = json.loads(world.run_here("drivers", "list", "--json").stdout)["contracts"]
     assert (told["contract"], why in told["problem"]) == ("bank.read", True)
