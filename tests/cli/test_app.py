@@ -80,7 +80,7 @@ def test_an_option_before_its_command(world: World, written: list[str], instead:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
-        f"interlock: {written[0]} comes after the command: interlock {instead}\n"
+        f"interlock: {written[0]} must come after the command. Write: interlock {instead}\n"
     )
 
 
@@ -126,7 +126,7 @@ def test_what_is_written_about_a_group_is_shown() -> None:
 def test_help_breaks_its_lines_where_the_terminal_ends(world: World) -> None:
     done = world.run("tools", "--help", COLUMNS="60")
     lines = [line.strip() for line in done.stdout.splitlines()]
-    begin = next(number for number, line in enumerate(lines) if line.startswith("Asks the"))
+    begin = next(number for number, line in enumerate(lines) if line.startswith("The list"))
     paragraph = lines[begin : lines.index("", begin)]
     # A line ends only where the next word has no room any more.
     for line, following in itertools.pairwise(paragraph):

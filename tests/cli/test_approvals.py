@@ -162,7 +162,7 @@ def test_a_key_that_is_not_enrolled_confirms_nothing(office: World) -> None:
     named = ("approve", "--yes", "--key", "visitor", "--passphrase-file", "phrase", "--", id)
     done = office.run_here(*named)
     assert (done.returncode, "no trust anchor of this node signed it" in done.stderr) == (1, True)
-    (office.cwd / "phrase").write_text("wrong wrong\n", encoding="utf-8")
+    (office.cwd / "phrase").write_text("fail  wrong\n", encoding="utf-8")
     done = office.run_here(*named)
     assert (done.returncode, "not its passphrase" in done.stderr) == (3, True)
     assert [one["id"] for one in waiting(office)] == [id]

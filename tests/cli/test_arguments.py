@@ -71,7 +71,7 @@ def test_words_become_values(words: list[str], expected: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["text"], "'text' is not an argument; write key=value, or key:=JSON"),
+        (["text"], "'text' is not an argument. Write key=value or key:=JSON"),
         (["=x"], "'=x' is not an argument"),
         (["whole=1.5"], "whole must be an integer. Found '1.5'"),
         (["number=nan"], "number must be a number. Found 'nan'"),
@@ -81,13 +81,13 @@ def test_words_become_values(words: list[str], expected: dict[str, Any]) -> None
         (["thing=[1]"], "thing must be an object. Found '[1]'"),
         (["text=a", "text=b"], "text is given twice"),
         (["x:=nonsense"], "x is not JSON"),
-        (["x:=[NaN]"], "x is not JSON: NaN is no number"),
-        (["x:=-1e999"], "x is not JSON: -1e999 is no number"),
-        (["x:=" + "1" * 5_000], "x is not JSON: a number in it is too long"),
+        (["x:=[NaN]"], "x is not JSON: NaN is not a JSON number"),
+        (["x:=-1e999"], "x is not JSON: -1e999 is not a JSON number"),
+        (["x:=" + "1" * 5_000], "x is not JSON: a number has more than 4000 digits"),
         (["x:=" + "[" * 100_000], "x is nested too deeply"),
-        (['x:="\\ud800"'], "x has half a character in it"),
+        (['x:="\\ud800"'], "x has half of a surrogate pair"),
         (['thing={"a": Infinity}'], "thing must be an object"),
-        (["x=@no/such/file"], "x: the file 'no/such/file' No such file"),
+        (["x=@no/such/file"], "x: cannot read the file 'no/such/file': No such file"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(words: list[str], said: str) -> None:

@@ -35,11 +35,11 @@ def test_rules_are_shown_the_most_restrictive_first(ruled: World) -> None:
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines if line[0] != " "] == [
-        "deny", "deny", "deny", "verify", "confirm", "allow", "when",
+        "deny", "deny", "deny", "verify", "confirm", "allow", "if",
     ]  # fmt: skip
     assert lines[1] == ("deny    hinted   callers: visitor; annotations: destructiveHint = true")
     assert "verify  long     tools: demo.notes_add; when: size(args.x) > 3" in lines
-    assert lines[-1].startswith("when no rule fits: what cannot be undone is confirmed, all else")
+    assert lines[-1].startswith("if no rule matches: what cannot be undone is confirmed, all else")
     told = json.loads(ruled.run_here("policy", "show", "--json").stdout)
     assert [rule["name"] for rule in told["rules"]] == [rule["name"] for rule in RULES["rules"]]  # type: ignore[index]
     assert told["version"] in lines[-1]
@@ -52,11 +52,11 @@ def test_a_call_is_explained_without_a_node(ruled: World) -> None:
     )  # fmt: skip
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
-        "demo.notes_delete  (irreversible), asked by ci, roles bot",
+        "demo.notes_delete  (irreversible), called by ci, roles bot",
         "deny  by no bots",
-        "fit, too:",
+        "other matching rules:",
         "  confirm deletes",
-        "would fit but for one thing:",
+        "rules that miss one condition:",
         "  allow   readers  effects: read_only, not irreversible",
     ]
 
@@ -69,9 +69,9 @@ def test_a_condition_that_cannot_be_judged_says_so(ruled: World) -> None:
 
     missing = explain("{}")
     assert "verify  by long" in missing
-    assert "when: size(args.x) > 3 cannot be judged (args has no member x)" in missing
+    assert "when: size(args.x) > 3 cannot be evaluated (args has no member x)" in missing
     number = explain('{"x": 5}')
-    assert "cannot be judged (size(int) means nothing)" in number
+    assert "cannot be evaluated (size(int) means nothing)" in number
     assert "so it is taken to be true" in missing
     short = explain('{"x": "abc"}')
     assert "allow  by default:safe" in short
@@ -100,7 +100,7 @@ def test_the_running_node_is_asked_what_a_tool_does(ruled: World) -> None:
     assert (told["decision"]["action"], told["decision"]["rule"]) == ("deny", "hinted")
     unknown = ruled.run_here("policy", "explain", "demo.nothing")
     assert unknown.returncode == 2
-    assert "the node has no tool 'demo.nothing'" in unknown.stderr
+    assert "The node has no tool 'demo.nothing'" in unknown.stderr
 
 
 def test_without_a_node_the_effect_must_be_said(ruled: World) -> None:
@@ -157,7 +157,7 @@ def test_the_rules_of_a_node_that_is_named_are_its_own(ruled: World) -> None:
     done = ruled.run_here(*explain, "--config", str(other / "interlock.yaml"))
     assert done.returncode == 3
     assert done.stdout == ""
-    assert f"the rules of the node at 127.0.0.1:{ruled.port} are in its config" in done.stderr
+    assert f"The rules of the node at 127.0.0.1:{ruled.port} are in its config" in done.stderr
     assert "--config FILE" in done.stderr
     assert "confirm  by deletes" in ruled.run_here(*explain, *in_force).stdout
     assert "confirm  by deletes" in ruled.run_here(*explain[:3], *in_force).stdout
@@ -200,7 +200,7 @@ def cases(world: World, text: str) -> Path:
 def test_cases_that_come_out_as_expected(ruled: World) -> None:
     done = ruled.run_here("policy", "test", str(cases(ruled, CASES)))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "7 cases, all as expected"
+    assert done.stdout.splitlines()[-1] == "7 cases, all passed"
 
 
 def test_cases_that_do_not(ruled: World) -> None:
@@ -209,14 +209,14 @@ def test_cases_that_do_not(ruled: World) -> None:
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     assert lines[:6] == [
-        "wrong local: demo.notes_delete",
+        "fail  local: demo.notes_delete",
         "      - expected allow",
-        "      + came     confirm by deletes",
-        "wrong local: demo.notes_delete",
+        "      + actual   confirm by deletes",
+        "fail  local: demo.notes_delete",
         "      - expected deny by x",
-        "      + came     deny by no bots",
+        "      + actual   deny by no bots",
     ]
-    assert lines[-1] == "7 cases, 2 wrong"
+    assert lines[-1] == "7 cases, 2 failed"
     told = json.loads(ruled.run_here("policy", "test", str(cases(ruled, text)), "--json").stdout)
     assert told["failed"] == 2
     assert [one["passed"] for one in told["cases"]].count(False) == 2
@@ -225,13 +225,16 @@ def test_cases_that_do_not(ruled: World) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("cases: []", "there are no cases in it; write cases:"),
-        ("- tool: x", "there are no cases in it; write cases:"),
-        ("cases: [x]", "cases[0] is no case"),
-        ("case: []\ncases: [{tool: x, expect: deny}]", "case: unknown key; only cases:"),
+        ("cases: []", "the file has no cases; write `cases:`"),
+        ("- tool: x", "the file has no cases; write `cases:`"),
+        ("cases: [x]", "cases[0] is not a case"),
+        (
+            "case: []\ncases: [{tool: x, expect: deny}]",
+            "case: unknown key; the only key is `cases`",
+        ),
         (
             "cases: [{tool: x, expect: deny}, {tool: y, expect: confrim}]",
-            'cases[1] (y): expect: "confrim" is none of allow, confirm, verify, deny; '
+            'cases[1] (y): expect: must be one of allow, confirm, verify, deny. Found "confrim"; '
             'did you mean "confirm"?',
         ),
         (
@@ -275,4 +278,4 @@ def test_the_examples_of_the_docs_are_right(world: World) -> None:
 def test_a_file_that_is_not_there(ruled: World) -> None:
     done = ruled.run_here("policy", "test", "nowhere.yaml")
     assert done.returncode == 3
-    assert "nowhere.yaml No such file or directory" in done.stderr
+    assert "cannot read nowhere.yaml: No such file or directory" in done.stderr

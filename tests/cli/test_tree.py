@@ -49,7 +49,7 @@ def test_the_tree_of_two_nodes(world: World, child: World) -> None:
     done = world.run("tree")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == f"2 nodes · 2 servers · {node.status()['tools']} tools · 1 in trouble"
+    assert lines[0] == f"2 nodes · 2 servers · {node.status()['tools']} tools · 1 with problems"
     # All count the same, and by canonical names, whatever clients are shown.
     listed = [one["name"] for one in json.loads(world.run("tools", "--json").stdout)["tools"]]
     assert len(listed) == node.status()["tools"]
@@ -234,7 +234,7 @@ def test_a_crowd_does_not_scroll_a_terminal_away(world: World) -> None:
             terminal.close()
         lines = [one for one in shown.splitlines() if one.strip()]
         assert len(lines) <= 24
-        # What is in trouble comes first, the rest is counted.
+        # What is with problems comes first, the rest is counted.
         assert "gone" in lines[3]
         assert re.search(r"… and \d+ more, all ready", lines[-1])
         whole = world.run_here("tree").stdout

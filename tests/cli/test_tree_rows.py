@@ -43,10 +43,10 @@ def test_the_shape_and_the_totals() -> None:
         "│     m2: it is silent",
         "└ local   ready     leaf     http      1      0       0        -",
     ]
-    assert format_summary(small()) == "2 nodes · 3 servers · 3 tools · 1 in trouble"
+    assert format_summary(small()) == "2 nodes · 3 servers · 3 tools · 1 with problems"
     assert (
         format_summary(TreeNode(name="root", role="root"))
-        == "1 node · 0 servers · 0 tools · all well"
+        == "1 node · 0 servers · 0 tools · no problems"
     )
 
 
@@ -97,7 +97,7 @@ def test_trouble_deep_down_brings_its_branch_to_the_front() -> None:
 
 def test_what_was_left_out_on_the_way_is_counted() -> None:
     top = TreeNode(name="root", role="root", children=[leaf("a")], left_out=7)
-    assert drawn(top)[-1] == "└ … and 7 more that were not told"
+    assert drawn(top)[-1] == "└ … and 7 more that were not reported"
     top.children.append(leaf("b", state="failed"))
     assert drawn(top, room=3)[-1] == "└ … and 8 more, all ready"
 
@@ -108,7 +108,7 @@ def test_a_tree_that_is_too_deep_for_the_room() -> None:
         top = TreeNode(name=f"level{number}", role="aggregator", children=[top])
     lines = drawn(top, room=10)
     assert len(lines) == 11
-    assert lines[-1] == "… and more below; see --json"
+    assert lines[-1] == "… and more; see --json"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])

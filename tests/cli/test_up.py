@@ -99,7 +99,7 @@ def test_without_a_config_it_says_how_to_begin(world: World) -> None:
     assert done.returncode == 3
     assert done.stdout == ""
     assert done.stderr == (
-        "interlock: there is no config: no --config, no $INTERLOCK_CONFIG, no ./interlock.yaml "
+        "interlock: No config file: no --config, no $INTERLOCK_CONFIG, no ./interlock.yaml "
         "and no ~/.config/interlock/interlock.yaml\n"
         "Try one of these:\n"
         "  interlock up --demo                      a node with a small built-in server, to look "

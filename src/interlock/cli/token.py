@@ -97,12 +97,12 @@ def create(
     """
     target = node_discovery.find_local_node(config, node)
     expires_at = _read_expiry(expires)
-    for scope_text in scope or ():
-        _check_scope(scope_text)
+    for scope_name in scope or ():
+        _check_scope(scope_name)
     for permission in may or ():
         if permission not in _PERMISSIONS:
             raise typer.BadParameter(
-                f"Must be one of {', '.join(_PERMISSIONS)}. Found {scope_text!r}.", param_hint="may"
+                f"Must be one of {', '.join(_PERMISSIONS)}. Found {permission!r}.", param_hint="may"
             )
     _check_name(name, target)
     store = _open_store(target)
@@ -115,7 +115,7 @@ def create(
         if not yes and sys.stdin.isatty() and not output.confirm(f"Create a token for {name}?"):
             output.print_note("No token was created.")
             raise typer.Exit(output.FAILED)
-    record, secret = store.create(
+    created, secret = store.create(
         name,
         may=_unique(may or ["call"]),
         roles=_unique(role or []),
@@ -123,16 +123,16 @@ def create(
         expires=expires_at,
     )
     if json:
-        output.print_json({**_token_as_dict(record), "token": secret})
+        output.print_json({**_token_as_dict(created), "token": secret})
     else:
         print(secret)
     output.print_note(
-        f"This is the token of {name} ({record.id}). It is shown only once. Store it safely."
+        f"This is the token of {name} ({created.id}). It is shown only once. Store it safely."
     )
     other_ids = [
-        scope_text.id
-        for scope_text in existing
-        if scope_text.name == name and scope_text.state(time.time()) == "good"
+        record.id
+        for record in existing
+        if record.name == name and record.state(time.time()) == "good"
     ]
     if other_ids:
         output.print_note(f"{name} has other valid tokens: {', '.join(other_ids)}.")
