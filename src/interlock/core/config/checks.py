@@ -187,7 +187,7 @@ def _check_oauth(reader: NodeReader, server_path: KeyPath, server: ServerConfig)
             "client_credentials needs a client with credentials",
             "add client_id, and client_secret or private_key",
         )
-    if oauth.redirect_port > quantities.HIGHEST_PORT:
+    if oauth.redirect_port > quantities.MAX_PORT:
         reader.report((*path, "redirect_port"), "this is not a port", "use a number up to 65535")
     if oauth.client_metadata_url and not quantities.is_client_document(oauth.client_metadata_url):
         reader.report(

@@ -1,7 +1,7 @@
-"""The config files of MCP clients: where they are, and what servers they hold.
+"""Import of the config files of MCP clients: their locations and their servers.
 
-Reads files, writes none. What it returns can be shown: literal secrets have become references,
-and the variables to set are listed by name.
+It only reads files. Its result can be shown: literal secrets are replaced by references, and the
+variables to set are listed by name.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _NOT_NEWLINE: Final = re.compile(r"[^\n]")
 
 
 def parse_jsonc(text: str, filename: str) -> Any:
-    """The value of a JSON text. Raises ConfigError. An empty text is an empty object."""
+    """Return the value of a JSON text. Raises ConfigError. An empty text is an empty object."""
 
     def blank(match: re.Match[str]) -> str:
-        # Spaces instead of what goes, so that lines and columns stay true.
+        # Removed text becomes spaces, so that lines and columns stay correct.
         found = match[0]
         return found if found.startswith('"') else _NOT_NEWLINE.sub(" ", found)
 
@@ -63,7 +63,7 @@ def parse_jsonc(text: str, filename: str) -> Any:
 
 
 def parse_toml(text: str, filename: str) -> dict[str, Any]:
-    """The tables of a TOML text. Raises ConfigError."""
+    """Return the tables of a TOML text. Raises ConfigError."""
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
@@ -77,7 +77,7 @@ def parse_toml(text: str, filename: str) -> dict[str, Any]:
 # -- One server entry of an MCP client's config to a `ServerConfig`.
 #
 # Knows the keys of Claude Code, Claude Desktop, Cursor and VS Code (JSON) and of Codex (TOML).
-# What has no counterpart here is named in a note, never dropped in silence.
+# Keys without a counterpart are listed in a note, never dropped silently.
 
 _VARIABLE: Final = re.compile(r"\$\{(?P<body>[^{}]*)\}")
 _ENV: Final = re.compile(r"(?:env:)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?")
@@ -85,44 +85,44 @@ _FOLDERS: Final = frozenset({"userHome", "workspaceFolder", "workspaceFolderBase
 _SEPARATORS: Final = frozenset({"pathSeparator", "/"})
 
 # Keys that say how the client shows, approves or starts a server: nothing is lost without them.
-_OF_THE_CLIENT: Final = frozenset({
+_CLIENT_ONLY_KEYS: Final = frozenset({
     "name", "type", "transport", "alwaysAllow", "autoApprove", "alwaysLoad", "dev", "gallery",
     "version", "required", "supports_parallel_tool_calls", "default_tools_approval_mode", "tools",
     "experimental_environment", "sandboxEnabled", "sandbox", "icon", "description",
 })  # fmt: skip
-_READ_FROM_JSON: Final = frozenset({
+_JSON_KEYS: Final = frozenset({
     "url", "serverUrl", "httpUrl", "command", "args", "env", "cwd", "headers", "disabled",
     "enabled", "timeout",
 })  # fmt: skip
-_READ_FROM_CODEX: Final = frozenset({
+_CODEX_KEYS: Final = frozenset({
     "url", "command", "args", "env", "env_vars", "cwd", "bearer_token_env_var", "http_headers",
     "env_http_headers", "enabled", "startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec",
     "enabled_tools", "disabled_tools",
 })  # fmt: skip
-_SIGN_IN: Final = frozenset({"oauth", "auth", "scopes", "oauth_resource", "headersHelper"})
+_SIGN_IN_KEYS: Final = frozenset({"oauth", "auth", "scopes", "oauth_resource", "headersHelper"})
 
 
 class EntryOrigin(Struct, frozen=True):
-    """What the entries of one file may refer to."""
+    """The context of the entries of one file."""
 
     home: Path
     folder: Path
     inputs: Mapping[str, Mapping[str, Any]] = {}
     expands: bool = True
-    """Whether this client replaces ${…} at all; Codex does not."""
+    """True if this client replaces ${…}. Codex does not."""
 
 
 class EntryReader:
-    """Reads the entries of one file; `notes` says what could not be taken over."""
+    """Reads the entries of one file. `notes` lists what could not be imported."""
 
-    def __init__(self, origin: EntryOrigin, lift: SecretReplacer) -> None:
+    def __init__(self, origin: EntryOrigin, secret_replacer: SecretReplacer) -> None:
         self.origin = origin
-        self.lift = lift
+        self.secret_replacer = secret_replacer
         self.notes: list[str] = []
 
     def read_json(self, key: str, entry: Mapping[str, Any]) -> ServerConfig:
-        """An entry of `mcpServers` or `servers`. Raises BadValue for one that cannot be used."""
-        self._note_rest(key, entry, _READ_FROM_JSON)
+        """Read an entry of `mcpServers` or `servers`. Raises BadValue if it is invalid."""
+        self._note_rest(key, entry, _JSON_KEYS)
         milliseconds = _seconds(entry.get("timeout")) or 0.0
         enabled = not entry.get("disabled", False) and entry.get("enabled", True) is not False
         return self._server(
@@ -132,25 +132,25 @@ class EntryReader:
             headers=self._texts(key, "headers", entry.get("headers")),
             transport="sse" if entry.get("type", entry.get("transport")) == "sse" else "auto",
             enabled=enabled,
-            # Clients take less than a second for a mistake.
+            # Clients treat less than a second as a mistake.
             timeout=milliseconds / 1000 if milliseconds >= 1000 else None,
         )
 
     def read_codex(self, key: str, entry: Mapping[str, Any]) -> ServerConfig:
-        """A table of `mcp_servers`. Raises BadValue for one that cannot be used."""
-        self._note_rest(key, entry, _READ_FROM_CODEX)
+        """Read a table of `mcp_servers`. Raises BadValue if it is invalid."""
+        self._note_rest(key, entry, _CODEX_KEYS)
         headers = self._texts(key, "http_headers", entry.get("http_headers"))
         for header, variable in _mapping(entry.get("env_http_headers")).items():
-            self.lift.needs(str(variable), f"servers.{key}.headers.{header}")
+            self.secret_replacer.add_variable(str(variable), f"servers.{key}.headers.{header}")
             headers[header] = f"${{env:{variable}}}"
         bearer = entry.get("bearer_token_env_var")
         if bearer:
-            self.lift.needs(str(bearer), f"servers.{key}.headers.Authorization")
+            self.secret_replacer.add_variable(str(bearer), f"servers.{key}.headers.Authorization")
             headers["Authorization"] = f"Bearer ${{env:{bearer}}}"
         forwarded = {}
         for variable in entry.get("env_vars") or []:
             name = str(variable.get("name") if isinstance(variable, dict) else variable)
-            self.lift.needs(name, f"servers.{key}.env.{name}")
+            self.secret_replacer.add_variable(name, f"servers.{key}.env.{name}")
             forwarded[name] = f"${{env:{name}}}"
         start = _seconds(entry.get("startup_timeout_sec"))
         if start is None and (milliseconds := _seconds(entry.get("startup_timeout_ms"))):
@@ -196,8 +196,10 @@ class EntryReader:
         if url:
             address = check_url(self._translated(str(url), f"servers.{key}.url"))
             return ServerConfig(
-                url=self.lift.url(key, address),
-                headers={h: self.lift.header(key, h, value) for h, value in headers.items()},
+                url=self.secret_replacer.url(key, address),
+                headers={
+                    h: self.secret_replacer.header(key, h, value) for h, value in headers.items()
+                },
                 transport=transport,
                 **shared,
             )
@@ -207,11 +209,14 @@ class EntryReader:
         cwd = entry.get("cwd")
         return ServerConfig(
             command=self._translated(command, f"servers.{key}.command"),
-            args=self.lift.arguments(
+            args=self.secret_replacer.arguments(
                 key, [self._translated(arg, f"servers.{key}.args") for arg in args]
             ),
             env={
-                **{name: self.lift.environment(key, name, value) for name, value in env.items()},
+                **{
+                    name: self.secret_replacer.environment(key, name, value)
+                    for name, value in env.items()
+                },
                 **(forwarded or {}),
             },
             cwd=self._translated(str(cwd), f"servers.{key}.cwd") if cwd else None,
@@ -219,7 +224,7 @@ class EntryReader:
         )
 
     def _texts(self, key: str, name: str, values: Any) -> dict[str, str]:
-        """A mapping of texts, each in our reference language."""
+        """Return a mapping of texts with references in our notation."""
         texts = {}
         for item, value in _mapping(values).items():
             if isinstance(value, str | int | float):
@@ -230,7 +235,7 @@ class EntryReader:
         return texts
 
     def _translated(self, text: str, used_by: str) -> str:
-        """The client's ${…} in our words; what is no variable of the client stays literal."""
+        """Convert ${…} of the client to our notation. Other text stays literal."""
         if not self.origin.expands:
             return escape(text)
         result, start = "", 0
@@ -247,7 +252,7 @@ class EntryReader:
             return "/"
         if body.startswith("input:"):
             asked = self.origin.inputs.get(body[6:], {})
-            name = self.lift.needs(
+            name = self.secret_replacer.add_variable(
                 variable_name(body[6:]), used_by, str(asked.get("description", ""))
             )
             default = asked.get("default")
@@ -258,7 +263,7 @@ class EntryReader:
         if variable is not None:
             name, default = variable["name"], variable["default"]
             if default is None:
-                self.lift.needs(name, used_by)
+                self.secret_replacer.add_variable(name, used_by)
                 return f"${{env:{name}}}"
             return f"${{env:{name}:-{default}}}"
         shown = f"${{{body}}}" if re.fullmatch(r"[\w.:]+", body) else "${…}"
@@ -271,20 +276,20 @@ class EntryReader:
                 f"{key}: envFile {quoted(str(entry['envFile']))} is not read; "
                 "set its variables before the node starts"
             )
-        for name in sorted(_SIGN_IN & set(entry)):
+        for name in sorted(_SIGN_IN_KEYS & set(entry)):
             self.notes.append(f"{key}: {name} is not taken over; set headers if it needs a token")
-        rest = set(entry) - read - _OF_THE_CLIENT - _SIGN_IN - {"envFile"}
+        rest = set(entry) - read - _CLIENT_ONLY_KEYS - _SIGN_IN_KEYS - {"envFile"}
         if rest:
             self.notes.append(f"{key}: not taken over: {', '.join(sorted(map(str, rest)))}")
 
 
 def entry_url(entry: Mapping[str, Any]) -> Any:
-    """Where the server answers, under any of the keys that clients use; None when it is started."""
+    """Return the URL of a server under any of the keys of clients. None: it has a command."""
     return entry.get("url") or entry.get("serverUrl") or entry.get("httpUrl")
 
 
 def command_line(entry: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Program and arguments; an empty program when there is none. Raises BadValue."""
+    """Return program and arguments. An empty program: there is none. Raises BadValue."""
     command, args = entry.get("command"), entry.get("args") or []
     if isinstance(command, list):
         words = [str(word) for word in command]
@@ -305,7 +310,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _seconds(value: Any) -> float | None:
-    """A number of seconds that can be a timeout, else None."""
+    """Return a number of seconds that is valid as a timeout, else None."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if number and 0 < value < math.inf else None
 
@@ -332,7 +337,7 @@ _USER_FILES: Final = (
 )
 
 _ALWAYS_SET: Final = frozenset({"HOME", "LOGNAME", "PATH", "PWD", "SHELL", "TMPDIR", "USER"})
-"""Variables that nobody has to set."""
+"""Variables that are always set."""
 
 Keys = tuple[str, ...]
 
@@ -343,14 +348,14 @@ class ClientConfigFile(Struct, frozen=True):
     client: str
     path: Path
     project: bool
-    """Whether it belongs to a project folder rather than to the user."""
+    """True if it belongs to a project folder, not to the user."""
 
 
 class ClientEntry(Struct, frozen=True):
     """A server in the config file of a client, which still connects to it directly."""
 
     client: str
-    """Empty for a file of no known client."""
+    """Empty for a file of an unknown client."""
     path: Path
     keys: tuple[str, ...]
     """The keys that lead to it in the file."""
@@ -359,17 +364,17 @@ class ClientEntry(Struct, frozen=True):
 
 
 class ClientImport(Struct, frozen=True):
-    """The servers that were found, the variables they need, and what a person should know."""
+    """The imported servers, the variables that they need, and notes for the user."""
 
     servers: dict[str, ServerConfig]
     variables: list[Variable]
     notes: list[str]
     entries: list[ClientEntry] = []
-    """Where the servers, and the node itself, are in the files."""
+    """The locations of the servers, and of the node itself, in the files."""
 
 
 def find_client_configs(home: Path, cwd: Path) -> list[ClientConfigFile]:
-    """The files that exist: the project's first, then the user's."""
+    """Return the existing files: the project's first, then the user's."""
     found = [
         ClientConfigFile(client, cwd / name, True)
         for client, name in _PROJECT_FILES
@@ -383,19 +388,22 @@ def find_client_configs(home: Path, cwd: Path) -> list[ClientConfigFile]:
 
 
 def read_client_config(path: Path, *, home: Path, cwd: Path) -> ClientImport:
-    """The servers of one client's file. Raises ConfigError for a file that cannot be read."""
+    """Import the servers of one file. Raises ConfigError if it cannot be read."""
     return import_client_configs([path], home=home, cwd=cwd)
 
 
 def import_client_configs(
     paths: Iterable[Path], *, home: Path, cwd: Path, own: Config | None = None
 ) -> ClientImport:
-    """The servers of several files as one set: the same server twice is one, and two servers of
-    one name both stay. The node of the config `own` is no server of itself.
+    """Import the servers of several files: duplicates become one, and different servers with the
+    same name are kept. The node of the config `own` is no server of itself.
 
-    A file that cannot be read is a note among several, and a ConfigError when it is the only one.
+    If one of several files cannot be read, a note says so.
+
+    Raises:
+        ConfigError: no file can be read.
     """
-    lift = SecretReplacer()
+    secret_replacer = SecretReplacer()
     servers: dict[str, ServerConfig] = {}
     notes: list[str] = []
     entries: list[ClientEntry] = []
@@ -409,28 +417,30 @@ def import_client_configs(
             failed.append(error)
             notes.append(f"left out: {error.problems[0]}")
         else:
-            lift.reserve(text)
+            secret_replacer.reserve(text)
     if failed and not documents:
         raise ConfigError(problem for error in failed for problem in error.problems)
     for path, document in documents.items():
         client = client_of(path)
-        for places, server in _read_file(path, document, home, cwd, lift, notes, own or Config()):
+        for places, server in _read_file(
+            path, document, home, cwd, secret_replacer, notes, own or Config()
+        ):
             name = "" if server is None else _merge(servers, places[0][-1], server, notes)
             entries += [ClientEntry(client, path, keys, name) for keys in places]
         if path.name == ".claude.json":
             notes += _other_folders(document, cwd)
-    return ClientImport(servers, sorted(lift.variables.values()), notes, entries)
+    return ClientImport(servers, sorted(secret_replacer.variables.values()), notes, entries)
 
 
 def client_of(path: Path) -> str:
-    """The client whose file this is, by its name; empty for none."""
+    """Return the client of a file by its name. Empty: it is unknown."""
     whole = path.absolute().as_posix()
     known = (*_PROJECT_FILES, *_USER_FILES)
     return next((client for client, name in known if whole.endswith(f"/{name}")), "")
 
 
 def import_note(found: ClientImport) -> str:
-    """What to tell the person who imported: variables to set, then notes. Never a value."""
+    """Format the result for the user: variables to set, then notes. Never a value."""
     lines = []
     variables = [one for one in found.variables if one.name not in _ALWAYS_SET]
     if variables:
@@ -446,7 +456,7 @@ def _holds_servers(path: Path) -> bool:
     try:
         if not path.is_file():
             return False
-        # Settings and state files exist everywhere; most have nothing to do with MCP.
+        # Settings and state files exist everywhere, and most are not about MCP.
         shared = path.name in ("settings.json", ".claude.json", "config.toml")
         return not shared or b"mcp" in path.read_bytes()
     except OSError:
@@ -468,11 +478,11 @@ def _read_file(
     document: dict[str, Any],
     home: Path,
     cwd: Path,
-    lift: SecretReplacer,
+    secret_replacer: SecretReplacer,
     notes: list[str],
     own: Config,
 ) -> Iterator[tuple[list[Keys], ServerConfig | None]]:
-    """Each server and every place in which the file has it. None: the node itself."""
+    """Yield each server with all of its places in the file. None: the node itself."""
     toml = path.suffix == ".toml"
     inside = path.parent.name in (".vscode", ".cursor", ".codex")
     folder = path.parent.parent if inside and path.parent.parent != home else cwd
@@ -485,9 +495,9 @@ def _read_file(
         },
         expands=not toml,
     )
-    reader = EntryReader(origin, lift)
+    reader = EntryReader(origin, secret_replacer)
     tables = [("mcp_servers",)] if toml else _json_tables(cwd)
-    # One name may be two servers, such as the user's and the project's.
+    # Two servers may have one name, such as the user's and the project's.
     found: dict[tuple[str, str], tuple[Any, list[Keys]]] = {}
     for table in tables:
         for key, entry in _table_at(document, table).items():
@@ -497,7 +507,7 @@ def _read_file(
         try:
             if not key or not isinstance(entry, dict):
                 raise BadValue("it is not a server")
-            # Before it is read: the variables that it names are not needed either.
+            # Before it is read, because its variables are not needed either.
             _refuse_this_node(entry, own)
             server = reader.read_codex(key, entry) if toml else reader.read_json(key, entry)
             _check_usable(key, server)
@@ -511,13 +521,13 @@ def _read_file(
 
 
 class _ThisNode(BadValue):
-    """An entry that leads to the node that imports it."""
+    """An entry for the node that imports it."""
 
 
 def _refuse_this_node(entry: Mapping[str, Any], own: Config) -> None:
     url = entry_url(entry)
     command, args = command_line(entry)
-    # A client that speaks only stdio reaches a URL through a program that is given it.
+    # A stdio-only client reaches a URL through a program with the URL as an argument.
     urls = [*([url] if isinstance(url, str) else []), *args]
     if any(is_own_url(one, own.listen, own.path) for one in urls):
         raise _ThisNode(f"it is this node itself, at {own.listen}{own.path}")
@@ -526,7 +536,7 @@ def _refuse_this_node(entry: Mapping[str, Any], own: Config) -> None:
 
 
 def _check_usable(key: str, server: ServerConfig) -> None:
-    """Raise BadValue for a server that would not read back from a file as it is."""
+    """Raise BadValue for a server that would not be the same after writing and reading."""
     named = replace(server, segment="usable")
     try:
         same = parse_config(to_yaml({key: named})).servers == {key: named}
@@ -537,7 +547,7 @@ def _check_usable(key: str, server: ServerConfig) -> None:
 
 
 def _json_tables(cwd: Path) -> list[Keys]:
-    """Every place in which a client of the JSON kind keeps servers."""
+    """Return all places of servers in JSON files of clients."""
     return [
         ("mcp", "servers"),
         ("mcp.servers",),
@@ -548,7 +558,7 @@ def _json_tables(cwd: Path) -> list[Keys]:
 
 
 def _other_folders(document: Mapping[str, Any], cwd: Path) -> Iterator[str]:
-    """A note for each other folder of Claude Code that has servers of its own."""
+    """Yield a note for each other folder of Claude Code with servers of its own."""
     for folder in _table(document, "projects"):
         names = _table_at(document, ("projects", folder, "mcpServers"))
         if names and folder != str(cwd):
@@ -561,7 +571,7 @@ def _other_folders(document: Mapping[str, Any], cwd: Path) -> Iterator[str]:
 def _merge(
     servers: dict[str, ServerConfig], key: str, server: ServerConfig, notes: list[str]
 ) -> str:
-    """Add a server unless it is there; returns its name."""
+    """Add a server unless it exists. Returns its name."""
     name, number = key, 2
     while name in servers and _unnamed(servers[name]) != server:
         name, number = f"{key}-{number}", number + 1

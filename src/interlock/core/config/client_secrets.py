@@ -1,7 +1,6 @@
-"""Literal secrets of a client's config become references to environment variables.
+"""Replacement of literal secrets in the config of a client by references to environment variables.
 
-Works on one import. The values are looked at here, to tell whether two are the same, and go
-nowhere else: what comes out has names only.
+Works on one import. Values are compared here and go nowhere else: the result only contains names.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _PATH_VALUE: Final = re.compile(r"(?:~|\.{0,2}/|[A-Za-z]:\\)")
 
 
 class Variable(Struct, frozen=True, order=True):
-    """An environment variable to set before the node starts, and where it is used."""
+    """An environment variable that must be set before the node starts, and where it is used."""
 
     name: str
     used_by: str
@@ -49,68 +48,74 @@ def variable_name(*words: str) -> str:
 
 
 class SecretReplacer:
-    """Replaces literal secrets by references, and remembers which variables must be set."""
+    """Replaces literal secrets by references, and collects the variables that must be set."""
 
     def __init__(self) -> None:
         self.variables: dict[str, Variable] = {}
         self._values: dict[str, str | None] = {}
 
     def reserve(self, text: str) -> None:
-        """Keep the names of variables that a client's file mentions for what they stand for."""
+        """Reserve the variable names that a client's file mentions for their own values."""
         for name in _MENTIONED.findall(text):
             self._values.setdefault(name, None)
 
-    def needs(self, name: str, used_by: str, description: str = "") -> str:
-        """A variable that the client's file refers to already."""
+    def add_variable(self, name: str, used_by: str, description: str = "") -> str:
+        """Add a variable that the client's file already refers to."""
         self._values.setdefault(name, None)
         self.variables.setdefault(name, Variable(name, used_by, description))
         return name
 
     def environment(self, server: str, key: str, value: str) -> str:
-        """The value of an environment variable of a server."""
-        return self._pair(server, key, value, f"servers.{server}.env.{key}", (key,), (server, key))
+        """Return the value of an environment variable of a server."""
+        return self._replace_if_secret(
+            server, key, value, f"servers.{server}.env.{key}", (key,), (server, key)
+        )
 
     def header(self, server: str, key: str, value: str) -> str:
-        """The value of an HTTP header of a server."""
+        """Return the value of an HTTP header of a server."""
         words = (server, "token") if key.lower() == "authorization" else (server, key)
-        return self._pair(server, key, value, f"servers.{server}.headers.{key}", words, words)
+        return self._replace_if_secret(
+            server, key, value, f"servers.{server}.headers.{key}", words, words
+        )
 
     def url(self, server: str, url: str) -> str:
-        """A URL: its password, its secret query parameters, the long random parts of its path."""
-        place = f"servers.{server}.url"
+        """Return a URL without its password, secret query parameters and long random path parts."""
+        used_by = f"servers.{server}.url"
 
         def query(match: re.Match[str]) -> str:
             key, value = match["key"], match["value"]
             words = (server, key)
-            return match["before"] + self._pair(server, key, value, place, words, words)
+            return match["before"] + self._replace_if_secret(
+                server, key, value, used_by, words, words
+            )
 
         def password(match: re.Match[str]) -> str:
             words = (server, "password")
-            return f"{match['user']}:{self._lifted(match['value'], place, words, words)}@"
+            return f"{match['user']}:{self._replace(match['value'], used_by, words, words)}@"
 
         def segment(match: re.Match[str]) -> str:
-            return self._lifted(match[0], place, (server, "url_secret"), (server, "url_secret"))
+            return self._replace(match[0], used_by, (server, "url_secret"), (server, "url_secret"))
 
         if not _is_literal(url):
             return url
-        lifted = _PASSWORD.sub(password, url)
-        head, mark, tail = lifted.partition("?")
+        replaced = _PASSWORD.sub(password, url)
+        head, mark, tail = replaced.partition("?")
         return _LONG_SEGMENT.sub(segment, head) + _QUERY.sub(query, mark + tail)
 
     def arguments(self, server: str, args: list[str]) -> list[str]:
-        """Arguments: `--token x`, `--token=x`, `KEY=x` and `Authorization: x`."""
-        place = f"servers.{server}.args"
-        lifted: list[str] = []
+        """Replace `--token x`, `--token=x`, `KEY=x` and `Authorization: x` in arguments."""
+        used_by = f"servers.{server}.args"
+        replaced: list[str] = []
         flag = ""
         for arg in args:
-            lifted.append(self._argument(server, flag, arg, place))
+            replaced.append(self._replace_in_argument(server, flag, arg, used_by))
             flag = arg if re.fullmatch(r"--?[A-Za-z][\w-]*", arg) else ""
-        return lifted
+        return replaced
 
-    def _argument(self, server: str, flag: str, arg: str, place: str) -> str:
+    def _replace_in_argument(self, server: str, flag: str, arg: str, used_by: str) -> str:
         if flag and not arg.startswith("-") and is_secret_key(flag):
             words = (server, flag)
-            return self._pair(server, flag, arg, place, words, words)
+            return self._replace_if_secret(server, flag, arg, used_by, words, words)
         header = _HEADER.fullmatch(arg)
         if header is not None:
             value = self.header(server, header["key"], header["value"])
@@ -118,58 +123,63 @@ class SecretReplacer:
         option = _OPTION.fullmatch(arg)
         if option is not None:
             key, value = option["key"], option["value"]
-            first = (server, key) if key.startswith("-") else (key,)
-            return f"{key}={self._pair(server, key, value, place, first, (server, key))}"
+            short_words = (server, key) if key.startswith("-") else (key,)
+            replaced = self._replace_if_secret(
+                server, key, value, used_by, short_words, (server, key)
+            )
+            return f"{key}={replaced}"
         words = (server, "secret")
-        return self._pair(server, "", arg, place, words, words)
+        return self._replace_if_secret(server, "", arg, used_by, words, words)
 
-    def _pair(
+    def _replace_if_secret(
         self,
         server: str,
         key: str,
         value: str,
-        place: str,
-        first: tuple[str, ...],
-        second: tuple[str, ...],
+        used_by: str,
+        short_words: tuple[str, ...],
+        long_words: tuple[str, ...],
     ) -> str:
         if not _is_literal(value):
-            return self._around_references(key, value, place, second)
+            return self._replace_around_references(key, value, used_by, long_words)
         if value.lower() in _HARMLESS:
             return value
         is_path = _PATH_NAME.search(key) and _PATH_VALUE.match(value)
         if is_secret_value(value) or (is_secret_key(key) and not is_path):
-            return self._lifted(value, place, first, second)
+            return self._replace(value, used_by, short_words, long_words)
         return value
 
-    def _around_references(self, key: str, value: str, place: str, words: tuple[str, ...]) -> str:
-        """A value that refers already: its secret defaults go, and so do known tokens beside."""
+    def _replace_around_references(
+        self, key: str, value: str, used_by: str, words: tuple[str, ...]
+    ) -> str:
+        """Replace secret defaults and known tokens in a value that already has references."""
         result = ""
         for piece in pieces(value):
             if isinstance(piece, str):
                 secret = is_secret_value(piece)
-                result += self._lifted(piece, place, words, words) if secret else escape(piece)
+                result += self._replace(piece, used_by, words, words) if secret else escape(piece)
             elif isinstance(piece, EnvReference) and (piece.default or "").lower() not in _HARMLESS:
                 named = is_secret_key(key) or is_secret_key(piece.name)
                 if named or is_secret_value(piece.default or ""):
-                    piece = EnvReference(self.needs(piece.name, place), None)
+                    piece = EnvReference(self.add_variable(piece.name, used_by), None)
                 result += str(piece)
             else:
                 result += str(piece)
         return result
 
-    def _lifted(
-        self, value: str, place: str, first: tuple[str, ...], second: tuple[str, ...]
+    def _replace(
+        self, value: str, used_by: str, short_words: tuple[str, ...], long_words: tuple[str, ...]
     ) -> str:
         scheme = _SCHEME.match(value)
         secret = value[scheme.end() :] if scheme else value
-        name = self._name(secret, variable_name(*first), variable_name(*second))
+        name = self._name(secret, variable_name(*short_words), variable_name(*long_words))
         self._values[name] = secret
-        self.variables.setdefault(name, Variable(name, place))
+        self.variables.setdefault(name, Variable(name, used_by))
         return f"{scheme[0] if scheme else ''}${{env:{name}}}"
 
-    def _name(self, secret: str, first: str, second: str) -> str:
-        """The first name that is free, or already stands for this very secret."""
-        for name in chain((first, second), (f"{second}_{n}" for n in count(2))):
+    def _name(self, secret: str, short_words: str, long_words: str) -> str:
+        """Return the first name that is free or already belongs to this very secret."""
+        for name in chain((short_words, long_words), (f"{long_words}_{n}" for n in count(2))):
             if self._values.get(name, secret) == secret:
                 return name
         raise AssertionError("count() never ends")

@@ -1,9 +1,9 @@
-"""Edits the text of a config in one place: adds a server or a learned rule, removes a learned rule.
+"""Edits of a config text at one place: add a server or a learned rule, remove a learned rule.
 
-Text in, text out. All other bytes stay: comments, order, layout. The place is found in the tree of
-the parsed text. The result is parsed again: it must say what the old text said, but for the change.
+Text in, text out. All other bytes stay the same: comments, order, layout. The place is found in the
+parsed tree. The result is parsed again and must equal the expected config.
 
-No round trip through `ruamel.yaml`: see docs/decisions/0002-yaml-editing.md.
+For the choice against a round trip with `ruamel.yaml` see docs/decisions/0002-yaml-editing.md.
 """
 
 from __future__ import annotations
@@ -23,78 +23,83 @@ from interlock.core.config.yaml_text import compose
 
 _SERVERS: Final = ("servers",)
 _RULES: Final = ("policy", "learned")
-_NOTHING: Final = LearnedRule(name="-", then="allow", tools=[])
+_RULE_DEFAULTS: Final = LearnedRule(name="-", then="allow", tools=[])
 
 
 def add_server(text: str, key: str, server: ServerConfig, filename: str = DEFAULT_NAME) -> str:
-    """The text with one server more. Raises ConfigError when the text, the key or the result is
-    not a good config."""
-    before = parse_config(text, filename)
-    if key in before.servers:
+    """Return the text with another server. Raises ConfigError if the text, the key or the result is
+    invalid."""
+    config_before = parse_config(text, filename)
+    if key in config_before.servers:
         raise ConfigError.of(
             f"there is already a server {quoted(key)}", "choose another name", file=filename
         )
-    edited = _insert(text, _SERVERS, {key: plain_server(key, server)}, filename)
+    edited_text = _insert(text, _SERVERS, {key: plain_server(key, server)}, filename)
     # A config completes its servers, so that they can be compared.
-    servers = Config(servers={**before.servers, key: server}).servers
+    servers = Config(servers={**config_before.servers, key: server}).servers
     advice = f"add the server {quoted(key)} below servers: yourself"
-    return _check(edited, replace(before, servers=servers), advice, filename)
+    return _check(edited_text, replace(config_before, servers=servers), advice, filename)
 
 
 def add_learned(text: str, rule: LearnedRule, filename: str = DEFAULT_NAME) -> str:
-    """The text with one learned rule more, at the end. Raises ConfigError when the text, the rule
-    or the result is not a good config."""
-    before = parse_config(text, filename)
-    names = {one.name for one in before.policy.learned} | {one.name for one in before.policy.rules}
+    """Return the text with another learned rule at the end. Raises ConfigError if the text, the
+    rule or the result is invalid."""
+    config_before = parse_config(text, filename)
+    names = {rule.name for rule in config_before.policy.learned} | {
+        rule.name for rule in config_before.policy.rules
+    }
     if rule.name in names:
         raise ConfigError.of(
             f"there is already a rule {quoted(rule.name)}", "choose another name", file=filename
         )
-    edited = _insert(text, _RULES, [plain_rule(rule)], filename)
-    policy = replace(before.policy, learned=[*before.policy.learned, rule])
+    edited_text = _insert(text, _RULES, [plain_rule(rule)], filename)
+    policy = replace(config_before.policy, learned=[*config_before.policy.learned, rule])
     advice = f"add the rule {quoted(rule.name)} below policy.learned yourself"
-    return _check(edited, replace(before, policy=policy), advice, filename)
+    return _check(edited_text, replace(config_before, policy=policy), advice, filename)
 
 
 def remove_learned(text: str, name: str, filename: str = DEFAULT_NAME) -> str:
-    """The text without this rule. Raises ConfigError when there is none of that name."""
-    before = parse_config(text, filename)
-    names = [rule.name for rule in before.policy.learned]
+    """Return the text without a learned rule. Raises ConfigError if there is no such rule."""
+    config_before = parse_config(text, filename)
+    names = [rule.name for rule in config_before.policy.learned]
     if name not in names:
-        there = f"there are {', '.join(names)}" if names else "there is none at all"
-        raise ConfigError.of(f"there is no learned rule {quoted(name)}", there, file=filename)
-    left = [rule for rule in before.policy.learned if rule.name != name]
-    edited = _remove_rule(text, names.index(name), filename)
-    policy = replace(before.policy, learned=left)
+        alternatives = f"there are {', '.join(names)}" if names else "there is none at all"
+        raise ConfigError.of(
+            f"there is no learned rule {quoted(name)}", alternatives, file=filename
+        )
+    remaining_rules = [rule for rule in config_before.policy.learned if rule.name != name]
+    edited_text = _remove_rule(text, names.index(name), filename)
+    policy = replace(config_before.policy, learned=remaining_rules)
     advice = f"take the rule {quoted(name)} below policy.learned out yourself"
-    return _check(edited, replace(before, policy=policy), advice, filename)
+    return _check(edited_text, replace(config_before, policy=policy), advice, filename)
 
 
 def plain_rule(rule: LearnedRule) -> dict[str, Any]:
-    """A rule as it stands in a config: without what is so anyway."""
+    """Return a rule as it is written in a config, without defaults."""
     return {
         name: value
         for name in rule.__struct_fields__
-        if (value := getattr(rule, name)) != getattr(_NOTHING, name) or name in ("then", "name")
+        if (value := getattr(rule, name)) != getattr(_RULE_DEFAULTS, name)
+        or name in ("then", "name")
     }
 
 
 def rule_text(rule: LearnedRule) -> str:
-    """A config with this rule alone: what `add_learned` makes of an empty one."""
+    """Return a config text with this rule alone."""
     return _block_lines(_RULES, [plain_rule(rule)])
 
 
-def _check(edited: str, expected: Config, advice: str, filename: str) -> str:
-    by_hand = ConfigError.of(
+def _check(edited_text: str, expected: Config, advice: str, filename: str) -> str:
+    error = ConfigError.of(
         "the layout of this file is too unusual to be edited safely", advice, file=filename
     )
     try:
-        compose(edited, filename)
+        compose(edited_text, filename)
     except ConfigError:
-        raise by_hand from None
-    if parse_config(edited, filename) != expected:
-        raise by_hand
-    return edited
+        raise error from None
+    if parse_config(edited_text, filename) != expected:
+        raise error
+    return edited_text
 
 
 # -- adding
@@ -103,9 +108,9 @@ def _check(edited: str, expected: Config, advice: str, filename: str) -> str:
 def _insert(
     text: str, path: tuple[str, ...], entry: dict[str, Any] | list[Any], filename: str
 ) -> str:
-    """The text with an entry added to the end of the mapping or list at `path`.
+    """Return the text with an entry at the end of the mapping or list at `path`.
 
-    What is missing on the way, or is empty, is written with it.
+    Missing or empty parents are written with it.
     """
     root = compose(text, filename)
     if not isinstance(root, MappingNode):
@@ -113,13 +118,13 @@ def _insert(
     parent: CollectionNode = root
     for depth, name in enumerate(path):
         rest = path[depth + 1 :]
-        found = _entry(parent, name)
-        if found is None:
+        entry_nodes = _find_entry(parent, name)
+        if entry_nodes is None:
             return _append(text, parent, path[depth:], entry, at_end=parent is root)
-        key, value = found
+        key, value = entry_nodes
         kind = SequenceNode if isinstance(entry, list) and not rest else MappingNode
         if not (isinstance(value, kind) and value.value):
-            # `name:`, `name: {}` or `name: null`: the value gives way.
+            # `name:`, `name: {}` or `name: null`: the value is replaced.
             if parent.flow_style:
                 return _replace(text, value, dump_flow(_nest(rest, entry)))
             if value.end_mark.index > value.start_mark.index:
@@ -138,7 +143,7 @@ def _append(
     *,
     at_end: bool = False,
 ) -> str:
-    """Add an entry below the keys of `path` to a collection, in the style of the collection."""
+    """Append an entry below the keys of `path`, in the style of the collection."""
     items = collection.value
     if not collection.flow_style:
         column = collection.start_mark.column
@@ -162,7 +167,7 @@ def _nest(path: tuple[str, ...], entry: dict[str, Any] | list[Any]) -> Any:
 
 
 def _block_lines(path: tuple[str, ...], entry: dict[str, Any] | list[Any]) -> str:
-    """An entry as block YAML below the keys of `path`."""
+    """Format an entry as block YAML below the keys of `path`."""
     if isinstance(entry, list):
         lines = "".join(f"- {_indent(dump(item), 2)[2:]}" for item in entry)
     else:
@@ -187,9 +192,9 @@ def _indent(lines: str, column: int) -> str:
 
 
 def _remove_rule(text: str, number: int, filename: str) -> str:
-    """What cannot be found in its place is left as it is: then the check says so."""
-    policy = _entry(compose(text, filename), _RULES[0])
-    learned = _entry(policy[1], _RULES[1]) if policy is not None else None
+    """Remove a rule. If its place is not found, return the text: `_check` then reports it."""
+    policy = _find_entry(compose(text, filename), _RULES[0])
+    learned = _find_entry(policy[1], _RULES[1]) if policy is not None else None
     if policy is None or learned is None or not isinstance(learned[1], SequenceNode):
         return text
     rules = learned[1]
@@ -199,9 +204,9 @@ def _remove_rule(text: str, number: int, filename: str) -> str:
         item = rules.value[number]
         start, end = text.rfind("-", 0, item.start_mark.index), _entry_end(text, item)
     else:
-        # The last one goes with its key; so does a policy that said nothing else.
-        whole = policy if len(policy[1].value) == 1 else learned
-        start, end = whole[0].start_mark.index, _entry_end(text, whole)
+        # The last rule is removed with its key, and with a policy that has no other keys.
+        removed_entry = policy if len(policy[1].value) == 1 else learned
+        start, end = removed_entry[0].start_mark.index, _entry_end(text, removed_entry)
     return text[: text.rfind("\n", 0, start) + 1] + text[end:]
 
 
@@ -221,7 +226,7 @@ def _newline(text: str) -> str:
     return "\r\n" if "\r\n" in text else "\n"
 
 
-def _entry(mapping: Node | None, key: str) -> tuple[Node, Node] | None:
+def _find_entry(mapping: Node | None, key: str) -> tuple[Node, Node] | None:
     if not isinstance(mapping, MappingNode):
         return None
     return next((pair for pair in mapping.value if pair[0].value == key), None)
@@ -234,14 +239,14 @@ def _replace(text: str, node: Node, new: str) -> str:
 
 
 def _end(entry: Node | tuple[Node, Node]) -> int:
-    """Where an entry ends; the value of an alias stands where its anchor is."""
+    """Return the end of an entry. The value of an alias is at its anchor."""
     if isinstance(entry, tuple):
         return int(max(node.end_mark.index for node in entry))
     return int(entry.end_mark.index)
 
 
 def _entry_end(text: str, entry: Node | tuple[Node, Node]) -> int:
-    """Where the line after a block entry begins."""
+    """Return the beginning of the line after a block entry."""
     value = entry[1] if isinstance(entry, tuple) else entry
     end = _end(entry)
     is_alias = end > value.end_mark.index
@@ -258,7 +263,7 @@ def _line_end(text: str, index: int) -> int:
 
 
 def _after_comments(text: str, index: int, column: int) -> int:
-    """Past the comments that are indented like the entries: they belong to what is above."""
+    """Skip comments that are indented like the entries: they belong to what is above."""
     while index < len(text):
         end = _line_end(text, index)
         line = text[index:end]

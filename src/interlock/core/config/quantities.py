@@ -1,8 +1,7 @@
-"""The small written forms of a config: durations, sizes, addresses, URLs, names. Pure.
+"""Parsing of durations, sizes, addresses, URLs and names in a config. Pure.
 
-Each reader takes what stands in the file and returns what the program uses, or raises `BadValue`
-with a sentence that says what to write instead. The patterns are shared with the JSON Schema, so
-that an editor and the node agree.
+Each function returns the value that the program uses, or raises `BadValue` with a hint. The patterns
+are shared with the JSON Schema, so that editors and the node agree.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LISTEN_PATTERN: Final = r"^((\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):|:?)[0-9]{1,5}$
 SECRET_PATTERN: Final = r"\$\{(env|file):"
 HOST_PATTERN: Final = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?$"
 
-HIGHEST_PORT: Final = 65535
+MAX_PORT: Final = 65535
 
 _BYTES: Final = {
     "B": 1,
@@ -54,14 +53,14 @@ _LISTEN_HINT: Final = "write host:port, such as 127.0.0.1:8420 or [::1]:8420, or
 
 
 class Address(NamedTuple):
-    """Where a node listens. An IPv6 host has no brackets here."""
+    """The listen address of a node. An IPv6 host has no brackets here."""
 
     host: str
     port: int
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True if only this machine can reach it."""
         if self.host == "localhost":
             return True
         try:
@@ -74,25 +73,25 @@ class Address(NamedTuple):
 
 
 def read_duration(value: str | float, *, zero: bool = False) -> float:
-    """Seconds from `250ms`, `30s`, `5m`, `7d` or a number."""
+    """Return seconds from `250ms`, `30s`, `5m`, `7d` or a number."""
     try:
         return parse_duration(value, allow_zero=zero)
-    except ValueError as wrong:
-        raise BadValue(str(wrong), DURATION_HINT) from None
+    except ValueError as error:
+        raise BadValue(str(error), DURATION_HINT) from None
 
 
 def parse_size(value: str | float) -> int:
-    """Bytes from `16KiB`, `4MiB`, `1GB` or a whole number."""
+    """Return bytes from `16KiB`, `4MiB`, `1GB` or a whole number."""
     if isinstance(value, str):
         match = _SIZE.fullmatch(value)
         if match is None:
             raise BadValue(f"{quoted(value)} is not a size", _SIZE_HINT)
-        exact = float(match[1]) * _BYTES[match[2]]
+        byte_count = float(match[1]) * _BYTES[match[2]]
     else:
-        exact = value
-    if not math.isfinite(exact) or exact != int(exact) or exact < 1:
+        byte_count = value
+    if not math.isfinite(byte_count) or byte_count != int(byte_count) or byte_count < 1:
         raise BadValue("a size must be a whole number of bytes, at least 1", _SIZE_HINT)
-    return int(exact)
+    return int(byte_count)
 
 
 def format_size(size: int) -> str | int:
@@ -104,7 +103,7 @@ def format_size(size: int) -> str | int:
 
 
 def parse_listen(text: str) -> Address:
-    """Host and port of `127.0.0.1:8420`, `localhost:8420` or `[::1]:8420`."""
+    """Return host and port of `127.0.0.1:8420`, `localhost:8420` or `[::1]:8420`."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -122,7 +121,7 @@ def parse_listen(text: str) -> Address:
 
 
 def check_listen(text: str) -> str:
-    """The address to listen on as host:port. A port alone is one of 127.0.0.1."""
+    """Return the listen address as host:port. The default host is 127.0.0.1."""
     port = text.removeprefix(":")
     address = f"127.0.0.1:{port}" if port.isdigit() else text
     parse_listen(address)
@@ -130,20 +129,20 @@ def check_listen(text: str) -> str:
 
 
 def is_url(text: str) -> bool:
-    """Whether a short form is a URL; anything else is a command line."""
+    """Return whether a short form is a URL. Otherwise it is a command line."""
     return text.lower().startswith(("http://", "https://"))
 
 
 def check_url(text: str) -> str:
-    """The URL as it stands. One that is a reference is checked when it is resolved."""
+    """Return the URL unchanged. A reference is checked when it is resolved."""
     if "${" in text:
         return text
     try:
         parts = urlsplit(text)
-        broken = not is_url(text) or not _has_place(parts)
+        is_invalid = not is_url(text) or not _has_host(parts)
     except ValueError:
-        broken = True
-    if broken or any(ch.isspace() or ord(ch) < 32 for ch in text):
+        is_invalid = True
+    if is_invalid or any(ch.isspace() or ord(ch) < 32 for ch in text):
         raise BadValue(
             "this is not a URL of an MCP server", "write http://host:port/path or https://host/path"
         )
@@ -151,9 +150,9 @@ def check_url(text: str) -> str:
 
 
 def check_parent_url(text: str) -> str:
-    """The address of a parent as it stands: a WebSocket, or a Unix socket of this machine.
+    """Return the address of a parent unchanged: a WebSocket, or a Unix socket of this machine.
 
-    One that is a reference is checked when it is resolved.
+    A reference is checked when it is resolved.
     """
     if "${" in text:
         return text
@@ -167,13 +166,18 @@ def check_parent_url(text: str) -> str:
         )
     if parts.username is not None or parts.password is not None:
         raise BadValue("credentials must not stand in an address", "write them as parent.token")
-    _check_unread(parts)
+    _check_encrypted(parts)
     return text
 
 
 def check_gateway_url(text: str, *, token: str) -> str:
-    """The address of a gateway of topics, as it stands. `token`: how one is shown, since it must
-    not be in there. Nothing of the address is in what is raised but where it leads."""
+    """Return the address of a topics gateway unchanged.
+
+    Errors do not quote the address, which may contain a secret.
+
+    Args:
+        token: the hint how to pass a token, which must not be in the address.
+    """
     parts = _websocket(text) if text.isascii() else None
     if parts is None:
         raise BadValue("this is no address of topics", _GATEWAY_HINT)
@@ -181,30 +185,30 @@ def check_gateway_url(text: str, *, token: str) -> str:
         raise BadValue("an address of topics holds no credentials", token)
     if "?" in text:
         raise BadValue("an address of topics has no query", _GATEWAY_HINT)
-    _check_unread(parts)
+    _check_encrypted(parts)
     return text
 
 
 def _websocket(text: str) -> SplitResult | None:
-    """The parts of an address of a WebSocket; None where it is none that could be dialled."""
+    """Return the parts of a WebSocket address. None: it is invalid."""
     try:
         parts = urlsplit(text)
-        broken = parts.scheme not in ("ws", "wss") or not _has_place(parts) or parts.fragment
+        is_invalid = parts.scheme not in ("ws", "wss") or not _has_host(parts) or parts.fragment
     except ValueError:
         return None
-    return None if broken or any(ch.isspace() or ord(ch) < 32 for ch in text) else parts
+    return None if is_invalid or any(ch.isspace() or ord(ch) < 32 for ch in text) else parts
 
 
-def _has_place(parts: SplitResult) -> bool:
-    """Whether a host is named, and it and the port can be ones. May raise ValueError instead:
-    urlsplit looks at neither before it is asked."""
+def _has_host(parts: SplitResult) -> bool:
+    """Return whether a URL has a valid host and port. May raise ValueError, because urlsplit checks
+    them only on access."""
     _ = parts.port
-    # What looks names up wants it so: no label is empty, or longer than 63 characters.
+    # Name resolution requires labels of 1 to 63 characters.
     return bool((parts.hostname or "").encode("idna"))
 
 
-def _check_unread(parts: SplitResult) -> None:
-    """Nothing is sent to another machine that others could read on its way."""
+def _check_encrypted(parts: SplitResult) -> None:
+    """Raise BadValue for an unencrypted connection to another machine."""
     if parts.scheme == "ws" and not Address(parts.hostname or "", 0).loopback:
         secure = parts._replace(scheme="wss", query="").geturl()
         raise BadValue(
@@ -214,9 +218,9 @@ def _check_unread(parts: SplitResult) -> None:
 
 
 def is_confidential(url: str) -> bool:
-    """Whether what is sent to a URL stays between the two: https, or this machine.
+    """Return whether a connection to a URL is confidential: https, or this machine.
 
-    One that is a reference is looked at when it is resolved.
+    A reference is checked when it is resolved.
     """
     if "${" in url:
         return True
@@ -225,7 +229,7 @@ def is_confidential(url: str) -> bool:
 
 
 def is_client_document(url: str) -> bool:
-    """Whether a URL can be a client's id: https, with a path. See `is_confidential`."""
+    """Return whether a URL can be a client id: https with a path. See `is_confidential`."""
     if "${" in url:
         return True
     parts = urlsplit(url)
@@ -233,7 +237,7 @@ def is_client_document(url: str) -> bool:
 
 
 def split_command(text: str) -> tuple[str, list[str]]:
-    """Program and arguments of a command line, quoted as in a shell, but run without one."""
+    """Split a command line with shell quoting. It is run without a shell."""
     if _OTHER_SCHEME.match(text):
         raise BadValue(
             "only http:// and https:// URLs can be used", "write a http(s) URL or a command line"
@@ -255,7 +259,7 @@ def split_command(text: str) -> tuple[str, list[str]]:
 
 
 def default_segment(key: str) -> str:
-    """A segment made from a server's key: `My Server` → `my-server`. Empty when nothing is left."""
+    """Derive a segment from a server's key: `My Server` → `my-server`. Empty when nothing is left."""
     if re.fullmatch(SEGMENT_PATTERN, key):
         return key
     return _OUTSIDE_SEGMENT.sub("-", key.lower()).strip("-")[:63]

@@ -1,7 +1,7 @@
-"""Nodes to structs: walks a tree of YAML nodes along the types of `model.py`.
+"""Conversion of YAML nodes to structs, guided by the types of `model.py`.
 
-Every problem is written down with its place and the walk goes on, so that a person sees all of
-them at once. What concerns several fields together is checked in `checks.py`.
+All problems are collected with their positions, so that a person sees them at once. Checks between
+fields are in `checks.py`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from interlock.core.config.scalars import DESCRIBED, as_text, check_pattern, rea
 from interlock.core.config.secrets import references
 
 MAX_VALUES: Final = 200_000
-"""More values than any config has; aliases of aliases can make a short text endless."""
+"""More values than any config has. Aliases of aliases can expand a short text without a limit."""
 
 INVALID: Final = object()
-"""What reading gives for a value that has a problem."""
+"""The result of reading an invalid value."""
 
 # Keys of other formats and renamed keys, which spelling alone would not lead to ours.
-_MEANT: Final = {
+_KEY_ALIASES: Final = {
     "wakeful": "busy_poll",
     "mcpServers": "servers", "mcp_servers": "servers", "upstreams": "servers", "type": "transport",
     "disabled": "enabled", "environment": "env", "workdir": "cwd", "working_dir": "cwd",
@@ -42,8 +42,8 @@ _MEANT: Final = {
 class NodeReader:
     """Reads one document.
 
-    `problems` fills up; `places` says where each value stands; `misspelt` are the mappings in which
-    an unknown key stands, so that a key is not also called missing.
+    `problems` collects problems. `places` has the position of each value. `misspelt` has the paths
+    of mappings with an unknown key, in which no key is also reported as missing.
     """
 
     def __init__(self, filename: str) -> None:
@@ -53,7 +53,7 @@ class NodeReader:
         self.misspelt: set[KeyPath] = set()
 
     def report(self, path: KeyPath, message: str, hint: str = "") -> None:
-        """Write down a problem at the place of `path`, or of the nearest key above it."""
+        """Report a problem at the position of `path`, or of its nearest parent."""
         known = path
         while known and known not in self.places:
             known = known[:-1]
@@ -61,7 +61,7 @@ class NodeReader:
         self.problems.append(Problem(self.filename, line, column, format_path(path), message, hint))
 
     def read_struct(self, node: Node, struct: type[Struct], path: KeyPath) -> dict[str, Any] | None:
-        """The fields that are given and well formed; None when the node is no mapping at all."""
+        """Return the valid fields of a mapping. None: the node is no mapping."""
         if not self._plain(node, path):
             return None
         if not isinstance(node, MappingNode):
@@ -83,7 +83,7 @@ class NodeReader:
         return values
 
     def read(self, node: Node, declared: inspect.Type, path: KeyPath) -> Any:
-        """The value of a node as its declared type, or INVALID after writing down why not."""
+        """Return the value of a node as its declared type. INVALID: a problem was reported."""
         declared, kind, optional = unwrap(declared)
         if not self._plain(node, path):
             return INVALID
@@ -105,7 +105,7 @@ class NodeReader:
         return self._read_scalar(node, declared, kind, path)
 
     def _read_null(self, declared: inspect.Type, path: KeyPath, *, optional: bool) -> Any:
-        """An empty block (every line of it commented out, say) is an empty one."""
+        """Return the value of an empty block, such as one with all lines commented out."""
         if isinstance(declared, inspect.DictType):
             return {}
         if isinstance(declared, inspect.ListType):
@@ -125,7 +125,7 @@ class NodeReader:
         return INVALID
 
     def _read_server(self, node: Node, path: KeyPath) -> Any:
-        """A server: the short form (a URL or a command line) or the long one."""
+        """Read a server in its short form (a URL or a command line) or in its long form."""
         if isinstance(node, ScalarNode):
             if node.tag != yaml_text.TEXT:
                 self.report(
@@ -196,7 +196,7 @@ class NodeReader:
             return INVALID
 
     def _entries(self, node: MappingNode, path: KeyPath) -> dict[str, Node]:
-        """The mapping's values by key; places are written down, doubles and odd keys reported."""
+        """Return the values of a mapping by key. Reports duplicate and invalid keys."""
         entries: dict[str, Node] = {}
         first_lines: dict[str, int] = {}
         for key_node, value_node in node.value:
@@ -253,8 +253,8 @@ class NodeReader:
             self.report(path, "this key was removed", removed)
             self.misspelt.add(path[:-1])
             return
-        meant = _MEANT.get(key, "")
-        close = [meant] if meant in valid else difflib.get_close_matches(key, valid, n=1)
+        alias = _KEY_ALIASES.get(key, "")
+        close = [alias] if alias in valid else difflib.get_close_matches(key, valid, n=1)
         close = close or [name for name in valid if len(key) > 2 and name.startswith(key)]
         if key in ("mcpServers", "mcp_servers") and len(path) == 1:
             hint = "an MCP client's config is read with: interlock import FILE"

@@ -1,4 +1,4 @@
-"""Structs back to YAML: the shortest form that reads back as the same servers. Pure."""
+"""Formatting of structs as YAML: the shortest form that reads back as the same servers. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEFAULTS: Final = ServerConfig()
 
 
 class PlainDumper(yaml.SafeDumper):
-    """No anchors, and quotes wherever YAML 1.1 or 1.2 would not see text."""
+    """A dumper without anchors, with quotes wherever YAML 1.1 or 1.2 would not read text."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -33,13 +33,13 @@ for _tag, _pattern, _first in CORE_SCALARS:
 
 
 class _Dumper(PlainDumper):
-    """Lists on one line, every text too."""
+    """A dumper that writes each list and text on one line."""
 
     def represent_list(self, data: Any) -> yaml.SequenceNode:
         return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
 
     def represent_text(self, data: str) -> yaml.ScalarNode:
-        # Any character that could break a line is written as an escape.
+        # Characters that could break a line are escaped.
         style = None if data.isprintable() else '"'
         return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
@@ -49,14 +49,14 @@ _Dumper.add_representer(list, _Dumper.represent_list)
 
 
 def to_yaml(servers: Mapping[str, ServerConfig]) -> str:
-    """A whole config with these servers, in their order. Literal values are written as they are."""
+    """Return a config with these servers in their order. Literal values are written as they are."""
     if not servers:
         return "servers: {}\n"
     return dump({"servers": {key: plain_server(key, server) for key, server in servers.items()}})
 
 
 def dump(value: dict[str, Any]) -> str:
-    """Plain values as block YAML, one line a value."""
+    """Format plain values as block YAML, one line per value."""
     text: str = yaml.dump(
         value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf, indent=2
     )
@@ -64,13 +64,13 @@ def dump(value: dict[str, Any]) -> str:
 
 
 def dump_flow(value: Any) -> str:
-    """Plain values on one line, in a form that is JSON as well as YAML."""
+    """Format plain values on one line that is both JSON and YAML."""
     text = json.dumps(value, ensure_ascii=False)
     return text if text.isprintable() else json.dumps(value)
 
 
 def plain_server(key: str, server: ServerConfig) -> str | dict[str, Any]:
-    """The short form when it says everything, else the long form without the defaults."""
+    """Return the short form if it is sufficient, else the long form without defaults."""
     fields: dict[str, Any] = {}
     for name in ServerConfig.__struct_fields__:
         value = getattr(server, name)
@@ -80,9 +80,9 @@ def plain_server(key: str, server: ServerConfig) -> str | dict[str, Any]:
             continue
         if isinstance(value, Section):
             value = {
-                part: given
+                part: field_value
                 for part in value.__struct_fields__
-                if (given := getattr(value, part)) != getattr(getattr(_DEFAULTS, name), part)
+                if (field_value := getattr(value, part)) != getattr(getattr(_DEFAULTS, name), part)
             }
         fields[name] = format_duration(value) if name in _DURATIONS else value
     if set(fields) == {"url"} and is_url(fields["url"]):
@@ -93,10 +93,10 @@ def plain_server(key: str, server: ServerConfig) -> str | dict[str, Any]:
             if not is_url(line) and _reads_back(line, server.command, server.args):
                 return line
         if not server.args and not _reads_back(server.command, server.command, []):
-            # A given list of arguments, even an empty one, keeps the program from being split.
-            place = list(fields).index("command") + 1
+            # An explicit list of arguments, even an empty one, prevents a split of the command.
+            index = list(fields).index("command") + 1
             items = list(fields.items())
-            fields = dict([*items[:place], ("args", []), *items[place:]])
+            fields = dict([*items[:index], ("args", []), *items[index:]])
     return fields
 
 

@@ -1,7 +1,7 @@
-"""One YAML scalar to one typed value: text, choices, numbers, durations, sizes.
+"""Conversion of YAML scalars to typed values: text, choices, numbers, durations, sizes.
 
-Each function takes a node and the declared type of its field, and raises `BadValue` with what to
-write instead. A value is quoted in a message only where the field cannot hold a secret.
+The functions take a node and the declared type of its field, and raise `BadValue` with a hint. A
+message quotes a value only if the field cannot contain a secret.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PATTERN_MESSAGES: Final = {
 
 
 def unwrap(declared: inspect.Type) -> tuple[inspect.Type, str, bool]:
-    """The bare type, the kind it was marked with, and whether null is a value of it."""
+    """Return the bare type, its kind, and whether null is allowed."""
     kind, optional = "", False
     while True:
         if isinstance(declared, inspect.Metadata):
@@ -61,7 +61,7 @@ def unwrap(declared: inspect.Type) -> tuple[inspect.Type, str, bool]:
 
 
 def as_text(node: Node) -> str:
-    """A scalar's text. JSON escapes of one character beyond the first plane arrive as two."""
+    """Return the text of a scalar. JSON escapes of surrogate pairs are joined."""
     text: str = node.value
     try:
         text.encode("utf-8")
@@ -121,7 +121,7 @@ def _check_references(text: str, *, secret: bool) -> None:
     try:
         found = references(text)
     except BadValue as bad:
-        # A default would be a secret that everybody can read.
+        # A default would be a secret in plain text.
         hint = _SECRET_FORMS if secret and ":-" in bad.hint else bad.hint
         raise BadValue(bad.message, hint) from None
     if secret and not found:
@@ -135,7 +135,7 @@ def _check_references(text: str, *, secret: bool) -> None:
 
 
 def check_pattern(text: str, declared: inspect.Type, kind: str) -> None:
-    """Raise BadValue for text that its type's pattern does not take."""
+    """Raise BadValue for text that does not match the pattern of its type."""
     pattern = declared.pattern if isinstance(declared, inspect.StrType) else None
     if pattern and not re.fullmatch(pattern, text):
         message, hint = _PATTERN_MESSAGES[kind]
@@ -195,7 +195,7 @@ def _read_float(node: Node, declared: inspect.Type, kind: str) -> float:
 
 
 def _read_plain(node: Node, declared: inspect.Type, kind: str) -> bool | int | float | str:
-    """Whatever one value can be, as YAML reads it."""
+    """Read a scalar of any type, as YAML defines it."""
     if not isinstance(node, ScalarNode):
         raise BadValue(f"expected one value, found {DESCRIBED[node.tag]}", "write one value")
     if node.tag == yaml_text.BOOLEAN:
@@ -227,5 +227,5 @@ _READERS: Final[dict[type[inspect.Type], Callable[[Node, inspect.Type, str], Any
 
 
 def read_scalar(node: Node, declared: inspect.Type, kind: str) -> Any:
-    """The node's value as its declared type. Raises BadValue."""
+    """Return the value of a node as its declared type. Raises BadValue."""
     return _READERS[type(declared)](node, declared, kind)

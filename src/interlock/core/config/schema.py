@@ -40,7 +40,7 @@ _BY_KIND: Final[dict[str, Schema]] = {
         "type": ["string", "integer"],
         "pattern": quantities.LISTEN_PATTERN,
         "minimum": 0,
-        "maximum": quantities.HIGHEST_PORT,
+        "maximum": quantities.MAX_PORT,
     },
 }
 _ONE_WAY_TO_REACH_IT: Final[Schema] = {

@@ -1,8 +1,8 @@
 """References to secrets: finding them in text, and resolving them when the text is used.
 
-A loaded config holds references only. `resolve` reads the environment it is given and the files
-that are named; what it returns goes to an upstream and is never kept, logged or shown. An error
-names the variable or the path, never a value.
+A loaded config only contains references. `resolve` reads the given environment and the named files.
+Its result goes to an upstream and is never stored, logged or shown. An error names the variable or
+the path, never a value.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHORTEST_SECRET: Final = 8
 OAUTH_REFERENCES: Final = (
     "issuer", "client_id", "client_secret", "private_key", "client_metadata_url",
 )  # fmt: skip
-"""The fields of `oauth` in which references stand."""
+"""The fields of `oauth` that may contain references."""
 TLS_FILES: Final = ("certificate", "key", "client_ca")
 
 _REFERENCE: Final = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)(?P<end>\}?)")
@@ -60,9 +60,10 @@ Piece = str | EnvReference | FileReference
 
 
 def pieces(text: str) -> Iterator[Piece]:
-    """The text in order: literal parts and references. `$${` is a literal `${`.
+    """Yield literal parts and references of a text in order. `$${` is a literal `${`.
 
-    Raises BadValue for a reference that cannot be understood.
+    Raises:
+        BadValue: a reference is invalid.
     """
     start = 0
     for match in _REFERENCE.finditer(text):
@@ -122,9 +123,9 @@ def resolve(text: str, *, environ: Mapping[str, str], base_dir: Path) -> str:
 def secret_digests(
     config: msgspec.Struct, *, environ: Mapping[str, str], base_dir: Path
 ) -> frozenset[bytes]:
-    """SHA-256 of each secret that the config refers to: enough to recognize one, and nothing is
-    kept of it. Short values and paths are no secrets: `true`, `/home/me`."""
-    found: set[bytes] = set()
+    """Return the SHA-256 of each secret that the config refers to, to recognize secrets without
+    storing them. Short values and paths, such as `true` and `/home/me`, are not secrets."""
+    digests: set[bytes] = set()
     for text in _texts(msgspec.to_builtins(config, enc_hook=str)):
         for reference in references(text) if "${" in text else ():
             if isinstance(reference, EnvReference) and reference.name not in environ:
@@ -134,8 +135,8 @@ def secret_digests(
             except ConfigError:
                 continue
             if len(value) >= _SHORTEST_SECRET and not value.startswith(("/", "~", ".")):
-                found.add(digest_of_secret(value))
-    return frozenset(found)
+                digests.add(digest_of_secret(value))
+    return frozenset(digests)
 
 
 def digest_of_secret(value: str) -> bytes:
@@ -154,50 +155,56 @@ SAME_TOKEN_HINT: Final = "give each a token of its own: openssl rand -hex 24"
 
 
 def same_token(other: str) -> str:
-    """What is wrong where `other` has the same token."""
+    """Return the message for a token that `other` has, too."""
     return f"it is the same token as that of {other}: nobody can tell these callers apart"
 
 
 def resolve_tokens(
     tokens: Iterable[TokenConfig], *, environ: Mapping[str, str], base_dir: Path
 ) -> dict[str, TokenConfig]:
-    """Who has which secret. Raises ConfigError, also where two have the same: whoever shows it
-    would be taken for the one who may do more."""
-    known: dict[str, TokenConfig] = {}
-    for one in tokens:
-        other = known.setdefault(resolve(one.token, environ=environ, base_dir=base_dir), one)
-        if other is not one:
-            raise ConfigError.of(f"`tokens`, {one.name}: {same_token(other.name)}", SAME_TOKEN_HINT)
-    return known
+    """Return tokens by their secret. Raises ConfigError if two have the same secret, because their
+    callers could not be distinguished."""
+    tokens_by_secret: dict[str, TokenConfig] = {}
+    for token in tokens:
+        first_owner = tokens_by_secret.setdefault(
+            resolve(token.token, environ=environ, base_dir=base_dir), token
+        )
+        if first_owner is not token:
+            raise ConfigError.of(
+                f"`tokens`, {token.name}: {same_token(first_owner.name)}", SAME_TOKEN_HINT
+            )
+    return tokens_by_secret
 
 
 def resolve_server(
     server: ServerConfig, *, environ: Mapping[str, str], base_dir: Path
 ) -> ServerConfig:
-    """The server as its link needs it: every reference resolved, `cwd` absolute."""
+    """Return the server as its transport needs it: references resolved, `cwd` absolute."""
 
-    def whole(text: str) -> str:
+    def resolve_text(text: str) -> str:
         return resolve(text, environ=environ, base_dir=base_dir)
 
-    def maybe(text: str | None) -> str | None:
-        return None if text is None else whole(text)
+    def resolve_optional(text: str | None) -> str | None:
+        return None if text is None else resolve_text(text)
 
     oauth = server.oauth
-    cwd = maybe(server.cwd)
+    cwd = resolve_optional(server.cwd)
     return replace(
         server,
-        url=maybe(server.url),
-        command=maybe(server.command),
-        args=[whole(arg) for arg in server.args],
-        env={name: whole(value) for name, value in server.env.items()},
-        headers={name: whole(value) for name, value in server.headers.items()},
-        cwd=None if cwd is None else str(_located(cwd, environ, base_dir)),
-        oauth=replace(oauth, **{name: maybe(getattr(oauth, name)) for name in OAUTH_REFERENCES}),
+        url=resolve_optional(server.url),
+        command=resolve_optional(server.command),
+        args=[resolve_text(arg) for arg in server.args],
+        env={name: resolve_text(value) for name, value in server.env.items()},
+        headers={name: resolve_text(value) for name, value in server.headers.items()},
+        cwd=None if cwd is None else str(_to_path(cwd, environ, base_dir)),
+        oauth=replace(
+            oauth, **{name: resolve_optional(getattr(oauth, name)) for name in OAUTH_REFERENCES}
+        ),
     )
 
 
 def resolve_tls(tls: TlsConfig, *, environ: Mapping[str, str], base_dir: Path) -> TlsConfig:
-    """The listener's TLS with every file absolute and there. Raises ConfigError."""
+    """Return TLS settings with absolute paths of existing files. Raises ConfigError."""
     return replace(tls, **resolve_files(tls, TLS_FILES, environ, base_dir))
 
 
@@ -207,24 +214,24 @@ def resolve_files(
     environ: Mapping[str, str],
     base_dir: Path,
 ) -> dict[str, str]:
-    """The files that a section names, by field, as absolute paths. Raises ConfigError."""
-    found: dict[str, str] = {}
+    """Return the absolute paths of files that a section names, by field. Raises ConfigError."""
+    paths: dict[str, str] = {}
     for name in names:
         path = getattr(section, name)
         if path is not None:
             problem = missing_file(path, environ=environ, base_dir=base_dir)
             if problem is not None:
                 raise ConfigError.of(*problem)
-            found[name] = str(_located(path, environ, base_dir))
-    return found
+            paths[name] = str(_to_path(path, environ, base_dir))
+    return paths
 
 
 def missing_file(
     path: str, *, environ: Mapping[str, str], base_dir: Path
 ) -> tuple[str, str] | None:
-    """What is wrong with a file that the config names, and what to do; None: it can be read."""
+    """Return the problem of a file that the config names, and a hint. None: it can be read."""
     try:
-        with _located(path, environ, base_dir).open("rb"):
+        with _to_path(path, environ, base_dir).open("rb"):
             return None
     except FileNotFoundError:
         return (
@@ -239,8 +246,8 @@ def missing_file(
         )
 
 
-def _located(path: str, environ: Mapping[str, str], base_dir: Path) -> Path:
-    """`~` is the home folder; a relative path starts at the config file's folder."""
+def _to_path(path: str, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """Return a path: `~` is the home folder, relative paths start at the folder of the config."""
     if path == "~" or path.startswith("~/"):
         return Path(environ.get("HOME") or Path.home(), path[2:])
     return base_dir / path
@@ -253,28 +260,28 @@ def _from_environment(reference: EnvReference, environ: Mapping[str, str]) -> st
             f"the environment variable {reference.name} is not set",
             "set it before the node starts",
         )
-    # As in a shell, `:-` also stands in for a variable that is empty.
+    # As in a shell, `:-` also replaces an empty variable.
     return value or reference.default or ""
 
 
 def _from_file(reference: FileReference, environ: Mapping[str, str], base_dir: Path) -> str:
-    shown = f"the secret file {reference.path}"
+    label = f"the secret file {reference.path}"
     try:
-        with _located(reference.path, environ, base_dir).open("rb") as file:
+        with _to_path(reference.path, environ, base_dir).open("rb") as file:
             content = file.read(MAX_SECRET_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError.of(
-            f"{shown} does not exist",
+            f"{label} does not exist",
             "create it, or correct the path (it starts at the config file's folder)",
         ) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "bad path"
         raise ConfigError.of(
-            f"{shown} cannot be read ({reason.lower()})", "make it readable for this user"
+            f"{label} cannot be read ({reason.lower()})", "make it readable for this user"
         ) from None
     if len(content) > MAX_SECRET_BYTES:
-        raise ConfigError.of(f"{shown} is larger than 1 MiB", "name the file that holds the secret")
+        raise ConfigError.of(f"{label} is larger than 1 MiB", "name the file that holds the secret")
     try:
         return content.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:
-        raise ConfigError.of(f"{shown} is not UTF-8 text", "store the secret as text") from None
+        raise ConfigError.of(f"{label} is not UTF-8 text", "store the secret as text") from None

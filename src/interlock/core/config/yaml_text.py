@@ -1,8 +1,8 @@
-"""Text to a tree of YAML nodes that know where they stand, or problems that a person understands.
+"""Parsing of text to YAML nodes with positions, and problems in plain words.
 
-Only the core types of YAML 1.2 are known (text, numbers, true/false, null), as in JSON and in
-editors: `yes`, `on` and `12:30` are text. Nothing is ever constructed from a tag. The messages of
-the YAML library can quote what they trip over, which may be a secret, so none is passed on.
+Only the core types of YAML 1.2 are supported (text, numbers, true/false, null), as in JSON and in
+editors: `yes`, `on` and `12:30` are text. Nothing is constructed from a tag. Messages of the YAML
+library can quote the input, which may contain a secret, so none is passed on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CORE_SCALARS: Final = (
     ),
 )
 
-# What the library says (context and problem, as one text) → what a person can use.
+# Messages of the library (context and problem, as one text) → messages for people.
 _IN_QUOTES: Final = "put the value in quotes"
 _TRANSLATIONS: Final = (
     (r"'\\t'", "a tab stands where YAML needs spaces", "use spaces"),
@@ -99,7 +99,7 @@ for _tag, _pattern, _first in CORE_SCALARS:
 
 
 class _Loader(Reader, Scanner, Parser, Composer, _CoreResolver):
-    """Composes nodes and constructs nothing."""
+    """A loader that composes nodes and constructs nothing."""
 
     def __init__(self, text: str) -> None:
         Reader.__init__(self, text)
@@ -121,22 +121,22 @@ class _Loader(Reader, Scanner, Parser, Composer, _CoreResolver):
 
 
 def compose(text: str, filename: str) -> Node | None:
-    """The document's tree, or None for a file with nothing in it. Raises ConfigError."""
+    """Return the tree of a document. None: the file is empty. Raises ConfigError."""
     if filename.lower().endswith(".json"):
-        # A tab can only be layout in JSON, while YAML does not take it there.
+        # A tab can only be layout in JSON, but YAML does not allow it there.
         text = text.replace("\t", " ")
     try:
         node: Node | None = _Loader(text).get_single_node()
-    except _TooDeep as deep:
+    except _TooDeep as error:
         problem = Problem(
-            filename, deep.line, deep.column, "", "this is nested too deeply", "use fewer levels"
+            filename, error.line, error.column, "", "this is nested too deeply", "use fewer levels"
         )
     except yaml.MarkedYAMLError as error:
         problem = _syntax_problem(error, filename)
     except ReaderError as error:
         problem = _character_problem(error, text, filename)
     except (ValueError, OverflowError):
-        # The library turns numbers of escapes and directives into characters unchecked.
+        # The library converts numbers of escapes and directives to characters without checks.
         problem = Problem(
             filename, 0, 0, "", "the file holds an impossible escape or number", "remove it"
         )
@@ -146,7 +146,7 @@ def compose(text: str, filename: str) -> Node | None:
 
 
 def tag_fits(node: Node) -> bool:
-    """Whether the node is what its tag says; a tag written out by hand can say anything."""
+    """Return whether the node is what its tag says. An explicit tag can say anything."""
     if isinstance(node, MappingNode):
         return bool(node.tag == MAPPING)
     if isinstance(node, SequenceNode):
@@ -157,14 +157,17 @@ def tag_fits(node: Node) -> bool:
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, filename: str) -> Problem:
-    said = f"{error.context or ''} {error.problem or ''}"
+    message_text = f"{error.context or ''} {error.problem or ''}"
     mark = error.problem_mark or error.context_mark
-    begun = re.search("quoted|flow|simple key|alias|anchor", said) and "escape" not in said
-    if begun and error.context_mark is not None:
+    is_unterminated = (
+        re.search("quoted|flow|simple key|alias|anchor", message_text)
+        and "escape" not in message_text
+    )
+    if is_unterminated and error.context_mark is not None:
         mark = error.context_mark  # where it began helps more than where the text ran out
     line, column = (mark.line + 1, mark.column + 1) if mark is not None else (0, 0)
     for pattern, message, hint in _TRANSLATIONS:
-        if re.search(pattern, said):
+        if re.search(pattern, message_text):
             return Problem(filename, line, column, "", message, hint)
     return Problem(filename, line, column, "", "this is not valid YAML", "check this line")
 
