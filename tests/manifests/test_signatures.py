@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
 from interlock.core.config import parse_config
-from interlock.drivers.signature_check import refusal
+from interlock.drivers.signature_check import find_rejection
 from interlock.manifests.driver_reader import read_driver
 from interlock.manifests.signatures import SignatureProblem, key_id, sign, verify
 from tests.drivers.driver_workspace import Workspace
@@ -43,6 +43,6 @@ def test_a_driver_read_from_another_manifest_is_refused(tmp_path: Path) -> None:
     sign(file.parent, key)
     config = parse_config("drivers: {trust: [right.pem]}\n")
     manifest = read_driver(file, root=tmp_path)
-    assert refusal(manifest, config, tmp_path) == ""
+    assert find_rejection(manifest, config, tmp_path) == ""
     before = replace(manifest, digest=hashlib.sha256(b"another").hexdigest())
-    assert "is not the signed file" in refusal(before, config, tmp_path)
+    assert "is not the signed file" in find_rejection(before, config, tmp_path)

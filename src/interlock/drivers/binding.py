@@ -273,6 +273,6 @@ def _join_types(types: frozenset[str]) -> str:
     return " or ".join(sorted(names)) or "nothing"
 
 
-def _suggestion(name: str, known: Collection[str]) -> str:
-    question = manifest_binding.suggest_name(name, known)
+def _suggestion(name: str, candidates: Collection[str]) -> str:
+    question = manifest_binding.suggest_name(name, candidates)
     return f" {question[0].upper()}{question[1:]}" if question else ""

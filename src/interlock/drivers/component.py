@@ -52,7 +52,7 @@ from interlock.drivers.publication import (
 )
 from interlock.drivers.registrations import read_registrations, write_registrations
 from interlock.drivers.resolver import Machine, SelectionPolicy, tag_warnings
-from interlock.drivers.signature_check import refusal, signature_fingerprint
+from interlock.drivers.signature_check import find_rejection, signature_fingerprint
 from interlock.drivers.status import ContractStatus, DriverStatus, contracts_of, status_of
 from interlock.drivers.translation import NO_TRANSFORMS, BoundEntry
 from interlock.errors import InterlockError
@@ -268,7 +268,7 @@ def file_rejection(
 ) -> str:
     """Return why a driver is rejected by its files alone, before its code runs. Empty: it is
     not."""
-    rejection = refusal(manifest, config, base_dir)
+    rejection = find_rejection(manifest, config, base_dir)
     if not rejection and config.section(DriversConfig).strict:
         cautions = map(str, workspace.cautions.get(manifest.file, ()))
         rejection = _strict_rejection(
@@ -936,7 +936,7 @@ class Drivers:
     def _record(
         self,
         call: Any,
-        what: str,
+        kind: str,
         name: str,
         upstream: str,
         outcome: str,
@@ -944,7 +944,7 @@ class Drivers:
         row: Mapping[str, Any],
     ) -> None:
         detail = encode_value(row).decode()
-        self._audit.record_part(call, what, name, upstream, outcome, duration_us, detail)
+        self._audit.record_part(call, kind, name, upstream, outcome, duration_us, detail)
 
 
 def _problems(workspace: files.Workspace, path: Path) -> list[str]:

@@ -176,10 +176,10 @@ def _compile(contract: ToolContract, keyword: str, schema: dict[str, Any]) -> _S
             schema, retriever=_no_retrieval, mask="the value", pattern_options=_PATTERNS
         )
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as exc:
-        why = str(exc).partition("\n")[0][:_MAX_CHARACTERS]
+        reason = str(exc).partition("\n")[0][:_MAX_CHARACTERS]
         raise InterlockError(
             TOOL_UNAVAILABLE,
-            f"{contract.id}: `{keyword}` cannot be used as a JSON Schema: {why}.",
+            f"{contract.id}: `{keyword}` cannot be used as a JSON Schema: {reason}.",
             {"contract": contract.id},
         ) from None
     return _SchemaValidator(schema, work, validator)

@@ -190,10 +190,12 @@ class CodeConfinement:
         await self._confinement.close()
 
 
-def _uncovered(around: Iterable[Confinement], guarded: frozenset[Path]) -> dict[Confinement, str]:
+def _uncovered(
+    confinements: Iterable[Confinement], guarded: frozenset[Path]
+) -> dict[Confinement, str]:
     """Return the ineffective confinements with the reason as a sentence. Reads the file system."""
     reasons = {}
-    for confinement in around:
+    for confinement in confinements:
         covered = confinement.covers
         if covered is not None:
             missing = sorted(map(str, guarded - covered.paths))

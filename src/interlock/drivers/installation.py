@@ -227,12 +227,12 @@ class InstallSite(Struct, frozen=True):
         """Return a file in the driver's folder. Raises InstallStepError if it is missing or
         outside."""
         folder = self.manifest.folder.resolve()
-        found = (folder / path).resolve()
-        if not found.is_relative_to(folder):
+        file = (folder / path).resolve()
+        if not file.is_relative_to(folder):
             raise InstallStepError(f"{path} is outside the driver's folder")
-        if not found.exists():
+        if not file.exists():
             raise InstallStepError(f"there is no {path} in the driver's folder")
-        return found
+        return file
 
 
 async def npm(site: InstallSite, settings: Mapping[str, Any]) -> None:
@@ -497,8 +497,8 @@ async def _inspect_version(
 ) -> VersionResult:
     try:
         argv = check.cmd if command is None else command(check.cmd)
-    except ValueError as bad:
-        return VersionResult(problem=f"version_check.cmd: {bad}")
+    except ValueError as error:
+        return VersionResult(problem=f"version_check.cmd: {error}")
     result = await run(argv, env=env, cwd=str(manifest.folder), timeout=check.timeout_ms / 1000)
     reported = ""
     if not result.start_error and not result.timed_out:
@@ -517,8 +517,8 @@ async def _inspect_version(
         return VersionResult(problem=f"version_check.cmd: {reason}")
     try:
         fits = in_range(version, check.range)
-    except BadValue as bad:
-        return VersionResult(version, f"version_check: {bad.message}")
+    except BadValue as error:
+        return VersionResult(version, f"version_check: {error.message}")
     if not fits:
         return VersionResult(version, f"its version is {version}; {check.range} is required")
     return VersionResult(version)
@@ -757,7 +757,9 @@ class _Preparation:
                 )
         failures: list[str] = []
         for number, step in enumerate(self._steps):
-            self._progress(number, self._step_count, f"{step.method}: {_what(step.settings)}")
+            self._progress(
+                number, self._step_count, f"{step.method}: {_describe_step(step.settings)}"
+            )
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
             self._folder.mkdir(mode=0o700, parents=True)
             site = InstallSite(self._manifest, self._folder, self._run, self._warn)
@@ -820,7 +822,7 @@ class _Preparation:
             os.close(lock)
 
 
-def _what(settings: Mapping[str, object]) -> str:
+def _describe_step(settings: Mapping[str, object]) -> str:
     for name in ("package", "image", "url", "path"):
         if isinstance(settings.get(name), str):
             return str(settings[name])

@@ -22,7 +22,7 @@ from interlock.manifests.signatures import (
 )
 
 
-def refusal(manifest: DriverManifest, config: Config, base_dir: Path) -> str:
+def find_rejection(manifest: DriverManifest, config: Config, base_dir: Path) -> str:
     """Return why a driver is rejected, as a sentence. Empty: it is not rejected."""
     settings = config.section(DriversConfig)
     if settings.trust:
@@ -38,8 +38,8 @@ def refusal(manifest: DriverManifest, config: Config, base_dir: Path) -> str:
     except ValueError as exc:
         return f"network.egress: {exc}."
     server = manifest.server
-    if server is not None and server.kind == "docker" and (wrong := env_problem(server.env)):
-        return wrong
+    if server is not None and server.kind == "docker" and (problem_text := env_problem(server.env)):
+        return problem_text
     if server is not None and server.kind == "remote":
         try:
             check_remote(

@@ -54,8 +54,8 @@ def entry_named(name: str, inventory: SecretsInventory) -> SecretEntry | None:
     """Return the secret of `${secrets.NAME}`. Raises VaultError if it is ambiguous."""
     try:
         return secret_names.find_entry(name, inventory)
-    except BadValue as bad:
-        raise VaultError(f"{bad.message}: {bad.hint}") from None
+    except BadValue as error:
+        raise VaultError(f"{error.message}: {error.hint}") from None
 
 
 # -- backends
@@ -147,8 +147,8 @@ def read_env_file(text: str) -> dict[str, str]:
     last value of a name counts."""
     values: dict[str, str] = {}
     for line in text.split("\n"):
-        left, equals, right = line.partition("=")
-        name, value = _VARIABLE_NAME.fullmatch(left.strip()), right.strip()
+        name_text, equals, right = line.partition("=")
+        name, value = _VARIABLE_NAME.fullmatch(name_text.strip()), right.strip()
         if equals and name is not None:
             quoted = _QUOTED.fullmatch(value)
             values[name[1]] = value if quoted is None else quoted[2]

@@ -371,8 +371,8 @@ def _place(entry: dict[str, Any]) -> str:
     return f"{file}:{entry['line']}" if entry["line"] else file
 
 
-def _print_result(good: bool, text: str) -> None:
+def _print_result(is_good: bool, text: str) -> None:
     from rich.text import Text
 
-    mark = ("✓", "green") if good else ("✗", "red")
+    mark = ("✓", "green") if is_good else ("✗", "red")
     output.create_console().print(Text.assemble(mark, f" {text}"), soft_wrap=True)

@@ -20,7 +20,7 @@ from interlock.drivers.resolver import (
     route,
 )
 from interlock.drivers.sign_in_state import SignInState
-from interlock.drivers.signature_check import refusal
+from interlock.drivers.signature_check import find_rejection
 from interlock.drivers.standalone import installed_folder, sign_in_of
 from interlock.drivers.status import BindingStatus, DriverStatus
 from interlock.manifests.model import DriverManifest, ToolContract
@@ -28,7 +28,9 @@ from interlock.manifests.model import DriverManifest, ToolContract
 
 async def condition_of(manifest: DriverManifest, project: DriverProject) -> DriverCondition:
     """Return the condition of a driver."""
-    condition = DriverCondition(rejection=refusal(manifest, project.config, project.base_dir))
+    condition = DriverCondition(
+        rejection=find_rejection(manifest, project.config, project.base_dir)
+    )
     auth = sign_in_of(manifest, project)
     condition.authed = await auth.read_state() is SignInState.AUTHED
     condition.auth_problem = auth.instruction

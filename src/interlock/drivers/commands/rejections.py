@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from interlock.contracts.commands.live import broken_contracts
 from interlock.drivers.config import DriversConfig
-from interlock.drivers.signature_check import refusal
+from interlock.drivers.signature_check import find_rejection
 from interlock.manifests.driver_reader import MANIFEST_FILE
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _DEFAULTS: Final = DriversConfig()
 def find_rejections(project: DriverProject) -> Iterator[ManifestRejection]:
     """Yield drivers and contracts that a node of this config would reject."""
     for manifest in project.workspace.drivers.values():
-        reason = refusal(manifest, project.config, project.base_dir)
+        reason = find_rejection(manifest, project.config, project.base_dir)
         if reason:
             yield str(manifest.file), reason, "", manifest.id
     for broken in broken_contracts(project.config, project.base_dir, project.workspace).values():
