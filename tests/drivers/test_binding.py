@@ -87,9 +87,9 @@ def test_a_range_that_is_none_is_a_problem() -> None:
     ("said", "words"),
     [
         ({"drop_inputs": ("path",)}, "`drop_inputs` has 'path', which is required by"),
-        ({"drop_inputs": ("paht",)}, "'paht', which is none of the contract's inputs"),
+        ({"drop_inputs": ("paht",)}, "'paht', which is not among the contract's inputs"),
         ({"drop_outputs": ("contents",)}, "`drop_outputs` has 'contents', which is required"),
-        ({"drop_outputs": ("size",)}, "'size', which is none of the contract's outputs"),
+        ({"drop_outputs": ("size",)}, "'size', which is not among the contract's outputs"),
     ],
 )
 def test_only_what_is_optional_and_known_can_be_dropped(said: dict[str, Any], words: str) -> None:
@@ -127,22 +127,25 @@ def test_everything_that_is_wrong_with_an_entry_is_told() -> None:
     assert len(found) == len(told)
     found = problems(argument_mapping={"nobody": "a", "path": "limit"})
     assert len(found) == 2
-    assert "'path' and 'limit' to one name" in found[1]
+    assert "'path' and 'limit' to the same name" in found[1]
 
 
 @pytest.mark.spec("DR-32.pertool-6")
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"argument_mapping": {"path": "x", "mode": "x"}}, "'path' and 'mode' to one name, 'x'"),
+        (
+            {"argument_mapping": {"path": "x", "mode": "x"}},
+            "'path' and 'mode' to the same name, 'x'",
+        ),
         # An input that is not mentioned keeps its name.
-        ({"argument_mapping": {"path": "mode"}}, "'path' and 'mode' to one name, 'mode'"),
-        ({"mapping": {"path": "mode"}}, "`mapping` leads 'path' and 'mode' to one name"),
-        ({"argument_mapping": {"paht": "x"}}, "'paht', which is no input of the contract. Did"),
-        ({"mapping": {"paht": "x"}}, "`mapping` has 'paht', which is no input"),
+        ({"argument_mapping": {"path": "mode"}}, "'path' and 'mode' to the same name, 'mode'"),
+        ({"mapping": {"path": "mode"}}, "`mapping` maps 'path' and 'mode' to the same name"),
+        ({"argument_mapping": {"paht": "x"}}, "'paht', which is not an input of the contract. Did"),
+        ({"mapping": {"paht": "x"}}, "`mapping` has 'paht', which is not an input"),
         (
             {"mapping": {"path": "p"}, "argument_mapping": {"path": "x"}},
-            "'path', which is no input of the contract after `mapping`",
+            "'path', which is not an input of the contract after `mapping`",
         ),
     ],
 )
@@ -163,7 +166,7 @@ def test_every_entry_names_its_tool_unless_code_serves_it() -> None:
     without = ImplementedContract(tool="fs-read", version="^1.0.0")
     found = check_entry(READ, without)
     assert found == [
-        "fs-read: `metadata.mcp.tool_name` is missing. Say which tool of the server serves it."
+        "fs-read: `metadata.mcp.tool_name` is missing. Name the tool of the server that serves it."
     ]
     assert check_entry(READ, without, has_hook=True) == []
 
