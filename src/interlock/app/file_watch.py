@@ -47,7 +47,7 @@ class FileWatch:
     ) -> None:
         """
         Args:
-            gone: called once when the file is missing for two checks in a row.
+            on_missing: called once when the file is missing for two checks in a row.
         """
         self._path = path
         self._sleep = sleep

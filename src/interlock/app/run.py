@@ -64,10 +64,10 @@ class NodeRun:
         """
         Args:
             load: reads the config again.
-            watched: the file that the config comes from.
+            config_path: the file that the config comes from.
             listening: False for a node without HTTP and sockets; its owner passes messages to it.
-            doubts: returns warnings about a valid config.
-            tool_doubts: the same, after upstreams have listed their tools.
+            find_warnings: returns warnings about a valid config.
+            find_tool_warnings: the same, after upstreams have listed their tools.
         """
         self.config_problem: str | None = None
         """Why the current config file is not in use. None if it is."""

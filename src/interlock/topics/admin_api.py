@@ -65,7 +65,7 @@ class AdminApp:
     ) -> None:
         """
         Args:
-            refused: records rejected requests.
+            on_rejected: records rejected requests.
             audit: records read access.
         """
         self._guard = guard

@@ -110,9 +110,9 @@ class Gateway:
     ) -> None:
         """
         Args:
-            on_opened: called with a new room; may add members of the node itself.
-            on_closed: called with a room that has lost those members.
-            most: the maximum number of connections to all topics, if the config sets none.
+            on_open: called with a new room; may add members of the node itself.
+            on_close: called with a room that has lost those members.
+            max_connections: the maximum number of connections to all topics, without a setting.
         """
         self.config = config
         self.rooms: dict[str, Room] = {}

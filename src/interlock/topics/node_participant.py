@@ -329,8 +329,8 @@ class NodeParticipant:
     # -- receiving
 
     def add_listener(self, listener: MessageListener, participants: Collection[str]) -> None:
-        """Call `told` for the messages of these participants, except chats, and for those of the
-        gateway. The messages of one participant come in order."""
+        """Call `listener` for the messages of these participants, except chats, and for those of
+        the gateway. The messages of one participant come in order."""
         self._listeners.append((frozenset(participants), listener))
 
     def deliver(self, batch: Batch) -> None:

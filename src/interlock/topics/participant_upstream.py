@@ -338,10 +338,10 @@ class ParticipantConnector:
     ) -> None:
         """
         Args:
-            may_be_node: accept a node. Two nodes that are upstreams of each other would extend each
+            allow_node: accept a node. Two nodes that are upstreams of each other would extend each
                 other's lists without a limit, so a node is rejected unless the config names the
                 tools to use.
-            takes: returns whether the config allows a tool of this name.
+            is_allowed: returns whether the config allows a tool of this name.
         """
         self.stderr: deque[str] = deque(maxlen=1)
         self.participant = participant
@@ -407,8 +407,8 @@ class ParticipantConnector:
         """Record that the participant is in the room with these capabilities.
 
         Args:
-            anew: True if it has just joined. If it was already present, it has a new connection,
-                which has not received earlier requests.
+            is_new_connection: True if it has just joined. If it was already present, it has a
+                new connection, which has not received earlier requests.
         """
         now = tuple(capabilities)
         if now == self._capabilities and not is_new_connection:
@@ -607,9 +607,9 @@ class RoomUpstreams:
     ) -> None:
         """
         Args:
-            begin: starts the supervisor of an upstream.
-            end: removes an upstream.
-            more: further arguments for the connectors.
+            start_upstream: starts the supervisor of an upstream.
+            remove_upstream: removes an upstream.
+            connector_options: further arguments for the connectors.
         """
         self.connectors: dict[str, ParticipantConnector] = {}
         """By upstream key."""

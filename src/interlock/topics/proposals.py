@@ -705,8 +705,8 @@ class ProposalHandler:
         """Send a chat message to one participant.
 
         Args:
-            about: the id of the message that it is about, if any.
-            ended: the name of the error with which the proposal ended.
+            correlation_id: the id of the message that it is about, if any.
+            end_reason: the name of the error with which the proposal ended.
         """
         self._send(
             kinds.CHAT,

@@ -81,7 +81,7 @@ class MemberRateLimits:
         """Keep or remove the counts of a member that left.
 
         Args:
-            comes_back: True if the next member with this id is the same participant.
+            keeps_id: True if the next member with this id is the same participant.
         """
         former_members, oldest_allowed = self._former_members, self._clock() - RETENTION_SECONDS
         while former_members and (

@@ -85,7 +85,7 @@ class TopicRecorder:
         """
         Args:
             wall_clock: returns nanoseconds, as the journal stores them.
-            whole: also record payloads.
+            with_payloads: also record payloads.
             rate: the maximum average number of messages per second of one participant. The journal
                 has a limited number of entries, and messages must not displace entries about calls.
         """

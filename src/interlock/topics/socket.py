@@ -75,8 +75,8 @@ class TopicSocket(WebSocketConnection):
         """
         Args:
             on_text: called with each complete message.
-            on_gone: called once with the reason when the peer has left or was disconnected. No
-                message follows.
+            on_disconnect: called once with the reason when the peer has left or was disconnected.
+                No message follows.
             on_resumed: called with the losses when the peer reads again; all queued messages are
                 already sent.
             unread: the size of the queued messages of the whole room, including this socket.
@@ -189,7 +189,8 @@ class TopicSocket(WebSocketConnection):
     def close(self, code: int, reason: str) -> None:
         """Send the reason behind all pending data and close. No message is accepted after this.
 
-        The caller knows that the member is gone; `on_gone` is called again once the connection is
+        The caller knows that the member is gone; `on_disconnect` is called again once the
+        connection is
         closed.
         """
         if self.is_open:

@@ -110,7 +110,7 @@ class Listeners:
         """Add a callback. Raises ProtocolError for an invalid pattern.
 
         Args:
-            what: a pattern of kinds, such as `mcp/proposal:*`, or the type of the content.
+            selector: a pattern of kinds, such as `mcp/proposal:*`, or the type of the content.
         """
         self._callbacks.append((make_event_filter(selector), callback))
 

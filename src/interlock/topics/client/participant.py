@@ -97,9 +97,9 @@ class Participant:
         Args:
             url: the gateway, such as wss://node.example.com/ws.
             token: is sent in the Authorization header.
-            serving: handles requests, instead of functions registered with `tool`.
+            server: handles requests, instead of functions registered with `tool`.
             lifetime: seconds until a pending proposal expires.
-            patience: seconds in which the gateway must send a welcome.
+            welcome_timeout: seconds in which the gateway must send a welcome.
             dial: for tests, as are `sleep`, `jitter` and `clock`.
         """
         if not re.fullmatch(TOPIC_PATTERN, topic):
@@ -301,7 +301,7 @@ class Participant:
         """Call a function for messages. It may be async.
 
         Args:
-            what: a pattern of kinds (`mcp/proposal:*`, `system/presence`) or a content type
+            selector: a pattern of kinds (`mcp/proposal:*`, `system/presence`) or a content type
                 (`Chat`, `Proposal`).
         """
         self._membership.listeners.add(selector, callback)

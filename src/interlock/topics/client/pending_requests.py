@@ -33,8 +33,8 @@ class TopicRequest:
     ) -> None:
         """
         Args:
-            of: the participants that may respond.
-            all: wait for all responses, not only for the first.
+            participants: the participants that may respond.
+            wait_for_all: wait for all responses, not only for the first.
         """
         self.message = message
         self.missing = set(participants)

@@ -181,7 +181,7 @@ class ProposalTracker:
     ) -> None:
         """
         Args:
-            sees_all: True with routing "all": it receives messages to others, and so all
+            receives_all: True with routing "all": it receives messages to others, and so all
                 fulfilments.
         """
         self._clock = clock
@@ -309,7 +309,7 @@ class ProposalTracker:
         """Return a proposal that may be fulfilled here. Raises SendError.
 
         Args:
-            shown: the proposal that the caller decided about.
+            reviewed: the proposal that the caller decided about.
         """
         tracked_proposal = self.proposals.get(proposal_id)
         if tracked_proposal is None:

@@ -60,7 +60,7 @@ class TopicResponder:
     ) -> None:
         """
         Args:
-            proposal: finds a proposal that was seen.
+            find_proposal: finds a proposal that was seen.
         """
         self._server = server
         self._send = send

@@ -105,8 +105,8 @@ class GatewayTarget:
     ) -> None:
         """
         Args:
-            own: the node of this user; its config has the certificate.
-            doubt: why the URL may be wrong.
+            node: the node of this user; its config has the certificate.
+            url_hint: why the URL may be wrong.
         """
         self.url = url
         self.error: InterlockError | None = None
@@ -124,7 +124,7 @@ class GatewayTarget:
         """Return arguments for a Participant.
 
         Args:
-            patient: retry after the connection is lost, but not if the first attempt finds no
+            retry: retry after the connection is lost, but not if the first attempt finds no
                 server.
         """
         sleep = self._retry if retry else self._do_not_retry

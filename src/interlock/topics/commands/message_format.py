@@ -179,7 +179,7 @@ def _format_presence(content: Presence, time: str) -> MessageLine:
 
 
 def _format_welcome(content: Welcome, time: str) -> MessageLine:
-    others = ", ".join(participant.id for participant in content.participants) or "nobody else"
+    others = ", ".join(participant.id for participant in content.participants) or "none"
     capabilities = ", ".join(content.you.capabilities) or "nothing"
     text = f"you are {content.you.id} and may send {capabilities}; participants: {others}"
     return MessageLine(time, "", put_on_one_line(text), "note")

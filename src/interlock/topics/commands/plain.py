@@ -128,7 +128,7 @@ async def print_messages(
     """Print messages until a signal, or until the output is closed.
 
     Args:
-        talk: send the lines of stdin.
+        send_stdin: send the lines of stdin.
     """
     # Before the connection errors are raised. After it, a lost connection is logged as a warning.
     log_lines.log_to_stderr(logging.ERROR)

@@ -124,7 +124,7 @@ def add_line(screen: Screen, line: MessageLine, *, scroll_to_end: bool = False) 
     """Add a message.
 
     Args:
-        to_the_end: scroll to the end, because the message responds to an action of the user.
+        scroll_to_end: scroll to the end, because the message responds to an action of the user.
     """
     # A user who has scrolled back stays at the same lines.
     scrolled_lines = (

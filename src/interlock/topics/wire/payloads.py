@@ -226,7 +226,7 @@ def write_chat_payload(text: str, format: Format = "plain", *, end_reason: str =
     """Encode the payload of a chat message.
 
     Args:
-        ended: the name of the error with which the proposal ended that the message is about.
+        end_reason: the name of the error with which the proposal ended that the message is about.
     """
     members = {"text": text, "format": format}
     return jsonrpc.encode_value(
