@@ -41,7 +41,7 @@ def test_two_callers_with_one_token(world: World) -> None:
         {"name": "nobody", "token": "${env:NO_SUCH_SECRET}"},
         {"name": "chief", "token": "${env:OTHER}"},
     ]
-    same = "it is the same token as that of agent: nobody can tell these callers apart"
+    same = "it is the same token as that of agent: these callers cannot be distinguished"
     found = problems(world, tokens=tokens)
     assert sorted(found) == [
         ("tokens[1].token", "the environment variable NO_SUCH_SECRET is not set"),

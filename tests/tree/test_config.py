@@ -37,12 +37,10 @@ ADDRESS = (
 )
 MISTAKES = {
     "parent: {url: ws://edge.example.com:8420/ax, segment: a}": (
-        "1:10: parent.url: everybody on the way could read what goes to another machine over "
-        "ws://; write wss://edge.example.com:8420/ax"
+        "1:10: parent.url: data to another machine over ws:// is not encrypted; write wss://edge.example.com:8420/ax"
     ),
     "parent:\n  url: wss://a/ax\n  segment: a\n  backup: [ws://192.0.2.1/ax]": (
-        "4:12: parent.backup[0]: everybody on the way could read what goes to another machine "
-        "over ws://; write wss://192.0.2.1/ax"
+        "4:12: parent.backup[0]: data to another machine over ws:// is not encrypted; write wss://192.0.2.1/ax"
     ),
     "parent: {url: http://127.0.0.1/ax, segment: a}": f"1:10: parent.url: {ADDRESS}",
     "parent: {url: 'unix:', segment: a}": f"1:10: parent.url: {ADDRESS}",

@@ -91,7 +91,7 @@ def test_it_can_come_in_again() -> None:
     ("url", "words"),
     [
         ("http://127.0.0.1/ws", "wss://host/ws"),
-        ("ws://node.example.com/ws", "everybody on the way"),
+        ("ws://node.example.com/ws", "is not encrypted"),
         ("wss://me:secret@node.example.com/ws", "credentials"),
         ("wss://node.example.com/ws?token=secret", "no query"),
         ("unix:/run/node.sock", "wss://host/ws"),

@@ -247,7 +247,7 @@ META_DRIVER: Final = "dev.interlock/driver"
 META_CONTEXT: Final = "dev.interlock/context"
 """Member of `_meta` in a call of a contract: the context that the contract's schema requires."""
 ENDED_CONTRACTS: Final = "drivers:ended"
-"""The upstream of ended contracts. They are in no list, but callers are told what to do instead."""
+"""The upstream of ended contracts. They are in no list, but a call returns what to do instead."""
 RegisteredRole = Literal["", "leaf", "aggregator"]
 """The role in which an upstream registered. Empty: it is configured."""
 

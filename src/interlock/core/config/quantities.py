@@ -1,7 +1,7 @@
 """Parsing of durations, sizes, addresses, URLs and names in a config. Pure.
 
-Each function returns the value that the program uses, or raises `BadValue` with a hint. The patterns
-are shared with the JSON Schema, so that editors and the node agree.
+Each function returns the value that the program uses, or raises `BadValue` with a hint. The
+patterns are shared with the JSON Schema, so that editors and the node agree.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def _check_encrypted(parts: SplitResult) -> None:
     if parts.scheme == "ws" and not Address(parts.hostname or "", 0).loopback:
         secure = parts._replace(scheme="wss", query="").geturl()
         raise BadValue(
-            "everybody on the way could read what goes to another machine over ws://",
+            "data to another machine over ws:// is not encrypted",
             f"write {secure}",
         )
 
@@ -259,7 +259,7 @@ def split_command(text: str) -> tuple[str, list[str]]:
 
 
 def default_segment(key: str) -> str:
-    """Derive a segment from a server's key: `My Server` → `my-server`. Empty when nothing is left."""
+    """Derive a segment from a server's key: `My Server` → `my-server`. Empty: none."""
     if re.fullmatch(SEGMENT_PATTERN, key):
         return key
     return _OUTSIDE_SEGMENT.sub("-", key.lower()).strip("-")[:63]

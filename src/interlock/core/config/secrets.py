@@ -156,7 +156,7 @@ SAME_TOKEN_HINT: Final = "give each a token of its own: openssl rand -hex 24"
 
 def same_token(other: str) -> str:
     """Return the message for a token that `other` has, too."""
-    return f"it is the same token as that of {other}: nobody can tell these callers apart"
+    return f"it is the same token as that of {other}: these callers cannot be distinguished"
 
 
 def resolve_tokens(

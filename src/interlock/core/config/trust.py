@@ -247,7 +247,8 @@ class AnchorConfig(Section, frozen=True):
         default_factory=list
     )
     caller: Annotated[
-        Text | None, says("Its name as a caller, if it is one. Nobody approves their own calls.")
+        Text | None,
+        says("Its name as a caller, if it is one. Anchors cannot approve their own calls."),
     ] = None
 
     def __repr__(self) -> str:

@@ -598,7 +598,7 @@ class UpstreamClient:
         self.session: ClientSession | None = None
         """The only client of this connection, if it belongs to one session client."""
         self.client_capabilities = b"{}"
-        """The client capabilities that a session server is told."""
+        """The client capabilities that are sent to a session server."""
         self.is_private = False
         """True if this connection serves one client only."""
         self.handler: ResponseHandler | None = None

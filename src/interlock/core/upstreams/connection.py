@@ -124,7 +124,7 @@ class Connector:
         """Connect, negotiate a revision, and return the client.
 
         Args:
-            client_capabilities: what a session server is told that its client can do.
+            client_capabilities: the client capabilities that are sent to a session server.
             session_first: prefer the session generation if the server speaks both.
 
         Raises:
