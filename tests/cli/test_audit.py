@@ -100,7 +100,7 @@ def desk(tmp_path: Path) -> Desk:
 def test_a_whole_journal(desk: Desk) -> None:
     done = desk.run("verify")
     assert done.exit_code == 0
-    assert "7 entries, all as they were written" in done.stdout
+    assert "7 entries, all unchanged" in done.stdout
     head = desk.run("head").stdout.strip()
     assert head.startswith("7:")
     assert head in done.stdout
@@ -113,7 +113,7 @@ def test_a_journal_that_was_changed(desk: Desk) -> None:
     done = desk.run("verify")
     assert done.exit_code == 1
     assert "✗ Changed: entry 2" in done.stdout
-    assert "is not what was written" in done.stderr
+    assert "was changed after it was written" in done.stderr
     told = json.loads(desk.run("verify", "--json").stdout)
     assert told["whole"] is False
     assert [one["first_seq"] for one in told["findings"]] == [2, 3, 4, 6]
@@ -174,7 +174,7 @@ def test_search(desk: Desk, arguments: list[str], found: list[int]) -> None:
 def test_searching_for_what_is_not_there(desk: Desk) -> None:
     done = desk.run("search", "nothing.*")
     assert done.exit_code == 1
-    assert "nothing in the journal fits" in done.stderr
+    assert "No matching entries in the journal" in done.stderr
 
 
 def test_several_approvals_begin_alike(desk: Desk) -> None:
@@ -292,7 +292,7 @@ def test_the_journal_of_a_node_that_runs(world: World) -> None:
     world.run_here("call", "demo.roll_dice")
     done = world.run("audit", "verify", "--head", head)
     assert done.returncode == 0, done.stderr
-    assert "all as they were written" in done.stdout
+    assert "all unchanged" in done.stdout
     lines = wait_until(
         "the call in the journal",
         lambda: world.run_here("audit", "search", "demo.roll_dice", "--json").stdout.splitlines(),

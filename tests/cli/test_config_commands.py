@@ -166,7 +166,7 @@ def test_what_was_written_can_be_given_to_a_client(world: World) -> None:
         (client_config(world.cwd / ".mcp.json"), world.run("import", "--write"))[1],
     ):
         assert done.returncode == 0, done.stderr
-        assert "For a client that only starts programs: /" in done.stderr
+        assert "Command for a client that only starts programs: /" in done.stderr
         assert line in done.stderr
 
 
@@ -349,14 +349,14 @@ def test_a_config_that_cannot_be_written_is_told(world: World) -> None:
         done = world.run_here(*command)
         assert done.returncode == 3
         assert done.stdout == ""
-        assert "file/it.yaml cannot be written: " in done.stderr
+        assert "Cannot write file/it.yaml: " in done.stderr
         assert "with --config" in done.stderr
 
 
 def test_import_without_anything_to_import(world: World) -> None:
     done = world.run_here("import")
     assert done.returncode == 1
-    assert "no config of an MCP client was found" in done.stderr
+    assert "No config of an MCP client was found" in done.stderr
     assert "interlock import FILE" in done.stderr
     assert "interlock add NAME" in done.stderr
     missing = world.run_here("import", "nowhere.json")

@@ -103,7 +103,7 @@ def test_all_is_well(world: World) -> None:
     assert lines[1].startswith("✓ state folder: ")
     assert lines[2].startswith("✓ journal: ")
     assert lines[3].startswith("✓ demo: 9 tools, stateless 2026-07-28, ready in ")
-    assert lines[4] == "All is well."
+    assert lines[4] == "All checks passed."
 
 
 def test_what_a_server_says_cannot_take_over_the_terminal(world: World) -> None:
@@ -142,7 +142,7 @@ def test_everything_that_is_wrong_is_told_at_once(world: World) -> None:
     assert found["well"]["tools"] == 9
     assert "install no-such-program-anywhere" in found["program"]["advice"][0]
     assert found["key"]["problem"] == "key failed to start: exit status 3"
-    assert "name it under `env` of this server" in found["key"]["advice"][0]
+    assert "add it under `env` of this server" in found["key"]["advice"][0]
     assert found["key"]["stderr"][0] == "starting up"
     assert "hunter2" not in done.stdout
     assert "refused" in found["refused"]["problem"]
@@ -163,7 +163,7 @@ def test_as_text_with_the_last_words_of_the_server(world: World) -> None:
     assert done.returncode == 1
     assert "✗ key: " in done.stdout
     assert done.stdout.count("    │ Error: WEATHER_API_KEY is not set") == 1
-    assert "    → it seems to lack a setting or a credential" in done.stdout
+    assert "    → a setting or a credential seems to be missing" in done.stdout
     assert done.stdout.endswith("1 server failed: key\n")
 
 
@@ -221,8 +221,8 @@ def test_a_taken_port_and_a_folder_without_permission(world: World) -> None:
         ({"command": sys.executable}, "x was not ready within 30 s.", "start_timeout: 120s"),
         ({"command": f"{sys.executable} -c 1"}, "it exited", "start it by hand"),
         ({"url": "http://h/x"}, 401, "Authorization: Bearer"),
-        ({"url": "http://h/x"}, 404, "many servers answer at /mcp"),
-        ({"url": "http://h/x"}, 502, "look at its own log"),
+        ({"url": "http://h/x"}, 404, "many servers use /mcp"),
+        ({"url": "http://h/x"}, 502, "look at its log"),
         ({"url": "http://h/x"}, "x was not ready within 30 s.", "start_timeout: 120s"),
     ],
 )

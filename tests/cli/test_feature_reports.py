@@ -158,7 +158,7 @@ def test_doctor_tells_what_a_feature_finds(world: World) -> None:
 def test_doctor_without_features(world: World) -> None:
     world.config({})
     done = world.run_here("doctor")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "All is well.")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "All checks passed.")
 
 
 @pytest.mark.usefixtures("bare")

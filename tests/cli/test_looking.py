@@ -62,7 +62,7 @@ def test_status_without_a_node(world: World) -> None:
     done = world.run_here("status")
     assert done.returncode == 4
     assert done.stderr == (
-        f"interlock: no node answers at 127.0.0.1:{world.port}. Start it: interlock up\n"
+        f"interlock: No node is running at 127.0.0.1:{world.port}. Start it: interlock up\n"
     )
 
 

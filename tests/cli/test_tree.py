@@ -125,7 +125,7 @@ def test_without_a_node(world: World) -> None:
     for arguments in (["tree"], ["tree", "--json"], ["tree", "--node", str(free_port())]):
         done = world.run_here(*arguments)
         assert done.returncode == 4
-        assert "no node answers at 127.0.0.1:" in done.stderr
+        assert "No node is running at 127.0.0.1:" in done.stderr
         assert done.stdout == ""
 
 
@@ -184,7 +184,7 @@ def test_live_on_a_terminal(world: World) -> None:
         # Calls in the last second; then, in a quiet one, none.
         terminal.sees(rb"demo.*ready.* [1-9]\d* +0 +[\d.]+ m?s")
         assert node.end() == 0
-        terminal.sees(rb"no node answers at")
+        terminal.sees(rb"No node is running at")
         world.up()
         terminal.shown = b""
         terminal.sees(rb"demo +\x1b\[32mready")

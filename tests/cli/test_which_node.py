@@ -49,7 +49,7 @@ def test_a_node_elsewhere_is_told_in_words(world: World, command: list[str]) -> 
     assert done.stdout == ""
     here = f"127.0.0.1:{world.port}"
     assert done.stderr == (
-        f"interlock: no node answers at 127.0.0.1:8420, but a node runs at {here}; "
+        f"interlock: No node is running at 127.0.0.1:8420, but a node runs at {here}; "
         f"use --node {here}\n"
     )
 
@@ -65,7 +65,9 @@ def test_a_config_without_its_node_still_starts_its_own_servers(world: World) ->
     assert f"Note: a node runs at {here}; use --node {here}\n" in done.stderr
     status = world.run_here("status")
     assert status.returncode == 4
-    assert f"no node answers at 127.0.0.1:{elsewhere}, but a node runs at {here}" in status.stderr
+    assert (
+        f"No node is running at 127.0.0.1:{elsewhere}, but a node runs at {here}" in status.stderr
+    )
 
 
 def test_a_port_that_the_system_chose_is_found(world: World) -> None:
@@ -81,7 +83,7 @@ def test_an_address_without_a_node(world: World) -> None:
         done = world.run_here(*command, "--node", str(world.port))
         assert done.returncode == 4
         here = f"127.0.0.1:{world.port}"
-        assert f"no node of this user answers at {here}. " in done.stderr
+        assert f"No node of this user is running at {here}. " in done.stderr
         assert f"Start one there with: interlock up --listen {here}\n" in done.stderr
     wrong = world.run_here("tools", "--node", "nonsense")
     assert wrong.returncode == 2
@@ -200,9 +202,7 @@ def test_status_needs_no_token_of_its_own_user(world: World) -> None:
         path.unlink()
     missing = world.run_here("status")
     assert missing.returncode == 3
-    assert (
-        "takes the token ${env:NODE_TOKEN}: the environment variable NODE_TOKEN" in missing.stderr
-    )
+    assert "the token ${env:NODE_TOKEN}: the environment variable NODE_TOKEN" in missing.stderr
     wrong = world.run_here("status", NODE_TOKEN="something-else")
     assert wrong.returncode == 1
     assert "refused the token (HTTP 401)" in wrong.stderr
