@@ -47,7 +47,7 @@ def test_what_waits_is_void_at_once(tmp_path: Path) -> None:
         with pytest.raises(InterlockError) as late:
             await gated.approvals.confirm(held.id, gated.proof(held))
         assert late.value.failure is CONFIRMATION_EXPIRED
-        assert "since it was asked for" in late.value.message
+        assert "after the call was made" in late.value.message
         assert "approved" not in late.value.message
         assert [one for one in gated.journal.entries if "policy changed" in str(one)]
         # The same call waits anew, by the rules of now.
