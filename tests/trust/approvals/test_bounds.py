@@ -22,10 +22,10 @@ from tests.trust.approvals.test_proofs import approval
 class BadSession:
     """A client's session that is in a bad way when it is told something."""
 
-    alive = True
+    is_alive = True
     owner = "somebody"
 
-    def tell(self, *_: object) -> None:
+    def send_notification(self, *_: object) -> None:
         raise OSError("the outlet is gone")
 
 
@@ -220,7 +220,7 @@ def test_results_are_kept_as_long_as_there_is_room(
         assert kept <= 5_000
         # The oldest was not kept, and that it was executed still is: it is not made again.
         first = await gated.ask(wipe({"disk": 0}))
-        assert "It was executed" in first["content"][0]["text"]
+        assert "The call was executed" in first["content"][0]["text"]
         last = await gated.ask(wipe({"disk": 2}))
         assert last["content"][0]["text"] == long
         assert len(gated.upstream.started) == 3
