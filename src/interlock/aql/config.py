@@ -107,6 +107,8 @@ class OperationConfig(Section, frozen=True):
 class AqlLimits(Section, frozen=True):
     """Limits of AQL requests and responses."""
 
+    RENAMED: ClassVar[Mapping[str, str]] = {"most_page": "max_page"}
+
     request_bytes: Annotated[Size, says("Size of a request: 64KiB to 10MiB.")] = MEBIBYTE
     response_bytes: Annotated[Size, says("Size of a response: 1MiB to 100MiB.")] = 10 * MEBIBYTE
     string_bytes: Annotated[Size, says("Size of a string: 64KiB to 10MiB.")] = MEBIBYTE
@@ -219,6 +221,8 @@ class ChannelConfig(Section, frozen=True):
 
 class ExecutionsConfig(Section, frozen=True):
     """Executions: operations that continue after their request was answered."""
+
+    RENAMED: ClassVar[Mapping[str, str]] = {"most": "max_stored"}
 
     keep: Annotated[Duration, says("How long an ended execution is stored.")] = 7 * 86_400.0
     max_stored: Annotated[Count, says("Maximum number of stored executions.")] = 10_000

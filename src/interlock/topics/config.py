@@ -97,6 +97,10 @@ class ParticipantUpstream(Section, frozen=True):
 class TopicConfig(Section, frozen=True):
     """One topic, or all topics whose names match a glob."""
 
+    RENAMED: ClassVar[Mapping[str, str]] = {
+        "seats": "participants", "most": "max_participants", "guests": "max_guests",
+    }  # fmt: skip
+
     access: Annotated[
         Access,
         says(
@@ -169,7 +173,7 @@ class TopicsConfig(FeatureSection, frozen=True):
 
     KEY = "topics"
     RESTART = ("path",)
-    REMOVED: ClassVar[Mapping[str, str]] = {"most": "use max_connections"}
+    RENAMED: ClassVar[Mapping[str, str]] = {"most": "max_connections"}
 
     path: Annotated[
         Annotated[str, Meta(pattern=PATH_PATTERN, extra={"kind": "path"})],

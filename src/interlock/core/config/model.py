@@ -8,7 +8,8 @@ The sections about trust are in `trust.py`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from msgspec import Meta, field
 from msgspec.structs import force_setattr, replace
@@ -249,6 +250,8 @@ class TlsConfig(Section, frozen=True):
 
 class Config(Section, frozen=True):
     """The config of a node. An empty file is valid."""
+
+    RENAMED: ClassVar[Mapping[str, str]] = {"wakeful": "busy_poll"}
 
     listen: Annotated[
         Annotated[str, kind("listen")], says("host:port to listen on. Loopback needs no token.")

@@ -18,6 +18,7 @@ from interlock.core.config.model import ServerConfig
 from interlock.core.config.problems import BadValue, ConfigError, KeyPath, Problem, format_path
 from interlock.core.config.scalars import DESCRIBED, as_text, check_pattern, read_scalar, unwrap
 from interlock.core.config.secrets import references
+from interlock.core.config.section import Section
 
 MAX_VALUES: Final = 200_000
 """More values than any config has. Aliases of aliases can expand a short text without a limit."""
@@ -72,7 +73,7 @@ class NodeReader:
         values: dict[str, Any] = {}
         for name, value_node in self._entries(node, path).items():
             if name not in fields:
-                self._unknown_key(name, list(fields), (*path, name))
+                self._unknown_key(name, list(fields), (*path, name), struct)
                 continue
             value = self.read(value_node, fields[name].type, (*path, name))
             if value is not INVALID:
@@ -247,7 +248,11 @@ class NodeReader:
     def _describe(self, node: Node) -> str:
         return DESCRIBED.get(node.tag, "something else")
 
-    def _unknown_key(self, key: str, valid: list[str], path: KeyPath) -> None:
+    def _unknown_key(self, key: str, valid: list[str], path: KeyPath, struct: type[Struct]) -> None:
+        if issubclass(struct, Section) and key in struct.RENAMED:
+            self.report(path, "this key was renamed", f"use {struct.RENAMED[key]}")
+            self.misspelt.add(path[:-1])
+            return
         removed = removed_key(path)
         if removed is not None:
             self.report(path, "this key was removed", removed)

@@ -57,6 +57,8 @@ class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     RESTART: ClassVar[tuple[str, ...]] = ()
     """Fields of a top-level section that only change with a restart."""
+    RENAMED: ClassVar[Mapping[str, str]] = {}
+    """Keys of earlier versions, and their names now."""
 
 
 class FeatureSection(Section, frozen=True):

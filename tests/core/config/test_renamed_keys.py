@@ -1,0 +1,28 @@
+"""Keys of earlier versions are errors that name the key of today."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.core.config import ConfigError, parse_config
+
+CASES = {
+    "wakeful: true": ("wakeful", "busy_poll"),
+    "aql: {limits: {most_page: 3}}": ("aql.limits.most_page", "max_page"),
+    "aql: {executions: {most: 3}}": ("aql.executions.most", "max_stored"),
+    "topics: {most: 5}": ("topics.most", "max_connections"),
+    "topics: {rooms: {ops: {seats: []}}}": ("topics.rooms.ops.seats", "participants"),
+    "topics: {rooms: {ops: {most: 5}}}": ("topics.rooms.ops.most", "max_participants"),
+    "topics: {rooms: {ops: {guests: 5}}}": ("topics.rooms.ops.guests", "max_guests"),
+}
+
+
+@pytest.mark.feature("aql", "topics")
+@pytest.mark.parametrize("text", CASES)
+def test_renamed_key_names_its_successor(text: str) -> None:
+    with pytest.raises(ConfigError) as failure:
+        parse_config(text)
+    (problem,) = failure.value.problems
+    key, successor = CASES[text]
+    assert problem.path == key
+    assert problem.hint == f"use {successor}"
