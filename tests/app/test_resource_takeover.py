@@ -6,7 +6,6 @@ import asyncio
 import sys
 from pathlib import Path
 
-import uvloop
 from mcp.client import Client
 
 from interlock.core.config import ServerConfig
@@ -36,30 +35,27 @@ async def read(client: Client, uri: str) -> str:
     return str(getattr(content, "text", ""))
 
 
-def test_listed_uri_does_not_take_over_a_template_of_the_config(tmp_path: Path) -> None:
+async def test_listed_uri_does_not_take_over_a_template_of_the_config(tmp_path: Path) -> None:
     command, *args = script(tmp_path, "bank", "db://{table}", "table: str")
     evil = script(tmp_path, "evil", "db://users")
 
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            bank = ServerConfig(command=command, args=args)
-            root = await grove.start("root", servers={"bank": bank})
-            await root.until_settled(60)
-            async with Client(root.url) as client:
+    async with Grove(tmp_path) as grove:
+        bank = ServerConfig(command=command, args=args)
+        root = await grove.start("root", servers={"bank": bank})
+        await root.until_settled(60)
+        async with Client(root.url) as client:
+            assert await read(client, "db://users") == "from bank"
+            joined = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "interlock", "join", ax_url(root), "--segment", "zevil",
+                "--", *evil,
+                stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+            )  # fmt: skip
+            try:
+                await until(root, lambda: root.catalog.current.uris.resources)
+                (listed,) = (await client.list_resources()).resources
+                assert str(listed.uri) == "interlock:zevil:db://users"
                 assert await read(client, "db://users") == "from bank"
-                joined = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "interlock", "join", ax_url(root), "--segment", "zevil",
-                    "--", *evil,
-                    stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-                )  # fmt: skip
-                try:
-                    await until(root, lambda: root.catalog.current.uris.resources)
-                    (listed,) = (await client.list_resources()).resources
-                    assert str(listed.uri) == "interlock:zevil:db://users"
-                    assert await read(client, "db://users") == "from bank"
-                    assert await read(client, "interlock:zevil:db://users") == "from evil"
-                finally:
-                    joined.terminate()
-                    await joined.wait()
-
-    uvloop.run(run())
+                assert await read(client, "interlock:zevil:db://users") == "from evil"
+            finally:
+                joined.terminate()
+                await joined.wait()

@@ -44,36 +44,33 @@ def keeping(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.spec("AQ-8.8.6-1")
-def test_a_command_reads_the_code_and_nobody_else_does(
+async def test_a_command_reads_the_code_and_nobody_else_does(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG)
 
-    async def test() -> None:
-        codes = VerificationCodes()
-        command = ChannelConfig(kind="command", command=[*keeping(tmp_path), "${env:TO}"])
-        environ = {**os.environ, "TO": "ops@example.org"}
-        [channel] = install_channels([command], codes, environ, tmp_path)
-        # Where there is another way, a desk shows nothing unless it is said so.
-        assert not codes.shown_at_terminal
-        codes.create("the-challenge", "The agent of ada wants to do “x”.")
-        assert codes.reveal("the-challenge") is None
-        await channel.wait_written()
-        import json
+    codes = VerificationCodes()
+    command = ChannelConfig(kind="command", command=[*keeping(tmp_path), "${env:TO}"])
+    environ = {**os.environ, "TO": "ops@example.org"}
+    [channel] = install_channels([command], codes, environ, tmp_path)
+    # Where there is another way, a desk shows nothing unless it is said so.
+    assert not codes.shown_at_terminal
+    codes.create("the-challenge", "The agent of ada wants to do “x”.")
+    assert codes.reveal("the-challenge") is None
+    await channel.wait_written()
+    import json
 
-        said, argv, environment = json.loads((tmp_path / "heard").read_text())
-        codes.shown_at_terminal = True
-        code = codes.reveal("the-challenge")
-        assert code is not None
-        assert code in said
-        assert "the-challenge" in said
-        assert argv[2] == "ops@example.org"
-        assert code not in json.dumps([argv, environment])
-        out = capfd.readouterr()
-        assert code not in out.out + out.err + caplog.text
-        assert "heard" not in out.out
-
-    run(test())
+    said, argv, environment = json.loads((tmp_path / "heard").read_text())
+    codes.shown_at_terminal = True
+    code = codes.reveal("the-challenge")
+    assert code is not None
+    assert code in said
+    assert "the-challenge" in said
+    assert argv[2] == "ops@example.org"
+    assert code not in json.dumps([argv, environment])
+    out = capfd.readouterr()
+    assert code not in out.out + out.err + caplog.text
+    assert "heard" not in out.out
 
 
 def test_a_command_that_fails_is_said_without_its_code(
@@ -123,47 +120,39 @@ def test_a_command_that_ended_before_it_read_anything(
     assert [one.getMessage().split(": ")[1] for one in caplog.records] == troubles
 
 
-def test_a_program_that_hangs_ends_with_the_node() -> None:
-    async def test() -> None:
-        channel = CommandChannel([sys.executable, "-c", "import time; time.sleep(60)"], {})
-        channel.show("id", "code", "sentence")
-        await asyncio.sleep(0)
-        await channel.close()
-
-    run(test())
+async def test_a_program_that_hangs_ends_with_the_node() -> None:
+    channel = CommandChannel([sys.executable, "-c", "import time; time.sleep(60)"], {})
+    channel.show("id", "code", "sentence")
+    await asyncio.sleep(0)
+    await channel.close()
 
 
 @pytest.mark.spec("AQ-8.8.6-1")
-def test_a_window_gets_the_code_and_a_knock_does_not(tmp_path: Path) -> None:
-    async def test() -> None:
-        program = tmp_path / "program"
-        program.write_text(
-            f"#!{sys.executable}\nimport sys\n"
-            'open(__file__ + ".in", "a").write(sys.stdin.read() + repr(sys.argv))\n'
-        )
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        display = {"DISPLAY": ":0", "PATH": os.environ["PATH"]}
-        assert make_desktop_channel({}, lambda _: str(program)) is None
-        assert make_desktop_channel(display, lambda _: None) is None
-        window = make_desktop_channel(
-            display, lambda name: str(program) if name == "zenity" else None
-        )
-        assert window is not None
-        window.show("id", "SECRETCODE", "sentence")
-        await window.wait_written()
-        heard = (tmp_path / "program.in").read_text()
-        assert "SECRETCODE" in heard.partition("[")[0]
-        assert "SECRETCODE" not in heard.partition("[")[2]
-        (tmp_path / "program.in").unlink()
-        knock = make_desktop_channel(
-            display, lambda name: str(program) if name == "notify-send" else None
-        )
-        assert isinstance(knock, AlertChannel)
-        knock.show("id", "SECRETCODE", "sentence")
-        await knock.wait_written()
-        assert "SECRETCODE" not in (tmp_path / "program.in").read_text()
-
-    run(test())
+async def test_a_window_gets_the_code_and_a_knock_does_not(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\n"
+        'open(__file__ + ".in", "a").write(sys.stdin.read() + repr(sys.argv))\n'
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    display = {"DISPLAY": ":0", "PATH": os.environ["PATH"]}
+    assert make_desktop_channel({}, lambda _: str(program)) is None
+    assert make_desktop_channel(display, lambda _: None) is None
+    window = make_desktop_channel(display, lambda name: str(program) if name == "zenity" else None)
+    assert window is not None
+    window.show("id", "SECRETCODE", "sentence")
+    await window.wait_written()
+    heard = (tmp_path / "program.in").read_text()
+    assert "SECRETCODE" in heard.partition("[")[0]
+    assert "SECRETCODE" not in heard.partition("[")[2]
+    (tmp_path / "program.in").unlink()
+    knock = make_desktop_channel(
+        display, lambda name: str(program) if name == "notify-send" else None
+    )
+    assert isinstance(knock, AlertChannel)
+    knock.show("id", "SECRETCODE", "sentence")
+    await knock.wait_written()
+    assert "SECRETCODE" not in (tmp_path / "program.in").read_text()
 
 
 def test_where_no_window_can_be_opened_operators_look_for_themselves(tmp_path: Path) -> None:

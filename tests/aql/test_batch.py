@@ -53,67 +53,58 @@ async def told(node: Staged, task: asyncio.Task[Any]) -> dict[str, Any]:
 
 @pytest.mark.spec("AQ-OPS-7.1-1")
 @pytest.mark.spec("AQ-OPS-7.3-1")
-def test_items_run_in_their_order_and_one_failure_stops_nothing() -> None:
-    async def run() -> None:
-        node = staged()
-        _, task = started(node, [CREATE, {"operation": "nothing"}, RUN])
-        first = await node.reached(1)
-        await turns(20)
-        assert len(node.sent) == 1, "the next one waits for the first"
-        first.answer(**text_result('{"id":1}'))
-        (await node.reached(2)).answer(**text_result("done"))
-        answer = await told(node, task)
-        assert answer["success"] is True
-        assert answer["data"] is None
-        assert answer["summary"] == {"total": 3, "succeeded": 2, "failed": 1}
-        one, two, three = answer["results"]
-        assert (one["index"], one["operation"]) == (0, "hub_create_issue")
-        assert one["result"] == {"success": True, "data": {"id": 1}}
-        assert two["result"]["error"]["code"] == "NOT_FOUND_OPERATION"
-        assert three["result"]["success"] is True
-        assert [name for name, _ in node.sent] == ["createIssue", "run_report"]
-        # Each has its own entry in the journal, and the batch one of its own.
-        names = [entry["name"] for entry in node.journal.entries]
-        assert names == ["hub.createissue", "mcp_aql", "hub.run_report", "aql.batch"]
-
-    going(run)
+async def test_items_run_in_their_order_and_one_failure_stops_nothing() -> None:
+    node = staged()
+    _, task = started(node, [CREATE, {"operation": "nothing"}, RUN])
+    first = await node.reached(1)
+    await turns(20)
+    assert len(node.sent) == 1, "the next one waits for the first"
+    first.answer(**text_result('{"id":1}'))
+    (await node.reached(2)).answer(**text_result("done"))
+    answer = await told(node, task)
+    assert answer["success"] is True
+    assert answer["data"] is None
+    assert answer["summary"] == {"total": 3, "succeeded": 2, "failed": 1}
+    one, two, three = answer["results"]
+    assert (one["index"], one["operation"]) == (0, "hub_create_issue")
+    assert one["result"] == {"success": True, "data": {"id": 1}}
+    assert two["result"]["error"]["code"] == "NOT_FOUND_OPERATION"
+    assert three["result"]["success"] is True
+    assert [name for name, _ in node.sent] == ["createIssue", "run_report"]
+    # Each has its own entry in the journal, and the batch one of its own.
+    names = [entry["name"] for entry in node.journal.entries]
+    assert names == ["hub.createissue", "mcp_aql", "hub.run_report", "aql.batch"]
 
 
 @pytest.mark.spec("AQ-OPS-7-1")
 @pytest.mark.spec("AQ-9.3-1")
-def test_what_only_reads_runs_side_by_side_and_keeps_its_order() -> None:
-    async def run() -> None:
-        node = staged()
-        _, task = started(node, [GET, LIST] * 6)
-        await node.reached(8)
-        await turns(20)
-        upstream = node.hub
-        assert len(upstream.started) == 8
-        upstream.started[7].answer(**text_result("[7]"))
-        await node.reached(9)
-        for number in (0, 1, 2, 3, 4, 5, 6, 8):
-            upstream.started[number].answer(**text_result(f"[{number}]"))
-        for number in (9, 10, 11):
-            (await node.reached(number + 1)).answer(**text_result(f"[{number}]"))
-        answer = await told(node, task)
-        assert [one["result"]["data"] for one in answer["results"]] == [[n] for n in range(12)]
-
-    going(run)
+async def test_what_only_reads_runs_side_by_side_and_keeps_its_order() -> None:
+    node = staged()
+    _, task = started(node, [GET, LIST] * 6)
+    await node.reached(8)
+    await turns(20)
+    upstream = node.hub
+    assert len(upstream.started) == 8
+    upstream.started[7].answer(**text_result("[7]"))
+    await node.reached(9)
+    for number in (0, 1, 2, 3, 4, 5, 6, 8):
+        upstream.started[number].answer(**text_result(f"[{number}]"))
+    for number in (9, 10, 11):
+        (await node.reached(number + 1)).answer(**text_result(f"[{number}]"))
+    answer = await told(node, task)
+    assert [one["result"]["data"] for one in answer["results"]] == [[n] for n in range(12)]
 
 
 @pytest.mark.spec("AQ-OPS-7.4-1")
-def test_an_item_of_another_endpoint_fails_alone() -> None:
-    async def run() -> None:
-        node = staged()
-        _, task = started(node, [CREATE, DELETE], "mcp_aql_create", FIVE)
-        (await node.reached(1)).answer(**text_result("{}"))
-        answer = await told(node, task)
-        error = answer["results"][1]["result"]["error"]
-        assert error["code"] == "VALIDATION_ENDPOINT_MISMATCH"
-        assert error["details"]["actual_endpoint"] == "mcp_aql_create"
-        assert len(node.sent) == 1
-
-    going(run)
+async def test_an_item_of_another_endpoint_fails_alone() -> None:
+    node = staged()
+    _, task = started(node, [CREATE, DELETE], "mcp_aql_create", FIVE)
+    (await node.reached(1)).answer(**text_result("{}"))
+    answer = await told(node, task)
+    error = answer["results"][1]["result"]["error"]
+    assert error["code"] == "VALIDATION_ENDPOINT_MISMATCH"
+    assert error["details"]["actual_endpoint"] == "mcp_aql_create"
+    assert len(node.sent) == 1
 
 
 @pytest.mark.spec("AQ-OPS-7.1-1")
@@ -139,16 +130,13 @@ def test_what_is_no_batch(arguments: Any) -> None:
 
 
 @pytest.mark.spec("AQ-OPS-7-1")
-def test_a_batch_may_name_itself_as_the_schema_requires() -> None:
-    async def run() -> None:
-        node = staged()
-        _, task = started(node, [LIST], operation="batch")
-        (await node.reached(1)).answer(**text_result("[]"))
-        answer = await told(node, task)
-        assert answer["success"] is True
-        assert answer["results"][0]["result"]["data"] == []
-
-    going(run)
+async def test_a_batch_may_name_itself_as_the_schema_requires() -> None:
+    node = staged()
+    _, task = started(node, [LIST], operation="batch")
+    (await node.reached(1)).answer(**text_result("[]"))
+    answer = await told(node, task)
+    assert answer["success"] is True
+    assert answer["results"][0]["result"]["data"] == []
 
 
 @pytest.mark.parametrize(
@@ -185,100 +173,80 @@ def test_ten_megabytes_are_no_batch() -> None:
         {"operation": "introspect", "params": {"operations": [LIST]}},
     ],
 )  # fmt: skip
-def test_a_malformed_item_fails_alone(item: Any) -> None:
-    async def run() -> None:
-        node = staged()
-        _, task = started(node, [item, LIST])
-        (await node.reached(1)).answer(**text_result("{}"))
-        answer = await told(node, task)
-        assert answer["summary"] == {"total": 2, "succeeded": 1, "failed": 1}
-        assert answer["results"][0]["result"]["success"] is False
-
-    going(run)
+async def test_a_malformed_item_fails_alone(item: Any) -> None:
+    node = staged()
+    _, task = started(node, [item, LIST])
+    (await node.reached(1)).answer(**text_result("{}"))
+    answer = await told(node, task)
+    assert answer["summary"] == {"total": 2, "succeeded": 1, "failed": 1}
+    assert answer["results"][0]["result"]["success"] is False
 
 
-def test_a_batch_says_how_far_it_is() -> None:
-    async def run() -> None:
-        node = staged()
-        heard: list[Any] = []
-        _, task = started(
-            node,
-            [RUN, RUN],
-            meta={"progressToken": "p"},
-            on_notification=lambda _, __, params: heard.append(json.loads(bytes(params))),
-        )
-        for number in (1, 2):
-            exchange = await node.reached(number)
-            assert exchange.call.meta is None
-            exchange.answer(**text_result("{}"))
-        await told(node, task)
-        assert heard == [
-            {"progressToken": "p", "progress": number, "total": 2} for number in (1, 2)
-        ]
-
-    going(run)
+async def test_a_batch_says_how_far_it_is() -> None:
+    node = staged()
+    heard: list[Any] = []
+    _, task = started(
+        node,
+        [RUN, RUN],
+        meta={"progressToken": "p"},
+        on_notification=lambda _, __, params: heard.append(json.loads(bytes(params))),
+    )
+    for number in (1, 2):
+        exchange = await node.reached(number)
+        assert exchange.call.meta is None
+        exchange.answer(**text_result("{}"))
+    await told(node, task)
+    assert heard == [{"progressToken": "p", "progress": number, "total": 2} for number in (1, 2)]
 
 
-def test_a_cancelled_batch_cancels_what_it_made() -> None:
-    async def run() -> None:
-        node = staged()
-        call, task = started(node, [RUN, RUN])
-        exchange = await node.reached(1)
-        node.pipeline.cancel(call)
-        with pytest.raises(InterlockError):
-            await task
-        await turns(20)
-        assert exchange.abandoned
-        assert len(node.sent) == 1
-        assert node.rig.under_way == 0
-
-    going(run)
+async def test_a_cancelled_batch_cancels_what_it_made() -> None:
+    node = staged()
+    call, task = started(node, [RUN, RUN])
+    exchange = await node.reached(1)
+    node.pipeline.cancel(call)
+    with pytest.raises(InterlockError):
+        await task
+    await turns(20)
+    assert exchange.abandoned
+    assert len(node.sent) == 1
+    assert node.rig.under_way == 0
 
 
 @pytest.mark.parametrize("item", [RUN, LIST])
-def test_a_batch_whose_time_is_over_says_what_it_did(item: Any) -> None:
-    async def run() -> None:
-        node = staged(None, timeout=10.0)
-        _, task = started(node, [item, RUN, RUN] if item is RUN else [item] * 9)
-        (await node.reached(1)).answer(**text_result("{}"))
-        await node.reached(2)
-        # Every item has its own time, and all together the time of one call.
-        node.rig.clock.advance(11)
-        answer = await told(node, task)
-        assert answer["success"] is True
-        assert answer["results"][0]["result"]["success"] is True
-        assert answer["summary"]["failed"] == answer["summary"]["total"] - 1
-        assert len(answer["results"]) == answer["summary"]["total"]
-        assert node.rig.under_way == 0
-
-    going(run)
+async def test_a_batch_whose_time_is_over_says_what_it_did(item: Any) -> None:
+    node = staged(None, timeout=10.0)
+    _, task = started(node, [item, RUN, RUN] if item is RUN else [item] * 9)
+    (await node.reached(1)).answer(**text_result("{}"))
+    await node.reached(2)
+    # Every item has its own time, and all together the time of one call.
+    node.rig.clock.advance(11)
+    answer = await told(node, task)
+    assert answer["success"] is True
+    assert answer["results"][0]["result"]["success"] is True
+    assert answer["summary"]["failed"] == answer["summary"]["total"] - 1
+    assert len(answer["results"]) == answer["summary"]["total"]
+    assert node.rig.under_way == 0
 
 
-def test_children_promise_nothing_that_only_one_request_can_keep() -> None:
-    async def run() -> None:
-        node = staged()
-        _, task = started(node, [LIST])
-        exchange = await node.reached(1)
-        assert exchange.call.client.capabilities == b"{}"
-        exchange.answer(**text_result("{}"))
-        await told(node, task)
-
-    going(run)
+async def test_children_promise_nothing_that_only_one_request_can_keep() -> None:
+    node = staged()
+    _, task = started(node, [LIST])
+    exchange = await node.reached(1)
+    assert exchange.call.client.capabilities == b"{}"
+    exchange.answer(**text_result("{}"))
+    await told(node, task)
 
 
-def test_answers_that_are_too_large_together() -> None:
-    async def run() -> None:
-        limits = AqlLimits(response_bytes=1024 * 1024)
-        node = staged(AqlConfig(limits=limits))
-        _, task = started(node, [RUN] * 3)
-        for number in (1, 2, 3):
-            (await node.reached(number)).answer(**text_result("x" * 400_000))
-        answer = await told(node, task)
-        codes = [one["result"].get("error", {}).get("code") for one in answer["results"]]
-        assert codes == [None, None, "VALIDATION_PAYLOAD_TOO_LARGE"]
-        assert "was executed" in answer["results"][2]["result"]["error"]["message"]
-
-    going(run)
+async def test_answers_that_are_too_large_together() -> None:
+    limits = AqlLimits(response_bytes=1024 * 1024)
+    node = staged(AqlConfig(limits=limits))
+    _, task = started(node, [RUN] * 3)
+    for number in (1, 2, 3):
+        (await node.reached(number)).answer(**text_result("x" * 400_000))
+    answer = await told(node, task)
+    codes = [one["result"].get("error", {}).get("code") for one in answer["results"]]
+    assert codes == [None, None, "VALIDATION_PAYLOAD_TOO_LARGE"]
+    assert "was executed" in answer["results"][2]["result"]["error"]["message"]
 
 
 # -- humans
@@ -289,63 +257,57 @@ ASKS = [RuleConfig(name="ask", then="confirm", tools=["hub.delete_repo", "hub.ge
 @pytest.mark.spec("AQ-OPS-7.5.2-1")
 @pytest.mark.spec("AQ-OPS-7.5.5-1")
 @pytest.mark.spec("AQ-OPS-7.5.3-1")
-def test_a_batch_halts_where_a_human_is_asked_and_goes_on_from_there(tmp_path: Path) -> None:
-    async def run() -> None:
-        node = gated(tmp_path, default="allow", rules=ASKS)
-        assert node.gated is not None
-        _, task = started(node, [CREATE, DELETE, RUN])
-        (await node.reached(1)).answer(**text_result("{}"))
-        answer = await told(node, task)
-        assert answer["success"] is True
-        assert answer["summary"] == {
-            "total": 3, "succeeded": 1, "failed": 0, "halted": 1, "pending": 1,
-        }  # fmt: skip
-        halted = answer["halted_at"]
-        assert (halted["index"], halted["operation"]) == (1, "hub_delete_repo")
-        error = halted["result"]["error"]
-        assert error["code"] == "CONFIRMATION_REQUIRED"
-        assert answer["pending_operations"] == [RUN]
-        assert [name for name, _ in node.sent] == ["createIssue"]
-        # A human says yes: that executes it.
-        token = error["details"]["confirmation_token"]
-        approval = node.gated.approvals.find(token.removeprefix("conf_"))
-        assert approval is not None
-        confirming = asyncio.ensure_future(
-            node.gated.approvals.confirm(approval.id, node.gated.proof(approval))
-        )
-        (await node.reached(2)).answer(**text_result('{"gone":true}'))
-        await confirming
-        params = {**DELETE["params"], "confirmation_token": token}  # type: ignore[dict-item]
-        again = {"operation": "hub_delete_repo", "params": params}
-        _, task = started(node, [again, *answer["pending_operations"]])
-        (await node.reached(3)).answer(**text_result("{}"))
-        answer = await told(node, task)
-        assert answer["summary"] == {"total": 2, "succeeded": 2, "failed": 0}
-        assert answer["results"][0]["result"]["data"] == {"gone": True}
-        assert [name for name, _ in node.sent] == ["createIssue", "delete_repo", "run_report"]
-        node.gated.close()
-
-    going(run)
+async def test_a_batch_halts_where_a_human_is_asked_and_goes_on_from_there(tmp_path: Path) -> None:
+    node = gated(tmp_path, default="allow", rules=ASKS)
+    assert node.gated is not None
+    _, task = started(node, [CREATE, DELETE, RUN])
+    (await node.reached(1)).answer(**text_result("{}"))
+    answer = await told(node, task)
+    assert answer["success"] is True
+    assert answer["summary"] == {
+        "total": 3, "succeeded": 1, "failed": 0, "halted": 1, "pending": 1,
+    }  # fmt: skip
+    halted = answer["halted_at"]
+    assert (halted["index"], halted["operation"]) == (1, "hub_delete_repo")
+    error = halted["result"]["error"]
+    assert error["code"] == "CONFIRMATION_REQUIRED"
+    assert answer["pending_operations"] == [RUN]
+    assert [name for name, _ in node.sent] == ["createIssue"]
+    # A human says yes: that executes it.
+    token = error["details"]["confirmation_token"]
+    approval = node.gated.approvals.find(token.removeprefix("conf_"))
+    assert approval is not None
+    confirming = asyncio.ensure_future(
+        node.gated.approvals.confirm(approval.id, node.gated.proof(approval))
+    )
+    (await node.reached(2)).answer(**text_result('{"gone":true}'))
+    await confirming
+    params = {**DELETE["params"], "confirmation_token": token}  # type: ignore[dict-item]
+    again = {"operation": "hub_delete_repo", "params": params}
+    _, task = started(node, [again, *answer["pending_operations"]])
+    (await node.reached(3)).answer(**text_result("{}"))
+    answer = await told(node, task)
+    assert answer["summary"] == {"total": 2, "succeeded": 2, "failed": 0}
+    assert answer["results"][0]["result"]["data"] == {"gone": True}
+    assert [name for name, _ in node.sent] == ["createIssue", "delete_repo", "run_report"]
+    node.gated.close()
 
 
 @pytest.mark.spec("AQ-OPS-7.5.4-1")
 @pytest.mark.parametrize("items", [[DELETE, RUN], [GET, LIST]])
-def test_a_batch_may_go_on_without_the_human(tmp_path: Path, items: Any) -> None:
-    async def run() -> None:
-        config = AqlConfig(batch_confirmation="skip")
-        node = gated(tmp_path, config, default="allow", rules=ASKS)
-        _, task = started(node, items)
-        (await node.reached(1)).answer(**text_result("{}"))
-        answer = await told(node, task)
-        assert answer["summary"] == {
-            "total": 2, "succeeded": 1, "failed": 0, "pending_confirmation": 1,
-        }  # fmt: skip
-        assert answer["results"][0]["status"] == "pending_confirmation"
-        assert "halted_at" not in answer
-        assert node.gated is not None
-        node.gated.close()
-
-    going(run)
+async def test_a_batch_may_go_on_without_the_human(tmp_path: Path, items: Any) -> None:
+    config = AqlConfig(batch_confirmation="skip")
+    node = gated(tmp_path, config, default="allow", rules=ASKS)
+    _, task = started(node, items)
+    (await node.reached(1)).answer(**text_result("{}"))
+    answer = await told(node, task)
+    assert answer["summary"] == {
+        "total": 2, "succeeded": 1, "failed": 0, "pending_confirmation": 1,
+    }  # fmt: skip
+    assert answer["results"][0]["status"] == "pending_confirmation"
+    assert "halted_at" not in answer
+    assert node.gated is not None
+    node.gated.close()
 
 
 _item = st.sampled_from([GET, LIST, RUN, CREATE, {"operation": "x"}, {}, 7, None])
@@ -353,139 +315,123 @@ _item = st.sampled_from([GET, LIST, RUN, CREATE, {"operation": "x"}, {}, 7, None
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_item, min_size=1, max_size=8), st.lists(st.booleans(), min_size=8, max_size=8))
-def test_every_item_has_one_answer_in_its_place(items: list[Any], well: list[bool]) -> None:
-    async def run() -> None:
-        node = staged()
-        _, task = started(node, items)
-        upstream = node.hub
-        answered = 0
-        for _ in range(500):
-            if task.done():
-                break
-            while answered < len(upstream.started):
-                exchange = upstream.started[answered]
-                if well[answered % 8]:
-                    exchange.answer(**text_result("{}"))
-                else:
-                    exchange.answer(**text_result("not found", isError=True))
-                answered += 1
+async def test_every_item_has_one_answer_in_its_place(items: list[Any], well: list[bool]) -> None:
+    node = staged()
+    _, task = started(node, items)
+    upstream = node.hub
+    answered = 0
+    for _ in range(500):
+        if task.done():
+            break
+        while answered < len(upstream.started):
+            exchange = upstream.started[answered]
+            if well[answered % 8]:
+                exchange.answer(**text_result("{}"))
+            else:
+                exchange.answer(**text_result("not found", isError=True))
+            answered += 1
+        await asyncio.sleep(0)
+    answer = await told(node, task)
+    assert [one["index"] for one in answer["results"]] == list(range(len(items)))
+    summary = answer["summary"]
+    assert summary["succeeded"] + summary["failed"] == summary["total"] == len(items)
+    good = sum(1 for one in items if one in (GET, LIST, RUN, CREATE))
+    assert answered == good
+    assert summary["succeeded"] == sum(well[n % 8] for n in range(good))
+
+
+async def test_others_have_their_turn_between_what_the_node_answers_itself() -> None:
+    passed = 0
+    seen: list[int] = []
+    ended = asyncio.Event()
+
+    async def somebody_else() -> None:
+        nonlocal passed
+        while not ended.is_set():
+            passed += 1
             await asyncio.sleep(0)
-        answer = await told(node, task)
-        assert [one["index"] for one in answer["results"]] == list(range(len(items)))
-        summary = answer["summary"]
-        assert summary["succeeded"] + summary["failed"] == summary["total"] == len(items)
-        good = sum(1 for one in items if one in (GET, LIST, RUN, CREATE))
-        assert answered == good
-        assert summary["succeeded"] == sum(well[n % 8] for n in range(good))
 
-    going(run)
+    def answer(_: AqlRequest) -> dict[str, Any]:
+        seen.append(passed)
+        return {}
 
-
-def test_others_have_their_turn_between_what_the_node_answers_itself() -> None:
-    async def run() -> None:
-        passed = 0
-        seen: list[int] = []
-        ended = asyncio.Event()
-
-        async def somebody_else() -> None:
-            nonlocal passed
-            while not ended.is_set():
-                passed += 1
-                await asyncio.sleep(0)
-
-        def answer(_: AqlRequest) -> dict[str, Any]:
-            seen.append(passed)
-            return {}
-
-        native = BuiltinOperation(
-            name="ponder",
-            category=Category.READ,
-            effect="read_only",
-            description="Takes its time.",
-            free=True,
-            answer=answer,
-        )
-        node = staged(natives=[native])
-        other = asyncio.ensure_future(somebody_else())
-        items = [{"operation": "ponder"} for _ in range(20)]
-        call = tool_call("mcp_aql_read", {"operations": items}, view=FIVE)
-        told = json.loads(read(await node.pipeline.run(call))["content"][0]["text"])
-        ended.set()
-        await other
-        assert told["summary"]["succeeded"] == len(seen) == 20
-        assert len(set(seen)) == 20, "several in one turn"
-
-    going(run)
+    native = BuiltinOperation(
+        name="ponder",
+        category=Category.READ,
+        effect="read_only",
+        description="Takes its time.",
+        free=True,
+        answer=answer,
+    )
+    node = staged(natives=[native])
+    other = asyncio.ensure_future(somebody_else())
+    items = [{"operation": "ponder"} for _ in range(20)]
+    call = tool_call("mcp_aql_read", {"operations": items}, view=FIVE)
+    told = json.loads(read(await node.pipeline.run(call))["content"][0]["text"])
+    ended.set()
+    await other
+    assert told["summary"]["succeeded"] == len(seen) == 20
+    assert len(set(seen)) == 20, "several in one turn"
 
 
-def test_what_was_meant_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        node = staged()
-        looked: list[str] = []
-        near = OperationSnapshot.find_similar
+async def test_what_was_meant_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = staged()
+    looked: list[str] = []
+    near = OperationSnapshot.find_similar
 
-        def counted(operation_catalog: OperationSnapshot, name: str, limit: int = 5) -> list[str]:
-            looked.append(name)
-            return near(operation_catalog, name, limit)
+    def counted(operation_catalog: OperationSnapshot, name: str, limit: int = 5) -> list[str]:
+        looked.append(name)
+        return near(operation_catalog, name, limit)
 
-        monkeypatch.setattr(OperationSnapshot, "find_similar", counted)
-        items = [{"operation": f"hub_get_isue{number}"} for number in range(50)]
-        call = tool_call("mcp_aql_read", {"operations": items}, view=FIVE)
-        told = json.loads(read(await node.pipeline.run(call))["content"][0]["text"])
-        codes = [one["result"]["error"]["code"] for one in told["results"]]
-        assert codes == ["NOT_FOUND_OPERATION"] * 50
-        assert looked == ["hub_get_isue0"]
-        assert "hub_get_issue" in json.dumps(told["results"][0])
-
-    going(run)
+    monkeypatch.setattr(OperationSnapshot, "find_similar", counted)
+    items = [{"operation": f"hub_get_isue{number}"} for number in range(50)]
+    call = tool_call("mcp_aql_read", {"operations": items}, view=FIVE)
+    told = json.loads(read(await node.pipeline.run(call))["content"][0]["text"])
+    codes = [one["result"]["error"]["code"] for one in told["results"]]
+    assert codes == ["NOT_FOUND_OPERATION"] * 50
+    assert looked == ["hub_get_isue0"]
+    assert "hub_get_issue" in json.dumps(told["results"][0])
 
 
 @pytest.mark.spec("AQ-OPS-7.3-1")
 @pytest.mark.parametrize(("policy", "is_error"), [("mcp", True), ("aql", False)])
-def test_a_batch_in_which_everything_failed_is_no_success_of_mcp(
+async def test_a_batch_in_which_everything_failed_is_no_success_of_mcp(
     policy: Any, is_error: bool
 ) -> None:
-    async def run() -> None:
-        node = staged(AqlConfig(is_error=policy))
-        _, task = started(node, [{"operation": "nothing"}, {"operation": "nothing_else"}])
-        result = read(await task)
-        assert result.get("isError", False) is is_error
-        answer = node.read(result)
-        assert answer["success"] is True, "the batch itself was processed"
-        assert answer["summary"] == {"total": 2, "succeeded": 0, "failed": 2}
-        (warning,) = answer["warnings"]
-        assert warning["code"] == "BATCH_NONE_SUCCEEDED_WARNING"
-        assert warning["message"] == "No operation of this batch succeeded: 2 failed."
-
-    going(run)
+    node = staged(AqlConfig(is_error=policy))
+    _, task = started(node, [{"operation": "nothing"}, {"operation": "nothing_else"}])
+    result = read(await task)
+    assert result.get("isError", False) is is_error
+    answer = node.read(result)
+    assert answer["success"] is True, "the batch itself was processed"
+    assert answer["summary"] == {"total": 2, "succeeded": 0, "failed": 2}
+    (warning,) = answer["warnings"]
+    assert warning["code"] == "BATCH_NONE_SUCCEEDED_WARNING"
+    assert warning["message"] == "No operation of this batch succeeded: 2 failed."
 
 
 @pytest.mark.spec("AQ-OPS-7.5.2-1")
-def test_a_batch_that_is_held_at_its_first_operation_says_that_nothing_ran(tmp_path: Path) -> None:
-    async def run() -> None:
-        node = gated(tmp_path, default="allow", rules=ASKS)
-        assert node.gated is not None
-        _, task = started(node, [DELETE, RUN])
-        result = read(await task)
-        assert result["isError"] is True
-        answer = node.read(result)
-        assert answer["success"] is True, "it halted, and a halt is no failure"
-        assert answer["summary"]["halted"] == 1
-        (warning,) = answer["warnings"]
-        assert warning["details"] == {"failed": 0, "pending_confirmation": 1, "not_started": 1}
-        assert node.sent == []
-        node.gated.close()
+async def test_a_batch_that_is_held_at_its_first_operation_says_that_nothing_ran(
+    tmp_path: Path,
+) -> None:
+    node = gated(tmp_path, default="allow", rules=ASKS)
+    assert node.gated is not None
+    _, task = started(node, [DELETE, RUN])
+    result = read(await task)
+    assert result["isError"] is True
+    answer = node.read(result)
+    assert answer["success"] is True, "it halted, and a halt is no failure"
+    assert answer["summary"]["halted"] == 1
+    (warning,) = answer["warnings"]
+    assert warning["details"] == {"failed": 0, "pending_confirmation": 1, "not_started": 1}
+    assert node.sent == []
+    node.gated.close()
 
-    going(run)
 
-
-def test_a_batch_with_one_success_is_no_error() -> None:
-    async def run() -> None:
-        node = staged()
-        _, task = started(node, [{"operation": "nothing"}, RUN])
-        (await node.reached(1)).answer(**text_result("{}"))
-        result = read(await task)
-        assert "isError" not in result
-        assert "warnings" not in node.read(result)
-
-    going(run)
+async def test_a_batch_with_one_success_is_no_error() -> None:
+    node = staged()
+    _, task = started(node, [{"operation": "nothing"}, RUN])
+    (await node.reached(1)).answer(**text_result("{}"))
+    result = read(await task)
+    assert "isError" not in result
+    assert "warnings" not in node.read(result)

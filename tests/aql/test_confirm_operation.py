@@ -11,7 +11,7 @@ import pytest
 
 from interlock.core.call import Call, Caller, Credentials
 from tests.aql.staged import text_result
-from tests.aql.test_confirming import REPO, Desk, going
+from tests.aql.test_confirming import REPO, Desk
 from tests.trust.approvals.gated import a_session_client
 
 
@@ -19,69 +19,60 @@ async def decide(desk: Desk, by: str = "b", **params: Any) -> dict[str, Any]:
     return await desk.ask(params, by=by, operation="confirm_operation")
 
 
-def test_another_confirms_with_a_proof(tmp_path: Path) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        token = (await desk.held())["confirmation_token"]
-        approval = desk.gate.approvals.find(token[5:])
-        assert approval is not None
-        without = await decide(desk, confirmation_token=token, approve=True)
-        assert without["error"]["code"] == "PERMISSION_DENIED"
-        forged = await decide(desk, confirmation_token=token, approve=True, proof="x.y.z")
-        assert forged["error"]["code"] == "TOKEN_INVALID"
-        assert desk.node.sent == []
-        task = asyncio.ensure_future(
-            decide(desk, approval_id=approval.id, approve=True, proof=desk.gate.proof(approval))
-        )
-        (await desk.node.reached(1)).answer(**text_result('{"gone":true}'))
-        answer = await task
-        assert answer["data"]["status"] == "executed"
-        assert answer["data"]["result"] == {"gone": True}
-        assert token not in json.dumps(answer)
-        mine = await desk.ask({**REPO, "confirmation_token": token})
-        assert mine["data"] == {"gone": True}
-        desk.gate.close()
-
-    going(run)
+async def test_another_confirms_with_a_proof(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    token = (await desk.held())["confirmation_token"]
+    approval = desk.gate.approvals.find(token[5:])
+    assert approval is not None
+    without = await decide(desk, confirmation_token=token, approve=True)
+    assert without["error"]["code"] == "PERMISSION_DENIED"
+    forged = await decide(desk, confirmation_token=token, approve=True, proof="x.y.z")
+    assert forged["error"]["code"] == "TOKEN_INVALID"
+    assert desk.node.sent == []
+    task = asyncio.ensure_future(
+        decide(desk, approval_id=approval.id, approve=True, proof=desk.gate.proof(approval))
+    )
+    (await desk.node.reached(1)).answer(**text_result('{"gone":true}'))
+    answer = await task
+    assert answer["data"]["status"] == "executed"
+    assert answer["data"]["result"] == {"gone": True}
+    assert token not in json.dumps(answer)
+    mine = await desk.ask({**REPO, "confirmation_token": token})
+    assert mine["data"] == {"gone": True}
+    desk.gate.close()
 
 
-def test_nobody_confirms_their_own(tmp_path: Path) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        token = (await desk.held())["confirmation_token"]
-        approval = desk.gate.approvals.find(token[5:])
-        assert approval is not None
-        for params in (
-            {"approve": True},
-            {"approve": False},
-            {"approve": True, "proof": desk.gate.proof(approval)},
-        ):
-            answer = await decide(desk, by="a", confirmation_token=token, **params)
-            assert answer["error"]["code"] == "PERMISSION_DENIED"
-            assert answer["error"]["details"]["reason"] == "self_approval"
-        assert desk.node.sent == []
-        assert desk.gate.approvals.find(token[5:]) is approval
-        desk.gate.close()
-
-    going(run)
-
-
-def test_who_may_not_refuse_is_refused(tmp_path: Path) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        token = (await desk.held())["confirmation_token"]
-        answer = await decide(desk, confirmation_token=token, approve=False)
+async def test_nobody_confirms_their_own(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    token = (await desk.held())["confirmation_token"]
+    approval = desk.gate.approvals.find(token[5:])
+    assert approval is not None
+    for params in (
+        {"approve": True},
+        {"approve": False},
+        {"approve": True, "proof": desk.gate.proof(approval)},
+    ):
+        answer = await decide(desk, by="a", confirmation_token=token, **params)
         assert answer["error"]["code"] == "PERMISSION_DENIED"
-        callers = {"a": Caller("agent"), "b": Caller("guard", can_view_approvals=True)}
-        desk.node.pipeline.admission.authenticate = type(desk.node.pipeline.admission.authenticate)(
-            callers
-        )
-        answer = await decide(desk, confirmation_token=token, approve=False, reason="no")
-        assert answer["data"]["status"] == "refused"
-        assert desk.node.sent == []
-        desk.gate.close()
+        assert answer["error"]["details"]["reason"] == "self_approval"
+    assert desk.node.sent == []
+    assert desk.gate.approvals.find(token[5:]) is approval
+    desk.gate.close()
 
-    going(run)
+
+async def test_who_may_not_refuse_is_refused(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    token = (await desk.held())["confirmation_token"]
+    answer = await decide(desk, confirmation_token=token, approve=False)
+    assert answer["error"]["code"] == "PERMISSION_DENIED"
+    callers = {"a": Caller("agent"), "b": Caller("guard", can_view_approvals=True)}
+    desk.node.pipeline.admission.authenticate = type(desk.node.pipeline.admission.authenticate)(
+        callers
+    )
+    answer = await decide(desk, confirmation_token=token, approve=False, reason="no")
+    assert answer["data"]["status"] == "refused"
+    assert desk.node.sent == []
+    desk.gate.close()
 
 
 @pytest.mark.parametrize(
@@ -95,23 +86,15 @@ def test_who_may_not_refuse_is_refused(tmp_path: Path) -> None:
         ({"approve": True, "approval_id": "x", "caller": "root"}, "VALIDATION_UNKNOWN_PARAM"),
     ],
 )
-def test_what_is_no_decision(tmp_path: Path, params: Any, code: str) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        assert (await decide(desk, **params))["error"]["code"] == code
-        desk.gate.close()
-
-    going(run)
+async def test_what_is_no_decision(tmp_path: Path, params: Any, code: str) -> None:
+    desk = Desk(tmp_path)
+    assert (await decide(desk, **params))["error"]["code"] == code
+    desk.gate.close()
 
 
-def test_a_call_for_an_approval_is_no_way_to_own_operations(tmp_path: Path) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        call = Call(
-            "tools/call", "x", Credentials("10.0.0.1", "a"), a_session_client(), "aql.batch"
-        )
-        over = await desk.gate.start(call)
-        assert over.failure.name == "unknown_tool"
-        desk.gate.close()
-
-    going(run)
+async def test_a_call_for_an_approval_is_no_way_to_own_operations(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    call = Call("tools/call", "x", Credentials("10.0.0.1", "a"), a_session_client(), "aql.batch")
+    over = await desk.gate.start(call)
+    assert over.failure.name == "unknown_tool"
+    desk.gate.close()

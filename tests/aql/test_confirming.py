@@ -104,29 +104,26 @@ class Desk:
 @pytest.mark.spec("AQ-TOK-2.2-1")
 @pytest.mark.spec("AQ-EPM-6.4-1")
 @pytest.mark.parametrize("view", [FIVE, SINGLE])
-def test_a_deletion_waits_for_a_human(tmp_path: Path, view: OperationView) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path, page="https://node/approvals")
-        answer = await desk.ask(view=view)
-        error = answer["error"]
-        assert error["code"] == "CONFIRMATION_REQUIRED"
-        details = error["details"]
-        assert details["operation"] == "hub_delete_repo"
-        assert details["danger_level"] in ("destructive", "dangerous")
-        assert details["reasons"]
-        assert 'repo "r"' in details["confirmation_message"]
-        token = details["confirmation_token"]
-        assert re.fullmatch(r"conf_[A-Za-z0-9_-]{1,64}", token)
-        assert 8 <= len(token) <= 80
-        assert re.fullmatch(r"20..-..-..T..:..:..Z", details["expires_at"])
-        assert details["url"].startswith("https://node/approvals/")
-        assert is_safe_message(error["message"])
-        assert desk.node.sent == []
-        # To ask again is to be told the same.
-        assert (await desk.held(view=view))["confirmation_token"] == token
-        desk.gate.close()
-
-    going(run)
+async def test_a_deletion_waits_for_a_human(tmp_path: Path, view: OperationView) -> None:
+    desk = Desk(tmp_path, page="https://node/approvals")
+    answer = await desk.ask(view=view)
+    error = answer["error"]
+    assert error["code"] == "CONFIRMATION_REQUIRED"
+    details = error["details"]
+    assert details["operation"] == "hub_delete_repo"
+    assert details["danger_level"] in ("destructive", "dangerous")
+    assert details["reasons"]
+    assert 'repo "r"' in details["confirmation_message"]
+    token = details["confirmation_token"]
+    assert re.fullmatch(r"conf_[A-Za-z0-9_-]{1,64}", token)
+    assert 8 <= len(token) <= 80
+    assert re.fullmatch(r"20..-..-..T..:..:..Z", details["expires_at"])
+    assert details["url"].startswith("https://node/approvals/")
+    assert is_safe_message(error["message"])
+    assert desk.node.sent == []
+    # To ask again is to be told the same.
+    assert (await desk.held(view=view))["confirmation_token"] == token
+    desk.gate.close()
 
 
 @pytest.mark.spec("AQ-TOK-1.2-1")
@@ -134,114 +131,100 @@ def test_a_deletion_waits_for_a_human(tmp_path: Path, view: OperationView) -> No
 @pytest.mark.spec("AQ-GK-5.1-1")
 @pytest.mark.spec("AQ-TOK-4-1")
 @pytest.mark.parametrize("spelled", ["confirmation_token", "_confirmation"])
-def test_the_life_of_a_token(tmp_path: Path, spelled: str) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        token = (await desk.held())["confirmation_token"]
-        also = {spelled: token}
-        params = {**REPO, **also} if spelled[0] != "_" else REPO
-        also = also if spelled[0] == "_" else {}
-        # A token approves nothing.
-        again = await desk.ask(params, **also)
-        assert again["error"]["code"] == "CONFIRMATION_REQUIRED"
-        assert again["error"]["details"]["confirmation_token"] == token
-        assert desk.node.sent == []
-        await desk.approve(token)
-        answer = await desk.ask(params, **also)
-        assert answer["success"] is True
-        assert answer["data"] == {"gone": True}
-        assert len(desk.node.sent) == 1
-        used = await desk.ask(params, **also)
-        assert used["error"]["code"] == "TOKEN_ALREADY_USED"
-        assert set(used["error"]["details"]) == {"token", "consumed_at"}
-        assert token not in json.dumps(used)
-        assert len(desk.node.sent) == 1
-        assert desk.words() == [
-            "CONFIRMATION_REQUIRED",
-            "TOKEN_ISSUED",
-            "CONFIRMATION_REQUIRED",
-            "CONFIRMATION_GRANTED",
-            "TOKEN_VALIDATED",
-            "TOKEN_REJECTED",
-        ]
-        entries = [one for one in desk.node.journal.entries if one["verb"] == "aql"]
-        assert all(one["name"] == "hub_delete_repo" for one in entries)
-        assert all(token not in one["detail"] for one in entries)
-        issued, validated, rejected = (
-            desk.noted(word) for word in ("TOKEN_ISSUED", "TOKEN_VALIDATED", "TOKEN_REJECTED")
-        )
-        for one in (issued, validated, rejected, desk.noted("CONFIRMATION_GRANTED")):
-            assert one[:2] == [f"token:{mask_token(token)}", "tool:hub.delete_repo"]
-        # Each failure has its reason, and what did not fail has none.
-        assert rejected[-1] == "TOKEN_ALREADY_USED"
-        assert issued == validated == rejected[:-1]
-        desk.gate.close()
-
-    going(run)
+async def test_the_life_of_a_token(tmp_path: Path, spelled: str) -> None:
+    desk = Desk(tmp_path)
+    token = (await desk.held())["confirmation_token"]
+    also = {spelled: token}
+    params = {**REPO, **also} if spelled[0] != "_" else REPO
+    also = also if spelled[0] == "_" else {}
+    # A token approves nothing.
+    again = await desk.ask(params, **also)
+    assert again["error"]["code"] == "CONFIRMATION_REQUIRED"
+    assert again["error"]["details"]["confirmation_token"] == token
+    assert desk.node.sent == []
+    await desk.approve(token)
+    answer = await desk.ask(params, **also)
+    assert answer["success"] is True
+    assert answer["data"] == {"gone": True}
+    assert len(desk.node.sent) == 1
+    used = await desk.ask(params, **also)
+    assert used["error"]["code"] == "TOKEN_ALREADY_USED"
+    assert set(used["error"]["details"]) == {"token", "consumed_at"}
+    assert token not in json.dumps(used)
+    assert len(desk.node.sent) == 1
+    assert desk.words() == [
+        "CONFIRMATION_REQUIRED",
+        "TOKEN_ISSUED",
+        "CONFIRMATION_REQUIRED",
+        "CONFIRMATION_GRANTED",
+        "TOKEN_VALIDATED",
+        "TOKEN_REJECTED",
+    ]
+    entries = [one for one in desk.node.journal.entries if one["verb"] == "aql"]
+    assert all(one["name"] == "hub_delete_repo" for one in entries)
+    assert all(token not in one["detail"] for one in entries)
+    issued, validated, rejected = (
+        desk.noted(word) for word in ("TOKEN_ISSUED", "TOKEN_VALIDATED", "TOKEN_REJECTED")
+    )
+    for one in (issued, validated, rejected, desk.noted("CONFIRMATION_GRANTED")):
+        assert one[:2] == [f"token:{mask_token(token)}", "tool:hub.delete_repo"]
+    # Each failure has its reason, and what did not fail has none.
+    assert rejected[-1] == "TOKEN_ALREADY_USED"
+    assert issued == validated == rejected[:-1]
+    desk.gate.close()
 
 
-def test_a_result_that_is_picked_up_later_says_when_it_was_executed(tmp_path: Path) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        token = (await desk.held())["confirmation_token"]
-        await desk.approve(token)
-        record = desk.gate.approvals.find(token.removeprefix("conf_"))
-        assert record is not None
-        executed = format_utc(record.ended)
-        desk.gate.pass_time(60)
-        answer = await desk.ask({**REPO, "confirmation_token": token})
-        assert answer["data"] == {"gone": True}
-        (warning,) = answer["warnings"]
-        assert warning["code"] == "CONFIRMATION_EARLIER_RESULT_WARNING"
-        assert warning["severity"] == "high"
-        assert warning["details"] == {
-            "approval_id": record.id,
-            "executed_at": executed,
-            "approved_by": record.by,
-        }
-        assert f"executed on {executed}" in warning["message"]
-        assert "not executed again" in warning["message"]
-        desk.gate.close()
-
-    going(run)
+async def test_a_result_that_is_picked_up_later_says_when_it_was_executed(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    token = (await desk.held())["confirmation_token"]
+    await desk.approve(token)
+    record = desk.gate.approvals.find(token.removeprefix("conf_"))
+    assert record is not None
+    executed = format_utc(record.ended)
+    desk.gate.pass_time(60)
+    answer = await desk.ask({**REPO, "confirmation_token": token})
+    assert answer["data"] == {"gone": True}
+    (warning,) = answer["warnings"]
+    assert warning["code"] == "CONFIRMATION_EARLIER_RESULT_WARNING"
+    assert warning["severity"] == "high"
+    assert warning["details"] == {
+        "approval_id": record.id,
+        "executed_at": executed,
+        "approved_by": record.by,
+    }
+    assert f"executed on {executed}" in warning["message"]
+    assert "not executed again" in warning["message"]
+    desk.gate.close()
 
 
-def test_a_failure_that_is_picked_up_later_says_when_it_happened(tmp_path: Path) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        token = (await desk.held())["confirmation_token"]
-        record = desk.gate.approvals.find(token.removeprefix("conf_"))
-        assert record is not None
-        task = asyncio.ensure_future(
-            desk.gate.approvals.confirm(record.id, desk.gate.proof(record))
-        )
-        (await desk.node.reached(1)).answer(**text_result("no such repo"), isError=True)
-        await task
-        error = (await desk.ask({**REPO, "confirmation_token": token}))["error"]
-        assert error["code"] == "NOT_FOUND_RESOURCE"
-        assert set(error["details"]["earlier_result"]) == {
-            "approval_id", "executed_at", "approved_by",
-        }  # fmt: skip
-        assert "not executed again" in error["message"]
-        desk.gate.close()
-
-    going(run)
+async def test_a_failure_that_is_picked_up_later_says_when_it_happened(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    token = (await desk.held())["confirmation_token"]
+    record = desk.gate.approvals.find(token.removeprefix("conf_"))
+    assert record is not None
+    task = asyncio.ensure_future(desk.gate.approvals.confirm(record.id, desk.gate.proof(record)))
+    (await desk.node.reached(1)).answer(**text_result("no such repo"), isError=True)
+    await task
+    error = (await desk.ask({**REPO, "confirmation_token": token}))["error"]
+    assert error["code"] == "NOT_FOUND_RESOURCE"
+    assert set(error["details"]["earlier_result"]) == {
+        "approval_id", "executed_at", "approved_by",
+    }  # fmt: skip
+    assert "not executed again" in error["message"]
+    desk.gate.close()
 
 
-def test_a_held_call_says_that_no_operator_is_enrolled(tmp_path: Path) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        answer = await desk.ask()
-        assert "operators_enrolled" not in answer["error"]["details"]
-        assert "keys new" not in answer["error"]["message"]
-        desk.gate.approvals.gate.has_operators = False
-        answer = await desk.ask()
-        assert answer["error"]["details"]["operators_enrolled"] is False
-        assert "No operator of this node is enrolled" in answer["error"]["message"]
-        assert "`interlock keys new NAME`" in answer["error"]["message"]
-        desk.gate.close()
-
-    going(run)
+async def test_a_held_call_says_that_no_operator_is_enrolled(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    answer = await desk.ask()
+    assert "operators_enrolled" not in answer["error"]["details"]
+    assert "keys new" not in answer["error"]["message"]
+    desk.gate.approvals.gate.has_operators = False
+    answer = await desk.ask()
+    assert answer["error"]["details"]["operators_enrolled"] is False
+    assert "No operator of this node is enrolled" in answer["error"]["message"]
+    assert "`interlock keys new NAME`" in answer["error"]["message"]
+    desk.gate.close()
 
 
 @pytest.mark.spec("AQ-TOK-3.1-1")
@@ -257,244 +240,211 @@ def test_tokens_are_random_and_have_one_form() -> None:
 @pytest.mark.spec("AQ-TOK-6.2-1")
 @pytest.mark.spec("AQ-TOK-6.3-1")
 @pytest.mark.spec("AQ-TOK-4.1-1")
-def test_what_is_no_token_of_ones_own_is_all_the_same(tmp_path: Path) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        token = (await desk.held())["confirmation_token"]
-        answers = set()
-        wrong = [
-            token[:-1],
-            token + "A",
-            token.swapcase(),
-            "conf_" + token[5:].swapcase(),
-            token[5:],
-            to_token(new_id()),
-            "conf_",
-            "conf_" + "a" * 64,
-            "quota_continue_" + token[5:],
-            "\u0130",
-            "conf_../../x",
-        ]
-        for one in wrong:
-            answer = await desk.ask({**REPO, "confirmation_token": one})
-            assert answer["error"]["code"] == "TOKEN_INVALID", one
-            answers.add(json.dumps(answer))
-        # Somebody else's right one is no better.
-        answers.add(json.dumps(await desk.ask({**REPO, "confirmation_token": token}, by="b")))
-        assert len(answers) == 1
-        assert desk.node.sent == []
-        desk.gate.close()
-
-    going(run)
+async def test_what_is_no_token_of_ones_own_is_all_the_same(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    token = (await desk.held())["confirmation_token"]
+    answers = set()
+    wrong = [
+        token[:-1],
+        token + "A",
+        token.swapcase(),
+        "conf_" + token[5:].swapcase(),
+        token[5:],
+        to_token(new_id()),
+        "conf_",
+        "conf_" + "a" * 64,
+        "quota_continue_" + token[5:],
+        "\u0130",
+        "conf_../../x",
+    ]
+    for one in wrong:
+        answer = await desk.ask({**REPO, "confirmation_token": one})
+        assert answer["error"]["code"] == "TOKEN_INVALID", one
+        answers.add(json.dumps(answer))
+    # Somebody else's right one is no better.
+    answers.add(json.dumps(await desk.ask({**REPO, "confirmation_token": token}, by="b")))
+    assert len(answers) == 1
+    assert desk.node.sent == []
+    desk.gate.close()
 
 
 @pytest.mark.spec("AQ-TOK-3.2-1")
 @pytest.mark.spec("AQ-TOK-4.1-1")
 @pytest.mark.spec("AQ-ERR-5.9-1")
-def test_a_token_is_for_one_operation_with_its_parameters(tmp_path: Path) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        token = (await desk.held())["confirmation_token"]
-        await desk.approve(token)
-        other = await desk.ask({"owner": "o", "repo": "other", "confirmation_token": token})
-        error = other["error"]
-        assert error["code"] == "TOKEN_SCOPE_MISMATCH"
-        assert error["details"] == {
-            "token": mask_token(token),
-            "token_operation": "hub_delete_repo",
-            "requested_operation": "hub_delete_repo",
-        }
-        create = {"owner": "o", "issue_title": "t", "confirmation_token": token}
-        other = await desk.ask(create, operation="hub_create_issue")
-        assert other["error"]["code"] == "TOKEN_SCOPE_MISMATCH"
-        assert other["error"]["details"]["requested_operation"] == "hub_create_issue"
-        # In another order it is the same request.
-        answer = await desk.ask({"confirmation_token": token, "repo": "r", "owner": "o"})
-        assert answer["success"] is True
-        assert len(desk.node.sent) == 1
-        desk.gate.close()
-
-    going(run)
+async def test_a_token_is_for_one_operation_with_its_parameters(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    token = (await desk.held())["confirmation_token"]
+    await desk.approve(token)
+    other = await desk.ask({"owner": "o", "repo": "other", "confirmation_token": token})
+    error = other["error"]
+    assert error["code"] == "TOKEN_SCOPE_MISMATCH"
+    assert error["details"] == {
+        "token": mask_token(token),
+        "token_operation": "hub_delete_repo",
+        "requested_operation": "hub_delete_repo",
+    }
+    create = {"owner": "o", "issue_title": "t", "confirmation_token": token}
+    other = await desk.ask(create, operation="hub_create_issue")
+    assert other["error"]["code"] == "TOKEN_SCOPE_MISMATCH"
+    assert other["error"]["details"]["requested_operation"] == "hub_create_issue"
+    # In another order it is the same request.
+    answer = await desk.ask({"confirmation_token": token, "repo": "r", "owner": "o"})
+    assert answer["success"] is True
+    assert len(desk.node.sent) == 1
+    desk.gate.close()
 
 
 @pytest.mark.spec("AQ-TOK-4.1-1")
 @pytest.mark.spec("AQ-ERR-5.9-1")
-def test_a_token_expires(tmp_path: Path) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        token = (await desk.held())["confirmation_token"]
-        desk.gate.pass_time(3_600)
-        answer = await desk.ask({**REPO, "confirmation_token": token})
-        error = answer["error"]
-        assert error["code"] == "TOKEN_EXPIRED"
-        assert set(error["details"]) == {"token", "expired_at", "current_time"}
-        assert error["details"]["token"] == mask_token(token)
-        assert "TOKEN_REVOKED" not in desk.words()
-        desk.gate.close()
-
-    going(run)
+async def test_a_token_expires(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    token = (await desk.held())["confirmation_token"]
+    desk.gate.pass_time(3_600)
+    answer = await desk.ask({**REPO, "confirmation_token": token})
+    error = answer["error"]
+    assert error["code"] == "TOKEN_EXPIRED"
+    assert set(error["details"]) == {"token", "expired_at", "current_time"}
+    assert error["details"]["token"] == mask_token(token)
+    assert "TOKEN_REVOKED" not in desk.words()
+    desk.gate.close()
 
 
 @pytest.mark.spec("AQ-TOK-5.3-1")
 @pytest.mark.spec("AQ-TOK-6.4-1")
-def test_other_rules_revoke_tokens(tmp_path: Path) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        token = (await desk.held())["confirmation_token"]
-        rule = RuleConfig(name="new", then="confirm", tools=["*"])
-        desk.node.authorizer.set_policy(Policy(PolicyConfig(rules=[rule])))
-        revoked = asyncio.Event()
-        desk.gate.approvals.watch(lambda one: revoked.set() if one.state == VOID else None)
-        desk.gate.approvals.on_policy_changed()
-        await revoked.wait()
-        about = [f"token:{mask_token(token)}", "tool:hub.delete_repo"]
-        assert desk.noted("TOKEN_REVOKED")[:2] == about
-        assert len(desk.noted("TOKEN_REVOKED")) > len(about), "it says why"
-        answer = await desk.ask({**REPO, "confirmation_token": token})
-        assert answer["error"]["code"] == "TOKEN_EXPIRED"
-        desk.gate.close()
-
-    going(run)
+async def test_other_rules_revoke_tokens(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    token = (await desk.held())["confirmation_token"]
+    rule = RuleConfig(name="new", then="confirm", tools=["*"])
+    desk.node.authorizer.set_policy(Policy(PolicyConfig(rules=[rule])))
+    revoked = asyncio.Event()
+    desk.gate.approvals.watch(lambda one: revoked.set() if one.state == VOID else None)
+    desk.gate.approvals.on_policy_changed()
+    await revoked.wait()
+    about = [f"token:{mask_token(token)}", "tool:hub.delete_repo"]
+    assert desk.noted("TOKEN_REVOKED")[:2] == about
+    assert len(desk.noted("TOKEN_REVOKED")) > len(about), "it says why"
+    answer = await desk.ask({**REPO, "confirmation_token": token})
+    assert answer["error"]["code"] == "TOKEN_EXPIRED"
+    desk.gate.close()
 
 
 @pytest.mark.spec("AQ-TOK-5.2-1")
-def test_two_who_come_at_once_execute_it_once(tmp_path: Path) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        token = (await desk.held())["confirmation_token"]
-        await desk.approve(token)
-        params = {**REPO, "confirmation_token": token}
-        one, two = await asyncio.gather(desk.ask(params), desk.ask(params))
-        assert len(desk.node.sent) == 1
-        given = [answer for answer in (one, two) if answer["success"]]
-        assert len(given) == 1
-        desk.gate.close()
-
-    going(run)
+async def test_two_who_come_at_once_execute_it_once(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    token = (await desk.held())["confirmation_token"]
+    await desk.approve(token)
+    params = {**REPO, "confirmation_token": token}
+    one, two = await asyncio.gather(desk.ask(params), desk.ask(params))
+    assert len(desk.node.sent) == 1
+    given = [answer for answer in (one, two) if answer["success"]]
+    assert len(given) == 1
+    desk.gate.close()
 
 
 @pytest.mark.spec("AQ-TOK-6.5-1")
-def test_who_guesses_is_not_looked_at_any_more(tmp_path: Path) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        token = (await desk.held())["confirmation_token"]
-        codes = []
-        for _ in range(100):
-            answer = await desk.ask({**REPO, "confirmation_token": to_token(new_id())})
-            codes.append(answer["error"]["code"])
-        assert codes[:MAX_ATTEMPTS] == ["TOKEN_INVALID"] * MAX_ATTEMPTS
-        assert set(codes[MAX_ATTEMPTS:]) == {"RATE_LIMIT_EXCEEDED"}
-        limited = await desk.ask({**REPO, "confirmation_token": token})
-        assert limited["error"]["details"]["retry_after_seconds"] > 0
-        # Others are not the worse for it, and it passes.
-        fine = await desk.ask({**REPO, "confirmation_token": "conf_x"}, by="b")
-        assert fine["error"]["code"] == "TOKEN_INVALID"
-        desk.gate.pass_time(WINDOW_SECONDS + 1)
-        answer = await desk.ask({**REPO, "confirmation_token": token})
-        assert answer["error"]["code"] == "CONFIRMATION_REQUIRED"
-        desk.gate.close()
-
-    going(run)
+async def test_who_guesses_is_not_looked_at_any_more(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    token = (await desk.held())["confirmation_token"]
+    codes = []
+    for _ in range(100):
+        answer = await desk.ask({**REPO, "confirmation_token": to_token(new_id())})
+        codes.append(answer["error"]["code"])
+    assert codes[:MAX_ATTEMPTS] == ["TOKEN_INVALID"] * MAX_ATTEMPTS
+    assert set(codes[MAX_ATTEMPTS:]) == {"RATE_LIMIT_EXCEEDED"}
+    limited = await desk.ask({**REPO, "confirmation_token": token})
+    assert limited["error"]["details"]["retry_after_seconds"] > 0
+    # Others are not the worse for it, and it passes.
+    fine = await desk.ask({**REPO, "confirmation_token": "conf_x"}, by="b")
+    assert fine["error"]["code"] == "TOKEN_INVALID"
+    desk.gate.pass_time(WINDOW_SECONDS + 1)
+    answer = await desk.ask({**REPO, "confirmation_token": token})
+    assert answer["error"]["code"] == "CONFIRMATION_REQUIRED"
+    desk.gate.close()
 
 
 @pytest.mark.spec("AQ-TOK-5.1-1")
-def test_what_is_forbidden_otherwise_has_less_time(tmp_path: Path) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        operation = desk.node.stage.find("hub_delete_repo", FIVE)
-        assert operation is not None
-        call = tool_call(operation_request=AqlRequest(operation, FIVE, None))
-        assert approval_timeout(call, 300.0) == 300.0
-        operation.danger = Danger.FORBIDDEN
-        assert approval_timeout(call, 300.0) == 120.0
-        assert approval_timeout(call, 60.0) == 60.0
-        assert approval_timeout(tool_call(), 300.0) == 300.0
-        desk.gate.close()
-
-    going(run)
+async def test_what_is_forbidden_otherwise_has_less_time(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    operation = desk.node.stage.find("hub_delete_repo", FIVE)
+    assert operation is not None
+    call = tool_call(operation_request=AqlRequest(operation, FIVE, None))
+    assert approval_timeout(call, 300.0) == 300.0
+    operation.danger = Danger.FORBIDDEN
+    assert approval_timeout(call, 300.0) == 120.0
+    assert approval_timeout(call, 60.0) == 60.0
+    assert approval_timeout(tool_call(), 300.0) == 300.0
+    desk.gate.close()
 
 
-def test_a_refused_call_is_told_as_that(tmp_path: Path) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        token = (await desk.held())["confirmation_token"]
-        await desk.gate.approvals.reject(token[5:], local=True, reason="no, not today")
-        answer = await desk.ask({**REPO, "confirmation_token": token})
-        assert answer["error"]["code"] == "PERMISSION_DENIED"
-        assert "OPERATION_DENIED" in desk.words()
-        desk.gate.close()
-
-    going(run)
+async def test_a_refused_call_is_told_as_that(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    token = (await desk.held())["confirmation_token"]
+    await desk.gate.approvals.reject(token[5:], local=True, reason="no, not today")
+    answer = await desk.ask({**REPO, "confirmation_token": token})
+    assert answer["error"]["code"] == "PERMISSION_DENIED"
+    assert "OPERATION_DENIED" in desk.words()
+    desk.gate.close()
 
 
-def test_clients_that_open_pages_are_given_theirs(tmp_path: Path) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path, page="https://node/approvals")
-        for client in (a_session_client(), a_stateless_client()):
-            call = tool_call(
-                "mcp_aql_delete",
-                {"operation": "hub_delete_repo", "params": REPO},
-                view=FIVE,
-                client=client,
-                credentials=Credentials("10.0.0.1", "a"),
-            )
-            over = await desk.gate.start(call)
-            if client is not None and isinstance(over, dict):
-                assert over["resultType"] == "input_required"
-            else:
-                assert over.code == -32042
-        desk.gate.close()
-
-    going(run)
+async def test_clients_that_open_pages_are_given_theirs(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, page="https://node/approvals")
+    for client in (a_session_client(), a_stateless_client()):
+        call = tool_call(
+            "mcp_aql_delete",
+            {"operation": "hub_delete_repo", "params": REPO},
+            view=FIVE,
+            client=client,
+            credentials=Credentials("10.0.0.1", "a"),
+        )
+        over = await desk.gate.start(call)
+        if client is not None and isinstance(over, dict):
+            assert over["resultType"] == "input_required"
+        else:
+            assert over.code == -32042
+    desk.gate.close()
 
 
 @pytest.mark.spec("AQ-GK-1.3-1")
 @pytest.mark.spec("AQ-EPM-5.3-1")
 @pytest.mark.spec("AQ-GK-6.3-1")
-def test_no_spelling_gets_around_a_rule(tmp_path: Path) -> None:
-    async def run() -> None:
-        rule = RuleConfig(name="no", then="deny", tools=["hub.delete_*"], callers=["agent"])
-        desk = Desk(tmp_path, default="allow", rules=[rule])
-        desk.node.authorizer.set_policy(desk.gate.policy)
-        for view in (FIVE, SINGLE):
-            answer = await desk.ask(view=view)
-            assert answer["error"]["code"] == "PERMISSION_DENIED", view
-            answer = await desk.ask(view=view, params={"dry_run": True, **REPO})
-            assert answer["data"]["decision"] == "deny"
-            batch = tool_call(
-                desk.node.home("hub_delete_repo", view),
-                {"operations": [{"operation": "hub_delete_repo", "params": REPO}]},
-                view=view,
-                credentials=Credentials("10.0.0.1", "a"),
-            )
-            told = desk.node.read(read(await desk.node.pipeline.run(batch)))
-            assert told["results"][0]["result"]["error"]["code"] == "PERMISSION_DENIED"
-        assert desk.node.sent == []
-        # Another caller has other rights.
-        task = asyncio.ensure_future(desk.ask(by="b"))
-        (await desk.node.reached(1)).answer(**text_result("{}"))
-        assert (await task)["success"] is True
-        assert desk.words().count("OPERATION_DENIED") == 4
-        desk.gate.close()
-
-    going(run)
+async def test_no_spelling_gets_around_a_rule(tmp_path: Path) -> None:
+    rule = RuleConfig(name="no", then="deny", tools=["hub.delete_*"], callers=["agent"])
+    desk = Desk(tmp_path, default="allow", rules=[rule])
+    desk.node.authorizer.set_policy(desk.gate.policy)
+    for view in (FIVE, SINGLE):
+        answer = await desk.ask(view=view)
+        assert answer["error"]["code"] == "PERMISSION_DENIED", view
+        answer = await desk.ask(view=view, params={"dry_run": True, **REPO})
+        assert answer["data"]["decision"] == "deny"
+        batch = tool_call(
+            desk.node.home("hub_delete_repo", view),
+            {"operations": [{"operation": "hub_delete_repo", "params": REPO}]},
+            view=view,
+            credentials=Credentials("10.0.0.1", "a"),
+        )
+        told = desk.node.read(read(await desk.node.pipeline.run(batch)))
+        assert told["results"][0]["result"]["error"]["code"] == "PERMISSION_DENIED"
+    assert desk.node.sent == []
+    # Another caller has other rights.
+    task = asyncio.ensure_future(desk.ask(by="b"))
+    (await desk.node.reached(1)).answer(**text_result("{}"))
+    assert (await task)["success"] is True
+    assert desk.words().count("OPERATION_DENIED") == 4
+    desk.gate.close()
 
 
 @pytest.mark.spec("AQ-GK-2.4-1")
-def test_the_most_restrictive_rule_wins(tmp_path: Path) -> None:
-    async def run() -> None:
-        rules = [
-            RuleConfig(name="all", then="allow", tools=["*"]),
-            RuleConfig(name="ask", then="confirm", tools=["hub.delete_*"]),
-            RuleConfig(name="no", then="deny", tools=["hub.delete_repo"]),
-        ]
-        desk = Desk(tmp_path, default="allow", rules=rules)
-        assert (await desk.ask())["error"]["code"] == "PERMISSION_DENIED"
-        desk.node.authorizer.set_policy(Policy(PolicyConfig(default="allow", rules=rules[:2])))
-        assert (await desk.ask())["error"]["code"] == "CONFIRMATION_REQUIRED"
-        desk.gate.close()
-
-    going(run)
+async def test_the_most_restrictive_rule_wins(tmp_path: Path) -> None:
+    rules = [
+        RuleConfig(name="all", then="allow", tools=["*"]),
+        RuleConfig(name="ask", then="confirm", tools=["hub.delete_*"]),
+        RuleConfig(name="no", then="deny", tools=["hub.delete_repo"]),
+    ]
+    desk = Desk(tmp_path, default="allow", rules=rules)
+    assert (await desk.ask())["error"]["code"] == "PERMISSION_DENIED"
+    desk.node.authorizer.set_policy(Policy(PolicyConfig(default="allow", rules=rules[:2])))
+    assert (await desk.ask())["error"]["code"] == "CONFIRMATION_REQUIRED"
+    desk.gate.close()
 
 
 # -- other nodes, and servers that would like to be one
@@ -514,42 +464,32 @@ def said_below(id: str) -> dict[str, Any]:
     }
 
 
-def test_a_server_cannot_send_people_to_its_own_page(tmp_path: Path) -> None:
-    async def run() -> None:
-        desk = Desk(tmp_path)
-        task = asyncio.ensure_future(desk.ask({}, operation="hub_list_issues"))
-        (await desk.node.reached(1)).answer(**said_below("a" * 20))
-        answer = await task
-        assert answer["error"]["code"] == "NOT_FOUND_RESOURCE"
-        assert "elsewhere" not in json.dumps(answer)
-        desk.gate.close()
-
-    going(run)
+async def test_a_server_cannot_send_people_to_its_own_page(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    task = asyncio.ensure_future(desk.ask({}, operation="hub_list_issues"))
+    (await desk.node.reached(1)).answer(**said_below("a" * 20))
+    answer = await task
+    assert answer["error"]["code"] == "NOT_FOUND_RESOURCE"
+    assert "elsewhere" not in json.dumps(answer)
+    desk.gate.close()
 
 
-def test_a_gate_of_a_node_below_is_told_and_named_alike(tmp_path: Path) -> None:
-    async def run() -> None:
-        listing = definition(
-            "hub.list_issues", annotations=READS, inputSchema=props(owner="string")
-        )
-        desk = Desk(tmp_path, offerings=[offer("hub", [listing], registered="aggregator")])
-        operation = "hub_hub_list_issues"
-        task = asyncio.ensure_future(desk.ask({"owner": "o"}, operation=operation))
-        (await desk.node.reached(1)).answer(**said_below("b" * 20))
-        details = (await task)["error"]["details"]
-        token = details["confirmation_token"]
-        assert token == "conf_" + "b" * 20
-        # Whether it counts is for the node below to say; for whom and for what, is known here.
-        other = await desk.ask({"owner": "x"}, operation=operation, _confirmation=token)
-        assert other["error"]["code"] == "TOKEN_SCOPE_MISMATCH"
-        theirs = await desk.ask({"owner": "o"}, by="b", operation=operation, _confirmation=token)
-        assert theirs["error"]["code"] == "TOKEN_INVALID"
-        assert len(desk.node.sent) == 1
-        task = asyncio.ensure_future(
-            desk.ask({"owner": "o"}, operation=operation, _confirmation=token)
-        )
-        (await desk.node.reached(2)).answer(**text_result("[]"))
-        assert (await task)["data"] == []
-        desk.gate.close()
-
-    going(run)
+async def test_a_gate_of_a_node_below_is_told_and_named_alike(tmp_path: Path) -> None:
+    listing = definition("hub.list_issues", annotations=READS, inputSchema=props(owner="string"))
+    desk = Desk(tmp_path, offerings=[offer("hub", [listing], registered="aggregator")])
+    operation = "hub_hub_list_issues"
+    task = asyncio.ensure_future(desk.ask({"owner": "o"}, operation=operation))
+    (await desk.node.reached(1)).answer(**said_below("b" * 20))
+    details = (await task)["error"]["details"]
+    token = details["confirmation_token"]
+    assert token == "conf_" + "b" * 20
+    # Whether it counts is for the node below to say; for whom and for what, is known here.
+    other = await desk.ask({"owner": "x"}, operation=operation, _confirmation=token)
+    assert other["error"]["code"] == "TOKEN_SCOPE_MISMATCH"
+    theirs = await desk.ask({"owner": "o"}, by="b", operation=operation, _confirmation=token)
+    assert theirs["error"]["code"] == "TOKEN_INVALID"
+    assert len(desk.node.sent) == 1
+    task = asyncio.ensure_future(desk.ask({"owner": "o"}, operation=operation, _confirmation=token))
+    (await desk.node.reached(2)).answer(**text_result("[]"))
+    assert (await task)["data"] == []
+    desk.gate.close()

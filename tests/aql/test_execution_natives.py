@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -64,15 +65,13 @@ class Desk(Bench):
         return refused.value
 
 
-def at_desk(test: Callable[[Desk], Awaitable[None]], **settings: Any) -> None:
-    async def run() -> None:
-        desk = Desk(**settings)
-        try:
-            await test(desk)
-        finally:
-            desk.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def open_desk(**settings: Any) -> AsyncIterator[Desk]:
+    desk = Desk(**settings)
+    try:
+        yield desk
+    finally:
+        desk.close()
 
 
 async def three(desk: Desk) -> list[str]:
@@ -89,8 +88,8 @@ async def three(desk: Desk) -> list[str]:
 
 
 @pytest.mark.spec("AQ-8.4.3-1")
-def test_each_shows_how_it_stands() -> None:
-    async def test(desk: Desk) -> None:
+async def test_each_shows_how_it_stands() -> None:
+    async with open_desk() as desk:
         completed, failed, running = await three(desk)
         shown = await desk.data("get_execution", execution_id=completed)
         assert shown["status"] == "completed"
@@ -104,12 +103,10 @@ def test_each_shows_how_it_stands() -> None:
         assert shown["status"] == "cancelled"
         assert desk.last.abandoned == ["enough"]
 
-    at_desk(test)
-
 
 @pytest.mark.spec("AQ-AGG-1-1")
-def test_they_are_counted_by_status() -> None:
-    async def test(desk: Desk) -> None:
+async def test_they_are_counted_by_status() -> None:
+    async with open_desk() as desk:
         await three(desk)
         by_status = {"group_by": "status", "count": True}
         data = await desk.data("list_executions", aggregate={"by_status": by_status})
@@ -126,12 +123,10 @@ def test_they_are_counted_by_status() -> None:
             refused = await desk.refused("list_executions", aggregate=wrong)
             assert refused.code.startswith("VALIDATION_")
 
-    at_desk(test)
-
 
 @pytest.mark.spec("AQ-CF-1-1", "AQ-OPS-4.2-1")
-def test_the_newest_is_first_and_age_is_computed() -> None:
-    async def test(desk: Desk) -> None:
+async def test_the_newest_is_first_and_age_is_computed() -> None:
+    async with open_desk() as desk:
         completed, failed, running = await three(desk)
         data = await desk.data("list_executions")
         assert [one["execution_id"] for one in data["items"]] == [running, failed, completed]
@@ -149,23 +144,19 @@ def test_the_newest_is_first_and_age_is_computed() -> None:
             {"execution_id": failed, "status": "failed", "operation": "s_build"}
         ]
 
-    at_desk(test)
 
-
-def test_a_page_that_is_too_long_is_cut_with_a_warning() -> None:
-    async def test(desk: Desk) -> None:
+async def test_a_page_that_is_too_long_is_cut_with_a_warning() -> None:
+    async with open_desk() as desk:
         await three(desk)
         answer = await desk("list_executions", first=5_000)
         [warning] = answer.warnings
         assert warning.code == "VALIDATION_TRUNCATED_WARNING"
         assert is_safe_message(warning.message)
 
-    at_desk(test)
-
 
 @pytest.mark.parametrize("name", ["get_execution", "cancel_execution", "retry_execution"])
-def test_an_unknown_one_is_told_like_that_of_another(name: str) -> None:
-    async def test(desk: Desk) -> None:
+async def test_an_unknown_one_is_told_like_that_of_another(name: str) -> None:
+    async with open_desk() as desk:
         id = (await desk.start())["execution_id"]
         said = []
         for wanted in (id, "exec_" + "0" * 24):
@@ -176,21 +167,17 @@ def test_an_unknown_one_is_told_like_that_of_another(name: str) -> None:
         for strange in ("", "x" * 10_000, "at line", "\u0000"):
             assert (await desk.refused(name, execution_id=strange)).code == "NOT_FOUND_RESOURCE"
 
-    at_desk(test)
-
 
 @pytest.mark.parametrize(("name", "state"), [("cancel", 0), ("cancel", 1), ("retry", 0)])
-def test_what_has_ended_is_not_moved(name: str, state: int) -> None:
-    async def test(desk: Desk) -> None:
+async def test_what_has_ended_is_not_moved(name: str, state: int) -> None:
+    async with open_desk() as desk:
         ids = await three(desk)
         refused = await desk.refused(f"{name}_execution", execution_id=ids[state])
         assert refused.code == "CONFLICT_INVALID_STATE"
 
-    at_desk(test)
 
-
-def test_a_retry_that_may_do_something_twice_is_warned_of() -> None:
-    async def test(desk: Desk) -> None:
+async def test_a_retry_that_may_do_something_twice_is_warned_of() -> None:
+    async with open_desk() as desk:
         id = (await desk.start())["execution_id"]
         desk.last.lose(sent=True)
         answer = await desk("retry_execution", execution_id=id)
@@ -198,8 +185,6 @@ def test_a_retry_that_may_do_something_twice_is_warned_of() -> None:
         assert warning.severity == "high"
         assert is_safe_message(warning.message)
         assert answer.data["status"] == "running"
-
-    at_desk(test)
 
 
 # -- as tasks
@@ -210,8 +195,8 @@ def shown(outcome: Outcome) -> dict[str, Any]:
     return decoded
 
 
-def test_a_client_that_speaks_tasks_is_given_one() -> None:
-    async def test(desk: Desk) -> None:
+async def test_a_client_that_speaks_tasks_is_given_one() -> None:
+    async with open_desk() as desk:
         asked = desk.asked(client=SPEAKS_TASKS)
         outcome = await desk.executions.start(desk.child(asked), asked)
         assert isinstance(outcome, Outcome)
@@ -238,19 +223,15 @@ def test_a_client_that_speaks_tasks_is_given_one() -> None:
         by_id = await desk.data("get_execution", execution_id=name.id)
         assert by_id["result"] == {"built": 7}, "it is the same record"
 
-    at_desk(test)
 
-
-def test_a_stateless_client_without_tasks_gets_an_id() -> None:
-    async def test(desk: Desk) -> None:
+async def test_a_stateless_client_without_tasks_gets_an_id() -> None:
+    async with open_desk() as desk:
         data = await desk.start(client=STATELESS)
         assert data["execution_id"].startswith("exec_")
 
-    at_desk(test)
 
-
-def test_a_task_is_cancelled_and_fails_like_its_execution() -> None:
-    async def test(desk: Desk) -> None:
+async def test_a_task_is_cancelled_and_fails_like_its_execution() -> None:
+    async with open_desk() as desk:
         _, failed, running = await three(desk)
         call = desk.asked().call
         assert call is not None
@@ -271,8 +252,6 @@ def test_a_task_is_cancelled_and_fails_like_its_execution() -> None:
         assert other is not None
         assert desk.tasks.find(failed, other) is None
         assert desk.tasks.find("exec_no", call) is None
-
-    at_desk(test)
 
 
 # -- all operations of this part, held against the language

@@ -12,15 +12,15 @@ from interlock.aql.executions import is_retryable
 from interlock.aql.language.errors import AqlError
 from interlock.core.call import Call, principal
 from interlock.trust.policy.decision import Decision
-from tests.aql.executing import CLERK, GUARD, Bench
-from tests.aql.test_executions import OWNER, record, with_bench
+from tests.aql.executing import CLERK, GUARD
+from tests.aql.test_executions import OWNER, open_bench, record
 from tests.trust.decision_steps import danger_step
 
 LONG = {"text": "x" * 1_000}
 
 
-def test_what_would_be_refused_again_is_not_kept_for_another_try(tmp_path: Path) -> None:
-    async def test(bench: Bench) -> None:
+async def test_what_would_be_refused_again_is_not_kept_for_another_try(tmp_path: Path) -> None:
+    async with open_bench(tmp_path / "executions.db") as bench:
         error = AqlError("PERMISSION_DENIED", "No.")
         bench.rig.authorizer.install(danger_step(_refusing(error), everywhere=True))
         id = (await bench.start(arguments=LONG))["execution_id"]
@@ -35,14 +35,12 @@ def test_what_would_be_refused_again_is_not_kept_for_another_try(tmp_path: Path)
             await bench.executions.retry(bench.asked(), id)
         assert refused.value.code == "CONFLICT_INVALID_STATE"
 
-    with_bench(test, tmp_path / "executions.db")
 
-
-def test_what_it_was_called_with_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_it_was_called_with_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executions, "MAX_CALLER_BYTES", 5_000)
     monkeypatch.setattr("interlock.aql.executions.MAX_CALLER_BYTES", 5_000)
 
-    async def test(bench: Bench) -> None:
+    async with open_bench() as bench:
         other = (await bench.start(arguments=LONG, caller=GUARD))["execution_id"]
         bench.last.answer_error(-32000, "no")
         ids = []
@@ -63,11 +61,9 @@ def test_what_it_was_called_with_counts(monkeypatch: pytest.MonkeyPatch) -> None
         assert refused.value.code == "RATE_LIMIT_EXCEEDED"
         assert refused.value.data == {"limit_type": "execution_bytes", "limit": 5_000}
 
-    with_bench(test)
 
-
-def test_nothing_is_left_of_what_is_forgotten() -> None:
-    async def test(bench: Bench) -> None:
+async def test_nothing_is_left_of_what_is_forgotten() -> None:
+    async with open_bench(keep=60.0) as bench:
         for end in ("answer", "fail", "cancel"):
             id = (await bench.start(arguments=LONG))["execution_id"]
             if end == "answer":
@@ -82,20 +78,16 @@ def test_nothing_is_left_of_what_is_forgotten() -> None:
         assert bench.executions.all_of(OWNER) == []
         assert (room.total, room.bytes_of(OWNER)) == (0, 0)
 
-    with_bench(test, keep=60.0)
 
-
-def test_all_together_have_a_limit_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_together_have_a_limit_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executions, "MAX_TOTAL_BYTES", 3_500)
 
-    async def test(bench: Bench) -> None:
+    async with open_bench() as bench:
         for caller in (CLERK, GUARD, CLERK, GUARD, CLERK):
             await bench.start(arguments=LONG, caller=caller)
             bench.last.answer_error(-32000, "no")
         assert bench.executions._storage_budget.total <= 3_500
         assert len(bench.executions.all_of(OWNER)) < 3
-
-    with_bench(test)
 
 
 @pytest.mark.parametrize(

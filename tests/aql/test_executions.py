@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,24 @@ def with_bench(
     return asyncio.run(run())
 
 
+@asynccontextmanager
+async def open_bench(path: Path | None = None, **more: Any) -> AsyncIterator[Bench]:
+    """Run a test inside one event loop, with a bench that is closed afterwards."""
+
+    bench = Bench(path, **more)
+    try:
+        yield bench
+    finally:
+        bench.close()
+
+
 def record(bench: Bench, id: str) -> Execution:
     return bench.executions.find(OWNER, id).record
 
 
 @pytest.mark.spec("AQ-8.4-1", "AQ-8.4.3-1")
-def test_it_is_answered_at_once_and_completes_later() -> None:
-    async def test(bench: Bench) -> None:
+async def test_it_is_answered_at_once_and_completes_later() -> None:
+    async with open_bench() as bench:
         shown = await bench.start(arguments={"speed": 5})
         id = shown["execution_id"]
         assert shown["status"] == "running"
@@ -64,12 +76,10 @@ def test_it_is_answered_at_once_and_completes_later() -> None:
         assert live.result is None, "it is on the disk, and need not be kept in memory"
         assert data_in(bench.executions.result(live) or b"") == {"built": 7}
 
-    with_bench(test)
-
 
 @pytest.mark.spec("AQ-8.4.3-1")
-def test_a_failed_one_says_why() -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_failed_one_says_why() -> None:
+    async with open_bench() as bench:
         id = (await bench.start())["execution_id"]
         bench.last.answer_error(-32000, "The disk is gone.")
         shown = bench.executions.describe(record(bench, id))
@@ -78,23 +88,19 @@ def test_a_failed_one_says_why() -> None:
         assert shown["error"]["message"] == "The disk is gone."
         assert "finished_at" in shown
 
-    with_bench(test)
 
-
-def test_it_is_judged_and_journalled_like_any_call() -> None:
-    async def test(bench: Bench) -> None:
+async def test_it_is_judged_and_journalled_like_any_call() -> None:
+    async with open_bench() as bench:
         await bench.start()
         bench.last.answer(content=[])
         [entry] = bench.rig.journal.entries
         assert entry["name"] == "s.build"
         assert entry["outcome"] == "ok"
 
-    with_bench(test)
-
 
 @pytest.mark.spec("AQ-8.4-1", "AQ-8.4.4-2")
-def test_cancelling_tells_the_upstream() -> None:
-    async def test(bench: Bench) -> None:
+async def test_cancelling_tells_the_upstream() -> None:
+    async with open_bench() as bench:
         id = (await bench.start())["execution_id"]
         shown = bench.executions.cancel(OWNER, id)
         assert shown["status"] == "cancelled"
@@ -105,12 +111,10 @@ def test_cancelling_tells_the_upstream() -> None:
             bench.executions.cancel(OWNER, id)
         assert again.value.code == "CONFLICT_INVALID_STATE"
 
-    with_bench(test)
-
 
 @pytest.mark.spec("AQ-8.4.4-2")
-def test_what_is_still_being_written_down_can_be_cancelled() -> None:
-    async def test(bench: Bench) -> None:
+async def test_what_is_still_being_written_down_can_be_cancelled() -> None:
+    async with open_bench() as bench:
         starting = asyncio.ensure_future(bench.start())
         await asyncio.sleep(0)
         [one] = bench.executions.all_of(OWNER)
@@ -121,11 +125,9 @@ def test_what_is_still_being_written_down_can_be_cancelled() -> None:
         await bench.settle()
         assert bench.store._file.run_now(_statuses) == {one.id: "cancelled"}
 
-    with_bench(test)
 
-
-def test_a_start_that_nobody_waits_for_is_cancelled() -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_start_that_nobody_waits_for_is_cancelled() -> None:
+    async with open_bench() as bench:
         starting = asyncio.ensure_future(bench.start())
         await asyncio.sleep(0)
         starting.cancel()
@@ -135,8 +137,6 @@ def test_a_start_that_nobody_waits_for_is_cancelled() -> None:
         assert one.status is ExecutionState.CANCELLED
         assert not bench.server.started
 
-    with_bench(test)
-
 
 def _statuses(file: sqlite3.Connection) -> dict[str, str]:
     from interlock.aql.execution_store import _decode
@@ -145,8 +145,8 @@ def _statuses(file: sqlite3.Connection) -> dict[str, str]:
     return {id: _decode(raw).status.value for id, raw in rows}
 
 
-def test_a_retry_is_another_attempt_of_the_same() -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_retry_is_another_attempt_of_the_same() -> None:
+    async with open_bench() as bench:
         id = (await bench.start(arguments={"x": 1}))["execution_id"]
         bench.last.answer_error(-32000, "no")
         shown, doubtful = await bench.executions.retry(bench.asked(), id)
@@ -160,21 +160,17 @@ def test_a_retry_is_another_attempt_of_the_same() -> None:
         bench.last.answer(content=[])
         assert record(bench, id).status is ExecutionState.COMPLETED
 
-    with_bench(test)
 
-
-def test_a_retry_of_what_may_have_been_done_says_so() -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_retry_of_what_may_have_been_done_says_so() -> None:
+    async with open_bench() as bench:
         id = (await bench.start())["execution_id"]
         bench.last.lose(sent=True)
         _, doubtful = await bench.executions.retry(bench.asked(), id)
         assert doubtful
 
-    with_bench(test)
 
-
-def test_a_retry_of_what_was_refused_or_only_reads_is_not_doubtful() -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_retry_of_what_was_refused_or_only_reads_is_not_doubtful() -> None:
+    async with open_bench() as bench:
         id = (await bench.start("s_look"))["execution_id"]
         bench.last.answer_error(-32000, "no")
         _, doubtful = await bench.executions.retry(bench.asked(), id)
@@ -182,11 +178,9 @@ def test_a_retry_of_what_was_refused_or_only_reads_is_not_doubtful() -> None:
         assert not may_have_taken_effect({"code": "PERMISSION_DENIED"})
         assert not may_have_taken_effect({"code": "CONFIRMATION_REQUIRED"})
 
-    with_bench(test)
 
-
-def test_a_retry_of_an_operation_that_is_gone_is_refused() -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_retry_of_an_operation_that_is_gone_is_refused() -> None:
+    async with open_bench() as bench:
         id = (await bench.start())["execution_id"]
         bench.last.answer_error(-32000, "no")
         bench.operation_catalog._all.pop("s_build")
@@ -195,15 +189,13 @@ def test_a_retry_of_an_operation_that_is_gone_is_refused() -> None:
         assert gone.value.code == "NOT_FOUND_OPERATION"
         assert record(bench, id).status is ExecutionState.FAILED
 
-    with_bench(test)
-
 
 @pytest.mark.parametrize(
     "other",
     [GUARD, Caller("clerk", kind="jwt"), Caller("clerk", kind="token", parent_caller="carl")],
 )
-def test_another_caller_learns_nothing(other: Caller) -> None:
-    async def test(bench: Bench) -> None:
+async def test_another_caller_learns_nothing(other: Caller) -> None:
+    async with open_bench() as bench:
         id = (await bench.start())["execution_id"]
         refusals = []
         for wanted in (id, "exec_" + "0" * 24):
@@ -219,12 +211,10 @@ def test_another_caller_learns_nothing(other: Caller) -> None:
             await bench.executions.retry(bench.asked(caller=other), id)
         assert record(bench, id).status is ExecutionState.RUNNING
 
-    with_bench(test)
-
 
 @pytest.mark.spec("AQ-2.3.3-2")
-def test_what_runs_ends_with_its_session() -> None:
-    async def test(bench: Bench) -> None:
+async def test_what_runs_ends_with_its_session() -> None:
+    async with open_bench() as bench:
         session = Session()
         told: list[str] = []
         id = (await bench.start(session=session))["execution_id"]
@@ -236,11 +226,9 @@ def test_what_runs_ends_with_its_session() -> None:
         assert bench.last.abandoned == ["The session of the execution has ended."]
         assert told == ["another"], "others who wait for its end are told, too"
 
-    with_bench(test)
 
-
-def test_a_session_that_ended_meanwhile_begins_nothing() -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_session_that_ended_meanwhile_begins_nothing() -> None:
+    async with open_bench() as bench:
         session = Session()
         starting = asyncio.ensure_future(bench.start(session=session))
         await asyncio.sleep(0)
@@ -248,32 +236,26 @@ def test_a_session_that_ended_meanwhile_begins_nothing() -> None:
         assert (await starting)["status"] == "cancelled"
         assert not bench.server.started
 
-    with_bench(test)
 
-
-def test_what_has_ended_no_longer_waits_for_its_session() -> None:
-    async def test(bench: Bench) -> None:
+async def test_what_has_ended_no_longer_waits_for_its_session() -> None:
+    async with open_bench() as bench:
         session = Session()
         await bench.start(session=session)
         bench.last.answer(content=[])
         assert session.on_close == []
 
-    with_bench(test)
 
-
-def test_it_outlives_its_session_where_the_config_says_so() -> None:
-    async def test(bench: Bench) -> None:
+async def test_it_outlives_its_session_where_the_config_says_so() -> None:
+    async with open_bench(survive_session=True) as bench:
         session = Session()
         id = (await bench.start(session=session))["execution_id"]
         session.end()
         assert record(bench, id).status is ExecutionState.RUNNING
 
-    with_bench(test, survive_session=True)
-
 
 @pytest.mark.spec("AQ-8.4.3-2")
-def test_progress_is_shown_and_never_goes_back() -> None:
-    async def test(bench: Bench) -> None:
+async def test_progress_is_shown_and_never_goes_back() -> None:
+    async with open_bench() as bench:
         id = (await bench.start())["execution_id"]
         assert bench.last.call.meta is not None, "its upstream is asked for progress"
         seen = []
@@ -292,8 +274,6 @@ def test_progress_is_shown_and_never_goes_back() -> None:
         assert seen[1] == {"percentage": 75.0, "current": 3, "total": 4, "message": "packing"}
         bench.last.answer(content=[])
 
-    with_bench(test)
-
 
 @pytest.mark.spec("AQ-8.4.3-2")
 @pytest.mark.parametrize(
@@ -308,8 +288,8 @@ def test_progress_that_says_nothing_is_not_shown(said: Any) -> None:
     assert read_progress(None, json.dumps(said).encode()) is None
 
 
-def test_a_caller_may_not_have_too_many_under_way() -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_caller_may_not_have_too_many_under_way() -> None:
+    async with open_bench(concurrent=2) as bench:
         await bench.start()
         await bench.start()
         with pytest.raises(AqlError) as refused:
@@ -320,11 +300,9 @@ def test_a_caller_may_not_have_too_many_under_way() -> None:
         bench.server.started[0].answer(content=[])
         await bench.start()
 
-    with_bench(test, concurrent=2)
 
-
-def test_the_oldest_are_forgotten() -> None:
-    async def test(bench: Bench) -> None:
+async def test_the_oldest_are_forgotten() -> None:
+    async with open_bench(max_stored=3, keep=60.0) as bench:
         ids = []
         for _ in range(4):
             ids.append((await bench.start())["execution_id"])
@@ -335,17 +313,13 @@ def test_the_oldest_are_forgotten() -> None:
         await bench.settle()
         assert bench.store._file.run_now(_statuses) == {}
 
-    with_bench(test, max_stored=3, keep=60.0)
 
-
-def test_no_more_are_started_than_can_be_remembered() -> None:
-    async def test(bench: Bench) -> None:
+async def test_no_more_are_started_than_can_be_remembered() -> None:
+    async with open_bench(max_stored=1) as bench:
         await bench.start()
         with pytest.raises(AqlError) as refused:
             await bench.start()
         assert refused.value.code == "RATE_LIMIT_EXCEEDED"
-
-    with_bench(test, max_stored=1)
 
 
 @pytest.mark.spec("AQ-2.3.4-1")
@@ -390,10 +364,10 @@ def test_what_ran_when_the_node_ended_is_lost_and_can_be_retried(tmp_path: Path)
     with_bench(later, path)
 
 
-def test_nothing_is_started_that_cannot_be_written_down(tmp_path: Path) -> None:
+async def test_nothing_is_started_that_cannot_be_written_down(tmp_path: Path) -> None:
     path = tmp_path / "executions.db"
 
-    async def test(bench: Bench) -> None:
+    async with open_bench(path) as bench:
         await bench.start()
         bench.last.answer(content=[])
         await bench.settle()
@@ -407,13 +381,11 @@ def test_nothing_is_started_that_cannot_be_written_down(tmp_path: Path) -> None:
         assert len(bench.executions.all_of(OWNER)) == 1
         assert "full" in bench.store.reason
 
-    with_bench(test, path)
 
-
-def test_an_end_that_cannot_be_written_is_known_and_written_later(tmp_path: Path) -> None:
+async def test_an_end_that_cannot_be_written_is_known_and_written_later(tmp_path: Path) -> None:
     path = tmp_path / "executions.db"
 
-    async def test(bench: Bench) -> None:
+    async with open_bench(path) as bench:
         id = (await bench.start())["execution_id"]
         full(bench)
         bench.last.answer(content=[], structuredContent={"built": "x" * 9_000})
@@ -428,8 +400,6 @@ def test_an_end_that_cannot_be_written_is_known_and_written_later(tmp_path: Path
         await bench.settle()
         assert set(bench.store._file.run_now(_statuses).values()) == {"completed"}
         assert live.result is None
-
-    with_bench(test, path)
 
 
 def full(bench: Bench, is_full: bool = True) -> None:
@@ -450,8 +420,8 @@ def full(bench: Bench, is_full: bool = True) -> None:
     bench.store._file._prepare = prepare  # type: ignore[method-assign]
 
 
-def test_input_that_nobody_can_give_ends_it() -> None:
-    async def test(bench: Bench) -> None:
+async def test_input_that_nobody_can_give_ends_it() -> None:
+    async with open_bench() as bench:
         id = (await bench.start())["execution_id"]
         live = bench.executions.find(OWNER, id)
         call = live.call
@@ -465,5 +435,3 @@ def test_input_that_nobody_can_give_ends_it() -> None:
         assert error is not None
         assert error["code"] == "CONFLICT_INVALID_STATE"
         assert is_safe_message(error["message"])
-
-    with_bench(test)

@@ -56,68 +56,62 @@ async def until_ended(executions: Executions) -> Execution:
     return the_only(executions)
 
 
-def test_an_update_that_goes_on_by_itself_reads_first() -> None:
-    async def run() -> None:
-        node = merging()
-        kept = store()
-        executions = node.keeping(kept)
-        told = node.read(read(await node.pipeline.run(call := update(_async=True))))
-        assert told["data"]["operation"] == "hub_update_issue"
-        await answer_both(node, **text_result("no", isError=True))
-        failed = await until_ended(executions)
-        assert (failed.status.value, failed.tool) == ("failed", "hub.update_issue")
-        both = [("get_issue_by_id", {"issue_id": "1"}), ("update_issue", WHOLE)]
-        assert node.sent == both
-        # Nor does it replace anything when it is made once more.
-        operation = node.stage.find("hub_update_issue", FIVE)
-        assert operation is not None
-        await executions.retry(AqlRequest(operation, FIVE, None, call=call), failed.id)
-        await answer_both(node, 3)
-        again = await until_ended(executions)
-        assert (again.status.value, again.attempt) == ("completed", 2)
-        assert node.sent == both + both
-        kept.close()
-
-    going(run)
+async def test_an_update_that_goes_on_by_itself_reads_first() -> None:
+    node = merging()
+    kept = store()
+    executions = node.keeping(kept)
+    told = node.read(read(await node.pipeline.run(call := update(_async=True))))
+    assert told["data"]["operation"] == "hub_update_issue"
+    await answer_both(node, **text_result("no", isError=True))
+    failed = await until_ended(executions)
+    assert (failed.status.value, failed.tool) == ("failed", "hub.update_issue")
+    both = [("get_issue_by_id", {"issue_id": "1"}), ("update_issue", WHOLE)]
+    assert node.sent == both
+    # Nor does it replace anything when it is made once more.
+    operation = node.stage.find("hub_update_issue", FIVE)
+    assert operation is not None
+    await executions.retry(AqlRequest(operation, FIVE, None, call=call), failed.id)
+    await answer_both(node, 3)
+    again = await until_ended(executions)
+    assert (again.status.value, again.attempt) == ("completed", 2)
+    assert node.sent == both + both
+    kept.close()
 
 
-def test_a_token_is_for_what_is_written_after_reading(tmp_path: Path) -> None:
-    async def run() -> None:
-        setting = OperationConfig(read_modify_write="hub_get_issue_by_id")
-        node = gated(
-            tmp_path,
-            AqlConfig(operations={"hub.update_issue": setting}),
-            offerings=[hub_with_a_reader()],
-            default="allow",
-            rules=[RuleConfig(name="ask", then="confirm", tools=["hub.update_*"])],
-        )
-        assert node.gated is not None
+async def test_a_token_is_for_what_is_written_after_reading(tmp_path: Path) -> None:
+    setting = OperationConfig(read_modify_write="hub_get_issue_by_id")
+    node = gated(
+        tmp_path,
+        AqlConfig(operations={"hub.update_issue": setting}),
+        offerings=[hub_with_a_reader()],
+        default="allow",
+        rules=[RuleConfig(name="ask", then="confirm", tools=["hub.update_*"])],
+    )
+    assert node.gated is not None
 
-        async def ask(state: dict[str, Any], **beside: Any) -> Any:
-            task = asyncio.ensure_future(node.pipeline.run(update(**beside)))
-            reading = await node.reached(len(node.sent) + 1)
-            reading.answer(**text_result(json.dumps(state)))
-            return node.read(read(await task))
+    async def ask(state: dict[str, Any], **beside: Any) -> Any:
+        task = asyncio.ensure_future(node.pipeline.run(update(**beside)))
+        reading = await node.reached(len(node.sent) + 1)
+        reading.answer(**text_result(json.dumps(state)))
+        return node.read(read(await task))
 
-        held = (await ask(STATE))["error"]["details"]
-        token = held["confirmation_token"]
-        waits = await ask(STATE, _confirmation=token)
-        assert waits["error"]["code"] == "CONFIRMATION_REQUIRED"
-        assert waits["error"]["details"]["confirmation_token"] == token
-        # Somebody else changed it meanwhile: the human confirmed something else.
-        other = await ask({**STATE, "bodyText": "changed"}, _confirmation=token)
-        assert other["error"]["code"] == "TOKEN_SCOPE_MISMATCH"
-        [approval] = node.gated.approvals.pending()
-        proof = node.gated.proof(approval)
-        confirming = asyncio.ensure_future(node.gated.approvals.confirm(approval.id, proof))
-        (await node.reached(len(node.sent) + 1)).answer(**text_result("done"))
-        await confirming
-        assert node.sent[-1] == ("update_issue", WHOLE)
-        done = await ask({**STATE, "title": "new"}, _confirmation=token)
-        assert done["success"] is True
-        node.gated.close()
-
-    going(run)
+    held = (await ask(STATE))["error"]["details"]
+    token = held["confirmation_token"]
+    waits = await ask(STATE, _confirmation=token)
+    assert waits["error"]["code"] == "CONFIRMATION_REQUIRED"
+    assert waits["error"]["details"]["confirmation_token"] == token
+    # Somebody else changed it meanwhile: the human confirmed something else.
+    other = await ask({**STATE, "bodyText": "changed"}, _confirmation=token)
+    assert other["error"]["code"] == "TOKEN_SCOPE_MISMATCH"
+    [approval] = node.gated.approvals.pending()
+    proof = node.gated.proof(approval)
+    confirming = asyncio.ensure_future(node.gated.approvals.confirm(approval.id, proof))
+    (await node.reached(len(node.sent) + 1)).answer(**text_result("done"))
+    await confirming
+    assert node.sent[-1] == ("update_issue", WHOLE)
+    done = await ask({**STATE, "title": "new"}, _confirmation=token)
+    assert done["success"] is True
+    node.gated.close()
 
 
 def test_no_secret_is_written_down(tmp_path: Path) -> None:
@@ -146,30 +140,27 @@ def test_no_secret_is_written_down(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("told", [{"free": True}, {"lifecycle": True}, {"secret": True}, {}])
-def test_own_operations_that_nobody_may_write_down(told: dict[str, bool]) -> None:
-    async def run() -> None:
-        secret = told.pop("secret", False)
-        code = Parameter("code", "code", "string", False, {"type": "string"}, sensitive=secret)
-        native = BuiltinOperation(
-            name="enter",
-            category=Category.CREATE,
-            effect="additive",
-            description="Enters it.",
-            parameters=(code,),
-            answer=lambda _: {},
-            **told,
-        )
-        node = staged(natives=[native])
-        kept = store()
-        executions = node.keeping(kept)
-        arguments = {"operation": "enter", "params": {"code": "A-B-C"}, "_async": True}
-        call = tool_call("mcp_aql_create", arguments, view=FIVE)
-        answer = node.read(read(await node.pipeline.run(call)))
-        assert answer["success"] is not (secret or bool(told))
-        if not answer["success"]:
-            assert answer["error"]["code"] == "VALIDATION_INVALID_VALUE"
-            assert "A-B-C" not in json.dumps(answer)
-            assert executions._executions == {}
-        kept.close()
-
-    going(run)
+async def test_own_operations_that_nobody_may_write_down(told: dict[str, bool]) -> None:
+    secret = told.pop("secret", False)
+    code = Parameter("code", "code", "string", False, {"type": "string"}, sensitive=secret)
+    native = BuiltinOperation(
+        name="enter",
+        category=Category.CREATE,
+        effect="additive",
+        description="Enters it.",
+        parameters=(code,),
+        answer=lambda _: {},
+        **told,
+    )
+    node = staged(natives=[native])
+    kept = store()
+    executions = node.keeping(kept)
+    arguments = {"operation": "enter", "params": {"code": "A-B-C"}, "_async": True}
+    call = tool_call("mcp_aql_create", arguments, view=FIVE)
+    answer = node.read(read(await node.pipeline.run(call)))
+    assert answer["success"] is not (secret or bool(told))
+    if not answer["success"]:
+        assert answer["error"]["code"] == "VALIDATION_INVALID_VALUE"
+        assert "A-B-C" not in json.dumps(answer)
+        assert executions._executions == {}
+    kept.close()

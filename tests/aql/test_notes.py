@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,15 @@ def at_desk(test: Callable[[Desk], Awaitable[None]], path: Path | None = None) -
     asyncio.run(run())
 
 
+@asynccontextmanager
+async def open_desk(path: Path | None = None) -> AsyncIterator[Desk]:
+    desk = Desk(path)
+    try:
+        yield desk
+    finally:
+        desk.store.close()
+
+
 FULL = {
     "title": "Old",
     "body": "Text\nwith lines, ünïcode and \u0001.",
@@ -68,8 +78,8 @@ FULL = {
 
 
 @pytest.mark.spec("AQ-CT-3.4-1", "AQ-5.2-1")
-def test_what_was_created_is_read_whole() -> None:
-    async def test(desk: Desk) -> None:
+async def test_what_was_created_is_read_whole() -> None:
+    async with open_desk() as desk:
         made = await desk("create_note", **FULL)
         assert made["created_at"] == "2023-11-14T22:13:20.000Z"
         assert made["id"]
@@ -79,12 +89,10 @@ def test_what_was_created_is_read_whole() -> None:
         [listed] = (await desk("list_notes"))["items"]
         assert listed["metadata"] == FULL["metadata"]
 
-    at_desk(test)
-
 
 @pytest.mark.spec("AQ-4.5.1-1", "AQ-CT-3.4-1")
-def test_an_update_is_merged_and_keeps_what_it_does_not_name() -> None:
-    async def test(desk: Desk) -> None:
+async def test_an_update_is_merged_and_keeps_what_it_does_not_name() -> None:
+    async with open_desk() as desk:
         made = await desk("create_note", **FULL)
         desk.now += 60
         change = {
@@ -104,12 +112,10 @@ def test_an_update_is_merged_and_keeps_what_it_does_not_name() -> None:
         assert changed["updated_at"] == "2023-11-14T22:14:20.000Z"
         assert await desk("get_note", id=made["id"]) == changed
 
-    at_desk(test)
-
 
 @pytest.mark.spec("AQ-4.5.2-1", "AQ-4.5.1-1")
-def test_null_takes_a_field_away() -> None:
-    async def test(desk: Desk) -> None:
+async def test_null_takes_a_field_away() -> None:
+    async with open_desk() as desk:
         made = await desk("create_note", **FULL)
         change = {"body": None, "metadata": {"priority": None}}
         changed = await desk("update_note", id=made["id"], input=change)
@@ -120,8 +126,6 @@ def test_null_takes_a_field_away() -> None:
             if key != "priority"
         }
         assert changed["tags"] == FULL["tags"]
-
-    at_desk(test)
 
 
 @pytest.mark.parametrize(
@@ -160,8 +164,10 @@ def test_null_takes_a_field_away() -> None:
         ({"input": "x"}, "VALIDATION_INVALID_TYPE", "input"),
     ],
 )  # fmt: skip
-def test_a_wrong_update_changes_nothing(params: dict[str, Any], code: str, named: str) -> None:
-    async def test(desk: Desk) -> None:
+async def test_a_wrong_update_changes_nothing(
+    params: dict[str, Any], code: str, named: str
+) -> None:
+    async with open_desk() as desk:
         made = await desk("create_note", **FULL)
         refused = await desk.refused("update_note", id=made["id"], **params)
         assert refused.code == code
@@ -171,12 +177,10 @@ def test_a_wrong_update_changes_nothing(params: dict[str, Any], code: str, named
             assert refused.data["valid_fields"] == ["title", "body", "tags", "metadata"]
         assert await desk("get_note", id=made["id"]) == made
 
-    at_desk(test)
-
 
 @pytest.mark.spec("AQ-9.3.2-1", "AQ-9.3.2-2")
-def test_an_update_may_be_bound_to_the_version_it_was_made_for() -> None:
-    async def test(desk: Desk) -> None:
+async def test_an_update_may_be_bound_to_the_version_it_was_made_for() -> None:
+    async with open_desk() as desk:
         made = await desk("create_note", title="a")
         changed = await desk(
             "update_note", id=made["id"], if_match=made["_etag"], input={"title": "b"}
@@ -194,11 +198,9 @@ def test_an_update_may_be_bound_to_the_version_it_was_made_for() -> None:
         gone = await desk("delete_note", id=made["id"], if_match=changed["_etag"])
         assert gone == {"id": made["id"], "deleted": True}
 
-    at_desk(test)
 
-
-def test_two_updates_at_once_are_both_there() -> None:
-    async def test(desk: Desk) -> None:
+async def test_two_updates_at_once_are_both_there() -> None:
+    async with open_desk() as desk:
         made = await desk("create_note", title="a", metadata={})
         await asyncio.gather(
             *(
@@ -209,11 +211,9 @@ def test_two_updates_at_once_are_both_there() -> None:
         note = await desk("get_note", id=made["id"])
         assert note["metadata"] == {str(number): number for number in range(4)}
 
-    at_desk(test)
 
-
-def test_a_second_update_of_the_same_version_is_refused() -> None:
-    async def test(desk: Desk) -> None:
+async def test_a_second_update_of_the_same_version_is_refused() -> None:
+    async with open_desk() as desk:
         made = await desk("create_note", title="a")
         both = await asyncio.gather(
             *(
@@ -224,11 +224,9 @@ def test_a_second_update_of_the_same_version_is_refused() -> None:
         )
         assert sorted(type(one).__name__ for one in both) == ["AqlError", "dict"]
 
-    at_desk(test)
 
-
-def test_another_caller_learns_nothing() -> None:
-    async def test(desk: Desk) -> None:
+async def test_another_caller_learns_nothing() -> None:
+    async with open_desk() as desk:
         made = await desk("create_note", **FULL)
         for name, more in (
             ("get_note", {}),
@@ -244,8 +242,6 @@ def test_another_caller_learns_nothing() -> None:
         assert (await desk("list_notes", GUARD))["items"] == []
         assert await desk("get_note", id=made["id"]) == made
 
-    at_desk(test)
-
 
 @pytest.mark.parametrize(
     ("params", "limit"),
@@ -258,19 +254,17 @@ def test_another_caller_learns_nothing() -> None:
         ({"title": "t", "metadata": {"x": "y" * 20_000}}, "metadata"),
     ],
 )
-def test_a_note_that_is_too_large_is_refused(params: dict[str, Any], limit: str) -> None:
-    async def test(desk: Desk) -> None:
+async def test_a_note_that_is_too_large_is_refused(params: dict[str, Any], limit: str) -> None:
+    async with open_desk() as desk:
         refused = await desk.refused("create_note", **params)
         assert refused.code == "VALIDATION_PAYLOAD_TOO_LARGE"
         assert refused.data is not None
         assert refused.data["limit_type"] == limit
         assert (await desk("list_notes"))["items"] == []
 
-    at_desk(test)
 
-
-def test_the_largest_body_is_kept() -> None:
-    async def test(desk: Desk) -> None:
+async def test_the_largest_body_is_kept() -> None:
+    async with open_desk() as desk:
         made = await desk("create_note", title="t", body="x" * MAX_BODY_BYTES)
         assert len((await desk("get_note", id=made["id"]))["body"]) == MAX_BODY_BYTES
         # Merged, it would be too large in other ways; by itself it is as large as it may be.
@@ -279,40 +273,32 @@ def test_the_largest_body_is_kept() -> None:
         )
         assert refused.code == "VALIDATION_PAYLOAD_TOO_LARGE"
 
-    at_desk(test)
 
-
-def test_updates_cannot_grow_a_note_past_its_limits() -> None:
-    async def test(desk: Desk) -> None:
+async def test_updates_cannot_grow_a_note_past_its_limits() -> None:
+    async with open_desk() as desk:
         made = await desk("create_note", title="t", metadata={"a": "x" * 10_000})
         refused = await desk.refused(
             "update_note", id=made["id"], input={"metadata": {"b": "x" * 10_000}}
         )
         assert refused.code == "VALIDATION_PAYLOAD_TOO_LARGE"
 
-    at_desk(test)
 
-
-def test_a_caller_has_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_caller_has_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.aql.notes.MAX_NOTES", 2)
 
-    async def test(desk: Desk) -> None:
+    async with open_desk() as desk:
         for title in ("a", "b"):
             await desk("create_note", title=title)
         refused = await desk.refused("create_note", title="c")
         assert refused.code == "RATE_LIMIT_EXCEEDED"
         await desk("create_note", GUARD, title="c")
 
-    at_desk(test)
 
-
-def test_strange_values_in_metadata_come_back_as_they_were() -> None:
-    async def test(desk: Desk) -> None:
+async def test_strange_values_in_metadata_come_back_as_they_were() -> None:
+    async with open_desk() as desk:
         strange = {"": 0, "__proto__": {}, "big": 2**70, "nested": [[[]]], "f": 1e300, "n": [None]}
         made = await desk("create_note", title="t", metadata=strange)
         assert (await desk("get_note", id=made["id"]))["metadata"] == strange
-
-    at_desk(test)
 
 
 async def some(desk: Desk) -> list[str]:
@@ -330,8 +316,8 @@ async def some(desk: Desk) -> list[str]:
 
 
 @pytest.mark.spec("AQ-CQ-4.1-1")
-def test_words_are_any_of_them_and_phrases_as_they_stand() -> None:
-    async def test(desk: Desk) -> None:
+async def test_words_are_any_of_them_and_phrases_as_they_stand() -> None:
+    async with open_desk() as desk:
         await some(desk)
         either = await desk("search_notes", query="alpha gamma")
         assert {one["title"] for one in either["items"]} == {"one", "two", "three", "four"}
@@ -339,12 +325,10 @@ def test_words_are_any_of_them_and_phrases_as_they_stand() -> None:
         assert [one["title"] for one in phrase["items"]] == ["one"]
         assert "body" not in phrase["items"][0], "a search shows less"
 
-    at_desk(test)
-
 
 @pytest.mark.spec("AQ-CQ-2-1", "AQ-OPS-4.2-1")
-def test_a_list_is_shaped_as_asked() -> None:
-    async def test(desk: Desk) -> None:
+async def test_a_list_is_shaped_as_asked() -> None:
+    async with open_desk() as desk:
         await some(desk)
         shaped = await desk(
             "list_notes",
@@ -376,12 +360,10 @@ def test_a_list_is_shaped_as_asked() -> None:
         bare = await desk("list_notes")
         assert [one["title"] for one in bare["items"]] == ["four", "three", "two", "one"]
 
-    at_desk(test)
-
 
 @pytest.mark.spec("AQ-PG-4.1-1")
-def test_pages_have_items_or_edges() -> None:
-    async def test(desk: Desk) -> None:
+async def test_pages_have_items_or_edges() -> None:
+    async with open_desk() as desk:
         await some(desk)
         plain = await desk("list_notes", first=2)
         assert set(plain) == {"items", "pageInfo"}
@@ -391,12 +373,10 @@ def test_pages_have_items_or_edges() -> None:
         following = await desk("list_notes", first=2, after=asked["edges"][0]["cursor"])
         assert following["items"][0] == plain["items"][1]
 
-    at_desk(test)
-
 
 @pytest.mark.spec("AQ-CF-1-1")
-def test_age_is_computed_when_asked_for() -> None:
-    async def test(desk: Desk) -> None:
+async def test_age_is_computed_when_asked_for() -> None:
+    async with open_desk() as desk:
         made = await desk("create_note", title="t")
         desk.now += 90
         shown = await desk("get_note", id=made["id"], fields=["title", "_computed.age_seconds"])
@@ -410,8 +390,6 @@ def test_age_is_computed_when_asked_for() -> None:
         ):
             refused = await desk.refused("list_notes", **asked)
             assert refused.code == "VALIDATION_UNKNOWN_FIELD"
-
-    at_desk(test)
 
 
 def test_notes_are_there_after_a_restart(tmp_path: Path) -> None:
@@ -428,14 +406,12 @@ def test_notes_are_there_after_a_restart(tmp_path: Path) -> None:
     at_desk(later, path)
 
 
-def test_a_store_in_trouble_is_told_without_its_path(tmp_path: Path) -> None:
+async def test_a_store_in_trouble_is_told_without_its_path(tmp_path: Path) -> None:
     path = tmp_path / "notes.db"
     path.mkdir()
 
-    async def test(desk: Desk) -> None:
+    async with open_desk(path) as desk:
         refused = await desk.refused("create_note", title="t")
         assert refused.code == "INTERNAL_ERROR"
         assert str(tmp_path) not in refused.message + repr(refused.data)
         assert str(tmp_path) in desk.store.reason, "the operator is told"
-
-    at_desk(test, path)

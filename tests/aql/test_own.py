@@ -18,7 +18,6 @@ from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import Category
 from interlock.protocol.mcp import Era
 from tests.aql.staged import FIVE, Staged, gated, read, staged
-from tests.aql.test_batch import going
 from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.rig import turns
 
@@ -116,66 +115,60 @@ def begun(node: Staged) -> tuple[Any, asyncio.Task[Outcome]]:
     return call, asyncio.ensure_future(node.pipeline.run(call))
 
 
-def test_it_may_take_its_time() -> None:
-    async def run() -> None:
-        gate = asyncio.Event()
+async def test_it_may_take_its_time() -> None:
+    gate = asyncio.Event()
 
-        async def slowly(_: AqlRequest) -> Any:
-            await gate.wait()
-            return {"late": True}
+    async def slowly(_: AqlRequest) -> Any:
+        await gate.wait()
+        return {"late": True}
 
-        node = greeting(slowly)
-        _, task = begun(node)
-        await turns()
-        assert node.rig.under_way == 1
-        gate.set()
-        assert node.read(read(await task))["data"] == {"late": True}
+    node = greeting(slowly)
+    _, task = begun(node)
+    await turns()
+    assert node.rig.under_way == 1
+    gate.set()
+    assert node.read(read(await task))["data"] == {"late": True}
 
-        async def broken(_: AqlRequest) -> Any:
-            raise AqlError("CONFLICT_INVALID_STATE", "Not now.")
+    async def broken(_: AqlRequest) -> Any:
+        raise AqlError("CONFLICT_INVALID_STATE", "Not now.")
 
-        node = greeting(broken)
-        _, task = begun(node)
-        assert node.read(read(await task))["error"]["code"] == "CONFLICT_INVALID_STATE"
+    node = greeting(broken)
+    _, task = begun(node)
+    assert node.read(read(await task))["error"]["code"] == "CONFLICT_INVALID_STATE"
 
-        async def buggy(_: AqlRequest) -> Any:
-            raise KeyError("secret")
+    async def buggy(_: AqlRequest) -> Any:
+        raise KeyError("secret")
 
-        node = greeting(buggy)
-        _, task = begun(node)
-        assert node.read(read(await task))["error"]["code"] == "INTERNAL_ERROR"
-
-    going(run)
+    node = greeting(buggy)
+    _, task = begun(node)
+    assert node.read(read(await task))["error"]["code"] == "INTERNAL_ERROR"
 
 
-def test_it_is_cancelled_and_timed_as_any() -> None:
-    async def run() -> None:
-        ended: list[str] = []
+async def test_it_is_cancelled_and_timed_as_any() -> None:
+    ended: list[str] = []
 
-        async def forever(_: AqlRequest) -> Any:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError as cancelled:
-                ended.append(str(cancelled))
-                raise
+    async def forever(_: AqlRequest) -> Any:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as cancelled:
+            ended.append(str(cancelled))
+            raise
 
-        node = greeting(forever)
-        call, task = begun(node)
-        await turns()
-        node.pipeline.cancel(call, "Enough.")
-        with pytest.raises(InterlockError):
-            await task
-        await turns()
-        assert ended == ["Enough."]
-        call, task = begun(node)
-        await turns()
-        node.rig.clock.advance(61)
-        error = node.read(read(await task))["error"]
-        assert error["code"] == "INTERNAL_ERROR"
-        assert ended == ["Enough.", EXPIRED]
-        assert node.rig.under_way == 0
-
-    going(run)
+    node = greeting(forever)
+    call, task = begun(node)
+    await turns()
+    node.pipeline.cancel(call, "Enough.")
+    with pytest.raises(InterlockError):
+        await task
+    await turns()
+    assert ended == ["Enough."]
+    call, task = begun(node)
+    await turns()
+    node.rig.clock.advance(61)
+    error = node.read(read(await task))["error"]
+    assert error["code"] == "INTERNAL_ERROR"
+    assert ended == ["Enough.", EXPIRED]
+    assert node.rig.under_way == 0
 
 
 def test_an_outcome_passes_as_it_is() -> None:
@@ -185,57 +178,51 @@ def test_an_outcome_passes_as_it_is() -> None:
     assert node.rig.done[-1][1] == {"resultType": "task", "taskId": "t"}
 
 
-def test_one_that_is_not_free_is_judged_and_held(tmp_path: Path) -> None:
-    async def run() -> None:
-        seen: list[AqlRequest] = []
+async def test_one_that_is_not_free_is_judged_and_held(tmp_path: Path) -> None:
+    seen: list[AqlRequest] = []
 
-        def answer(asked: AqlRequest) -> Any:
-            seen.append(asked)
-            return {"done": asked.params}
+    def answer(asked: AqlRequest) -> Any:
+        seen.append(asked)
+        return {"done": asked.params}
 
-        risky = native(
-            answer, name="wreck", category=Category.EXECUTE, effect="irreversible", free=False
-        )
-        rule = RuleConfig(name="ask", then="confirm", tools=["aql.wreck"])
-        node = gated(tmp_path, natives=[risky], default="allow", rules=[rule])
-        assert node.gated is not None
-        arguments = {"operation": "wreck", "params": {"name": "x"}}
-        call = tool_call("mcp_aql_execute", arguments, view=FIVE)
-        told = node.read(read(await node.pipeline.run(call)))
-        assert told["error"]["code"] == "CONFIRMATION_REQUIRED"
-        assert seen == []
-        token = told["error"]["details"]["confirmation_token"]
-        approval = node.gated.approvals.find(token[5:])
-        assert approval is not None
-        await node.gated.approvals.confirm(approval.id, node.gated.proof(approval))
-        # The gate's call knows nothing of the request: it is made again from its arguments.
-        [asked] = seen
-        assert asked.params == {"name": "x", "times": 2}
-        assert asked.operation.name == "wreck"
-        arguments["params"] = {"name": "x", "confirmation_token": token}
-        call = tool_call("mcp_aql_execute", arguments, view=FIVE)
-        told = node.read(read(await node.pipeline.run(call)))
-        assert told["data"] == {"done": {"name": "x", "times": 2}}
-        assert len(seen) == 1
-        node.gated.close()
-
-    going(run)
+    risky = native(
+        answer, name="wreck", category=Category.EXECUTE, effect="irreversible", free=False
+    )
+    rule = RuleConfig(name="ask", then="confirm", tools=["aql.wreck"])
+    node = gated(tmp_path, natives=[risky], default="allow", rules=[rule])
+    assert node.gated is not None
+    arguments = {"operation": "wreck", "params": {"name": "x"}}
+    call = tool_call("mcp_aql_execute", arguments, view=FIVE)
+    told = node.read(read(await node.pipeline.run(call)))
+    assert told["error"]["code"] == "CONFIRMATION_REQUIRED"
+    assert seen == []
+    token = told["error"]["details"]["confirmation_token"]
+    approval = node.gated.approvals.find(token[5:])
+    assert approval is not None
+    await node.gated.approvals.confirm(approval.id, node.gated.proof(approval))
+    # The gate's call knows nothing of the request: it is made again from its arguments.
+    [asked] = seen
+    assert asked.params == {"name": "x", "times": 2}
+    assert asked.operation.name == "wreck"
+    arguments["params"] = {"name": "x", "confirmation_token": token}
+    call = tool_call("mcp_aql_execute", arguments, view=FIVE)
+    told = node.read(read(await node.pipeline.run(call)))
+    assert told["data"] == {"done": {"name": "x", "times": 2}}
+    assert len(seen) == 1
+    node.gated.close()
 
 
-def test_a_default_of_deny_leaves_what_is_free(tmp_path: Path) -> None:
-    async def run() -> None:
-        node = gated(
-            tmp_path,
-            natives=[native(lambda _: {}), native(lambda _: {}, name="touch", free=False)],
-            default="deny",
-        )
-        assert node.gated is not None
-        assert ask(node, name="x")["success"] is True
-        denied = node.ask("mcp_aql_read", {"operation": "touch", "params": {"name": "x"}})
-        assert denied["error"]["code"] == "PERMISSION_DENIED"
-        node.gated.close()
-
-    asyncio.run(run())
+async def test_a_default_of_deny_leaves_what_is_free(tmp_path: Path) -> None:
+    node = gated(
+        tmp_path,
+        natives=[native(lambda _: {}), native(lambda _: {}, name="touch", free=False)],
+        default="deny",
+    )
+    assert node.gated is not None
+    assert ask(node, name="x")["success"] is True
+    denied = node.ask("mcp_aql_read", {"operation": "touch", "params": {"name": "x"}})
+    assert denied["error"]["code"] == "PERMISSION_DENIED"
+    node.gated.close()
 
 
 def test_nobody_sees_them_in_plain_lists() -> None:

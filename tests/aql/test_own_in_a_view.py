@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -165,20 +166,18 @@ class View:
             store.close()
 
 
-def in_view(test: Callable[[View], Awaitable[None]]) -> None:
-    async def run() -> None:
-        view = View()
-        try:
-            await test(view)
-        finally:
-            view.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def open_view() -> AsyncIterator[View]:
+    view = View()
+    try:
+        yield view
+    finally:
+        view.close()
 
 
 @pytest.mark.spec("AQ-8.4-1")
-def test_an_operation_goes_on_behind_its_answer() -> None:
-    async def test(view: View) -> None:
+async def test_an_operation_goes_on_behind_its_answer() -> None:
+    async with open_view() as view:
         started = await view.data("s_build", {"speed": 5, "_async": True})
         assert started["status"] == "running"
         id = started["execution_id"]
@@ -192,20 +191,16 @@ def test_an_operation_goes_on_behind_its_answer() -> None:
         assert completed["status"] == "completed"
         assert completed["result"] == {"built": 7}
 
-    in_view(test)
 
-
-def test_what_is_wrong_is_told_before_it_starts() -> None:
-    async def test(view: View) -> None:
+async def test_what_is_wrong_is_told_before_it_starts() -> None:
+    async with open_view() as view:
         wrong = await view.error("s_build", {"sped": 5, "_async": True})
         assert wrong["code"] == "VALIDATION_UNKNOWN_PARAM"
         assert (await view.data("list_executions"))["items"] == []
 
-    in_view(test)
 
-
-def test_what_only_its_call_finds_out_ends_it() -> None:
-    async def test(view: View) -> None:
+async def test_what_only_its_call_finds_out_ends_it() -> None:
+    async with open_view() as view:
         rules: Any = {
             "default": "allow",
             "rules": [{"name": "n", "tools": ["s.pay"], "then": "deny"}],
@@ -220,22 +215,18 @@ def test_what_only_its_call_finds_out_ends_it() -> None:
         assert again["code"] == "CONFLICT_INVALID_STATE", "it would be refused again"
         assert (await view.data("get_execution", {"execution_id": id}))["attempt"] == 1
 
-    in_view(test)
-
 
 @pytest.mark.parametrize("operation", ["get_execution", "list_executions", "cancel_execution"])
-def test_what_is_answered_at_once_does_not_go_on(operation: str) -> None:
-    async def test(view: View) -> None:
+async def test_what_is_answered_at_once_does_not_go_on(operation: str) -> None:
+    async with open_view() as view:
         params = {} if operation.startswith("list") else {"execution_id": "exec_1"}
         refused = await view.error(operation, {**params, "_async": True})
         assert refused["code"] == "VALIDATION_INVALID_VALUE"
         assert view.executions._executions == {}
 
-    in_view(test)
 
-
-def test_cancel_and_retry_by_name() -> None:
-    async def test(view: View) -> None:
+async def test_cancel_and_retry_by_name() -> None:
+    async with open_view() as view:
         id = (await view.data("s_build", {"_async": True}))["execution_id"]
         assert (await view.data("cancel_execution", {"execution_id": id}))["status"] == "cancelled"
         assert view.last.abandoned
@@ -250,11 +241,9 @@ def test_cancel_and_retry_by_name() -> None:
         shown = await view.data("get_execution", {"execution_id": id, "fields": ["result"]})
         assert shown == {"result": {"built": 8}}
 
-    in_view(test)
 
-
-def test_the_same_is_a_task_for_clients_that_speak_them() -> None:
-    async def test(view: View) -> None:
+async def test_the_same_is_a_task_for_clients_that_speak_them() -> None:
+    async with open_view() as view:
         task = await view("s_build", {"_async": True}, client=SPEAKS_TASKS)
         assert task["resultType"] == "task"
         assert task["status"] == "working"
@@ -274,12 +263,10 @@ def test_the_same_is_a_task_for_clients_that_speak_them() -> None:
         [listed] = (await view.data("list_executions"))["items"]
         assert listed["status"] == "completed"
 
-    in_view(test)
-
 
 @pytest.mark.spec("AQ-CT-3.4-1", "AQ-4.5.3-1", "AQ-4.5.3-2", "AQ-4.5.3-3", "AQ-9.3.2-2")
-def test_notes_by_name() -> None:
-    async def test(view: View) -> None:
+async def test_notes_by_name() -> None:
+    async with open_view() as view:
         made = await view.data("create_note", {"title": "a", "metadata": {"x": 1, "y": 2}})
         id = made["id"]
         changed = await view.data(
@@ -309,12 +296,10 @@ def test_notes_by_name() -> None:
         assert (await view.data("delete_note", {"id": id}))["deleted"] is True
         assert (await view.error("get_note", {"id": id}))["code"] == "NOT_FOUND_RESOURCE"
 
-    in_view(test)
-
 
 @pytest.mark.spec("AQ-CQ-2-1", "AQ-CF-1-1", "AQ-AGG-1-1")
-def test_lists_by_name() -> None:
-    async def test(view: View) -> None:
+async def test_lists_by_name() -> None:
+    async with open_view() as view:
         for title in ("a", "b", "c"):
             await view.data("create_note", {"title": title})
         data = await view.data(
@@ -331,12 +316,10 @@ def test_lists_by_name() -> None:
         needed = await view.error("search_notes")
         assert needed["code"] == "VALIDATION_MISSING_PARAM"
 
-    in_view(test)
-
 
 @pytest.mark.spec("AQ-3.3-4")
-def test_resources_and_relationships_by_name() -> None:
-    async def test(view: View) -> None:
+async def test_resources_and_relationships_by_name() -> None:
+    async with open_view() as view:
         [listed] = (await view.data("list_resources"))["items"]
         assert listed["uri"] == "file:///readme.md"
         reading = asyncio.ensure_future(view.data("get_resource", {"uri": "file:///readme.md"}))
@@ -349,11 +332,9 @@ def test_resources_and_relationships_by_name() -> None:
         assert "operation:s_build" in names
         assert len(names) == len(set(names))
 
-    in_view(test)
 
-
-def test_progress_of_an_operation_reaches_whoever_asked_for_it() -> None:
-    async def test(view: View) -> None:
+async def test_progress_of_an_operation_reaches_whoever_asked_for_it() -> None:
+    async with open_view() as view:
         heard: list[dict[str, Any]] = []
 
         def hear(_: Call, method: str, params: bytes | Raw) -> None:
@@ -375,5 +356,3 @@ def test_progress_of_an_operation_reaches_whoever_asked_for_it() -> None:
         await view("s_build", {"_async": True}, meta=meta, on_notification=hear)
         view.last.say(PROGRESS, b'{"progressToken":"mine","progress":1,"total":3}')
         assert heard == []
-
-    in_view(test)

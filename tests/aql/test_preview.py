@@ -12,7 +12,6 @@ import pytest
 from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.core.config.trust import RuleConfig
 from tests.aql.staged import FIVE, READS, SINGLE, Staged, gated, props, read, staged, text_result
-from tests.aql.test_batch import going
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import tool_call
 
@@ -21,26 +20,23 @@ DELETE = {"owner": "o", "repo": "r"}
 
 @pytest.mark.spec("AQ-OPS-4.4.1-1")
 @pytest.mark.parametrize("also", [{"params": {**DELETE, "dry_run": True}}, {"_dry_run": True}])
-def test_a_dry_run_describes_and_does_nothing(tmp_path: Path, also: Any) -> None:
-    async def run() -> None:
-        node = gated(tmp_path)
-        assert node.gated is not None
-        envelope = node.ask(
-            "mcp_aql_delete", {"operation": "hub_delete_repo", "params": DELETE, **also}
-        )
-        data = envelope["data"]
-        assert data["dry_run"] is True
-        assert (data["operation"], data["tool"]) == ("hub_delete_repo", "hub.delete_repo")
-        assert data["category"] == "DELETE"
-        assert data["danger_level"] in ("destructive", "dangerous")
-        assert data["arguments"] == DELETE
-        assert data["decision"] == "confirm"
-        assert data["requires_confirmation"] is True
-        assert node.sent == []
-        assert node.gated.approvals.pending() == []
-        node.gated.close()
-
-    asyncio.run(run())
+async def test_a_dry_run_describes_and_does_nothing(tmp_path: Path, also: Any) -> None:
+    node = gated(tmp_path)
+    assert node.gated is not None
+    envelope = node.ask(
+        "mcp_aql_delete", {"operation": "hub_delete_repo", "params": DELETE, **also}
+    )
+    data = envelope["data"]
+    assert data["dry_run"] is True
+    assert (data["operation"], data["tool"]) == ("hub_delete_repo", "hub.delete_repo")
+    assert data["category"] == "DELETE"
+    assert data["danger_level"] in ("destructive", "dangerous")
+    assert data["arguments"] == DELETE
+    assert data["decision"] == "confirm"
+    assert data["requires_confirmation"] is True
+    assert node.sent == []
+    assert node.gated.approvals.pending() == []
+    node.gated.close()
 
 
 @pytest.mark.parametrize(
@@ -75,25 +71,22 @@ def test_a_dry_run_is_one_however_else_it_is_denied() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"_async": True}])
-def test_a_dry_run_of_a_batch_is_one_of_every_operation(more: Any) -> None:
-    async def run() -> None:
-        node = staged()
-        operations = [
-            {"operation": "hub_delete_repo", "params": DELETE},
-            {"operation": "hub_delete_repo", "params": DELETE, "_dry_run": False},
-            {"operation": "hub_get_issue", "params": {"owner": "o", "number": 1}},
-            {"operation": "hub_get_issue", "params": {"owner": "o"}},
-        ]
-        asked = {"operations": operations, "_dry_run": True, **more}
-        call = tool_call("mcp_aql", asked, view=SINGLE)
-        envelope = node.read(read(await node.pipeline.run(call)))
-        results = [one["result"] for one in envelope["results"]]
-        assert [one["success"] for one in results] == [True, True, True, False]
-        assert all(one["data"]["dry_run"] is True for one in results[:3])
-        assert envelope["summary"]["succeeded"] == 3
-        assert node.sent == []
-
-    going(run)
+async def test_a_dry_run_of_a_batch_is_one_of_every_operation(more: Any) -> None:
+    node = staged()
+    operations = [
+        {"operation": "hub_delete_repo", "params": DELETE},
+        {"operation": "hub_delete_repo", "params": DELETE, "_dry_run": False},
+        {"operation": "hub_get_issue", "params": {"owner": "o", "number": 1}},
+        {"operation": "hub_get_issue", "params": {"owner": "o"}},
+    ]
+    asked = {"operations": operations, "_dry_run": True, **more}
+    call = tool_call("mcp_aql", asked, view=SINGLE)
+    envelope = node.read(read(await node.pipeline.run(call)))
+    results = [one["result"] for one in envelope["results"]]
+    assert [one["success"] for one in results] == [True, True, True, False]
+    assert all(one["data"]["dry_run"] is True for one in results[:3])
+    assert envelope["summary"]["succeeded"] == 3
+    assert node.sent == []
 
 
 def test_a_dry_run_says_what_is_wrong() -> None:
@@ -167,41 +160,38 @@ def hub_with_a_reader() -> Any:
 
 @pytest.mark.spec("AQ-4.5.1-2")
 @pytest.mark.parametrize("view", [FIVE, SINGLE])
-def test_an_update_is_merged_where_the_config_says_so(view: Any) -> None:
-    async def run() -> None:
-        node = merging()
-        change = {"title": "new", "settings": {"a": {"x": 2}}}
-        call = tool_call(
-            node.home("hub_update_issue", view),
-            {"operation": "hub_update_issue", "params": {"issue_id": "1", "input": change}},
-            view=view,
-        )
-        task = asyncio.ensure_future(node.pipeline.run(call))
-        state = {
-            "issue_id": "1",
-            "title": "old",
-            "bodyText": "kept",
-            "settings": {"a": {"x": 1, "y": 1}, "b": True},
-            "created": "yesterday",
-        }
-        (await node.reached(1)).answer(**text_result(json.dumps(state)))
-        (await node.reached(2)).answer(**text_result('{"ok":true}'))
-        answer = node.read(read(await task))
-        assert answer == {"success": True, "data": {"ok": True}}
-        assert node.sent == [
-            ("get_issue_by_id", {"issue_id": "1"}),
-            (
-                "update_issue",
-                {
-                    "issue_id": "1",
-                    "title": "new",
-                    "bodyText": "kept",
-                    "settings": {"a": {"x": 2, "y": 1}, "b": True},
-                },
-            ),
-        ]
-
-    going(run)
+async def test_an_update_is_merged_where_the_config_says_so(view: Any) -> None:
+    node = merging()
+    change = {"title": "new", "settings": {"a": {"x": 2}}}
+    call = tool_call(
+        node.home("hub_update_issue", view),
+        {"operation": "hub_update_issue", "params": {"issue_id": "1", "input": change}},
+        view=view,
+    )
+    task = asyncio.ensure_future(node.pipeline.run(call))
+    state = {
+        "issue_id": "1",
+        "title": "old",
+        "bodyText": "kept",
+        "settings": {"a": {"x": 1, "y": 1}, "b": True},
+        "created": "yesterday",
+    }
+    (await node.reached(1)).answer(**text_result(json.dumps(state)))
+    (await node.reached(2)).answer(**text_result('{"ok":true}'))
+    answer = node.read(read(await task))
+    assert answer == {"success": True, "data": {"ok": True}}
+    assert node.sent == [
+        ("get_issue_by_id", {"issue_id": "1"}),
+        (
+            "update_issue",
+            {
+                "issue_id": "1",
+                "title": "new",
+                "bodyText": "kept",
+                "settings": {"a": {"x": 2, "y": 1}, "b": True},
+            },
+        ),
+    ]
 
 
 @pytest.mark.spec("AQ-4.5.1-2")
@@ -221,46 +211,40 @@ def test_other_updates_send_exactly_what_was_given() -> None:
         (text_result("[1]"), "CONFLICT_INVALID_STATE"),
     ],
 )
-def test_what_cannot_be_read_is_not_written(answer: Any, code: str) -> None:
-    async def run() -> None:
-        node = merging()
-        call = tool_call(
-            "mcp_aql_update",
-            {"operation": "hub_update_issue", "params": {"issue_id": "1", "input": {"title": "t"}}},
-            view=FIVE,
-        )
-        task = asyncio.ensure_future(node.pipeline.run(call))
-        (await node.reached(1)).answer(**answer)
-        told = node.read(read(await task))
-        assert told["error"]["code"] == code
-        assert len(node.sent) == 1
-
-    going(run)
+async def test_what_cannot_be_read_is_not_written(answer: Any, code: str) -> None:
+    node = merging()
+    call = tool_call(
+        "mcp_aql_update",
+        {"operation": "hub_update_issue", "params": {"issue_id": "1", "input": {"title": "t"}}},
+        view=FIVE,
+    )
+    task = asyncio.ensure_future(node.pipeline.run(call))
+    (await node.reached(1)).answer(**answer)
+    told = node.read(read(await task))
+    assert told["error"]["code"] == code
+    assert len(node.sent) == 1
 
 
-def test_a_merged_update_waits_for_a_human_as_any_other(tmp_path: Path) -> None:
-    async def run() -> None:
-        setting = OperationConfig(read_modify_write="hub_get_issue_by_id")
-        rule = RuleConfig(name="ask", then="confirm", tools=["hub.update_*"])
-        node = gated(
-            tmp_path,
-            AqlConfig(operations={"hub.update_issue": setting}),
-            offerings=[hub_with_a_reader()],
-            default="allow",
-            rules=[rule],
-        )
-        call = tool_call(
-            "mcp_aql_update",
-            {"operation": "hub_update_issue", "params": {"issue_id": "1", "input": {"title": "t"}}},
-            view=FIVE,
-        )
-        task = asyncio.ensure_future(node.pipeline.run(call))
-        (await node.reached(1)).answer(**text_result('{"title":"old"}'))
-        told = node.read(read(await task))
-        assert told["error"]["code"] == "CONFIRMATION_REQUIRED"
-        assert told["error"]["details"]["operation"] == "hub_update_issue"
-        assert [name for name, _ in node.sent] == ["get_issue_by_id"]
-        assert node.gated is not None
-        node.gated.close()
-
-    going(run)
+async def test_a_merged_update_waits_for_a_human_as_any_other(tmp_path: Path) -> None:
+    setting = OperationConfig(read_modify_write="hub_get_issue_by_id")
+    rule = RuleConfig(name="ask", then="confirm", tools=["hub.update_*"])
+    node = gated(
+        tmp_path,
+        AqlConfig(operations={"hub.update_issue": setting}),
+        offerings=[hub_with_a_reader()],
+        default="allow",
+        rules=[rule],
+    )
+    call = tool_call(
+        "mcp_aql_update",
+        {"operation": "hub_update_issue", "params": {"issue_id": "1", "input": {"title": "t"}}},
+        view=FIVE,
+    )
+    task = asyncio.ensure_future(node.pipeline.run(call))
+    (await node.reached(1)).answer(**text_result('{"title":"old"}'))
+    told = node.read(read(await task))
+    assert told["error"]["code"] == "CONFIRMATION_REQUIRED"
+    assert told["error"]["details"]["operation"] == "hub_update_issue"
+    assert [name for name, _ in node.sent] == ["get_issue_by_id"]
+    assert node.gated is not None
+    node.gated.close()

@@ -400,16 +400,13 @@ def test_counters_and_lifted_pauses_outlive_a_restart(tmp_path: Path) -> None:
     assert seen[5:] == [4, 1]
 
 
-def test_what_cannot_be_written_still_counts(tmp_path: Path) -> None:
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        folder = tmp_path / "taken"
-        folder.write_bytes(b"a file where a folder should be")
-        store = CounterStore(folder / "counters.db", deliver=loop.call_soon_threadsafe)
-        desk = Desk(store, quotas=[HOURLY])
-        for _ in range(9):
-            desk.call()
-        assert isinstance(desk.call(), QuotaApproval)
-        store.close()
-
-    asyncio.run(run())
+async def test_what_cannot_be_written_still_counts(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    folder = tmp_path / "taken"
+    folder.write_bytes(b"a file where a folder should be")
+    store = CounterStore(folder / "counters.db", deliver=loop.call_soon_threadsafe)
+    desk = Desk(store, quotas=[HOURLY])
+    for _ in range(9):
+        desk.call()
+    assert isinstance(desk.call(), QuotaApproval)
+    store.close()

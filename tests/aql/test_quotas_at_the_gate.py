@@ -99,91 +99,76 @@ def within(work: Any) -> None:
 
 
 @pytest.mark.spec("AQ-RL-3.2-1", "AQ-RL-4.4-1", "AQ-ERR-5.5-1")
-def test_a_pause_waits_for_a_proof(tmp_path: Path) -> None:
-    async def work() -> None:
-        desk = Desk(
-            tmp_path,
-            quotas=[{"metric": "requests_per_day", "warn": 1, "pause": 2, "hard_stop": 4}],
-        )
-        for _ in range(2):
-            answer = await desk.ask()
-            assert answer["success"] is True
-            assert answer["warnings"][0]["code"] == "RATE_LIMIT_QUOTA_WARNING"
-        held = await desk.ask()
-        assert fits(OPERATION_RESULT, held)
-        assert held["error"]["code"] == "RATE_LIMIT_QUOTA_PAUSE"
-        details = held["error"]["details"]
-        assert details["metric"] == "requests_per_day"
-        assert (details["current"], details["pause_threshold"]) == (2, 2)
-        assert details["hard_stop_threshold"] == 4
-        assert details["expires_at"].endswith("Z")
-        token = details["confirmation_token"]
-        # Asking again, with the token or without, is the same question.
-        for also in ({}, {"_quota_continue": token}, {"_quota_continue": "conf_made_up"}):
-            again = await desk.ask(**also)
-            assert again["error"]["details"]["confirmation_token"] == token
-        assert (await desk.ask(by="b"))["success"] is True
-        sent = len(desk.node.sent)
-        done = await desk.approve(token)
-        assert done["status"] == "continued"
-        assert len(desk.node.sent) == sent
-        assert (await desk.ask(_quota_continue=token))["success"] is True
-        reused = await desk.ask(_quota_continue=token)
-        assert reused["error"]["code"] == "TOKEN_ALREADY_USED"
-        assert token not in json.dumps(reused)
-        assert (await desk.ask())["success"] is True
-        exhausted = await desk.ask()
-        assert exhausted["error"]["code"] == "RATE_LIMIT_QUOTA_EXHAUSTED"
-
-    within(work())
+async def test_a_pause_waits_for_a_proof(tmp_path: Path) -> None:
+    desk = Desk(
+        tmp_path,
+        quotas=[{"metric": "requests_per_day", "warn": 1, "pause": 2, "hard_stop": 4}],
+    )
+    for _ in range(2):
+        answer = await desk.ask()
+        assert answer["success"] is True
+        assert answer["warnings"][0]["code"] == "RATE_LIMIT_QUOTA_WARNING"
+    held = await desk.ask()
+    assert fits(OPERATION_RESULT, held)
+    assert held["error"]["code"] == "RATE_LIMIT_QUOTA_PAUSE"
+    details = held["error"]["details"]
+    assert details["metric"] == "requests_per_day"
+    assert (details["current"], details["pause_threshold"]) == (2, 2)
+    assert details["hard_stop_threshold"] == 4
+    assert details["expires_at"].endswith("Z")
+    token = details["confirmation_token"]
+    # Asking again, with the token or without, is the same question.
+    for also in ({}, {"_quota_continue": token}, {"_quota_continue": "conf_made_up"}):
+        again = await desk.ask(**also)
+        assert again["error"]["details"]["confirmation_token"] == token
+    assert (await desk.ask(by="b"))["success"] is True
+    sent = len(desk.node.sent)
+    done = await desk.approve(token)
+    assert done["status"] == "continued"
+    assert len(desk.node.sent) == sent
+    assert (await desk.ask(_quota_continue=token))["success"] is True
+    reused = await desk.ask(_quota_continue=token)
+    assert reused["error"]["code"] == "TOKEN_ALREADY_USED"
+    assert token not in json.dumps(reused)
+    assert (await desk.ask())["success"] is True
+    exhausted = await desk.ask()
+    assert exhausted["error"]["code"] == "RATE_LIMIT_QUOTA_EXHAUSTED"
 
 
-def test_nobody_reaches_what_lifts_a_pause_by_name(tmp_path: Path) -> None:
-    async def work() -> None:
-        desk = Desk(tmp_path, quotas=[{"metric": "requests_per_day", "warn": 1, "pause": 1}])
-        await desk.ask()
-        for name in ("continue_quota", "aql_continue_quota", "aql.continue_quota"):
-            answer = await desk.ask(arguments={"operation": name, "params": {"metric": "x"}})
-            assert answer["error"]["code"] == "NOT_FOUND_OPERATION"
-        assert (await desk.ask())["error"]["code"] == "RATE_LIMIT_QUOTA_PAUSE"
-
-    within(work())
+async def test_nobody_reaches_what_lifts_a_pause_by_name(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, quotas=[{"metric": "requests_per_day", "warn": 1, "pause": 1}])
+    await desk.ask()
+    for name in ("continue_quota", "aql_continue_quota", "aql.continue_quota"):
+        answer = await desk.ask(arguments={"operation": name, "params": {"metric": "x"}})
+        assert answer["error"]["code"] == "NOT_FOUND_OPERATION"
+    assert (await desk.ask())["error"]["code"] == "RATE_LIMIT_QUOTA_PAUSE"
 
 
 @pytest.mark.spec("AQ-RL-4.2-1")
-def test_a_server_that_wants_to_be_left_alone_is_not_asked(tmp_path: Path) -> None:
-    async def work() -> None:
-        desk = Desk(tmp_path, api_limits=[{"limit": 100, "window": "hour"}])
-        first = await desk.ask(answer={**LIMITED, "isError": True})
-        assert first["error"]["code"] == "RATE_LIMIT_EXCEEDED"
-        sent = len(desk.node.sent)
-        blocked = await desk.ask()
-        assert blocked["error"]["code"] == "RATE_LIMIT_EXCEEDED"
-        assert blocked["error"]["details"]["retry_after_seconds"] == 30
-        assert len(desk.node.sent) == sent
-        desk.node.rig.clock.advance(30)
-        assert (await desk.ask())["success"] is True
-
-    within(work())
+async def test_a_server_that_wants_to_be_left_alone_is_not_asked(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, api_limits=[{"limit": 100, "window": "hour"}])
+    first = await desk.ask(answer={**LIMITED, "isError": True})
+    assert first["error"]["code"] == "RATE_LIMIT_EXCEEDED"
+    sent = len(desk.node.sent)
+    blocked = await desk.ask()
+    assert blocked["error"]["code"] == "RATE_LIMIT_EXCEEDED"
+    assert blocked["error"]["details"]["retry_after_seconds"] == 30
+    assert len(desk.node.sent) == sent
+    desk.node.rig.clock.advance(30)
+    assert (await desk.ask())["success"] is True
 
 
-def test_each_operation_of_a_batch_is_counted(tmp_path: Path) -> None:
-    async def work() -> None:
-        desk = Desk(tmp_path, api_limits=[{"limit": 2, "window": "hour"}])
-        many = {"operations": [{"operation": "hub_list_issues"}] * 3}
-        answer = await desk.ask(arguments=many)
-        assert fits(BATCH, answer)
-        assert answer["summary"] == {"total": 3, "succeeded": 2, "failed": 1}
-        assert len(desk.node.sent) == 2
-
-    within(work())
+async def test_each_operation_of_a_batch_is_counted(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, api_limits=[{"limit": 2, "window": "hour"}])
+    many = {"operations": [{"operation": "hub_list_issues"}] * 3}
+    answer = await desk.ask(arguments=many)
+    assert fits(BATCH, answer)
+    assert answer["summary"] == {"total": 3, "succeeded": 2, "failed": 1}
+    assert len(desk.node.sent) == 2
 
 
-def test_what_was_refused_was_not_used(tmp_path: Path) -> None:
-    async def work() -> None:
-        desk = Desk(tmp_path, api_limits=[{"limit": 1, "window": "hour"}])
-        wrong = await desk.ask(arguments={"operation": "hub_get_issue", "params": {"owner": 7}})
-        assert wrong["error"]["code"].startswith("VALIDATION_")
-        assert (await desk.ask())["success"] is True
-
-    within(work())
+async def test_what_was_refused_was_not_used(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, api_limits=[{"limit": 1, "window": "hour"}])
+    wrong = await desk.ask(arguments={"operation": "hub_get_issue", "params": {"owner": 7}})
+    assert wrong["error"]["code"].startswith("VALIDATION_")
+    assert (await desk.ask())["success"] is True

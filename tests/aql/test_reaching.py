@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -58,16 +59,14 @@ class Desk:
         return asyncio.ensure_future(answer())
 
 
-def at_desk(test: Callable[[Desk], Awaitable[None]], **more: Any) -> None:
-    async def run() -> None:
-        await test(Desk(**more))
-
-    asyncio.run(run())
+@asynccontextmanager
+async def open_desk(**more: Any) -> AsyncIterator[Desk]:
+    yield Desk(**more)
 
 
 @pytest.mark.spec("AQ-3.3-4")
-def test_a_resource_is_what_the_plain_view_reads() -> None:
-    async def test(desk: Desk) -> None:
+async def test_a_resource_is_what_the_plain_view_reads() -> None:
+    async with open_desk() as desk:
         contents = [{"uri": "file:///readme.md", "text": "Hello."}]
         reading = desk.call("get_resource", uri="file:///readme.md")
         await turns()
@@ -82,12 +81,10 @@ def test_a_resource_is_what_the_plain_view_reads() -> None:
         assert data == result == {"contents": contents}
         assert [entry["verb"] for entry in desk.rig.journal.entries] == ["resources/read"] * 2
 
-    at_desk(test)
-
 
 @pytest.mark.spec("AQ-3.3-4")
-def test_lists_have_everything_and_are_shaped() -> None:
-    async def test(desk: Desk) -> None:
+async def test_lists_have_everything_and_are_shaped() -> None:
+    async with open_desk() as desk:
         data = await desk.call("list_resources")
         assert [(one["kind"], one["uri"]) for one in data["items"]] == [
             ("resource", "file:///licence"),
@@ -103,40 +100,35 @@ def test_lists_have_everything_and_are_shaped() -> None:
         assert data["items"] == [{"name": "s__greet"}]
         assert data["pageInfo"]["hasNextPage"] is True
 
-    at_desk(test)
 
+async def test_a_list_is_walked_to_its_end() -> None:
+    desk = Desk()
+    asked = []
 
-def test_a_list_is_walked_to_its_end() -> None:
-    async def test() -> None:
-        desk = Desk()
-        asked = []
+    class Paged:
+        async def run(self, call: Call) -> Any:
+            from interlock.core.call import Outcome
+            from interlock.protocol.mcp import Era
 
-        class Paged:
-            async def run(self, call: Call) -> Any:
-                from interlock.core.call import Outcome
-                from interlock.protocol.mcp import Era
+            asked.append((call.method, call.cursor))
+            if call.method != "resources/list":
+                return Outcome(b'{"resourceTemplates":[]}', Era.SESSION)
+            number = int(call.cursor or 0)
+            page: dict[str, Any] = {"resources": [{"uri": f"u:{number}", "name": "n"}]}
+            if number < 2:
+                page["nextCursor"] = str(number + 1)
+            return Outcome(json.dumps(page).encode(), Era.SESSION)
 
-                asked.append((call.method, call.cursor))
-                if call.method != "resources/list":
-                    return Outcome(b'{"resourceTemplates":[]}', Era.SESSION)
-                number = int(call.cursor or 0)
-                page: dict[str, Any] = {"resources": [{"uri": f"u:{number}", "name": "n"}]}
-                if number < 2:
-                    page["nextCursor"] = str(number + 1)
-                return Outcome(json.dumps(page).encode(), Era.SESSION)
-
-        parent = Call("tools/call", "test", LOCAL, SESSION)
-        found = await ResourceReader(Paged()).resources(parent)
-        assert [one["uri"] for one in found] == ["u:0", "u:1", "u:2"]
-        assert asked[:3] == [("resources/list", cursor) for cursor in (None, "1", "2")]
-        assert desk.builtin_operations
-
-    asyncio.run(test())
+    parent = Call("tools/call", "test", LOCAL, SESSION)
+    found = await ResourceReader(Paged()).resources(parent)
+    assert [one["uri"] for one in found] == ["u:0", "u:1", "u:2"]
+    assert asked[:3] == [("resources/list", cursor) for cursor in (None, "1", "2")]
+    assert desk.builtin_operations
 
 
 @pytest.mark.spec("AQ-3.3-4")
-def test_a_prompt_is_filled_in() -> None:
-    async def test(desk: Desk) -> None:
+async def test_a_prompt_is_filled_in() -> None:
+    async with open_desk() as desk:
         getting = desk.call("get_prompt", name="s.review", arguments={"language": "Python"})
         await turns()
         exchange = desk.rig.upstreams["s"].last
@@ -145,8 +137,6 @@ def test_a_prompt_is_filled_in() -> None:
         exchange.answer(messages=[{"role": "user", "content": {"type": "text", "text": "x"}}])
         data = await getting
         assert data["messages"][0]["role"] == "user"
-
-    at_desk(test)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +148,10 @@ def test_a_prompt_is_filled_in() -> None:
     ],
 )
 @pytest.mark.parametrize("empty", [True, False])
-def test_what_there_is_not_is_not_found(name: str, params: dict[str, Any], empty: bool) -> None:
-    async def test(desk: Desk) -> None:
+async def test_what_there_is_not_is_not_found(
+    name: str, params: dict[str, Any], empty: bool
+) -> None:
+    async with open_desk(empty=empty) as desk:
         asking = desk.call(name, **params)
         await turns()
         if desk.rig.under_way:
@@ -170,29 +162,23 @@ def test_what_there_is_not_is_not_found(name: str, params: dict[str, Any], empty
         assert refused.value.code == "NOT_FOUND_RESOURCE"
         assert is_safe_message(refused.value.message)
 
-    at_desk(test, empty=empty)
-
 
 @pytest.mark.parametrize("name", ["list_resources", "list_prompts"])
-def test_where_nobody_has_any_the_list_is_empty(name: str) -> None:
-    async def test(desk: Desk) -> None:
+async def test_where_nobody_has_any_the_list_is_empty(name: str) -> None:
+    async with open_desk(empty=True) as desk:
         assert (await desk.call(name))["items"] == []
 
-    at_desk(test, empty=True)
 
-
-def test_what_policy_denies_is_denied_here() -> None:
-    async def test(desk: Desk) -> None:
+async def test_what_policy_denies_is_denied_here() -> None:
+    async with open_desk() as desk:
         desk.rig.authorizer.set_policy(Policy(PolicyConfig(default="deny"), desk.rig.catalog))
         with pytest.raises(InterlockError) as refused:
             await desk.call("get_resource", uri="file:///readme.md")
         assert refused.value.failure.name == "denied_by_policy"
 
-    at_desk(test)
 
-
-def test_giving_up_gives_up_the_request() -> None:
-    async def test(desk: Desk) -> None:
+async def test_giving_up_gives_up_the_request() -> None:
+    async with open_desk() as desk:
         reading = desk.call("get_resource", uri="file:///readme.md")
         await turns()
         reading.cancel()
@@ -201,28 +187,23 @@ def test_giving_up_gives_up_the_request() -> None:
         assert desk.rig.upstreams["s"].last.abandoned
         assert desk.rig.under_way == 0
 
-    at_desk(test)
+
+async def test_an_input_that_is_needed_first_is_told() -> None:
+    class Asks:
+        async def run(self, call: Call) -> Any:
+            from interlock.core.call import Outcome
+            from interlock.protocol.mcp import Era
+
+            return Outcome(b'{"resultType":"input_required"}', Era.STATELESS)
+
+    with pytest.raises(AqlError) as refused:
+        await ResourceReader(Asks()).read(Call("tools/call", "test", LOCAL, SESSION), "u:1")
+    assert refused.value.code == "CONFLICT_INVALID_STATE"
+    assert is_safe_message(refused.value.message)
 
 
-def test_an_input_that_is_needed_first_is_told() -> None:
-    async def test() -> None:
-        class Asks:
-            async def run(self, call: Call) -> Any:
-                from interlock.core.call import Outcome
-                from interlock.protocol.mcp import Era
-
-                return Outcome(b'{"resultType":"input_required"}', Era.STATELESS)
-
-        with pytest.raises(AqlError) as refused:
-            await ResourceReader(Asks()).read(Call("tools/call", "test", LOCAL, SESSION), "u:1")
-        assert refused.value.code == "CONFLICT_INVALID_STATE"
-        assert is_safe_message(refused.value.message)
-
-    asyncio.run(test())
-
-
-def test_callers_are_asked_as_themselves() -> None:
-    async def test(desk: Desk) -> None:
+async def test_callers_are_asked_as_themselves() -> None:
+    async with open_desk() as desk:
         reading = desk.call("get_resource", uri="file:///readme.md")
         await turns()
         child = desk.rig.upstreams["s"].last.call
@@ -230,5 +211,3 @@ def test_callers_are_asked_as_themselves() -> None:
         assert child.credentials is LOCAL
         assert isinstance(child.caller, Caller)
         reading.cancel()
-
-    at_desk(test)

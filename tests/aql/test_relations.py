@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -57,15 +57,13 @@ class Desk(Bench):
         return refused.value
 
 
-def at_desk(test: Callable[[Desk], Awaitable[None]]) -> None:
-    async def run() -> None:
-        desk = Desk()
-        try:
-            await test(desk)
-        finally:
-            desk.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def open_desk() -> AsyncIterator[Desk]:
+    desk = Desk()
+    try:
+        yield desk
+    finally:
+        desk.close()
 
 
 def ids(data: Any) -> list[str]:
@@ -73,8 +71,8 @@ def ids(data: Any) -> list[str]:
 
 
 @pytest.mark.spec("AQ-REL-1-1")
-def test_a_circle_ends_and_each_is_there_once() -> None:
-    async def test(desk: Desk) -> None:
+async def test_a_circle_ends_and_each_is_there_once() -> None:
+    async with open_desk() as desk:
         data = desk.query(root=SERVER, direction="outgoing", depth=5)
         assert data["root"] == SERVER
         policies = [one for one in ids(data) if one.startswith("policy:")]
@@ -88,12 +86,10 @@ def test_a_circle_ends_and_each_is_there_once() -> None:
         assert len(edges) == len(data["graph"]["edges"])
         assert all(1 <= one["depth"] <= 5 for one in data["relationships"])
 
-    at_desk(test)
-
 
 @pytest.mark.spec("AQ-REL-1-1")
-def test_only_as_far_and_along_what_was_asked() -> None:
-    async def test(desk: Desk) -> None:
+async def test_only_as_far_and_along_what_was_asked() -> None:
+    async with open_desk() as desk:
         near = desk.query(root=SERVER, direction="outgoing", depth=1)
         assert set(ids(near)) == {"server:s", "operation:s_build", "operation:s_look"}
         operation = {"element_type": "operation", "element_name": "s_build"}
@@ -103,8 +99,6 @@ def test_only_as_far_and_along_what_was_asked() -> None:
         assert {one["relationship"] for one in both["relationships"]} == {"uses"}
         only = desk.query(root=SERVER, depth=5, include=["operation"])
         assert {one.partition(":")[0] for one in ids(only)} == {"server", "operation"}
-
-    at_desk(test)
 
 
 def test_what_meets_only_in_a_default_has_nothing_to_do_with_each_other() -> None:
@@ -124,8 +118,8 @@ def test_what_meets_only_in_a_default_has_nothing_to_do_with_each_other() -> Non
     assert {one.name for one in nodes} == {"a", "a_x", "b", "b_x", "default:safe"}
 
 
-def test_what_the_node_answers_itself_is_of_no_server() -> None:
-    async def test(desk: Desk) -> None:
+async def test_what_the_node_answers_itself_is_of_no_server() -> None:
+    async with open_desk() as desk:
         call = desk.asked({}, CLERK).call
         assert call is not None
         desk.operation_catalog = operation_catalog(
@@ -135,25 +129,21 @@ def test_what_the_node_answers_itself_is_of_no_server() -> None:
         assert [one.name for one in graph.elements if one.type == "server"] == ["s"]
         assert Element("operation", "introspect") in graph.elements
 
-    at_desk(test)
 
-
-def test_a_graph_is_drawn_so_far_and_listed_whole() -> None:
+async def test_a_graph_is_drawn_so_far_and_listed_whole() -> None:
     root = Element("server", "s")
     many = [Edge(root, "composes", Element("operation", f"o{at}")) for at in range(300)]
 
-    async def test(desk: Desk) -> None:
+    async with open_desk() as desk:
         desk.relations.graph = lambda _: RelationGraph(many)  # type: ignore[method-assign]
         answer = desk.answer(root=SERVER)
         assert len(answer.data["graph"]["edges"]) == MAX_GRAPH_EDGES
         assert len(ids(answer.data)) == MAX_GRAPH_EDGES + 1
         assert [one.code for one in answer.warnings] == ["VALIDATION_TRUNCATED_WARNING"]
 
-    at_desk(test)
 
-
-def test_executions_belong_to_their_operation_and_their_owner() -> None:
-    async def test(desk: Desk) -> None:
+async def test_executions_belong_to_their_operation_and_their_owner() -> None:
+    async with open_desk() as desk:
         id = (await desk.start())["execution_id"]
         root = {"element_type": "execution", "element_name": id}
         data = desk.query(root=root)
@@ -163,11 +153,9 @@ def test_executions_belong_to_their_operation_and_their_owner() -> None:
         assert refused.value.code == "NOT_FOUND_RESOURCE"
         assert f"execution:{id}" not in ids(desk.query(GUARD, root=SERVER, depth=10))
 
-    at_desk(test)
 
-
-def test_what_a_caller_does_not_see_is_not_there() -> None:
-    async def test(desk: Desk) -> None:
+async def test_what_a_caller_does_not_see_is_not_there() -> None:
+    async with open_desk() as desk:
         rules: Any = [{"name": "no-building", "tools": ["s.build"], "then": "deny"}]
         config = msgspec.convert({"default": "allow", "rules": rules}, PolicyConfig)
         desk.rig.authorizer.set_policy(Policy(config, desk.rig.catalog))
@@ -175,11 +163,9 @@ def test_what_a_caller_does_not_see_is_not_there() -> None:
         assert "operation:s_build" not in ids(data)
         assert "operation:s_look" in ids(data)
 
-    at_desk(test)
 
-
-def test_relationships_come_in_pages() -> None:
-    async def test(desk: Desk) -> None:
+async def test_relationships_come_in_pages() -> None:
+    async with open_desk() as desk:
         first = desk.query(root=SERVER, direction="outgoing", first=1)
         assert len(first["relationships"]) == 1
         second = desk.query(
@@ -187,8 +173,6 @@ def test_relationships_come_in_pages() -> None:
         )
         assert second["relationships"] != first["relationships"]
         assert second["pageInfo"]["hasNextPage"] is False
-
-    at_desk(test)
 
 
 @pytest.mark.parametrize(
@@ -209,11 +193,9 @@ def test_relationships_come_in_pages() -> None:
         ({"root": SERVER, "include": ["x"]}, "VALIDATION_INVALID_ENUM"),
     ],
 )
-def test_what_makes_no_sense_is_refused(params: dict[str, Any], code: str) -> None:
-    async def test(desk: Desk) -> None:
+async def test_what_makes_no_sense_is_refused(params: dict[str, Any], code: str) -> None:
+    async with open_desk() as desk:
         assert desk.refused(**params).code == code
-
-    at_desk(test)
 
 
 def test_a_graph_that_is_too_large_is_cut() -> None:

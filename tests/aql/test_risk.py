@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -268,41 +267,38 @@ def test_operations_of_the_nodes_own_are_for_others_to_judge() -> None:
 
 
 @pytest.mark.spec("AQ-DNG-7.1-1", "AQ-DNG-4-1", "AQ-TRU-5.4-1")
-def test_in_a_view_what_destroys_waits_at_the_gate(
+async def test_in_a_view_what_destroys_waits_at_the_gate(
     tmp_path: Path,
 ) -> None:
-    async def work() -> None:
-        node = gated(tmp_path, tokens={"a": "agent"})
-        authorizer = node.authorizer
-        authorizer.set_policy(Policy(PolicyConfig()))
-        levels: dict[str, Trust] = {}
-        trusting = ServerTrust(levels, wall_clock=lambda: 0.0, on_change=lambda: risk.clear_cache())
-        risk = DangerStep(node.stage.operation_catalog, trusting, journal_observer(node.rig.audit))
-        authorizer.install(danger_step(risk))
+    node = gated(tmp_path, tokens={"a": "agent"})
+    authorizer = node.authorizer
+    authorizer.set_policy(Policy(PolicyConfig()))
+    levels: dict[str, Trust] = {}
+    trusting = ServerTrust(levels, wall_clock=lambda: 0.0, on_change=lambda: risk.clear_cache())
+    risk = DangerStep(node.stage.operation_catalog, trusting, journal_observer(node.rig.audit))
+    authorizer.install(danger_step(risk))
 
-        async def ask(operation: str, **params: Any) -> Any:
-            arguments = {"operation": operation, "params": params}
-            call = tool_call(
-                SINGLE.single_tool, arguments, view=SINGLE, credentials=Credentials("10.0.0.1", "a")
-            )
-            return node.read(read(await node.pipeline.run(call)))
+    async def ask(operation: str, **params: Any) -> Any:
+        arguments = {"operation": operation, "params": params}
+        call = tool_call(
+            SINGLE.single_tool, arguments, view=SINGLE, credentials=Credentials("10.0.0.1", "a")
+        )
+        return node.read(read(await node.pipeline.run(call)))
 
-        held = await ask("hub_delete_repo", owner="o", repo="secret-name")
-        assert held["error"]["code"] == "CONFIRMATION_REQUIRED"
-        assert node.sent == []
-        trusting.change("hub", "untested", "operator")
-        refused = await ask("hub_list_issues")
-        assert refused["error"]["code"] == "PERMISSION_TRUST_LEVEL_INSUFFICIENT"
-        denied = await ask("hub_delete_repo", owner="o", repo="secret-name")
-        assert denied["error"]["code"].startswith("PERMISSION_")
-        assert node.sent == []
-        notes = [one for one in node.journal.entries if one["verb"] == "danger"]
-        assert [(one["name"], one["outcome"]) for one in notes] == [
-            ("hub_delete_repo", "held"),
-            ("hub_list_issues", "denied"),
-            ("hub_delete_repo", "denied"),
-        ]
-        assert "parameters:owner,repo" in notes[0]["detail"]
-        assert "secret-name" not in str(notes)
-
-    asyncio.run(work())
+    held = await ask("hub_delete_repo", owner="o", repo="secret-name")
+    assert held["error"]["code"] == "CONFIRMATION_REQUIRED"
+    assert node.sent == []
+    trusting.change("hub", "untested", "operator")
+    refused = await ask("hub_list_issues")
+    assert refused["error"]["code"] == "PERMISSION_TRUST_LEVEL_INSUFFICIENT"
+    denied = await ask("hub_delete_repo", owner="o", repo="secret-name")
+    assert denied["error"]["code"].startswith("PERMISSION_")
+    assert node.sent == []
+    notes = [one for one in node.journal.entries if one["verb"] == "danger"]
+    assert [(one["name"], one["outcome"]) for one in notes] == [
+        ("hub_delete_repo", "held"),
+        ("hub_list_issues", "denied"),
+        ("hub_delete_repo", "denied"),
+    ]
+    assert "parameters:owner,repo" in notes[0]["detail"]
+    assert "secret-name" not in str(notes)

@@ -411,13 +411,10 @@ def test_whatever_a_server_answers_is_an_envelope(result: dict[str, Any]) -> Non
         assert isinstance(told, InterlockError)
 
 
-def test_it_works_in_a_loop_too() -> None:
-    async def run() -> None:
-        node = staged()
-        call = tool_call("mcp_aql_read", LISTED, view=FIVE)
-        task = asyncio.ensure_future(node.pipeline.run(call))
-        await asyncio.sleep(0)
-        node.last.answer(**text_result("{}"))
-        assert node.read(read(await task))["success"] is True
-
-    asyncio.run(run())
+async def test_it_works_in_a_loop_too() -> None:
+    node = staged()
+    call = tool_call("mcp_aql_read", LISTED, view=FIVE)
+    task = asyncio.ensure_future(node.pipeline.run(call))
+    await asyncio.sleep(0)
+    node.last.answer(**text_result("{}"))
+    assert node.read(read(await task))["success"] is True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -304,72 +303,66 @@ class Kept:
 
 
 @pytest.mark.spec("MX-2.1-2")
-def test_from_decisions_to_a_rule_that_answers(tmp_path: Path) -> None:
+async def test_from_decisions_to_a_rule_that_answers(tmp_path: Path) -> None:
     """A real gate, a human's signatures, and the rule that they lead to; and back again."""
 
-    async def run() -> None:
-        gated = Gated(tmp_path, writing(), rules=[WRITES])
-        kept = Kept()
-        gated.approvals.watch(DecisionRecorder(kept, lambda: gated.wall).on_approval)
-        for one in range(8):
-            await gated.confirm(await gated.hold(note(f"/srv/notes/{one}.md")))
-            gated.wall += 60
-        for one in range(2):
-            held = await gated.hold(note(f"/etc/{one}"))
-            await gated.approvals.reject(held.id, proof=gated.proof(held, decision="refuse"))
-        assert [one.verdict for one in kept.all] == ["approve"] * 8 + ["refuse"] * 2
-        [found] = suggest(kept.history(), AutomationConfig(decisions=8))
-        authorizer = gated.authorizer
-        authorizer.install(learned_step(LearnedRules([found.rule], audit=gated.rig.audit)))
+    gated = Gated(tmp_path, writing(), rules=[WRITES])
+    kept = Kept()
+    gated.approvals.watch(DecisionRecorder(kept, lambda: gated.wall).on_approval)
+    for one in range(8):
+        await gated.confirm(await gated.hold(note(f"/srv/notes/{one}.md")))
+        gated.wall += 60
+    for one in range(2):
+        held = await gated.hold(note(f"/etc/{one}"))
+        await gated.approvals.reject(held.id, proof=gated.proof(held, decision="refuse"))
+    assert [one.verdict for one in kept.all] == ["approve"] * 8 + ["refuse"] * 2
+    [found] = suggest(kept.history(), AutomationConfig(decisions=8))
+    authorizer = gated.authorizer
+    authorizer.install(learned_step(LearnedRules([found.rule], audit=gated.rig.audit)))
 
-        asked = gated.start(note("/srv/notes/new.md"))
-        (await gated.reached(9)).answer(content=[])
-        assert await asked == {"content": []}
-        assert [one["name"] for one in gated.journal.entries if one["verb"] == "learned"] == [
-            found.rule.name
-        ]
-        # Elsewhere, and with what nobody saw, a human is asked.
-        assert (await gated.hold(note("/etc/new"))).is_pending
-        assert (await gated.hold(note("/srv/notes/../x"))).is_pending
-        assert (await gated.hold(note("/srv/notes/x", force=True))).is_pending
-        # What a rule answered is no human's decision.
-        assert len(kept.all) == 10
+    asked = gated.start(note("/srv/notes/new.md"))
+    (await gated.reached(9)).answer(content=[])
+    assert await asked == {"content": []}
+    assert [one["name"] for one in gated.journal.entries if one["verb"] == "learned"] == [
+        found.rule.name
+    ]
+    # Elsewhere, and with what nobody saw, a human is asked.
+    assert (await gated.hold(note("/etc/new"))).is_pending
+    assert (await gated.hold(note("/srv/notes/../x"))).is_pending
+    assert (await gated.hold(note("/srv/notes/x", force=True))).is_pending
+    # What a rule answered is no human's decision.
+    assert len(kept.all) == 10
 
-        authorizer.install(learned_step(None))
-        assert (await gated.hold(note("/srv/notes/newer.md"))).is_pending
-        gated.close()
-
-    asyncio.run(run())
+    authorizer.install(learned_step(None))
+    assert (await gated.hold(note("/srv/notes/newer.md"))).is_pending
+    gated.close()
 
 
 def note(path: str, **more: Any) -> Call:
     return tool_call("s.write", {"path": path, "content": "x", **more})
 
 
-def test_only_what_humans_decided_is_kept(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path, writing(), rules=[WRITES])
-        kept = Kept()
-        watching = DecisionRecorder(kept, lambda: gated.wall)
-        steps: list[str] = []
-        gated.approvals.watch(lambda one: steps.append(one.state))
-        gated.approvals.watch(watching.on_approval)
+async def test_only_what_humans_decided_is_kept(tmp_path: Path) -> None:
+    gated = Gated(tmp_path, writing(), rules=[WRITES])
+    kept = Kept()
+    watching = DecisionRecorder(kept, lambda: gated.wall)
+    steps: list[str] = []
+    gated.approvals.watch(lambda one: steps.append(one.state))
+    gated.approvals.watch(watching.on_approval)
 
-        by_engine = await gated.hold(note("/a"))
-        claims = claims_for(by_engine, gated.wall, nonce=by_engine.nonce)
-        await gated.confirm(by_engine, sign(gated.keys.engine, claims, "ES256"))
-        await gated.hold(note("/b"))
-        gated.pass_time(10_000)
-        await gated.hold(note("/c"))
-        gated.authorizer.set_policy(Policy(PolicyConfig(default="deny", rules=[WRITES])))
-        gated.approvals.on_policy_changed()
-        refused = await gated.hold(note("/d"))
-        await gated.approvals.reject(refused.id, local=True)
-        # Its caller hears of it, which is one more step of the same decision.
-        await gated.ask(note("/d"))
-        assert {"approved", "done", "expired", "void", "refused"} <= set(steps)
-        assert [(one.verdict, one.proof) for one in kept.all] == [("refuse", "local")]
-        assert watching.count == 1
-        gated.close()
-
-    asyncio.run(run())
+    by_engine = await gated.hold(note("/a"))
+    claims = claims_for(by_engine, gated.wall, nonce=by_engine.nonce)
+    await gated.confirm(by_engine, sign(gated.keys.engine, claims, "ES256"))
+    await gated.hold(note("/b"))
+    gated.pass_time(10_000)
+    await gated.hold(note("/c"))
+    gated.authorizer.set_policy(Policy(PolicyConfig(default="deny", rules=[WRITES])))
+    gated.approvals.on_policy_changed()
+    refused = await gated.hold(note("/d"))
+    await gated.approvals.reject(refused.id, local=True)
+    # Its caller hears of it, which is one more step of the same decision.
+    await gated.ask(note("/d"))
+    assert {"approved", "done", "expired", "void", "refused"} <= set(steps)
+    assert [(one.verdict, one.proof) for one in kept.all] == [("refuse", "local")]
+    assert watching.count == 1
+    gated.close()

@@ -11,7 +11,14 @@ import pytest
 from mcp import Client, MCPError
 
 from interlock.core.config import ServerConfig
-from tests.behaviour.test_four_cells import PATIENCE, complete, over_a_pipe, told, with_client
+from tests.behaviour.test_four_cells import (
+    PATIENCE,
+    complete,
+    open_client,
+    over_a_pipe,
+    told,
+    with_client,
+)
 from tests.core.server.running import Running
 from tests.core.server.workshop import Workshop
 
@@ -44,8 +51,8 @@ def shown(server: str) -> str:
 
 
 @both_modes
-def test_capabilities_are_what_any_of_them_can(many: Running, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_capabilities_are_what_any_of_them_can(many: Running, mode: str) -> None:
+    async with open_client(many, "http", mode) as client:
         can = client.server_capabilities
         assert can.tools is not None
         assert can.prompts is not None
@@ -56,12 +63,10 @@ def test_capabilities_are_what_any_of_them_can(many: Running, mode: str) -> None
         for server in SERVERS:
             assert f"Ask {server} for anything." in (client.instructions or "")
 
-    with_client(many, "http", mode, body)
-
 
 @both_modes
-def test_prompts_are_named_like_tools(many: Running, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_prompts_are_named_like_tools(many: Running, mode: str) -> None:
+    async with open_client(many, "http", mode) as client:
         names = [one.name for one in (await client.list_prompts()).prompts]
         assert names == [f"{s}__{p}" for s in sorted(SERVERS) for p in ("asks", "review")]
         for name in ("hs.review", "hs__review"):
@@ -71,13 +76,11 @@ def test_prompts_are_named_like_tools(many: Running, mode: str) -> None:
             await client.get_prompt("hs.nothing")
         assert unknown.value.error.code == -32602
 
-    with_client(many, "http", mode, body)
-
 
 @both_modes
 @every_server
-def test_a_uri_that_several_servers_have(many: Running, mode: str, server: str) -> None:
-    async def body(client: Client) -> None:
+async def test_a_uri_that_several_servers_have(many: Running, mode: str, server: str) -> None:
+    async with open_client(many, "http", mode) as client:
         uris = [one.uri for one in (await client.list_resources()).resources]
         assert len(set(uris)) == len(uris)
         assert SHARED not in uris
@@ -95,13 +98,11 @@ def test_a_uri_that_several_servers_have(many: Running, mode: str, server: str) 
         for one in SERVERS:
             assert shown(one) in ambiguous.value.error.message
 
-    with_client(many, "http", mode, body)
-
 
 @both_modes
 @every_server
-def test_uris_inside_answers_lead_back(many: Running, mode: str, server: str) -> None:
-    async def body(client: Client) -> None:
+async def test_uris_inside_answers_lead_back(many: Running, mode: str, server: str) -> None:
+    async with open_client(many, "http", mode) as client:
         result = await client.call_tool(f"{server}.rich", {})
         assert result.structured_content == {"answer": 42}
         assert (result.meta or {})["com.example/result"] == {"own": True}
@@ -119,8 +120,6 @@ def test_uris_inside_answers_lead_back(many: Running, mode: str, server: str) ->
         about = types.ResourceTemplateReference(type="ref/resource", uri=shown(server))
         found = await client.complete(about, {"name": "x", "value": "v"})
         assert found.completion.values == ["v+", f"{server}|{SHARED}"]
-
-    with_client(many, "http", mode, body)
 
 
 @both_modes
@@ -161,50 +160,47 @@ def upstream_subscriptions(seen: Any, uri: str) -> list[str]:
     return [what for what, about in seen["subscribed"] if uri in about.split(",")]
 
 
-def test_followers_are_counted_and_the_server_asked_once(many: Running) -> None:
+async def test_followers_are_counted_and_the_server_asked_once(many: Running) -> None:
     uri = "note://ps/own"
 
-    async def body() -> None:
-        async with asyncio.timeout(PATIENCE):
-            async with (
-                Client(many.url, mode="legacy", cache=None) as one,
-                Client(many.url, mode="legacy", cache=None) as two,
-                Client(many.url, mode="auto", cache=None) as three,
-            ):
-                before = len(upstream_subscriptions(await told(one, "ps.seen"), uri))
+    async with asyncio.timeout(PATIENCE):
+        async with (
+            Client(many.url, mode="legacy", cache=None) as one,
+            Client(many.url, mode="legacy", cache=None) as two,
+            Client(many.url, mode="auto", cache=None) as three,
+        ):
+            before = len(upstream_subscriptions(await told(one, "ps.seen"), uri))
 
-                async def seen() -> list[str]:
-                    return upstream_subscriptions(await told(one, "ps.seen"), uri)[before:]
+            async def seen() -> list[str]:
+                return upstream_subscriptions(await told(one, "ps.seen"), uri)[before:]
 
-                await asyncio.gather(
-                    one.subscribe_resource(uri),
-                    one.subscribe_resource(uri),
-                    two.subscribe_resource(uri),
-                )
-                async with three.listen(resource_subscriptions=[uri]):
-                    assert await seen() == ["subscribe"]
-                    await one.unsubscribe_resource(uri)
-                    await two.unsubscribe_resource(uri)
-                    await two.unsubscribe_resource(uri)
-                    assert await seen() == ["subscribe"]
-                supervisor = many.node.upstreams.supervisors["ps"]
-                await asyncio.to_thread(
-                    many.until,
-                    lambda: uri not in supervisor._subscriptions.watched,
-                    "nobody follows it",
-                )
-                assert await seen() == ["subscribe", "unsubscribe"]
-                # Who leaves without a word is counted too.
-                async with Client(many.url, mode="legacy", cache=None) as four:
-                    await four.subscribe_resource(uri)
-                await asyncio.to_thread(
-                    many.until,
-                    lambda: uri not in supervisor._subscriptions.watched,
-                    "nobody follows it",
-                )
-                assert await seen() == ["subscribe", "unsubscribe"] * 2
-
-    asyncio.run(body())
+            await asyncio.gather(
+                one.subscribe_resource(uri),
+                one.subscribe_resource(uri),
+                two.subscribe_resource(uri),
+            )
+            async with three.listen(resource_subscriptions=[uri]):
+                assert await seen() == ["subscribe"]
+                await one.unsubscribe_resource(uri)
+                await two.unsubscribe_resource(uri)
+                await two.unsubscribe_resource(uri)
+                assert await seen() == ["subscribe"]
+            supervisor = many.node.upstreams.supervisors["ps"]
+            await asyncio.to_thread(
+                many.until,
+                lambda: uri not in supervisor._subscriptions.watched,
+                "nobody follows it",
+            )
+            assert await seen() == ["subscribe", "unsubscribe"]
+            # Who leaves without a word is counted too.
+            async with Client(many.url, mode="legacy", cache=None) as four:
+                await four.subscribe_resource(uri)
+            await asyncio.to_thread(
+                many.until,
+                lambda: uri not in supervisor._subscriptions.watched,
+                "nobody follows it",
+            )
+            assert await seen() == ["subscribe", "unsubscribe"] * 2
 
 
 def test_the_first_thing_that_a_client_wants_is_to_follow(start: Any) -> None:

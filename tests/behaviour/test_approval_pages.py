@@ -100,148 +100,130 @@ def text(result: types.CallToolResult) -> str:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-def test_a_plain_client_is_told_what_to_do(place: Place, mode: Any) -> None:
-    async def run() -> None:
-        async with Client(place.url, mode=mode) as client:
-            result = await client.call_tool("s.press", {"button": "a"})
-            assert result.is_error
-            content = result.structured_content
-            assert content is not None
-            assert content["status"] == "confirmation_required"
-            assert content["url"] in text(result)
-            assert result.meta is not None
-            assert result.meta["x-mcpax-status"] == "confirmation_required"
-            await place.decides(content["url"])
-            assert place.executed() == 1
-            again = await client.call_tool("s.press", {"button": "a"})
-            if mode == "legacy":
-                first, earlier = again.content
-                assert isinstance(first, types.TextContent)
-                assert isinstance(earlier, types.TextContent)
-                assert first.text == "press: done"
-                assert content["confirmation_id"] in earlier.text
-            else:
-                # Without a session nobody knows that this is the same client.
-                assert again.structured_content is not None
-                assert again.structured_content["confirmation_id"] != content["confirmation_id"]
-            assert place.executed() == 1
-
-    asyncio.run(run())
+async def test_a_plain_client_is_told_what_to_do(place: Place, mode: Any) -> None:
+    async with Client(place.url, mode=mode) as client:
+        result = await client.call_tool("s.press", {"button": "a"})
+        assert result.is_error
+        content = result.structured_content
+        assert content is not None
+        assert content["status"] == "confirmation_required"
+        assert content["url"] in text(result)
+        assert result.meta is not None
+        assert result.meta["x-mcpax-status"] == "confirmation_required"
+        await place.decides(content["url"])
+        assert place.executed() == 1
+        again = await client.call_tool("s.press", {"button": "a"})
+        if mode == "legacy":
+            first, earlier = again.content
+            assert isinstance(first, types.TextContent)
+            assert isinstance(earlier, types.TextContent)
+            assert first.text == "press: done"
+            assert content["confirmation_id"] in earlier.text
+        else:
+            # Without a session nobody knows that this is the same client.
+            assert again.structured_content is not None
+            assert again.structured_content["confirmation_id"] != content["confirmation_id"]
+        assert place.executed() == 1
 
 
 @pytest.mark.parametrize("patient", [True, False], ids=["decides first", "decides later"])
-def test_the_stateless_wire(place: Place, patient: bool) -> None:
-    async def run() -> None:
-        asked: list[types.ElicitRequestURLParams] = []
-        deciding: list[asyncio.Task[Any]] = []
+async def test_the_stateless_wire(place: Place, patient: bool) -> None:
+    asked: list[types.ElicitRequestURLParams] = []
+    deciding: list[asyncio.Task[Any]] = []
 
-        async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
-            assert isinstance(params, types.ElicitRequestURLParams)
-            asked.append(params)
-            task = asyncio.ensure_future(place.decides(params.url))
-            deciding.append(task)
-            if patient:
-                await task
-            return types.ElicitResult(action="accept")
+    async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        assert isinstance(params, types.ElicitRequestURLParams)
+        asked.append(params)
+        task = asyncio.ensure_future(place.decides(params.url))
+        deciding.append(task)
+        if patient:
+            await task
+        return types.ElicitResult(action="accept")
 
-        async with Client(place.url, elicitation_callback=elicit) as client:
-            result = await client.call_tool("s.press", {"button": "a"})
-            assert text(result) == "press: done"
-            assert not result.is_error
-            await asyncio.gather(*deciding)
-        assert len(asked) == 1
-        assert place.executed() == 1
-
-    asyncio.run(run())
+    async with Client(place.url, elicitation_callback=elicit) as client:
+        result = await client.call_tool("s.press", {"button": "a"})
+        assert text(result) == "press: done"
+        assert not result.is_error
+        await asyncio.gather(*deciding)
+    assert len(asked) == 1
+    assert place.executed() == 1
 
 
-def test_the_stateless_wire_when_the_user_does_not_want_to(place: Place) -> None:
-    async def run() -> None:
-        async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
-            return types.ElicitResult(action="decline")
+async def test_the_stateless_wire_when_the_user_does_not_want_to(place: Place) -> None:
+    async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        return types.ElicitResult(action="decline")
 
-        async with Client(place.url, elicitation_callback=elicit) as client:
-            with pytest.raises(MCPError, match="declined"):
-                await client.call_tool("s.press", {"button": "a"})
-        assert place.executed() == 0
-
-    asyncio.run(run())
+    async with Client(place.url, elicitation_callback=elicit) as client:
+        with pytest.raises(MCPError, match="declined"):
+            await client.call_tool("s.press", {"button": "a"})
+    assert place.executed() == 0
 
 
-def test_the_stateless_wire_when_a_human_refuses(place: Place) -> None:
-    async def run() -> None:
-        async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
-            assert isinstance(params, types.ElicitRequestURLParams)
-            await place.decides(params.url, "refuse", reason="too dangerous")
-            return types.ElicitResult(action="accept")
+async def test_the_stateless_wire_when_a_human_refuses(place: Place) -> None:
+    async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        assert isinstance(params, types.ElicitRequestURLParams)
+        await place.decides(params.url, "refuse", reason="too dangerous")
+        return types.ElicitResult(action="accept")
 
-        async with Client(place.url, elicitation_callback=elicit) as client:
-            with pytest.raises(MCPError, match="too dangerous"):
-                await client.call_tool("s.press", {"button": "a"})
-        assert place.executed() == 0
-
-    asyncio.run(run())
+    async with Client(place.url, elicitation_callback=elicit) as client:
+        with pytest.raises(MCPError, match="too dangerous"):
+            await client.call_tool("s.press", {"button": "a"})
+    assert place.executed() == 0
 
 
-def test_the_session_wire(place: Place) -> None:
-    async def run() -> None:
-        told: asyncio.Queue[types.ElicitCompleteNotification] = asyncio.Queue()
+async def test_the_session_wire(place: Place) -> None:
+    told: asyncio.Queue[types.ElicitCompleteNotification] = asyncio.Queue()
 
-        async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
-            raise AssertionError("it is an error of the call, not a question")
+    async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        raise AssertionError("it is an error of the call, not a question")
 
-        async def hear(message: Any) -> None:
-            notice = getattr(message, "root", message)
-            if isinstance(notice, types.ElicitCompleteNotification):
-                await told.put(notice)
+    async def hear(message: Any) -> None:
+        notice = getattr(message, "root", message)
+        if isinstance(notice, types.ElicitCompleteNotification):
+            await told.put(notice)
 
-        async with Client(
-            place.url, mode="legacy", elicitation_callback=elicit, message_handler=hear
-        ) as client:
-            with pytest.raises(MCPError) as first:
-                await client.call_tool("s.press", {"button": "a"})
-            needed = UrlElicitationRequiredError.from_error(first.value.error)
-            [page] = needed.elicitations
-            with pytest.raises(MCPError) as second:
-                await client.call_tool("s.press", {"button": "a"})
-            [same] = UrlElicitationRequiredError.from_error(second.value.error).elicitations
-            assert same.url == page.url
-            await place.decides(page.url)
-            async with asyncio.timeout(PATIENCE):
-                notice = await told.get()
-            assert notice.params.elicitation_id == page.elicitation_id
-            result = await client.call_tool("s.press", {"button": "a"})
-            assert text(result) == "press: done"
-        assert place.executed() == 1
-
-    asyncio.run(run())
+    async with Client(
+        place.url, mode="legacy", elicitation_callback=elicit, message_handler=hear
+    ) as client:
+        with pytest.raises(MCPError) as first:
+            await client.call_tool("s.press", {"button": "a"})
+        needed = UrlElicitationRequiredError.from_error(first.value.error)
+        [page] = needed.elicitations
+        with pytest.raises(MCPError) as second:
+            await client.call_tool("s.press", {"button": "a"})
+        [same] = UrlElicitationRequiredError.from_error(second.value.error).elicitations
+        assert same.url == page.url
+        await place.decides(page.url)
+        async with asyncio.timeout(PATIENCE):
+            notice = await told.get()
+        assert notice.params.elicitation_id == page.elicitation_id
+        result = await client.call_tool("s.press", {"button": "a"})
+        assert text(result) == "press: done"
+    assert place.executed() == 1
 
 
-def test_who_opens_no_page_decides_nothing(place: Place) -> None:
+async def test_who_opens_no_page_decides_nothing(place: Place) -> None:
     """Whatever a client says that its user did: without a proof nothing happens."""
 
-    async def run() -> None:
-        rounds = 0
+    rounds = 0
 
-        async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
-            nonlocal rounds
-            rounds += 1
-            return types.ElicitResult(action="accept", content={"approved": True})
+    async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        nonlocal rounds
+        rounds += 1
+        return types.ElicitResult(action="accept", content={"approved": True})
 
-        async with Client(place.url, elicitation_callback=elicit) as client:
-            call = asyncio.ensure_future(client.call_tool("s.press", {"button": "a"}))
-            # The retry waits for the human; nobody comes, and the client gives up.
-            inbox = place.node.node.trust.approving.approvals._inbox  # type: ignore[union-attr]
-            await asyncio.to_thread(
-                wait_until, "the retry waits", lambda: any(one.waiters for one in inbox)
-            )
-            assert not call.done()
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
-        assert rounds == 1
-        assert place.executed() == 0
-
-    asyncio.run(run())
+    async with Client(place.url, elicitation_callback=elicit) as client:
+        call = asyncio.ensure_future(client.call_tool("s.press", {"button": "a"}))
+        # The retry waits for the human; nobody comes, and the client gives up.
+        inbox = place.node.node.trust.approving.approvals._inbox  # type: ignore[union-attr]
+        await asyncio.to_thread(
+            wait_until, "the retry waits", lambda: any(one.waiters for one in inbox)
+        )
+        assert not call.done()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+    assert rounds == 1
+    assert place.executed() == 0
 
 
 @pytest.mark.parametrize("wire", ["http session", "http stateless", "lines"])

@@ -125,6 +125,21 @@ def with_client(
     asyncio.run(run())
 
 
+@asynccontextmanager
+async def open_client(
+    node: Running, face: str, mode: str, **settings: Any
+) -> AsyncIterator[Client]:
+    where: Any = node.url
+    if face == "lines":
+        path = node.node.listeners._unix_path or node.wait(node.node.listen_locally())
+        where = lines(str(path))
+
+    async with asyncio.timeout(PATIENCE):
+        async with Client(where, mode=mode, cache=None, **settings) as client:
+            assert client.protocol_version == REVISIONS[mode]
+            yield client
+
+
 def text_of(result: Any) -> str:
     (content,) = result.content
     text: str = content.text
@@ -181,8 +196,8 @@ EXPECTED: dict[str, Any] = {
 
 @every_client
 @every_server
-def test_questions(six: Running, server: str, face: str, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_questions(six: Running, server: str, face: str, mode: str) -> None:
+    async with open_client(six, face, mode, **ABLE) as client:
         for kind, expected in EXPECTED.items():
             found = await told(client, f"{server}.ask", kind=kind)
             found[kind].pop("resultType", None)
@@ -194,8 +209,6 @@ def test_questions(six: Running, server: str, face: str, mode: str) -> None:
         assert "somebody" in got.messages[0].content.text  # type: ignore[union-attr]
         read = await client.read_resource(f"day://{server}/asks")
         assert "somebody" in read.contents[0].text  # type: ignore[union-attr]
-
-    with_client(six, face, mode, body, **ABLE)
 
 
 @every_client
@@ -214,8 +227,10 @@ def test_a_client_that_declines(six: Running, server: str, face: str, mode: str)
 @every_client
 @every_server
 @pytest.mark.parametrize("kind", ["sampling", "form", "url", "roots"])
-def test_a_client_that_cannot(six: Running, server: str, face: str, mode: str, kind: str) -> None:
-    async def body(client: Client) -> None:
+async def test_a_client_that_cannot(
+    six: Running, server: str, face: str, mode: str, kind: str
+) -> None:
+    async with open_client(six, face, mode) as client:
         speaks = text_of(await client.call_tool(f"{server}.protocol", {}))
         if speaks != "2026-07-28":
             # The server is told, and the call goes on.
@@ -227,15 +242,13 @@ def test_a_client_that_cannot(six: Running, server: str, face: str, mode: str, k
             assert refused.value.error.code == (-32021 if mode == "auto" else -32601)
         assert text_of(await client.call_tool(f"{server}.report", {"steps": 1})) == "reported"
 
-    with_client(six, face, mode, body)
-
 
 @every_client
 @every_server
-def test_what_the_server_learns_of_its_client(
+async def test_what_the_server_learns_of_its_client(
     six: Running, server: str, face: str, mode: str
 ) -> None:
-    async def body(client: Client) -> None:
+    async with open_client(six, face, mode, **ABLE) as client:
         can = await told(client, f"{server}.client")
         if server == "ps":
             # One process, one session for everybody: it is promised what the node can relay.
@@ -245,16 +258,14 @@ def test_what_the_server_learns_of_its_client(
             assert can["elicitation"] == {"form": {}, "url": {}}
             assert "roots" in can
 
-    with_client(six, face, mode, body, **ABLE)
-
 
 # -- what the server offers
 
 
 @every_client
 @every_server
-def test_answers_are_whole(six: Running, server: str, face: str, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_answers_are_whole(six: Running, server: str, face: str, mode: str) -> None:
+    async with open_client(six, face, mode) as client:
         tools = {one.name: one for one in (await client.list_tools()).tools}
         rich = tools[f"{server}__rich"]
         assert rich.title == "A rich one"
@@ -282,14 +293,12 @@ def test_answers_are_whole(six: Running, server: str, face: str, mode: str) -> N
         assert said is None or said["name"] == "interlock"
         assert not meta, "nothing of another hop"
 
-    with_client(six, face, mode, body)
-
 
 @pytest.mark.spec("AX-10.1-3")
 @every_client
 @every_server
-def test_meta_of_a_request(six: Running, server: str, face: str, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_meta_of_a_request(six: Running, server: str, face: str, mode: str) -> None:
+    async with open_client(six, face, mode) as client:
         trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         given: Any = {"traceparent": trace, "tracestate": "a=1", "baggage": "b=2"}
         for_the_node: Any = {"io.modelcontextprotocol/private": "hop", "com.acme/token": "secret"}
@@ -306,13 +315,13 @@ def test_meta_of_a_request(six: Running, server: str, face: str, mode: str) -> N
         else:
             assert not [key for key in seen if key.startswith("io.modelcontextprotocol/")]
 
-    with_client(six, face, mode, body)
-
 
 @every_client
 @every_server
-def test_resources_prompts_and_completion(six: Running, server: str, face: str, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_resources_prompts_and_completion(
+    six: Running, server: str, face: str, mode: str
+) -> None:
+    async with open_client(six, face, mode) as client:
         listed = {one.uri: one for one in (await client.list_resources()).resources}
         own = listed[f"note://{server}/own"]
         assert (own.title, own.mime_type, own.size) == ("Its own", "text/plain", 3)
@@ -352,8 +361,6 @@ def test_resources_prompts_and_completion(six: Running, server: str, face: str, 
         found = await client.complete(day, {"name": "day", "value": "m"})
         assert found.completion.values == ["m+", f"{server}|day://{server}/{{day}}"]
         assert f"Ask {server} for anything." in (client.instructions or "")
-
-    with_client(six, face, mode, body)
 
 
 # -- what it says on the way
@@ -398,19 +405,17 @@ def test_no_logs_for_who_did_not_ask(six: Running, server: str, face: str, mode:
 
 @every_client
 @every_server
-def test_progress(six: Running, server: str, face: str, mode: str) -> None:
+async def test_progress(six: Running, server: str, face: str, mode: str) -> None:
     heard: list[tuple[float, float | None, str | None]] = []
 
     async def progress(done: float, total: float | None, message: str | None) -> None:
         heard.append((done, total, message))
 
-    async def body(client: Client) -> None:
+    async with open_client(six, face, mode) as client:
         arguments = {"steps": 3}
         result = await client.call_tool(f"{server}.report", arguments, progress_callback=progress)
         assert text_of(result) == "reported"
         assert heard == [(step, 3, f"step {step}") for step in (1, 2, 3)]
-
-    with_client(six, face, mode, body)
 
 
 @every_client
@@ -477,8 +482,8 @@ def test_a_resource_that_changes(six: Running, server: str, face: str, mode: str
 
 @every_client
 @every_server
-def test_a_call_that_is_given_up(six: Running, server: str, face: str, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_a_call_that_is_given_up(six: Running, server: str, face: str, mode: str) -> None:
+    async with open_client(six, face, mode) as client:
         begun = asyncio.Event()
 
         async def progress(*_: Any) -> None:
@@ -493,5 +498,3 @@ def test_a_call_that_is_given_up(six: Running, server: str, face: str, mode: str
         await asyncio.gather(call, return_exceptions=True)
         assert text_of(await client.call_tool(f"{server}.report", {"steps": 1})) == "reported"
         assert not six.do(lambda: list(six.node.pipeline.running_calls()))
-
-    with_client(six, face, mode, body)

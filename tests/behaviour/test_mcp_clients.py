@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,15 @@ def with_client(
     asyncio.run(run())
 
 
+@asynccontextmanager
+async def open_client(
+    node: Running | RunningNode, mode: str, **settings: Any
+) -> AsyncIterator[Client]:
+    async with asyncio.timeout(PATIENCE):
+        async with Client(node.url, mode=mode, cache=None, **settings) as client:
+            yield client
+
+
 def text_of(result: Any) -> str:
     assert isinstance(result, CallToolResult)
     (content,) = result.content
@@ -51,8 +61,8 @@ def text_of(result: Any) -> str:
 
 @pytest.mark.spec("AX-1.1-1", "AX-3.1-1")
 @both_modes
-def test_one_flat_list_of_everything(four: Running, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_one_flat_list_of_everything(four: Running, mode: str) -> None:
+    async with open_client(four, mode) as client:
         assert client.protocol_version == MODES[mode]
         assert client.server_info is not None
         assert client.server_info.name == "interlock"
@@ -63,8 +73,6 @@ def test_one_flat_list_of_everything(four: Running, mode: str) -> None:
                 f"{segment}__{name}" for name in own
             ]
         assert len(names) == len(set(names))
-
-    with_client(four, mode, body)
 
 
 @pytest.mark.spec("ST-4.4.2-12")
@@ -79,8 +87,8 @@ def test_which_era_each_upstream_speaks(four: Running) -> None:
 @pytest.mark.spec("AX-1.1-1", "ST-4.4.2-12")
 @both_modes
 @every_upstream
-def test_calls(four: Running, mode: str, upstream: str) -> None:
-    async def body(client: Client) -> None:
+async def test_calls(four: Running, mode: str, upstream: str) -> None:
+    async with open_client(four, mode) as client:
         assert text_of(await client.call_tool(f"{upstream}.echo", {"text": "Grüezi"})) == "Grüezi"
         result = await client.call_tool(f"{upstream}.add", {"a": 2, "b": 3})
         assert result.structured_content == {"sum": 5}
@@ -91,13 +99,11 @@ def test_calls(four: Running, mode: str, upstream: str) -> None:
         assert refused.is_error
         assert "refuse" in text_of(refused)
 
-    with_client(four, mode, body)
-
 
 @both_modes
 @every_upstream
-def test_progress(four: Running, mode: str, upstream: str) -> None:
-    async def body(client: Client) -> None:
+async def test_progress(four: Running, mode: str, upstream: str) -> None:
+    async with open_client(four, mode) as client:
         heard: list[Any] = []
 
         async def hear(progress: float, total: float | None, message: str | None) -> None:
@@ -106,8 +112,6 @@ def test_progress(four: Running, mode: str, upstream: str) -> None:
         result = await client.call_tool(f"{upstream}.report", {"steps": 3}, progress_callback=hear)
         assert text_of(result) == "reported"
         assert heard == [(step, 3, f"step {step}") for step in (1, 2, 3)]
-
-    with_client(four, mode, body)
 
 
 @both_modes
@@ -135,18 +139,16 @@ def test_a_call_that_is_given_up(four: Running, mode: str, upstream: str) -> Non
 
 @both_modes
 @every_upstream
-def test_arguments_that_do_not_fit(four: Running, mode: str, upstream: str) -> None:
-    async def body(client: Client) -> None:
+async def test_arguments_that_do_not_fit(four: Running, mode: str, upstream: str) -> None:
+    async with open_client(four, mode) as client:
         result = await client.call_tool(f"{upstream}.add", {"a": "two"})
         assert result.is_error
         assert "a:" in text_of(result)
 
-    with_client(four, mode, body)
-
 
 @both_modes
-def test_a_tool_that_is_not_there(four: Running, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_a_tool_that_is_not_there(four: Running, mode: str) -> None:
+    async with open_client(four, mode) as client:
         with pytest.raises(MCPError) as caught:
             await client.call_tool("web.ecko", {})
         assert caught.value.code == -32602
@@ -154,23 +156,19 @@ def test_a_tool_that_is_not_there(four: Running, mode: str) -> None:
         # The session, where there is one, goes on.
         assert text_of(await client.call_tool("web.echo", {"text": "on"})) == "on"
 
-    with_client(four, mode, body)
-
 
 @both_modes
-def test_what_the_node_does_not_serve(four: Running, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_what_the_node_does_not_serve(four: Running, mode: str) -> None:
+    async with open_client(four, mode) as client:
         with pytest.raises(MCPError) as caught:
             await client.get_prompt("nope", {})
         assert caught.value.code == -32602
         assert text_of(await client.call_tool("web.echo", {"text": "on"})) == "on"
 
-    with_client(four, mode, body)
-
 
 @both_modes
-def test_many_calls_at_once(four: Running, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_many_calls_at_once(four: Running, mode: str) -> None:
+    async with open_client(four, mode) as client:
         calls = [
             client.call_tool(f"{upstream}.echo", {"text": f"{upstream} {number}"})
             for number in range(8)
@@ -181,41 +179,35 @@ def test_many_calls_at_once(four: Running, mode: str) -> None:
             f"{upstream} {number}" for number in range(8) for upstream in UPSTREAMS
         ]
 
-    with_client(four, mode, body)
-
 
 @pytest.mark.spec("ST-4.4.3-6")
 @both_modes
-def test_clients_come_and_go(four: Running, mode: str) -> None:
-    async def body(stays: Client) -> None:
+async def test_clients_come_and_go(four: Running, mode: str) -> None:
+    async with open_client(four, mode) as stays:
         for _ in range(3):
             async with Client(four.url, mode=mode) as goes:
                 assert text_of(await goes.call_tool("pipe.echo", {"text": "hi"})) == "hi"
             assert text_of(await stays.call_tool("pipe.echo", {"text": "on"})) == "on"
 
-    with_client(four, mode, body)
-
 
 @pytest.mark.spec("AX-4.1-6")
 @both_modes
-def test_an_unknown_client_sees_names_without_dots(four: Running, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_an_unknown_client_sees_names_without_dots(four: Running, mode: str) -> None:
+    async with open_client(four, mode) as client:
         names = [one.name for one in (await client.list_tools()).tools]
         assert "web__echo" in names
         assert not any("." in name for name in names)
         assert text_of(await client.call_tool("web__echo", {"text": "hi"})) == "hi"
 
-    with_client(four, mode, body)
-
 
 @both_modes
-def test_a_client_without_a_model_sees_canonical_names(four: Running, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_a_client_without_a_model_sees_canonical_names(four: Running, mode: str) -> None:
+    async with open_client(
+        four, mode, client_info=Implementation(name="inspector-client", version="2")
+    ) as client:
         names = [one.name for one in (await client.list_tools()).tools]
         assert "web.echo" in names
         assert text_of(await client.call_tool("web.echo", {"text": "hi"})) == "hi"
-
-    with_client(four, mode, body, client_info=Implementation(name="inspector-client", version="2"))
 
 
 # -- changes
@@ -264,30 +256,28 @@ def test_a_change_reaches_the_client(start: Any, mode: str, era: str) -> None:
 
 @both_modes
 @pytest.mark.parametrize("segment", ["pipe", "web"])
-def test_an_official_server_that_learns(
+async def test_an_official_server_that_learns(
     start: Any, server_for: Any, mode: str, segment: str
 ) -> None:
     node = start(workshops={}, servers={segment: server_for(segment)})
     name = f"{segment}_{mode}"
 
-    async def body(client: Client) -> None:
+    async with open_client(node, mode) as client:
         assert text_of(await client.call_tool(f"{segment}.learn", {"name": name})) == "learnt"
         await asyncio.to_thread(
             node.until, lambda: node.node.catalog.current.resolve(f"{segment}.{name}"), "the tool"
         )
         assert text_of(await client.call_tool(f"{segment}.{name}", {})) == name
 
-    with_client(node, mode, body)
-
 
 @pytest.mark.spec("ST-4.4.2-9")
 @both_modes
-def test_a_changed_schema_holds_at_once(start: Any, mode: str) -> None:
+async def test_a_changed_schema_holds_at_once(start: Any, mode: str) -> None:
     node = start()
     shop = node.shop
     shop.wait_for(lambda: shop._listening, "the node to listen")
 
-    async def body(client: Client) -> None:
+    async with open_client(node, mode) as client:
         assert not (await client.call_tool("shop.echo", {})).is_error
 
         def demand() -> None:
@@ -300,8 +290,6 @@ def test_a_changed_schema_holds_at_once(start: Any, mode: str) -> None:
         )
         assert (await client.call_tool("shop.echo", {})).is_error
         assert not (await client.call_tool("shop.echo", {"text": "x"})).is_error
-
-    with_client(node, mode, body)
 
 
 @pytest.mark.spec("AX-5.1-1", "ST-4.4.4-5")
@@ -322,11 +310,13 @@ def test_a_list_that_has_not_changed_is_not_asked_for_again(start: Any, mode: st
 
 @both_modes
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_the_upstream_hears_of_a_call_that_is_given_up(start: Any, mode: str, era: str) -> None:
+async def test_the_upstream_hears_of_a_call_that_is_given_up(
+    start: Any, mode: str, era: str
+) -> None:
     shop = Workshop(era)
     node = start(workshops={"shop": shop})
 
-    async def body(client: Client) -> None:
+    async with open_client(node, mode) as client:
         call = asyncio.create_task(client.call_tool("shop.hold", {"text": "c"}))
         held = await asyncio.to_thread(shop.wait_for_hold, "c")
         call.cancel()
@@ -337,8 +327,6 @@ def test_the_upstream_hears_of_a_call_that_is_given_up(start: Any, mode: str, er
         else:
             heard = lambda: held in shop.hung_up  # type: ignore[return-value]  # noqa: E731
         await asyncio.to_thread(shop.wait_for, heard, "the cancellation")
-
-    with_client(node, mode, body)
 
 
 # -- the real program

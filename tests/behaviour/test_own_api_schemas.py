@@ -126,27 +126,24 @@ def test_how_it_fares(office: Office, child: Running) -> None:
     must_be("KeySet", office.told("/.well-known/jwks.json", None))
 
 
-def test_how_drivers_fare(tmp_path: Path) -> None:
+async def test_how_drivers_fare(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     workspace.driver("echo-mcp", workspace.echoes(contract))
     (tmp_path / ".drivers" / "broken").mkdir()
     (tmp_path / ".drivers" / "broken" / "DRIVER.md").write_text("no driver")
 
-    async def run() -> None:
-        async with on_workspace(workspace) as node:
+    async with on_workspace(workspace) as node:
 
-            def look() -> dict[str, str]:
-                told = json.loads(msgspec.json.encode(node.node.report().document()))
-                must_be("NodeStatus", told)
-                assert [one["key"] for one in told["contracts"]] == ["text.echo@1"]
-                return {one["id"]: one["state"] for one in told["drivers"]}
+        def look() -> dict[str, str]:
+            told = json.loads(msgspec.json.encode(node.node.report().document()))
+            must_be("NodeStatus", told)
+            assert [one["key"] for one in told["contracts"]] == ["text.echo@1"]
+            return {one["id"]: one["state"] for one in told["drivers"]}
 
-            assert look() == {"broken": "refused", "echo-mcp": "unverified"}
-            await node.call("text.echo", text="hello")
-            assert look() == {"broken": "refused", "echo-mcp": "running"}
-
-    asyncio.run(run())
+        assert look() == {"broken": "refused", "echo-mcp": "unverified"}
+        await node.call("text.echo", text="hello")
+        assert look() == {"broken": "refused", "echo-mcp": "running"}
 
 
 def test_where_tokens_are(office: Office) -> None:
@@ -240,24 +237,21 @@ def test_enrolling(office: Office) -> None:
     must_be("Enrolled", office.told("/approvals/enrol", None, asked))
 
 
-def test_topics(office: Office) -> None:
-    async def run() -> None:
-        url = f"ws://127.0.0.1:{office.port}/ws?topic={ROOM}"
-        headers = {"Authorization": f"Bearer {MODEL}"}
-        async with connect(url, additional_headers=headers, proxy=None) as socket:
-            await socket.recv()
-            present = await asyncio.to_thread(office.told, "/admin/participants")
-            must_be("ParticipantList", present)
-            must_be("TopicList", await asyncio.to_thread(office.told, "/admin/topics"))
-            one = next(one for one in present["participants"] if one["topic"] == ROOM)
-            change = {"add": ["chat"], "remove": []}
-            must_be("CapabilityChange", change)
-            path = f"/admin/participants/{one['participantId']}/capabilities?topic={ROOM}"
-            changed = await asyncio.to_thread(office.told, path, CLERK, change)
-            must_be("CapabilitiesChanged", changed)
-            must_be("NodeStatus", await asyncio.to_thread(office.told, "/status"))
-
-    asyncio.run(run())
+async def test_topics(office: Office) -> None:
+    url = f"ws://127.0.0.1:{office.port}/ws?topic={ROOM}"
+    headers = {"Authorization": f"Bearer {MODEL}"}
+    async with connect(url, additional_headers=headers, proxy=None) as socket:
+        await socket.recv()
+        present = await asyncio.to_thread(office.told, "/admin/participants")
+        must_be("ParticipantList", present)
+        must_be("TopicList", await asyncio.to_thread(office.told, "/admin/topics"))
+        one = next(one for one in present["participants"] if one["topic"] == ROOM)
+        change = {"add": ["chat"], "remove": []}
+        must_be("CapabilityChange", change)
+        path = f"/admin/participants/{one['participantId']}/capabilities?topic={ROOM}"
+        changed = await asyncio.to_thread(office.told, path, CLERK, change)
+        must_be("CapabilitiesChanged", changed)
+        must_be("NodeStatus", await asyncio.to_thread(office.told, "/status"))
 
 
 # -- the generated client

@@ -14,8 +14,8 @@ import base64
 import os
 import subprocess
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,14 @@ def with_client(
     asyncio.run(run())
 
 
+@asynccontextmanager
+async def open_client(node: Running, mode: str, **settings: Any) -> AsyncIterator[Client]:
+    async with asyncio.timeout(PATIENCE):
+        async with Client(node.url, mode=mode, cache=None, **settings) as client:
+            assert client.protocol_version == MODES[mode]
+            yield client
+
+
 def texts(result: Any) -> str:
     return "\n".join(one.text for one in result.content if isinstance(one, TextContent))
 
@@ -156,8 +164,8 @@ def texts(result: Any) -> str:
 
 @both_modes
 @every_transport
-def test_tools(node: Running, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_tools(node: Running, mode: str) -> None:
+    async with open_client(node, mode) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert {"every__echo", "every__get-sum", "every__trigger-sampling-request"} <= set(tools)
         assert tools["every__echo"].title == "Echo Tool"
@@ -180,13 +188,11 @@ def test_tools(node: Running, mode: str) -> None:
         assert marked.content[0].annotations is not None
         assert marked.content[0].annotations.priority == 1
 
-    with_client(node, mode, body)
-
 
 @both_modes
 @every_transport
-def test_progress(node: Running, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_progress(node: Running, mode: str) -> None:
+    async with open_client(node, mode) as client:
         heard: list[tuple[float, float | None]] = []
 
         async def hear(progress: float, total: float | None, message: str | None) -> None:
@@ -200,13 +206,11 @@ def test_progress(node: Running, mode: str) -> None:
         assert "completed" in texts(result)
         assert heard == [(1, 3), (2, 3), (3, 3)]
 
-    with_client(node, mode, body)
-
 
 @both_modes
 @every_transport
-def test_resources(node: Running, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_resources(node: Running, mode: str) -> None:
+    async with open_client(node, mode) as client:
         listed = {one.uri: one for one in (await client.list_resources()).resources}
         assert STATIC in listed
         assert listed[STATIC].mime_type == "text/markdown"
@@ -225,14 +229,12 @@ def test_resources(node: Running, mode: str) -> None:
         with pytest.raises(MCPError):
             await client.read_resource("demo://resource/nowhere")
 
-    with_client(node, mode, body)
-
 
 @pytest.mark.spec("ST-4.4.1-7")
 @both_modes
 @every_transport
-def test_prompts_and_completion(node: Running, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_prompts_and_completion(node: Running, mode: str) -> None:
+    async with open_client(node, mode) as client:
         prompts = {one.name: one for one in (await client.list_prompts()).prompts}
         assert {"every__simple-prompt", "every__args-prompt"} <= set(prompts)
         got = await client.get_prompt("every.args-prompt", {"city": "Bern", "state": "BE"})
@@ -251,8 +253,6 @@ def test_prompts_and_completion(node: Running, mode: str) -> None:
         )
         assert found.completion.values == ["Eve"]
 
-    with_client(node, mode, body)
-
 
 # -- what it asks of its clients
 
@@ -269,14 +269,12 @@ async def complete(
 
 @both_modes
 @every_transport
-def test_sampling(node: Running, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_sampling(node: Running, mode: str) -> None:
+    async with open_client(node, mode, sampling_callback=complete) as client:
         arguments = {"prompt": "Which way?", "maxTokens": 77}
         result = await client.call_tool("every.trigger-sampling-request", arguments)
         assert "a-model" in texts(result)
         assert "Which way?" in texts(result)
-
-    with_client(node, mode, body, sampling_callback=complete)
 
 
 @both_modes
@@ -349,7 +347,7 @@ def test_roots(nodes: dict[str, Running], mode: str) -> None:
 
 @both_modes
 @pytest.mark.parametrize("transport", ["http", "sse"])
-def test_one_callers_roots_are_not_anothers(
+async def test_one_callers_roots_are_not_anothers(
     nodes: dict[str, Running], start: Any, transport: str, mode: str
 ) -> None:
     """Each has a session of its own with the server, whatever the era of the client."""
@@ -376,15 +374,12 @@ def test_one_callers_roots_are_not_anothers(
 
         return listed
 
-    async def run() -> None:
-        async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
-            clerk, guard = await ask(stack, "clerk"), await ask(stack, "guard")
-            for _ in range(2):
-                said = [await clerk(), await guard()]
-                assert ["file:///clerk" in one for one in said] == [True, False]
-                assert ["file:///guard" in one for one in said] == [False, True]
-
-    asyncio.run(run())
+    async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
+        clerk, guard = await ask(stack, "clerk"), await ask(stack, "guard")
+        for _ in range(2):
+            said = [await clerk(), await guard()]
+            assert ["file:///clerk" in one for one in said] == [True, False]
+            assert ["file:///guard" in one for one in said] == [False, True]
 
 
 @both_modes
@@ -392,10 +387,10 @@ def test_one_callers_roots_are_not_anothers(
 @pytest.mark.parametrize(
     "tool", ["trigger-sampling-request", "trigger-elicitation-request", "get-roots-list"]
 )
-def test_a_client_that_cannot_answer(node: Running, mode: str, tool: str) -> None:
+async def test_a_client_that_cannot_answer(node: Running, mode: str, tool: str) -> None:
     """The call comes to an end, and the node goes on."""
 
-    async def body(client: Client) -> None:
+    async with open_client(node, mode) as client:
         arguments = {"prompt": "?"} if "sampling" in tool else {}
         try:
             result = await client.call_tool(f"every.{tool}", arguments)
@@ -404,8 +399,6 @@ def test_a_client_that_cannot_answer(node: Running, mode: str, tool: str) -> Non
         else:
             assert result.is_error or tool == "get-roots-list"
         assert texts(await client.call_tool("every.echo", {"message": "on"})) == "Echo: on"
-
-    with_client(node, mode, body)
 
 
 # -- what it tells its clients
@@ -466,7 +459,7 @@ def test_resource_updates(node: Running, mode: str) -> None:
 
 
 @both_modes
-def test_files(node_program: str, start: Any, tmp_path: Path, mode: str) -> None:
+async def test_files(node_program: str, start: Any, tmp_path: Path, mode: str) -> None:
     folder = tmp_path / "allowed"
     folder.mkdir()
     (folder / "a.txt").write_text("Grüezi\n", encoding="utf-8")
@@ -478,7 +471,7 @@ def test_files(node_program: str, start: Any, tmp_path: Path, mode: str) -> None
     )
     node = start(workshops={}, servers={"files": server})
 
-    async def body(client: Client) -> None:
+    async with open_client(node, mode) as client:
         read = await client.call_tool("files.read_text_file", {"path": str(folder / "a.txt")})
         assert texts(read) == "Grüezi\n"
         assert read.structured_content == {"content": "Grüezi\n"}
@@ -489,11 +482,9 @@ def test_files(node_program: str, start: Any, tmp_path: Path, mode: str) -> None
         assert outside.is_error
         assert "denied" in texts(outside)
 
-    with_client(node, mode, body)
-
 
 @pytest.mark.parametrize("mode", ["legacy"])
-def test_files_of_a_clients_own_roots(
+async def test_files_of_a_clients_own_roots(
     node_program: str, start: Any, tmp_path: Path, mode: str
 ) -> None:
     """With a process of its own the server serves what its client opens to it, and nothing else."""
@@ -523,7 +514,7 @@ def test_files_of_a_clients_own_roots(
         read = await client.call_tool("files.read_text_file", {"path": f"{folders[name]}/a.txt"})
         assert texts(read) == name
 
-    async def body(client: Client) -> None:
+    async with open_client(node, mode, list_roots_callback=opens("clerk")) as client:
         async with Client(node.url, mode=mode, list_roots_callback=opens("guard")) as other:
             await allowed(other, "guard")
             await allowed(client, "clerk")
@@ -531,5 +522,3 @@ def test_files_of_a_clients_own_roots(
                 "files.read_text_file", {"path": f"{folders['guard']}/a.txt"}
             )
             assert closed.is_error
-
-    with_client(node, mode, body, list_roots_callback=opens("clerk"))

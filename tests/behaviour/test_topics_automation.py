@@ -69,49 +69,46 @@ def propose(proposer: Guest, path: str) -> str:
 
 
 @pytest.mark.spec("MX-2.1-2", "MX-9.4-2")
-def test_what_a_human_taught_is_fulfilled_alone_and_the_rest_waits(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Supervised(tmp_path)
-        proposer = table.let_in("ada", PROPOSES)
-        for number in range(6):
-            proposal = propose(proposer, f"/tmp/notes/{number}.md")
-            await proposer.chat(proposal)
-            await table.let_through()
-        executed = len(table.gated.upstream.started)
-        # What is on its way to the disk is on it then.
-        table.memory.close()
-        history = table.memory.history()
-        assert [(one.source, one.verdict) for one in history] == [("proposal", "approve")] * 6
-        [found] = suggest(history, DECISIONS)
-        authorizer = table.gated.authorizer
-        authorizer.install(learned_step(LearnedRules([found.rule], audit=table.gated.rig.audit)))
+async def test_what_a_human_taught_is_fulfilled_alone_and_the_rest_waits(tmp_path: Path) -> None:
+    table = Supervised(tmp_path)
+    proposer = table.let_in("ada", PROPOSES)
+    for number in range(6):
+        proposal = propose(proposer, f"/tmp/notes/{number}.md")
+        await proposer.chat(proposal)
+        await table.let_through()
+    executed = len(table.gated.upstream.started)
+    # What is on its way to the disk is on it then.
+    table.memory.close()
+    history = table.memory.history()
+    assert [(one.source, one.verdict) for one in history] == [("proposal", "approve")] * 6
+    [found] = suggest(history, DECISIONS)
+    authorizer = table.gated.authorizer
+    authorizer.install(learned_step(LearnedRules([found.rule], audit=table.gated.rig.audit)))
 
-        proposal = propose(proposer, "/tmp/notes/new.md")
-        (await table.gated.reached(executed + 1)).answer(content=[])
-        fulfilment = await proposer.answer(proposal)
-        assert fulfilment["kind"] == "mcp/request:tools/call:s.write_file"
-        assert fulfilment["payload"]["params"]["_meta"]["interlock/approval"] == BY_A_RULE
-        response = await proposer.answer(fulfilment["id"])
-        assert response["payload"]["result"] == {"content": []}
-        assert table.gated.approvals.pending() == []
-        [row] = table.rows("learned")
-        assert (row["name"], row["outcome"]) == (found.rule.name, "allow")
-        assert "proposed in ops by ada" in row["detail"]
+    proposal = propose(proposer, "/tmp/notes/new.md")
+    (await table.gated.reached(executed + 1)).answer(content=[])
+    fulfilment = await proposer.answer(proposal)
+    assert fulfilment["kind"] == "mcp/request:tools/call:s.write_file"
+    assert fulfilment["payload"]["params"]["_meta"]["interlock/approval"] == BY_A_RULE
+    response = await proposer.answer(fulfilment["id"])
+    assert response["payload"]["result"] == {"content": []}
+    assert table.gated.approvals.pending() == []
+    [row] = table.rows("learned")
+    assert (row["name"], row["outcome"]) == (found.rule.name, "allow")
+    assert "proposed in ops by ada" in row["detail"]
 
-        for elsewhere in ("/etc/passwd", "/tmp/notes/../../etc/passwd", "/tmp/notes-too/a"):
-            await proposer.chat(propose(proposer, elsewhere))
-        assert len(table.gated.approvals.pending()) == 3
-        # Somebody whom nobody has let through yet waits as well.
-        other = table.let_in("bob", PROPOSES)
-        await other.chat(propose(other, "/tmp/notes/new.md"))
+    for elsewhere in ("/etc/passwd", "/tmp/notes/../../etc/passwd", "/tmp/notes-too/a"):
+        await proposer.chat(propose(proposer, elsewhere))
+    assert len(table.gated.approvals.pending()) == 3
+    # Somebody whom nobody has let through yet waits as well.
+    other = table.let_in("bob", PROPOSES)
+    await other.chat(propose(other, "/tmp/notes/new.md"))
 
-        authorizer.install(learned_step(None))
-        await proposer.chat(propose(proposer, "/tmp/notes/newer.md"))
-        assert len(table.gated.approvals.pending()) == 5
-        assert len(table.gated.upstream.started) == executed + 1
-        table.close()
-
-    asyncio.run(run())
+    authorizer.install(learned_step(None))
+    await proposer.chat(propose(proposer, "/tmp/notes/newer.md"))
+    assert len(table.gated.approvals.pending()) == 5
+    assert len(table.gated.upstream.started) == executed + 1
+    table.close()
 
 
 # -- as people run it

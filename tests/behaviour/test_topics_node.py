@@ -73,33 +73,30 @@ def test_a_key_at_the_terminal_fulfils_a_proposal_in_the_room(office: Office) ->
     assert "by chief" in rows[1]["detail"]
 
 
-def test_the_page_fulfils_a_proposal_in_the_room_and_nobody_else_s_word_does(
+async def test_the_page_fulfils_a_proposal_in_the_room_and_nobody_else_s_word_does(
     office: Office,
 ) -> None:
-    async def run() -> None:
-        async with office.everybody() as peers:
-            proposal, shown = await proposed(office, peers)
-            path = f"/approvals/{shown['id']}"
-            own = OKPKey.generate_key("Ed25519")
-            # Whoever proposed it has a token, and may say what it likes.
-            for body in (
-                {"proof": office.proof(shown, own)},
-                {"proof": token("proposer")},
-                {"decision": "approve"},
-                {"decision": "refuse"},
-            ):
-                code, _ = await asyncio.to_thread(office.ask, path, body, token("proposer"))
-                assert code >= 400
-            assert office.pressed() == []
-            code, _ = await asyncio.to_thread(office.ask, path, {"proof": office.proof(shown)})
-            assert code == 200
-            fulfilment, response = await fulfilled(peers, proposal)
-            approved = fulfilment["payload"]["params"]["_meta"]["interlock/approval"]
-            assert approved == {"by": "clerk", "proof": "operator"}
-            assert response["correlation_id"] == fulfilment["id"]
-            assert office.pressed() == [["press", {"button": "red"}]]
-
-    asyncio.run(run())
+    async with office.everybody() as peers:
+        proposal, shown = await proposed(office, peers)
+        path = f"/approvals/{shown['id']}"
+        own = OKPKey.generate_key("Ed25519")
+        # Whoever proposed it has a token, and may say what it likes.
+        for body in (
+            {"proof": office.proof(shown, own)},
+            {"proof": token("proposer")},
+            {"decision": "approve"},
+            {"decision": "refuse"},
+        ):
+            code, _ = await asyncio.to_thread(office.ask, path, body, token("proposer"))
+            assert code >= 400
+        assert office.pressed() == []
+        code, _ = await asyncio.to_thread(office.ask, path, {"proof": office.proof(shown)})
+        assert code == 200
+        fulfilment, response = await fulfilled(peers, proposal)
+        approved = fulfilment["payload"]["params"]["_meta"]["interlock/approval"]
+        assert approved == {"by": "clerk", "proof": "operator"}
+        assert response["correlation_id"] == fulfilment["id"]
+        assert office.pressed() == [["press", {"button": "red"}]]
 
 
 def test_a_proposal_outlives_the_node(office: Office) -> None:
@@ -159,72 +156,61 @@ def test_an_answer_outlives_a_new_seat_of_the_node(world: World, tmp_path: Path)
     assert office.pressed() == [["press", {"button": "red"}]]
 
 
-def test_a_refusal_is_told_to_whoever_proposed(office: Office) -> None:
-    async def run() -> None:
-        async with office.everybody() as peers:
-            proposal, shown = await proposed(office, peers)
-            refuse = ("reject", "--reason", "not on a Friday", "--", shown["id"])
-            done = await asyncio.to_thread(office.world.run, *refuse)
-            assert done.returncode == 0, done.stderr
-            word = await peers["proposer"].until(lambda one: one.get("correlation_id") == proposal)
-            assert (word["kind"], word["to"]) == ("chat", ["proposer"])
-            assert "not on a Friday" in word["payload"]["text"]
-            assert office.pressed() == []
-
-    asyncio.run(run())
+async def test_a_refusal_is_told_to_whoever_proposed(office: Office) -> None:
+    async with office.everybody() as peers:
+        proposal, shown = await proposed(office, peers)
+        refuse = ("reject", "--reason", "not on a Friday", "--", shown["id"])
+        done = await asyncio.to_thread(office.world.run, *refuse)
+        assert done.returncode == 0, done.stderr
+        word = await peers["proposer"].until(lambda one: one.get("correlation_id") == proposal)
+        assert (word["kind"], word["to"]) == ("chat", ["proposer"])
+        assert "not on a Friday" in word["payload"]["text"]
+        assert office.pressed() == []
 
 
-def test_a_request_to_the_node_has_the_sender_s_rights_and_no_more(office: Office) -> None:
-    async def run() -> None:
-        async with office.everybody() as peers:
-            human, orchestrator = peers["human"], peers["orchestrator"]
-            asked = await human.say("mcp/request:tools/list", rpc("tools/list", {}), to=[NODE])
-            answer = await human.until(lambda one: one.get("correlation_id") == asked)
-            assert answer["kind"] == "mcp/response:tools/list"
-            listed = {tool["name"] for tool in answer["payload"]["result"]["tools"]}
-            assert listed == {"ledger.look", "ledger.note", "ledger.press"}
-            look = rpc("tools/call", {"name": "ledger.look", "arguments": {}}, 7)
-            asked = await orchestrator.say("mcp/request:tools/call:ledger.look", look, to=[NODE])
-            answer = await orchestrator.until(lambda one: one.get("correlation_id") == asked)
-            assert answer["payload"]["result"]["content"][0]["text"] == "look: done"
-            # What cannot be undone waits for a human on this face as on every other.
-            asked = await orchestrator.say(
-                "mcp/request:tools/call:ledger.press", rpc("tools/call", PRESS, 8), to=[NODE]
-            )
-            answer = await orchestrator.until(lambda one: one.get("correlation_id") == asked)
-            held = answer["payload"]["result"]["structuredContent"]
-            assert held["status"] == "confirmation_required"
-            # And a message is no proof.
-            confirm = {"confirmation_id": held["confirmation_id"], "proof": "yes"}
-            asked = await orchestrator.say(
-                "mcp/request:mcpax/confirm", rpc("mcpax/confirm", confirm, 9), to=[NODE]
-            )
-            answer = await orchestrator.until(lambda one: one.get("correlation_id") == asked)
-            assert answer["payload"]["error"]["code"] == -32601
-            assert office.pressed() == []
-
-    asyncio.run(run())
+async def test_a_request_to_the_node_has_the_sender_s_rights_and_no_more(office: Office) -> None:
+    async with office.everybody() as peers:
+        human, orchestrator = peers["human"], peers["orchestrator"]
+        asked = await human.say("mcp/request:tools/list", rpc("tools/list", {}), to=[NODE])
+        answer = await human.until(lambda one: one.get("correlation_id") == asked)
+        assert answer["kind"] == "mcp/response:tools/list"
+        listed = {tool["name"] for tool in answer["payload"]["result"]["tools"]}
+        assert listed == {"ledger.look", "ledger.note", "ledger.press"}
+        look = rpc("tools/call", {"name": "ledger.look", "arguments": {}}, 7)
+        asked = await orchestrator.say("mcp/request:tools/call:ledger.look", look, to=[NODE])
+        answer = await orchestrator.until(lambda one: one.get("correlation_id") == asked)
+        assert answer["payload"]["result"]["content"][0]["text"] == "look: done"
+        # What cannot be undone waits for a human on this face as on every other.
+        asked = await orchestrator.say(
+            "mcp/request:tools/call:ledger.press", rpc("tools/call", PRESS, 8), to=[NODE]
+        )
+        answer = await orchestrator.until(lambda one: one.get("correlation_id") == asked)
+        held = answer["payload"]["result"]["structuredContent"]
+        assert held["status"] == "confirmation_required"
+        # And a message is no proof.
+        confirm = {"confirmation_id": held["confirmation_id"], "proof": "yes"}
+        asked = await orchestrator.say(
+            "mcp/request:mcpax/confirm", rpc("mcpax/confirm", confirm, 9), to=[NODE]
+        )
+        answer = await orchestrator.until(lambda one: one.get("correlation_id") == asked)
+        assert answer["payload"]["error"]["code"] == -32601
+        assert office.pressed() == []
 
 
 @pytest.mark.spec("MX-3-16")
-def test_whatever_the_node_says_has_a_time(office: Office) -> None:
-    async def run() -> None:
-        async with office.everybody() as peers:
-            asked = await peers["human"].say(
-                "mcp/request:tools/list", rpc("tools/list", {}), to=[NODE]
-            )
-            proposal, shown = await proposed(office, peers)
-            answer = await peers["worker"].until(lambda one: one.get("correlation_id") == asked)
-            word = await peers["worker"].until(lambda one: one.get("correlation_id") == proposal)
-            path = f"/approvals/{shown['id']}"
-            await asyncio.to_thread(office.ask, path, {"proof": office.proof(shown)})
-            fulfilment, response = await fulfilled(peers, proposal)
-            assert (answer["kind"], word["kind"]) == ("mcp/response:tools/list", "chat")
-            for said in (answer, word, fulfilment, response):
-                assert said["from"] == NODE
-                assert is_now(said["ts"])
-
-    asyncio.run(run())
+async def test_whatever_the_node_says_has_a_time(office: Office) -> None:
+    async with office.everybody() as peers:
+        asked = await peers["human"].say("mcp/request:tools/list", rpc("tools/list", {}), to=[NODE])
+        proposal, shown = await proposed(office, peers)
+        answer = await peers["worker"].until(lambda one: one.get("correlation_id") == asked)
+        word = await peers["worker"].until(lambda one: one.get("correlation_id") == proposal)
+        path = f"/approvals/{shown['id']}"
+        await asyncio.to_thread(office.ask, path, {"proof": office.proof(shown)})
+        fulfilment, response = await fulfilled(peers, proposal)
+        assert (answer["kind"], word["kind"]) == ("mcp/response:tools/list", "chat")
+        for said in (answer, word, fulfilment, response):
+            assert said["from"] == NODE
+            assert is_now(said["ts"])
 
 
 def test_a_topic_is_in_the_journal_only_where_that_was_chosen(world: World) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -28,6 +29,13 @@ def ask(target: Any, mode: str, body: Callable[[Client], Any]) -> Any:
                 return await body(client)
 
     return asyncio.run(run())
+
+
+@asynccontextmanager
+async def open_client(target: Any, mode: str) -> AsyncIterator[Client]:
+    async with asyncio.timeout(PATIENCE):
+        async with Client(target, mode=mode, cache=None) as client:
+            yield client
 
 
 def plain(result: Any) -> Any:
@@ -110,8 +118,8 @@ def test_a_client_finds_the_same_with_and_without_the_node(shown: Shown, mode: s
 
 
 @modes
-def test_what_is_not_there_is_an_error(shown: Shown, mode: str) -> None:
-    async def body(client: Client) -> None:
+async def test_what_is_not_there_is_an_error(shown: Shown, mode: str) -> None:
+    async with open_client(shown.node.url, mode) as client:
         for ask_for in (
             lambda: client.read_resource("other://x"),
             lambda: client.get_prompt("nope", {}),
@@ -126,15 +134,11 @@ def test_what_is_not_there_is_an_error(shown: Shown, mode: str) -> None:
         assert refused
         assert not (await client.call_tool("echo", {"text": "on"})).is_error
 
-    ask(shown.node.url, mode, body)
 
-
-def test_the_prefixed_names_work_too(shown: Shown) -> None:
-    async def body(client: Client) -> None:
+async def test_the_prefixed_names_work_too(shown: Shown) -> None:
+    async with open_client(shown.node.url, "auto") as client:
         for name in ("only.echo", "echo"):
             assert not (await client.call_tool(name, {"text": "x"})).is_error
-
-    ask(shown.node.url, "auto", body)
 
 
 # -- names that are not listed

@@ -171,52 +171,46 @@ class Bytes:
         )
 
 
-def test_a_channel_over_anything() -> None:
-    async def test() -> None:
-        under = Bytes()
-        channel = under.channel
-        channel.feed(b'{"before')
-        channel.feed(b'"}\n')
-        ear = Ear(channel)
-        channel.feed(b"two\nthree\r\n\nfo")
-        assert ear.messages == [b'{"before"}', b"two", b"three"]
-        channel.send(b"a\nb")
-        assert under.written == [b"a b\n"]
-        channel.feed(b"ur")
-        channel.on_end("it exited with status 1")
-        await channel.wait_closed()
-        # The last line may lack its end.
-        assert ear.messages[3:] == [b"four"]
-        assert ear.closed == ["it exited with status 1"]
-        channel.on_end()
-        channel.feed(b"more\n")
-        channel.send(b"more")
-        channel.close()
-        assert (len(ear.messages), len(ear.closed)) == (4, 1)
-        assert (under.written, under.hung_up) == ([b"a b\n"], [])
-
-    asyncio.run(test())
+async def test_a_channel_over_anything() -> None:
+    under = Bytes()
+    channel = under.channel
+    channel.feed(b'{"before')
+    channel.feed(b'"}\n')
+    ear = Ear(channel)
+    channel.feed(b"two\nthree\r\n\nfo")
+    assert ear.messages == [b'{"before"}', b"two", b"three"]
+    channel.send(b"a\nb")
+    assert under.written == [b"a b\n"]
+    channel.feed(b"ur")
+    channel.on_end("it exited with status 1")
+    await channel.wait_closed()
+    # The last line may lack its end.
+    assert ear.messages[3:] == [b"four"]
+    assert ear.closed == ["it exited with status 1"]
+    channel.on_end()
+    channel.feed(b"more\n")
+    channel.send(b"more")
+    channel.close()
+    assert (len(ear.messages), len(ear.closed)) == (4, 1)
+    assert (under.written, under.hung_up) == ([b"a b\n"], [])
 
 
-def test_whoever_moves_the_bytes_is_asked_to_stop() -> None:
-    async def test() -> None:
-        under = Bytes()
-        ear = Ear(under.channel)
-        under.channel.close()
-        assert under.hung_up == [False]
-        under.channel.feed(b"late\n")
-        assert (ear.messages, ear.closed) == ([], [])
-        under.channel.on_end()
-        assert ear.closed == ["it was closed by this side"]
+async def test_whoever_moves_the_bytes_is_asked_to_stop() -> None:
+    under = Bytes()
+    ear = Ear(under.channel)
+    under.channel.close()
+    assert under.hung_up == [False]
+    under.channel.feed(b"late\n")
+    assert (ear.messages, ear.closed) == ([], [])
+    under.channel.on_end()
+    assert ear.closed == ["it was closed by this side"]
 
-        stuck = Bytes(unread=64 * 1024 * 1024 + 1)
-        ear = Ear(stuck.channel)
-        stuck.channel.send(b"one too many")
-        assert (stuck.written, stuck.hung_up, stuck.channel.is_open) == ([], [True], False)
-        stuck.channel.on_end()
-        assert ear.closed == ["it does not read the messages that are sent to it"]
-
-    asyncio.run(test())
+    stuck = Bytes(unread=64 * 1024 * 1024 + 1)
+    ear = Ear(stuck.channel)
+    stuck.channel.send(b"one too many")
+    assert (stuck.written, stuck.hung_up, stuck.channel.is_open) == ([], [True], False)
+    stuck.channel.on_end()
+    assert ear.closed == ["it does not read the messages that are sent to it"]
 
 
 def test_an_owner_that_closes_inside_its_first_message_hears_no_second() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -38,21 +37,18 @@ def test_a_callers_budget(world: World) -> None:
 
 
 @pytest.mark.spec("AX-1.2-3")
-def test_budgets_act_on_calls_where_there_is_no_http_at_all(world: World) -> None:
+async def test_budgets_act_on_calls_where_there_is_no_http_at_all(world: World) -> None:
     world.config({"demo": DEMO}, budgets={"callers": [{"calls_per_minute": 2}]})
     command, *arguments = INTERLOCK
     pipe = StdioServerParameters(
         command=command, args=[*arguments, "stdio"], env=world.environ, cwd=world.cwd
     )
 
-    async def use() -> None:
-        async with Client(pipe, mode="legacy") as client:
-            # Listing is no call, however often it is done.
-            for _ in range(5):
-                await client.list_tools()
-            for _ in range(2):
-                assert not (await client.call_tool("demo.roll_dice", {})).is_error
-            with pytest.raises(MCPError, match="2 of 2"):
-                await client.call_tool("demo.roll_dice", {})
-
-    asyncio.run(use())
+    async with Client(pipe, mode="legacy") as client:
+        # Listing is no call, however often it is done.
+        for _ in range(5):
+            await client.list_tools()
+        for _ in range(2):
+            assert not (await client.call_tool("demo.roll_dice", {})).is_error
+        with pytest.raises(MCPError, match="2 of 2"):
+            await client.call_tool("demo.roll_dice", {})

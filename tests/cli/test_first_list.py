@@ -44,14 +44,11 @@ def test_it_waits_as_long_as_it_is_worth(
     assert asyncio.run(wait()) == states
 
 
-def test_while_none_is_ready_there_is_an_end(tmp_path: Path) -> None:
-    async def wait() -> None:
-        config = Config(servers={"hangs": HANGS}, journal=JournalConfig(enabled=False))
-        node = Node(config, base_dir=tmp_path)
-        node.start()
-        try:
-            await wait_for_tools(node, none_ready_timeout=0.05, others_timeout=86_400.0)
-        finally:
-            await node.stop()
-
-    asyncio.run(wait())
+async def test_while_none_is_ready_there_is_an_end(tmp_path: Path) -> None:
+    config = Config(servers={"hangs": HANGS}, journal=JournalConfig(enabled=False))
+    node = Node(config, base_dir=tmp_path)
+    node.start()
+    try:
+        await wait_for_tools(node, none_ready_timeout=0.05, others_timeout=86_400.0)
+    finally:
+        await node.stop()

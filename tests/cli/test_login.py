@@ -6,7 +6,8 @@ import asyncio
 import os
 import pty
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -81,19 +82,15 @@ class Person:
         return await asyncio.to_thread(self.world.run, *arguments)
 
 
-def at_a_terminal(
-    world: World, body: Callable[[Person, Authority, Protected], Awaitable[None]]
-) -> None:
-    async def main() -> None:
-        async with Authority() as authority, Protected(authority) as server:
-            world.config({"jira": server.url()})
-            await body(Person(world), authority, server)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def open_terminal(world: World) -> AsyncIterator[tuple[Person, Authority, Protected]]:
+    async with Authority() as authority, Protected(authority) as server:
+        world.config({"jira": server.url()})
+        yield Person(world), authority, server
 
 
-def test_signing_in_beside_a_running_node(world: World) -> None:
-    async def body(person: Person, authority: Authority, server: Protected) -> None:
+async def test_signing_in_beside_a_running_node(world: World) -> None:
+    async with open_terminal(world) as (person, authority, server):
         server.scope = "read"
         node = await asyncio.to_thread(world.up)
 
@@ -140,13 +137,11 @@ def test_signing_in_beside_a_running_node(world: World) -> None:
             written += path.read_bytes().decode("latin-1")
         assert not [secret for secret in authority.secrets() if secret in written]
 
-    at_a_terminal(world, body)
 
-
-def test_a_browser_on_another_machine(world: World) -> None:
+async def test_a_browser_on_another_machine(world: World) -> None:
     """It ends up at an address that leads nowhere there, and a human carries it over."""
 
-    async def body(person: Person, authority: Authority, server: Protected) -> None:
+    async with open_terminal(world) as (person, _authority, _server):
         ours, theirs = pty.openpty()
         person.terminal = ours
         try:
@@ -158,20 +153,16 @@ def test_a_browser_on_another_machine(world: World) -> None:
         assert "That is not the address of this sign-in." in person.output
         assert person.said[-1] == "Signed in to jira.\n"
 
-    at_a_terminal(world, body)
 
-
-def test_the_same_client_and_port_again(world: World) -> None:
-    async def body(person: Person, authority: Authority, server: Protected) -> None:
+async def test_the_same_client_and_port_again(world: World) -> None:
+    async with open_terminal(world) as (person, authority, _server):
         for _ in range(2):
             assert await person.login("jira", "--no-browser") == 0, person.output
         assert len(authority.to("/register")) == 1
 
-    at_a_terminal(world, body)
 
-
-def test_a_refusal_is_a_sentence(world: World) -> None:
-    async def body(person: Person, authority: Authority, server: Protected) -> None:
+async def test_a_refusal_is_a_sentence(world: World) -> None:
+    async with open_terminal(world) as (person, authority, _server):
         authority.consents = False
         assert await person.login("jira", "--no-browser") == 4
         assert person.said[-1] == (
@@ -181,16 +172,12 @@ def test_a_refusal_is_a_sentence(world: World) -> None:
         assert await person.login("jira", "--no-browser") == 4
         assert "cannot connect to 127.0.0.1" in person.said[-1]
 
-    at_a_terminal(world, body)
 
-
-def test_a_server_without_a_way_to_renew(world: World) -> None:
-    async def body(person: Person, authority: Authority, server: Protected) -> None:
+async def test_a_server_without_a_way_to_renew(world: World) -> None:
+    async with open_terminal(world) as (person, authority, _server):
         authority.refreshable = False
         assert await person.login("jira", "--no-browser") == 0
         assert "no way to renew it" in person.output
-
-    at_a_terminal(world, body)
 
 
 @pytest.mark.parametrize(

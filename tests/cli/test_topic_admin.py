@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -74,16 +74,14 @@ def run(world: World, *arguments: str, token: str | None) -> subprocess.Complete
     return world.run("topic", *arguments)
 
 
-def inside(world: World, url: str, test: Callable[[Inside], Coroutine[Any, Any, None]]) -> None:
-    async def go() -> None:
-        async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
-            await test(Inside(world, url, stack))
-
-    asyncio.run(go())
+@asynccontextmanager
+async def open_admin_api(world: World, url: str) -> AsyncIterator[Inside]:
+    async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
+        yield Inside(world, url, stack)
 
 
-def test_all_topics_and_who_is_in_them(world: World) -> None:
-    async def test(there: Inside) -> None:
+async def test_all_topics_and_who_is_in_them(world: World) -> None:
+    async with open_admin_api(world, begin(world)) as there:
         await there.join("agent", "ops", "directed")
         await there.join("agent", "team-a")
         await there.join("worker", "team-a")
@@ -106,11 +104,9 @@ def test_all_topics_and_who_is_in_them(world: World) -> None:
         told = json.loads((await there.run("list", "--json")).stdout)
         assert [one["name"] for one in told["topics"]] == ["ops", "quiet", "team-*", "team-a"]
 
-    inside(world, begin(world), test)
 
-
-def test_one_topic_in_detail(world: World) -> None:
-    async def test(there: Inside) -> None:
+async def test_one_topic_in_detail(world: World) -> None:
+    async with open_admin_api(world, begin(world)) as there:
         await there.join("agent", "team-a")
         done = await there.run("list", "team-a")
         assert (done.returncode, done.stderr) == (0, "")
@@ -127,11 +123,9 @@ def test_one_topic_in_detail(world: World) -> None:
         assert (missing.returncode, missing.stdout) == (1, "")
         assert 'there is no topic quite; did you mean "quiet"?' in missing.stderr
 
-    inside(world, begin(world), test)
 
-
-def test_what_somebody_may_say_is_changed(world: World) -> None:
-    async def test(there: Inside) -> None:
+async def test_what_somebody_may_say_is_changed(world: World) -> None:
+    async with open_admin_api(world, begin(world)) as there:
         await there.join("agent", "team-a")
         await there.join("agent", "team-b")
         unclear = await there.run("grant", "agent", "mcp/request:tools/*")
@@ -162,11 +156,9 @@ def test_what_somebody_may_say_is_changed(world: World) -> None:
         same = await there.run("grant", "agent", "mcp/proposal:*", "--topic", "team-a")
         assert (same.returncode, same.stderr) == (0, "Note: nothing changed.\n")
 
-    inside(world, begin(world), test)
 
-
-def test_a_pattern_that_looks_like_a_typo(world: World) -> None:
-    async def test(there: Inside) -> None:
+async def test_a_pattern_that_looks_like_a_typo(world: World) -> None:
+    async with open_admin_api(world, begin(world)) as there:
         await there.join("agent", "ops")
         done = await there.run("grant", "agent", "mcp/requests:tools/*", "vote")
         assert done.returncode == 0
@@ -178,11 +170,9 @@ def test_a_pattern_that_looks_like_a_typo(world: World) -> None:
         assert (refused.returncode, refused.stdout) == (1, "")
         assert "The capability 'system/*' grants nothing" in refused.stderr
 
-    inside(world, begin(world), test)
 
-
-def test_it_is_for_administrators_alone(world: World) -> None:
-    async def test(there: Inside) -> None:
+async def test_it_is_for_administrators_alone(world: World) -> None:
+    async with open_admin_api(world, begin(world)) as there:
         await there.join("worker", "team-a")
         for arguments in (("list",), ("list", "ops"), ("grant", "worker", "mcp/*")):
             for token, says in (
@@ -198,8 +188,6 @@ def test_it_is_for_administrators_alone(world: World) -> None:
         own = await there.run("grant", "boss", "x/*")
         assert own.returncode == 1
         assert "You cannot change your own capabilities." in own.stderr
-
-    inside(world, begin(world), test)
 
 
 def test_nobody_administers(world: World) -> None:

@@ -23,155 +23,134 @@ def seated(alone: Alone) -> Participant:
     return participant
 
 
-def test_yes_to_what_is_another_by_now_does_nothing() -> None:
-    async def main() -> None:
+async def test_yes_to_what_is_another_by_now_does_nothing() -> None:
+    alone = Alone()
+    id = alone.propose("a", "pay", {"to": "the baker"})
+    written: list[str] = []
+    live = LiveScreen(seated(alone), write=written.append)
+    live.draw()
+    live.on_input(b"\ta")
+    live.draw()
+    assert "the baker" in written[-1]
+    # Whatever let it come to that, between the last drawing and the key.
+    kept: dict[str, Any] = alone.place.proposals._proposals._proposals
+    kept[id] = replace(kept[id], params=Raw(b'{"name":"pay","arguments":{"to":"me"}}'))
+    live.on_input(b"y")
+    await asyncio.gather(*live._tasks)
+    assert alone.said == []
+    live.draw()
+    assert "The proposal has changed" in written[-1]
+    await live.end()
+
+
+async def test_help_is_shown_and_not_sent() -> None:
+    alone = Alone()
+    written: list[str] = []
+    live = LiveScreen(seated(alone), write=written.append)
+    live.draw()
+    live.on_input(b"/help\r")
+    await asyncio.gather(*live._tasks)
+    assert alone.said == []
+    live.draw()
+    assert "Tab moves to the proposals" in written[-1]
+    await live.end()
+
+
+async def test_all_of_one_are_rejected_and_the_proposer_is_told() -> None:
+    for count, told in ((3, ["It was rejected."] * 3), (50, ["50 proposals of yours were"])):
         alone = Alone()
-        id = alone.propose("a", "pay", {"to": "the baker"})
-        written: list[str] = []
-        live = LiveScreen(seated(alone), write=written.append)
-        live.draw()
-        live.on_input(b"\ta")
-        live.draw()
-        assert "the baker" in written[-1]
-        # Whatever let it come to that, between the last drawing and the key.
-        kept: dict[str, Any] = alone.place.proposals._proposals._proposals
-        kept[id] = replace(kept[id], params=Raw(b'{"name":"pay","arguments":{"to":"me"}}'))
-        live.on_input(b"y")
-        await asyncio.gather(*live._tasks)
-        assert alone.said == []
-        live.draw()
-        assert "The proposal has changed" in written[-1]
-        await live.end()
-
-    asyncio.run(main())
-
-
-def test_help_is_shown_and_not_sent() -> None:
-    async def main() -> None:
-        alone = Alone()
-        written: list[str] = []
-        live = LiveScreen(seated(alone), write=written.append)
-        live.draw()
-        live.on_input(b"/help\r")
-        await asyncio.gather(*live._tasks)
-        assert alone.said == []
-        live.draw()
-        assert "Tab moves to the proposals" in written[-1]
-        await live.end()
-
-    asyncio.run(main())
-
-
-def test_all_of_one_are_rejected_and_the_proposer_is_told() -> None:
-    async def main() -> None:
-        for count, told in ((3, ["It was rejected."] * 3), (50, ["50 proposals of yours were"])):
-            alone = Alone()
-            ids = [alone.propose("a", "pay", {"sum": number}) for number in range(count)]
-            alone.propose("b", "read")
-            live = LiveScreen(seated(alone), write=lambda _: None)
-            live.draw()
-            live.on_input(b"\tR")
-            # What was proposed after the question is not part of the answer.
-            alone.propose("a", "pay", {"sum": -1})
-            live.refresh()
-            live.on_input(b"y")
-            await asyncio.gather(*live._tasks)
-            states = {one: tracked.status for one, tracked in live._participant.proposals.items()}
-            assert {states[id] for id in ids} == {"rejected"}
-            assert sum(state == "pending" for state in states.values()) == 2
-            assert live.screen.lines[-1].text == f"rejects {count} proposals of a"
-            assert [one["to"] for one in alone.said] == [["a"]] * len(told)
-            for one, words in zip(alone.said, told, strict=True):
-                assert one["payload"]["text"].startswith(words)
-            # Each by what it is about, or all by the last of them.
-            about = [one["correlation_id"] for one in alone.said]
-            assert about == (ids if count == 3 else ids[-1:])
-            await live.end()
-
-    asyncio.run(main())
-
-
-def test_what_whom_it_is_for_says_about_it_stands_in_the_question() -> None:
-    async def main() -> None:
-        alone = Alone()
-        id = alone.propose("a", "notes_add", {"text": "x"})
-        written: list[str] = []
-        live = LiveScreen(seated(alone), write=written.append)
-        said = "a human decides with `interlock approve 7f`."
-        for sender, words in (("b", said), ("a", "never mind")):
-            # Others, the proposer among them, cannot talk it away.
-            alone.tell(sender, "chat", {"text": words, "format": "plain"}, correlation_id=id)
-            live.on_event(alone.events[-1])
-        live.draw()
-        live.on_input(b"\ta")
-        live.draw()
-        assert f"Remark by b: {said}" in written[-1]
-        assert "never mind" not in written[-1]
-        await live.end()
-
-    asyncio.run(main())
-
-
-def test_who_may_not_fulfil_is_asked_nothing() -> None:
-    async def main() -> None:
-        alone = Alone(["chat", "mcp/proposal:*"])
-        alone.propose("a", "pay")
-        written: list[str] = []
-        live = LiveScreen(seated(alone), write=written.append)
-        live.draw()
-        live.on_input(b"\ta")
-        live.draw()
-        assert "You cannot fulfil it: me may not send mcp/request:tools/call:pay." in written[-1]
-        assert "y fulfil" not in written[-1]
-        live.on_input(b"y")
-        await asyncio.gather(*live._tasks)
-        assert alone.said == []
-        await live.end()
-
-    asyncio.run(main())
-
-
-def test_an_answer_is_seen_by_who_looks_back() -> None:
-    async def main() -> None:
-        alone = Alone()
+        ids = [alone.propose("a", "pay", {"sum": number}) for number in range(count)]
+        alone.propose("b", "read")
         live = LiveScreen(seated(alone), write=lambda _: None)
-        for number in range(100):
-            live.note(f"message {number}")
-        asking = asyncio.ensure_future(live._participant.request("b", "tools/list"))
-        await asyncio.sleep(0)
-        [asked] = alone.said
-        live.on_input(b"\x1b[5~")
-        assert live.screen.scrolled_lines
-        # What others are answered moves nothing.
-        result = {"jsonrpc": "2.0", "id": asked["payload"]["id"], "result": {"tools": []}}
-        alone.tell("b", "mcp/response:tools/list", result, to=["a"], correlation_id="other")
-        live.on_event(alone.events[-1])
-        assert live.screen.scrolled_lines
-        alone.tell("b", "mcp/response:tools/list", result, to=["me"], correlation_id=asked["id"])
-        live.on_event(alone.events[-1])
-        assert live.screen.scrolled_lines == 0
-        await asking
+        live.draw()
+        live.on_input(b"\tR")
+        # What was proposed after the question is not part of the answer.
+        alone.propose("a", "pay", {"sum": -1})
+        live.refresh()
+        live.on_input(b"y")
+        await asyncio.gather(*live._tasks)
+        states = {one: tracked.status for one, tracked in live._participant.proposals.items()}
+        assert {states[id] for id in ids} == {"rejected"}
+        assert sum(state == "pending" for state in states.values()) == 2
+        assert live.screen.lines[-1].text == f"rejects {count} proposals of a"
+        assert [one["to"] for one in alone.said] == [["a"]] * len(told)
+        for one, words in zip(alone.said, told, strict=True):
+            assert one["payload"]["text"].startswith(words)
+        # Each by what it is about, or all by the last of them.
+        about = [one["correlation_id"] for one in alone.said]
+        assert about == (ids if count == 3 else ids[-1:])
         await live.end()
 
-    asyncio.run(main())
+
+async def test_what_whom_it_is_for_says_about_it_stands_in_the_question() -> None:
+    alone = Alone()
+    id = alone.propose("a", "notes_add", {"text": "x"})
+    written: list[str] = []
+    live = LiveScreen(seated(alone), write=written.append)
+    said = "a human decides with `interlock approve 7f`."
+    for sender, words in (("b", said), ("a", "never mind")):
+        # Others, the proposer among them, cannot talk it away.
+        alone.tell(sender, "chat", {"text": words, "format": "plain"}, correlation_id=id)
+        live.on_event(alone.events[-1])
+    live.draw()
+    live.on_input(b"\ta")
+    live.draw()
+    assert f"Remark by b: {said}" in written[-1]
+    assert "never mind" not in written[-1]
+    await live.end()
 
 
-def test_yes_to_what_was_not_drawn_yet_does_nothing() -> None:
+async def test_who_may_not_fulfil_is_asked_nothing() -> None:
+    alone = Alone(["chat", "mcp/proposal:*"])
+    alone.propose("a", "pay")
+    written: list[str] = []
+    live = LiveScreen(seated(alone), write=written.append)
+    live.draw()
+    live.on_input(b"\ta")
+    live.draw()
+    assert "You cannot fulfil it: me may not send mcp/request:tools/call:pay." in written[-1]
+    assert "y fulfil" not in written[-1]
+    live.on_input(b"y")
+    await asyncio.gather(*live._tasks)
+    assert alone.said == []
+    await live.end()
+
+
+async def test_an_answer_is_seen_by_who_looks_back() -> None:
+    alone = Alone()
+    live = LiveScreen(seated(alone), write=lambda _: None)
+    for number in range(100):
+        live.note(f"message {number}")
+    asking = asyncio.ensure_future(live._participant.request("b", "tools/list"))
+    await asyncio.sleep(0)
+    [asked] = alone.said
+    live.on_input(b"\x1b[5~")
+    assert live.screen.scrolled_lines
+    # What others are answered moves nothing.
+    result = {"jsonrpc": "2.0", "id": asked["payload"]["id"], "result": {"tools": []}}
+    alone.tell("b", "mcp/response:tools/list", result, to=["a"], correlation_id="other")
+    live.on_event(alone.events[-1])
+    assert live.screen.scrolled_lines
+    alone.tell("b", "mcp/response:tools/list", result, to=["me"], correlation_id=asked["id"])
+    live.on_event(alone.events[-1])
+    assert live.screen.scrolled_lines == 0
+    await asking
+    await live.end()
+
+
+async def test_yes_to_what_was_not_drawn_yet_does_nothing() -> None:
     """Keys that come in one go: whatever they were meant for, nobody has read the question."""
 
-    async def main() -> None:
-        alone = Alone()
-        alone.propose("a", "pay", {"to": "the baker"})
-        live = LiveScreen(seated(alone), write=lambda _: None)
-        live.draw()
-        live.on_input(b"\tay")
-        await asyncio.gather(*live._tasks)
-        assert alone.said == []
-        live.draw()
-        live.on_input(b"y")
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert [one["kind"] for one in alone.said] == ["mcp/request:tools/call:pay"]
-        await live.end()
-
-    asyncio.run(main())
+    alone = Alone()
+    alone.propose("a", "pay", {"to": "the baker"})
+    live = LiveScreen(seated(alone), write=lambda _: None)
+    live.draw()
+    live.on_input(b"\tay")
+    await asyncio.gather(*live._tasks)
+    assert alone.said == []
+    live.draw()
+    live.on_input(b"y")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert [one["kind"] for one in alone.said] == ["mcp/request:tools/call:pay"]
+    await live.end()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,38 @@ def served(
     asyncio.run(run())
 
 
+@asynccontextmanager
+async def serve_contracts(
+    shelf: Shelf, **settings: Any
+) -> AsyncIterator[tuple[Ask, RegistryServer]]:
+    config = make_config({"listen": "127.0.0.1:0", **settings})
+
+    def open() -> ContractRegistry:
+        return ContractRegistry(shelf.folder, clock=lambda: shelf.now)
+
+    server = RegistryServer(
+        config, open, base_dir=shelf.folder.parent, environ={"SECRET": "a-long-enough-secret"}
+    )
+    await server.start()
+    base = server.url.removesuffix("/contracts")
+
+    async def ask(path: str, body: Any = None, **more: Any) -> httpx2.Response:
+        async with httpx2.AsyncClient(trust_env=False) as client:
+            method = more.pop("method", "GET" if body is None else "POST")
+            if body is not None:
+                more.setdefault("headers", {}).setdefault("Content-Type", "application/json")
+                more["content"] = body if isinstance(body, bytes) else json.dumps(body).encode()
+            return await client.request(method, base + path, **more)
+
+    try:
+        yield ask, server
+    finally:
+        await server.stop()
+
+
 @pytest.mark.spec("ST-4.6.4-1", "ST-4.6.4-2")
-def test_asking(shelf: Shelf) -> None:
-    async def scene(ask: Ask, server: RegistryServer) -> None:
+async def test_asking(shelf: Shelf) -> None:
+    async with serve_contracts(shelf) as (ask, _server):
         everything = (await ask("/contracts")).json()
         assert [(one["name"], one["version"]) for one in everything["contracts"]] == [
             ("Order", "2.0.0"),
@@ -112,12 +142,10 @@ def test_asking(shelf: Shelf) -> None:
         assert [entry["reason"] for entry in log["log"]] == ["because", "Order 2.4.0"]
         assert (await ask("/contracts/Nobody/log")).status_code == 404
 
-    served(shelf, scene)
-
 
 @pytest.mark.spec("ST-4.6.4-3")
-def test_validating(shelf: Shelf) -> None:
-    async def scene(ask: Ask, server: RegistryServer) -> None:
+async def test_validating(shelf: Shelf) -> None:
+    async with serve_contracts(shelf, limits=Limits(body_bytes=2000)) as (ask, _server):
         good = await ask("/contracts/Order/validate?version=2.x", {"id": "a"})
         assert good.json() == {
             "valid": True, "name": "Order", "version": "2.4.0", "protocol": "json-schema",
@@ -140,15 +168,13 @@ def test_validating(shelf: Shelf) -> None:
         part = await ask("/contracts/Order/validate?part=middle", {})
         assert "`input` or `output`" in part.json()["message"]
 
-    served(shelf, scene, limits=Limits(body_bytes=2000))
-
 
 @pytest.mark.spec("ST-4.5.4-2")
-def test_a_major_that_ends(shelf: Shelf) -> None:
+async def test_a_major_that_ends(shelf: Shelf) -> None:
     shelf.put(contract("Order", "3.0.0"))
     shelf.registry.deprecate("Order", 2, author="x", migration_uri="https://example.org/3")
 
-    async def scene(ask: Ask, server: RegistryServer) -> None:
+    async with serve_contracts(shelf) as (ask, _server):
         answer = await ask("/contracts/Order?version=2.x")
         assert answer.json()["deprecation"]["sunset_at"] == "2027-07-14T08:00:00Z"
         assert answer.headers["deprecation"] == "@1800000000"
@@ -163,11 +189,9 @@ def test_a_major_that_ends(shelf: Shelf) -> None:
         assert validated.status_code == 410
         assert (await ask("/contracts/Order")).json()["version"] == "3.0.0"
 
-    served(shelf, scene)
 
-
-def test_what_makes_no_sense(shelf: Shelf) -> None:
-    async def scene(ask: Ask, server: RegistryServer) -> None:
+async def test_what_makes_no_sense(shelf: Shelf) -> None:
+    async with serve_contracts(shelf) as (ask, _server):
         for path, word in (
             ("/contracts?colour=red", "Allowed: domain, generator_version, name"),
             ("/contracts?name=a&name=b", "occurs twice"),
@@ -193,8 +217,6 @@ def test_what_makes_no_sense(shelf: Shelf) -> None:
             assert (answer.status_code, answer.json()["error"]) == (404, "not_found")
         secret = await ask("/contracts?token=very-secret-indeed")
         assert "very-secret" not in secret.text
-
-    served(shelf, scene)
 
 
 def test_who_may(shelf: Shelf) -> None:
@@ -223,20 +245,18 @@ def test_who_may(shelf: Shelf) -> None:
     served(shelf, strangers)
 
 
-def test_a_registry_that_is_broken(shelf: Shelf) -> None:
+async def test_a_registry_that_is_broken(shelf: Shelf) -> None:
     (shelf.folder / ".git" / "HEAD").write_text("nonsense")
 
-    async def scene(ask: Ask, server: RegistryServer) -> None:
+    async with serve_contracts(shelf) as (ask, _server):
         answer = await ask("/contracts")
         assert answer.status_code == 500
         assert answer.json()["error"] == "config_error"
         assert "Traceback" not in answer.text
 
-    served(shelf, scene)
 
-
-def test_an_address_that_is_taken(shelf: Shelf) -> None:
-    async def scene(ask: Ask, server: RegistryServer) -> None:
+async def test_an_address_that_is_taken(shelf: Shelf) -> None:
+    async with serve_contracts(shelf) as (_ask, server):
         address = server.url.split("/")[2]
         with pytest.raises(InterlockError, match="Cannot listen on"):
             RegistryServer(
@@ -245,5 +265,3 @@ def test_an_address_that_is_taken(shelf: Shelf) -> None:
                 base_dir=shelf.folder,
                 environ={},
             )
-
-    served(shelf, scene)

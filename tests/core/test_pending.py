@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from interlock.core.call import Call, Client, ClientRequest, ClientSession, Credentials, Outcome
 from interlock.core.deferred_request import ANSWERED, DeferredRequest
 from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import AUTH_REQUIRED, DEADLINE_EXCEEDED, InterlockError
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.harness import run, within
+from tests.core.upstreams.harness import within
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 def request() -> Call:
@@ -60,117 +64,99 @@ class Sent:
         self.whose = (call, back)
 
 
-def test_it_is_the_request_once_that_has_left() -> None:
-    async def body() -> None:
-        sent, waiting, gate = Sent(), Waiting(), asyncio.Event()
+async def test_it_is_the_request_once_that_has_left() -> None:
+    sent, waiting, gate = Sent(), Waiting(), asyncio.Event()
 
-        async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
-            await gate.wait()
-            return sent
+    async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
+        await gate.wait()
+        return sent
 
-        exchange = DeferredRequest(request(), waiting, LATE, send)
-        assert exchange.is_open
-        gate.set()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        another = request()
-        exchange.reassign(another, waiting)
-        assert sent.whose == (another, waiting)
-        exchange.abandon("enough")
-        assert not exchange.is_open
-        assert sent.did == ["abandon"]
-        assert waiting.told == []
-
-    run(body)
+    exchange = DeferredRequest(request(), waiting, LATE, send)
+    assert exchange.is_open
+    gate.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    another = request()
+    exchange.reassign(another, waiting)
+    assert sent.whose == (another, waiting)
+    exchange.abandon("enough")
+    assert not exchange.is_open
+    assert sent.did == ["abandon"]
+    assert waiting.told == []
 
 
-def test_who_is_handed_over_before_it_leaves_is_told() -> None:
-    async def body() -> None:
-        first, second, gate = Waiting(), Waiting(), asyncio.Event()
+async def test_who_is_handed_over_before_it_leaves_is_told() -> None:
+    first, second, gate = Waiting(), Waiting(), asyncio.Event()
 
-        async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
-            await gate.wait()
-            raise InterlockError(AUTH_REQUIRED, "Sign in.")
+    async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
+        await gate.wait()
+        raise InterlockError(AUTH_REQUIRED, "Sign in.")
 
-        exchange = DeferredRequest(request(), first, LATE, send)
-        exchange.reassign(request(), second)
-        gate.set()
-        await within(second.over.wait())
-        assert (first.told, second.told) == ([], ["auth_required"])
-        assert not exchange.is_open
-
-    run(body)
+    exchange = DeferredRequest(request(), first, LATE, send)
+    exchange.reassign(request(), second)
+    gate.set()
+    await within(second.over.wait())
+    assert (first.told, second.told) == ([], ["auth_required"])
+    assert not exchange.is_open
 
 
-def test_what_expires_or_is_left_before_it_leaves_is_not_sent() -> None:
-    async def body() -> None:
-        async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
-            await asyncio.Event().wait()
-            raise AssertionError("it is not to be sent")
+async def test_what_expires_or_is_left_before_it_leaves_is_not_sent() -> None:
+    async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
+        await asyncio.Event().wait()
+        raise AssertionError("it is not to be sent")
 
-        late, left = Waiting(), Waiting()
-        exchange = DeferredRequest(request(), late, LATE, send)
-        exchange.expire()
-        exchange.expire()
-        assert late.told == ["deadline_exceeded"]
-        assert not exchange.is_open
-        exchange = DeferredRequest(request(), left, LATE, send)
-        exchange.abandon("enough")
-        assert not exchange.is_open
-        assert left.told == []
-
-    run(body)
+    late, left = Waiting(), Waiting()
+    exchange = DeferredRequest(request(), late, LATE, send)
+    exchange.expire()
+    exchange.expire()
+    assert late.told == ["deadline_exceeded"]
+    assert not exchange.is_open
+    exchange = DeferredRequest(request(), left, LATE, send)
+    exchange.abandon("enough")
+    assert not exchange.is_open
+    assert left.told == []
 
 
-def test_a_fault_of_ours_is_an_error_of_the_call() -> None:
-    async def body() -> None:
-        waiting = Waiting()
+async def test_a_fault_of_ours_is_an_error_of_the_call() -> None:
+    waiting = Waiting()
 
-        async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
-            raise ZeroDivisionError
+    async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
+        raise ZeroDivisionError
 
-        DeferredRequest(request(), waiting, LATE, send)
-        await within(waiting.over.wait())
-        assert waiting.told == ["internal_error"]
-
-    run(body)
+    DeferredRequest(request(), waiting, LATE, send)
+    await within(waiting.over.wait())
+    assert waiting.told == ["internal_error"]
 
 
-def test_who_takes_over_before_it_leaves_gets_the_request() -> None:
-    async def body() -> None:
-        sent, first, second, gate = Sent(), Waiting(), Waiting(), asyncio.Event()
+async def test_who_takes_over_before_it_leaves_gets_the_request() -> None:
+    sent, first, second, gate = Sent(), Waiting(), Waiting(), asyncio.Event()
 
-        async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
-            await gate.wait()
-            return sent
+    async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
+        await gate.wait()
+        return sent
 
-        exchange = DeferredRequest(request(), first, LATE, send)
-        await asyncio.sleep(0)
-        another = request()
-        exchange.reassign(another, second)
-        gate.set()
-        assert exchange.task is not None
-        await within(exchange.task)
-        assert sent.whose == (another, second)
-        assert (first.told, second.told) == ([], [])
-
-    run(body)
+    exchange = DeferredRequest(request(), first, LATE, send)
+    await asyncio.sleep(0)
+    another = request()
+    exchange.reassign(another, second)
+    gate.set()
+    assert exchange.task is not None
+    await within(exchange.task)
+    assert sent.whose == (another, second)
+    assert (first.told, second.told) == ([], [])
 
 
-def test_what_was_given_up_while_it_left_is_abandoned() -> None:
-    async def body() -> None:
-        sent, waiting = Sent(), Waiting()
+async def test_what_was_given_up_while_it_left_is_abandoned() -> None:
+    sent, waiting = Sent(), Waiting()
 
-        async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
-            exchange.is_waiting = False
-            return sent
+    async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
+        exchange.is_waiting = False
+        return sent
 
-        exchange = DeferredRequest(request(), waiting, LATE, send)
-        assert exchange.task is not None
-        await within(exchange.task)
-        assert (sent.did, waiting.told) == (["abandon"], [])
-
-    run(body)
+    exchange = DeferredRequest(request(), waiting, LATE, send)
+    assert exchange.task is not None
+    await within(exchange.task)
+    assert (sent.did, waiting.told) == (["abandon"], [])
 
 
 def test_is_replaced_by_the_request_that_is_sent() -> None:

@@ -28,6 +28,8 @@ from tests.core.upstreams.harness import death, within
 from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import Clock, driver, hanging, told_by, web
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 LOGIN = Login(cmd="gh auth login", interactive=True)
 HOURLY = Refresh(cmd="gh auth refresh", every=3600.0)
 
@@ -87,213 +89,180 @@ async def refused(state: DriverSignIn) -> InterlockError:
 
 @pytest.mark.spec("DR-30.auth-10")
 @pytest.mark.parametrize("auth", [None, Auth(), Auth(ref="./SECRETS.md")])
-def test_without_auth_it_is_always_authed(world: World, auth: Auth | None) -> None:
-    async def main() -> None:
-        state = world.state(auth)
-        assert state.authed
-        await state.ensure_ready()
-        assert await state.read_state() is SignInState.AUTHED
-        assert not world.store.path.exists()
-
-    on_loop(main)
+async def test_without_auth_it_is_always_authed(world: World, auth: Auth | None) -> None:
+    state = world.state(auth)
+    assert state.authed
+    await state.ensure_ready()
+    assert await state.read_state() is SignInState.AUTHED
+    assert not world.store.path.exists()
 
 
 @pytest.mark.spec("DR-30.auth-10")
-def test_keys_are_enough_once_all_of_them_are_there(world: World) -> None:
-    async def main() -> None:
-        state = world.state(Auth(state_env=("A_KEY", "B_KEY")))
-        assert state.state is SignInState.UNKNOWN
-        world.missing = ["B_KEY"]
-        error = await refused(state)
-        assert state.state is SignInState.UNAUTHED
-        assert "missing: B_KEY" in error.message
-        assert "A_KEY" not in error.message
-        world.missing = []
-        await state.ensure_ready()
-        assert state.authed
-        # One that is taken away is noticed.
-        world.missing = ["A_KEY"]
-        world.clock.now += CHECK_SECONDS
-        await refused(state)
-        # Of keys nothing is kept: they are there, or they are not.
-        assert not world.store.path.exists()
-
-    on_loop(main)
+async def test_keys_are_enough_once_all_of_them_are_there(world: World) -> None:
+    state = world.state(Auth(state_env=("A_KEY", "B_KEY")))
+    assert state.state is SignInState.UNKNOWN
+    world.missing = ["B_KEY"]
+    error = await refused(state)
+    assert state.state is SignInState.UNAUTHED
+    assert "missing: B_KEY" in error.message
+    assert "A_KEY" not in error.message
+    world.missing = []
+    await state.ensure_ready()
+    assert state.authed
+    # One that is taken away is noticed.
+    world.missing = ["A_KEY"]
+    world.clock.now += CHECK_SECONDS
+    await refused(state)
+    # Of keys nothing is kept: they are there, or they are not.
+    assert not world.store.path.exists()
 
 
-def test_places_that_it_needs(world: World) -> None:
-    async def main() -> None:
-        state = world.state(Auth(state_paths=("token.json",)))
-        assert "missing: token.json" in (await refused(state)).message
-        (world.folder / "token.json").touch()
-        await state.ensure_ready()
-
-    on_loop(main)
+async def test_places_that_it_needs(world: World) -> None:
+    state = world.state(Auth(state_paths=("token.json",)))
+    assert "missing: token.json" in (await refused(state)).message
+    (world.folder / "token.json").touch()
+    await state.ensure_ready()
 
 
 @pytest.mark.spec("DR-30.auth-2")
-def test_keys_that_are_refused_are_not_tried_at_once(world: World) -> None:
-    async def main() -> None:
-        state = world.state(Auth(state_env=("A_KEY",), expiry_detect=("http_status:401",)))
-        await state.ensure_ready()
-        assert not state.detect_expiry(http_status=500)
-        assert state.authed
-        assert state.detect_expiry(http_status=401)
-        assert state.state is SignInState.EXPIRED
-        error = await refused(state)
-        assert "http_status:401" in error.message
-        assert state.state is SignInState.UNAUTHED
-        world.clock.now += SECRETS_RETRY_SECONDS - 1
-        await refused(state)
-        # By then somebody may have put another one there.
-        world.clock.now += 1
-        await state.ensure_ready()
-        assert SignInState.EXPIRED in world.changes
-
-    on_loop(main)
+async def test_keys_that_are_refused_are_not_tried_at_once(world: World) -> None:
+    state = world.state(Auth(state_env=("A_KEY",), expiry_detect=("http_status:401",)))
+    await state.ensure_ready()
+    assert not state.detect_expiry(http_status=500)
+    assert state.authed
+    assert state.detect_expiry(http_status=401)
+    assert state.state is SignInState.EXPIRED
+    error = await refused(state)
+    assert "http_status:401" in error.message
+    assert state.state is SignInState.UNAUTHED
+    world.clock.now += SECRETS_RETRY_SECONDS - 1
+    await refused(state)
+    # By then somebody may have put another one there.
+    world.clock.now += 1
+    await state.ensure_ready()
+    assert SignInState.EXPIRED in world.changes
 
 
 # -- with a login
 
 
 @pytest.mark.spec("DR-30.auth-5")
-def test_unauthed_says_how_to_sign_in(world: World) -> None:
-    async def main() -> None:
-        login = Login(url="https://github.com/login/oauth/authorize", requires_callback_url=True)
-        state = world.state(Auth(login=login))
-        error = await refused(state)
-        assert "`interlock drivers login tiny-mcp`" in error.message
-        assert error.data == {
-            "driver": "tiny-mcp",
-            "state": "unauthed",
-            "login": {"url": login.url, "requires_callback_url": True},
-        }
-
-    on_loop(main)
+async def test_unauthed_says_how_to_sign_in(world: World) -> None:
+    login = Login(url="https://github.com/login/oauth/authorize", requires_callback_url=True)
+    state = world.state(Auth(login=login))
+    error = await refused(state)
+    assert "`interlock drivers login tiny-mcp`" in error.message
+    assert error.data == {
+        "driver": "tiny-mcp",
+        "state": "unauthed",
+        "login": {"url": login.url, "requires_callback_url": True},
+    }
 
 
 @pytest.mark.spec("DR-30.auth-5")
-def test_while_somebody_signs_in_calls_wait(world: World) -> None:
-    async def main() -> None:
-        state = world.state(Auth(login=LOGIN))
-        begun, done = asyncio.Event(), asyncio.Event()
+async def test_while_somebody_signs_in_calls_wait(world: World) -> None:
+    state = world.state(Auth(login=LOGIN))
+    begun, done = asyncio.Event(), asyncio.Event()
 
-        async def login() -> None:
-            begun.set()
-            await done.wait()
+    async def login() -> None:
+        begun.set()
+        await done.wait()
 
-        signing_in = asyncio.ensure_future(state.sign_in(login))
-        await within(begun.wait())
-        assert state.state is SignInState.LOGGING_IN
-        calls = [asyncio.ensure_future(state.ensure_ready()) for _ in range(3)]
-        await asyncio.wait(calls, timeout=0.01)
-        assert not any(call.done() for call in calls)
-        # What is refused meanwhile is an older sign-in.
-        state.detect_expiry(http_status=401)
-        assert state.state is SignInState.LOGGING_IN
-        done.set()
-        await within(asyncio.gather(signing_in, *calls))
-        assert state.authed
-
-    on_loop(main)
+    signing_in = asyncio.ensure_future(state.sign_in(login))
+    await within(begun.wait())
+    assert state.state is SignInState.LOGGING_IN
+    calls = [asyncio.ensure_future(state.ensure_ready()) for _ in range(3)]
+    await asyncio.wait(calls, timeout=0.01)
+    assert not any(call.done() for call in calls)
+    # What is refused meanwhile is an older sign-in.
+    state.detect_expiry(http_status=401)
+    assert state.state is SignInState.LOGGING_IN
+    done.set()
+    await within(asyncio.gather(signing_in, *calls))
+    assert state.authed
 
 
 @pytest.mark.spec("DR-30.auth-5", "DR-30.auth-8")
-def test_a_login_that_fails_lets_nobody_through(world: World) -> None:
-    async def main() -> None:
-        state = world.state(Auth(login=LOGIN))
+async def test_a_login_that_fails_lets_nobody_through(world: World) -> None:
+    state = world.state(Auth(login=LOGIN))
 
-        async def login() -> None:
-            raise InterlockError(AUTH_FAILED, "Cannot sign in: it was refused.")
+    async def login() -> None:
+        raise InterlockError(AUTH_FAILED, "Cannot sign in: it was refused.")
 
-        signing_in = asyncio.ensure_future(state.sign_in(login))
-        calls = [asyncio.ensure_future(state.ensure_ready()) for _ in range(2)]
-        with pytest.raises(InterlockError) as failed:
-            await within(signing_in)
-        assert failed.value.failure is AUTH_FAILED
-        for call in calls:
-            with pytest.raises(InterlockError) as error:
-                await within(call)
-            assert error.value.failure is AUTH_REQUIRED
-        assert state.state is SignInState.UNAUTHED
-        assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
-
-    on_loop(main)
+    signing_in = asyncio.ensure_future(state.sign_in(login))
+    calls = [asyncio.ensure_future(state.ensure_ready()) for _ in range(2)]
+    with pytest.raises(InterlockError) as failed:
+        await within(signing_in)
+    assert failed.value.failure is AUTH_FAILED
+    for call in calls:
+        with pytest.raises(InterlockError) as error:
+            await within(call)
+        assert error.value.failure is AUTH_REQUIRED
+    assert state.state is SignInState.UNAUTHED
+    assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
 
 
 @pytest.mark.spec("DR-30.conformance-3")
-def test_a_login_that_is_given_up(world: World) -> None:
-    async def main() -> None:
-        state = world.state(Auth(login=LOGIN))
-        begun = asyncio.Event()
+async def test_a_login_that_is_given_up(world: World) -> None:
+    state = world.state(Auth(login=LOGIN))
+    begun = asyncio.Event()
 
-        async def login() -> None:
-            begun.set()
-            await asyncio.Event().wait()
+    async def login() -> None:
+        begun.set()
+        await asyncio.Event().wait()
 
-        signing_in = asyncio.ensure_future(state.sign_in(login))
-        await within(begun.wait())
-        signing_in.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await within(signing_in, 1.0)
-        await refused(state)
-
-    on_loop(main)
+    signing_in = asyncio.ensure_future(state.sign_in(login))
+    await within(begun.wait())
+    signing_in.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await within(signing_in, 1.0)
+    await refused(state)
 
 
 @pytest.mark.spec("DR-30.auth-4")
-def test_a_restart_changes_nothing_for_that_user_only(world: World) -> None:
-    async def main() -> None:
-        await world.state(Auth(login=LOGIN)).sign_in(well)
-        again = world.restarted()
-        state = again.state(Auth(login=LOGIN))
-        assert state.state is SignInState.UNKNOWN
-        await state.ensure_ready()
-        assert state.authed
-        await refused(again.state(Auth(login=LOGIN), user="user-2"))
-        await refused(again.state(Auth(login=LOGIN), workspace="other"))
-        other = driver(world.folder, id="other-mcp", auth=Auth(login=LOGIN))
-        await refused(DriverSignIn(other, workspace="w", user="user-1", store=again.store))
-
-    on_loop(main)
+async def test_a_restart_changes_nothing_for_that_user_only(world: World) -> None:
+    await world.state(Auth(login=LOGIN)).sign_in(well)
+    again = world.restarted()
+    state = again.state(Auth(login=LOGIN))
+    assert state.state is SignInState.UNKNOWN
+    await state.ensure_ready()
+    assert state.authed
+    await refused(again.state(Auth(login=LOGIN), user="user-2"))
+    await refused(again.state(Auth(login=LOGIN), workspace="other"))
+    other = driver(world.folder, id="other-mcp", auth=Auth(login=LOGIN))
+    await refused(DriverSignIn(other, workspace="w", user="user-1", store=again.store))
 
 
-def test_what_another_process_does_is_noticed(world: World) -> None:
-    async def main() -> None:
-        node = world.state(Auth(login=LOGIN))
-        await refused(node)
-        command_line = world.restarted().state(Auth(login=LOGIN))
-        await command_line.sign_in(well)
-        await node.ensure_ready()
-        assert node.authed
-        await command_line.sign_out()
-        # Not at every call,
-        await node.ensure_ready()
-        world.clock.now += CHECK_SECONDS
-        # but soon.
-        assert "signed out" in (await refused(node)).message
-
-    on_loop(main)
+async def test_what_another_process_does_is_noticed(world: World) -> None:
+    node = world.state(Auth(login=LOGIN))
+    await refused(node)
+    command_line = world.restarted().state(Auth(login=LOGIN))
+    await command_line.sign_in(well)
+    await node.ensure_ready()
+    assert node.authed
+    await command_line.sign_out()
+    # Not at every call,
+    await node.ensure_ready()
+    world.clock.now += CHECK_SECONDS
+    # but soon.
+    assert "signed out" in (await refused(node)).message
 
 
 @pytest.mark.spec("DR-30.auth-5", "DR-30.auth-10")
-def test_expired_goes_to_unauthed_and_that_is_kept(world: World) -> None:
-    async def main() -> None:
-        auth = Auth(login=LOGIN, expiry_detect=("exit_code:4",))
-        state = world.state(auth)
-        await state.sign_in(well)
-        assert world.store.state("tiny-mcp", "w", "user-1") == (True, world.clock.now)
-        assert state.detect_expiry(exit_code=4)
-        assert state.state is SignInState.EXPIRED
-        error = await refused(state)
-        assert "exit_code:4" in error.message
-        assert state.state is SignInState.UNAUTHED
-        assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
-        await refused(world.restarted().state(auth))
-        await state.sign_in(well)
-        await state.ensure_ready()
-
-    on_loop(main)
+async def test_expired_goes_to_unauthed_and_that_is_kept(world: World) -> None:
+    auth = Auth(login=LOGIN, expiry_detect=("exit_code:4",))
+    state = world.state(auth)
+    await state.sign_in(well)
+    assert world.store.state("tiny-mcp", "w", "user-1") == (True, world.clock.now)
+    assert state.detect_expiry(exit_code=4)
+    assert state.state is SignInState.EXPIRED
+    error = await refused(state)
+    assert "exit_code:4" in error.message
+    assert state.state is SignInState.UNAUTHED
+    assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
+    await refused(world.restarted().state(auth))
+    await state.sign_in(well)
+    await state.ensure_ready()
 
 
 # -- refreshing
@@ -317,89 +286,77 @@ HOURS = Auth(login=LOGIN, refresh=HOURLY, expiry_detect=("http_status:401",))
 
 
 @pytest.mark.spec("DR-30.auth-5")
-def test_authed_is_refreshed_when_it_is_due(world: World) -> None:
-    async def main() -> None:
-        refresh = Refreshing()
-        state = world.state(HOURS, refresh=refresh)
-        await state.sign_in(well)
-        world.clock.now += 3599.0
-        await state.ensure_ready()
-        assert refresh.times == 0
-        world.clock.now += 1.0
-        # Many who find out at once make one refresh.
-        await within(asyncio.gather(*(state.ensure_ready() for _ in range(5))))
-        assert refresh.times == 1
-        assert world.store.state("tiny-mcp", "w", "user-1") == (True, world.clock.now)
-        # A restart knows when it was.
-        again = world.restarted().state(HOURS, refresh=refresh)
-        world.clock.now += 3599.0
-        await again.ensure_ready()
-        assert refresh.times == 1
-        world.clock.now += 1.0
-        await again.ensure_ready()
-        assert refresh.times == 2
-
-    on_loop(main)
+async def test_authed_is_refreshed_when_it_is_due(world: World) -> None:
+    refresh = Refreshing()
+    state = world.state(HOURS, refresh=refresh)
+    await state.sign_in(well)
+    world.clock.now += 3599.0
+    await state.ensure_ready()
+    assert refresh.times == 0
+    world.clock.now += 1.0
+    # Many who find out at once make one refresh.
+    await within(asyncio.gather(*(state.ensure_ready() for _ in range(5))))
+    assert refresh.times == 1
+    assert world.store.state("tiny-mcp", "w", "user-1") == (True, world.clock.now)
+    # A restart knows when it was.
+    again = world.restarted().state(HOURS, refresh=refresh)
+    world.clock.now += 3599.0
+    await again.ensure_ready()
+    assert refresh.times == 1
+    world.clock.now += 1.0
+    await again.ensure_ready()
+    assert refresh.times == 2
 
 
 @pytest.mark.spec("DR-30.auth-5")
-def test_a_refresh_that_is_refused_ends_the_sign_in(world: World) -> None:
-    async def main() -> None:
-        refresh = Refreshing()
-        state = world.state(HOURS, refresh=refresh)
-        await state.sign_in(well)
-        world.clock.now += 3600.0
-        refresh.fails = RefreshError("exit status 1", is_temporary=False)
-        assert "exit status 1" in (await refused(state)).message
-        assert world.changes[-3:] == [SignInState.AUTHED, SignInState.EXPIRED, SignInState.UNAUTHED]
-        assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
-
-    on_loop(main)
+async def test_a_refresh_that_is_refused_ends_the_sign_in(world: World) -> None:
+    refresh = Refreshing()
+    state = world.state(HOURS, refresh=refresh)
+    await state.sign_in(well)
+    world.clock.now += 3600.0
+    refresh.fails = RefreshError("exit status 1", is_temporary=False)
+    assert "exit status 1" in (await refused(state)).message
+    assert world.changes[-3:] == [SignInState.AUTHED, SignInState.EXPIRED, SignInState.UNAUTHED]
+    assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
 
 
-def test_a_refresh_that_did_not_get_through_is_tried_again(world: World) -> None:
-    async def main() -> None:
-        refresh = Refreshing()
-        state = world.state(HOURS, refresh=refresh)
-        await state.sign_in(well)
-        world.clock.now += 3600.0
-        refresh.fails = RefreshError("nobody answered", is_temporary=True)
-        await state.ensure_ready()
-        assert state.authed
-        assert "nobody answered" in world.warned[0]
-        await state.ensure_ready()
-        assert refresh.times == 1
-        world.clock.now += REFRESH_RETRY_SECONDS
-        refresh.fails = None
-        await state.ensure_ready()
-        assert refresh.times == 2
-        # Once it was refused, only a refresh helps.
-        state.detect_expiry(http_status=401)
-        refresh.fails = RefreshError("nobody answered", is_temporary=True)
-        await refused(state)
-        refresh.fails = None
-        await state.ensure_ready()
-        assert state.authed
-
-    on_loop(main)
+async def test_a_refresh_that_did_not_get_through_is_tried_again(world: World) -> None:
+    refresh = Refreshing()
+    state = world.state(HOURS, refresh=refresh)
+    await state.sign_in(well)
+    world.clock.now += 3600.0
+    refresh.fails = RefreshError("nobody answered", is_temporary=True)
+    await state.ensure_ready()
+    assert state.authed
+    assert "nobody answered" in world.warned[0]
+    await state.ensure_ready()
+    assert refresh.times == 1
+    world.clock.now += REFRESH_RETRY_SECONDS
+    refresh.fails = None
+    await state.ensure_ready()
+    assert refresh.times == 2
+    # Once it was refused, only a refresh helps.
+    state.detect_expiry(http_status=401)
+    refresh.fails = RefreshError("nobody answered", is_temporary=True)
+    await refused(state)
+    refresh.fails = None
+    await state.ensure_ready()
+    assert state.authed
 
 
-def test_what_was_refused_is_refreshed_first(world: World) -> None:
-    async def main() -> None:
-        refresh = Refreshing()
-        state = world.state(HOURS, refresh=refresh)
-        await state.sign_in(well)
-        state.detect_expiry(http_status=401)
-        await state.ensure_ready()
-        assert refresh.times == 1
-        assert state.authed
-        # Signed out elsewhere: nothing to refresh.
-        state.detect_expiry(http_status=401)
-        world.store.save("tiny-mcp", "w", "user-1", authed=False, refreshed_at=0.0)
-        await refused(state)
-        assert refresh.times == 1
-
-    on_loop(main)
+async def test_what_was_refused_is_refreshed_first(world: World) -> None:
+    refresh = Refreshing()
+    state = world.state(HOURS, refresh=refresh)
+    await state.sign_in(well)
+    state.detect_expiry(http_status=401)
+    await state.ensure_ready()
+    assert refresh.times == 1
+    assert state.authed
+    # Signed out elsewhere: nothing to refresh.
+    state.detect_expiry(http_status=401)
+    world.store.save("tiny-mcp", "w", "user-1", authed=False, refreshed_at=0.0)
+    await refused(state)
+    assert refresh.times == 1
 
 
 def refreshes(manifest: DriverManifest, warned: list[str], hook: Any = None) -> Any:
@@ -418,16 +375,13 @@ def with_refresh(folder: Path, **fields: Any) -> DriverManifest:
 
 
 @pytest.mark.spec("DR-30.auth-5")
-def test_a_command_refreshes(tmp_path: Path) -> None:
-    async def main() -> None:
-        done = refreshes(with_refresh(tmp_path, cmd="touch refreshed"), [])
-        await done()
-        assert (tmp_path / "refreshed").exists()
-        with pytest.raises(RefreshError, match=r"auth.refresh.cmd: exit status 1") as bad:
-            await refreshes(with_refresh(tmp_path, cmd="false"), [])()
-        assert not bad.value.is_temporary
-
-    on_loop(main)
+async def test_a_command_refreshes(tmp_path: Path) -> None:
+    done = refreshes(with_refresh(tmp_path, cmd="touch refreshed"), [])
+    await done()
+    assert (tmp_path / "refreshed").exists()
+    with pytest.raises(RefreshError, match=r"auth.refresh.cmd: exit status 1") as bad:
+        await refreshes(with_refresh(tmp_path, cmd="false"), [])()
+    assert not bad.value.is_temporary
 
 
 @pytest.mark.parametrize(
@@ -449,49 +403,43 @@ def test_a_request_refreshes(tmp_path: Path, status: int, passing: bool | None) 
 
 
 @pytest.mark.spec("DR-32.example-4")
-def test_an_empty_command_means_the_hook_of_the_driver(tmp_path: Path) -> None:
-    async def main() -> None:
-        manifest, warned = with_refresh(tmp_path, cmd=""), list[str]()
-        times = 0
+async def test_an_empty_command_means_the_hook_of_the_driver(tmp_path: Path) -> None:
+    manifest, warned = with_refresh(tmp_path, cmd=""), list[str]()
+    times = 0
 
-        async def hook() -> None:
-            nonlocal times
-            times += 1
+    async def hook() -> None:
+        nonlocal times
+        times += 1
 
-        await refreshes(manifest, warned, hook)()
-        assert times == 1
-        assert warned == []
+    await refreshes(manifest, warned, hook)()
+    assert times == 1
+    assert warned == []
 
-        async def broken() -> None:
-            raise ValueError("t0ken-in-a-message")
+    async def broken() -> None:
+        raise ValueError("t0ken-in-a-message")
 
-        with pytest.raises(RefreshError, match="it raised ValueError") as bad:
-            await refreshes(manifest, warned, broken)()
-        assert "t0ken" not in str(bad.value)
-        # Without a hook nothing refreshes it, which is said.
-        assert refreshes(manifest, warned) is None
-        assert "tiny-mcp: the sign-in is never refreshed" in warned[0]
-        assert refreshes(driver(tmp_path, auth=Auth(login=LOGIN)), warned) is None
-        assert len(warned) == 1
-
-    on_loop(main)
+    with pytest.raises(RefreshError, match="it raised ValueError") as bad:
+        await refreshes(manifest, warned, broken)()
+    assert "t0ken" not in str(bad.value)
+    # Without a hook nothing refreshes it, which is said.
+    assert refreshes(manifest, warned) is None
+    assert "tiny-mcp: the sign-in is never refreshed" in warned[0]
+    assert refreshes(driver(tmp_path, auth=Auth(login=LOGIN)), warned) is None
+    assert len(warned) == 1
 
 
 @pytest.mark.spec("DR-30.conformance-3")
-def test_a_refresh_can_be_given_up(world: World) -> None:
-    async def main() -> None:
-        with hanging(world.folder) as (cmd, pipe):
-            manifest = with_refresh(world.folder, cmd=shlex.join(cmd))
-            state = world.state(manifest.auth, refresh=refreshes(manifest, []))
-            await state.sign_in(well)
-            world.clock.now += 3600.0
-            call = asyncio.ensure_future(state.ensure_ready())
-            child = await within(told_by(pipe))
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await within(call, 1.0)
-            await death(child)
-            # Nobody is locked out by it.
-            assert await within(state.read_state()) is SignInState.AUTHED
-
-    on_loop(main)
+async def test_a_refresh_can_be_given_up(world: World) -> None:
+    with hanging(world.folder) as (cmd, pipe):
+        manifest = with_refresh(world.folder, cmd=shlex.join(cmd))
+        state = world.state(manifest.auth, refresh=refreshes(manifest, []))
+        await state.sign_in(well)
+        world.clock.now += 3600.0
+        call = asyncio.ensure_future(state.ensure_ready())
+        child = await within(told_by(pipe))
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await within(call, 1.0)
+        await death(child)
+        # Nobody is locked out by it.
+        assert await within(state.read_state()) is SignInState.AUTHED

@@ -5,63 +5,60 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from interlock.drivers.contract_exchange import CodeRequest
 from interlock.errors import AUTH_REQUIRED, InterlockError
-from tests.core.upstreams.harness import run
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-def test_a_body_tells_once_what_it_came_to() -> None:
-    async def body() -> None:
-        told: list[Any] = []
-        gate = asyncio.Event()
+async def test_a_body_tells_once_what_it_came_to() -> None:
+    told: list[Any] = []
+    gate = asyncio.Event()
 
-        async def value() -> str:
-            await gate.wait()
-            return "done"
+    async def value() -> str:
+        await gate.wait()
+        return "done"
 
-        async def wrong() -> str:
-            raise InterlockError(AUTH_REQUIRED, "Sign in.")
+    async def wrong() -> str:
+        raise InterlockError(AUTH_REQUIRED, "Sign in.")
 
-        def over(value: Any, error: InterlockError | None) -> None:
-            told.append(value if error is None else error.failure.name)
+    def over(value: Any, error: InterlockError | None) -> None:
+        told.append(value if error is None else error.failure.name)
 
-        exchange = CodeRequest(value(), over)
-        gate.set()
-        while exchange.is_open:  # noqa: ASYNC110 - nobody announces it
-            await asyncio.sleep(0)
-        exchange.expire()
-        exchange.abandon("late")
-        assert told == ["done"]
-        exchange = CodeRequest(wrong(), over)
-        while exchange.is_open:  # noqa: ASYNC110 - nobody announces it
-            await asyncio.sleep(0)
-        assert told == ["done", "auth_required"]
-
-    run(body)
-
-
-def test_a_body_that_takes_too_long_or_is_left_is_cancelled() -> None:
-    async def body() -> None:
-        told: list[str] = []
-        cancelled: list[str] = []
-
-        async def forever(name: str) -> None:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                cancelled.append(name)
-                raise
-
-        def over(value: Any, error: InterlockError | None) -> None:
-            told.append("value" if error is None else error.failure.name)
-
-        late, left = CodeRequest(forever("late"), over), CodeRequest(forever("left"), over)
+    exchange = CodeRequest(value(), over)
+    gate.set()
+    while exchange.is_open:  # noqa: ASYNC110 - nobody announces it
         await asyncio.sleep(0)
-        late.expire()
-        left.abandon("enough")
+    exchange.expire()
+    exchange.abandon("late")
+    assert told == ["done"]
+    exchange = CodeRequest(wrong(), over)
+    while exchange.is_open:  # noqa: ASYNC110 - nobody announces it
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert told == ["deadline_exceeded"]
-        assert cancelled == ["late", "left"]
+    assert told == ["done", "auth_required"]
 
-    run(body)
+
+async def test_a_body_that_takes_too_long_or_is_left_is_cancelled() -> None:
+    told: list[str] = []
+    cancelled: list[str] = []
+
+    async def forever(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(name)
+            raise
+
+    def over(value: Any, error: InterlockError | None) -> None:
+        told.append("value" if error is None else error.failure.name)
+
+    late, left = CodeRequest(forever("late"), over), CodeRequest(forever("left"), over)
+    await asyncio.sleep(0)
+    late.expire()
+    left.abandon("enough")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert told == ["deadline_exceeded"]
+    assert cancelled == ["late", "left"]

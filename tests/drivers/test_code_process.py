@@ -16,8 +16,9 @@ import pytest
 from interlock.drivers import code_process
 from interlock.drivers.code_process import CodeProcess, DriverCode
 from interlock.errors import InterlockError
-from tests.core.upstreams.harness import run
 from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 CODE = """
 from interlock.drivers.sdk import define_driver
@@ -79,66 +80,61 @@ class EndsOnceReady(CodeProcess):
 
 
 @pytest.mark.parametrize("bounded", [True, False])
-def test_a_call_of_a_process_that_ended_is_refused_at_once(tmp_path: Path, bounded: bool) -> None:
-    async def body() -> None:
-        process = started_by(tmp_path, EndsOnceReady)
-        error = await refused(call(process, bounded=bounded))
-        assert error.failure.name == "tool_unavailable"
-        assert "driver.py of echo-mcp is not running" in error.message
-        await process.close()
+async def test_a_call_of_a_process_that_ended_is_refused_at_once(
+    tmp_path: Path, bounded: bool
+) -> None:
+    process = started_by(tmp_path, EndsOnceReady)
+    error = await refused(call(process, bounded=bounded))
+    assert error.failure.name == "tool_unavailable"
+    assert "driver.py of echo-mcp is not running" in error.message
+    await process.close()
 
-    run(body)
 
-
-def test_a_process_that_does_not_read_takes_no_further_calls(
+async def test_a_process_that_does_not_read_takes_no_further_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code_process, "MAX_UNSENT_BYTES", 1_000_000)
 
-    async def body() -> None:
-        process, other = started_by(tmp_path), started_by(tmp_path)
-        assert await call(process) == "fresh"
-        assert await call(other) == "fresh"
-        pid = process.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        sent: list[asyncio.Task[Any]] = []
-        while process._running is not None and process._running.unsent <= 1_000_000:
-            assert len(sent) < 20, "nothing bounds what waits to be sent"
-            sent.append(asyncio.create_task(call(process, 500_000, bounded=False)))
-            await asyncio.sleep(0)
-        error = await refused(call(process))
-        assert error.failure.name == "too_busy"
-        assert "driver.py of echo-mcp" in error.message
-        # Other processes are not affected, and those that were sent end with the process.
-        assert await call(other) == "fresh"
-        os.kill(pid, signal.SIGKILL)
-        for one in sent:
-            assert (await refused(one)).failure.name == "tool_unavailable"
-        assert await call(process) == "fresh"
-        assert process.pid != pid
-        await process.close()
-        await other.close()
-
-    run(body)
+    process, other = started_by(tmp_path), started_by(tmp_path)
+    assert await call(process) == "fresh"
+    assert await call(other) == "fresh"
+    pid = process.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    sent: list[asyncio.Task[Any]] = []
+    while process._running is not None and process._running.unsent <= 1_000_000:
+        assert len(sent) < 20, "nothing bounds what waits to be sent"
+        sent.append(asyncio.create_task(call(process, 500_000, bounded=False)))
+        await asyncio.sleep(0)
+    error = await refused(call(process))
+    assert error.failure.name == "too_busy"
+    assert "driver.py of echo-mcp" in error.message
+    # Other processes are not affected, and those that were sent end with the process.
+    assert await call(other) == "fresh"
+    os.kill(pid, signal.SIGKILL)
+    for one in sent:
+        assert (await refused(one)).failure.name == "tool_unavailable"
+    assert await call(process) == "fresh"
+    assert process.pid != pid
+    await process.close()
+    await other.close()
 
 
-def test_a_process_that_does_not_read_is_ended_at_the_deadline_of_a_hook(tmp_path: Path) -> None:
-    async def body() -> None:
-        process = started_by(tmp_path)
-        assert await call(process) == "fresh"
-        pid = process.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        waiting = asyncio.create_task(call(process, 500_000, bounded=False))
-        await until(lambda: process.is_busy)
-        process.hook_timeout = 0.1
-        error = await refused(call(process))
-        assert error.failure.name == "deadline_exceeded"
-        assert (await refused(waiting)).failure.name == "tool_unavailable"
-        process.hook_timeout = PATIENCE
-        assert await call(process) == "fresh"
-        assert process.pid != pid
-        await process.close()
-
-    run(body)
+async def test_a_process_that_does_not_read_is_ended_at_the_deadline_of_a_hook(
+    tmp_path: Path,
+) -> None:
+    process = started_by(tmp_path)
+    assert await call(process) == "fresh"
+    pid = process.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    waiting = asyncio.create_task(call(process, 500_000, bounded=False))
+    await until(lambda: process.is_busy)
+    process.hook_timeout = 0.1
+    error = await refused(call(process))
+    assert error.failure.name == "deadline_exceeded"
+    assert (await refused(waiting)).failure.name == "tool_unavailable"
+    process.hook_timeout = PATIENCE
+    assert await call(process) == "fresh"
+    assert process.pid != pid
+    await process.close()

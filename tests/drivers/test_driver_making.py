@@ -13,8 +13,9 @@ from interlock.drivers.driver import Driver
 from interlock.errors import TOOL_UNAVAILABLE, InterlockError
 from interlock.manifests.model import ToolContract
 from interlock.manifests.workspace import load_workspace
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import Workspace, running
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 UNUSABLE = "text.bad: `outputs` cannot be used."
 
@@ -28,7 +29,7 @@ def shape_of(contract: ToolContract) -> ContractShape:
 
 @pytest.mark.parametrize("alone", [False, True], ids=["one-of-two", "the-only-one"])
 @pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
-def test_a_contract_that_cannot_be_used_is_told(
+async def test_a_contract_that_cannot_be_used_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, alone: bool, strict: bool
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -53,13 +54,10 @@ def test_a_contract_that_cannot_be_used_is_told(
                     inspect=lambda code: None,
                 )
 
-    async def body() -> None:
-        driver = await made()
-        assert list(driver.warnings) == [UNUSABLE]
-        assert list(driver.bindings) == ([] if alone else ["text.echo@1"])
-        assert bool(driver.condition.rejection) is (alone or strict)
-        assert caplog.text.count(f"echo-mcp: {UNUSABLE}") == 1
-        if driver.condition.rejection:
-            assert driver.condition.rejection.startswith(UNUSABLE)
-
-    run(body)
+    driver = await made()
+    assert list(driver.warnings) == [UNUSABLE]
+    assert list(driver.bindings) == ([] if alone else ["text.echo@1"])
+    assert bool(driver.condition.rejection) is (alone or strict)
+    assert caplog.text.count(f"echo-mcp: {UNUSABLE}") == 1
+    if driver.condition.rejection:
+        assert driver.condition.rejection.startswith(UNUSABLE)

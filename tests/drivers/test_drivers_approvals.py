@@ -13,9 +13,10 @@ from joserfc.jwk import OKPKey
 from msgspec import Raw
 
 from interlock.core.call import Call, Credentials, HiddenToolError
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import CLIENT, Running, Workspace, running
 from tests.trust.approvals.gated import sign
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 NOTE_IN = {
     "type": "object",
@@ -70,32 +71,31 @@ def held(result: dict[str, Any]) -> dict[str, Any]:
     ],
     ids=["always", "on-mutate", "policy"],
 )
-def test_a_call_waits_for_a_human_and_passes_once(tmp_path: Path, fields: dict[str, Any]) -> None:
+async def test_a_call_waits_for_a_human_and_passes_once(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
     workspace, human = Workspace(tmp_path), Human(tmp_path)
     contract = workspace.contract("note.write", inputs=NOTE_IN, **fields)
     workspace.driver("note-mcp", workspace.serves(contract, "note"))
     notes = tmp_path / "notes"
     given = {"text": "buy milk", "file": str(notes)}
 
-    async def body() -> None:
-        # The rules alone would let it through.
-        config = workspace.config(more=ALLOWED + human.config)
-        async with running(workspace, config) as node:
-            waiting = held(await node.result("note.write", given))
-            assert workspace.heard() == []
-            done = await human.confirms(node, waiting)
-            assert done["structuredContent"] == {"said": "noted"}
-            assert notes.read_text() == "buy milk\n"
-            # The same once more is another call, and waits again.
-            held(await node.result("note.write", {**given, "text": "buy bread"}))
-            assert notes.read_text() == "buy milk\n"
-            assert len(workspace.heard("tools/call")) == 1
-
-    run(body)
+    # The rules alone would let it through.
+    config = workspace.config(more=ALLOWED + human.config)
+    async with running(workspace, config) as node:
+        waiting = held(await node.result("note.write", given))
+        assert workspace.heard() == []
+        done = await human.confirms(node, waiting)
+        assert done["structuredContent"] == {"said": "noted"}
+        assert notes.read_text() == "buy milk\n"
+        # The same once more is another call, and waits again.
+        held(await node.result("note.write", {**given, "text": "buy bread"}))
+        assert notes.read_text() == "buy milk\n"
+        assert len(workspace.heard("tools/call")) == 1
 
 
 @pytest.mark.spec("DR-14.fields-9")
-def test_the_stricter_of_contract_and_rules_counts(tmp_path: Path) -> None:
+async def test_the_stricter_of_contract_and_rules_counts(tmp_path: Path) -> None:
     workspace, human = Workspace(tmp_path), Human(tmp_path)
     asked = workspace.contract("note.asked", inputs=NOTE_IN, approval="always")
     free = workspace.contract("note.free", inputs=NOTE_IN)
@@ -108,27 +108,21 @@ def test_the_stricter_of_contract_and_rules_counts(tmp_path: Path) -> None:
         "    - {name: ask, then: confirm, tools: [note.free]}\n"
     )
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(more=rules + human.config)) as node:
-            error = await node.refused("note.asked", text="x", file="y")
-            assert isinstance(error, HiddenToolError)
-            assert error.reason.failure.name == "denied_by_policy"
-            held(await node.result("note.free", {"text": "x", "file": "y"}))
-            assert workspace.heard() == []
-
-    run(body)
+    async with running(workspace, workspace.config(more=rules + human.config)) as node:
+        error = await node.refused("note.asked", text="x", file="y")
+        assert isinstance(error, HiddenToolError)
+        assert error.reason.failure.name == "denied_by_policy"
+        held(await node.result("note.free", {"text": "x", "file": "y"}))
+        assert workspace.heard() == []
 
 
-def test_a_contract_that_only_reads_waits_for_nobody(tmp_path: Path) -> None:
+async def test_a_contract_that_only_reads_waits_for_nobody(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract(approval="on-mutate")
     workspace.driver("echo-mcp", workspace.echoes(contract))
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            assert (await node.call("text.echo", text="x"))["said"] == "x"
-
-    run(body)
+    async with running(workspace) as node:
+        assert (await node.call("text.echo", text="x"))["said"] == "x"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +135,7 @@ def test_a_contract_that_only_reads_waits_for_nobody(tmp_path: Path) -> None:
     ],
     ids=["nothing", "asked", "mutates", "risk 3"],
 )
-def test_what_a_contract_does_is_seen_by_the_rules_and_by_callers(
+async def test_what_a_contract_does_is_seen_by_the_rules_and_by_callers(
     tmp_path: Path, fields: dict[str, Any], effect: str, hints: tuple[bool, bool]
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -154,13 +148,10 @@ def test_what_a_contract_does_is_seen_by_the_rules_and_by_callers(
         f"    - {{name: none of it, then: deny, effects: [{effect}]}}\n"
     )
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(more=rules)) as node:
-            listed = node.listed("text.echo")["annotations"]
-            assert (listed["readOnlyHint"], listed["destructiveHint"]) == hints
-            error = await node.refused("text.echo", text="x")
-            assert isinstance(error, HiddenToolError)
-            assert error.reason.failure.name == "denied_by_policy"
-            assert workspace.heard() == []
-
-    run(body)
+    async with running(workspace, workspace.config(more=rules)) as node:
+        listed = node.listed("text.echo")["annotations"]
+        assert (listed["readOnlyHint"], listed["destructiveHint"]) == hints
+        error = await node.refused("text.echo", text="x")
+        assert isinstance(error, HiddenToolError)
+        assert error.reason.failure.name == "denied_by_policy"
+        assert workspace.heard() == []

@@ -13,10 +13,11 @@ from interlock.core.call import Call
 from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.tool_contracts import approved_digest, contract_digest
 from interlock.errors import InterlockError
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, SERVER, Running, Workspace, running
 from tests.drivers.test_drivers_approvals import ALLOWED, NOTE_IN, Human, held
 from tests.drivers.test_drivers_code import write
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 def asked(folder: Path) -> tuple[Workspace, str]:
@@ -36,7 +37,7 @@ async def refused(node: Running, human: Human, waiting: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("how", ["another driver", "another server"])
-def test_a_driver_that_came_since_does_not_serve_what_was_approved(
+async def test_a_driver_that_came_since_does_not_serve_what_was_approved(
     tmp_path: Path, how: str
 ) -> None:
     workspace, contract = asked(tmp_path)
@@ -44,49 +45,39 @@ def test_a_driver_that_came_since_does_not_serve_what_was_approved(
     notes, heard = tmp_path / "notes", tmp_path / "other.jsonl"
     given = {"text": "x", "file": str(notes)}
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(more=ALLOWED + human.config)) as node:
-            waiting = held(await node.result("note.add", given))
-            assert waiting["reason"].endswith(" It would be served by good-mcp@1.0.0.")
-            known = node.node.catalog.current.by_name["note.add"].served_by
-            workspace.driver(
-                "aaa-mcp" if how == "another driver" else "good-mcp",
-                workspace.serves(contract, "note"),
-                cost={"class": "trivial", "units_per_call": 0},
-                server=workspace.server("--heard", heard),
-            )
-            await node.until(
-                lambda: node.node.catalog.current.by_name["note.add"].served_by != known
-            )
-            told = await refused(node, human, waiting)
-            assert "the tool's definition" in told
-            assert not notes.exists()
-            assert not heard.exists() or "tools/call" not in heard.read_text()
-            # Asked anew, a human sees who would serve it now.
-            again = held(await node.result("note.add", given))
-            assert again["confirmation_id"] != waiting["confirmation_id"]
-            await human.confirms(node, again)
-            assert notes.read_text() == "x\n"
-
-    run(body)
+    async with running(workspace, workspace.config(more=ALLOWED + human.config)) as node:
+        waiting = held(await node.result("note.add", given))
+        assert waiting["reason"].endswith(" It would be served by good-mcp@1.0.0.")
+        known = node.node.catalog.current.by_name["note.add"].served_by
+        workspace.driver(
+            "aaa-mcp" if how == "another driver" else "good-mcp",
+            workspace.serves(contract, "note"),
+            cost={"class": "trivial", "units_per_call": 0},
+            server=workspace.server("--heard", heard),
+        )
+        await node.until(lambda: node.node.catalog.current.by_name["note.add"].served_by != known)
+        told = await refused(node, human, waiting)
+        assert "the tool's definition" in told
+        assert not notes.exists()
+        assert not heard.exists() or "tools/call" not in heard.read_text()
+        # Asked anew, a human sees who would serve it now.
+        again = held(await node.result("note.add", given))
+        assert again["confirmation_id"] != waiting["confirmation_id"]
+        await human.confirms(node, again)
+        assert notes.read_text() == "x\n"
 
 
-def test_drivers_that_come_are_no_change_of_the_contract(tmp_path: Path) -> None:
+async def test_drivers_that_come_are_no_change_of_the_contract(tmp_path: Path) -> None:
     workspace, contract = asked(tmp_path)
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            before = node.node.catalog.current.by_name["note.add"]
-            workspace.driver("more-mcp", workspace.serves(contract, "note"))
-            await node.until(
-                lambda: len(node.node.catalog.current.by_name["note.add"].served_by) == 2
-            )
-            after = node.node.catalog.current.by_name["note.add"]
-            assert contract_digest(after) == contract_digest(before)
-            assert approved_digest(after) != approved_digest(before)
-            assert after.listed == before.listed
-
-    run(body)
+    async with running(workspace) as node:
+        before = node.node.catalog.current.by_name["note.add"]
+        workspace.driver("more-mcp", workspace.serves(contract, "note"))
+        await node.until(lambda: len(node.node.catalog.current.by_name["note.add"].served_by) == 2)
+        after = node.node.catalog.current.by_name["note.add"]
+        assert contract_digest(after) == contract_digest(before)
+        assert approved_digest(after) != approved_digest(before)
+        assert after.listed == before.listed
 
 
 # -- files that change
@@ -144,30 +135,27 @@ CHANGES = ["driver.py", "server.json", "TOOL.md"]
 
 @pytest.mark.parametrize("what", CHANGES)
 @pytest.mark.parametrize("restarted", [False, True], ids=["live", "restarted"])
-def test_a_yes_is_for_the_files_as_they_were(tmp_path: Path, what: str, restarted: bool) -> None:
+async def test_a_yes_is_for_the_files_as_they_were(
+    tmp_path: Path, what: str, restarted: bool
+) -> None:
     workspace, contract = asked(tmp_path)
     human, changed = Human(tmp_path), Changed(workspace, contract, what)
     notes = tmp_path / "notes"
     given = {"text": "x", "file": str(notes)}
     config = workspace.config(more=ALLOWED + human.config, allow_code=["good-mcp"])
 
-    async def body() -> None:
-        async with running(workspace, config) as node:
-            waiting = held(await node.result("note.add", given))
-            before = approved_digest(node.node.catalog.current.by_name["note.add"])
-            if not restarted:
-                changed.change()
-                await node.until(
-                    lambda: approved_digest(_tool(node)) != before, "what changed is live"
-                )
-                assert "the tool's definition" in await refused(node, human, waiting)
-        if restarted:
+    async with running(workspace, config) as node:
+        waiting = held(await node.result("note.add", given))
+        before = approved_digest(node.node.catalog.current.by_name["note.add"])
+        if not restarted:
             changed.change()
-            async with running(workspace, config) as node:
-                assert "the tool's definition" in await refused(node, human, waiting)
-        assert not notes.exists()
-
-    run(body)
+            await node.until(lambda: approved_digest(_tool(node)) != before, "what changed is live")
+            assert "the tool's definition" in await refused(node, human, waiting)
+    if restarted:
+        changed.change()
+        async with running(workspace, config) as node:
+            assert "the tool's definition" in await refused(node, human, waiting)
+    assert not notes.exists()
 
 
 def _tool(node: Running) -> Tool:
@@ -175,7 +163,7 @@ def _tool(node: Running) -> Tool:
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_file_that_changes_while_an_approved_call_is_written_down(
+async def test_a_file_that_changes_while_an_approved_call_is_written_down(
     tmp_path: Path, what: str
 ) -> None:
     """The call is held against the approval first, and leaves when it is on disk: what is read in
@@ -185,27 +173,24 @@ def test_a_file_that_changes_while_an_approved_call_is_written_down(
     notes = tmp_path / "notes"
     config = workspace.config(more=ALLOWED + human.config, allow_code=["good-mcp"])
 
-    async def body() -> None:
-        async with running(workspace, config) as node:
-            waiting = held(await node.result("note.add", {"text": "x", "file": str(notes)}))
-            pipeline, drivers = node.node.pipeline, node.drivers
-            write_first = pipeline.record_and_send
+    async with running(workspace, config) as node:
+        waiting = held(await node.result("note.add", {"text": "x", "file": str(notes)}))
+        pipeline, drivers = node.node.pipeline, node.drivers
+        write_first = pipeline.record_and_send
 
-            def change_first(call: Call) -> None:
-                changed.change()
-                assert drivers._workspace is not None
-                drivers._apply_workspace(drivers._workspace.reload())
-                write_first(call)
+        def change_first(call: Call) -> None:
+            changed.change()
+            assert drivers._workspace is not None
+            drivers._apply_workspace(drivers._workspace.reload())
+            write_first(call)
 
-            pipeline.record_and_send = change_first  # type: ignore[method-assign]
-            told = await refused(node, human, waiting)
-            assert "since the approval" in told or "while this call was processed" in told
-            assert not notes.exists()
-
-    run(body)
+        pipeline.record_and_send = change_first  # type: ignore[method-assign]
+        told = await refused(node, human, waiting)
+        assert "since the approval" in told or "while this call was processed" in told
+        assert not notes.exists()
 
 
-def test_a_call_that_was_judged_by_another_contract_is_not_made(tmp_path: Path) -> None:
+async def test_a_call_that_was_judged_by_another_contract_is_not_made(tmp_path: Path) -> None:
     """It was free when the rules looked at it, and is not when it would leave."""
     workspace = Workspace(tmp_path)
     fields: dict[str, Any] = {"inputs": NOTE_IN, "outputs": ANY, "risk_level": 3}
@@ -213,22 +198,19 @@ def test_a_call_that_was_judged_by_another_contract_is_not_made(tmp_path: Path) 
     workspace.driver("good-mcp", workspace.serves(contract, "note"))
     notes = tmp_path / "notes"
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(more=ALLOWED)) as node:
-            pipeline, drivers = node.node.pipeline, node.drivers
-            write_first = pipeline.record_and_send
+    async with running(workspace, workspace.config(more=ALLOWED)) as node:
+        pipeline, drivers = node.node.pipeline, node.drivers
+        write_first = pipeline.record_and_send
 
-            def change_first(call: Call) -> None:
-                workspace.contract("note.add", approval="always", **fields)
-                assert drivers._workspace is not None
-                drivers._apply_workspace(drivers._workspace.reload())
-                write_first(call)
+        def change_first(call: Call) -> None:
+            workspace.contract("note.add", approval="always", **fields)
+            assert drivers._workspace is not None
+            drivers._apply_workspace(drivers._workspace.reload())
+            write_first(call)
 
-            pipeline.record_and_send = change_first  # type: ignore[method-assign]
-            error = await node.refused("note.add", text="x", file=str(notes))
-            assert error.failure.name == "tool_unavailable"
-            assert "Repeat the call" in error.message
-            assert not notes.exists()
-            held(await node.result("note.add", {"text": "x", "file": str(notes)}))
-
-    run(body)
+        pipeline.record_and_send = change_first  # type: ignore[method-assign]
+        error = await node.refused("note.add", text="x", file=str(notes))
+        assert error.failure.name == "tool_unavailable"
+        assert "Repeat the call" in error.message
+        assert not notes.exists()
+        held(await node.result("note.add", {"text": "x", "file": str(notes)}))

@@ -40,7 +40,7 @@ async def fill_in(context: Any, params: Any) -> Any:
 
 @every_client
 @pytest.mark.spec("DR-32.meta-1")
-def test_a_contract_is_a_tool_like_any_other(tmp_path: Path, mode: str) -> None:
+async def test_a_contract_is_a_tool_like_any_other(tmp_path: Path, mode: str) -> None:
     workspace = Workspace(tmp_path)
     why = {"type": "object", "properties": {"why": {"type": "string"}}, "required": ["why"]}
     workspace.driver(
@@ -49,27 +49,26 @@ def test_a_contract_is_a_tool_like_any_other(tmp_path: Path, mode: str) -> None:
         workspace.serves(workspace.contract("text.wrong", inputs=why), "wrong"),
     )
 
-    async def body() -> None:
-        async with client_of(workspace, mode) as client:
-            listed = {one.name: one for one in (await client.list_tools()).tools}
-            # Some clients take no dots in names: what is called is what was listed.
-            (echo,) = [name for name in listed if name.replace("__", ".") == "text.echo"]
-            (wrong,) = [name for name in listed if name.replace("__", ".") == "text.wrong"]
-            assert listed[echo].output_schema is not None
-            result = await client.call_tool(echo, {"text": "hello"})
-            assert not result.is_error
-            assert result.structured_content is not None
-            assert result.structured_content["said"] == "hello"
-            failed = await client.call_tool(wrong, {"why": "no luck"})
-            assert failed.is_error
-            assert "no luck" in failed.content[0].text  # type: ignore[union-attr]
-
-    asyncio.run(body())
+    async with client_of(workspace, mode) as client:
+        listed = {one.name: one for one in (await client.list_tools()).tools}
+        # Some clients take no dots in names: what is called is what was listed.
+        (echo,) = [name for name in listed if name.replace("__", ".") == "text.echo"]
+        (wrong,) = [name for name in listed if name.replace("__", ".") == "text.wrong"]
+        assert listed[echo].output_schema is not None
+        result = await client.call_tool(echo, {"text": "hello"})
+        assert not result.is_error
+        assert result.structured_content is not None
+        assert result.structured_content["said"] == "hello"
+        failed = await client.call_tool(wrong, {"why": "no luck"})
+        assert failed.is_error
+        assert "no luck" in failed.content[0].text  # type: ignore[union-attr]
 
 
 @every_client
 @pytest.mark.parametrize("era", ["session", "stateless", "both"])
-def test_what_a_drivers_server_asks_reaches_the_client(tmp_path: Path, mode: str, era: str) -> None:
+async def test_what_a_drivers_server_asks_reaches_the_client(
+    tmp_path: Path, mode: str, era: str
+) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract("person.ask", inputs=KIND, outputs=ANY)
     args = [str(COMPLETE), "stdio", era, "far"]
@@ -79,22 +78,19 @@ def test_what_a_drivers_server_asks_reaches_the_client(tmp_path: Path, mode: str
         server={"kind": "binary", "path": sys.executable, "args": args},
     )
 
-    async def body() -> None:
-        async with client_of(workspace, mode, elicitation_callback=fill_in) as client:
-            (tool,) = (await client.list_tools()).tools
-            for _ in range(2):
-                result = await client.call_tool(tool.name, {"kind": "form"})
-                assert not result.is_error, result
-                assert result.structured_content is not None
-                told = result.structured_content["form"]
-                assert (told["action"], told["content"]) == ("accept", {"name": "somebody"})
-
-    asyncio.run(body())
+    async with client_of(workspace, mode, elicitation_callback=fill_in) as client:
+        (tool,) = (await client.list_tools()).tools
+        for _ in range(2):
+            result = await client.call_tool(tool.name, {"kind": "form"})
+            assert not result.is_error, result
+            assert result.structured_content is not None
+            told = result.structured_content["form"]
+            assert (told["action"], told["content"]) == ("accept", {"name": "somebody"})
 
 
 @every_client
 @pytest.mark.parametrize("what", ["another driver", "another file"])
-def test_answers_go_to_whoever_asked(tmp_path: Path, mode: str, what: str) -> None:
+async def test_answers_go_to_whoever_asked(tmp_path: Path, mode: str, what: str) -> None:
     """While somebody is asked, a better driver comes, or the one that asked becomes another."""
     workspace = Workspace(tmp_path)
     contract = workspace.contract("person.ask", inputs=KIND, outputs=ANY)
@@ -118,21 +114,18 @@ def test_answers_go_to_whoever_asked(tmp_path: Path, mode: str, what: str) -> No
         )
         return await fill_in(context, params)
 
-    async def body() -> None:
-        async with asyncio.timeout(PATIENCE), running(workspace) as node:
-            nodes.append(node)
-            url = await node.node.listen()
-            async with Client(url, mode=mode, cache=None, elicitation_callback=changes) as client:
-                (tool,) = (await client.list_tools()).tools
-                if what == "another driver":
-                    result = await client.call_tool(tool.name, {"kind": "form"})
-                    assert result.structured_content is not None
-                    told = result.structured_content["form"]
-                    assert (told["action"], told["content"]) == ("accept", {"name": "somebody"})
-                else:
-                    with pytest.raises(MCPError, match="The driver that requested this input"):
-                        await client.call_tool(tool.name, {"kind": "form"})
-        # Nobody else hears what somebody answered.
-        assert workspace.heard("tools/call") == []
-
-    asyncio.run(body())
+    async with asyncio.timeout(PATIENCE), running(workspace) as node:
+        nodes.append(node)
+        url = await node.node.listen()
+        async with Client(url, mode=mode, cache=None, elicitation_callback=changes) as client:
+            (tool,) = (await client.list_tools()).tools
+            if what == "another driver":
+                result = await client.call_tool(tool.name, {"kind": "form"})
+                assert result.structured_content is not None
+                told = result.structured_content["form"]
+                assert (told["action"], told["content"]) == ("accept", {"name": "somebody"})
+            else:
+                with pytest.raises(MCPError, match="The driver that requested this input"):
+                    await client.call_tool(tool.name, {"kind": "form"})
+    # Nobody else hears what somebody answered.
+    assert workspace.heard("tools/call") == []

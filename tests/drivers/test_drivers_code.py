@@ -15,6 +15,8 @@ from interlock.errors import InterlockError
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, TEXT_IN, Running, Workspace, running
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 SECRET = "sk-live-0123456789abcdef"
 
 
@@ -58,7 +60,7 @@ driver = define_driver(parse_tool_result=parse_tool_result)
 """
 
 
-def test_what_code_leaves_out_of_an_answer_stays_out(tmp_path: Path) -> None:
+async def test_what_code_leaves_out_of_an_answer_stays_out(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     outputs = {"type": "object", "properties": {"content": {"type": "array"}}}
     entries = [
@@ -67,57 +69,45 @@ def test_what_code_leaves_out_of_an_answer_stays_out(tmp_path: Path) -> None:
     ]
     write(workspace.driver("echo-mcp", *entries).parent, CHOOSES)
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
-            kept = (await node.result("all", {}))["content"]
-            assert [one["type"] for one in kept] == ["image", "text", "resource_link"]
-            (chosen,) = (await node.result("first", {}))["content"]
-            assert chosen["type"] == "text"
-            assert "drawing" not in chosen["text"]
-
-    run(body)
+    async with running(workspace, trusting(workspace)) as node:
+        kept = (await node.result("all", {}))["content"]
+        assert [one["type"] for one in kept] == ["image", "text", "resource_link"]
+        (chosen,) = (await node.result("first", {}))["content"]
+        assert chosen["type"] == "text"
+        assert "drawing" not in chosen["text"]
 
 
 @pytest.mark.spec("DR-32.define-2", "DR-32.location-3")
-def test_hooks_take_the_place_of_the_mapping(tmp_path: Path) -> None:
+async def test_hooks_take_the_place_of_the_mapping(tmp_path: Path) -> None:
     workspace = coded(tmp_path, HOOKS)
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
-            assert await node.call("text.echo", text="hi") == {"said": "TEXT.ECHO|ECHO|LOCAL|HI"}
-
-    run(body)
+    async with running(workspace, trusting(workspace)) as node:
+        assert await node.call("text.echo", text="hi") == {"said": "TEXT.ECHO|ECHO|LOCAL|HI"}
 
 
 @pytest.mark.spec("DR-32.location-3", "DR-30.conformance-5")
-def test_code_is_not_run_where_nobody_said_so(tmp_path: Path) -> None:
+async def test_code_is_not_run_where_nobody_said_so(tmp_path: Path) -> None:
     workspace = coded(tmp_path, f"open({str(tmp_path / 'ran')!r}, 'w').close()\n{HOOKS}")
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            assert (await node.call("text.echo", text="hi"))["said"] == "hi"
-            assert any("drivers.allow_code" in one for one in node.status().warnings)
-        assert not (tmp_path / "ran").exists()
-
-    run(body)
+    async with running(workspace) as node:
+        assert (await node.call("text.echo", text="hi"))["said"] == "hi"
+        assert any("drivers.allow_code" in one for one in node.status().warnings)
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.spec("DR-32.location-3")
-def test_code_for_another_runtime_is_passed_over_with_a_note(tmp_path: Path) -> None:
+async def test_code_for_another_runtime_is_passed_over_with_a_note(tmp_path: Path) -> None:
     workspace = coded(tmp_path, HOOKS)
     place = tmp_path / ".drivers" / "echo-mcp"
     (place / "driver.py").rename(place / "driver.ts")
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
-            assert (await node.call("text.echo", text="hi"))["said"] == "hi"
-            assert any("driver.ts" in one for one in node.status().warnings)
-
-    run(body)
+    async with running(workspace, trusting(workspace)) as node:
+        assert (await node.call("text.echo", text="hi"))["said"] == "hi"
+        assert any("driver.ts" in one for one in node.status().warnings)
 
 
 @pytest.mark.spec("DR-30.conformance-1")
-def test_front_matter_wins_and_what_only_the_code_says_counts(tmp_path: Path) -> None:
+async def test_front_matter_wins_and_what_only_the_code_says_counts(tmp_path: Path) -> None:
     workspace = coded(
         tmp_path,
         """
@@ -128,21 +118,18 @@ def test_front_matter_wins_and_what_only_the_code_says_counts(tmp_path: Path) ->
         """,
     )
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
-            await node.call("text.echo", text="hi")
-            status = node.status()
-            assert status.version == "1.0.0"
-            (told,) = [one for one in status.warnings if "version" in one]
-            assert "front matter" in told
-            assert status.revision == "2025-06-18"
-            assert node.driver().manifest.connection.timeout_ms == 4321
-
-    run(body)
+    async with running(workspace, trusting(workspace)) as node:
+        await node.call("text.echo", text="hi")
+        status = node.status()
+        assert status.version == "1.0.0"
+        (told,) = [one for one in status.warnings if "version" in one]
+        assert "front matter" in told
+        assert status.revision == "2025-06-18"
+        assert node.driver().manifest.connection.timeout_ms == 4321
 
 
 @pytest.mark.spec("DR-30.implements-5")
-def test_a_mapping_may_use_a_transformer_of_the_code(tmp_path: Path) -> None:
+async def test_a_mapping_may_use_a_transformer_of_the_code(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     entry = workspace.serves(
@@ -151,20 +138,17 @@ def test_a_mapping_may_use_a_transformer_of_the_code(tmp_path: Path) -> None:
     file = workspace.driver("echo-mcp", entry)
     write(file.parent, "driver = define_driver(transforms={'shout': str.upper})\n")
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
-            assert (await node.call("text.echo", text="hi"))["said"] == "HI"
-        # Without the code there is no such transformer: the entry cannot be used.
-        async with running(workspace) as node:
-            assert node.tools == []
-            assert node.status().state == "refused"
-            assert "'shout'" in node.status().bindings[0].problems[0]
-
-    run(body)
+    async with running(workspace, trusting(workspace)) as node:
+        assert (await node.call("text.echo", text="hi"))["said"] == "HI"
+    # Without the code there is no such transformer: the entry cannot be used.
+    async with running(workspace) as node:
+        assert node.tools == []
+        assert node.status().state == "refused"
+        assert "'shout'" in node.status().bindings[0].problems[0]
 
 
 @pytest.mark.spec("DR-32.define-5", "DR-32.pertool-5")
-def test_code_may_serve_contracts_without_a_tool_of_the_server(tmp_path: Path) -> None:
+async def test_code_may_serve_contracts_without_a_tool_of_the_server(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     waits = workspace.contract("text.waits", inputs=ANY)
     plain = workspace.contract("text.plain")
@@ -185,23 +169,20 @@ def test_code_may_serve_contracts_without_a_tool_of_the_server(tmp_path: Path) -
         """,
     )
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
-            assert (await node.call("text.plain", text="hi")) == {"said": "hi!"}
-            # Nothing of it needs a server.
-            assert node.pid() is None
-            ((_, row),) = await node.rows("driver.invoked")
-            assert (row["ok"], row["mcp_tool_name"]) == (True, "")
-            call = node.request("tools/call", "text.waits", {})
-            waiting = asyncio.create_task(node.run(call))
-            await node.until(lambda: call.upstream_request is not None, "its way")
-            node.node.pipeline.cancel(call)
-            with pytest.raises(InterlockError) as told:
-                await waiting
-            assert told.value.failure.name == "cancelled"
-            assert workspace.heard() == []
-
-    run(body)
+    async with running(workspace, trusting(workspace)) as node:
+        assert (await node.call("text.plain", text="hi")) == {"said": "hi!"}
+        # Nothing of it needs a server.
+        assert node.pid() is None
+        ((_, row),) = await node.rows("driver.invoked")
+        assert (row["ok"], row["mcp_tool_name"]) == (True, "")
+        call = node.request("tools/call", "text.waits", {})
+        waiting = asyncio.create_task(node.run(call))
+        await node.until(lambda: call.upstream_request is not None, "its way")
+        node.node.pipeline.cancel(call)
+        with pytest.raises(InterlockError) as told:
+            await waiting
+        assert told.value.failure.name == "cancelled"
+        assert workspace.heard() == []
 
 
 @pytest.mark.spec("DR-30.conformance-6", "DR-32.define-5")
@@ -210,21 +191,18 @@ def test_code_may_serve_contracts_without_a_tool_of_the_server(tmp_path: Path) -
     [("{'text.echo': f}", "text.other"), ("{'text.echo': f, 'text.other': f, 'x.y': f}", "x.y")],
     ids=["missing", "surplus"],
 )
-def test_bodies_and_contracts_have_to_match(tmp_path: Path, execute: str, named: str) -> None:
+async def test_bodies_and_contracts_have_to_match(tmp_path: Path, execute: str, named: str) -> None:
     code = f"def f(args): return {{'said': 'x'}}\ndriver = define_driver(execute={execute})\n"
     workspace = coded(tmp_path, code, "text.echo", "text.other")
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
-            assert node.status().state == "refused"
-            assert named in node.status().problem
-            assert node.tools == []
-
-    run(body)
+    async with running(workspace, trusting(workspace)) as node:
+        assert node.status().state == "refused"
+        assert named in node.status().problem
+        assert node.tools == []
 
 
 @pytest.mark.spec("DR-30.errors-3")
-def test_a_code_of_its_own_passes_unchanged(tmp_path: Path) -> None:
+async def test_a_code_of_its_own_passes_unchanged(tmp_path: Path) -> None:
     workspace = coded(
         tmp_path,
         """
@@ -235,18 +213,15 @@ def test_a_code_of_its_own_passes_unchanged(tmp_path: Path) -> None:
         """,
     )
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
-            told = await node.failed("text.echo", text="hi")
-            assert told == ("stripe:card_declined", "Try another card.")
-            ((entry, _),) = await node.rows("driver.invoked")
-            assert entry.outcome == "stripe:card_declined"
-
-    run(body)
+    async with running(workspace, trusting(workspace)) as node:
+        told = await node.failed("text.echo", text="hi")
+        assert told == ("stripe:card_declined", "Try another card.")
+        ((entry, _),) = await node.rows("driver.invoked")
+        assert entry.outcome == "stripe:card_declined"
 
 
 @pytest.mark.spec("DR-30.errors-3")
-def test_a_hook_may_raise_what_it_means(tmp_path: Path) -> None:
+async def test_a_hook_may_raise_what_it_means(tmp_path: Path) -> None:
     workspace = coded(
         tmp_path,
         """
@@ -262,14 +237,11 @@ def test_a_hook_may_raise_what_it_means(tmp_path: Path) -> None:
         """,
     )
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
-            assert await node.failed("text.echo", text="own") == ("x:y", "Not like this.")
-            error = await node.refused("text.echo", text="other")
-            assert error.failure.name == "internal_error"
-            assert "build_arguments" in error.message
-
-    run(body)
+    async with running(workspace, trusting(workspace)) as node:
+        assert await node.failed("text.echo", text="own") == ("x:y", "Not like this.")
+        error = await node.refused("text.echo", text="other")
+        assert error.failure.name == "internal_error"
+        assert "build_arguments" in error.message
 
 
 BUGS = {
@@ -337,27 +309,24 @@ def test_code_that_cannot_be_used_takes_its_driver_out(
     assert SECRET not in caplog.text
 
 
-def test_changed_code_is_live(tmp_path: Path) -> None:
+async def test_changed_code_is_live(tmp_path: Path) -> None:
     workspace = coded(tmp_path, HOOKS)
     folder = tmp_path / ".drivers" / "echo-mcp"
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
-            assert "HI" in (await node.call("text.echo", text="hi"))["said"]
-            # As long as before, and in the same second.
-            before = node.driver()
-            write(folder, HOOKS.replace(".upper()", ".lower()"))
-            await node.until(lambda: node.driver() is not before, "the new code")
-            assert (await node.call("text.echo", text="HI"))["said"].endswith("|hi")
-            (folder / "driver.py").unlink()
-            now = node.driver()
-            await node.until(lambda: node.driver() is not now, "the driver without code")
-            assert (await node.call("text.echo", text="HI"))["said"] == "HI"
-
-    run(body)
+    async with running(workspace, trusting(workspace)) as node:
+        assert "HI" in (await node.call("text.echo", text="hi"))["said"]
+        # As long as before, and in the same second.
+        before = node.driver()
+        write(folder, HOOKS.replace(".upper()", ".lower()"))
+        await node.until(lambda: node.driver() is not before, "the new code")
+        assert (await node.call("text.echo", text="HI"))["said"].endswith("|hi")
+        (folder / "driver.py").unlink()
+        now = node.driver()
+        await node.until(lambda: node.driver() is not now, "the driver without code")
+        assert (await node.call("text.echo", text="HI"))["said"] == "HI"
 
 
-def test_arguments_that_code_makes_are_not_held_against_the_mapping(tmp_path: Path) -> None:
+async def test_arguments_that_code_makes_are_not_held_against_the_mapping(tmp_path: Path) -> None:
     """What it makes is its own affair: the tool's required argument has no input behind it."""
     workspace = Workspace(tmp_path)
     contract = workspace.contract(inputs=TEXT_IN)
@@ -367,12 +336,9 @@ def test_arguments_that_code_makes_are_not_held_against_the_mapping(tmp_path: Pa
         "driver = define_driver(build_arguments=lambda args: {'message': args.input['text']})\n",
     )
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace, verify="start")) as node:
-            await node.until(lambda: node.driver().verified, "the look at its tools")
-            assert (await node.call("text.echo", text="hi"))["said"] == "hi"
-
-    run(body)
+    async with running(workspace, trusting(workspace, verify="start")) as node:
+        await node.until(lambda: node.driver().verified, "the look at its tools")
+        assert (await node.call("text.echo", text="hi"))["said"] == "hi"
 
 
 async def _journal_without(node: Running, secret: str) -> None:

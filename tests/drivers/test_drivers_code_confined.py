@@ -27,6 +27,8 @@ from tests.drivers.test_drivers_code import coded, trusting, write
 from tests.drivers.test_drivers_egress import cannot_confine
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 ATTACKS = """
 import os, socket
 
@@ -75,7 +77,7 @@ driver = define_driver(execute={"net.attack": attack})
 
 @needs_confinement
 @pytest.mark.spec("DR-30.conformance-5")
-def test_code_reaches_neither_the_node_nor_its_files(
+async def test_code_reaches_neither_the_node_nor_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NODE_SECRET", "sk-live-0123456789abcdef")
@@ -91,31 +93,28 @@ def test_code_reaches_neither_the_node_nor_its_files(
     (made,) = tmp_path.glob("**/TOOL.md")
     before = file.read_bytes()
 
-    async def body() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            code = ATTACKS.replace("PORT", str(listener.getsockname()[1]))
-            code = code.replace("STATE", str(state)).replace("KEYS", str(keys))
-            code = code.replace("CONTRACT", str(made))
-            code = code.replace("FOLDER", str(tmp_path)).replace("NODE", str(os.getpid()))
-            write(file.parent, code)
-            environ = {"XDG_CONFIG_HOME": str(tmp_path / "conf")}
-            async with running(workspace, trusting(workspace), environ=environ) as node:
-                told = await node.call("net.attack")
-                listener.setblocking(False)
-                with pytest.raises(BlockingIOError):
-                    listener.accept()
-        for found in (told["at import"], told["in a call"]):
-            assert found.pop("connect") in ("ConnectionRefusedError", "OSError")
-            assert found.pop("key") == "FileNotFoundError"
-            assert found.pop("journal") in ("FileNotFoundError", "")
-            assert found.pop("node") in ("ProcessLookupError", "PermissionError")
-            assert found == {
-                "state": [], "keys": [], "own driver": "OSError", "own code": "OSError",
-                "contract": "OSError", "new driver": "OSError", "secret": "",
-            }  # fmt: skip
-        assert file.read_bytes() == before
-
-    run(body)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        code = ATTACKS.replace("PORT", str(listener.getsockname()[1]))
+        code = code.replace("STATE", str(state)).replace("KEYS", str(keys))
+        code = code.replace("CONTRACT", str(made))
+        code = code.replace("FOLDER", str(tmp_path)).replace("NODE", str(os.getpid()))
+        write(file.parent, code)
+        environ = {"XDG_CONFIG_HOME": str(tmp_path / "conf")}
+        async with running(workspace, trusting(workspace), environ=environ) as node:
+            told = await node.call("net.attack")
+            listener.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+    for found in (told["at import"], told["in a call"]):
+        assert found.pop("connect") in ("ConnectionRefusedError", "OSError")
+        assert found.pop("key") == "FileNotFoundError"
+        assert found.pop("journal") in ("FileNotFoundError", "")
+        assert found.pop("node") in ("ProcessLookupError", "PermissionError")
+        assert found == {
+            "state": [], "keys": [], "own driver": "OSError", "own code": "OSError",
+            "contract": "OSError", "new driver": "OSError", "secret": "",
+        }  # fmt: skip
+    assert file.read_bytes() == before
 
 
 TROUBLE = """
@@ -138,101 +137,86 @@ driver = define_driver(build_arguments=build_arguments)
 """
 
 
-def test_a_hook_that_hangs_is_ended_at_its_deadline(tmp_path: Path) -> None:
+async def test_a_hook_that_hangs_is_ended_at_its_deadline(tmp_path: Path) -> None:
     workspace = coded(tmp_path, TROUBLE)
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
-            process = node.driver().hooks.process
-            assert (await node.call("text.echo", text="hi"))["said"] == "hi"
-            pid = process.pid
-            process.hook_timeout = 0.1
-            error = await node.refused("text.echo", text="hang")
-            assert error.failure.name == "deadline_exceeded"
-            assert error.data is not None
-            assert error.data["hook"] == "build_arguments"
-            process.hook_timeout = PATIENCE
-            assert (await node.call("text.echo", text="hi"))["said"] == "hi"
-            assert process.pid != pid
-            await node.until(lambda: not _lives(pid), "the end of the process")
-
-    run(body)
+    async with running(workspace, trusting(workspace)) as node:
+        process = node.driver().hooks.process
+        assert (await node.call("text.echo", text="hi"))["said"] == "hi"
+        pid = process.pid
+        process.hook_timeout = 0.1
+        error = await node.refused("text.echo", text="hang")
+        assert error.failure.name == "deadline_exceeded"
+        assert error.data is not None
+        assert error.data["hook"] == "build_arguments"
+        process.hook_timeout = PATIENCE
+        assert (await node.call("text.echo", text="hi"))["said"] == "hi"
+        assert process.pid != pid
+        await node.until(lambda: not _lives(pid), "the end of the process")
 
 
-def test_a_call_that_is_cancelled_does_not_leave_a_hook_running(tmp_path: Path) -> None:
+async def test_a_call_that_is_cancelled_does_not_leave_a_hook_running(tmp_path: Path) -> None:
     workspace = coded(tmp_path, TROUBLE)
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
-            process = node.driver().hooks.process
-            assert (await node.call("text.echo", text="hi"))["said"] == "hi"
-            pid = process.pid
-            call = node.request("tools/call", "text.echo", {"text": "hang"})
-            waiting = asyncio.create_task(node.run(call))
-            await node.until(lambda: process.is_busy, "the hook")
-            # The time that it has left is shortened: nobody waits for it.
-            (running_now,) = [process._running]
-            process.hook_timeout = 0.1
-            for timer in running_now.timers.values():
-                timer.cancel()
-            running_now.timers.clear()
-            node.node.pipeline.cancel(call)
-            await asyncio.gather(waiting, return_exceptions=True)
-            await node.until(lambda: not _lives(pid), "the end of the process")
-
-    run(body)
+    async with running(workspace, trusting(workspace)) as node:
+        process = node.driver().hooks.process
+        assert (await node.call("text.echo", text="hi"))["said"] == "hi"
+        pid = process.pid
+        call = node.request("tools/call", "text.echo", {"text": "hang"})
+        waiting = asyncio.create_task(node.run(call))
+        await node.until(lambda: process.is_busy, "the hook")
+        # The time that it has left is shortened: nobody waits for it.
+        (running_now,) = [process._running]
+        process.hook_timeout = 0.1
+        for timer in running_now.timers.values():
+            timer.cancel()
+        running_now.timers.clear()
+        node.node.pipeline.cancel(call)
+        await asyncio.gather(waiting, return_exceptions=True)
+        await node.until(lambda: not _lives(pid), "the end of the process")
 
 
-def test_a_crash_fails_its_call_and_the_next_one_works(tmp_path: Path) -> None:
+async def test_a_crash_fails_its_call_and_the_next_one_works(tmp_path: Path) -> None:
     workspace = coded(tmp_path, TROUBLE)
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
-            assert (await node.call("text.echo", text="hi"))["said"] == "hi"
-            error = await node.refused("text.echo", text="crash")
-            assert error.failure.name == "tool_unavailable"
-            assert "driver.py" in error.message
-            assert (await node.call("text.echo", text="hi"))["said"] == "hi"
-
-    run(body)
+    async with running(workspace, trusting(workspace)) as node:
+        assert (await node.call("text.echo", text="hi"))["said"] == "hi"
+        error = await node.refused("text.echo", text="crash")
+        assert error.failure.name == "tool_unavailable"
+        assert "driver.py" in error.message
+        assert (await node.call("text.echo", text="hi"))["said"] == "hi"
 
 
-def test_code_that_crashes_again_and_again_is_not_started_for_every_call(
+async def test_code_that_crashes_again_and_again_is_not_started_for_every_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code_process, "MIN_RESTART_SECONDS", 10_000.0)
     monkeypatch.setattr(code_process, "MAX_RESTART_SECONDS", 10_000.0)
     workspace = coded(tmp_path, TROUBLE)
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
-            process = node.driver().hooks.process
-            for _ in range(2):
-                await node.refused("text.echo", text="crash")
-            assert process.pid is None
-            error = await node.refused("text.echo", text="hi")
-            assert error.failure.name == "tool_unavailable"
-            assert "restarts in" in error.message
-            assert process.pid is None
-
-    run(body)
+    async with running(workspace, trusting(workspace)) as node:
+        process = node.driver().hooks.process
+        for _ in range(2):
+            await node.refused("text.echo", text="crash")
+        assert process.pid is None
+        error = await node.refused("text.echo", text="hi")
+        assert error.failure.name == "tool_unavailable"
+        assert "restarts in" in error.message
+        assert process.pid is None
 
 
-def test_an_answer_that_is_too_long_fails_its_call_alone(
+async def test_an_answer_that_is_too_long_fails_its_call_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code_process, "MAX_MESSAGE_BYTES", 4_000)
     workspace = coded(tmp_path, TROUBLE)
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
-            error = await node.refused("text.echo", text="flood")
-            assert error.failure.name == "tool_unavailable"
-            error = await node.refused("text.echo", text="x" * 4_000)
-            assert error.failure.name == "payload_too_large"
-            assert (await node.call("text.echo", text="hi"))["said"] == "hi"
-
-    run(body)
+    async with running(workspace, trusting(workspace)) as node:
+        error = await node.refused("text.echo", text="flood")
+        assert error.failure.name == "tool_unavailable"
+        error = await node.refused("text.echo", text="x" * 4_000)
+        assert error.failure.name == "payload_too_large"
+        assert (await node.call("text.echo", text="hi"))["said"] == "hi"
 
 
 def test_what_code_prints_is_logged_without_secrets(
@@ -252,26 +236,23 @@ def test_what_code_prints_is_logged_without_secrets(
 
 
 @pytest.mark.spec("DR-30.conformance-5")
-def test_code_that_cannot_be_confined_is_not_run(
+async def test_code_that_cannot_be_confined_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cannot_confine(monkeypatch)
     ran = tmp_path / "ran"
     workspace = coded(tmp_path, f"open({str(ran)!r}, 'w').close()\n{TROUBLE}")
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
-            assert node.status().state == "refused"
-            assert "drivers.sandbox: advisory" in node.status().problem
-            assert node.tools == []
-        assert not ran.exists()
-        # The operator may say otherwise, and is told what that means.
-        async with running(workspace, trusting(workspace, sandbox="advisory")) as node:
-            assert (await node.call("text.echo", text="hi"))["said"] == "hi"
-            assert any("without network confinement" in one for one in node.status().warnings)
-        assert ran.exists()
-
-    run(body)
+    async with running(workspace, trusting(workspace)) as node:
+        assert node.status().state == "refused"
+        assert "drivers.sandbox: advisory" in node.status().problem
+        assert node.tools == []
+    assert not ran.exists()
+    # The operator may say otherwise, and is told what that means.
+    async with running(workspace, trusting(workspace, sandbox="advisory")) as node:
+        assert (await node.call("text.echo", text="hi"))["said"] == "hi"
+        assert any("without network confinement" in one for one in node.status().warnings)
+    assert ran.exists()
 
 
 HOLDS = """
@@ -288,22 +269,19 @@ driver = define_driver(build_arguments=build_arguments)
 """Holds a lock for as long as its process lives."""
 
 
-def test_the_process_ends_with_its_driver(tmp_path: Path) -> None:
+async def test_the_process_ends_with_its_driver(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     workspace = coded(tmp_path, HOLDS.replace("LOCK", str(lock), 1))
 
-    async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
-            await node.call("text.echo", text="hi")
-            assert not _is_free(lock)
-            write(tmp_path / ".drivers" / "echo-mcp", TROUBLE)
-            await node.until(lambda: _is_free(lock), "the end of the old code")
-            await node.until(lambda: "echo-mcp" in _ids(node.node), "the new code")
-            assert (await node.call("text.echo", text="hi"))["said"] == "hi"
-            pid = node.driver().hooks.process.pid
-        assert not _lives(pid)
-
-    run(body)
+    async with running(workspace, trusting(workspace)) as node:
+        await node.call("text.echo", text="hi")
+        assert not _is_free(lock)
+        write(tmp_path / ".drivers" / "echo-mcp", TROUBLE)
+        await node.until(lambda: _is_free(lock), "the end of the old code")
+        await node.until(lambda: "echo-mcp" in _ids(node.node), "the new code")
+        assert (await node.call("text.echo", text="hi"))["said"] == "hi"
+        pid = node.driver().hooks.process.pid
+    assert not _lives(pid)
 
 
 NODE = """

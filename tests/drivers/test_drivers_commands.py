@@ -20,12 +20,13 @@ from interlock.drivers.lifecycle import NODE_USER, workspace_id
 from interlock.drivers.paths import driver_states_path
 from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.manifests.model import HttpProbe
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import Running, Workspace, running
 from tests.drivers.life_world import driver
 from tests.drivers.sandbox.cells import needs_confinement
 from tests.drivers.test_drivers_egress import cannot_confine
 from tests.drivers.test_drivers_trust import key
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 LOOKS_AROUND = """\
 import json, os, socket, sys
@@ -95,156 +96,138 @@ class Curious:
 
 
 @needs_confinement
-def test_checks_run_behind_the_walls_of_the_server(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with web() as (port, asked):
-            world = Curious(tmp_path, port)
-            world.driver(
-                version_check=world.version_check(),
-                health_check={"method": "exec", "cmd": world.command("health"), "every": "60s"},
-            )
-            async with running(world.workspace) as node:
-                # Both work, and the driver is used.
-                assert (await node.call("text.echo", text="x"))["said"] == "x"
-                await node.until(lambda: world.told("health"), "the health check")
-                assert world.told("version") == world.told("health") == KEPT_IN
-                assert asked == []
-                rows = await _commands(node, 2)
-                assert {row["command"] for _, row in rows} == {
-                    "version_check.cmd", "health_check.cmd",
-                }  # fmt: skip
-                assert {(one.name, one.outcome) for one, _ in rows} == {("driver:echo-mcp@1", "ok")}
-                assert all(row["confined"] for _, row in rows)
-                assert "is not written down" not in str(rows)
-
-    run(body)
+async def test_checks_run_behind_the_walls_of_the_server(tmp_path: Path) -> None:
+    async with web() as (port, asked):
+        world = Curious(tmp_path, port)
+        world.driver(
+            version_check=world.version_check(),
+            health_check={"method": "exec", "cmd": world.command("health"), "every": "60s"},
+        )
+        async with running(world.workspace) as node:
+            # Both work, and the driver is used.
+            assert (await node.call("text.echo", text="x"))["said"] == "x"
+            await node.until(lambda: world.told("health"), "the health check")
+            assert world.told("version") == world.told("health") == KEPT_IN
+            assert asked == []
+            rows = await _commands(node, 2)
+            assert {row["command"] for _, row in rows} == {
+                "version_check.cmd", "health_check.cmd",
+            }  # fmt: skip
+            assert {(one.name, one.outcome) for one, _ in rows} == {("driver:echo-mcp@1", "ok")}
+            assert all(row["confined"] for _, row in rows)
+            assert "is not written down" not in str(rows)
 
 
 @needs_confinement
-def test_what_keeps_a_sign_in_fresh_runs_behind_them_too(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with web() as (port, asked):
-            world = Curious(tmp_path, port)
-            world.driver(
-                auth={
-                    "login": {"cmd": "true"},
-                    "refresh": {"cmd": world.command("refresh"), "every": "60s"},
-                }
-            )
-            _signed_in(world.workspace)
-            async with running(world.workspace) as node:
-                assert (await node.call("text.echo", text="x"))["said"] == "x"
-                assert world.told("refresh") == KEPT_IN
-                assert asked == []
-                ((_, row),) = await _commands(node, 1)
-                assert row["command"] == "auth.refresh.cmd"
-
-    run(body)
-
-
-def test_a_refresh_asks_nobody_whom_the_driver_does_not_declare(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with web() as (port, asked):
-            for egress, times in (([], 0), ([f"127.0.0.1:{port}"], 1)):
-                folder = tmp_path / str(times)
-                folder.mkdir()
-                workspace = Workspace(folder)
-                url = f"http://127.0.0.1:{port}/refresh"
-                workspace.driver(
-                    "echo-mcp",
-                    workspace.echoes(workspace.contract()),
-                    network={"egress": egress},
-                    auth={"login": {"cmd": "true"}, "refresh": {"url": url, "every": "60s"}},
-                )
-                _signed_in(workspace)
-                async with running(workspace) as node:
-                    await node.call("text.echo", text="x")
-                    assert asked == ["POST /refresh HTTP/1.1"] * times
-                    told = str(node.status().warnings)
-                    assert ("not in its network.egress" in told) is (times == 0)
-
-    run(body)
-
-
-def test_a_health_check_asks_nobody_whom_the_driver_does_not_declare(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with web() as (port, asked):
-            workspace = Workspace(tmp_path)
-            contract = workspace.contract()
-            check = {
-                "method": "http",
-                "http": {"url": f"http://127.0.0.1:{port}/live", "expect_status": 204},
-                "every": "60s",
+async def test_what_keeps_a_sign_in_fresh_runs_behind_them_too(tmp_path: Path) -> None:
+    async with web() as (port, asked):
+        world = Curious(tmp_path, port)
+        world.driver(
+            auth={
+                "login": {"cmd": "true"},
+                "refresh": {"cmd": world.command("refresh"), "every": "60s"},
             }
-            for id, egress in (("good-mcp", [f"127.0.0.1:{port}"]), ("other-mcp", [])):
-                workspace.driver(
-                    id, workspace.echoes(contract), network={"egress": egress}, health_check=check
-                )
+        )
+        _signed_in(world.workspace)
+        async with running(world.workspace) as node:
+            assert (await node.call("text.echo", text="x"))["said"] == "x"
+            assert world.told("refresh") == KEPT_IN
+            assert asked == []
+            ((_, row),) = await _commands(node, 1)
+            assert row["command"] == "auth.refresh.cmd"
+
+
+async def test_a_refresh_asks_nobody_whom_the_driver_does_not_declare(tmp_path: Path) -> None:
+    async with web() as (port, asked):
+        for egress, times in (([], 0), ([f"127.0.0.1:{port}"], 1)):
+            folder = tmp_path / str(times)
+            folder.mkdir()
+            workspace = Workspace(folder)
+            url = f"http://127.0.0.1:{port}/refresh"
+            workspace.driver(
+                "echo-mcp",
+                workspace.echoes(workspace.contract()),
+                network={"egress": egress},
+                auth={"login": {"cmd": "true"}, "refresh": {"url": url, "every": "60s"}},
+            )
+            _signed_in(workspace)
             async with running(workspace) as node:
-                good, other = (node.driver(id).health for id in ("good-mcp", "other-mcp"))
-                assert good is not None
-                assert other is not None
-                await node.until(lambda: good.passed_at and other.failed_at, "both checks")
-                assert other.is_failing
-                assert "which is not in its network.egress" in other.reason
-                assert asked == ["GET /live HTTP/1.1"]
-
-    run(body)
+                await node.call("text.echo", text="x")
+                assert asked == ["POST /refresh HTTP/1.1"] * times
+                told = str(node.status().warnings)
+                assert ("not in its network.egress" in told) is (times == 0)
 
 
-def test_no_request_goes_to_the_node_itself(tmp_path: Path) -> None:
+async def test_a_health_check_asks_nobody_whom_the_driver_does_not_declare(tmp_path: Path) -> None:
+    async with web() as (port, asked):
+        workspace = Workspace(tmp_path)
+        contract = workspace.contract()
+        check = {
+            "method": "http",
+            "http": {"url": f"http://127.0.0.1:{port}/live", "expect_status": 204},
+            "every": "60s",
+        }
+        for id, egress in (("good-mcp", [f"127.0.0.1:{port}"]), ("other-mcp", [])):
+            workspace.driver(
+                id, workspace.echoes(contract), network={"egress": egress}, health_check=check
+            )
+        async with running(workspace) as node:
+            good, other = (node.driver(id).health for id in ("good-mcp", "other-mcp"))
+            assert good is not None
+            assert other is not None
+            await node.until(lambda: good.passed_at and other.failed_at, "both checks")
+            assert other.is_failing
+            assert "which is not in its network.egress" in other.reason
+            assert asked == ["GET /live HTTP/1.1"]
+
+
+async def test_no_request_goes_to_the_node_itself(tmp_path: Path) -> None:
     """Not for a driver that may reach this machine either: a request from here would be believed
     to be the operator's own."""
 
-    async def body() -> None:
-        workspace = Workspace(tmp_path)
-        contract = workspace.contract()
-        async with running(workspace, workspace.config(local_egress=True)) as node:
-            port = urlsplit(await node.node.listen()).port
-            for number, host in enumerate(("127.0.0.1", "localhost", "[::ffff:127.0.0.1]")):
-                url = f"http://{host}:{port}/mcp"
-                workspace.driver(
-                    f"echo-{number}",
-                    workspace.echoes(contract),
-                    network={"egress": [f"{host}:{port}"]},
-                    health_check={"method": "http", "http": {"url": url}, "every": "60s"},
-                )
-            await node.until(
-                lambda: len(node.drivers.lifecycle.drivers) == 3,
-                "the drivers",
+    workspace = Workspace(tmp_path)
+    contract = workspace.contract()
+    async with running(workspace, workspace.config(local_egress=True)) as node:
+        port = urlsplit(await node.node.listen()).port
+        for number, host in enumerate(("127.0.0.1", "localhost", "[::ffff:127.0.0.1]")):
+            url = f"http://{host}:{port}/mcp"
+            workspace.driver(
+                f"echo-{number}",
+                workspace.echoes(contract),
+                network={"egress": [f"{host}:{port}"]},
+                health_check={"method": "http", "http": {"url": url}, "every": "60s"},
             )
-            found = [one.health for one in node.drivers.lifecycle.drivers.values()]
-            await node.until(
-                lambda: all(one is not None and one.failed_at for one in found), "the checks"
-            )
-            for one in found:
-                assert one is not None
-                assert "an address of this node" in one.reason
+        await node.until(
+            lambda: len(node.drivers.lifecycle.drivers) == 3,
+            "the drivers",
+        )
+        found = [one.health for one in node.drivers.lifecycle.drivers.values()]
+        await node.until(
+            lambda: all(one is not None and one.failed_at for one in found), "the checks"
+        )
+        for one in found:
+            assert one is not None
+            assert "an address of this node" in one.reason
 
-    run(body)
 
-
-def test_no_request_goes_where_a_name_leads_to_this_machine(
+async def test_no_request_goes_where_a_name_leads_to_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whose name is declared decides where it leads, and may decide for the node."""
 
-    async def body() -> None:
-        loop = asyncio.get_running_loop()
-        asked = []
+    loop = asyncio.get_running_loop()
+    asked = []
 
-        async def here(host: str, port: int, **_: Any) -> Any:
-            asked.append(host)
-            return [(2, 1, 6, "", ("127.0.0.1", port))]
+    async def here(host: str, port: int, **_: Any) -> Any:
+        asked.append(host)
+        return [(2, 1, 6, "", ("127.0.0.1", port))]
 
-        manifest = driver(tmp_path, egress=("orders.example",))
-        ask = declared_probe_client(manifest, local_egress=True)
-        monkeypatch.setattr(asyncio, "get_running_loop", lambda: Names(loop, here))
-        with pytest.raises(ProbeError, match=r"resolves to 127\.0\.0\.1, which is not allowed"):
-            await ask(HttpProbe("https://orders.example/live"), timeout=5)
-        assert asked == ["orders.example"]
-
-    asyncio.run(body())
+    manifest = driver(tmp_path, egress=("orders.example",))
+    ask = declared_probe_client(manifest, local_egress=True)
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: Names(loop, here))
+    with pytest.raises(ProbeError, match=r"resolves to 127\.0\.0\.1, which is not allowed"):
+        await ask(HttpProbe("https://orders.example/live"), timeout=5)
+    assert asked == ["orders.example"]
 
 
 class Names:
@@ -258,89 +241,83 @@ class Names:
         return getattr(self._loop, name)
 
 
-def test_what_cannot_be_confined_is_not_run(
+async def test_what_cannot_be_confined_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cannot_confine(monkeypatch)
 
-    async def body() -> None:
-        world = Curious(tmp_path, 1)
+    world = Curious(tmp_path, 1)
+    world.driver(
+        version_check=world.version_check(),
+        health_check={"method": "exec", "cmd": world.command("health"), "every": "60s"},
+    )
+    async with running(world.workspace) as node:
+        health = node.driver().health
+        assert health is not None
+        await node.until(lambda: health.is_failing, "the check")
+        assert "drivers.sandbox: advisory" in health.reason
+        code, words = "", ""
+        try:
+            await node.driver().server.ensure_running()
+        except Exception as error:
+            code, words = error.failure.name, error.message  # type: ignore[attr-defined]
+        assert code == "sandbox_unavailable"
+        assert "drivers.sandbox: advisory" in words
+        assert {one.outcome for one, _ in await _commands(node, 2)} == {"refused"}
+        assert world.told("version") is world.told("health") is None
+
+    config = world.workspace.config(sandbox="advisory")
+    async with running(world.workspace, config) as node:
+        await node.call("text.echo", text="x")
+        await node.until(lambda: world.told("health"), "the check")
+        rows = await _commands(node, 4)
+        assert [row["confined"] for one, row in rows if one.outcome == "ok"] == [False, False]
+
+
+async def test_nothing_of_a_refused_driver_is_run(tmp_path: Path) -> None:
+    """Neither its checks nor its code, whatever it is refused for."""
+
+    for why, settings, fields in (
+        ("signature", {"trust": ["right.pem"]}, {}),
+        ("egress", {}, {"network": {"egress": ["*"]}}),
+        ("strict", {"strict": True}, {"timeout_override_ms": 10_000_000}),
+    ):
+        folder = tmp_path / why
+        folder.mkdir()
+        key(folder, "right")
+        world = Curious(folder, 1)
         world.driver(
             version_check=world.version_check(),
             health_check={"method": "exec", "cmd": world.command("health"), "every": "60s"},
+            auth={
+                "login": {"cmd": "true"},
+                "refresh": {"cmd": world.command("refresh"), "every": "60s"},
+            },
+            **fields,
         )
-        async with running(world.workspace) as node:
-            health = node.driver().health
-            assert health is not None
-            await node.until(lambda: health.is_failing, "the check")
-            assert "drivers.sandbox: advisory" in health.reason
-            code, words = "", ""
-            try:
-                await node.driver().server.ensure_running()
-            except Exception as error:
-                code, words = error.failure.name, error.message  # type: ignore[attr-defined]
-            assert code == "sandbox_unavailable"
-            assert "drivers.sandbox: advisory" in words
-            assert {one.outcome for one, _ in await _commands(node, 2)} == {"refused"}
-            assert world.told("version") is world.told("health") is None
-
-        config = world.workspace.config(sandbox="advisory")
+        imported = folder / "imported"
+        (world.script.parent / "driver.py").write_text(
+            f"open({str(imported)!r}, 'w').close()\n"
+            "from interlock.drivers.sdk import define_driver\n"
+            "driver = define_driver()\n",
+            encoding="utf-8",
+        )
+        _signed_in(world.workspace)
+        config = world.workspace.config(
+            verify="start", sandbox="advisory", allow_code=["echo-mcp"], **settings
+        )
         async with running(world.workspace, config) as node:
-            await node.call("text.echo", text="x")
-            await node.until(lambda: world.told("health"), "the check")
-            rows = await _commands(node, 4)
-            assert [row["confined"] for one, row in rows if one.outcome == "ok"] == [False, False]
-
-    run(body)
-
-
-def test_nothing_of_a_refused_driver_is_run(tmp_path: Path) -> None:
-    """Neither its checks nor its code, whatever it is refused for."""
-
-    async def body() -> None:
-        for why, settings, fields in (
-            ("signature", {"trust": ["right.pem"]}, {}),
-            ("egress", {}, {"network": {"egress": ["*"]}}),
-            ("strict", {"strict": True}, {"timeout_override_ms": 10_000_000}),
-        ):
-            folder = tmp_path / why
-            folder.mkdir()
-            key(folder, "right")
-            world = Curious(folder, 1)
-            world.driver(
-                version_check=world.version_check(),
-                health_check={"method": "exec", "cmd": world.command("health"), "every": "60s"},
-                auth={
-                    "login": {"cmd": "true"},
-                    "refresh": {"cmd": world.command("refresh"), "every": "60s"},
-                },
-                **fields,
-            )
-            imported = folder / "imported"
-            (world.script.parent / "driver.py").write_text(
-                f"open({str(imported)!r}, 'w').close()\n"
-                "from interlock.drivers.sdk import define_driver\n"
-                "driver = define_driver()\n",
-                encoding="utf-8",
-            )
-            _signed_in(world.workspace)
-            config = world.workspace.config(
-                verify="start", sandbox="advisory", allow_code=["echo-mcp"], **settings
-            )
-            async with running(world.workspace, config) as node:
-                assert node.status().state == "refused", why
-                driver = node.driver()
-                driver.check_sign_in_soon()
-                assert not await driver.wait_until_ready(10)
-                verifier = node.drivers.verifier.task
-                if verifier is not None:
-                    await verifier
-                assert driver.health is None
-                assert await node.rows("driver.command") == []
-            assert [*folder.glob("told-*")] == []
-            assert not imported.exists(), why
-
-    run(body)
+            assert node.status().state == "refused", why
+            driver = node.driver()
+            driver.check_sign_in_soon()
+            assert not await driver.wait_until_ready(10)
+            verifier = node.drivers.verifier.task
+            if verifier is not None:
+                await verifier
+            assert driver.health is None
+            assert await node.rows("driver.command") == []
+        assert [*folder.glob("told-*")] == []
+        assert not imported.exists(), why
 
 
 async def _commands(node: Running, wanted: int) -> list[tuple[Any, dict[str, Any]]]:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import SERVER, Workspace, running
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 def engine(folder: Path, notes: Path) -> Path:
@@ -34,7 +35,7 @@ def box(workspace: Workspace, env: dict[str, str]) -> None:
     workspace.driver("echo-mcp", workspace.echoes(workspace.contract()), server=server)
 
 
-def test_the_client_is_the_nodes_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_client_is_the_nodes_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes = tmp_path / "notes"
     own = engine(tmp_path / "own", notes)
     path = os.pathsep.join([".", str(own), os.environ["PATH"]])
@@ -45,23 +46,20 @@ def test_the_client_is_the_nodes_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
     engine(tmp_path / ".drivers" / "echo-mcp", tmp_path / "planted")
     box(workspace, {"MODE": "fast"})
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            assert (await node.call("text.echo", text="x"))["said"] == "x"
-        argv, environ = json.loads(notes.read_text().splitlines()[0])
-        assert argv[0] == str(own / "docker")
-        assert argv[1:] == [
-            "run", "-i", "--rm", "--network", "none", "-e", "MODE", "mcp/echo:1",
-        ]  # fmt: skip
-        assert environ["PATH"] == path
-        assert environ["MODE"] == "fast"
-        assert set(environ) <= {"PATH", "HOME", "LANG", "TMPDIR", "MODE", "LC_CTYPE"}
-        assert not (tmp_path / "planted").exists()
-
-    run(body)
+    async with running(workspace) as node:
+        assert (await node.call("text.echo", text="x"))["said"] == "x"
+    argv, environ = json.loads(notes.read_text().splitlines()[0])
+    assert argv[0] == str(own / "docker")
+    assert argv[1:] == [
+        "run", "-i", "--rm", "--network", "none", "-e", "MODE", "mcp/echo:1",
+    ]  # fmt: skip
+    assert environ["PATH"] == path
+    assert environ["MODE"] == "fast"
+    assert set(environ) <= {"PATH", "HOME", "LANG", "TMPDIR", "MODE", "LC_CTYPE"}
+    assert not (tmp_path / "planted").exists()
 
 
-def test_the_operator_has_a_say_in_the_clients_environment(
+async def test_the_operator_has_a_say_in_the_clients_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes = tmp_path / "notes"
@@ -72,44 +70,37 @@ def test_the_operator_has_a_say_in_the_clients_environment(
     config = workspace.config(env_passthrough=["DOCKER_*"])
     given = {"DOCKER_HOST": "tcp://engine:2375", "OTHER": "x"}
 
-    async def body() -> None:
-        async with running(workspace, config, environ=given) as node:
-            assert (await node.call("text.echo", text="x"))["said"] == "x"
-        argv, environ = json.loads(notes.read_text().splitlines()[0])
-        assert environ["DOCKER_HOST"] == "tcp://engine:2375"
-        assert "OTHER" not in environ
-        # The client's, not the container's.
-        assert "-e" not in argv
-
-    run(body)
+    async with running(workspace, config, environ=given) as node:
+        assert (await node.call("text.echo", text="x"))["said"] == "x"
+    argv, environ = json.loads(notes.read_text().splitlines()[0])
+    assert environ["DOCKER_HOST"] == "tcp://engine:2375"
+    assert "OTHER" not in environ
+    # The client's, not the container's.
+    assert "-e" not in argv
 
 
 @pytest.mark.parametrize("name", ["PATH", "LD_PRELOAD", "DOCKER_HOST", "https_proxy"])
-def test_a_driver_has_no_say_in_the_clients_environment(tmp_path: Path, name: str) -> None:
+async def test_a_driver_has_no_say_in_the_clients_environment(tmp_path: Path, name: str) -> None:
     workspace = Workspace(tmp_path)
     planted = tmp_path / "planted"
     box(workspace, {name: str(engine(tmp_path / ".drivers" / "echo-mcp" / "bin", planted))})
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(verify="start")) as node:
-            status = node.status()
-            assert status.state == "refused"
-            assert f"server.env contains {name}, which the client" in status.problem
-            assert node.tools == []
-            assert not await node.driver().wait_until_ready(10)
-        assert not planted.exists()
-
-    run(body)
+    async with running(workspace, workspace.config(verify="start")) as node:
+        status = node.status()
+        assert status.state == "refused"
+        assert f"server.env contains {name}, which the client" in status.problem
+        assert node.tools == []
+        assert not await node.driver().wait_until_ready(10)
+    assert not planted.exists()
 
 
-def test_without_an_engine_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_an_engine_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workspace = Workspace(tmp_path)
     box(workspace, {})
 
-    async def body() -> None:
-        monkeypatch.setenv("PATH", str(tmp_path))
-        async with running(workspace) as node:
-            assert not await node.driver().wait_until_ready(10)
-            assert "docker is not on the node's PATH" in node.status().problem
-
-    run(body)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    async with running(workspace) as node:
+        assert not await node.driver().wait_until_ready(10)
+        assert "docker is not on the node's PATH" in node.status().problem

@@ -15,6 +15,8 @@ from interlock.manifests.tool_reader import load_contract
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import SAID, TEXT_IN, Workspace, running
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 NEW_INPUT = {
     "type": "object",
     "properties": {"text": {"type": "string"}, "tone": {"type": "string"}},
@@ -116,37 +118,31 @@ def test_a_break_is_held_also_after_a_restart_until_it_is_accepted(tmp_path: Pat
     run(again)
 
 
-def test_a_break_that_is_taken_back_is_served_again(tmp_path: Path) -> None:
+async def test_a_break_that_is_taken_back_is_served_again(tmp_path: Path) -> None:
     workspace = echo(tmp_path)
 
-    async def body() -> None:
-        async with running(workspace, config(workspace, "hold")) as node:
-            await node.call("text.echo", text="hello")
-            workspace.contract(inputs=NEW_INPUT)
-            await node.until(lambda: "text.echo" not in node.tools, "the list without it")
-            workspace.contract()
-            await node.until(lambda: "text.echo" in node.tools, "the list with it")
-            assert (await node.call("text.echo", text="hello"))["said"] == "hello"
-
-    run(body)
+    async with running(workspace, config(workspace, "hold")) as node:
+        await node.call("text.echo", text="hello")
+        workspace.contract(inputs=NEW_INPUT)
+        await node.until(lambda: "text.echo" not in node.tools, "the list without it")
+        workspace.contract()
+        await node.until(lambda: "text.echo" in node.tools, "the list with it")
+        assert (await node.call("text.echo", text="hello"))["said"] == "hello"
 
 
-def test_where_breaks_are_only_reported_it_is_served_and_said(tmp_path: Path) -> None:
+async def test_where_breaks_are_only_reported_it_is_served_and_said(tmp_path: Path) -> None:
     workspace = echo(tmp_path)
 
-    async def body() -> None:
-        async with running(workspace, config(workspace, "report")) as node:
-            await node.call("text.echo", text="hello")
-            workspace.contract(inputs=MAY_HAVE, outputs={"type": "object"})
-            await node.until(
-                lambda: node.node.report().part(ContractsStatus).changed_contracts, "the break"
-            )
-            [row] = node.node.report().part(ContractsStatus).changed_contracts
-            assert (row.tool, row.held) == ("text.echo", False)
-            assert any("new major" in one for one in node.status().warnings)
-            assert "text.echo" in node.tools
-            assert "tone" in json.dumps(node.listed("text.echo"))
-            await node.node.apply(config(workspace, "hold"))
-            await node.until(lambda: "text.echo" not in node.tools, "the held contract")
-
-    run(body)
+    async with running(workspace, config(workspace, "report")) as node:
+        await node.call("text.echo", text="hello")
+        workspace.contract(inputs=MAY_HAVE, outputs={"type": "object"})
+        await node.until(
+            lambda: node.node.report().part(ContractsStatus).changed_contracts, "the break"
+        )
+        [row] = node.node.report().part(ContractsStatus).changed_contracts
+        assert (row.tool, row.held) == ("text.echo", False)
+        assert any("new major" in one for one in node.status().warnings)
+        assert "text.echo" in node.tools
+        assert "tone" in json.dumps(node.listed("text.echo"))
+        await node.node.apply(config(workspace, "hold"))
+        await node.until(lambda: "text.echo" not in node.tools, "the held contract")

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from interlock.errors import InterlockError
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, Running, Workspace, running
 from tests.drivers.sandbox.cells import needs_confinement
 from tests.drivers.test_drivers_approvals import NOTE_IN
 
-pytestmark = needs_confinement
+pytestmark = [needs_confinement, pytest.mark.usefixtures("no_leaks")]
 
 
 def noting(folder: Path) -> Workspace:
@@ -57,7 +56,7 @@ async def another_server(node: Running, pid: int | None) -> None:
 @pytest.mark.feature("topics")
 @pytest.mark.spec("DR-32.security-1")
 @pytest.mark.parametrize("name", ["interlock.yaml", "keys/human.pem", "keys"])
-def test_a_server_whose_cover_was_taken_away_is_ended(tmp_path: Path, name: str) -> None:
+async def test_a_server_whose_cover_was_taken_away_is_ended(tmp_path: Path, name: str) -> None:
     workspace = noting(tmp_path)
     (tmp_path / "keys").mkdir()
     key, config_file = tmp_path / "keys" / "human.pem", tmp_path / "interlock.yaml"
@@ -66,23 +65,20 @@ def test_a_server_whose_cover_was_taken_away_is_ended(tmp_path: Path, name: str)
     config = workspace.config(more="topics: {admins: [keys/human.pem]}\n")
     covered = key if name == "keys" else tmp_path / name
 
-    async def body() -> None:
-        async with running(workspace, config) as node:
-            pid = await started(node)
-            if name == "keys":
-                # A folder on the way to it, and the very file in the new one.
-                (tmp_path / "keys").rename(tmp_path / "old")
-                (tmp_path / "keys").mkdir()
-                (tmp_path / "old" / "human.pem").rename(key)
-            else:
-                save(covered, "mine, too\n")
-            await another_server(node, pid)
-            assert await started(node) != pid
-            assert not await may_write(node, covered)
-            (entry,) = [row for row in await _egress(node) if row[1] == "uncovered"]
-            assert str(tmp_path / name) in entry[2] or name == "keys"
-
-    run(body)
+    async with running(workspace, config) as node:
+        pid = await started(node)
+        if name == "keys":
+            # A folder on the way to it, and the very file in the new one.
+            (tmp_path / "keys").rename(tmp_path / "old")
+            (tmp_path / "keys").mkdir()
+            (tmp_path / "old" / "human.pem").rename(key)
+        else:
+            save(covered, "mine, too\n")
+        await another_server(node, pid)
+        assert await started(node) != pid
+        assert not await may_write(node, covered)
+        (entry,) = [row for row in await _egress(node) if row[1] == "uncovered"]
+        assert str(tmp_path / name) in entry[2] or name == "keys"
 
 
 async def _egress(node: Running) -> list[tuple[str, str, str]]:
@@ -95,111 +91,92 @@ async def _egress(node: Running) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.spec("DR-32.security-1")
-def test_nobody_is_waited_for(tmp_path: Path) -> None:
+async def test_nobody_is_waited_for(tmp_path: Path) -> None:
     """A call under way is not worth a server that can change what says what it may do."""
     workspace = noting(tmp_path)
     file = tmp_path / "interlock.yaml"
     file.write_text("mine\n", encoding="utf-8")
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            pid = await started(node)
-            waiting = asyncio.ensure_future(node.result("wait.long", {}))
-            await node.until(
-                lambda: any(
-                    one["params"]["name"] == "slow" for one in workspace.heard("tools/call")
-                )
-            )
-            save(file, "mine, too\n")
-            await another_server(node, pid)
-            with pytest.raises(InterlockError) as failed:
-                await waiting
-            assert failed.value.failure.name == "upstream_lost"
-
-    run(body)
+    async with running(workspace) as node:
+        pid = await started(node)
+        waiting = asyncio.ensure_future(node.result("wait.long", {}))
+        await node.until(
+            lambda: any(one["params"]["name"] == "slow" for one in workspace.heard("tools/call"))
+        )
+        save(file, "mine, too\n")
+        await another_server(node, pid)
+        with pytest.raises(InterlockError) as failed:
+            await waiting
+        assert failed.value.failure.name == "upstream_lost"
 
 
-def test_what_does_not_matter_ends_nobody(tmp_path: Path) -> None:
+async def test_what_does_not_matter_ends_nobody(tmp_path: Path) -> None:
     workspace = noting(tmp_path)
     file, other = tmp_path / "interlock.yaml", tmp_path / "data.txt"
     file.write_text("mine\n", encoding="utf-8")
     other.write_text("anybody's\n", encoding="utf-8")
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            pid = await started(node)
-            # Written in its place, it is the same file; and a new one of its own is a server's.
-            file.write_text("mine, too\n", encoding="utf-8")
-            save(other, "still anybody's\n")
-            (tmp_path / "its-own.yaml").write_text("new\n", encoding="utf-8")
-            await node.drivers.lifecycle.confinements.end_uncovered_processes()
-            assert node.pid("note-mcp") == pid
-            assert await _egress(node) == []
-
-    run(body)
+    async with running(workspace) as node:
+        pid = await started(node)
+        # Written in its place, it is the same file; and a new one of its own is a server's.
+        file.write_text("mine, too\n", encoding="utf-8")
+        save(other, "still anybody's\n")
+        (tmp_path / "its-own.yaml").write_text("new\n", encoding="utf-8")
+        await node.drivers.lifecycle.confinements.end_uncovered_processes()
+        assert node.pid("note-mcp") == pid
+        assert await _egress(node) == []
 
 
 @pytest.mark.feature("topics")
-def test_a_config_that_names_more_files_has_them_covered(tmp_path: Path) -> None:
+async def test_a_config_that_names_more_files_has_them_covered(tmp_path: Path) -> None:
     workspace = noting(tmp_path)
     key = tmp_path / "new.pem"
     key.write_text("mine\n", encoding="utf-8")
     before = workspace.config()
 
-    async def body() -> None:
-        async with running(workspace, before) as node:
-            assert await may_write(node, key)
-            pid = await started(node)
-            await node.node.apply(workspace.config(more="topics: {admins: [new.pem]}\n"))
-            assert node.pid("note-mcp") != pid
-            assert not await may_write(node, key)
-
-    run(body)
+    async with running(workspace, before) as node:
+        assert await may_write(node, key)
+        pid = await started(node)
+        await node.node.apply(workspace.config(more="topics: {admins: [new.pem]}\n"))
+        assert node.pid("note-mcp") != pid
+        assert not await may_write(node, key)
 
 
 @pytest.mark.spec("DR-32.security-1")
-def test_an_old_server_with_calls_under_way_is_ended_as_well(tmp_path: Path) -> None:
+async def test_an_old_server_with_calls_under_way_is_ended_as_well(tmp_path: Path) -> None:
     """Its driver has other files by now, and it stays only for the calls that it has."""
     workspace = noting(tmp_path)
     file = tmp_path / "interlock.yaml"
     file.write_text("mine\n", encoding="utf-8")
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            await started(node)
-            old = node.driver("note-mcp")
-            waiting = asyncio.ensure_future(node.result("wait.long", {}))
-            await node.until(
-                lambda: any(
-                    one["params"]["name"] == "slow" for one in workspace.heard("tools/call")
-                )
-            )
-            driver = tmp_path / ".drivers" / "note-mcp" / "DRIVER.md"
-            driver.write_text(driver.read_text(encoding="utf-8") + "More.\n", encoding="utf-8")
-            await node.until(lambda: node.driver("note-mcp") is not old, "the new driver")
-            assert not waiting.done()
-            save(file, "mine, too\n")
-            with pytest.raises(InterlockError) as failed:
-                await waiting
-            assert failed.value.failure.name == "upstream_lost"
-            assert [row[1] for row in await _egress(node)] == ["uncovered"]
-
-    run(body)
+    async with running(workspace) as node:
+        await started(node)
+        old = node.driver("note-mcp")
+        waiting = asyncio.ensure_future(node.result("wait.long", {}))
+        await node.until(
+            lambda: any(one["params"]["name"] == "slow" for one in workspace.heard("tools/call"))
+        )
+        driver = tmp_path / ".drivers" / "note-mcp" / "DRIVER.md"
+        driver.write_text(driver.read_text(encoding="utf-8") + "More.\n", encoding="utf-8")
+        await node.until(lambda: node.driver("note-mcp") is not old, "the new driver")
+        assert not waiting.done()
+        save(file, "mine, too\n")
+        with pytest.raises(InterlockError) as failed:
+            await waiting
+        assert failed.value.failure.name == "upstream_lost"
+        assert [row[1] for row in await _egress(node)] == ["uncovered"]
 
 
-def test_a_server_ends_also_when_nobody_waits_for_that_any_more(tmp_path: Path) -> None:
+async def test_a_server_ends_also_when_nobody_waits_for_that_any_more(tmp_path: Path) -> None:
     """A new config may come while one is ended, and what ended it is ended itself."""
     workspace = noting(tmp_path)
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            await started(node)
-            around = node.drivers.lifecycle.confinements._active
-            (confinement,) = around
-            ending = asyncio.ensure_future(node.driver("note-mcp").server.end())
-            await asyncio.sleep(0)
-            ending.cancel()
-            await node.until(lambda: confinement not in around, "its walls are taken down")
-            await node.until(lambda: not confinement._folder.exists(), "and their folder")
-
-    run(body)
+    async with running(workspace) as node:
+        await started(node)
+        around = node.drivers.lifecycle.confinements._active
+        (confinement,) = around
+        ending = asyncio.ensure_future(node.driver("note-mcp").server.end())
+        await asyncio.sleep(0)
+        ending.cancel()
+        await node.until(lambda: confinement not in around, "its walls are taken down")
+        await node.until(lambda: not confinement._folder.exists(), "and their folder")

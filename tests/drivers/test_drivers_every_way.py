@@ -26,12 +26,13 @@ from tests.aql.server.aql import FIVE, AqlClient
 from tests.core.server.running import Running
 from tests.core.server.wire import message
 from tests.core.server.workshop import Workshop
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import CLIENT, Workspace, running
 from tests.drivers.test_drivers_approvals import NOTE_IN, Human, held
 from tests.patience import PATIENCE
 from tests.topics.peers import joined
 from tests.tree.grove import Grove, ax_url, lists, until
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 ALLOW = PolicyConfig(default="allow")
 DRIVERS = DriversConfig(verify="first_use", local_egress=True)
@@ -202,34 +203,31 @@ def _pending(node: Node) -> int:
 # -- a tree
 
 
-def test_from_a_parent(tmp_path: Path) -> None:
+async def test_from_a_parent(tmp_path: Path) -> None:
     workspace = notes(tmp_path)
     human = Human(tmp_path)
     file = tmp_path / "written"
 
-    async def body() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root", policy=ALLOW)
-            parent = ParentConfig(url=ax_url(root), segment="edge")
-            config = workspace.config(more="policy: {default: allow}\n" + human.config)
-            async with running(workspace, config.with_sections(parent)) as child:
-                child.node.settled()
-                await until(root, lambda: lists(root, f"edge.{TOOL}"))
-                given = Raw(json.dumps({"text": "milk", "file": str(file)}).encode())
-                call = Call(
-                    TOOLS_CALL, "test", Credentials("local"), CLIENT, f"edge.{TOOL}",
-                    arguments=given,
-                )  # fmt: skip
-                async with asyncio.timeout(PATIENCE):
-                    told = json.loads((await root.pipeline.run(call)).result)
-                waiting = held(told)
-                assert waiting["reason"].startswith("Its contract asks")
-                assert not file.exists()
-                assert workspace.heard("tools/call") == []
-                await human.confirms(child, waiting)
-                assert file.read_text() == "milk\n"
-
-    run(body)
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root", policy=ALLOW)
+        parent = ParentConfig(url=ax_url(root), segment="edge")
+        config = workspace.config(more="policy: {default: allow}\n" + human.config)
+        async with running(workspace, config.with_sections(parent)) as child:
+            child.node.settled()
+            await until(root, lambda: lists(root, f"edge.{TOOL}"))
+            given = Raw(json.dumps({"text": "milk", "file": str(file)}).encode())
+            call = Call(
+                TOOLS_CALL, "test", Credentials("local"), CLIENT, f"edge.{TOOL}",
+                arguments=given,
+            )  # fmt: skip
+            async with asyncio.timeout(PATIENCE):
+                told = json.loads((await root.pipeline.run(call)).result)
+            waiting = held(told)
+            assert waiting["reason"].startswith("Its contract asks")
+            assert not file.exists()
+            assert workspace.heard("tools/call") == []
+            await human.confirms(child, waiting)
+            assert file.read_text() == "milk\n"
 
 
 # -- rules

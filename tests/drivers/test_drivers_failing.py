@@ -13,8 +13,9 @@ from interlock.app.node import Node
 from interlock.drivers.folders import DriverFolders
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import TOOLS_CALL
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, TEXT_IN, Workspace, running
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 ALLOWED = "policy: {default: allow}\n"
 ONCE = {"max_retries": 0}
@@ -45,40 +46,34 @@ def two(workspace: Workspace, **fields: Any) -> None:
     workspace.driver("b-mcp", workspace.echoes(contract))
 
 
-def test_another_driver_takes_over_what_can_be_done_twice(tmp_path: Path) -> None:
+async def test_another_driver_takes_over_what_can_be_done_twice(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     two(workspace)
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            assert (await node.call("text.echo", text="hello"))["said"] == "hello"
-            rows = [row for _, row in await node.rows("driver.invoked", "tool.invoked")]
-            assert [(one.get("provider_id"), one["ok"]) for one in rows[:2]] == [
-                ("a-mcp", False),
-                ("b-mcp", True),
-            ]
-            assert rows[2]["resolved_provider_id"] == "b-mcp"
-            assert rows[2]["retries"] == 1
-
-    run(body)
+    async with running(workspace) as node:
+        assert (await node.call("text.echo", text="hello"))["said"] == "hello"
+        rows = [row for _, row in await node.rows("driver.invoked", "tool.invoked")]
+        assert [(one.get("provider_id"), one["ok"]) for one in rows[:2]] == [
+            ("a-mcp", False),
+            ("b-mcp", True),
+        ]
+        assert rows[2]["resolved_provider_id"] == "b-mcp"
+        assert rows[2]["retries"] == 1
 
 
-def test_what_cannot_be_done_twice_is_not_tried_elsewhere(tmp_path: Path) -> None:
+async def test_what_cannot_be_done_twice_is_not_tried_elsewhere(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     two(workspace, risk_level=3)
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(more=ALLOWED)) as node:
-            error = await node.refused("text.echo", text="hello")
-            assert error.failure.name == "upstream_lost"
-            assert [one["params"]["name"] for one in workspace.heard("tools/call")] == ["crash"]
-            assert node.status("b-mcp").calls == 0
-
-    run(body)
+    async with running(workspace, workspace.config(more=ALLOWED)) as node:
+        error = await node.refused("text.echo", text="hello")
+        assert error.failure.name == "upstream_lost"
+        assert [one["params"]["name"] for one in workspace.heard("tools/call")] == ["crash"]
+        assert node.status("b-mcp").calls == 0
 
 
 @pytest.mark.parametrize("risk", [0, 3])
-def test_a_server_that_never_heard_of_the_call_does_not_keep_others_from_it(
+async def test_a_server_that_never_heard_of_the_call_does_not_keep_others_from_it(
     tmp_path: Path, risk: int
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -93,78 +88,67 @@ def test_a_server_that_never_heard_of_the_call_does_not_keep_others_from_it(
     )
     workspace.driver("b-mcp", workspace.echoes(contract))
 
-    async def body() -> None:
-        naps = Naps()
-        async with running(
-            workspace, workspace.config(more=ALLOWED), before=naps.take_over
-        ) as node:
-            assert (await node.call("text.echo", text="one"))["said"] == "one"
-            assert node.status("a-mcp").state == "failing"
-            # It is known to be gone: the next call does not try.
-            assert (await node.call("text.echo", text="two"))["said"] == "two"
-            assert node.status("a-mcp").calls == 1
-            (row,) = [row for _, row in (await node.rows("driver.resolved"))[1:]]
-            (rejected,) = row["rejected"]
-            assert (rejected["provider_id"], rejected["phase"]) == ("a-mcp@1", 2)
-            # It is looked for, and used again when it is back.
-            await node.until(lambda: naps.taken, "the pause between two looks")
-            down.unlink()
-            naps.wake()
-            health = node.driver("a-mcp").health
-            await node.until(lambda: health is not None and not health.is_failing, "its return")
-            await node.call("text.echo", text="three")
-            assert node.status("a-mcp").calls == 2
-
-    run(body)
+    naps = Naps()
+    async with running(workspace, workspace.config(more=ALLOWED), before=naps.take_over) as node:
+        assert (await node.call("text.echo", text="one"))["said"] == "one"
+        assert node.status("a-mcp").state == "failing"
+        # It is known to be gone: the next call does not try.
+        assert (await node.call("text.echo", text="two"))["said"] == "two"
+        assert node.status("a-mcp").calls == 1
+        (row,) = [row for _, row in (await node.rows("driver.resolved"))[1:]]
+        (rejected,) = row["rejected"]
+        assert (rejected["provider_id"], rejected["phase"]) == ("a-mcp@1", 2)
+        # It is looked for, and used again when it is back.
+        await node.until(lambda: naps.taken, "the pause between two looks")
+        down.unlink()
+        naps.wake()
+        health = node.driver("a-mcp").health
+        await node.until(lambda: health is not None and not health.is_failing, "its return")
+        await node.call("text.echo", text="three")
+        assert node.status("a-mcp").calls == 2
 
 
 @pytest.mark.spec("DR-30.health-2")
-def test_a_server_that_crashed_and_is_back_is_used_again(tmp_path: Path) -> None:
+async def test_a_server_that_crashed_and_is_back_is_used_again(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     echo, crash = workspace.contract(), workspace.contract("text.crash", inputs=ANY)
     workspace.driver("a-mcp", workspace.echoes(echo), workspace.serves(crash, "crash"))
     workspace.driver("b-mcp", workspace.echoes(echo))
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            first = await node.call("text.echo", text="one")
-            await node.refused("text.crash")
-            health = node.driver("a-mcp").health
-            assert health is not None
-            await node.until(lambda: not health.is_failing, "its return")
-            again = await node.call("text.echo", text="two")
-            assert again["birth"] != first["birth"]
-            assert node.status("a-mcp").calls == 3
-            assert node.status("b-mcp").calls == 0
-            # Nobody ever sent the contract's own name to a server.
-            names = [one["params"]["name"] for one in workspace.heard("tools/call")]
-            assert names == ["echo", "crash", "echo"]
-
-    run(body)
+    async with running(workspace) as node:
+        first = await node.call("text.echo", text="one")
+        await node.refused("text.crash")
+        health = node.driver("a-mcp").health
+        assert health is not None
+        await node.until(lambda: not health.is_failing, "its return")
+        again = await node.call("text.echo", text="two")
+        assert again["birth"] != first["birth"]
+        assert node.status("a-mcp").calls == 3
+        assert node.status("b-mcp").calls == 0
+        # Nobody ever sent the contract's own name to a server.
+        names = [one["params"]["name"] for one in workspace.heard("tools/call")]
+        assert names == ["echo", "crash", "echo"]
 
 
 @pytest.mark.spec("DR-30.resolver-4", "DR-30.resolver-13")
-def test_a_call_goes_to_the_driver_that_it_is_pinned_to(tmp_path: Path) -> None:
+async def test_a_call_goes_to_the_driver_that_it_is_pinned_to(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     echo, fixed = workspace.contract(), workspace.contract("text.fixed")
     for id in ("a-mcp", "b-mcp"):
         workspace.driver(id, workspace.echoes(echo), workspace.echoes(fixed))
     by_call = {"dev.interlock/driver": "b-mcp"}
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(pins={"text.fixed": "b-mcp"})) as node:
-            await node.call("text.echo", text="one")
-            await node.call("text.echo", by_call, text="two")
-            await node.call("text.fixed", text="three")
-            assert (node.status("a-mcp").calls, node.status("b-mcp").calls) == (1, 2)
-            rows = [row for _, row in await node.rows("driver.resolved")]
-            assert [one["pinned_provider"] for one in rows] == [None, "b-mcp", "b-mcp"]
-            error = await node.refused("text.fixed", {"dev.interlock/driver": "a-mcp"}, text="x")
-            assert error.failure.name == "policy_violation"
-            error = await node.refused("text.echo", {"dev.interlock/driver": "c-mcp"}, text="x")
-            assert error.failure.name == "pinned_provider_unavailable"
-
-    run(body)
+    async with running(workspace, workspace.config(pins={"text.fixed": "b-mcp"})) as node:
+        await node.call("text.echo", text="one")
+        await node.call("text.echo", by_call, text="two")
+        await node.call("text.fixed", text="three")
+        assert (node.status("a-mcp").calls, node.status("b-mcp").calls) == (1, 2)
+        rows = [row for _, row in await node.rows("driver.resolved")]
+        assert [one["pinned_provider"] for one in rows] == [None, "b-mcp", "b-mcp"]
+        error = await node.refused("text.fixed", {"dev.interlock/driver": "a-mcp"}, text="x")
+        assert error.failure.name == "policy_violation"
+        error = await node.refused("text.echo", {"dev.interlock/driver": "c-mcp"}, text="x")
+        assert error.failure.name == "pinned_provider_unavailable"
 
 
 FLAKY = """
@@ -183,7 +167,7 @@ driver = define_driver(parse_tool_result=parse_tool_result)
     [(True, 2, None, 2), (False, 2, None, 1), (True, 3, 1, 1), (True, 1, 3, 3)],
     ids=["retryable", "not retryable", "the entry says less", "the entry says more"],
 )
-def test_the_node_tries_again_what_is_worth_it(
+async def test_the_node_tries_again_what_is_worth_it(
     tmp_path: Path, again: bool, contract: int, entry: int | None, times: int
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -194,39 +178,33 @@ def test_the_node_tries_again_what_is_worth_it(
     file = workspace.driver("echo-mcp", workspace.echoes(tool, **more))
     (file.parent / "driver.py").write_text(FLAKY.format(again=again), encoding="utf-8")
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(allow_code=["echo-mcp"])) as node:
-            told = await node.failed("text.echo", text="hello")
-            assert told == ("shop:busy", "Too much to do.")
-            assert len(workspace.heard("tools/call")) == times
-            ((_, row),) = await node.rows("tool.invoked")
-            assert (row["retries"], row["ok"]) == (times - 1, False)
-            assert len(await node.rows("driver.invoked")) == times
-
-    run(body)
+    async with running(workspace, workspace.config(allow_code=["echo-mcp"])) as node:
+        told = await node.failed("text.echo", text="hello")
+        assert told == ("shop:busy", "Too much to do.")
+        assert len(workspace.heard("tools/call")) == times
+        ((_, row),) = await node.rows("tool.invoked")
+        assert (row["retries"], row["ok"]) == (times - 1, False)
+        assert len(await node.rows("driver.invoked")) == times
 
 
 @pytest.mark.spec("DR-14.dispatch-1")
-def test_a_server_that_breaks_off_is_asked_again_when_the_contract_says_so(
+async def test_a_server_that_breaks_off_is_asked_again_when_the_contract_says_so(
     tmp_path: Path,
 ) -> None:
     workspace = Workspace(tmp_path)
     tool = workspace.contract(inputs=ANY, retry={"max_attempts": 2})
     workspace.driver("echo-mcp", workspace.serves(tool, "crash"))
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            error = await node.refused("text.echo")
-            assert error.failure.name == "upstream_lost"
-            births = {one["birth"] for one in workspace.heard("tools/call")}
-            assert len(births) == 2
-
-    run(body)
+    async with running(workspace) as node:
+        error = await node.refused("text.echo")
+        assert error.failure.name == "upstream_lost"
+        births = {one["birth"] for one in workspace.heard("tools/call")}
+        assert len(births) == 2
 
 
 @pytest.mark.spec("DR-14.fields-10", "DR-14.dispatch-2")
 @pytest.mark.parametrize("shortest", ["contract", "driver", "entry", "connection"])
-def test_the_shortest_time_counts_and_the_server_is_told_to_stop(
+async def test_the_shortest_time_counts_and_the_server_is_told_to_stop(
     tmp_path: Path, shortest: str
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -243,78 +221,69 @@ def test_the_shortest_time_counts_and_the_server_is_told_to_stop(
         connection_options={"timeout_ms": limits["connection"]},
     )
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            await node.until(lambda: node.tools, "the list")
-            await _awake(node)
-            began = time.monotonic()
-            error = await node.refused("text.slow")
-            assert error.failure.name == "deadline_exceeded"
-            assert time.monotonic() - began >= 0.2
-            await node.until(lambda: workspace.heard("notifications/cancelled"), "the word")
-            ((_, row),) = await node.rows("driver.invoked")
-            assert row["ok"] is False
-
-    run(body)
+    async with running(workspace) as node:
+        await node.until(lambda: node.tools, "the list")
+        await _awake(node)
+        began = time.monotonic()
+        error = await node.refused("text.slow")
+        assert error.failure.name == "deadline_exceeded"
+        assert time.monotonic() - began >= 0.2
+        await node.until(lambda: workspace.heard("notifications/cancelled"), "the word")
+        ((_, row),) = await node.rows("driver.invoked")
+        assert row["ok"] is False
 
 
-def test_progress_does_not_make_a_contract_last_longer(tmp_path: Path) -> None:
+async def test_progress_does_not_make_a_contract_last_longer(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     slow = workspace.contract("text.slow", inputs=ANY, timeout_ms=400)
     workspace.driver("echo-mcp", workspace.serves(slow, "slow"))
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            await _awake(node)
-            call = node.request(
-                TOOLS_CALL, "text.slow", {}, meta={"progressToken": 1}, hear=lambda *_: None
-            )
-            waiting = asyncio.create_task(node.run(call))
-            await node.until(lambda: call.upstream_request is not None, "its way")
-            end = call.deadline
-            call.upstream_request.on_notification(
-                call.upstream_request._driver_call,
-                "notifications/progress",
-                b'{"progressToken":1,"progress":1}',
-            )
-            assert call.deadline == end
-            with pytest.raises(InterlockError) as told:
-                await waiting
-            assert told.value.failure.name == "deadline_exceeded"
-
-    run(body)
+    async with running(workspace) as node:
+        await _awake(node)
+        call = node.request(
+            TOOLS_CALL, "text.slow", {}, meta={"progressToken": 1}, hear=lambda *_: None
+        )
+        waiting = asyncio.create_task(node.run(call))
+        await node.until(lambda: call.upstream_request is not None, "its way")
+        end = call.deadline
+        call.upstream_request.on_notification(
+            call.upstream_request._driver_call,
+            "notifications/progress",
+            b'{"progressToken":1,"progress":1}',
+        )
+        assert call.deadline == end
+        with pytest.raises(InterlockError) as told:
+            await waiting
+        assert told.value.failure.name == "deadline_exceeded"
 
 
 @pytest.mark.spec("DR-30.conformance-3")
-def test_a_call_that_is_cancelled_is_cancelled_at_the_server(tmp_path: Path) -> None:
+async def test_a_call_that_is_cancelled_is_cancelled_at_the_server(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     slow = workspace.contract("text.slow", inputs=ANY)
     workspace.driver("echo-mcp", workspace.serves(slow, "slow"))
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            call = node.request(TOOLS_CALL, "text.slow", {})
-            waiting = asyncio.create_task(node.run(call))
-            await node.until(lambda: workspace.heard("tools/call"), "the call")
-            (sent,) = workspace.heard("tools/call")
-            # The tool never answers by itself, and the call has more time than this test.
-            assert call.deadline > time.monotonic()
-            node.node.pipeline.cancel(call)
-            with pytest.raises(InterlockError) as told:
-                await waiting
-            assert told.value.failure.name == "cancelled"
-            await node.until(lambda: workspace.heard("notifications/cancelled"), "the word")
-            (word,) = workspace.heard("notifications/cancelled")
-            assert word["params"]["requestId"] == sent["id"]
-            ((entry, row),) = await node.rows("driver.invoked")
-            assert (entry.outcome, row["ok"]) == ("cancelled", False)
-            # The server goes on, and is not held for busy.
-            assert node.driver().server.is_idle
-
-    run(body)
+    async with running(workspace) as node:
+        call = node.request(TOOLS_CALL, "text.slow", {})
+        waiting = asyncio.create_task(node.run(call))
+        await node.until(lambda: workspace.heard("tools/call"), "the call")
+        (sent,) = workspace.heard("tools/call")
+        # The tool never answers by itself, and the call has more time than this test.
+        assert call.deadline > time.monotonic()
+        node.node.pipeline.cancel(call)
+        with pytest.raises(InterlockError) as told:
+            await waiting
+        assert told.value.failure.name == "cancelled"
+        await node.until(lambda: workspace.heard("notifications/cancelled"), "the word")
+        (word,) = workspace.heard("notifications/cancelled")
+        assert word["params"]["requestId"] == sent["id"]
+        ((entry, row),) = await node.rows("driver.invoked")
+        assert (entry.outcome, row["ok"]) == ("cancelled", False)
+        # The server goes on, and is not held for busy.
+        assert node.driver().server.is_idle
 
 
-def test_who_waits_for_a_server_that_does_not_come_can_leave(tmp_path: Path) -> None:
+async def test_who_waits_for_a_server_that_does_not_come_can_leave(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     down = tmp_path / "down"
     down.touch()
@@ -323,23 +292,20 @@ def test_who_waits_for_a_server_that_does_not_come_can_leave(tmp_path: Path) -> 
         "echo-mcp", workspace.echoes(contract), server=workspace.server("--down", down)
     )
 
-    async def body() -> None:
-        naps = Naps()
-        async with running(workspace, before=naps.take_over) as node:
-            call = node.request(TOOLS_CALL, "text.echo", {"text": "x"})
-            waiting = asyncio.create_task(node.run(call))
-            await node.until(lambda: naps.taken, "the pause")
-            node.node.pipeline.cancel(call)
-            with pytest.raises(InterlockError):
-                await waiting
-            naps.wake()
-
-    run(body)
+    naps = Naps()
+    async with running(workspace, before=naps.take_over) as node:
+        call = node.request(TOOLS_CALL, "text.echo", {"text": "x"})
+        waiting = asyncio.create_task(node.run(call))
+        await node.until(lambda: naps.taken, "the pause")
+        node.node.pipeline.cancel(call)
+        with pytest.raises(InterlockError):
+            await waiting
+        naps.wake()
 
 
 @pytest.mark.spec("DR-32.adapter-1", "DR-32.transport-6")
 @pytest.mark.parametrize("kind", ["process", "remote"])
-def test_attempts_to_reach_a_server_are_spaced_growingly(
+async def test_attempts_to_reach_a_server_are_spaced_growingly(
     tmp_path: Path, kind: str, free_port: int
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -355,26 +321,23 @@ def test_attempts_to_reach_a_server_are_spaced_growingly(
         }
     workspace.driver("echo-mcp", workspace.echoes(contract), **more)
 
-    async def body() -> None:
-        taken: list[float] = []
+    taken: list[float] = []
 
-        async def nap(seconds: float) -> None:
-            taken.append(seconds)
-            await asyncio.sleep(0)
+    async def nap(seconds: float) -> None:
+        taken.append(seconds)
+        await asyncio.sleep(0)
 
-        def take_over(node: Node) -> None:
-            node.component(DriverFolders).drivers.lifecycle.sleep = nap
+    def take_over(node: Node) -> None:
+        node.component(DriverFolders).drivers.lifecycle.sleep = nap
 
-        async with running(workspace, before=take_over) as node:
-            error = await node.refused("text.echo", text="hello")
-            assert error.failure.name == "upstream_unavailable"
-            assert taken[:3] == [0.5, 1.0, 2.0]
-
-    run(body)
+    async with running(workspace, before=take_over) as node:
+        error = await node.refused("text.echo", text="hello")
+        assert error.failure.name == "upstream_unavailable"
+        assert taken[:3] == [0.5, 1.0, 2.0]
 
 
 @pytest.mark.spec("DR-32.open-3")
-def test_no_more_servers_run_than_may(tmp_path: Path) -> None:
+async def test_no_more_servers_run_than_may(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     slow = workspace.contract("text.slow", inputs=ANY)
     release = workspace.contract("text.release", inputs=ANY, outputs={"type": "string"})
@@ -386,28 +349,25 @@ def test_no_more_servers_run_than_may(tmp_path: Path) -> None:
     )
     workspace.driver("b-mcp", workspace.echoes(workspace.contract("text.b")))
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(most_processes=1)) as node:
-            await node.call("text.a", text="one")
-            await node.call("text.b", text="two")
-            assert (node.pid("a-mcp"), node.pid("b-mcp") is None) == (None, False)
-            waiting = asyncio.create_task(node.call("text.slow"))
-            await node.until(
-                lambda: workspace.heard("tools/call")[-1]["params"]["name"] == "slow", "the call"
-            )
-            assert node.pid("b-mcp") is None
-            error = await node.refused("text.b", text="three")
-            assert error.failure.name == "too_busy"
-            assert "most_processes" in error.message
-            await node.result("text.release", {})
-            await waiting
-            assert (await node.call("text.b", text="four"))["said"] == "four"
-
-    run(body)
+    async with running(workspace, workspace.config(most_processes=1)) as node:
+        await node.call("text.a", text="one")
+        await node.call("text.b", text="two")
+        assert (node.pid("a-mcp"), node.pid("b-mcp") is None) == (None, False)
+        waiting = asyncio.create_task(node.call("text.slow"))
+        await node.until(
+            lambda: workspace.heard("tools/call")[-1]["params"]["name"] == "slow", "the call"
+        )
+        assert node.pid("b-mcp") is None
+        error = await node.refused("text.b", text="three")
+        assert error.failure.name == "too_busy"
+        assert "most_processes" in error.message
+        await node.result("text.release", {})
+        await waiting
+        assert (await node.call("text.b", text="four"))["said"] == "four"
 
 
 @pytest.mark.spec("DR-32.open-4")
-def test_progress_passes_and_the_result_stays_one(tmp_path: Path) -> None:
+async def test_progress_passes_and_the_result_stays_one(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     inputs = {
         "type": "object",
@@ -417,34 +377,28 @@ def test_progress_passes_and_the_result_stays_one(tmp_path: Path) -> None:
     tool = workspace.contract("text.progress", inputs=inputs)
     workspace.driver("echo-mcp", workspace.serves(tool, "progress"))
 
-    async def body() -> None:
-        told: list[str] = []
-        async with running(workspace) as node:
-            result = await node.result(
-                "text.progress",
-                {"steps": 3},
-                meta={"progressToken": "mine"},
-                hear=lambda _call, method, _params: told.append(method),
-            )
-            assert told == ["notifications/progress"] * 3
-            assert result["structuredContent"] == {"said": "done"}
-
-    run(body)
+    told: list[str] = []
+    async with running(workspace) as node:
+        result = await node.result(
+            "text.progress",
+            {"steps": 3},
+            meta={"progressToken": "mine"},
+            hear=lambda _call, method, _params: told.append(method),
+        )
+        assert told == ["notifications/progress"] * 3
+        assert result["structuredContent"] == {"said": "done"}
 
 
-def test_text_that_a_caller_sends_is_what_the_server_gets(tmp_path: Path) -> None:
+async def test_text_that_a_caller_sends_is_what_the_server_gets(tmp_path: Path) -> None:
     """Whatever is in it, and whoever fails: nothing is sent in the contract's own words."""
     workspace = Workspace(tmp_path)
     two(workspace, inputs=TEXT_IN)
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            text = 'quotes " and \\ and \u2028 and \U0001f600'
-            assert (await node.call("text.echo", text=text))["said"] == text
-            names = {one["params"]["name"] for one in workspace.heard("tools/call")}
-            assert names == {"crash", "echo"}
-
-    run(body)
+    async with running(workspace) as node:
+        text = 'quotes " and \\ and \u2028 and \U0001f600'
+        assert (await node.call("text.echo", text=text))["said"] == text
+        names = {one["params"]["name"] for one in workspace.heard("tools/call")}
+        assert names == {"crash", "echo"}
 
 
 async def _awake(node: Any) -> None:

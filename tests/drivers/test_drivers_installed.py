@@ -12,8 +12,9 @@ from interlock.drivers.installation import RECHECK_SECONDS, prepare
 from interlock.drivers.paths import guarded_from_drivers, installed_drivers_path
 from interlock.drivers.standalone import installed_folder
 from interlock.manifests.model import DriverManifest
-from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.driver_workspace import Clock, Running, Workspace, running
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 def test_workspaces_share_nothing_that_was_installed(tmp_path: Path) -> None:
@@ -65,36 +66,30 @@ async def refused(node: Running) -> str:
     return error.message
 
 
-def test_a_call_right_after_an_install_works(tmp_path: Path) -> None:
+async def test_a_call_right_after_an_install_works(tmp_path: Path) -> None:
     workspace = lacking(tmp_path)
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            await refused(node)
-            # Also when nothing changed, the answer stays the same.
-            await refused(node)
-            await install(workspace, node.driver().manifest)
-            assert (await node.call("text.echo", text="hi"))["said"] == "hi"
-            assert node.status().problem == ""
-
-    on_loop(body)
+    async with running(workspace) as node:
+        await refused(node)
+        # Also when nothing changed, the answer stays the same.
+        await refused(node)
+        await install(workspace, node.driver().manifest)
+        assert (await node.call("text.echo", text="hi"))["said"] == "hi"
+        assert node.status().problem == ""
 
 
-def test_an_install_is_noticed_without_a_call(tmp_path: Path) -> None:
+async def test_an_install_is_noticed_without_a_call(tmp_path: Path) -> None:
     workspace = lacking(tmp_path)
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            await refused(node)
-            assert node.status().state == "failing"
-            await install(workspace, node.driver().manifest)
-            await node.until(lambda: node.status().state != "failing", "the install is noticed")
-            assert node.status().problem == ""
-
-    on_loop(body)
+    async with running(workspace) as node:
+        await refused(node)
+        assert node.status().state == "failing"
+        await install(workspace, node.driver().manifest)
+        await node.until(lambda: node.status().state != "failing", "the install is noticed")
+        assert node.status().problem == ""
 
 
-def test_what_came_by_another_way_is_found_after_a_while(
+async def test_what_came_by_another_way_is_found_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace = lacking(tmp_path)
@@ -102,16 +97,13 @@ def test_what_came_by_another_way_is_found_after_a_while(
     programs.mkdir()
     monkeypatch.setenv("PATH", str(programs), prepend=":")
 
-    async def body() -> None:
-        clock = Clock()
-        async with running(workspace, before=clock.take_over) as node:
-            await refused(node)
-            (programs / "no-such-program-here").symlink_to(
-                tmp_path / ".drivers" / "echo-mcp" / "program"
-            )
-            clock.turn(RECHECK_SECONDS - 0.1)
-            await refused(node)
-            clock.turn(0.2)
-            assert (await node.call("text.echo", text="hi"))["said"] == "hi"
-
-    on_loop(body)
+    clock = Clock()
+    async with running(workspace, before=clock.take_over) as node:
+        await refused(node)
+        (programs / "no-such-program-here").symlink_to(
+            tmp_path / ".drivers" / "echo-mcp" / "program"
+        )
+        clock.turn(RECHECK_SECONDS - 0.1)
+        await refused(node)
+        clock.turn(0.2)
+        assert (await node.call("text.echo", text="hi"))["said"] == "hi"

@@ -12,10 +12,11 @@ from interlock.core.call import HiddenToolError
 from interlock.core.catalog.effects import EffectLevel, minimum_level
 from interlock.drivers.contract_tool import approval_floor, effect_level
 from interlock.drivers.limits import is_repeatable
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, Workspace, running
 from tests.drivers.making import contract
 from tests.drivers.test_drivers_approvals import ALLOWED, NOTE_IN, Human, held
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 READ, CHANGE, END = EffectLevel.READ_ONLY, EffectLevel.MUTATING, EffectLevel.IRREVERSIBLE
 
@@ -63,46 +64,40 @@ def reading(folder: Path) -> Workspace:
     return workspace
 
 
-def test_a_call_waits_for_a_human_once_the_tool_was_listed(tmp_path: Path) -> None:
+async def test_a_call_waits_for_a_human_once_the_tool_was_listed(tmp_path: Path) -> None:
     workspace, human = reading(tmp_path), Human(tmp_path)
     notes = tmp_path / "notes"
     given: dict[str, Any] = {"text": "x", "file": str(notes)}
 
-    async def body() -> None:
-        config = workspace.config(more=ALLOWED + human.config, verify="start")
-        async with running(workspace, config) as node:
-            await node.until(lambda: node.driver("note-mcp").verified)
-            await node.until(lambda: not node.listed("safe.read")["annotations"]["readOnlyHint"])
-            assert node.node.catalog.current.by_name["safe.read"].effect_name == "mutating"
-            waiting = held(await node.result("safe.read", given))
-            assert not notes.exists()
-            await human.confirms(node, waiting)
-            assert notes.read_text() == "x\n"
-
-    run(body)
+    config = workspace.config(more=ALLOWED + human.config, verify="start")
+    async with running(workspace, config) as node:
+        await node.until(lambda: node.driver("note-mcp").verified)
+        await node.until(lambda: not node.listed("safe.read")["annotations"]["readOnlyHint"])
+        assert node.node.catalog.current.by_name["safe.read"].effect_name == "mutating"
+        waiting = held(await node.result("safe.read", given))
+        assert not notes.exists()
+        await human.confirms(node, waiting)
+        assert notes.read_text() == "x\n"
 
 
-def test_a_call_that_was_allowed_before_is_not_made(tmp_path: Path) -> None:
+async def test_a_call_that_was_allowed_before_is_not_made(tmp_path: Path) -> None:
     workspace = reading(tmp_path)
     notes = tmp_path / "notes"
     given: dict[str, Any] = {"text": "x", "file": str(notes)}
     rules = "policy: {default: deny, rules: [{name: r, then: allow, effects: [read_only]}]}\n"
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(more=rules)) as node:
-            # Its server is started for this call: nobody has seen its tools yet.
-            error = await node.refused("safe.read", **given)
-            assert "now declares that it is mutating" in error.message
-            again = await node.refused("safe.read", **given)
-            assert isinstance(again, HiddenToolError)
-            assert again.reason.failure.name == "denied_by_policy"
-            assert not notes.exists()
-            assert workspace.heard("tools/call") == []
-
-    run(body)
+    async with running(workspace, workspace.config(more=rules)) as node:
+        # Its server is started for this call: nobody has seen its tools yet.
+        error = await node.refused("safe.read", **given)
+        assert "now declares that it is mutating" in error.message
+        again = await node.refused("safe.read", **given)
+        assert isinstance(again, HiddenToolError)
+        assert again.reason.failure.name == "denied_by_policy"
+        assert not notes.exists()
+        assert workspace.heard("tools/call") == []
 
 
-def test_one_driver_that_changes_things_is_enough(tmp_path: Path) -> None:
+async def test_one_driver_that_changes_things_is_enough(tmp_path: Path) -> None:
     workspace = reading(tmp_path)
     workspace.driver(
         "other-mcp",
@@ -110,13 +105,10 @@ def test_one_driver_that_changes_things_is_enough(tmp_path: Path) -> None:
         cost={"class": "metered"},
     )
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(more=ALLOWED, verify="start")) as node:
-            await node.until(
-                lambda: all(one.verified for one in node.drivers.lifecycle.drivers.values())
-            )
-            await node.until(lambda: not node.listed("safe.read")["annotations"]["readOnlyHint"])
-            shutil.rmtree(workspace.folder / ".drivers" / "note-mcp")
-            await node.until(lambda: node.listed("safe.read")["annotations"]["readOnlyHint"])
-
-    run(body)
+    async with running(workspace, workspace.config(more=ALLOWED, verify="start")) as node:
+        await node.until(
+            lambda: all(one.verified for one in node.drivers.lifecycle.drivers.values())
+        )
+        await node.until(lambda: not node.listed("safe.read")["annotations"]["readOnlyHint"])
+        shutil.rmtree(workspace.folder / ".drivers" / "note-mcp")
+        await node.until(lambda: node.listed("safe.read")["annotations"]["readOnlyHint"])

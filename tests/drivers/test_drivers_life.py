@@ -10,29 +10,27 @@ import pytest
 
 from interlock.app.node import Node
 from interlock.drivers.folders import DriverFolders
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, Workspace, running
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 HEALTHY = {"method": "exec", "cmd": "test -e well", "every": "PT1S"}
 
 
-def test_many_first_calls_start_one_server(tmp_path: Path) -> None:
+async def test_many_first_calls_start_one_server(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     workspace.driver("echo-mcp", workspace.echoes(workspace.contract()))
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            texts = [str(number) for number in range(20)]
-            told = await asyncio.gather(*(node.call("text.echo", text=one) for one in texts))
-            assert [one["said"] for one in told] == texts
-            assert len({one["birth"] for one in told}) == 1
-            assert len(workspace.heard("initialize")) == 1
-
-    run(body)
+    async with running(workspace) as node:
+        texts = [str(number) for number in range(20)]
+        told = await asyncio.gather(*(node.call("text.echo", text=one) for one in texts))
+        assert [one["said"] for one in told] == texts
+        assert len({one["birth"] for one in told}) == 1
+        assert len(workspace.heard("initialize")) == 1
 
 
 @pytest.mark.spec("DR-32.open-3")
-def test_a_server_that_is_just_starting_is_not_ended_for_another(tmp_path: Path) -> None:
+async def test_a_server_that_is_just_starting_is_not_ended_for_another(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     down = tmp_path / "down"
     down.touch()
@@ -43,34 +41,31 @@ def test_a_server_that_is_just_starting_is_not_ended_for_another(tmp_path: Path)
     )
     workspace.driver("b-mcp", workspace.echoes(workspace.contract("text.b")))
 
-    async def body() -> None:
-        napping, woken = asyncio.Event(), asyncio.Event()
+    napping, woken = asyncio.Event(), asyncio.Event()
 
-        async def nap(_: float) -> None:
-            napping.set()
-            await woken.wait()
+    async def nap(_: float) -> None:
+        napping.set()
+        await woken.wait()
 
-        def take_over(node: Node) -> None:
-            node.component(DriverFolders).drivers.lifecycle.sleep = nap
+    def take_over(node: Node) -> None:
+        node.component(DriverFolders).drivers.lifecycle.sleep = nap
 
-        config = workspace.config(most_processes=1)
-        async with running(workspace, config, before=take_over) as node:
-            waiting = asyncio.create_task(node.call("text.a", text="x"))
-            await napping.wait()
-            error = await node.refused("text.b", text="y")
-            assert error.failure.name == "too_busy"
-            down.unlink()
-            woken.set()
-            assert (await waiting)["said"] == "x"
-            # Now it is only kept for later, and makes room.
-            assert (await node.call("text.b", text="z"))["said"] == "z"
-            assert node.pid("a-mcp") is None
-
-    run(body)
+    config = workspace.config(most_processes=1)
+    async with running(workspace, config, before=take_over) as node:
+        waiting = asyncio.create_task(node.call("text.a", text="x"))
+        await napping.wait()
+        error = await node.refused("text.b", text="y")
+        assert error.failure.name == "too_busy"
+        down.unlink()
+        woken.set()
+        assert (await waiting)["said"] == "x"
+        # Now it is only kept for later, and makes room.
+        assert (await node.call("text.b", text="z"))["said"] == "z"
+        assert node.pid("a-mcp") is None
 
 
 @pytest.mark.spec("DR-30.health-2")
-def test_a_driver_whose_check_fails_is_passed_over_until_it_is_well(tmp_path: Path) -> None:
+async def test_a_driver_whose_check_fails_is_passed_over_until_it_is_well(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     workspace.driver(
@@ -81,80 +76,71 @@ def test_a_driver_whose_check_fails_is_passed_over_until_it_is_well(tmp_path: Pa
     workspace.driver("b-mcp", workspace.echoes(contract))
     well = tmp_path / ".drivers" / "a-mcp" / "well"
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            health = node.driver("a-mcp").health
-            assert health is not None
-            await node.until(lambda: health.is_failing, "the first check")
-            await node.call("text.echo", text="x")
-            assert (node.status("a-mcp").calls, node.status("b-mcp").calls) == (0, 1)
-            well.touch()
-            await node.until(lambda: not health.is_failing, "the next check")
-            await node.call("text.echo", text="y")
-            assert (node.status("a-mcp").calls, node.status("b-mcp").calls) == (1, 1)
-
-    run(body)
+    async with running(workspace) as node:
+        health = node.driver("a-mcp").health
+        assert health is not None
+        await node.until(lambda: health.is_failing, "the first check")
+        await node.call("text.echo", text="x")
+        assert (node.status("a-mcp").calls, node.status("b-mcp").calls) == (0, 1)
+        well.touch()
+        await node.until(lambda: not health.is_failing, "the next check")
+        await node.call("text.echo", text="y")
+        assert (node.status("a-mcp").calls, node.status("b-mcp").calls) == (1, 1)
 
 
-def test_checks_go_on_for_a_changed_driver_and_end_for_a_removed_one(tmp_path: Path) -> None:
+async def test_checks_go_on_for_a_changed_driver_and_end_for_a_removed_one(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     file = workspace.driver("echo-mcp", workspace.echoes(contract), health_check=HEALTHY)
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            lifecycle = node.drivers.lifecycle
-            old = node.driver()
-            workspace.driver(
-                "echo-mcp", workspace.echoes(contract), health_check=HEALTHY, version="1.1.0"
-            )
-            await node.until(lambda: node.status().version == "1.1.0", "the new file")
-            new = node.driver()
-            await node.until(
-                lambda: list(lifecycle._health_tasks) == [new], "the checks of the new one"
-            )
-            assert not lifecycle._health_tasks[new].done()
-            assert old.server.closed
-            assert not new.server.closed
-            file.unlink()
-            await node.until(lambda: not lifecycle._health_tasks, "the end of all checks")
-
-    run(body)
+    async with running(workspace) as node:
+        lifecycle = node.drivers.lifecycle
+        old = node.driver()
+        workspace.driver(
+            "echo-mcp", workspace.echoes(contract), health_check=HEALTHY, version="1.1.0"
+        )
+        await node.until(lambda: node.status().version == "1.1.0", "the new file")
+        new = node.driver()
+        await node.until(
+            lambda: list(lifecycle._health_tasks) == [new], "the checks of the new one"
+        )
+        assert not lifecycle._health_tasks[new].done()
+        assert old.server.closed
+        assert not new.server.closed
+        file.unlink()
+        await node.until(lambda: not lifecycle._health_tasks, "the end of all checks")
 
 
-def test_a_driver_that_is_no_more_is_not_looked_for(tmp_path: Path) -> None:
+async def test_a_driver_that_is_no_more_is_not_looked_for(tmp_path: Path) -> None:
     """Its server breaks off while its file is removed: nobody starts another one."""
     workspace = Workspace(tmp_path)
     slow = workspace.contract("text.slow", inputs=ANY)
     file = workspace.driver("echo-mcp", workspace.serves(slow, "slow"))
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            waiting = asyncio.create_task(node.refused("text.slow"))
-            await node.until(lambda: workspace.heard("tools/call"), "the call")
-            driver = node.driver()
-            supervisor = driver.supervisor
-            assert supervisor is not None
-            file.unlink()
-            await node.until(lambda: driver.server.closed, "its end")
-            # It still has the call; then it breaks off.
-            assert supervisor.peer is not None
-            await supervisor.peer.transport.close()
-            supervisor.peer.on_transport_lost("it is gone")
-            assert (await waiting).failure.name == "upstream_lost"
-            await node.until(
-                lambda: not node.drivers._ending,
-                "the end of everything",
-            )
-            assert driver.supervisor is None
-            assert driver._reconnect_task is None
-            assert len(workspace.heard("initialize")) == 1
-
-    run(body)
+    async with running(workspace) as node:
+        waiting = asyncio.create_task(node.refused("text.slow"))
+        await node.until(lambda: workspace.heard("tools/call"), "the call")
+        driver = node.driver()
+        supervisor = driver.supervisor
+        assert supervisor is not None
+        file.unlink()
+        await node.until(lambda: driver.server.closed, "its end")
+        # It still has the call; then it breaks off.
+        assert supervisor.peer is not None
+        await supervisor.peer.transport.close()
+        supervisor.peer.on_transport_lost("it is gone")
+        assert (await waiting).failure.name == "upstream_lost"
+        await node.until(
+            lambda: not node.drivers._ending,
+            "the end of everything",
+        )
+        assert driver.supervisor is None
+        assert driver._reconnect_task is None
+        assert len(workspace.heard("initialize")) == 1
 
 
 @pytest.mark.spec("DR-30.fields-2")
-def test_a_driver_of_another_kind_is_known_and_not_run(tmp_path: Path) -> None:
+async def test_a_driver_of_another_kind_is_known_and_not_run(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     only = workspace.contract("text.only")
@@ -165,12 +151,9 @@ def test_a_driver_of_another_kind_is_known_and_not_run(tmp_path: Path) -> None:
     file.write_text(text, encoding="utf-8")
     workspace.driver("echo-mcp", workspace.echoes(contract))
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            assert node.tools == ["text.echo"]
-            status = node.status("web")
-            assert (status.kind, status.state) == ("http", "refused")
-            assert "not http" in status.problem
-            assert (await node.call("text.echo", text="x"))["said"] == "x"
-
-    run(body)
+    async with running(workspace) as node:
+        assert node.tools == ["text.echo"]
+        status = node.status("web")
+        assert (status.kind, status.state) == ("http", "refused")
+        assert "not http" in status.problem
+        assert (await node.call("text.echo", text="x"))["said"] == "x"

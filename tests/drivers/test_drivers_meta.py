@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from interlock.drivers.resolver import SelectionPolicy as Rules
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, Workspace, running
 from tests.drivers.making import candidate, decide
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 CODE = """
 from interlock.drivers.sdk import define_driver
@@ -33,32 +34,28 @@ def tenants(folder: Path, **fields: Any) -> Workspace:
 
 
 @pytest.mark.parametrize("described", [True, False])
-def test_a_context_that_nobody_described_reaches_no_hook(tmp_path: Path, described: bool) -> None:
+async def test_a_context_that_nobody_described_reaches_no_hook(
+    tmp_path: Path, described: bool
+) -> None:
     schema = {"type": "object", "properties": {"tenant": {"type": "string"}}}
     fields = {"metadata": {"contextSchema": schema}} if described else {}
     workspace = tenants(tmp_path, **fields)
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(allow_code=["who-mcp"])) as node:
-            await node.result("who.asks", {}, meta={CONTEXT: {"tenant": "another"}})
-            (heard,) = workspace.heard("tools/call")
-            wanted = "another" if described else None
-            assert heard["params"]["arguments"] == {"tenant": wanted}
-
-    run(body)
+    async with running(workspace, workspace.config(allow_code=["who-mcp"])) as node:
+        await node.result("who.asks", {}, meta={CONTEXT: {"tenant": "another"}})
+        (heard,) = workspace.heard("tools/call")
+        wanted = "another" if described else None
+        assert heard["params"]["arguments"] == {"tenant": wanted}
 
 
 @pytest.mark.parametrize("pin", [["nobody"], 1, {}, "", False])
-def test_a_pin_that_is_no_text_is_refused(tmp_path: Path, pin: Any) -> None:
+async def test_a_pin_that_is_no_text_is_refused(tmp_path: Path, pin: Any) -> None:
     workspace = tenants(tmp_path)
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(allow_code=["who-mcp"])) as node:
-            error = await node.refused("who.asks", {DRIVER: pin})
-            assert error.failure.name == "invalid_params"
-            assert workspace.heard() == []
-
-    run(body)
+    async with running(workspace, workspace.config(allow_code=["who-mcp"])) as node:
+        error = await node.refused("who.asks", {DRIVER: pin})
+        assert error.failure.name == "invalid_params"
+        assert workspace.heard() == []
 
 
 @pytest.mark.parametrize(

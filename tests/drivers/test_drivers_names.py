@@ -12,6 +12,8 @@ import pytest
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, SERVER, Running, Workspace, running
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 MESSAGE_IN = {
     "type": "object",
     "properties": {"message": {"type": "string"}},
@@ -56,36 +58,30 @@ def test_a_contract_takes_no_name_of_a_server(
     assert caplog.text.count("contract bank.echo is not offered") == 1
 
 
-def test_a_contract_beside_others_of_a_server_is_offered(tmp_path: Path) -> None:
+async def test_a_contract_beside_others_of_a_server_is_offered(tmp_path: Path) -> None:
     workspace, _, more = both(tmp_path, "bank.other")
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(more=more)) as node:
-            await until_bank(node)
-            assert {"bank.echo", "bank.other"} <= set(node.tools)
-            await node.result("bank__other", {"message": "x"})
-            assert len(workspace.heard("tools/call")) == 1
-            (status,) = node.drivers.contract_status()
-            assert (status.names, status.problem) == (["bank.other"], "")
-
-    run(body)
+    async with running(workspace, workspace.config(more=more)) as node:
+        await until_bank(node)
+        assert {"bank.echo", "bank.other"} <= set(node.tools)
+        await node.result("bank__other", {"message": "x"})
+        assert len(workspace.heard("tools/call")) == 1
+        (status,) = node.drivers.contract_status()
+        assert (status.names, status.problem) == (["bank.other"], "")
 
 
-def test_what_a_contract_asks_for_is_not_asked_of_a_server(tmp_path: Path) -> None:
+async def test_what_a_contract_asks_for_is_not_asked_of_a_server(tmp_path: Path) -> None:
     workspace, heard, more = both(tmp_path, "bank.echo")
     workspace.contract("bank.echo", inputs=MESSAGE_IN, outputs=ANY, approval="always")
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(more=more)) as node:
-            await until_bank(node)
-            result = await node.result("bank.echo", {"message": "x"})
-            assert "x-mcpax-status" not in result.get("_meta", {})
-            assert "tools/call" in heard.read_text()
-
-    run(body)
+    async with running(workspace, workspace.config(more=more)) as node:
+        await until_bank(node)
+        result = await node.result("bank.echo", {"message": "x"})
+        assert "x-mcpax-status" not in result.get("_meta", {})
+        assert "tools/call" in heard.read_text()
 
 
-def test_a_contract_takes_no_name_before_the_server_is_there(tmp_path: Path) -> None:
+async def test_a_contract_takes_no_name_before_the_server_is_there(tmp_path: Path) -> None:
     """A node that starts knows its contracts at once, and what its servers have only later."""
     workspace, _, _ = both(tmp_path, "bank.echo")
     free = workspace.contract("bank.free", inputs=MESSAGE_IN, outputs=ANY)
@@ -95,22 +91,19 @@ def test_a_contract_takes_no_name_before_the_server_is_there(tmp_path: Path) -> 
     args = json.dumps([str(SERVER), "--down", str(down)])
     more = f"servers:\n  bank: {{command: {sys.executable}, args: {args}}}\n"
 
-    async def body() -> None:
-        config = workspace.config(more=more)
-        async with running(workspace, config) as node:
-            for name in ("bank.echo", "bank__echo", "bank.free"):
-                error = await node.refused(name, message="transfer")
-                assert error.failure.name == "unknown_tool"
-            assert node.tools == []
-            problems = [one.problem for one in node.drivers.contract_status()]
-            assert all("the server bank is not connected" in one for one in problems)
-            down.unlink()
-            await until_bank(node)
-            assert node.node.catalog.current.by_name["bank.echo"].upstream == "bank"
-            assert node.node.catalog.current.by_name["bank.free"].upstream == "drivers:"
-            # Without the server in the config the names are anybody's.
-            await node.node.apply(workspace.config())
-            assert node.tools == ["bank.echo", "bank.free"]
-            assert workspace.heard("tools/call") == []
-
-    run(body)
+    config = workspace.config(more=more)
+    async with running(workspace, config) as node:
+        for name in ("bank.echo", "bank__echo", "bank.free"):
+            error = await node.refused(name, message="transfer")
+            assert error.failure.name == "unknown_tool"
+        assert node.tools == []
+        problems = [one.problem for one in node.drivers.contract_status()]
+        assert all("the server bank is not connected" in one for one in problems)
+        down.unlink()
+        await until_bank(node)
+        assert node.node.catalog.current.by_name["bank.echo"].upstream == "bank"
+        assert node.node.catalog.current.by_name["bank.free"].upstream == "drivers:"
+        # Without the server in the config the names are anybody's.
+        await node.node.apply(workspace.config())
+        assert node.tools == ["bank.echo", "bank.free"]
+        assert workspace.heard("tools/call") == []

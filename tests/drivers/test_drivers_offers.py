@@ -11,8 +11,9 @@ import pytest
 
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import Running, Workspace, running
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 SUMMARY = {
     "name": "summarize-document",
@@ -52,137 +53,116 @@ async def verified(node: Running) -> None:
 
 
 @pytest.mark.spec("DR-32.prompts-1", "DR-32.prompts-2")
-def test_a_declared_prompt_is_offered_as_it_is(tmp_path: Path) -> None:
+async def test_a_declared_prompt_is_offered_as_it_is(tmp_path: Path) -> None:
     workspace = offering(tmp_path, prompts=[SUMMARY])
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(verify="start")) as node:
-            await verified(node)
-            await node.until(lambda: node.pid() is None, "the end of the look")
-            (prompt,) = (await ask(node, "prompts/list"))["prompts"]
-            # The server's `another` is not declared.
-            assert prompt["name"] == "echo-mcp__summarize-document"
-            assert prompt["description"] == "Makes it short."
-            # The server sleeps: it is woken for this.
-            got = await ask(
-                node, "prompts/get", "echo-mcp.summarize-document", arguments={"about": "it"}
-            )
-            assert got["messages"][0]["content"]["text"] == "Summarize it."
-            (asked,) = workspace.heard("prompts/get")
-            assert asked["params"]["name"] == "summarize-document"
-
-    run(body)
+    async with running(workspace, workspace.config(verify="start")) as node:
+        await verified(node)
+        await node.until(lambda: node.pid() is None, "the end of the look")
+        (prompt,) = (await ask(node, "prompts/list"))["prompts"]
+        # The server's `another` is not declared.
+        assert prompt["name"] == "echo-mcp__summarize-document"
+        assert prompt["description"] == "Makes it short."
+        # The server sleeps: it is woken for this.
+        got = await ask(
+            node, "prompts/get", "echo-mcp.summarize-document", arguments={"about": "it"}
+        )
+        assert got["messages"][0]["content"]["text"] == "Summarize it."
+        (asked,) = workspace.heard("prompts/get")
+        assert asked["params"]["name"] == "summarize-document"
 
 
 @pytest.mark.spec("DR-32.prompts-2")
-def test_a_block_of_a_skill_is_known_under_the_skill(tmp_path: Path) -> None:
+async def test_a_block_of_a_skill_is_known_under_the_skill(tmp_path: Path) -> None:
     skill = "./skills/summarize/SKILL.md"
     block = {**SUMMARY, "integrate_as": "skill_block", "skill_ref": skill}
     workspace = offering(tmp_path, prompts=[block])
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(verify="start")) as node:
-            await verified(node)
-            assert node.status().skills == {skill: ["summarize-document"]}
-            (prompt,) = (await ask(node, "prompts/list"))["prompts"]
-            assert prompt["_meta"]["dev.interlock/skill"] == skill
-            got = await ask(node, "prompts/get", prompt["name"], arguments={"about": "x"})
-            assert got["messages"]
-
-    run(body)
+    async with running(workspace, workspace.config(verify="start")) as node:
+        await verified(node)
+        assert node.status().skills == {skill: ["summarize-document"]}
+        (prompt,) = (await ask(node, "prompts/list"))["prompts"]
+        assert prompt["_meta"]["dev.interlock/skill"] == skill
+        got = await ask(node, "prompts/get", prompt["name"], arguments={"about": "x"})
+        assert got["messages"]
 
 
 @pytest.mark.spec("DR-32.resources-1", "DR-32.resources-2")
-def test_a_reference_leads_to_the_servers_resource(tmp_path: Path) -> None:
+async def test_a_reference_leads_to_the_servers_resource(tmp_path: Path) -> None:
     workspace = offering(tmp_path, resources=[FILES])
     uri = f"file://{tmp_path}/files/note.txt"
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(verify="start")) as node:
-            await verified(node)
-            listed = await ask(node, "resources/templates/list")
-            templates = {one["uriTemplate"] for one in listed["resourceTemplates"]}
-            assert templates == {"file:///{path}", "mcp_filesystem:file:///{+path}"}
-            for name in (f"mcp_filesystem:{uri}", uri):
-                got = await ask(node, "resources/read", name)
-                assert got["contents"][0]["text"] == "buy milk"
-            assert [one["params"]["uri"] for one in workspace.heard("resources/read")] == [uri, uri]
-
-    run(body)
+    async with running(workspace, workspace.config(verify="start")) as node:
+        await verified(node)
+        listed = await ask(node, "resources/templates/list")
+        templates = {one["uriTemplate"] for one in listed["resourceTemplates"]}
+        assert templates == {"file:///{path}", "mcp_filesystem:file:///{+path}"}
+        for name in (f"mcp_filesystem:{uri}", uri):
+            got = await ask(node, "resources/read", name)
+            assert got["contents"][0]["text"] == "buy milk"
+        assert [one["params"]["uri"] for one in workspace.heard("resources/read")] == [uri, uri]
 
 
 @pytest.mark.spec("DR-32.resources-1")
-def test_only_declared_resources_can_be_read(tmp_path: Path) -> None:
+async def test_only_declared_resources_can_be_read(tmp_path: Path) -> None:
     memo = {"uri_template": "memo://{day}", "integrate_as": "raw"}
     workspace = offering(tmp_path, resources=[memo])
     uri = f"file://{tmp_path}/files/note.txt"
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(verify="start")) as node:
-            await verified(node)
-            (resource,) = (await ask(node, "resources/list"))["resources"]
-            assert resource["uri"] == "memo://today"
-            got = await ask(node, "resources/read", "memo://today")
-            assert got["contents"][0]["text"] == "nothing to do"
-            with pytest.raises(InterlockError) as told:
-                await ask(node, "resources/read", uri)
-            assert told.value.failure.name == "unknown_resource"
-            assert len(workspace.heard("resources/read")) == 1
-
-    run(body)
+    async with running(workspace, workspace.config(verify="start")) as node:
+        await verified(node)
+        (resource,) = (await ask(node, "resources/list"))["resources"]
+        assert resource["uri"] == "memo://today"
+        got = await ask(node, "resources/read", "memo://today")
+        assert got["contents"][0]["text"] == "nothing to do"
+        with pytest.raises(InterlockError) as told:
+            await ask(node, "resources/read", uri)
+        assert told.value.failure.name == "unknown_resource"
+        assert len(workspace.heard("resources/read")) == 1
 
 
 @pytest.mark.spec("DR-32.security-3")
 @pytest.mark.parametrize("way", ["outside.txt", "files/../outside.txt", "files/%2e%2e/outside.txt"])
-def test_a_uri_does_not_lead_out_of_the_servers_folders(tmp_path: Path, way: str) -> None:
+async def test_a_uri_does_not_lead_out_of_the_servers_folders(tmp_path: Path, way: str) -> None:
     workspace = offering(tmp_path, resources=[FILES])
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(verify="start")) as node:
-            await verified(node)
-            for name in (f"mcp_filesystem:file://{tmp_path}/{way}", f"file://{tmp_path}/{way}"):
-                with pytest.raises(InterlockError) as told:
-                    await ask(node, "resources/read", name)
-                assert told.value.failure.name == "policy_violation"
-            assert workspace.heard("resources/read") == []
-
-    run(body)
+    async with running(workspace, workspace.config(verify="start")) as node:
+        await verified(node)
+        for name in (f"mcp_filesystem:file://{tmp_path}/{way}", f"file://{tmp_path}/{way}"):
+            with pytest.raises(InterlockError) as told:
+                await ask(node, "resources/read", name)
+            assert told.value.failure.name == "policy_violation"
+        assert workspace.heard("resources/read") == []
 
 
 @pytest.mark.spec("DR-32.resources-4")
-def test_what_the_server_lacks_is_a_warning(tmp_path: Path) -> None:
+async def test_what_the_server_lacks_is_a_warning(tmp_path: Path) -> None:
     prompt = {**SUMMARY, "name": "nowhere"}
     resource = {"uri_template": "gone://{x}", "integrate_as": "raw"}
     workspace = offering(tmp_path, prompts=[prompt], resources=[resource])
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(verify="start")) as node:
-            await verified(node)
-            warnings = "\n".join(node.status().warnings)
-            assert "'nowhere'" in warnings
-            assert "'gone://{x}'" in warnings
-            assert (await node.call("text.echo", text="x"))["said"] == "x"
-
-    run(body)
+    async with running(workspace, workspace.config(verify="start")) as node:
+        await verified(node)
+        warnings = "\n".join(node.status().warnings)
+        assert "'nowhere'" in warnings
+        assert "'gone://{x}'" in warnings
+        assert (await node.call("text.echo", text="x"))["said"] == "x"
 
 
 @pytest.mark.spec("DR-32.open-1")
-def test_the_preview_can_be_off(tmp_path: Path) -> None:
+async def test_the_preview_can_be_off(tmp_path: Path) -> None:
     workspace = offering(tmp_path, prompts=[SUMMARY], resources=[FILES])
 
-    async def body() -> None:
-        config = workspace.config(verify="start", preview=False)
-        async with running(workspace, config) as node:
-            await verified(node)
-            assert node.node.catalog.current.prompts == ()
-            with pytest.raises(InterlockError):
-                await ask(node, "prompts/get", "echo-mcp.summarize-document")
-            assert (await node.call("text.echo", text="x"))["said"] == "x"
-
-    run(body)
+    config = workspace.config(verify="start", preview=False)
+    async with running(workspace, config) as node:
+        await verified(node)
+        assert node.node.catalog.current.prompts == ()
+        with pytest.raises(InterlockError):
+            await ask(node, "prompts/get", "echo-mcp.summarize-document")
+        assert (await node.call("text.echo", text="x"))["said"] == "x"
 
 
-def test_two_majors_of_a_driver_keep_their_prompts_apart(tmp_path: Path) -> None:
+async def test_two_majors_of_a_driver_keep_their_prompts_apart(tmp_path: Path) -> None:
     workspace = offering(tmp_path, prompts=[SUMMARY])
     workspace.driver(
         "echo-mcp",
@@ -193,34 +173,26 @@ def test_two_majors_of_a_driver_keep_their_prompts_apart(tmp_path: Path) -> None
         prompts=[SUMMARY],
     )
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(verify="start")) as node:
-            lifecycle = node.drivers.lifecycle
-            await node.until(
-                lambda: all(one.verified for one in lifecycle.drivers.values()), "both"
-            )
-            names = {one["name"] for one in (await ask(node, "prompts/list"))["prompts"]}
-            assert names == {
-                "echo-mcp__summarize-document",
-                "echo-mcp-v2__summarize-document",
-            }
-
-    run(body)
+    async with running(workspace, workspace.config(verify="start")) as node:
+        lifecycle = node.drivers.lifecycle
+        await node.until(lambda: all(one.verified for one in lifecycle.drivers.values()), "both")
+        names = {one["name"] for one in (await ask(node, "prompts/list"))["prompts"]}
+        assert names == {
+            "echo-mcp__summarize-document",
+            "echo-mcp-v2__summarize-document",
+        }
 
 
-def test_what_a_driver_can_do_is_known_to_who_introduces_the_node(tmp_path: Path) -> None:
+async def test_what_a_driver_can_do_is_known_to_who_introduces_the_node(tmp_path: Path) -> None:
     workspace = offering(tmp_path, prompts=[SUMMARY])
 
-    async def body() -> None:
-        told: list[bool] = []
-        async with running(workspace, workspace.config(verify="start")) as node:
-            node.drivers.on_capabilities_changed = lambda: told.append(True)
-            await verified(node)
-            await node.until(lambda: told, "the word")
-            (voice,) = node.drivers.introductions()
-            assert "prompts" in voice.capabilities
-            assert "resources" not in voice.capabilities
-            page = node.node.catalog.current.page("prompts/list", Era.SESSION, "dotted")
-            assert json.loads(page)["prompts"]
-
-    run(body)
+    told: list[bool] = []
+    async with running(workspace, workspace.config(verify="start")) as node:
+        node.drivers.on_capabilities_changed = lambda: told.append(True)
+        await verified(node)
+        await node.until(lambda: told, "the word")
+        (voice,) = node.drivers.introductions()
+        assert "prompts" in voice.capabilities
+        assert "resources" not in voice.capabilities
+        page = node.node.catalog.current.page("prompts/list", Era.SESSION, "dotted")
+        assert json.loads(page)["prompts"]

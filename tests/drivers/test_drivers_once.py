@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from interlock.errors import InterlockError
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, Workspace, running
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 NOTE_IN = {
     "type": "object",
@@ -53,7 +54,7 @@ driver = define_driver(execute={{"note.write": serve}})
     ],
     ids=["auth_required", "tool_unavailable", "raised", "execute"],
 )
-def test_no_name_of_an_error_makes_what_was_done_undone(tmp_path: Path, code: str) -> None:
+async def test_no_name_of_an_error_makes_what_was_done_undone(tmp_path: Path, code: str) -> None:
     workspace = Workspace(tmp_path)
     retry = {"max_attempts": 3, "initial_ms": 1}
     contract = workspace.contract(
@@ -68,18 +69,15 @@ def test_no_name_of_an_error_makes_what_was_done_undone(tmp_path: Path, code: st
     (file.parent / "driver.py").write_text(whole, encoding="utf-8")
     notes = tmp_path / "notes"
 
-    async def body() -> None:
-        config = workspace.config(more=ALLOWED, allow_code=["a-mcp"])
-        async with running(workspace, config) as node:
-            error = await node.refused("note.write", text="once", file=str(notes))
-            assert error.message
-            assert notes.read_text() == "once\n"
-            assert node.status("b-mcp").calls == 0
-
-    run(body)
+    config = workspace.config(more=ALLOWED, allow_code=["a-mcp"])
+    async with running(workspace, config) as node:
+        error = await node.refused("note.write", text="once", file=str(notes))
+        assert error.message
+        assert notes.read_text() == "once\n"
+        assert node.status("b-mcp").calls == 0
 
 
-def test_what_nobody_heard_of_goes_to_the_next(tmp_path: Path) -> None:
+async def test_what_nobody_heard_of_goes_to_the_next(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract("note.write", inputs=NOTE_IN, outputs=ANY, risk_level=3)
     # Its server does not have the tool, which is seen when it is started for the call.
@@ -87,35 +85,31 @@ def test_what_nobody_heard_of_goes_to_the_next(tmp_path: Path) -> None:
     workspace.driver("b-mcp", workspace.serves(contract, "note"))
     notes = tmp_path / "notes"
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(more=ALLOWED)) as node:
-            await node.call("note.write", text="once", file=str(notes))
-            assert notes.read_text() == "once\n"
-
-    run(body)
+    async with running(workspace, workspace.config(more=ALLOWED)) as node:
+        await node.call("note.write", text="once", file=str(notes))
+        assert notes.read_text() == "once\n"
 
 
 @pytest.mark.parametrize("tool", ["note", "nothing"])
-def test_contract_is_dispatched_with_the_request_to_its_driver(tmp_path: Path, tool: str) -> None:
+async def test_contract_is_dispatched_with_the_request_to_its_driver(
+    tmp_path: Path, tool: str
+) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract("note.write", inputs=NOTE_IN, outputs=ANY, risk_level=3)
     workspace.driver("a-mcp", workspace.serves(contract, tool))
     notes = tmp_path / "notes"
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(more=ALLOWED)) as node:
-            call = node.request("tools/call", "note.write", {"text": "once", "file": str(notes)})
-            if tool == "note":
+    async with running(workspace, workspace.config(more=ALLOWED)) as node:
+        call = node.request("tools/call", "note.write", {"text": "once", "file": str(notes)})
+        if tool == "note":
+            await node.run(call)
+        else:
+            with pytest.raises(InterlockError):
                 await node.run(call)
-            else:
-                with pytest.raises(InterlockError):
-                    await node.run(call)
-            assert call.is_dispatched is notes.exists() is (tool == "note")
-
-    run(body)
+        assert call.is_dispatched is notes.exists() is (tool == "note")
 
 
-def test_contract_that_failed_at_one_driver_stays_dispatched(tmp_path: Path) -> None:
+async def test_contract_that_failed_at_one_driver_stays_dispatched(tmp_path: Path) -> None:
     """What may have been done at the first driver is not undone by an error of its code."""
     workspace = Workspace(tmp_path)
     contract = workspace.contract("note.write", inputs=NOTE_IN, outputs=ANY, risk_level=3)
@@ -124,12 +118,9 @@ def test_contract_that_failed_at_one_driver_stays_dispatched(tmp_path: Path) -> 
     (file.parent / "driver.py").write_text(whole, encoding="utf-8")
     notes = tmp_path / "notes"
 
-    async def body() -> None:
-        config = workspace.config(more=ALLOWED, allow_code=["a-mcp"])
-        async with running(workspace, config) as node:
-            call = node.request("tools/call", "note.write", {"text": "once", "file": str(notes)})
-            with pytest.raises(InterlockError):
-                await node.run(call)
-            assert call.is_dispatched
-
-    run(body)
+    config = workspace.config(more=ALLOWED, allow_code=["a-mcp"])
+    async with running(workspace, config) as node:
+        call = node.request("tools/call", "note.write", {"text": "once", "file": str(notes)})
+        with pytest.raises(InterlockError):
+            await node.run(call)
+        assert call.is_dispatched

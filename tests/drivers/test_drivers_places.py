@@ -10,8 +10,9 @@ import pytest
 from interlock.core.config import Config, parse_config
 from interlock.core.config.section import FeatureSection
 from interlock.drivers.paths import guarded_from_drivers, hidden_from_drivers
-from tests.core.upstreams.harness import run
 from tests.drivers.sandbox.cells import all_tried, cell, needs_confinement
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 CONFIG = """
 listen: 127.0.0.1:0
@@ -53,42 +54,39 @@ def workspace(folder: Path) -> Config:
 
 @needs_confinement
 @pytest.mark.spec("DR-32.security-1", "DR-30.security-1")
-def test_whatever_decides_about_trust_is_not_a_drivers_to_write(tmp_path: Path) -> None:
+async def test_whatever_decides_about_trust_is_not_a_drivers_to_write(tmp_path: Path) -> None:
     config = workspace(tmp_path)
     environ = {"XDG_STATE_HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "conf")}
 
-    async def body() -> None:
-        async with cell(
-            hidden=hidden_from_drivers(config, environ, tmp_path),
-            read_only=guarded_from_drivers(config, environ, tmp_path),
-        ) as inside:
-            written = await all_tried(inside, *(("written", tmp_path / one) for one in FILES))
-            assert dict(zip(FILES, written, strict=True)) == dict.fromkeys(FILES, "EROFS")
-            made = await all_tried(inside, *(("made", tmp_path / one / "evil") for one in ABSENT))
-            assert made == ["EROFS"] * len(ABSENT)
-            assert await all_tried(
-                inside,
-                ("listed", tmp_path / "state"),
-                ("read", tmp_path / "journal.db"),
-                ("read", tmp_path / "journal.db-wal"),
-                ("renamed", tmp_path / ".git", tmp_path / "git"),
-                ("renamed", tmp_path / "keys", tmp_path / "mine"),
-            ) == [[], "", "", "EBUSY", "EBUSY"]
-            # What says who somebody is: private keys and secrets, and those of operators.
-            assert await all_tried(
-                inside,
-                ("read", tmp_path / "tls/node.key"),
-                ("read", tmp_path / "token.txt"),
-                ("listed", tmp_path / "conf/interlock/keys"),
-                ("read", tmp_path / "conf/interlock/keys/chief.pem"),
-                ("read", tmp_path / "tls/node.pem"),
-            ) == ["", "", [], "ENOENT", "mine"]
-            # The rest of the workspace is what it works in.
-            free = [tmp_path / one for one in ("data.txt", "new", ".git/index", "scripts/new")]
-            assert await all_tried(inside, *(("written", one) for one in free)) == ["done"] * 4
-        assert all((tmp_path / one).read_text(encoding="utf-8") == "mine" for one in FILES)
-
-    run(body)
+    async with cell(
+        hidden=hidden_from_drivers(config, environ, tmp_path),
+        read_only=guarded_from_drivers(config, environ, tmp_path),
+    ) as inside:
+        written = await all_tried(inside, *(("written", tmp_path / one) for one in FILES))
+        assert dict(zip(FILES, written, strict=True)) == dict.fromkeys(FILES, "EROFS")
+        made = await all_tried(inside, *(("made", tmp_path / one / "evil") for one in ABSENT))
+        assert made == ["EROFS"] * len(ABSENT)
+        assert await all_tried(
+            inside,
+            ("listed", tmp_path / "state"),
+            ("read", tmp_path / "journal.db"),
+            ("read", tmp_path / "journal.db-wal"),
+            ("renamed", tmp_path / ".git", tmp_path / "git"),
+            ("renamed", tmp_path / "keys", tmp_path / "mine"),
+        ) == [[], "", "", "EBUSY", "EBUSY"]
+        # What says who somebody is: private keys and secrets, and those of operators.
+        assert await all_tried(
+            inside,
+            ("read", tmp_path / "tls/node.key"),
+            ("read", tmp_path / "token.txt"),
+            ("listed", tmp_path / "conf/interlock/keys"),
+            ("read", tmp_path / "conf/interlock/keys/chief.pem"),
+            ("read", tmp_path / "tls/node.pem"),
+        ) == ["", "", [], "ENOENT", "mine"]
+        # The rest of the workspace is what it works in.
+        free = [tmp_path / one for one in ("data.txt", "new", ".git/index", "scripts/new")]
+        assert await all_tried(inside, *(("written", one) for one in free)) == ["done"] * 4
+    assert all((tmp_path / one).read_text(encoding="utf-8") == "mine" for one in FILES)
 
 
 def test_a_text_that_is_no_path_does_no_harm(tmp_path: Path) -> None:

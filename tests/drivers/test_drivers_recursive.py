@@ -11,8 +11,9 @@ import pytest
 from interlock.contracts.diff.schemas import diff_schemas
 from interlock.contracts.registry.validation import ValidatorCache
 from interlock.protocol.schema_cost import UNEXPLAINED
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, Workspace, running
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 TREE: dict[str, Any] = {
     "type": "object",
@@ -45,7 +46,7 @@ DEEP: dict[str, Any] = {"name": "a", "children": [{"name": "b", "children": [{"n
 
 
 @pytest.mark.parametrize("schema", [TREE, BY_NAME], ids=["root", "by name"])
-def test_a_contract_about_itself_is_enforced_at_every_depth(
+async def test_a_contract_about_itself_is_enforced_at_every_depth(
     tmp_path: Path, schema: dict[str, Any]
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -58,24 +59,21 @@ def test_a_contract_about_itself_is_enforced_at_every_depth(
     contract = workspace.contract("tree.show", inputs=schema, outputs=outputs)
     workspace.driver("tree-mcp", workspace.serves(contract, "show"))
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            assert (await node.call("tree.show", **DEEP))["arguments"] == DEEP
-            wrong: dict[str, Any] = {
-                "name": "a",
-                "children": [{"name": "b", "children": [{"name": 3}]}],
-            }
-            error = await node.refused("tree.show", **wrong)
-            assert error.failure.name == "invalid_arguments"
-            assert "children.0.children.0.name" in error.message
-            more: dict[str, Any] = {"name": "a", "children": [{"name": "b", "more": 1}]}
-            assert (await node.refused("tree.show", **more)).failure.name == "invalid_arguments"
-            assert node.status("tree-mcp").state == "running"
-
-    run(body)
+    async with running(workspace) as node:
+        assert (await node.call("tree.show", **DEEP))["arguments"] == DEEP
+        wrong: dict[str, Any] = {
+            "name": "a",
+            "children": [{"name": "b", "children": [{"name": 3}]}],
+        }
+        error = await node.refused("tree.show", **wrong)
+        assert error.failure.name == "invalid_arguments"
+        assert "children.0.children.0.name" in error.message
+        more: dict[str, Any] = {"name": "a", "children": [{"name": "b", "more": 1}]}
+        assert (await node.refused("tree.show", **more)).failure.name == "invalid_arguments"
+        assert node.status("tree-mcp").state == "running"
 
 
-def test_a_call_that_does_not_fit_holds_nobody_up(tmp_path: Path) -> None:
+async def test_a_call_that_does_not_fit_holds_nobody_up(tmp_path: Path) -> None:
     """Fourteen braces: to find every way in which they do not fit takes seconds, and each brace
     more doubles that."""
     workspace = Workspace(tmp_path)
@@ -85,17 +83,14 @@ def test_a_call_that_does_not_fit_holds_nobody_up(tmp_path: Path) -> None:
     for _ in range(14):
         value = {"n": value}
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            error = await node.refused("tree.show", **value)
-            assert error.failure.name == "invalid_arguments"
-            assert UNEXPLAINED in error.message
-            assert (await node.call("tree.show", n={"n": {}}))["arguments"] == {"n": {"n": {}}}
-
-    run(body)
+    async with running(workspace) as node:
+        error = await node.refused("tree.show", **value)
+        assert error.failure.name == "invalid_arguments"
+        assert UNEXPLAINED in error.message
+        assert (await node.call("tree.show", n={"n": {}}))["arguments"] == {"n": {"n": {}}}
 
 
-def test_an_answer_that_does_not_fit_holds_nobody_up(tmp_path: Path) -> None:
+async def test_an_answer_that_does_not_fit_holds_nobody_up(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     outputs = {**TANGLED, "required": ["n"]}
     contract = workspace.contract("tree.show", inputs=ANY, outputs=outputs)
@@ -104,12 +99,9 @@ def test_an_answer_that_does_not_fit_holds_nobody_up(tmp_path: Path) -> None:
     for _ in range(13):
         value = {"n": value}
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            error = await node.refused("tree.show", **value)
-            assert error.failure.name == "output_parse_failed"
-
-    run(body)
+    async with running(workspace) as node:
+        error = await node.refused("tree.show", **value)
+        assert error.failure.name == "output_parse_failed"
 
 
 def test_a_payload_for_the_registry_holds_nobody_up() -> None:
@@ -121,7 +113,7 @@ def test_a_payload_for_the_registry_holds_nobody_up() -> None:
     assert ValidatorCache().check("tangled", TANGLED, {"n": {"n": {}}}) == []
 
 
-def test_what_a_driver_drops_is_refused_at_the_top_only(tmp_path: Path) -> None:
+async def test_what_a_driver_drops_is_refused_at_the_top_only(tmp_path: Path) -> None:
     """Narrowing is about inputs of the call: a member of the same name further down is data."""
     workspace = Workspace(tmp_path)
     optional = {**TREE, "required": []}
@@ -129,14 +121,11 @@ def test_what_a_driver_drops_is_refused_at_the_top_only(tmp_path: Path) -> None:
     entry = workspace.serves(contract, "show", schema_narrowing={"drop_inputs": ["name"]})
     workspace.driver("tree-mcp", entry)
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            given: dict[str, Any] = {"children": [{"name": "b"}]}
-            assert (await node.call("tree.show", **given))["arguments"] == given
-            error = await node.refused("tree.show", name="a")
-            assert error.failure.name == "input_unsupported"
-
-    run(body)
+    async with running(workspace) as node:
+        given: dict[str, Any] = {"children": [{"name": "b"}]}
+        assert (await node.call("tree.show", **given))["arguments"] == given
+        error = await node.refused("tree.show", name="a")
+        assert error.failure.name == "input_unsupported"
 
 
 @pytest.mark.parametrize("schema", [TREE, BY_NAME], ids=["root", "by name"])
@@ -161,7 +150,7 @@ def _absolute() -> dict[str, Any]:
     return {"properties": {"name": {"type": "string"}, "children": children}}
 
 
-def test_a_contract_that_breaks_below_its_reference_is_held(tmp_path: Path) -> None:
+async def test_a_contract_that_breaks_below_its_reference_is_held(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     workspace.contract("tree.show", inputs=TREE, outputs=ANY)
     workspace.driver("tree-mcp", workspace.serves("./tools/tree.show-1/TOOL.md", "show"))
@@ -175,15 +164,12 @@ def test_a_contract_that_breaks_below_its_reference_is_held(tmp_path: Path) -> N
         },
     }
 
-    async def body() -> None:
-        async with running(workspace, config) as node:
-            assert (await node.call("tree.show", **DEEP))["arguments"] == DEEP
-            for broken in (number, nested):
-                workspace.contract("tree.show", inputs=broken, outputs=ANY)
-                await node.until(lambda: "tree.show" not in node.tools, "it is held")
-                (found,) = node.drivers.broken_contracts()
-                assert found.tool == "tree.show"
-                workspace.contract("tree.show", inputs=TREE, outputs=ANY)
-                await node.until(lambda: "tree.show" in node.tools, "it is back")
-
-    run(body)
+    async with running(workspace, config) as node:
+        assert (await node.call("tree.show", **DEEP))["arguments"] == DEEP
+        for broken in (number, nested):
+            workspace.contract("tree.show", inputs=broken, outputs=ANY)
+            await node.until(lambda: "tree.show" not in node.tools, "it is held")
+            (found,) = node.drivers.broken_contracts()
+            assert found.tool == "tree.show"
+            workspace.contract("tree.show", inputs=TREE, outputs=ANY)
+            await node.until(lambda: "tree.show" in node.tools, "it is back")

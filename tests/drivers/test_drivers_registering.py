@@ -8,37 +8,35 @@ from typing import Any
 
 import pytest
 
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, SERVER, TEXT_IN, Workspace, running
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 OPTIONAL = {"type": "object", "properties": {"text": {"type": "string"}}}
 NUMBER = {"type": "object", "properties": {"text": {"type": "number"}}, "required": ["text"]}
 
 
 @pytest.mark.spec("DR-32.mapping-2", "DR-32.pertool-1", "DR-30.resolver-7")
-def test_a_misspelt_tool_fails_when_the_node_starts_and_others_work(tmp_path: Path) -> None:
+async def test_a_misspelt_tool_fails_when_the_node_starts_and_others_work(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     good, bad = workspace.contract(), workspace.contract("text.bad")
     workspace.driver("echo-mcp", workspace.echoes(good))
     workspace.driver("bad-mcp", workspace.serves(bad, "ecko", argument_mapping={"text": "message"}))
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(verify="start")) as node:
-            await node.until(lambda: node.driver("bad-mcp").verified, "the look at its tools")
-            await node.until(lambda: node.driver("echo-mcp").verified, "the look at the other's")
-            status = node.status("bad-mcp")
-            assert status.state == "refused"
-            (binding,) = status.bindings
-            (problem,) = binding.problems
-            assert "'ecko'" in problem
-            assert "'echo'" in problem
-            await node.until(lambda: node.tools == ["text.echo"], "the list without it")
-            assert workspace.heard("tools/call") == []
-            assert (await node.call("text.echo", text="hello"))["said"] == "hello"
-            # Who was only asked for its tools does not go on running.
-            await node.until(lambda: node.pid("bad-mcp") is None, "its end")
-
-    run(body)
+    async with running(workspace, workspace.config(verify="start")) as node:
+        await node.until(lambda: node.driver("bad-mcp").verified, "the look at its tools")
+        await node.until(lambda: node.driver("echo-mcp").verified, "the look at the other's")
+        status = node.status("bad-mcp")
+        assert status.state == "refused"
+        (binding,) = status.bindings
+        (problem,) = binding.problems
+        assert "'ecko'" in problem
+        assert "'echo'" in problem
+        await node.until(lambda: node.tools == ["text.echo"], "the list without it")
+        assert workspace.heard("tools/call") == []
+        assert (await node.call("text.echo", text="hello"))["said"] == "hello"
+        # Who was only asked for its tools does not go on running.
+        await node.until(lambda: node.pid("bad-mcp") is None, "its end")
 
 
 @pytest.mark.spec("DR-32.security-2", "DR-32.mapping-2")
@@ -51,47 +49,41 @@ def test_a_misspelt_tool_fails_when_the_node_starts_and_others_work(tmp_path: Pa
     ],
     ids=["not supplied", "optional only", "another type"],
 )
-def test_a_tool_that_does_not_fit_the_contract_fails_without_a_call(
+async def test_a_tool_that_does_not_fit_the_contract_fails_without_a_call(
     tmp_path: Path, tool: str, inputs: dict[str, Any], entry: dict[str, Any], words: str
 ) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract(inputs=inputs)
     workspace.driver("echo-mcp", workspace.serves(contract, tool, **entry))
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(verify="start")) as node:
-            await node.until(lambda: node.status().state == "refused", "the refusal")
-            assert words in node.status().bindings[0].problems[0]
-            await node.until(lambda: node.tools == [], "the empty list")
-            error = await node.refused("text.echo", text="hello")
-            assert error.failure.name == "unknown_tool"
-            assert workspace.heard("tools/call") == []
-
-    run(body)
+    async with running(workspace, workspace.config(verify="start")) as node:
+        await node.until(lambda: node.status().state == "refused", "the refusal")
+        assert words in node.status().bindings[0].problems[0]
+        await node.until(lambda: node.tools == [], "the empty list")
+        error = await node.refused("text.echo", text="hello")
+        assert error.failure.name == "unknown_tool"
+        assert workspace.heard("tools/call") == []
 
 
 @pytest.mark.spec("DR-32.mapping-4")
-def test_where_nobody_looked_before_it_is_found_out_before_the_first_dispatch(
+async def test_where_nobody_looked_before_it_is_found_out_before_the_first_dispatch(
     tmp_path: Path,
 ) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     workspace.driver("echo-mcp", workspace.serves(contract, "ecko"))
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            assert node.status().state == "unverified"
-            error = await node.refused("text.echo", text="hello")
-            assert error.failure.name == "tool_unavailable"
-            assert "'ecko'" in error.message
-            assert workspace.heard("tools/call") == []
-            assert node.status().state == "refused"
-
-    run(body)
+    async with running(workspace) as node:
+        assert node.status().state == "unverified"
+        error = await node.refused("text.echo", text="hello")
+        assert error.failure.name == "tool_unavailable"
+        assert "'ecko'" in error.message
+        assert workspace.heard("tools/call") == []
+        assert node.status().state == "refused"
 
 
 @pytest.mark.spec("DR-32.mapping-4")
-def test_a_tool_that_the_server_drops_is_gone_and_one_that_is_back_is_served(
+async def test_a_tool_that_the_server_drops_is_gone_and_one_that_is_back_is_served(
     tmp_path: Path,
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -110,46 +102,40 @@ def test_a_tool_that_the_server_drops_is_gone_and_one_that_is_back_is_served(
         workspace.serves(restore, "restore"),
     )
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            await node.call("text.echo", text="hello")
-            assert node.status().state == "running"
-            pid = node.pid()
-            await node.call("server.drop", name="echo")
-            await node.until(lambda: "text.echo" not in node.tools, "the list without it")
-            status = node.status()
-            assert (status.state, status.pid) == ("running", pid)
-            assert "'echo'" in next(
-                one.problems[0] for one in status.bindings if one.contract == "text.echo@1"
-            )
-            error = await node.refused("text.echo", text="hello")
-            assert error.failure.name == "unknown_tool"
-            await node.call("server.restore", name="echo")
-            await node.until(lambda: "text.echo" in node.tools, "the list with it")
-            assert (await node.call("text.echo", text="again"))["said"] == "again"
-
-    run(body)
+    async with running(workspace) as node:
+        await node.call("text.echo", text="hello")
+        assert node.status().state == "running"
+        pid = node.pid()
+        await node.call("server.drop", name="echo")
+        await node.until(lambda: "text.echo" not in node.tools, "the list without it")
+        status = node.status()
+        assert (status.state, status.pid) == ("running", pid)
+        assert "'echo'" in next(
+            one.problems[0] for one in status.bindings if one.contract == "text.echo@1"
+        )
+        error = await node.refused("text.echo", text="hello")
+        assert error.failure.name == "unknown_tool"
+        await node.call("server.restore", name="echo")
+        await node.until(lambda: "text.echo" in node.tools, "the list with it")
+        assert (await node.call("text.echo", text="again"))["said"] == "again"
 
 
 @pytest.mark.spec("DR-32.mapping-4")
-def test_after_a_respawn_the_tools_are_looked_at_again(tmp_path: Path) -> None:
+async def test_after_a_respawn_the_tools_are_looked_at_again(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     workspace.driver("echo-mcp", workspace.echoes(contract))
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            await node.call("text.echo", text="hello")
-            await node.driver().server.end()
-            await node.call("text.echo", text="hello")
-            assert len(workspace.heard("tools/list")) == 2
-
-    run(body)
+    async with running(workspace) as node:
+        await node.call("text.echo", text="hello")
+        await node.driver().server.end()
+        await node.call("text.echo", text="hello")
+        assert len(workspace.heard("tools/list")) == 2
 
 
 @pytest.mark.spec("DR-14.mutates-1")
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_tool_that_changes_more_than_the_contract_says_is_warned_of_or_refused(
+async def test_a_tool_that_changes_more_than_the_contract_says_is_warned_of_or_refused(
     tmp_path: Path, strict: bool
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -159,36 +145,30 @@ def test_a_tool_that_changes_more_than_the_contract_says_is_warned_of_or_refused
     server = {"kind": "binary", "path": "python3", "args": ["server.py", "--writes"]}
     workspace.driver("echo-mcp", workspace.echoes(contract), server=server)
 
-    async def body() -> None:
-        config = workspace.config(verify="start", strict=strict)
-        async with running(workspace, config) as node:
-            await node.until(lambda: node.driver().verified, "the look at its tools")
-            (binding,) = node.status().bindings
-            told = binding.problems if strict else binding.warnings
-            assert "readOnlyHint is false" in told[0]
-            assert (node.status().state == "refused") is strict
-
-    run(body)
+    config = workspace.config(verify="start", strict=strict)
+    async with running(workspace, config) as node:
+        await node.until(lambda: node.driver().verified, "the look at its tools")
+        (binding,) = node.status().bindings
+        told = binding.problems if strict else binding.warnings
+        assert "readOnlyHint is false" in told[0]
+        assert (node.status().state == "refused") is strict
 
 
-def test_servers_are_asked_a_few_at_a_time_and_no_more_than_may_run(tmp_path: Path) -> None:
+async def test_servers_are_asked_a_few_at_a_time_and_no_more_than_may_run(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     for number in range(5):
         contract = workspace.contract(f"text.echo{number}")
         workspace.driver(f"echo{number}-mcp", workspace.echoes(contract))
 
-    async def body() -> None:
-        config = workspace.config(verify="start", most_processes=2)
-        most = 0
-        async with running(workspace, config) as node:
-            drivers = node.drivers.lifecycle.drivers.values()
+    config = workspace.config(verify="start", most_processes=2)
+    most = 0
+    async with running(workspace, config) as node:
+        drivers = node.drivers.lifecycle.drivers.values()
 
-            def all_looked_at() -> bool:
-                nonlocal most
-                most = max(most, sum(one.supervisor is not None for one in drivers))
-                return all(one.verified for one in drivers)
+        def all_looked_at() -> bool:
+            nonlocal most
+            most = max(most, sum(one.supervisor is not None for one in drivers))
+            return all(one.verified for one in drivers)
 
-            await node.until(all_looked_at, "all of them")
-            assert most <= 2
-
-    run(body)
+        await node.until(all_looked_at, "all of them")
+        assert most <= 2

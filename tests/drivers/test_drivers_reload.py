@@ -14,8 +14,10 @@ from interlock.drivers import component as node_drivers
 from interlock.drivers.component import create_driver
 from interlock.drivers.folders import DriverFolders
 from interlock.errors import InterlockError
-from tests.core.upstreams.harness import PATIENCE, run
+from tests.core.upstreams.harness import PATIENCE
 from tests.drivers.driver_workspace import ANY, Clock, Running, Workspace, running
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 def pair(folder: Path) -> tuple[Workspace, str]:
@@ -26,103 +28,91 @@ def pair(folder: Path) -> tuple[Workspace, str]:
     return workspace, contract
 
 
-def test_a_changed_driver_gets_a_new_server_and_others_keep_theirs(tmp_path: Path) -> None:
+async def test_a_changed_driver_gets_a_new_server_and_others_keep_theirs(tmp_path: Path) -> None:
     workspace, contract = pair(tmp_path)
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            first = await node.call("text.echo", text="one")
-            await node.call("text.other", text="one")
-            other = node.pid("other-mcp")
-            workspace.driver(
-                "echo-mcp",
-                workspace.serves(contract, "show", result_extract="$.arguments"),
-                version="1.1.0",
-            )
-            await node.until(lambda: node.status().version == "1.1.0", "the new file")
-            error = await node.refused("text.echo", text="two")
-            # The new binding is used: its answer is no longer what the contract says.
-            assert error.failure.name == "output_parse_failed"
-            assert workspace.heard("tools/call")[-1]["birth"] != first["birth"]
-            assert node.pid("other-mcp") == other
-            assert node.status("other-mcp").calls == 1
-
-    run(body)
+    async with running(workspace) as node:
+        first = await node.call("text.echo", text="one")
+        await node.call("text.other", text="one")
+        other = node.pid("other-mcp")
+        workspace.driver(
+            "echo-mcp",
+            workspace.serves(contract, "show", result_extract="$.arguments"),
+            version="1.1.0",
+        )
+        await node.until(lambda: node.status().version == "1.1.0", "the new file")
+        error = await node.refused("text.echo", text="two")
+        # The new binding is used: its answer is no longer what the contract says.
+        assert error.failure.name == "output_parse_failed"
+        assert workspace.heard("tools/call")[-1]["birth"] != first["birth"]
+        assert node.pid("other-mcp") == other
+        assert node.status("other-mcp").calls == 1
 
 
-def test_a_changed_contract_is_live(tmp_path: Path) -> None:
+async def test_a_changed_contract_is_live(tmp_path: Path) -> None:
     workspace, _ = pair(tmp_path)
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            await node.call("text.echo", text="much too long for the next version")
-            await node.call("text.other", text="one")
-            other = node.pid("other-mcp")
-            shorter = {
-                "type": "object",
-                "properties": {"text": {"type": "string", "maxLength": 5}},
-                "required": ["text"],
-            }
-            workspace.contract(version="1.1.0", inputs=shorter, description="Shorter now.")
-            await node.until(
-                lambda: node.listed("text.echo")["description"] == "Shorter now.", "the new text"
-            )
-            error = await node.refused("text.echo", text="much too long")
-            assert error.failure.name == "invalid_arguments"
-            assert (await node.call("text.echo", text="short"))["said"] == "short"
-            assert node.pid("other-mcp") == other
-
-    run(body)
+    async with running(workspace) as node:
+        await node.call("text.echo", text="much too long for the next version")
+        await node.call("text.other", text="one")
+        other = node.pid("other-mcp")
+        shorter = {
+            "type": "object",
+            "properties": {"text": {"type": "string", "maxLength": 5}},
+            "required": ["text"],
+        }
+        workspace.contract(version="1.1.0", inputs=shorter, description="Shorter now.")
+        await node.until(
+            lambda: node.listed("text.echo")["description"] == "Shorter now.", "the new text"
+        )
+        error = await node.refused("text.echo", text="much too long")
+        assert error.failure.name == "invalid_arguments"
+        assert (await node.call("text.echo", text="short"))["said"] == "short"
+        assert node.pid("other-mcp") == other
 
 
-def test_a_new_driver_comes_and_a_removed_one_goes(tmp_path: Path) -> None:
+async def test_a_new_driver_comes_and_a_removed_one_goes(tmp_path: Path) -> None:
     workspace, _ = pair(tmp_path)
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            await node.call("text.other", text="one")
-            other = node.pid("other-mcp")
-            third = workspace.contract("text.third")
-            file = workspace.driver("third-mcp", workspace.echoes(third))
-            await node.until(lambda: "text.third" in node.tools, "the new contract")
-            assert (await node.call("text.third", text="x"))["said"] == "x"
-            pid = node.pid("third-mcp")
-            assert pid is not None
-            file.unlink()
-            await node.until(lambda: "text.third" not in node.tools, "the list without it")
-            error = await node.refused("text.third", text="x")
-            assert error.failure.name == "unknown_tool"
-            assert [one.id for one in node.drivers.status()] == [
-                "echo-mcp",
-                "other-mcp",
-            ]
-            assert node.pid("other-mcp") == other
-
-    run(body)
+    async with running(workspace) as node:
+        await node.call("text.other", text="one")
+        other = node.pid("other-mcp")
+        third = workspace.contract("text.third")
+        file = workspace.driver("third-mcp", workspace.echoes(third))
+        await node.until(lambda: "text.third" in node.tools, "the new contract")
+        assert (await node.call("text.third", text="x"))["said"] == "x"
+        pid = node.pid("third-mcp")
+        assert pid is not None
+        file.unlink()
+        await node.until(lambda: "text.third" not in node.tools, "the list without it")
+        error = await node.refused("text.third", text="x")
+        assert error.failure.name == "unknown_tool"
+        assert [one.id for one in node.drivers.status()] == [
+            "echo-mcp",
+            "other-mcp",
+        ]
+        assert node.pid("other-mcp") == other
 
 
 @pytest.mark.spec("DR-30.resolver-7")
-def test_a_broken_file_is_not_loaded_at_start_and_says_why(tmp_path: Path) -> None:
+async def test_a_broken_file_is_not_loaded_at_start_and_says_why(tmp_path: Path) -> None:
     workspace, contract = pair(tmp_path)
     file = workspace.driver("echo-mcp", workspace.echoes(contract), transport="ws")
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            assert node.tools == ["text.other"]
-            status = node.status()
-            assert status.state == "refused"
-            assert "transport" in status.problem
-            assert str(file) in status.file
-            assert (await node.call("text.other", text="one"))["said"] == "one"
-            workspace.driver("echo-mcp", workspace.echoes(contract))
-            await node.until(lambda: "text.echo" in node.tools, "the list with it")
-            assert (await node.call("text.echo", text="two"))["said"] == "two"
-
-    run(body)
+    async with running(workspace) as node:
+        assert node.tools == ["text.other"]
+        status = node.status()
+        assert status.state == "refused"
+        assert "transport" in status.problem
+        assert str(file) in status.file
+        assert (await node.call("text.other", text="one"))["said"] == "one"
+        workspace.driver("echo-mcp", workspace.echoes(contract))
+        await node.until(lambda: "text.echo" in node.tools, "the list with it")
+        assert (await node.call("text.echo", text="two"))["said"] == "two"
 
 
 @pytest.mark.parametrize("wrong", ["validation", "syntax", "empty"])
-def test_a_driver_whose_file_becomes_invalid_keeps_its_last_valid_version(
+async def test_a_driver_whose_file_becomes_invalid_keeps_its_last_valid_version(
     tmp_path: Path, wrong: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     workspace, contract = pair(tmp_path)
@@ -134,56 +124,50 @@ def test_a_driver_whose_file_becomes_invalid_keeps_its_last_valid_version(
         file.write_text("" if wrong == "empty" else "---\nid: [echo-mcp\n")
         return file
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            await node.call("text.echo", text="one")
-            pid = node.pid("echo-mcp")
-            assert node.status().problem == ""
-            file = spoil()
-            await node.until(lambda: node.status().problem, "the problem in the status")
-            assert [one.id for one in node.drivers.status()] == [
-                "echo-mcp",
-                "other-mcp",
-            ]
-            status = node.status()
-            assert (status.state, status.version) == ("running", "1.0.0")
-            assert str(file) in status.problem
-            assert "keeping version 1.0.0" in caplog.text
-            assert (await node.call("text.echo", text="two"))["said"] == "two"
-            assert node.pid("echo-mcp") == pid
-            # Another change elsewhere does not make it forget the last valid version.
-            workspace.driver("third-mcp", workspace.echoes(workspace.contract("text.third")))
-            await node.until(lambda: "text.third" in node.tools, "the new contract")
-            assert node.pid("echo-mcp") == pid
-            file.unlink()
-            await node.until(lambda: "text.echo" not in node.tools, "the list without it")
-            workspace.driver("echo-mcp", workspace.echoes(contract), version="1.1.0")
-            await node.until(lambda: "text.echo" in node.tools, "the list with it again")
-            assert node.status().problem == ""
-
-    run(body)
+    async with running(workspace) as node:
+        await node.call("text.echo", text="one")
+        pid = node.pid("echo-mcp")
+        assert node.status().problem == ""
+        file = spoil()
+        await node.until(lambda: node.status().problem, "the problem in the status")
+        assert [one.id for one in node.drivers.status()] == [
+            "echo-mcp",
+            "other-mcp",
+        ]
+        status = node.status()
+        assert (status.state, status.version) == ("running", "1.0.0")
+        assert str(file) in status.problem
+        assert "keeping version 1.0.0" in caplog.text
+        assert (await node.call("text.echo", text="two"))["said"] == "two"
+        assert node.pid("echo-mcp") == pid
+        # Another change elsewhere does not make it forget the last valid version.
+        workspace.driver("third-mcp", workspace.echoes(workspace.contract("text.third")))
+        await node.until(lambda: "text.third" in node.tools, "the new contract")
+        assert node.pid("echo-mcp") == pid
+        file.unlink()
+        await node.until(lambda: "text.echo" not in node.tools, "the list without it")
+        workspace.driver("echo-mcp", workspace.echoes(contract), version="1.1.0")
+        await node.until(lambda: "text.echo" in node.tools, "the list with it again")
+        assert node.status().problem == ""
 
 
-def test_a_file_that_is_replaced_by_a_link_out_of_the_workspace_is_taken_out(
+async def test_a_file_that_is_replaced_by_a_link_out_of_the_workspace_is_taken_out(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     workspace, _ = pair(tmp_path)
     outside = tmp_path_factory.mktemp("outside") / "DRIVER.md"
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            await node.call("text.echo", text="one")
-            file = tmp_path / ".drivers" / "echo-mcp" / "DRIVER.md"
-            outside.write_bytes(file.read_bytes())
-            file.unlink()
-            file.symlink_to(outside)
-            await node.until(lambda: "text.echo" not in node.tools, "the list without it")
-
-    run(body)
+    async with running(workspace) as node:
+        await node.call("text.echo", text="one")
+        file = tmp_path / ".drivers" / "echo-mcp" / "DRIVER.md"
+        outside.write_bytes(file.read_bytes())
+        file.unlink()
+        file.symlink_to(outside)
+        await node.until(lambda: "text.echo" not in node.tools, "the list without it")
 
 
 @pytest.mark.parametrize("wrong", ["one", "2.0.0"], ids=["no-version", "out-of-range"])
-def test_a_contract_version_is_mended_while_the_node_runs(tmp_path: Path, wrong: str) -> None:
+async def test_a_contract_version_is_mended_while_the_node_runs(tmp_path: Path, wrong: str) -> None:
     workspace = Workspace(tmp_path)
     file = tmp_path / workspace.contract("text.echo")
     workspace.driver("echo-mcp", workspace.echoes("./tools/text.echo-1/TOOL.md"))
@@ -192,60 +176,52 @@ def test_a_contract_version_is_mended_while_the_node_runs(tmp_path: Path, wrong:
     assert bad != good
     file.write_text(bad)
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            drivers = node.drivers
-            for _ in range(2):
-                # A file that is being written may be seen empty first: that is refused too.
-                await node.until(
-                    lambda: any(wrong in one.problem for one in drivers.status()), "its problem"
-                )
-                assert node.tools == []
-                assert {one.state for one in drivers.status()} == {"refused"}
-                file.write_text(good)
-                await node.until(lambda: node.tools == ["text.echo"], "the contract")
-                assert (await node.call("text.echo", text="one"))["said"] == "one"
-                assert [(one.id, one.state) for one in drivers.status()] == [
-                    ("echo-mcp", "running")
-                ]
-                file.write_text(bad)
-                await node.until(lambda: node.tools == [], "the list without it")
-                error = await node.refused("text.echo", text="two")
-                assert error.failure.name == "unknown_tool"
-
-    run(body)
+    async with running(workspace) as node:
+        drivers = node.drivers
+        for _ in range(2):
+            # A file that is being written may be seen empty first: that is refused too.
+            await node.until(
+                lambda: any(wrong in one.problem for one in drivers.status()), "its problem"
+            )
+            assert node.tools == []
+            assert {one.state for one in drivers.status()} == {"refused"}
+            file.write_text(good)
+            await node.until(lambda: node.tools == ["text.echo"], "the contract")
+            assert (await node.call("text.echo", text="one"))["said"] == "one"
+            assert [(one.id, one.state) for one in drivers.status()] == [("echo-mcp", "running")]
+            file.write_text(bad)
+            await node.until(lambda: node.tools == [], "the list without it")
+            error = await node.refused("text.echo", text="two")
+            assert error.failure.name == "unknown_tool"
 
 
-def test_a_call_under_way_is_answered_by_the_server_that_has_it(tmp_path: Path) -> None:
+async def test_a_call_under_way_is_answered_by_the_server_that_has_it(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     slow = workspace.contract("text.slow", inputs=ANY)
     release = workspace.contract("text.release", inputs=ANY, outputs={"type": "string"})
     entries = [workspace.serves(slow, "slow"), workspace.serves(release, "release")]
     workspace.driver("echo-mcp", *entries)
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            waiting = asyncio.create_task(node.call("text.slow"))
-            await node.until(lambda: workspace.heard("tools/call"), "the slow call")
-            before = node.driver()
-            old = before.supervisor
-            assert old is not None
-            workspace.driver("echo-mcp", *entries, version="1.1.0")
-            await node.until(lambda: node.status().version == "1.1.0", "the new file")
-            # The old server still has the call; what is new goes to the new one.
-            assert not waiting.done()
-            await node.result("text.release", {})
-            births = {one["birth"] for one in workspace.heard("tools/call")}
-            assert len(births) == 2
-            assert old.peer is not None
-            await old.peer.request("tools/call", {"name": "release", "arguments": {}})
-            assert await waiting == {"said": "at last"}
-            await node.until(lambda: old.peer is None, "the end of the old server")
-
-    run(body)
+    async with running(workspace) as node:
+        waiting = asyncio.create_task(node.call("text.slow"))
+        await node.until(lambda: workspace.heard("tools/call"), "the slow call")
+        before = node.driver()
+        old = before.supervisor
+        assert old is not None
+        workspace.driver("echo-mcp", *entries, version="1.1.0")
+        await node.until(lambda: node.status().version == "1.1.0", "the new file")
+        # The old server still has the call; what is new goes to the new one.
+        assert not waiting.done()
+        await node.result("text.release", {})
+        births = {one["birth"] for one in workspace.heard("tools/call")}
+        assert len(births) == 2
+        assert old.peer is not None
+        await old.peer.request("tools/call", {"name": "release", "arguments": {}})
+        assert await waiting == {"said": "at last"}
+        await node.until(lambda: old.peer is None, "the end of the old server")
 
 
-def test_who_waits_for_a_server_whose_driver_goes_is_told(tmp_path: Path) -> None:
+async def test_who_waits_for_a_server_whose_driver_goes_is_told(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     down = tmp_path / "down"
@@ -254,29 +230,26 @@ def test_who_waits_for_a_server_whose_driver_goes_is_told(tmp_path: Path) -> Non
         "echo-mcp", workspace.echoes(contract), server=workspace.server("--down", down)
     )
 
-    async def body() -> None:
-        napping = asyncio.Event()
+    napping = asyncio.Event()
 
-        async def nap(_: float) -> None:
-            napping.set()
-            await asyncio.Event().wait()
+    async def nap(_: float) -> None:
+        napping.set()
+        await asyncio.Event().wait()
 
-        async with running(workspace) as node:
-            node.drivers.lifecycle.sleep = nap
-            waiting = asyncio.create_task(node.refused("text.echo", text="x"))
-            await napping.wait()
-            file.unlink()
-            error = await waiting
-            assert error.failure.name == "upstream_unavailable"
-            assert "was removed" in error.message
-
-    run(body)
+    async with running(workspace) as node:
+        node.drivers.lifecycle.sleep = nap
+        waiting = asyncio.create_task(node.refused("text.echo", text="x"))
+        await napping.wait()
+        file.unlink()
+        error = await waiting
+        assert error.failure.name == "upstream_unavailable"
+        assert "was removed" in error.message
 
 
 @pytest.mark.spec("DR-30.identity-2", "DR-32.identity-1")
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("change", ["narrowing", "transport"])
-def test_a_change_that_needs_a_major_is_refused_without_one(
+async def test_a_change_that_needs_a_major_is_refused_without_one(
     tmp_path: Path, change: str, restarted: bool
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -303,42 +276,36 @@ def test_a_change_that_needs_a_major_is_refused_without_one(
                 network={"egress": ["127.0.0.1:9"]},
             )
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            assert node.status().state == "unverified"
-            if not restarted:
-                written("1.1.0")
-                await node.until(lambda: node.status().state == "refused", "the refusal")
-                assert "major" in node.status().problem
-                written("2.0.0")
-                await node.until(lambda: node.status().version == "2.0.0", "the new major")
-                return
-        written("1.1.0")
-        async with running(workspace) as node:
-            assert node.status().state == "refused"
+    async with running(workspace) as node:
+        assert node.status().state == "unverified"
+        if not restarted:
+            written("1.1.0")
+            await node.until(lambda: node.status().state == "refused", "the refusal")
             assert "major" in node.status().problem
-        written("2.0.0")
-        async with running(workspace) as node:
-            assert node.status().version == "2.0.0"
+            written("2.0.0")
+            await node.until(lambda: node.status().version == "2.0.0", "the new major")
+            return
+    written("1.1.0")
+    async with running(workspace) as node:
+        assert node.status().state == "refused"
+        assert "major" in node.status().problem
+    written("2.0.0")
+    async with running(workspace) as node:
+        assert node.status().version == "2.0.0"
 
-    run(body)
 
-
-def test_a_config_that_wants_no_drivers_takes_them_all_away(tmp_path: Path) -> None:
+async def test_a_config_that_wants_no_drivers_takes_them_all_away(tmp_path: Path) -> None:
     workspace, _ = pair(tmp_path)
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            await node.call("text.echo", text="one")
-            await node.node.apply(workspace.config(enabled=False))
-            assert node.tools == []
-            assert node.drivers.status() == []
-            assert not [key for key in node.node.upstreams.upstreams if key.startswith("driver")]
-            await node.node.apply(workspace.config())
-            assert node.tools == ["text.echo", "text.other"]
-            assert (await node.call("text.echo", text="two"))["said"] == "two"
-
-    run(body)
+    async with running(workspace) as node:
+        await node.call("text.echo", text="one")
+        await node.node.apply(workspace.config(enabled=False))
+        assert node.tools == []
+        assert node.drivers.status() == []
+        assert not [key for key in node.node.upstreams.upstreams if key.startswith("driver")]
+        await node.node.apply(workspace.config())
+        assert node.tools == ["text.echo", "text.other"]
+        assert (await node.call("text.echo", text="two"))["said"] == "two"
 
 
 # -- calls that are under way
@@ -359,7 +326,7 @@ async def under_way(workspace: Workspace, node: Running) -> tuple[asyncio.Future
     return late, node.driver("late-mcp").supervisor
 
 
-def test_a_call_ends_by_its_own_deadline_when_its_driver_changes(tmp_path: Path) -> None:
+async def test_a_call_ends_by_its_own_deadline_when_its_driver_changes(tmp_path: Path) -> None:
     workspace, contract = waiting(tmp_path)
     clock = Clock()
     glances = 0
@@ -369,45 +336,39 @@ def test_a_call_ends_by_its_own_deadline_when_its_driver_changes(tmp_path: Path)
         glances += 1
         await asyncio.sleep(0.001)
 
-    async def body() -> None:
-        def turned(node: Node) -> None:
-            clock.take_over(node)
-            node.component(DriverFolders).drivers.lifecycle.sleep = glance
+    def turned(node: Node) -> None:
+        clock.take_over(node)
+        node.component(DriverFolders).drivers.lifecycle.sleep = glance
 
-        async with running(workspace, before=turned) as node:
-            late, server = await under_way(workspace, node)
-            workspace.driver("late-mcp", workspace.serves(contract, "slow"), version="1.1.0")
-            await node.until(lambda: node.status("late-mcp").version == "1.1.0", "the new file")
-            clock.turn(100)
-            seen = glances
-            await node.until(lambda: glances > seen + 20, "looks at who still waits")
-            assert not late.done()
-            await server.peer.request("tools/call", {"name": "release", "arguments": {}})
-            assert b"at last" in (await late).result
-            await node.until(lambda: server.peer is None, "nobody waits for it any more")
-
-    run(body)
+    async with running(workspace, before=turned) as node:
+        late, server = await under_way(workspace, node)
+        workspace.driver("late-mcp", workspace.serves(contract, "slow"), version="1.1.0")
+        await node.until(lambda: node.status("late-mcp").version == "1.1.0", "the new file")
+        clock.turn(100)
+        seen = glances
+        await node.until(lambda: glances > seen + 20, "looks at who still waits")
+        assert not late.done()
+        await server.peer.request("tools/call", {"name": "release", "arguments": {}})
+        assert b"at last" in (await late).result
+        await node.until(lambda: server.peer is None, "nobody waits for it any more")
 
 
-def test_a_node_that_stops_waits_for_nobody_at_an_old_server(tmp_path: Path) -> None:
+async def test_a_node_that_stops_waits_for_nobody_at_an_old_server(tmp_path: Path) -> None:
     workspace, contract = waiting(tmp_path)
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            late, server = await under_way(workspace, node)
-            workspace.driver("late-mcp", workspace.serves(contract, "slow"), version="1.1.0")
-            await node.until(lambda: node.status("late-mcp").version == "1.1.0", "the new file")
-            # As when the drivers' settings are others now.
-            async with asyncio.timeout(PATIENCE):
-                await node.drivers.close()
-            assert server.peer is None
-            with pytest.raises(InterlockError):
-                await late
-
-    run(body)
+    async with running(workspace) as node:
+        late, server = await under_way(workspace, node)
+        workspace.driver("late-mcp", workspace.serves(contract, "slow"), version="1.1.0")
+        await node.until(lambda: node.status("late-mcp").version == "1.1.0", "the new file")
+        # As when the drivers' settings are others now.
+        async with asyncio.timeout(PATIENCE):
+            await node.drivers.close()
+        assert server.peer is None
+        with pytest.raises(InterlockError):
+            await late
 
 
-def test_others_are_served_while_many_drivers_come(
+async def test_others_are_served_while_many_drivers_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not all in one turn of the loop, however many files come at once."""
@@ -426,31 +387,28 @@ def test_others_are_served_while_many_drivers_come(
             await asyncio.sleep(0)
             turns += 1
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            ahead = tmp_path / "ahead"
-            ahead.mkdir()
-            for number in range(60):
-                id = f"more-{number}"
-                contract = workspace.contract(f"more.n{number}")
-                workspace.driver(id, workspace.echoes(contract))
-                (tmp_path / ".drivers" / id).rename(ahead / id)
-            await node.until(lambda: node.tools == ["text.echo", "text.other"])
-            monkeypatch.setattr(node_drivers, "create_driver", made)
-            turning = asyncio.ensure_future(turn())
-            for one in ahead.iterdir():
-                one.rename(tmp_path / ".drivers" / one.name)
-            await node.until(lambda: len(node.tools) == 62, "all of them")
-            turning.cancel()
-            assert len(made_in) == 60
-            most = max(made_in.count(one) for one in set(made_in))
-            assert most <= node_drivers.CREATE_BATCH_SIZE
-            assert (await node.call("more.n59", text="x"))["said"] == "x"
-
-    run(body)
+    async with running(workspace) as node:
+        ahead = tmp_path / "ahead"
+        ahead.mkdir()
+        for number in range(60):
+            id = f"more-{number}"
+            contract = workspace.contract(f"more.n{number}")
+            workspace.driver(id, workspace.echoes(contract))
+            (tmp_path / ".drivers" / id).rename(ahead / id)
+        await node.until(lambda: node.tools == ["text.echo", "text.other"])
+        monkeypatch.setattr(node_drivers, "create_driver", made)
+        turning = asyncio.ensure_future(turn())
+        for one in ahead.iterdir():
+            one.rename(tmp_path / ".drivers" / one.name)
+        await node.until(lambda: len(node.tools) == 62, "all of them")
+        turning.cancel()
+        assert len(made_in) == 60
+        most = max(made_in.count(one) for one in set(made_in))
+        assert most <= node_drivers.CREATE_BATCH_SIZE
+        assert (await node.call("more.n59", text="x"))["said"] == "x"
 
 
-def test_code_that_changes_while_it_is_read_is_read_again(
+async def test_code_that_changes_while_it_is_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By what a file looked like before it was read it is known again."""
@@ -460,23 +418,20 @@ def test_code_that_changes_while_it_is_read_is_read_again(
     first, second = (code.format(f'lambda _: {{"said": "{one}"}}') for one in ("one", "two"))
     make = create_driver
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(allow_code=["echo-mcp"])) as node:
+    async with running(workspace, workspace.config(allow_code=["echo-mcp"])) as node:
 
-            def made(*given: Any, **more: Any) -> Any:
-                driver = make(*given, **more)
-                file.with_name("driver.py").write_text(second, encoding="utf-8")
-                return driver
+        def made(*given: Any, **more: Any) -> Any:
+            driver = make(*given, **more)
+            file.with_name("driver.py").write_text(second, encoding="utf-8")
+            return driver
 
-            monkeypatch.setattr(node_drivers, "create_driver", made)
-            file = tmp_path / ".drivers" / "echo-mcp" / "DRIVER.md"
-            file.parent.mkdir()
-            file.with_name("driver.py").write_text(first, encoding="utf-8")
-            workspace.driver("echo-mcp", workspace.echoes(contract))
-            await node.until(lambda: "text.echo" in node.tools, "the driver")
-            monkeypatch.setattr(node_drivers, "create_driver", make)
-            before = node.driver()
-            await node.until(lambda: node.driver() is not before, "the code of now")
-            assert (await node.call("text.echo", text="x"))["said"] == "two"
-
-    run(body)
+        monkeypatch.setattr(node_drivers, "create_driver", made)
+        file = tmp_path / ".drivers" / "echo-mcp" / "DRIVER.md"
+        file.parent.mkdir()
+        file.with_name("driver.py").write_text(first, encoding="utf-8")
+        workspace.driver("echo-mcp", workspace.echoes(contract))
+        await node.until(lambda: "text.echo" in node.tools, "the driver")
+        monkeypatch.setattr(node_drivers, "create_driver", make)
+        before = node.driver()
+        await node.until(lambda: node.driver() is not before, "the code of now")
+        assert (await node.call("text.echo", text="x"))["said"] == "two"

@@ -14,6 +14,8 @@ from tests.core.upstreams.servers.toolbox import error
 from tests.core.upstreams.test_http_connections import self_signed
 from tests.drivers.driver_workspace import ANY, Workspace, running
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 KEY = "the-key-0123456789-abcdef"
 
 
@@ -144,27 +146,24 @@ def test_a_secret_header_that_is_echoed_at_the_start_is_masked(
 
 
 @pytest.mark.spec("DR-32.security-5")
-def test_a_remote_server_with_a_self_signed_certificate_is_refused(tmp_path: Path) -> None:
+async def test_a_remote_server_with_a_self_signed_certificate_is_refused(tmp_path: Path) -> None:
     _, context = self_signed(tmp_path)
     server = Streamable("stateless")
 
-    async def body() -> None:
-        await server.start(tls=context)
-        try:
-            here = tmp_path / "here"
-            here.mkdir()
-            auth = {"type": "bearer", "secret": "${secrets.SHOP_KEY}"}
-            workspace = remote_shop(here, server, auth)
-            config = workspace.config(env_secrets=["SHOP_KEY"])
-            async with running(workspace, config, environ={"SHOP_KEY": KEY}) as node:
-                refused = await node.refused("shop.look")
-                assert refused.failure.name == "upstream_unavailable"
-                assert "certificate is not trusted" in node.status("shop-mcp").problem
-            assert server.requests == []
-        finally:
-            await server.stop()
-
-    run(body)
+    await server.start(tls=context)
+    try:
+        here = tmp_path / "here"
+        here.mkdir()
+        auth = {"type": "bearer", "secret": "${secrets.SHOP_KEY}"}
+        workspace = remote_shop(here, server, auth)
+        config = workspace.config(env_secrets=["SHOP_KEY"])
+        async with running(workspace, config, environ={"SHOP_KEY": KEY}) as node:
+            refused = await node.refused("shop.look")
+            assert refused.failure.name == "upstream_unavailable"
+            assert "certificate is not trusted" in node.status("shop-mcp").problem
+        assert server.requests == []
+    finally:
+        await server.stop()
 
 
 @pytest.mark.spec("DR-32.security-5")
@@ -177,24 +176,21 @@ def test_a_remote_server_with_a_self_signed_certificate_is_refused(tmp_path: Pat
     ],
     ids=["another region", "a forbidden tag", "both fit"],
 )
-def test_region_and_tags_hold_for_remote_drivers(
+async def test_region_and_tags_hold_for_remote_drivers(
     tmp_path: Path, settings: dict[str, Any], failure: str | None
 ) -> None:
     server = Streamable("stateless")
 
-    async def body() -> None:
-        async with server:
-            auth = {"type": "bearer", "secret": "${secrets.SHOP_KEY}"}
-            workspace = remote_shop(
-                tmp_path, server, auth, region=["moon"], policy_tags=["self-hosted"]
-            )
-            config = workspace.config(env_secrets=["SHOP_KEY"], **settings)
-            async with running(workspace, config, environ={"SHOP_KEY": KEY}) as node:
-                if failure is None:
-                    await node.call("shop.look")
-                    return
-                refused = await node.refused("shop.look")
-                assert refused.failure.name == failure
-            assert server.requests == []
-
-    run(body)
+    async with server:
+        auth = {"type": "bearer", "secret": "${secrets.SHOP_KEY}"}
+        workspace = remote_shop(
+            tmp_path, server, auth, region=["moon"], policy_tags=["self-hosted"]
+        )
+        config = workspace.config(env_secrets=["SHOP_KEY"], **settings)
+        async with running(workspace, config, environ={"SHOP_KEY": KEY}) as node:
+            if failure is None:
+                await node.call("shop.look")
+                return
+            refused = await node.refused("shop.look")
+            assert refused.failure.name == failure
+        assert server.requests == []

@@ -23,6 +23,8 @@ from interlock.protocol.jsonrpc import encode_value
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, Clock, Running, Workspace, running
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 KEY = "the-key-0123456789-abcdef"
 NEWER = "a-newer-key-9876543210-fedcba"
 
@@ -87,7 +89,7 @@ def test_a_secret_reaches_its_server_and_nothing_else(
     assert KEY not in caplog.text
 
 
-def test_what_the_operator_passes_on_reaches_every_server_and_no_secret_with_it(
+async def test_what_the_operator_passes_on_reaches_every_server_and_no_secret_with_it(
     tmp_path: Path,
 ) -> None:
     workspace = shop(tmp_path)
@@ -101,19 +103,16 @@ def test_what_the_operator_passes_on_reaches_every_server_and_no_secret_with_it(
         env_passthrough=["TZ", "MODE", "*_KEY", "SHOP_*", "ABSENT"],
     )
 
-    async def body() -> None:
-        async with running(workspace, config, environ=environ) as node:
-            seen = (await node.call("shop.look"))["environ"]
-            assert (seen["TZ"], seen["SHOP_PLACE"]) == ("Europe/London", "here")
-            # What its driver says of a variable is what counts.
-            assert seen["MODE"] == "${plain}"
-            assert seen["KEY"] == f"key {KEY}"
-            assert seen.keys().isdisjoint({"SHOP_KEY", "OTHER_KEY", "FOO", "ABSENT"})
-
-    run(body)
+    async with running(workspace, config, environ=environ) as node:
+        seen = (await node.call("shop.look"))["environ"]
+        assert (seen["TZ"], seen["SHOP_PLACE"]) == ("Europe/London", "here")
+        # What its driver says of a variable is what counts.
+        assert seen["MODE"] == "${plain}"
+        assert seen["KEY"] == f"key {KEY}"
+        assert seen.keys().isdisjoint({"SHOP_KEY", "OTHER_KEY", "FOO", "ABSENT"})
 
 
-def test_a_pattern_passes_on_nothing_that_the_config_takes_for_others(tmp_path: Path) -> None:
+async def test_a_pattern_passes_on_nothing_that_the_config_takes_for_others(tmp_path: Path) -> None:
     """The token of a server under `servers:` is no secret of drivers, and no business of theirs."""
     workspace = Workspace(tmp_path)
     look = workspace.contract("shop.look", inputs=ANY, outputs=ANY)
@@ -125,13 +124,10 @@ def test_a_pattern_passes_on_nothing_that_the_config_takes_for_others(tmp_path: 
         more=f"servers:\n  hub: {{enabled: false, {hub}}}\n",
     )
 
-    async def body() -> None:
-        async with running(workspace, config, environ=environ) as node:
-            seen = (await node.call("shop.look"))["environ"]
-            assert (seen["HUB_NAME"], seen["HUB_PLACE"]) == ("ours", "here")
-            assert "HUB_TOKEN" not in seen
-
-    run(body)
+    async with running(workspace, config, environ=environ) as node:
+        seen = (await node.call("shop.look"))["environ"]
+        assert (seen["HUB_NAME"], seen["HUB_PLACE"]) == ("ours", "here")
+        assert "HUB_TOKEN" not in seen
 
 
 def _plain(value: Any) -> Any:
@@ -179,7 +175,7 @@ def test_a_server_that_repeats_its_secret_is_masked_in_the_log(
 
 
 @pytest.mark.spec("DR-32.security-4")
-def test_who_calls_is_in_the_arguments_and_not_in_the_process(tmp_path: Path) -> None:
+async def test_who_calls_is_in_the_arguments_and_not_in_the_process(tmp_path: Path) -> None:
     """One server for two tenants: what is theirs travels with the call."""
     workspace = Workspace(tmp_path)
     schema = {
@@ -202,24 +198,23 @@ def test_who_calls_is_in_the_arguments_and_not_in_the_process(tmp_path: Path) ->
         encoding="utf-8",
     )
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(allow_code=["tenant-mcp"])) as node:
-            births = set()
-            for tenant in ("acme", "globex"):
-                context = {"dev.interlock/context": {"tenant": tenant}}
-                told = await node.call("tenant.show", context, x=1)
-                assert told["arguments"] == {"x": 1, "tenant_id": tenant}
-                births.add(told["birth"])
-            assert len(births) == 1
-            seen = json.dumps(await node.call("tenant.look"))
-            assert "acme" not in seen
-            assert "globex" not in seen
-
-    run(body)
+    async with running(workspace, workspace.config(allow_code=["tenant-mcp"])) as node:
+        births = set()
+        for tenant in ("acme", "globex"):
+            context = {"dev.interlock/context": {"tenant": tenant}}
+            told = await node.call("tenant.show", context, x=1)
+            assert told["arguments"] == {"x": 1, "tenant_id": tenant}
+            births.add(told["birth"])
+        assert len(births) == 1
+        seen = json.dumps(await node.call("tenant.look"))
+        assert "acme" not in seen
+        assert "globex" not in seen
 
 
 @pytest.mark.spec("DR-14.define-3", "DR-30.conformance-2")
-def test_a_context_that_does_not_fit_is_refused_before_anything_starts(tmp_path: Path) -> None:
+async def test_a_context_that_does_not_fit_is_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
     workspace = Workspace(tmp_path)
     schema = {
         "type": "object",
@@ -231,20 +226,17 @@ def test_a_context_that_does_not_fit_is_refused_before_anything_starts(tmp_path:
     )
     workspace.driver("tenant-mcp", workspace.serves(show, "show"))
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            for meta in (None, {"dev.interlock/context": {"tenant_id": 5}}):
-                error = await node.refused("tenant.show", meta)
-                assert error.failure.name == "invalid_arguments"
-                (problem,) = (error.data or {})["problems"]
-                assert problem["field"].startswith("context")
-            assert workspace.heard() == []
-
-    run(body)
+    async with running(workspace) as node:
+        for meta in (None, {"dev.interlock/context": {"tenant_id": 5}}):
+            error = await node.refused("tenant.show", meta)
+            assert error.failure.name == "invalid_arguments"
+            (problem,) = (error.data or {})["problems"]
+            assert problem["field"].startswith("context")
+        assert workspace.heard() == []
 
 
 @pytest.mark.spec("DR-19.binding-3")
-def test_a_secret_that_was_replaced_reaches_the_next_server(tmp_path: Path) -> None:
+async def test_a_secret_that_was_replaced_reaches_the_next_server(tmp_path: Path) -> None:
     workspace = shop(tmp_path)
     place = tmp_path / "key.txt"
     place.write_text(KEY)
@@ -252,88 +244,76 @@ def test_a_secret_that_was_replaced_reaches_the_next_server(tmp_path: Path) -> N
     config = workspace.config(secrets={"shop-key": "${file:key.txt}"})
     clock = Clock()
 
-    async def body() -> None:
-        async with running(workspace, config, before=clock.take_over) as node:
-            first = await node.call("shop.look")
-            assert first["environ"]["KEY"] == f"key {KEY}"
-            clock.turn(2)
-            same = await node.call("shop.look")
-            assert same["birth"] == first["birth"]
-            place.write_text(NEWER)
-            clock.turn(2)
-            second = await node.call("shop.look")
-            assert second["environ"]["KEY"] == f"key {NEWER}"
-            assert second["birth"] != first["birth"]
-            assert len(await node.rows("secret.reveal")) == 2
-
-    run(body)
+    async with running(workspace, config, before=clock.take_over) as node:
+        first = await node.call("shop.look")
+        assert first["environ"]["KEY"] == f"key {KEY}"
+        clock.turn(2)
+        same = await node.call("shop.look")
+        assert same["birth"] == first["birth"]
+        place.write_text(NEWER)
+        clock.turn(2)
+        second = await node.call("shop.look")
+        assert second["environ"]["KEY"] == f"key {NEWER}"
+        assert second["birth"] != first["birth"]
+        assert len(await node.rows("secret.reveal")) == 2
 
 
-def test_a_missing_secret_names_itself_and_can_be_brought_later(tmp_path: Path) -> None:
+async def test_a_missing_secret_names_itself_and_can_be_brought_later(tmp_path: Path) -> None:
     workspace = shop(tmp_path)
     place = tmp_path / "key.txt"
     config = workspace.config(secrets={"shop-key": "${file:key.txt}"})
 
-    async def body() -> None:
-        async with running(workspace, config) as node:
-            for _ in range(2):
-                error = await node.refused("shop.look")
-                assert error.failure.name == "auth_required"
-                assert "SHOP_KEY" in error.message
-                assert (error.data or {})["driver"] == "shop-mcp"
-            assert node.status("shop-mcp").state == "unauthed"
-            assert workspace.heard() == []
-            place.write_text(KEY)
-            os.chmod(place, 0o600)
-            assert (await node.call("shop.look"))["environ"]["KEY"] == f"key {KEY}"
-            assert node.status("shop-mcp").state == "running"
-
-    run(body)
+    async with running(workspace, config) as node:
+        for _ in range(2):
+            error = await node.refused("shop.look")
+            assert error.failure.name == "auth_required"
+            assert "SHOP_KEY" in error.message
+            assert (error.data or {})["driver"] == "shop-mcp"
+        assert node.status("shop-mcp").state == "unauthed"
+        assert workspace.heard() == []
+        place.write_text(KEY)
+        os.chmod(place, 0o600)
+        assert (await node.call("shop.look"))["environ"]["KEY"] == f"key {KEY}"
+        assert node.status("shop-mcp").state == "running"
 
 
 @pytest.mark.spec("DR-19.reveal-3", "DR-19.access-2")
-def test_who_may_not_have_a_secret_does_not_get_it(tmp_path: Path) -> None:
+async def test_who_may_not_have_a_secret_does_not_get_it(tmp_path: Path) -> None:
     workspace = shop(tmp_path)
     workspace.secrets(entry(access={"bind": [{"tool": "shop.other"}]}), driver="shop-mcp")
 
-    async def body() -> None:
-        async with running(workspace, given(workspace), environ={"SHOP_KEY": KEY}) as node:
-            error = await node.refused("shop.look")
-            assert error.failure.name == "auth_required"
-            assert KEY not in error.message
-            assert workspace.heard() == []
-            workspace.secrets(entry(access={"bind": [{"tool": "shop.look"}]}), driver="shop-mcp")
-            await node.until(
-                lambda: (
-                    node.node.component(DriverFolders)
-                    .drivers.lifecycle.inventory.entries["shop-key"]
-                    .access["bind"][0]
-                    .value
-                    == "shop.look"
-                ),
-                "the new inventory",
-            )
-            assert (await node.call("shop.look"))["environ"]["KEY"] == f"key {KEY}"
-
-    run(body)
+    async with running(workspace, given(workspace), environ={"SHOP_KEY": KEY}) as node:
+        error = await node.refused("shop.look")
+        assert error.failure.name == "auth_required"
+        assert KEY not in error.message
+        assert workspace.heard() == []
+        workspace.secrets(entry(access={"bind": [{"tool": "shop.look"}]}), driver="shop-mcp")
+        await node.until(
+            lambda: (
+                node.node.component(DriverFolders)
+                .drivers.lifecycle.inventory.entries["shop-key"]
+                .access["bind"][0]
+                .value
+                == "shop.look"
+            ),
+            "the new inventory",
+        )
+        assert (await node.call("shop.look"))["environ"]["KEY"] == f"key {KEY}"
 
 
-def test_a_variable_that_the_operator_does_not_name_is_nobodys(tmp_path: Path) -> None:
+async def test_a_variable_that_the_operator_does_not_name_is_nobodys(tmp_path: Path) -> None:
     """An inventory is the driver's own file: it could list whatever the node was started with."""
     workspace = shop(tmp_path)
 
-    async def body() -> None:
-        for allowed in ([], ["SHOP", "KEY", "shop_*"]):
-            config = workspace.config(env_secrets=allowed)
-            async with running(workspace, config, environ={"SHOP_KEY": KEY}) as node:
-                error = await node.refused("shop.look")
-                assert error.failure.name == "auth_required"
-                assert "in the list drivers.env_secrets" in error.message
-                assert redact(error.message) == error.message
-                assert KEY not in error.message
-                assert workspace.heard() == []
-
-    run(body)
+    for allowed in ([], ["SHOP", "KEY", "shop_*"]):
+        config = workspace.config(env_secrets=allowed)
+        async with running(workspace, config, environ={"SHOP_KEY": KEY}) as node:
+            error = await node.refused("shop.look")
+            assert error.failure.name == "auth_required"
+            assert "in the list drivers.env_secrets" in error.message
+            assert redact(error.message) == error.message
+            assert KEY not in error.message
+            assert workspace.heard() == []
 
 
 def test_a_secret_that_two_inventories_list_is_neithers(tmp_path: Path) -> None:
@@ -361,54 +341,46 @@ def test_a_secret_that_two_inventories_list_is_neithers(tmp_path: Path) -> None:
         run(body)
 
 
-def test_a_secret_can_be_kept_for_named_drivers(tmp_path: Path) -> None:
+async def test_a_secret_can_be_kept_for_named_drivers(tmp_path: Path) -> None:
     workspace = shop(tmp_path)
 
-    async def body() -> None:
-        for ids in (["other-mcp"], ["other-mcp", "shop-mcp"]):
-            config = workspace.config(
-                secrets={"shop-key": "${env:OWN}"}, secrets_for={"shop-key": ids}
-            )
-            async with running(workspace, config, environ={"OWN": KEY}) as node:
-                if "shop-mcp" in ids:
-                    assert (await node.call("shop.look"))["environ"]["KEY"] == f"key {KEY}"
-                else:
-                    error = await node.refused("shop.look")
-                    assert error.failure.name == "auth_required"
-                    assert workspace.heard() == []
-
-    run(body)
+    for ids in (["other-mcp"], ["other-mcp", "shop-mcp"]):
+        config = workspace.config(secrets={"shop-key": "${env:OWN}"}, secrets_for={"shop-key": ids})
+        async with running(workspace, config, environ={"OWN": KEY}) as node:
+            if "shop-mcp" in ids:
+                assert (await node.call("shop.look"))["environ"]["KEY"] == f"key {KEY}"
+            else:
+                error = await node.refused("shop.look")
+                assert error.failure.name == "auth_required"
+                assert workspace.heard() == []
 
 
 @pytest.mark.spec("DR-32.mapping-4", "DR-30.auth-5")
-def test_who_is_not_signed_in_is_told_how_to(tmp_path: Path) -> None:
+async def test_who_is_not_signed_in_is_told_how_to(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     login = {"url": "https://shop.example/login", "interactive": True}
     workspace.driver("echo-mcp", workspace.echoes(contract), auth={"login": login})
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(verify="start")) as node:
-            await node.until(lambda: node.status().state == "unauthed", "the look at it")
-            assert not node.driver().verified
-            for _ in range(2):
-                error = await node.refused("text.echo", text="x")
-                assert error.failure.name == "auth_required"
-                assert "interlock drivers login echo-mcp" in error.message
-                data = error.data or {}
-                assert data["login"]["url"] == "https://shop.example/login"
-                assert data["contract"] == "text.echo"
-            assert workspace.heard() == []
-            # Somebody signs in, as the command line does: in another process.
-            await _signs_in(node)
-            assert (await node.call("text.echo", text="x"))["said"] == "x"
-            assert node.status().state == "running"
-
-    run(body)
+    async with running(workspace, workspace.config(verify="start")) as node:
+        await node.until(lambda: node.status().state == "unauthed", "the look at it")
+        assert not node.driver().verified
+        for _ in range(2):
+            error = await node.refused("text.echo", text="x")
+            assert error.failure.name == "auth_required"
+            assert "interlock drivers login echo-mcp" in error.message
+            data = error.data or {}
+            assert data["login"]["url"] == "https://shop.example/login"
+            assert data["contract"] == "text.echo"
+        assert workspace.heard() == []
+        # Somebody signs in, as the command line does: in another process.
+        await _signs_in(node)
+        assert (await node.call("text.echo", text="x"))["said"] == "x"
+        assert node.status().state == "running"
 
 
 @pytest.mark.spec("DR-30.resolver-9")
-def test_a_driver_that_somebody_signed_in_to_is_taken_again(tmp_path: Path) -> None:
+async def test_a_driver_that_somebody_signed_in_to_is_taken_again(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     workspace.driver(
@@ -419,20 +391,17 @@ def test_a_driver_that_somebody_signed_in_to_is_taken_again(tmp_path: Path) -> N
     workspace.driver("b-mcp", workspace.echoes(contract))
     clock = Clock()
 
-    async def body() -> None:
-        async with running(workspace, before=clock.take_over) as node:
-            await node.call("text.echo", text="one")
-            assert (node.status("a-mcp").calls, node.status("b-mcp").calls) == (1, 1)
-            await node.call("text.echo", text="two")
-            assert (node.status("a-mcp").calls, node.status("b-mcp").calls) == (1, 2)
-            await _signs_in(node, "a-mcp")
-            clock.turn(2)
-            await node.call("text.echo", text="three")
-            await node.until(lambda: node.driver("a-mcp").condition.authed, "the look at it")
-            await node.call("text.echo", text="four")
-            assert node.status("a-mcp").calls == 2
-
-    run(body)
+    async with running(workspace, before=clock.take_over) as node:
+        await node.call("text.echo", text="one")
+        assert (node.status("a-mcp").calls, node.status("b-mcp").calls) == (1, 1)
+        await node.call("text.echo", text="two")
+        assert (node.status("a-mcp").calls, node.status("b-mcp").calls) == (1, 2)
+        await _signs_in(node, "a-mcp")
+        clock.turn(2)
+        await node.call("text.echo", text="three")
+        await node.until(lambda: node.driver("a-mcp").condition.authed, "the look at it")
+        await node.call("text.echo", text="four")
+        assert node.status("a-mcp").calls == 2
 
 
 async def _signs_in(node: Running, id: str = "echo-mcp") -> None:

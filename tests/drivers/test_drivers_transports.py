@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from interlock.core.call import UpstreamLostError
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_remotes import SEGMENT, Remote, remote
 from tests.drivers.driver_workspace import ANY, Clock, Running, Workspace, running
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["stdio", "http", "sse"])
 WHY = {"type": "object", "properties": {"why": {"type": "string"}}, "required": ["why"]}
@@ -60,122 +61,104 @@ class Everywhere:
 
 @TRANSPORTS
 @pytest.mark.spec("DR-32.principles-4", "DR-32.transport-5")
-def test_the_same_contract_over_every_transport(tmp_path: Path, transport: str) -> None:
-    async def body() -> None:
-        async with Everywhere(tmp_path, transport) as where, running(where.workspace) as node:
-            workspace = where.workspace
-            assert node.tools == ["text.echo", "text.slow", "text.wrong"]
-            told = await node.call("text.echo", text="hello")
-            assert told["said"] == "hello"
-            assert (await node.call("text.echo", text="again"))["birth"] == told["birth"]
-            called = workspace.heard("tools/call")
-            assert [one["params"]["name"] for one in called] == ["echo", "echo"]
-            assert called[0]["params"]["arguments"] == {"message": "hello"}
-            error = await node.refused("text.echo", text=5)
-            assert error.failure.name == "invalid_arguments"
-            assert await node.failed("text.wrong", why="no luck") == ("upstream_error", "no luck")
-            call = node.request("tools/call", "text.slow", {})
-            waiting = asyncio.create_task(node.run(call))
-            await node.until(lambda: len(workspace.heard("tools/call")) == 4, "the slow call")
-            node.node.pipeline.cancel(call)
-            await asyncio.gather(waiting, return_exceptions=True)
-            await node.until(lambda: workspace.heard("notifications/cancelled"), "the word")
-            rows = [row for _, row in await node.rows("driver.invoked")]
-            assert {row["transport"] for row in rows} == {transport}
-            kind = "binary" if transport == "stdio" else "remote"
-            assert {row["server_kind"] for row in rows} == {kind}
-            outcomes = [row["ok"] for row in rows]
-            assert outcomes == [True, True, False, False]
-
-    run(body)
+async def test_the_same_contract_over_every_transport(tmp_path: Path, transport: str) -> None:
+    async with Everywhere(tmp_path, transport) as where, running(where.workspace) as node:
+        workspace = where.workspace
+        assert node.tools == ["text.echo", "text.slow", "text.wrong"]
+        told = await node.call("text.echo", text="hello")
+        assert told["said"] == "hello"
+        assert (await node.call("text.echo", text="again"))["birth"] == told["birth"]
+        called = workspace.heard("tools/call")
+        assert [one["params"]["name"] for one in called] == ["echo", "echo"]
+        assert called[0]["params"]["arguments"] == {"message": "hello"}
+        error = await node.refused("text.echo", text=5)
+        assert error.failure.name == "invalid_arguments"
+        assert await node.failed("text.wrong", why="no luck") == ("upstream_error", "no luck")
+        call = node.request("tools/call", "text.slow", {})
+        waiting = asyncio.create_task(node.run(call))
+        await node.until(lambda: len(workspace.heard("tools/call")) == 4, "the slow call")
+        node.node.pipeline.cancel(call)
+        await asyncio.gather(waiting, return_exceptions=True)
+        await node.until(lambda: workspace.heard("notifications/cancelled"), "the word")
+        rows = [row for _, row in await node.rows("driver.invoked")]
+        assert {row["transport"] for row in rows} == {transport}
+        kind = "binary" if transport == "stdio" else "remote"
+        assert {row["server_kind"] for row in rows} == {kind}
+        outcomes = [row["ok"] for row in rows]
+        assert outcomes == [True, True, False, False]
 
 
 @TRANSPORTS
-def test_a_tool_that_is_not_there_is_found_out_over_every_transport(
+async def test_a_tool_that_is_not_there_is_found_out_over_every_transport(
     tmp_path: Path, transport: str
 ) -> None:
-    async def body() -> None:
-        async with Everywhere(tmp_path, transport) as where:
-            workspace = where.workspace
-            bad = workspace.contract("text.bad")
-            block = {} if where.remote is None else where.remote.block(transport)
-            workspace.driver("bad-mcp", workspace.serves(bad, "nowhere"), **block)
-            async with running(workspace, workspace.config(verify="start")) as node:
-                await node.until(lambda: node.status("bad-mcp").state == "refused", "its refusal")
-                await node.until(lambda: "text.bad" not in node.tools, "the list without it")
-                assert (await node.call("text.echo", text="x"))["said"] == "x"
-
-    run(body)
+    async with Everywhere(tmp_path, transport) as where:
+        workspace = where.workspace
+        bad = workspace.contract("text.bad")
+        block = {} if where.remote is None else where.remote.block(transport)
+        workspace.driver("bad-mcp", workspace.serves(bad, "nowhere"), **block)
+        async with running(workspace, workspace.config(verify="start")) as node:
+            await node.until(lambda: node.status("bad-mcp").state == "refused", "its refusal")
+            await node.until(lambda: "text.bad" not in node.tools, "the list without it")
+            assert (await node.call("text.echo", text="x"))["said"] == "x"
 
 
 @pytest.mark.spec("DR-32.transport-2")
-def test_one_event_stream_carries_all_calls(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with Everywhere(tmp_path, "sse") as where, running(where.workspace) as node:
-            texts = [f"text {number}" for number in range(10)]
-            told = await asyncio.gather(*(node.call("text.echo", text=one) for one in texts))
-            assert [one["said"] for one in told] == texts
-            assert where.remote is not None
-            assert where.remote.tap.said.count(b"GET /sse ") == 1
-
-    run(body)
+async def test_one_event_stream_carries_all_calls(tmp_path: Path) -> None:
+    async with Everywhere(tmp_path, "sse") as where, running(where.workspace) as node:
+        texts = [f"text {number}" for number in range(10)]
+        told = await asyncio.gather(*(node.call("text.echo", text=one) for one in texts))
+        assert [one["said"] for one in told] == texts
+        assert where.remote is not None
+        assert where.remote.tap.said.count(b"GET /sse ") == 1
 
 
 @pytest.mark.spec("DR-32.transport-3")
-def test_every_call_is_one_request_over_http(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with Everywhere(tmp_path, "http") as where, running(where.workspace) as node:
-            for number in range(5):
-                await node.call("text.echo", text=str(number))
-            assert where.remote is not None
-            said = bytes(where.remote.tap.said)
-            assert said.count(b'"method":"tools/call"') == 5
-            posts = [one for one in said.split(b"POST /mcp ")[1:] if b'"tools/call"' in one]
-            assert len(posts) == 5
-
-    run(body)
+async def test_every_call_is_one_request_over_http(tmp_path: Path) -> None:
+    async with Everywhere(tmp_path, "http") as where, running(where.workspace) as node:
+        for number in range(5):
+            await node.call("text.echo", text=str(number))
+        assert where.remote is not None
+        said = bytes(where.remote.tap.said)
+        assert said.count(b'"method":"tools/call"') == 5
+        posts = [one for one in said.split(b"POST /mcp ")[1:] if b'"tools/call"' in one]
+        assert len(posts) == 5
 
 
 @pytest.mark.spec("DR-32.transport-5")
-def test_sse_falls_back_to_what_servers_speak_today(tmp_path: Path) -> None:
+async def test_sse_falls_back_to_what_servers_speak_today(tmp_path: Path) -> None:
     """An endpoint that refuses the older stream is spoken to over streamable HTTP."""
 
-    async def body() -> None:
-        async with Everywhere(tmp_path, "http") as where:
-            assert where.remote is not None
-            workspace = where.workspace
-            block = where.remote.block("http")
-            workspace.driver(
-                "echo-mcp",
-                workspace.serves(
-                    "./tools/text.echo-1/TOOL.md",
-                    where.tool("echo"),
-                    argument_mapping={"text": "message"},
-                ),
-                **{**block, "transport": "sse"},
-            )
-            async with running(workspace) as node:
-                assert (await node.call("text.echo", text="x"))["said"] == "x"
-                said = bytes(where.remote.tap.said)
-                assert b"GET /mcp " in said
-                assert b"POST /mcp " in said
-
-    run(body)
+    async with Everywhere(tmp_path, "http") as where:
+        assert where.remote is not None
+        workspace = where.workspace
+        block = where.remote.block("http")
+        workspace.driver(
+            "echo-mcp",
+            workspace.serves(
+                "./tools/text.echo-1/TOOL.md",
+                where.tool("echo"),
+                argument_mapping={"text": "message"},
+            ),
+            **{**block, "transport": "sse"},
+        )
+        async with running(workspace) as node:
+            assert (await node.call("text.echo", text="x"))["said"] == "x"
+            said = bytes(where.remote.tap.said)
+            assert b"GET /mcp " in said
+            assert b"POST /mcp " in said
 
 
 @pytest.mark.spec("DR-32.adapter-1")
 @pytest.mark.parametrize("transport", ["http", "sse"])
-def test_a_connection_that_was_cut_is_opened_again(tmp_path: Path, transport: str) -> None:
-    async def body() -> None:
-        async with Everywhere(tmp_path, transport) as where, running(where.workspace) as node:
-            await node.call("text.echo", text="one")
-            assert where.remote is not None
-            before = where.remote.tap.connections
-            where.remote.tap.cut()
-            assert (await _in_the_end(node, "two"))["said"] == "two"
-            assert where.remote.tap.connections > before
-
-    run(body)
+async def test_a_connection_that_was_cut_is_opened_again(tmp_path: Path, transport: str) -> None:
+    async with Everywhere(tmp_path, transport) as where, running(where.workspace) as node:
+        await node.call("text.echo", text="one")
+        assert where.remote is not None
+        before = where.remote.tap.connections
+        where.remote.tap.cut()
+        assert (await _in_the_end(node, "two"))["said"] == "two"
+        assert where.remote.tap.connections > before
 
 
 async def _in_the_end(node: Running, text: str) -> Any:
@@ -191,42 +174,39 @@ async def _in_the_end(node: Running, text: str) -> Any:
 
 
 @pytest.mark.spec("DR-32.server-8", "DR-30.auth-2")
-def test_a_remote_server_is_shown_the_secret_and_a_wrong_one_is_noticed(tmp_path: Path) -> None:
+async def test_a_remote_server_is_shown_the_secret_and_a_wrong_one_is_noticed(
+    tmp_path: Path,
+) -> None:
     right, wrong = "the-right-key-0123456789", "a-wrong-key-0123456789"
     token = "tokens: [{name: driver, token: '${env:TOKEN}'}]\n"
 
-    async def body() -> None:
-        here = tmp_path / "here"
-        here.mkdir()
-        workspace = Workspace(here)
-        clock = Clock()
-        async with remote(
-            tmp_path / "there", workspace.heard_file, more=token, TOKEN=right
-        ) as there:
-            echo = workspace.contract()
-            workspace.secrets({"slug": "far-key", "name": "Key", "description": "A key."})
-            workspace.driver(
-                "echo-mcp",
-                workspace.serves(echo, f"{SEGMENT}.echo", argument_mapping={"text": "message"}),
-                auth={
-                    "ref": "./SECRETS.md",
-                    "state": {"env": ["FAR_KEY"]},
-                    "expiry": {"detect": ["http_status:401"]},
-                },
-                **there.block("http"),
-            )
-            key = here / "key"
-            config = workspace.config(secrets={"far-key": "${file:key}"})
-            key.write_text(right)
-            key.chmod(0o600)
-            async with running(workspace, config, before=clock.take_over) as node:
-                assert (await node.call("text.echo", text="x"))["said"] == "x"
-                assert f"Authorization: Bearer {right}".encode() in there.tap.said
-                key.write_text(wrong)
-                clock.turn(2)
-                error = await node.refused("text.echo", text="y")
-                assert error.failure.name == "auth_required"
-                assert node.status().state == "unauthed"
-                assert wrong not in error.message
-
-    run(body)
+    here = tmp_path / "here"
+    here.mkdir()
+    workspace = Workspace(here)
+    clock = Clock()
+    async with remote(tmp_path / "there", workspace.heard_file, more=token, TOKEN=right) as there:
+        echo = workspace.contract()
+        workspace.secrets({"slug": "far-key", "name": "Key", "description": "A key."})
+        workspace.driver(
+            "echo-mcp",
+            workspace.serves(echo, f"{SEGMENT}.echo", argument_mapping={"text": "message"}),
+            auth={
+                "ref": "./SECRETS.md",
+                "state": {"env": ["FAR_KEY"]},
+                "expiry": {"detect": ["http_status:401"]},
+            },
+            **there.block("http"),
+        )
+        key = here / "key"
+        config = workspace.config(secrets={"far-key": "${file:key}"})
+        key.write_text(right)
+        key.chmod(0o600)
+        async with running(workspace, config, before=clock.take_over) as node:
+            assert (await node.call("text.echo", text="x"))["said"] == "x"
+            assert f"Authorization: Bearer {right}".encode() in there.tap.said
+            key.write_text(wrong)
+            clock.turn(2)
+            error = await node.refused("text.echo", text="y")
+            assert error.failure.name == "auth_required"
+            assert node.status().state == "unauthed"
+            assert wrong not in error.message

@@ -9,8 +9,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from interlock.manifests.signatures import SIGNATURE, sign
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import Workspace, running
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 def key(folder: Path, name: str) -> Ed25519PrivateKey:
@@ -22,7 +23,7 @@ def key(folder: Path, name: str) -> Ed25519PrivateKey:
     return made
 
 
-def test_unsigned_changed_and_foreign_drivers_are_not_used(tmp_path: Path) -> None:
+async def test_unsigned_changed_and_foreign_drivers_are_not_used(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     right, wrong = key(tmp_path, "right"), key(tmp_path, "wrong")
     folders = {}
@@ -35,42 +36,36 @@ def test_unsigned_changed_and_foreign_drivers_are_not_used(tmp_path: Path) -> No
     # Code that somebody put there afterwards.
     (folders["changed-mcp"] / "driver.py").write_text("driver = 1\n", encoding="utf-8")
 
-    async def body() -> None:
-        config = workspace.config(trust=["right.pem"], allow_code=["changed-mcp"])
-        async with running(workspace, config) as node:
-            assert node.tools == ["text.good-mcp"]
-            assert (await node.call("text.good-mcp", text="x"))["said"] == "x"
-            told = {id: node.status(id).problem for id in folders}
-            assert told["good-mcp"] == ""
-            assert "not signed" in told["unsigned-mcp"]
-            assert "not among drivers.trust" in told["foreign-mcp"]
-            assert "driver.py changed" in told["changed-mcp"]
-            states = {node.status(id).state for id in folders if id != "good-mcp"}
-            assert states == {"refused"}
-
-    run(body)
+    config = workspace.config(trust=["right.pem"], allow_code=["changed-mcp"])
+    async with running(workspace, config) as node:
+        assert node.tools == ["text.good-mcp"]
+        assert (await node.call("text.good-mcp", text="x"))["said"] == "x"
+        told = {id: node.status(id).problem for id in folders}
+        assert told["good-mcp"] == ""
+        assert "not signed" in told["unsigned-mcp"]
+        assert "not among drivers.trust" in told["foreign-mcp"]
+        assert "driver.py changed" in told["changed-mcp"]
+        states = {node.status(id).state for id in folders if id != "good-mcp"}
+        assert states == {"refused"}
 
 
-def test_a_signature_that_comes_or_goes_is_noticed(tmp_path: Path) -> None:
+async def test_a_signature_that_comes_or_goes_is_noticed(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     right = key(tmp_path, "right")
     folder = workspace.driver("echo-mcp", workspace.echoes(workspace.contract())).parent
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(trust=["right.pem"])) as node:
-            assert node.tools == []
-            sign(folder, right)
-            await node.until(lambda: node.tools == ["text.echo"], "the signature")
-            assert (await node.call("text.echo", text="x"))["said"] == "x"
-            (folder / SIGNATURE).unlink()
-            await node.until(lambda: node.tools == [], "its end")
-            assert node.status().state == "refused"
-
-    run(body)
+    async with running(workspace, workspace.config(trust=["right.pem"])) as node:
+        assert node.tools == []
+        sign(folder, right)
+        await node.until(lambda: node.tools == ["text.echo"], "the signature")
+        assert (await node.call("text.echo", text="x"))["said"] == "x"
+        (folder / SIGNATURE).unlink()
+        await node.until(lambda: node.tools == [], "its end")
+        assert node.status().state == "refused"
 
 
 @pytest.mark.parametrize("signed_again", [False, True])
-def test_a_signed_driver_whose_file_becomes_invalid_is_taken_out(
+async def test_a_signed_driver_whose_file_becomes_invalid_is_taken_out(
     tmp_path: Path, signed_again: bool
 ) -> None:
     """Its last valid version is not kept: the file is no longer the one that was signed."""
@@ -79,51 +74,44 @@ def test_a_signed_driver_whose_file_becomes_invalid_is_taken_out(
     file = workspace.driver("echo-mcp", workspace.echoes(workspace.contract()))
     sign(file.parent, right)
 
-    async def body() -> None:
-        async with running(workspace, workspace.config(trust=["right.pem"])) as node:
-            assert (await node.call("text.echo", text="x"))["said"] == "x"
-            file.write_text("---\nid: [echo-mcp\n")
-            if signed_again:
-                sign(file.parent, right)
-            await node.until(lambda: node.tools == [], "its end")
-            assert node.status().state == "refused"
-            assert str(file) in node.status().problem
-
-    run(body)
+    async with running(workspace, workspace.config(trust=["right.pem"])) as node:
+        assert (await node.call("text.echo", text="x"))["said"] == "x"
+        file.write_text("---\nid: [echo-mcp\n")
+        if signed_again:
+            sign(file.parent, right)
+        await node.until(lambda: node.tools == [], "its end")
+        assert node.status().state == "refused"
+        assert str(file) in node.status().problem
 
 
-def test_a_driver_that_is_kept_is_taken_out_once_signatures_are_wanted(tmp_path: Path) -> None:
+async def test_a_driver_that_is_kept_is_taken_out_once_signatures_are_wanted(
+    tmp_path: Path,
+) -> None:
     workspace = Workspace(tmp_path)
     key(tmp_path, "right")
     file = workspace.driver("echo-mcp", workspace.echoes(workspace.contract()))
 
-    async def body() -> None:
-        async with running(workspace) as node:
-            await node.call("text.echo", text="x")
-            file.write_text("---\nid: [echo-mcp\n")
-            await node.until(lambda: node.status().problem, "the problem in the status")
-            assert node.tools == ["text.echo"]
-            await node.node.apply(workspace.config(trust=["right.pem"]))
-            assert node.tools == []
-
-    run(body)
+    async with running(workspace) as node:
+        await node.call("text.echo", text="x")
+        file.write_text("---\nid: [echo-mcp\n")
+        await node.until(lambda: node.status().problem, "the problem in the status")
+        assert node.tools == ["text.echo"]
+        await node.node.apply(workspace.config(trust=["right.pem"]))
+        assert node.tools == []
 
 
 @pytest.mark.spec("DR-30.security-2")
-def test_a_tag_is_believed_of_those_who_are_trusted_with_it(tmp_path: Path) -> None:
+async def test_a_tag_is_believed_of_those_who_are_trusted_with_it(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     for id in ("honest-mcp", "boasting-mcp"):
         workspace.driver(id, workspace.echoes(contract), policy_tags=["pii-safe"])
 
-    async def body() -> None:
-        policy = {"require": ["pii-safe"], "trusted_tags": {"pii-safe": ["honest-mcp"]}}
-        async with running(workspace, workspace.config(policy=policy)) as node:
-            await node.call("text.echo", text="x")
-            assert node.status("honest-mcp").calls == 1
-            assert any("pii-safe" in one for one in node.status("boasting-mcp").warnings)
-            pinned = {"dev.interlock/driver": "boasting-mcp"}
-            error = await node.refused("text.echo", pinned, text="x")
-            assert error.failure.name == "policy_violation"
-
-    run(body)
+    policy = {"require": ["pii-safe"], "trusted_tags": {"pii-safe": ["honest-mcp"]}}
+    async with running(workspace, workspace.config(policy=policy)) as node:
+        await node.call("text.echo", text="x")
+        assert node.status("honest-mcp").calls == 1
+        assert any("pii-safe" in one for one in node.status("boasting-mcp").warnings)
+        pinned = {"dev.interlock/driver": "boasting-mcp"}
+        error = await node.refused("text.echo", pinned, text="x")
+        assert error.failure.name == "policy_violation"

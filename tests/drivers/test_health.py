@@ -16,6 +16,8 @@ from tests.core.upstreams.harness import death, within
 from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import Clock, Naps, driver, hanging, told_by, web
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 
 class Pinged:
     """The runtime's ping: works until it is told what goes wrong."""
@@ -76,16 +78,13 @@ def test_noop_always_passes(tmp_path: Path) -> None:
         (ConnectionRefusedError(111, "Connection refused"), "cannot be reached (connection"),
     ],
 )
-def test_ping_asks_the_server(tmp_path: Path, fails: Exception | None, why: str) -> None:
-    async def main() -> None:
-        world = World(tmp_path, HealthCheck("ping"))
-        world.ping.fails = fails
-        assert await world.health.check() is (fails is None)
-        assert world.ping.times == 1
-        assert world.health.is_available is (fails is None)
-        assert why in world.health.reason
-
-    on_loop(main)
+async def test_ping_asks_the_server(tmp_path: Path, fails: Exception | None, why: str) -> None:
+    world = World(tmp_path, HealthCheck("ping"))
+    world.ping.fails = fails
+    assert await world.health.check() is (fails is None)
+    assert world.ping.times == 1
+    assert world.health.is_available is (fails is None)
+    assert why in world.health.reason
 
 
 @pytest.mark.spec("DR-30.health-3")
@@ -126,23 +125,20 @@ def test_http_asks_for_a_status(tmp_path: Path, method: Any) -> None:
 
 
 @pytest.mark.spec("DR-30.health-2")
-def test_a_failure_makes_it_unavailable_and_a_pass_available_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        world = World(tmp_path, HealthCheck("ping"))
-        assert world.health.is_available
-        world.ping.fails = OSError("down")
-        await world.health.check()
-        assert not world.health.is_available
-        await world.health.check()
-        world.ping.fails = None
-        await world.health.check()
-        assert world.health.is_available
-        # Told once each.
-        assert world.changes == [False, True]
-        # The moment of the last pass, by which drivers are compared, does not go away.
-        assert world.health.passed_at == world.clock.now
-
-    on_loop(main)
+async def test_a_failure_makes_it_unavailable_and_a_pass_available_again(tmp_path: Path) -> None:
+    world = World(tmp_path, HealthCheck("ping"))
+    assert world.health.is_available
+    world.ping.fails = OSError("down")
+    await world.health.check()
+    assert not world.health.is_available
+    await world.health.check()
+    world.ping.fails = None
+    await world.health.check()
+    assert world.health.is_available
+    # Told once each.
+    assert world.changes == [False, True]
+    # The moment of the last pass, by which drivers are compared, does not go away.
+    assert world.health.passed_at == world.clock.now
 
 
 @pytest.mark.spec("DR-30.health-3")
@@ -173,83 +169,71 @@ def _every(seconds: float) -> HealthCheck:
 
 
 @pytest.mark.spec("DR-30.health-3")
-def test_without_a_check_it_is_healthy_until_a_call_fails_on_the_way(tmp_path: Path) -> None:
-    async def main() -> None:
-        world = World(tmp_path, None)
-        assert await world.health.check()
-        assert world.health.is_available
-        world.health.on_failure("its server is gone")
-        assert not await world.health.check()
-        # There is nothing to watch.
-        await within(world.health.watch())
-        assert world.ping.times == 0
-
-    on_loop(main)
+async def test_without_a_check_it_is_healthy_until_a_call_fails_on_the_way(tmp_path: Path) -> None:
+    world = World(tmp_path, None)
+    assert await world.health.check()
+    assert world.health.is_available
+    world.health.on_failure("its server is gone")
+    assert not await world.health.check()
+    # There is nothing to watch.
+    await within(world.health.watch())
+    assert world.ping.times == 0
 
 
 @pytest.mark.spec("DR-30.health-2")
-def test_it_is_looked_at_now_and_then(tmp_path: Path) -> None:
-    async def main() -> None:
-        world = World(tmp_path, HealthCheck("ping", every=120.0))
-        seen = asyncio.Event()
-        results: list[bool] = []
+async def test_it_is_looked_at_now_and_then(tmp_path: Path) -> None:
+    world = World(tmp_path, HealthCheck("ping", every=120.0))
+    seen = asyncio.Event()
+    results: list[bool] = []
 
-        async def nap(seconds: float) -> None:
-            results.append(world.health.is_available)
-            world.ping.fails = OSError("down") if len(results) == 1 else None
-            if len(results) == 4:
-                seen.set()
-                await asyncio.Event().wait()
-            await world.naps(seconds)
+    async def nap(seconds: float) -> None:
+        results.append(world.health.is_available)
+        world.ping.fails = OSError("down") if len(results) == 1 else None
+        if len(results) == 4:
+            seen.set()
+            await asyncio.Event().wait()
+        await world.naps(seconds)
 
-        world.health._sleep = nap
-        watching = asyncio.ensure_future(world.health.watch())
-        await within(seen.wait())
-        watching.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await watching
-        assert results == [True, False, True, True]
-        assert world.naps.taken == [120.0] * 3
-
-    on_loop(main)
+    world.health._sleep = nap
+    watching = asyncio.ensure_future(world.health.watch())
+    await within(seen.wait())
+    watching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await watching
+    assert results == [True, False, True, True]
+    assert world.naps.taken == [120.0] * 3
 
 
 # -- who hangs
 
 
-def test_the_time_for_an_answer(tmp_path: Path) -> None:
+async def test_the_time_for_an_answer(tmp_path: Path) -> None:
     assert HealthCheck("ping").timeout_ms == 5000
 
-    async def main() -> None:
-        world = World(tmp_path, HealthCheck("ping", timeout_ms=100))
+    world = World(tmp_path, HealthCheck("ping", timeout_ms=100))
 
-        async def hangs() -> None:
-            await asyncio.Event().wait()
+    async def hangs() -> None:
+        await asyncio.Event().wait()
 
-        world.health._ping = hangs
-        assert not await within(world.health.check())
-        assert world.health.reason == "no response within 100 ms"
-        cmd = shlex.join(["sh", "-c", "sleep 300 & wait"])
-        world = World(tmp_path, HealthCheck("exec", cmd=cmd, timeout_ms=100))
-        assert not await within(world.health.check())
-        assert "in" in world.health.reason
-
-    on_loop(main)
+    world.health._ping = hangs
+    assert not await within(world.health.check())
+    assert world.health.reason == "no response within 100 ms"
+    cmd = shlex.join(["sh", "-c", "sleep 300 & wait"])
+    world = World(tmp_path, HealthCheck("exec", cmd=cmd, timeout_ms=100))
+    assert not await within(world.health.check())
+    assert "in" in world.health.reason
 
 
 @pytest.mark.spec("DR-30.conformance-3")
-def test_giving_up_ends_the_check_and_tells_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        with hanging(tmp_path) as (cmd, pipe):
-            check = HealthCheck("exec", cmd=shlex.join(cmd), timeout_ms=300_000)
-            world = World(tmp_path, check)
-            task = asyncio.ensure_future(world.health.check())
-            child = await within(told_by(pipe))
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await within(task, 1.0)
-            await death(child)
-            assert world.changes == []
-            assert world.health.is_available
-
-    on_loop(main)
+async def test_giving_up_ends_the_check_and_tells_nothing(tmp_path: Path) -> None:
+    with hanging(tmp_path) as (cmd, pipe):
+        check = HealthCheck("exec", cmd=shlex.join(cmd), timeout_ms=300_000)
+        world = World(tmp_path, check)
+        task = asyncio.ensure_future(world.health.check())
+        child = await within(told_by(pipe))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await within(task, 1.0)
+        await death(child)
+        assert world.changes == []
+        assert world.health.is_available

@@ -20,6 +20,8 @@ from interlock.errors import InterlockError
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_parts import contract, manifest
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 
 @asynccontextmanager
 async def bound(folder: Path, code: str) -> AsyncIterator[tuple[Hooks, DriverBinding]]:
@@ -62,21 +64,18 @@ async def parsed(hooks: Hooks, binding: DriverBinding, made: Any, *, envelope: b
 
 
 @pytest.mark.spec("DR-32.define-2", "DR-30.errors-1", "DR-16.io-2")
-def test_a_hook_answers_with_a_value_or_an_envelope(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with bound(tmp_path, PARSES) as (hooks, binding):
-            assert not hooks.builds_arguments
-            assert await parsed(hooks, binding, {"said": "x"}) == {"said": "x"}
-            made = {"value": {"said": "y"}}
-            assert await parsed(hooks, binding, made, envelope=True) == {"said": "y"}
-            # What the contract wants one member of may be that member's value alone.
-            assert await parsed(hooks, binding, "z") == {"said": "z"}
-            # And it has to fit the contract.
-            with pytest.raises(InterlockError) as raised:
-                await parsed(hooks, binding, {"other": 1})
-            assert raised.value.failure.name == "output_parse_failed"
-
-    run(body)
+async def test_a_hook_answers_with_a_value_or_an_envelope(tmp_path: Path) -> None:
+    async with bound(tmp_path, PARSES) as (hooks, binding):
+        assert not hooks.builds_arguments
+        assert await parsed(hooks, binding, {"said": "x"}) == {"said": "x"}
+        made = {"value": {"said": "y"}}
+        assert await parsed(hooks, binding, made, envelope=True) == {"said": "y"}
+        # What the contract wants one member of may be that member's value alone.
+        assert await parsed(hooks, binding, "z") == {"said": "z"}
+        # And it has to fit the contract.
+        with pytest.raises(InterlockError) as raised:
+            await parsed(hooks, binding, {"other": 1})
+        assert raised.value.failure.name == "output_parse_failed"
 
 
 CODES = {
@@ -90,20 +89,17 @@ CODES = {
 
 
 @pytest.mark.spec("DR-30.errors-2", "DR-30.errors-3")
-def test_the_code_of_an_envelope_is_kept(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with bound(tmp_path, PARSES) as (hooks, binding):
-            for code, told in CODES.items():
-                for retryable in (False, True):
-                    made = {"ok": False, "code": code, "message": "No.", "retryable": retryable}
-                    with pytest.raises(InterlockError) as raised:
-                        await parsed(hooks, binding, made, envelope=True)
-                    error = raised.value
-                    assert (aip_code(error), error.message) == (told, "No.")
-                    assert error.retryable is retryable
-                    assert isinstance(error, ToolFault) is (":" in code)
-
-    run(body)
+async def test_the_code_of_an_envelope_is_kept(tmp_path: Path) -> None:
+    async with bound(tmp_path, PARSES) as (hooks, binding):
+        for code, told in CODES.items():
+            for retryable in (False, True):
+                made = {"ok": False, "code": code, "message": "No.", "retryable": retryable}
+                with pytest.raises(InterlockError) as raised:
+                    await parsed(hooks, binding, made, envelope=True)
+                error = raised.value
+                assert (aip_code(error), error.message) == (told, "No.")
+                assert error.retryable is retryable
+                assert isinstance(error, ToolFault) is (":" in code)
 
 
 BUILDS = """
@@ -118,20 +114,17 @@ driver = define_driver(build_arguments=build_arguments)
 """
 
 
-def test_arguments_have_to_be_an_object(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with bound(tmp_path, BUILDS) as (hooks, binding):
-            assert hooks.builds_arguments
-            given = {"text": "hi"}
-            made = await hooks.arguments(binding, given, {"tenant": "acme"}, None)
-            assert made == {"message": ["text.echo", "echo", "", "acme"]}
-            # A hook may not change what the caller sent.
-            assert given == {"text": "hi"}
-            with pytest.raises(InterlockError) as raised:
-                await hooks.arguments(binding, {"text": "bad"}, {}, None)
-            assert "did not return a dict" in raised.value.message
-
-    run(body)
+async def test_arguments_have_to_be_an_object(tmp_path: Path) -> None:
+    async with bound(tmp_path, BUILDS) as (hooks, binding):
+        assert hooks.builds_arguments
+        given = {"text": "hi"}
+        made = await hooks.arguments(binding, given, {"tenant": "acme"}, None)
+        assert made == {"message": ["text.echo", "echo", "", "acme"]}
+        # A hook may not change what the caller sent.
+        assert given == {"text": "hi"}
+        with pytest.raises(InterlockError) as raised:
+            await hooks.arguments(binding, {"text": "bad"}, {}, None)
+        assert "did not return a dict" in raised.value.message
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])

@@ -14,8 +14,9 @@ from interlock.drivers.installation import check_version, match_version, normali
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH, InterlockError
 from interlock.manifests.model import DriverManifest, VersionCheck
 from tests.core.upstreams.harness import death, within
-from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import driver, hanging, told_by
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 def says(folder: Path, text: str, range: str = ">=0.5", parse: str = r"v(\S+)") -> DriverManifest:
@@ -31,14 +32,11 @@ async def wrong(manifest: DriverManifest, **more: object) -> InterlockError:
 
 
 @pytest.mark.spec("DR-30.install-2")
-def test_an_old_version_will_not_do(tmp_path: Path) -> None:
-    async def main() -> None:
-        error = await wrong(says(tmp_path, "tiny v0.4\n"))
-        assert error.failure is VERSION_MISMATCH
-        assert "its version is 0.4.0; >=0.5 is required" in error.message
-        assert error.data == {"driver": "tiny-mcp", "version": "0.4.0", "range": ">=0.5"}
-
-    on_loop(main)
+async def test_an_old_version_will_not_do(tmp_path: Path) -> None:
+    error = await wrong(says(tmp_path, "tiny v0.4\n"))
+    assert error.failure is VERSION_MISMATCH
+    assert "its version is 0.4.0; >=0.5 is required" in error.message
+    assert error.data == {"driver": "tiny-mcp", "version": "0.4.0", "range": ">=0.5"}
 
 
 @pytest.mark.spec("DR-30.install-2")
@@ -51,52 +49,43 @@ def test_an_old_version_will_not_do(tmp_path: Path) -> None:
         ("v1.0.0-beta.2", ">=1.0.0-beta", "1.0.0-beta.2"),
     ],
 )
-def test_the_first_group_of_the_pattern_is_the_version(
+async def test_the_first_group_of_the_pattern_is_the_version(
     tmp_path: Path, text: str, range: str, version: str
 ) -> None:
-    async def main() -> None:
-        assert await check_version(says(tmp_path, text, range)) == version
-
-    on_loop(main)
+    assert await check_version(says(tmp_path, text, range)) == version
 
 
 @pytest.mark.spec("DR-30.install-2")
-def test_one_reinstall_and_no_more(tmp_path: Path) -> None:
-    async def main() -> None:
-        manifest, times = says(tmp_path, "v0.4"), list[str]()
+async def test_one_reinstall_and_no_more(tmp_path: Path) -> None:
+    manifest, times = says(tmp_path, "v0.4"), list[str]()
 
-        async def useless() -> None:
-            times.append("again")
+    async def useless() -> None:
+        times.append("again")
 
-        assert (await wrong(manifest, reinstall=useless)).failure is VERSION_MISMATCH
-        assert times == ["again"]
+    assert (await wrong(manifest, reinstall=useless)).failure is VERSION_MISMATCH
+    assert times == ["again"]
 
-        async def mending() -> None:
-            (tmp_path / "version").write_text("v0.6", encoding="utf-8")
+    async def mending() -> None:
+        (tmp_path / "version").write_text("v0.6", encoding="utf-8")
 
-        assert await check_version(manifest, reinstall=mending) == "0.6.0"
-        # What will do is left alone.
-        times.clear()
-        assert await check_version(manifest, reinstall=useless) == "0.6.0"
-        assert times == []
-
-    on_loop(main)
+    assert await check_version(manifest, reinstall=mending) == "0.6.0"
+    # What will do is left alone.
+    times.clear()
+    assert await check_version(manifest, reinstall=useless) == "0.6.0"
+    assert times == []
 
 
-def test_when_reinstalling_is_not_possible(tmp_path: Path) -> None:
-    async def main() -> None:
-        async def refused() -> None:
-            raise InterlockError(INSTALL_FAILED, "Cannot install: add allow_install.")
+async def test_when_reinstalling_is_not_possible(tmp_path: Path) -> None:
+    async def refused() -> None:
+        raise InterlockError(INSTALL_FAILED, "Cannot install: add allow_install.")
 
-        error = await wrong(says(tmp_path, "v0.4"), reinstall=refused)
-        assert error.failure is VERSION_MISMATCH
-        assert "0.4.0" in error.message
-        assert "add allow_install" in error.message
-        # What is not there at all is not installed, whatever its version would be.
-        error = await wrong(says(tmp_path, "nothing here"), reinstall=refused)
-        assert error.failure is INSTALL_FAILED
-
-    on_loop(main)
+    error = await wrong(says(tmp_path, "v0.4"), reinstall=refused)
+    assert error.failure is VERSION_MISMATCH
+    assert "0.4.0" in error.message
+    assert "add allow_install" in error.message
+    # What is not there at all is not installed, whatever its version would be.
+    error = await wrong(says(tmp_path, "nothing here"), reinstall=refused)
+    assert error.failure is INSTALL_FAILED
 
 
 @pytest.mark.parametrize(
@@ -110,71 +99,51 @@ def test_when_reinstalling_is_not_possible(tmp_path: Path) -> None:
         ("", r"v(\S+)", "it is empty"),
     ],
 )
-def test_what_tells_no_version(tmp_path: Path, cmd: str, parse: str, why: str) -> None:
-    async def main() -> None:
-        error = await wrong(driver(tmp_path, version_check=VersionCheck(cmd, parse, "*")))
-        assert error.failure is VERSION_MISMATCH
-        assert why in error.message
-
-    on_loop(main)
+async def test_what_tells_no_version(tmp_path: Path, cmd: str, parse: str, why: str) -> None:
+    error = await wrong(driver(tmp_path, version_check=VersionCheck(cmd, parse, "*")))
+    assert error.failure is VERSION_MISMATCH
+    assert why in error.message
 
 
-def test_a_range_that_is_none_is_said(tmp_path: Path) -> None:
-    async def main() -> None:
-        error = await wrong(says(tmp_path, "v1.0.0", range="newest"))
-        assert "newest" in error.message
-
-    on_loop(main)
+async def test_a_range_that_is_none_is_said(tmp_path: Path) -> None:
+    error = await wrong(says(tmp_path, "v1.0.0", range="newest"))
+    assert "newest" in error.message
 
 
-def test_where_the_command_fails_the_package_knows(tmp_path: Path) -> None:
-    async def main() -> None:
-        crash = shlex.join(["sh", "-c", "echo Node.js v18.20.4 >&2; exit 1"])
-        manifest = driver(tmp_path, version_check=VersionCheck(crash, r"v(\S+)", ">=0.5"))
-        assert await check_version(manifest, fallback_version=lambda: "0.6.2") == "0.6.2"
-        # Without anybody who knows, what it said is believed.
-        assert await check_version(manifest) == "18.20.4"
-        # What the program itself says comes first when it ran well.
-        assert (
-            await check_version(says(tmp_path, "v0.7"), fallback_version=lambda: "0.6.2") == "0.7.0"
-        )
-        silent = driver(tmp_path, version_check=VersionCheck("true", r"v(\S+)", ">=0.5"))
-        assert await check_version(silent, fallback_version=lambda: "0.6.2") == "0.6.2"
-
-    on_loop(main)
+async def test_where_the_command_fails_the_package_knows(tmp_path: Path) -> None:
+    crash = shlex.join(["sh", "-c", "echo Node.js v18.20.4 >&2; exit 1"])
+    manifest = driver(tmp_path, version_check=VersionCheck(crash, r"v(\S+)", ">=0.5"))
+    assert await check_version(manifest, fallback_version=lambda: "0.6.2") == "0.6.2"
+    # Without anybody who knows, what it said is believed.
+    assert await check_version(manifest) == "18.20.4"
+    # What the program itself says comes first when it ran well.
+    assert await check_version(says(tmp_path, "v0.7"), fallback_version=lambda: "0.6.2") == "0.7.0"
+    silent = driver(tmp_path, version_check=VersionCheck("true", r"v(\S+)", ">=0.5"))
+    assert await check_version(silent, fallback_version=lambda: "0.6.2") == "0.6.2"
 
 
-def test_a_driver_that_does_not_ask(tmp_path: Path) -> None:
-    async def main() -> None:
-        assert await check_version(driver(tmp_path)) == ""
-
-    on_loop(main)
+async def test_a_driver_that_does_not_ask(tmp_path: Path) -> None:
+    assert await check_version(driver(tmp_path)) == ""
 
 
-def test_a_command_that_hangs(tmp_path: Path) -> None:
-    async def main() -> None:
-        with hanging(tmp_path) as (cmd, pipe):
-            line = shlex.join(cmd)
-            check = VersionCheck(line, r"v(\S+)", "*", timeout_ms=300)
-            telling = asyncio.ensure_future(told_by(pipe))
-            error = await wrong(driver(tmp_path, version_check=check))
-            assert "it did not end within its timeout" in error.message
-            await death(await within(telling))
-        assert VersionCheck("x", "y", "z").timeout_ms == 5000
-
-    on_loop(main)
+async def test_a_command_that_hangs(tmp_path: Path) -> None:
+    with hanging(tmp_path) as (cmd, pipe):
+        line = shlex.join(cmd)
+        check = VersionCheck(line, r"v(\S+)", "*", timeout_ms=300)
+        telling = asyncio.ensure_future(told_by(pipe))
+        error = await wrong(driver(tmp_path, version_check=check))
+        assert "it did not end within its timeout" in error.message
+        await death(await within(telling))
+    assert VersionCheck("x", "y", "z").timeout_ms == 5000
 
 
-def test_a_pattern_that_would_never_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pattern_that_would_never_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.drivers.installation._MATCH_TIMEOUT_SECONDS", 0.5)
 
-    async def main() -> None:
-        assert await within(match_version(r"(a+)+$", "a" * 60 + "b")) == ""
-        assert await match_version(r"\d+\.\d+", "version 1.5") == "1.5"
-        assert await match_version(r"(x)?1", "1") == ""
-        assert await match_version(r"v(.*)", "") == ""
-
-    on_loop(main)
+    assert await within(match_version(r"(a+)+$", "a" * 60 + "b")) == ""
+    assert await match_version(r"\d+\.\d+", "version 1.5") == "1.5"
+    assert await match_version(r"(x)?1", "1") == ""
+    assert await match_version(r"v(.*)", "") == ""
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,10 @@ from interlock.drivers.processes import run
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH
 from interlock.manifests.model import ServerBlock, VersionCheck
 from tests.core.upstreams.harness import death, within
-from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_installing import NOWHERE, World, fake, vendored
 from tests.drivers.life_world import driver, hanging, told_by
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 @pytest.fixture
@@ -34,251 +35,207 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.mark.spec("DR-30.install-4")
-def test_without_permission_nothing_is_run_and_the_line_is_named(world: World) -> None:
-    async def main() -> None:
-        ran: list[Any] = []
+async def test_without_permission_nothing_is_run_and_the_line_is_named(world: World) -> None:
+    ran: list[Any] = []
 
-        async def spy(cmd: Any, **more: Any) -> Any:
-            ran.append(cmd)
-            return await run(cmd, **more)
+    async def spy(cmd: Any, **more: Any) -> Any:
+        ran.append(cmd)
+        return await run(cmd, **more)
 
-        manifest = world.driver(("npm", {"package": "tiny-server"}))
-        error = await world.failed(manifest, allowed=False, run=spy)
-        assert error.failure is INSTALL_FAILED
-        assert error.message == (
-            "tiny-mcp is not installed on this machine. Run `interlock drivers install tiny-mcp`, "
-            "or let the node install it: add `drivers: {allow_install: true}` to interlock.yaml."
-        )
-        assert error.data == {"driver": "tiny-mcp", "allow_install": False}
-        assert ran == []
-        assert not world.folder.exists()
-        assert world.told == []
-
-    on_loop(main)
+    manifest = world.driver(("npm", {"package": "tiny-server"}))
+    error = await world.failed(manifest, allowed=False, run=spy)
+    assert error.failure is INSTALL_FAILED
+    assert error.message == (
+        "tiny-mcp is not installed on this machine. Run `interlock drivers install tiny-mcp`, "
+        "or let the node install it: add `drivers: {allow_install: true}` to interlock.yaml."
+    )
+    assert error.data == {"driver": "tiny-mcp", "allow_install": False}
+    assert ran == []
+    assert not world.folder.exists()
+    assert world.told == []
 
 
 @pytest.mark.spec("DR-30.install-4")
-def test_what_is_there_already_needs_no_permission(world: World) -> None:
-    async def main() -> None:
-        vendored(world)
-        server = ServerBlock("binary", path="./tool")
-        manifest = world.driver(("npm", {"package": "tiny-server"}), server=server)
-        assert await world.prepare(manifest, allowed=False) == Installation()
-        # By its version, where it tells one.
-        check = VersionCheck("./tool --version", r"v(\S+)", ">=0.5")
-        manifest = world.driver(("npm", {"package": "x"}), server=server, version_check=check)
-        assert (await world.prepare(manifest, allowed=False)).version == "0.6.0"
-        check = VersionCheck("./tool --version", r"v(\S+)", ">=0.7")
-        manifest = world.driver(("npm", {"package": "x"}), server=server, version_check=check)
-        error = await world.failed(manifest, allowed=False)
-        assert error.failure is VERSION_MISMATCH
-        assert "`interlock drivers install tiny-mcp`" in error.message
-        assert "allow_install: true" in error.message
-
-    on_loop(main)
+async def test_what_is_there_already_needs_no_permission(world: World) -> None:
+    vendored(world)
+    server = ServerBlock("binary", path="./tool")
+    manifest = world.driver(("npm", {"package": "tiny-server"}), server=server)
+    assert await world.prepare(manifest, allowed=False) == Installation()
+    # By its version, where it tells one.
+    check = VersionCheck("./tool --version", r"v(\S+)", ">=0.5")
+    manifest = world.driver(("npm", {"package": "x"}), server=server, version_check=check)
+    assert (await world.prepare(manifest, allowed=False)).version == "0.6.0"
+    check = VersionCheck("./tool --version", r"v(\S+)", ">=0.7")
+    manifest = world.driver(("npm", {"package": "x"}), server=server, version_check=check)
+    error = await world.failed(manifest, allowed=False)
+    assert error.failure is VERSION_MISMATCH
+    assert "`interlock drivers install tiny-mcp`" in error.message
+    assert "allow_install: true" in error.message
 
 
 @pytest.mark.spec("DR-32.server-5")
-def test_a_remote_server_needs_no_install(world: World) -> None:
-    async def main() -> None:
-        server = ServerBlock("remote", url="https://mcp.example.com/v1")
-        manifest = world.driver(("npm", {"package": "tiny-server"}), server=server)
-        assert await world.prepare(manifest, allowed=False) == Installation()
-        assert "its server is remote" in world.warned[0]
-        world.warned.clear()
-        await world.prepare(world.driver(server=server))
-        assert world.warned == []
-
-    on_loop(main)
+async def test_a_remote_server_needs_no_install(world: World) -> None:
+    server = ServerBlock("remote", url="https://mcp.example.com/v1")
+    manifest = world.driver(("npm", {"package": "tiny-server"}), server=server)
+    assert await world.prepare(manifest, allowed=False) == Installation()
+    assert "its server is remote" in world.warned[0]
+    world.warned.clear()
+    await world.prepare(world.driver(server=server))
+    assert world.warned == []
 
 
-def test_a_driver_that_says_nothing_of_installing(world: World) -> None:
-    async def main() -> None:
-        assert await world.prepare(world.driver(), allowed=False) == Installation()
-
-    on_loop(main)
+async def test_a_driver_that_says_nothing_of_installing(world: World) -> None:
+    assert await world.prepare(world.driver(), allowed=False) == Installation()
 
 
 # -- the order of the ways
 
 
 @pytest.mark.spec("DR-30.install-1")
-def test_the_first_way_that_works(world: World) -> None:
-    async def main() -> None:
-        vendored(world)
-        manifest = world.driver(
-            ("vendored", {"path": "./not-there"}),
-            ("vendored", {"path": "./tool"}),
-            ("vendored", {"path": "./never-tried"}),
-        )
-        found = await world.prepare(manifest)
-        assert found == Installation(world.home / "tool", "", installed_now=True)
-        assert world.told == [
-            (0, 4, "vendored: ./not-there"),
-            (1, 4, "vendored: ./tool"),
-            (3, 4, "vendored: installed"),
-            (4, 4, "ready"),
-        ]
-        # Once is enough.
-        world.told.clear()
-        assert not (await world.prepare(manifest)).installed_now
-        assert world.told == []
-
-    on_loop(main)
+async def test_the_first_way_that_works(world: World) -> None:
+    vendored(world)
+    manifest = world.driver(
+        ("vendored", {"path": "./not-there"}),
+        ("vendored", {"path": "./tool"}),
+        ("vendored", {"path": "./never-tried"}),
+    )
+    found = await world.prepare(manifest)
+    assert found == Installation(world.home / "tool", "", installed_now=True)
+    assert world.told == [
+        (0, 4, "vendored: ./not-there"),
+        (1, 4, "vendored: ./tool"),
+        (3, 4, "vendored: installed"),
+        (4, 4, "ready"),
+    ]
+    # Once is enough.
+    world.told.clear()
+    assert not (await world.prepare(manifest)).installed_now
+    assert world.told == []
 
 
 @pytest.mark.spec("DR-30.install-1")
-def test_no_way_works(world: World) -> None:
-    async def main() -> None:
-        manifest = world.driver(
-            ("vendored", {"path": "./not-there"}),
-            ("vendored", {"path": "../../outside"}),
-            ("vendored", {}),
-        )
-        error = await world.failed(manifest)
-        assert error.failure is INSTALL_FAILED
-        assert "vendored: there is no ./not-there in the driver's folder" in error.message
-        assert "vendored: ../../outside is outside the driver's folder" in error.message
-        assert "vendored: `path` is missing" in error.message
-        assert read_marker(world.folder) is None
-
-    on_loop(main)
+async def test_no_way_works(world: World) -> None:
+    manifest = world.driver(
+        ("vendored", {"path": "./not-there"}),
+        ("vendored", {"path": "../../outside"}),
+        ("vendored", {}),
+    )
+    error = await world.failed(manifest)
+    assert error.failure is INSTALL_FAILED
+    assert "vendored: there is no ./not-there in the driver's folder" in error.message
+    assert "vendored: ../../outside is outside the driver's folder" in error.message
+    assert "vendored: `path` is missing" in error.message
+    assert read_marker(world.folder) is None
 
 
 @pytest.mark.spec("DR-30.install-4")
-def test_ways_that_are_not_known_are_skipped(world: World) -> None:
-    async def main() -> None:
-        vendored(world)
-        manifest = world.driver(("brew", {"formula": "tiny"}), ("vendored", {"path": "./tool"}))
-        assert (await world.prepare(manifest)).installed_now
-        (warning,) = world.warned
-        assert "unknown install method 'brew' is skipped" in warning
-        assert "npm, pip, docker, vendored, download" in warning
-        error = await world.failed(world.driver(("brew", {}), ("apt", {})), force=True)
-        assert error.failure is INSTALL_FAILED
-        assert "no supported install method" in error.message
-
-    on_loop(main)
+async def test_ways_that_are_not_known_are_skipped(world: World) -> None:
+    vendored(world)
+    manifest = world.driver(("brew", {"formula": "tiny"}), ("vendored", {"path": "./tool"}))
+    assert (await world.prepare(manifest)).installed_now
+    (warning,) = world.warned
+    assert "unknown install method 'brew' is skipped" in warning
+    assert "npm, pip, docker, vendored, download" in warning
+    error = await world.failed(world.driver(("brew", {}), ("apt", {})), force=True)
+    assert error.failure is INSTALL_FAILED
+    assert "no supported install method" in error.message
 
 
 @pytest.mark.spec("DR-30.install-3")
-def test_a_file_that_is_not_the_one_that_was_meant(world: World) -> None:
-    async def main() -> None:
-        digest = vendored(world)
-        error = await world.failed(world.driver(("vendored", {"path": "tool", "sha256": NOWHERE})))
-        assert f"tool is rejected: its SHA-256 is {digest}, expected {NOWHERE}" in error.message
-        error = await world.failed(world.driver(("vendored", {"path": "tool", "sha256": "abc"})))
-        assert "must be 64 hexadecimal digits" in error.message
-        given = {"path": "tool", "sha256": f"sha256:{digest.upper()}"}
-        assert (await world.prepare(world.driver(("vendored", given)))).installed_now
-
-    on_loop(main)
+async def test_a_file_that_is_not_the_one_that_was_meant(world: World) -> None:
+    digest = vendored(world)
+    error = await world.failed(world.driver(("vendored", {"path": "tool", "sha256": NOWHERE})))
+    assert f"tool is rejected: its SHA-256 is {digest}, expected {NOWHERE}" in error.message
+    error = await world.failed(world.driver(("vendored", {"path": "tool", "sha256": "abc"})))
+    assert "must be 64 hexadecimal digits" in error.message
+    given = {"path": "tool", "sha256": f"sha256:{digest.upper()}"}
+    assert (await world.prepare(world.driver(("vendored", given)))).installed_now
 
 
 # -- what is checked afterwards
 
 
 @pytest.mark.spec("DR-30.install-3", "DR-30.install-2")
-def test_the_version_is_checked_after_installing_and_before_every_use(world: World) -> None:
-    async def main() -> None:
-        vendored(world, "#!/bin/sh\necho v0.4\n")
-        check = VersionCheck("./tool --version", r"v(\S+)", ">=0.5")
-        server = ServerBlock("binary", path="./tool")
-        manifest = world.driver(
-            ("vendored", {"path": "./tool"}), version_check=check, server=server
-        )
-        error = await world.failed(manifest)
-        assert error.failure is VERSION_MISMATCH
-        # It was installed once in the attempt to mend that.
-        assert [told for told in world.told if "installed" in told[2]] == [
-            (1, 2, "vendored: installed")
-        ]
-        vendored(world)
-        assert (await world.prepare(manifest)).version == "0.6.0"
-        vendored(world, "#!/bin/sh\necho v0.1\n")
-        assert (await world.failed(manifest)).failure is VERSION_MISMATCH
-
-    on_loop(main)
+async def test_the_version_is_checked_after_installing_and_before_every_use(world: World) -> None:
+    vendored(world, "#!/bin/sh\necho v0.4\n")
+    check = VersionCheck("./tool --version", r"v(\S+)", ">=0.5")
+    server = ServerBlock("binary", path="./tool")
+    manifest = world.driver(("vendored", {"path": "./tool"}), version_check=check, server=server)
+    error = await world.failed(manifest)
+    assert error.failure is VERSION_MISMATCH
+    # It was installed once in the attempt to mend that.
+    assert [told for told in world.told if "installed" in told[2]] == [
+        (1, 2, "vendored: installed")
+    ]
+    vendored(world)
+    assert (await world.prepare(manifest)).version == "0.6.0"
+    vendored(world, "#!/bin/sh\necho v0.1\n")
+    assert (await world.failed(manifest)).failure is VERSION_MISMATCH
 
 
-def test_another_manifest_is_another_install(world: World) -> None:
-    async def main() -> None:
-        vendored(world)
-        await world.prepare(world.driver(("vendored", {"path": "./tool"})))
-        first = read_marker(world.folder)
-        newer = world.driver(("vendored", {"path": "tool"}))
-        assert (await world.prepare(newer)).installed_now
-        assert read_marker(world.folder) != first
-        # Who may not install goes on with what is there.
-        check = VersionCheck("./tool", r"v(\S+)", ">=0.5")
-        newest = world.driver(("vendored", {"path": "././tool"}), version_check=check)
-        assert not (await world.prepare(newest, allowed=False)).installed_now
-
-    on_loop(main)
+async def test_another_manifest_is_another_install(world: World) -> None:
+    vendored(world)
+    await world.prepare(world.driver(("vendored", {"path": "./tool"})))
+    first = read_marker(world.folder)
+    newer = world.driver(("vendored", {"path": "tool"}))
+    assert (await world.prepare(newer)).installed_now
+    assert read_marker(world.folder) != first
+    # Who may not install goes on with what is there.
+    check = VersionCheck("./tool", r"v(\S+)", ">=0.5")
+    newest = world.driver(("vendored", {"path": "././tool"}), version_check=check)
+    assert not (await world.prepare(newest, allowed=False)).installed_now
 
 
-def test_what_was_cut_short_is_cleared_away(world: World) -> None:
-    async def main() -> None:
-        vendored(world)
-        world.folder.mkdir(parents=True)
-        (world.folder / "half").write_text("of something")
-        (world.folder / MARKER).write_text('{"method": "npm"')
-        manifest = world.driver(("vendored", {"path": "./tool"}))
-        assert installed_bin(manifest, world.folder) is None
-        assert (await world.prepare(manifest)).installed_now
-        assert sorted(path.name for path in world.folder.iterdir()) == [MARKER]
-        assert stat.S_IMODE(world.folder.stat().st_mode) == 0o700
-
-    on_loop(main)
+async def test_what_was_cut_short_is_cleared_away(world: World) -> None:
+    vendored(world)
+    world.folder.mkdir(parents=True)
+    (world.folder / "half").write_text("of something")
+    (world.folder / MARKER).write_text('{"method": "npm"')
+    manifest = world.driver(("vendored", {"path": "./tool"}))
+    assert installed_bin(manifest, world.folder) is None
+    assert (await world.prepare(manifest)).installed_now
+    assert sorted(path.name for path in world.folder.iterdir()) == [MARKER]
+    assert stat.S_IMODE(world.folder.stat().st_mode) == 0o700
 
 
 @pytest.mark.spec("DR-30.conformance-3")
-def test_giving_up_ends_the_installer(
+async def test_giving_up_ends_the_installer(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        with hanging(tmp_path) as (_, pipe):
-            fake(tmp_path, "npm", f'sleep 300 & echo $! > "{pipe}"; wait', monkeypatch)
-            manifest = world.driver(("npm", {"package": "tiny-server"}))
-            task = asyncio.ensure_future(world.prepare(manifest))
-            child = await within(told_by(pipe))
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await within(task, 1.0)
-            await death(child)
-            assert read_marker(world.folder) is None
-            # The next one is not locked out.
-            vendored(world)
-            await world.prepare(world.driver(("vendored", {"path": "./tool"})))
-
-    on_loop(main)
-
-
-def test_two_at_once_install_once(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def main() -> None:
-        fake(tmp_path, "npm", f"echo install >> {tmp_path / 'log'}", monkeypatch)
+    with hanging(tmp_path) as (_, pipe):
+        fake(tmp_path, "npm", f'sleep 300 & echo $! > "{pipe}"; wait', monkeypatch)
         manifest = world.driver(("npm", {"package": "tiny-server"}))
+        task = asyncio.ensure_future(world.prepare(manifest))
+        child = await within(told_by(pipe))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await within(task, 1.0)
+        await death(child)
+        assert read_marker(world.folder) is None
+        # The next one is not locked out.
+        vendored(world)
+        await world.prepare(world.driver(("vendored", {"path": "./tool"})))
 
-        async def sleep(seconds: float) -> None:
-            await asyncio.sleep(0.001)
 
-        found = await asyncio.gather(*(world.prepare(manifest, sleep=sleep) for _ in range(4)))
-        assert (tmp_path / "log").read_text() == "install\n"
-        assert sum(one.installed_now for one in found) == 1
+async def test_two_at_once_install_once(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(tmp_path, "npm", f"echo install >> {tmp_path / 'log'}", monkeypatch)
+    manifest = world.driver(("npm", {"package": "tiny-server"}))
 
-    on_loop(main)
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(0.001)
+
+    found = await asyncio.gather(*(world.prepare(manifest, sleep=sleep) for _ in range(4)))
+    assert (tmp_path / "log").read_text() == "install\n"
+    assert sum(one.installed_now for one in found) == 1
 
 
-def test_a_folder_that_cannot_be_written(world: World, tmp_path: Path) -> None:
-    async def main() -> None:
-        (tmp_path / "state").write_text("a file")
-        error = await world.failed(world.driver(("vendored", {"path": "./tool"})))
-        assert error.failure is INSTALL_FAILED
-        assert "cannot be written" in error.message
-
-    on_loop(main)
+async def test_a_folder_that_cannot_be_written(world: World, tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file")
+    error = await world.failed(world.driver(("vendored", {"path": "./tool"})))
+    assert error.failure is INSTALL_FAILED
+    assert "cannot be written" in error.message
 
 
 def test_each_driver_has_a_folder_of_its_own(tmp_path: Path) -> None:
@@ -290,17 +247,14 @@ def test_each_driver_has_a_folder_of_its_own(tmp_path: Path) -> None:
     assert driver_folder(tmp_path, sly).parent == tmp_path / "drivers"
 
 
-def test_an_installer_has_the_operators_settings_and_no_more(
+async def test_an_installer_has_the_operators_settings_and_no_more(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NPM_CONFIG_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("A_SECRET_OF_THE_NODE", "hunter2-hunter2")
     fake(tmp_path, "npm", f"env > {tmp_path / 'env'}", monkeypatch)
 
-    async def main() -> None:
-        await world.prepare(world.driver(("npm", {"package": "tiny-server"})))
-        known = (tmp_path / "env").read_text()
-        assert "NPM_CONFIG_CACHE" in known
-        assert "A_SECRET_OF_THE_NODE" not in known
-
-    on_loop(main)
+    await world.prepare(world.driver(("npm", {"package": "tiny-server"})))
+    known = (tmp_path / "env").read_text()
+    assert "NPM_CONFIG_CACHE" in known
+    assert "A_SECRET_OF_THE_NODE" not in known

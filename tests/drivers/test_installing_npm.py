@@ -24,10 +24,11 @@ from interlock.drivers.installation import (
 from interlock.drivers.processes import CommandResult, run
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH
 from interlock.manifests.model import ServerBlock, VersionCheck
-from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_installing import CHECK, NOWHERE, World, npm_package
 from tests.needs import NPM, requires_npm
 from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 @pytest.fixture
@@ -37,49 +38,43 @@ def world(tmp_path: Path) -> World:
 
 @requires_npm
 @pytest.mark.spec("DR-30.install-3")
-def test_npm_installs_a_package_into_the_drivers_own_folder(world: World) -> None:
-    async def main() -> None:
-        digest = npm_package(world.home / "tiny.tgz")
-        step = {"package": "./tiny.tgz", "global": True, "sha256": digest}
-        manifest = world.driver(("npm", step), version_check=CHECK)
-        found = await world.prepare(manifest)
-        assert found == Installation(
-            world.folder / "node_modules" / ".bin" / "tiny-server", "0.6.0", installed_now=True
-        )
-        assert any("never globally" in warning for warning in world.warned)
-        # No code of the package ran.
-        assert not (world.folder / "run-by-npm").exists()
-        # It runs as it is: nobody is asked for anything.
-        assert found.program is not None
-        ran = await run([str(found.program), "a", "b"], env={}, cwd=None, timeout=PATIENCE)
-        assert ran.out.strip() == "tiny v0.6.0 a,b"
-        # Before the next use it is only looked at.
-        assert not (await world.prepare(manifest, allowed=False)).installed_now
-        bad = world.driver(("npm", {**step, "sha256": NOWHERE}), version_check=CHECK)
-        error = await world.failed(bad, force=True)
-        assert "tiny.tgz is rejected" in error.message
-        assert installed_bin(bad, world.folder) is None
-
-    on_loop(main)
+async def test_npm_installs_a_package_into_the_drivers_own_folder(world: World) -> None:
+    digest = npm_package(world.home / "tiny.tgz")
+    step = {"package": "./tiny.tgz", "global": True, "sha256": digest}
+    manifest = world.driver(("npm", step), version_check=CHECK)
+    found = await world.prepare(manifest)
+    assert found == Installation(
+        world.folder / "node_modules" / ".bin" / "tiny-server", "0.6.0", installed_now=True
+    )
+    assert any("never globally" in warning for warning in world.warned)
+    # No code of the package ran.
+    assert not (world.folder / "run-by-npm").exists()
+    # It runs as it is: nobody is asked for anything.
+    assert found.program is not None
+    ran = await run([str(found.program), "a", "b"], env={}, cwd=None, timeout=PATIENCE)
+    assert ran.out.strip() == "tiny v0.6.0 a,b"
+    # Before the next use it is only looked at.
+    assert not (await world.prepare(manifest, allowed=False)).installed_now
+    bad = world.driver(("npm", {**step, "sha256": NOWHERE}), version_check=CHECK)
+    error = await world.failed(bad, force=True)
+    assert "tiny.tgz is rejected" in error.message
+    assert installed_bin(bad, world.folder) is None
 
 
 @requires_npm
 @pytest.mark.spec("DR-30.install-2")
-def test_a_package_that_is_too_old_after_all(world: World) -> None:
-    async def main() -> None:
-        npm_package(world.home / "tiny.tgz", "0.4.0")
-        manifest = world.driver(("npm", {"package": "./tiny.tgz"}), version_check=CHECK)
-        error = await world.failed(manifest)
-        assert error.failure is VERSION_MISMATCH
-        assert "0.4.0" in error.message
-        npm_package(world.home / "tiny.tgz", "0.5.1")
-        assert (await world.prepare(manifest)).version == "0.5.1"
-
-    on_loop(main)
+async def test_a_package_that_is_too_old_after_all(world: World) -> None:
+    npm_package(world.home / "tiny.tgz", "0.4.0")
+    manifest = world.driver(("npm", {"package": "./tiny.tgz"}), version_check=CHECK)
+    error = await world.failed(manifest)
+    assert error.failure is VERSION_MISMATCH
+    assert "0.4.0" in error.message
+    npm_package(world.home / "tiny.tgz", "0.5.1")
+    assert (await world.prepare(manifest)).version == "0.5.1"
 
 
 @requires_npm
-def test_npm_from_its_registry(world: World) -> None:
+async def test_npm_from_its_registry(world: World) -> None:
     assert NPM is not None
     asked = subprocess.run(
         [NPM, "view", "semver@7.6.3", "version", "--fetch-retries=0", "--fetch-timeout=10000"],
@@ -91,28 +86,23 @@ def test_npm_from_its_registry(world: World) -> None:
     if asked.returncode != 0 or asked.stdout.strip() != "7.6.3":
         pytest.skip("npm's registry cannot be reached")
 
-    async def main() -> None:
-        server = ServerBlock("npm", package="semver@7.6.3")
-        step = {"package": "semver", "version": "7.6.3"}
-        manifest = world.driver(
-            ("npm", {**step, "sha256": NOWHERE}),
-            ("npm", step),
-            server=server,
-            version_check=VersionCheck("npx semver --help", r"SemVer (\S+)", "^7.0.0"),
-        )
-        found = await world.prepare(manifest)
-        assert found.version == "7.6.3"
-        assert found.program is not None
-        ran = await run(
-            [str(found.program), "-r", "^1", "1.4.2"], env={}, cwd=None, timeout=PATIENCE
-        )
-        assert ran.out.strip() == "1.4.2"
-        # The first way was refused for its hash.
-        assert [told[2] for told in world.told][:3] == [
-            "npm: semver", "npm: semver", "npm: installed",
-        ]  # fmt: skip
-
-    on_loop(main)
+    server = ServerBlock("npm", package="semver@7.6.3")
+    step = {"package": "semver", "version": "7.6.3"}
+    manifest = world.driver(
+        ("npm", {**step, "sha256": NOWHERE}),
+        ("npm", step),
+        server=server,
+        version_check=VersionCheck("npx semver --help", r"SemVer (\S+)", "^7.0.0"),
+    )
+    found = await world.prepare(manifest)
+    assert found.version == "7.6.3"
+    assert found.program is not None
+    ran = await run([str(found.program), "-r", "^1", "1.4.2"], env={}, cwd=None, timeout=PATIENCE)
+    assert ran.out.strip() == "1.4.2"
+    # The first way was refused for its hash.
+    assert [told[2] for told in world.told][:3] == [
+        "npm: semver", "npm: semver", "npm: installed",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -121,19 +111,16 @@ def test_npm_from_its_registry(world: World) -> None:
      "file:../x", "npm:other", "tiny;id", "./tiny.zip"],
 )  # fmt: skip
 @pytest.mark.parametrize("method", ["npm", "pip"])
-def test_what_is_no_package_never_reaches_an_installer(
+async def test_what_is_no_package_never_reaches_an_installer(
     world: World, package: str, method: str
 ) -> None:
-    async def main() -> None:
-        async def never(cmd: Any, **more: Any) -> Any:
-            if cmd[-1] == package or "install" in cmd:
-                raise AssertionError(cmd)
-            return await run(["true"], **more)
+    async def never(cmd: Any, **more: Any) -> Any:
+        if cmd[-1] == package or "install" in cmd:
+            raise AssertionError(cmd)
+        return await run(["true"], **more)
 
-        error = await world.failed(world.driver((method, {"package": package})), run=never)
-        assert error.failure is INSTALL_FAILED
-
-    on_loop(main)
+    error = await world.failed(world.driver((method, {"package": package})), run=never)
+    assert error.failure is INSTALL_FAILED
 
 
 @pytest.mark.parametrize(
@@ -204,40 +191,34 @@ def empty_registry() -> Iterator[str]:
 
 @requires_npm
 @pytest.mark.parametrize("hashed", [False, True], ids=["install", "pack"])
-def test_what_npm_says_of_a_package_that_is_not_there(
+async def test_what_npm_says_of_a_package_that_is_not_there(
     world: World, hashed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = {"package": "tiny-server", **({"sha256": NOWHERE} if hashed else {})}
 
-    async def main() -> None:
-        with empty_registry() as url:
-            monkeypatch.setenv("npm_config_registry", url)
-            error = await world.failed(world.driver(("npm", step)))
-        begun = "Cannot install tiny-mcp: npm: exit status 1: E404: Not Found"
-        assert error.message.startswith(begun)
-        assert "tiny-server" in error.message[len(begun) :]
-        assert error.message.endswith("Fix this, then run `interlock drivers install tiny-mcp`.")
-
-    on_loop(main)
+    with empty_registry() as url:
+        monkeypatch.setenv("npm_config_registry", url)
+        error = await world.failed(world.driver(("npm", step)))
+    begun = "Cannot install tiny-mcp: npm: exit status 1: E404: Not Found"
+    assert error.message.startswith(begun)
+    assert "tiny-server" in error.message[len(begun) :]
+    assert error.message.endswith("Fix this, then run `interlock drivers install tiny-mcp`.")
 
 
 @requires_npm
-def test_what_npm_says_where_there_is_no_network(
+async def test_what_npm_says_where_there_is_no_network(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with empty_registry() as url:
         monkeypatch.setenv("npm_config_registry", url)
     monkeypatch.setenv("NPM_CONFIG_FETCH_RETRIES", "0")
 
-    async def main() -> None:
-        error = await world.failed(world.driver(("npm", {"package": "tiny-server"})))
-        assert "status 1: ECONNREFUSED: " in error.message
-        assert ".." not in error.message
-
-    on_loop(main)
+    error = await world.failed(world.driver(("npm", {"package": "tiny-server"})))
+    assert "status 1: ECONNREFUSED: " in error.message
+    assert ".." not in error.message
 
 
-def test_npm_gives_up_soon_unless_it_is_set_up_otherwise(
+async def test_npm_gives_up_soon_unless_it_is_set_up_otherwise(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[list[str]] = []
@@ -246,18 +227,15 @@ def test_npm_gives_up_soon_unless_it_is_set_up_otherwise(
         ran.append(list(cmd))
         return CommandResult(0)
 
-    async def main() -> None:
-        manifest = world.driver(("npm", {"package": "tiny-server"}))
-        for name in [name for name in os.environ if name.lower().startswith("npm_config_fetch")]:
-            monkeypatch.delenv(name)
-        await world.prepare(manifest, run=spy, force=True)
-        assert {"--fetch-retries=1", "--fetch-timeout=20000"} <= set(ran[-1])
-        monkeypatch.setenv("NPM_CONFIG_FETCH_RETRIES", "5")
-        await world.prepare(manifest, run=spy, force=True)
-        assert "--fetch-timeout=20000" in ran[-1]
-        assert not any(word.startswith("--fetch-retries") for word in ran[-1])
-
-    on_loop(main)
+    manifest = world.driver(("npm", {"package": "tiny-server"}))
+    for name in [name for name in os.environ if name.lower().startswith("npm_config_fetch")]:
+        monkeypatch.delenv(name)
+    await world.prepare(manifest, run=spy, force=True)
+    assert {"--fetch-retries=1", "--fetch-timeout=20000"} <= set(ran[-1])
+    monkeypatch.setenv("NPM_CONFIG_FETCH_RETRIES", "5")
+    await world.prepare(manifest, run=spy, force=True)
+    assert "--fetch-timeout=20000" in ran[-1]
+    assert not any(word.startswith("--fetch-retries") for word in ran[-1])
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,11 @@ from interlock.drivers.download import DownloadError, unpack
 from interlock.drivers.processes import run
 from interlock.errors import INSTALL_FAILED
 from interlock.manifests.model import ServerBlock
-from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_installing import NOWHERE, World, fake
 from tests.drivers.life_world import Web, web
 from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 BINARY = ServerBlock("binary", path="tiny-server")
 SCRIPT = b"#!/bin/sh\necho tiny v0.6.0\n"
@@ -71,33 +72,30 @@ def _urlsafe(content: bytes) -> str:
 
 
 @pytest.mark.spec("DR-30.install-3")
-def test_pip_installs_a_wheel_into_an_environment_of_its_own(
+async def test_pip_installs_a_wheel_into_an_environment_of_its_own(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
-    async def main() -> None:
-        name = "tiny_server-0.6.0-py3-none-any.whl"
-        digest = wheel(world.home / name)
-        manifest = world.driver(
-            ("pip", {"package": f"./{name}", "sha256": NOWHERE}),
-            ("pip", {"package": f"./{name}", "sha256": digest}),
-            server=BINARY,
-        )
-        found = await world.prepare(manifest)
-        assert found.program == world.folder / "venv" / "bin" / "tiny-server"
-        ran = await run([str(found.program)], env={}, cwd=None, timeout=PATIENCE)
-        assert ran.out.strip() == "tiny v0.6.0", ran.err
-        assert [told[0] for told in world.told] == [0, 1, 2, 3]
-        # By a name that no index has.
-        error = await world.failed(
-            world.driver(("pip", {"package": "tiny-server", "version": "0.6.0"}), server=BINARY)
-        )
-        assert error.failure is INSTALL_FAILED
-        assert "pip: exit status 1" in error.message
-        assert "tiny-server==0.6.0" in error.message
-
-    on_loop(main)
+    name = "tiny_server-0.6.0-py3-none-any.whl"
+    digest = wheel(world.home / name)
+    manifest = world.driver(
+        ("pip", {"package": f"./{name}", "sha256": NOWHERE}),
+        ("pip", {"package": f"./{name}", "sha256": digest}),
+        server=BINARY,
+    )
+    found = await world.prepare(manifest)
+    assert found.program == world.folder / "venv" / "bin" / "tiny-server"
+    ran = await run([str(found.program)], env={}, cwd=None, timeout=PATIENCE)
+    assert ran.out.strip() == "tiny v0.6.0", ran.err
+    assert [told[0] for told in world.told] == [0, 1, 2, 3]
+    # By a name that no index has.
+    error = await world.failed(
+        world.driver(("pip", {"package": "tiny-server", "version": "0.6.0"}), server=BINARY)
+    )
+    assert error.failure is INSTALL_FAILED
+    assert "pip: exit status 1" in error.message
+    assert "tiny-server==0.6.0" in error.message
 
 
 # -- docker
@@ -113,7 +111,7 @@ def test_pip_installs_a_wheel_into_an_environment_of_its_own(
         ({"image": "h:5000/p", "sha256": NOWHERE}, "", f"h:5000/p@sha256:{NOWHERE}"),
     ],
 )
-def test_docker_pulls_an_image(
+async def test_docker_pulls_an_image(
     world: World,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -123,92 +121,75 @@ def test_docker_pulls_an_image(
 ) -> None:
     fake(tmp_path, "docker", f'[ "$1" = pull ] && echo "$@" > {tmp_path / "asked"}', monkeypatch)
 
-    async def main() -> None:
-        server = ServerBlock("docker", image=image or "unknown")
-        assert (
-            await world.prepare(world.driver(("docker", settings), server=server))
-        ).installed_now
-        assert (tmp_path / "asked").read_text() == f"pull --quiet {pulled}\n"
-
-    on_loop(main)
+    server = ServerBlock("docker", image=image or "unknown")
+    assert (await world.prepare(world.driver(("docker", settings), server=server))).installed_now
+    assert (tmp_path / "asked").read_text() == f"pull --quiet {pulled}\n"
 
 
-def test_an_image_that_is_there_is_not_pulled(
+async def test_an_image_that_is_there_is_not_pulled(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake(tmp_path, "docker", '[ "$*" = "image inspect mcp/postgres" ]', monkeypatch)
 
-    async def main() -> None:
-        server = ServerBlock("docker", image="mcp/postgres")
-        found = await world.prepare(world.driver(("docker", {}), server=server), allowed=False)
-        assert not found.installed_now
-
-    on_loop(main)
+    server = ServerBlock("docker", image="mcp/postgres")
+    found = await world.prepare(world.driver(("docker", {}), server=server), allowed=False)
+    assert not found.installed_now
 
 
-def test_without_an_engine(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_an_engine(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    async def main() -> None:
-        server = ServerBlock("docker", image="mcp/postgres")
-        error = await world.failed(world.driver(("docker", {}), server=server))
-        assert "docker: there is no docker" in error.message
-        error = await world.failed(
-            world.driver(("docker", {"image": "--privileged"}), server=server)
-        )
-        assert "'--privileged' is not the name of an image" in error.message
-        # The way in which a download names one.
-        step = ("download", {"url": "docker://mcp/postgres"})
-        assert "there is no docker" in (await world.failed(world.driver(step))).message
-
-    on_loop(main)
+    server = ServerBlock("docker", image="mcp/postgres")
+    error = await world.failed(world.driver(("docker", {}), server=server))
+    assert "docker: there is no docker" in error.message
+    error = await world.failed(world.driver(("docker", {"image": "--privileged"}), server=server))
+    assert "'--privileged' is not the name of an image" in error.message
+    # The way in which a download names one.
+    step = ("download", {"url": "docker://mcp/postgres"})
+    assert "there is no docker" in (await world.failed(world.driver(step))).message
 
 
 # -- downloads
 
 
 @pytest.mark.spec("DR-30.install-3")
-def test_a_program_is_fetched_and_checked(world: World, site: Web) -> None:
-    async def main() -> None:
-        site.files["tiny-server"] = SCRIPT
-        site.moved["latest"] = f"{site.base}/file/tiny-server"
-        url = f"{site.base}/file/latest"
-        bad = world.driver(("download", {"url": url, "sha256": NOWHERE}), server=BINARY)
-        error = await world.failed(bad)
-        assert error.failure is INSTALL_FAILED
-        assert f"its SHA-256 is {sha256(SCRIPT)}, expected {NOWHERE}" in error.message
-        # Nothing of it stays.
-        assert [path for path in world.folder.rglob("*") if path.is_file()] == []
-        step = {"url": url, "sha256": sha256(SCRIPT), "bin": "tiny-server"}
-        found = await world.prepare(world.driver(("download", step), server=BINARY))
-        assert found.program == world.folder / "download" / "tiny-server"
-        ran = await run([str(found.program)], env={}, cwd=None, timeout=PATIENCE)
-        assert ran.out == "tiny v0.6.0\n"
-
-    on_loop(main)
+async def test_a_program_is_fetched_and_checked(world: World, site: Web) -> None:
+    site.files["tiny-server"] = SCRIPT
+    site.moved["latest"] = f"{site.base}/file/tiny-server"
+    url = f"{site.base}/file/latest"
+    bad = world.driver(("download", {"url": url, "sha256": NOWHERE}), server=BINARY)
+    error = await world.failed(bad)
+    assert error.failure is INSTALL_FAILED
+    assert f"its SHA-256 is {sha256(SCRIPT)}, expected {NOWHERE}" in error.message
+    # Nothing of it stays.
+    assert [path for path in world.folder.rglob("*") if path.is_file()] == []
+    step = {"url": url, "sha256": sha256(SCRIPT), "bin": "tiny-server"}
+    found = await world.prepare(world.driver(("download", step), server=BINARY))
+    assert found.program == world.folder / "download" / "tiny-server"
+    ran = await run([str(found.program)], env={}, cwd=None, timeout=PATIENCE)
+    assert ran.out == "tiny v0.6.0\n"
 
 
-def test_what_is_not_fetched(world: World, site: Web) -> None:
+async def test_what_is_not_fetched(world: World, site: Web) -> None:
     site.moved["out"] = "http://example.com/x"
     site.moved["file"] = "file:///etc/passwd"
 
-    async def main() -> None:
-        for settings, why in (
-            ({"url": f"{site.base}/file/x"}, "a download needs it"),
-            (
-                {"url": "http://example.com/x", "sha256": NOWHERE},
-                "must be an https URL",
-            ),
-            ({"url": "file:///etc/passwd", "sha256": NOWHERE}, "must be an https URL"),
-            ({"url": f"{site.base}/status/500", "sha256": NOWHERE}, "HTTP 500"),
-            ({"url": f"{site.base}/file/out", "sha256": NOWHERE}, "use the final URL"),
-            ({"url": f"{site.base}/file/file", "sha256": NOWHERE}, "HTTP 302"),
-            ({"url": "http://127.0.0.1:1/x", "sha256": NOWHERE}, "cannot be fetched"),
-        ):
-            error = await world.failed(world.driver(("download", settings)), force=True)
-            assert why in error.message, error.message
-
-    on_loop(main)
+    for settings, why in (
+        ({"url": f"{site.base}/file/x"}, "a download needs it"),
+        (
+            {"url": "http://example.com/x", "sha256": NOWHERE},
+            "must be an https URL",
+        ),
+        ({"url": "file:///etc/passwd", "sha256": NOWHERE}, "must be an https URL"),
+        ({"url": f"{site.base}/status/500", "sha256": NOWHERE}, "HTTP 500"),
+        ({"url": f"{site.base}/file/out", "sha256": NOWHERE}, "use the final URL"),
+        ({"url": f"{site.base}/file/file", "sha256": NOWHERE}, "HTTP 302"),
+        ({"url": "http://127.0.0.1:1/x", "sha256": NOWHERE}, "cannot be fetched"),
+    ):
+        error = await world.failed(world.driver(("download", settings)), force=True)
+        assert why in error.message, error.message
 
 
 def archive(kind: str, files: dict[str, bytes], link: str = "") -> bytes:
@@ -237,20 +218,17 @@ def archive(kind: str, files: dict[str, bytes], link: str = "") -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["tar.gz", "zip"])
-def test_an_archive_is_taken_apart(world: World, site: Web, kind: str) -> None:
-    async def main() -> None:
-        packed = archive(kind, {"dist/bin/tiny-server": SCRIPT, "dist/README": b"text"})
-        site.files[f"tiny.{kind}"] = packed
-        url = f"{site.base}/file/tiny.{kind}"
-        step = {"url": url, "sha256": sha256(packed), "bin": "dist/bin/tiny-server"}
-        found = await world.prepare(world.driver(("download", step), server=BINARY))
-        assert found.program is not None
-        assert os.access(found.program, os.X_OK)
-        ran = await run([str(found.program)], env={}, cwd=None, timeout=PATIENCE)
-        assert ran.out == "tiny v0.6.0\n"
-        assert not (world.folder / "download" / ".part").exists()
-
-    on_loop(main)
+async def test_an_archive_is_taken_apart(world: World, site: Web, kind: str) -> None:
+    packed = archive(kind, {"dist/bin/tiny-server": SCRIPT, "dist/README": b"text"})
+    site.files[f"tiny.{kind}"] = packed
+    url = f"{site.base}/file/tiny.{kind}"
+    step = {"url": url, "sha256": sha256(packed), "bin": "dist/bin/tiny-server"}
+    found = await world.prepare(world.driver(("download", step), server=BINARY))
+    assert found.program is not None
+    assert os.access(found.program, os.X_OK)
+    ran = await run([str(found.program)], env={}, cwd=None, timeout=PATIENCE)
+    assert ran.out == "tiny v0.6.0\n"
+    assert not (world.folder / "download" / ".part").exists()
 
 
 @pytest.mark.parametrize("kind", ["tar.gz", "zip"])

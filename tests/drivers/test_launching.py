@@ -25,8 +25,10 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.manifests.model import Auth, ConnectionOptions, RemoteAuth, ServerBlock
-from tests.core.upstreams.harness import OWN_INFO, run
+from tests.core.upstreams.harness import OWN_INFO
 from tests.drivers.driver_parts import manifest
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 REMOTE = ServerBlock("remote", url="https://mcp.acme.example/sse")
 
@@ -141,7 +143,7 @@ def test_where_a_secret_ends_and_the_next_begins_counts() -> None:
     assert marked({"A": "bc", "D": "e"}) != marked({"A": "b", "D": "ce"})
 
 
-def test_secrets_are_not_kept_by_who_connects(tmp_path: Path) -> None:
+async def test_secrets_are_not_kept_by_who_connects(tmp_path: Path) -> None:
     """A connection that fails leaves nothing of them either."""
     server = ServerBlock("binary", path="/does/not/exist", env={"KEY": "${secrets.KEY}"})
     driver = manifest(server=server)
@@ -150,19 +152,16 @@ def test_secrets_are_not_kept_by_who_connects(tmp_path: Path) -> None:
         assert names == {"KEY"}
         return {"KEY": "the-secret-0123456789"}
 
-    async def body() -> None:
-        connector = DriverConnector(
-            "k", driver, server_config(driver, workspace=tmp_path, installed=None),
-            node_info=OWN_INFO, clock=float, secrets=give, confine=_no_walls,
-        )  # fmt: skip
-        with pytest.raises(InterlockError):
-            await connector.connect()
-        assert connector.last_error is not None
-        assert connector.mark == marked({"KEY": "the-secret-0123456789"})
-        kept = {name: one for name, one in vars(connector).items() if name != "mask"}
-        assert "the-secret" not in repr(kept)
-
-    run(body)
+    connector = DriverConnector(
+        "k", driver, server_config(driver, workspace=tmp_path, installed=None),
+        node_info=OWN_INFO, clock=float, secrets=give, confine=_no_walls,
+    )  # fmt: skip
+    with pytest.raises(InterlockError):
+        await connector.connect()
+    assert connector.last_error is not None
+    assert connector.mark == marked({"KEY": "the-secret-0123456789"})
+    kept = {name: one for name, one in vars(connector).items() if name != "mask"}
+    assert "the-secret" not in repr(kept)
 
 
 async def _none(names: frozenset[str]) -> dict[str, str]:

@@ -25,6 +25,8 @@ from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import PYTHON, hanging, told_by
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 SECRET = "hunter2-hunter2"
 
 
@@ -160,39 +162,28 @@ def test_last_words_fit_into_a_sentence() -> None:
     assert len(CommandResult(1, err="y" * 5000).last_line) == 200
 
 
-def test_when_its_time_is_up_everything_it_started_ends() -> None:
-    async def main() -> None:
-        one = await run(["sh", "-c", "sleep 300 & echo $!; wait"], env={}, cwd=None, timeout=0.3)
-        assert one.timed_out
-        assert one.ending == "it did not end within its timeout"
-        await death(int(one.out))
-
-    on_loop(main)
+async def test_when_its_time_is_up_everything_it_started_ends() -> None:
+    one = await run(["sh", "-c", "sleep 300 & echo $!; wait"], env={}, cwd=None, timeout=0.3)
+    assert one.timed_out
+    assert one.ending == "it did not end within its timeout"
+    await death(int(one.out))
 
 
-def test_what_it_leaves_behind_ends_with_it() -> None:
-    async def main() -> None:
-        one = await run(["sh", "-c", "sleep 300 & echo $!"], env={}, cwd=None, timeout=PATIENCE)
-        assert one.exited_with(0)
-        await death(int(one.out))
-
-    on_loop(main)
+async def test_what_it_leaves_behind_ends_with_it() -> None:
+    one = await run(["sh", "-c", "sleep 300 & echo $!"], env={}, cwd=None, timeout=PATIENCE)
+    assert one.exited_with(0)
+    await death(int(one.out))
 
 
-def test_a_child_that_left_the_group_holds_nobody_up(tmp_path: Path) -> None:
-    async def main() -> None:
-        pipe = tmp_path / "pipe"
-        os.mkfifo(pipe)
-        leaves = (
-            """setsid sh -c 'echo $$ > "$0"; exec sleep 300' "$0" & read pid < "$0"; echo $pid"""
-        )
-        one = await run(["sh", "-c", leaves, str(pipe)], env={}, cwd=None, timeout=PATIENCE)
-        assert one.exited_with(0)
-        assert alive(int(one.out))
-        os.kill(int(one.out), 9)
-        await death(int(one.out))
-
-    on_loop(main)
+async def test_a_child_that_left_the_group_holds_nobody_up(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    leaves = """setsid sh -c 'echo $$ > "$0"; exec sleep 300' "$0" & read pid < "$0"; echo $pid"""
+    one = await run(["sh", "-c", leaves, str(pipe)], env={}, cwd=None, timeout=PATIENCE)
+    assert one.exited_with(0)
+    assert alive(int(one.out))
+    os.kill(int(one.out), 9)
+    await death(int(one.out))
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -277,11 +268,8 @@ def test_nobody_types_anything() -> None:
     assert found == [-9, True, True], said
 
 
-def test_without_a_terminal_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        one = await processes.run_in_terminal(["true"], env={}, cwd=None, timeout=1.0)
-        assert one.status == EXIT_NOT_RUN
-        assert "needs a terminal" in one.start_error
-
+async def test_without_a_terminal_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "isatty", lambda fd: False)
-    on_loop(main)
+    one = await processes.run_in_terminal(["true"], env={}, cwd=None, timeout=1.0)
+    assert one.status == EXIT_NOT_RUN
+    assert "needs a terminal" in one.start_error

@@ -22,6 +22,8 @@ from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import PYTHON, Clock, Naps, driver, hanging, told_by, web
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 
 def with_login(folder: Path, **fields: Any) -> DriverManifest:
     return driver(folder, auth=Auth(login=Login(**fields)))
@@ -43,38 +45,27 @@ async def failed(manifest: DriverManifest, **more: Any) -> InterlockError:
 
 
 @pytest.mark.spec("DR-30.auth-8")
-def test_a_command_that_ends_well(tmp_path: Path) -> None:
-    async def main() -> None:
-        await sign_in(with_login(tmp_path, cmd="touch signed-in"), open_url=no_page)
-        assert (tmp_path / "signed-in").exists()
-        error = await failed(with_login(tmp_path, cmd="false"))
-        assert "auth.login.cmd: exit status 1" in error.message
-        await failed(with_login(tmp_path, cmd="no-such-program"))
-
-    on_loop(main)
+async def test_a_command_that_ends_well(tmp_path: Path) -> None:
+    await sign_in(with_login(tmp_path, cmd="touch signed-in"), open_url=no_page)
+    assert (tmp_path / "signed-in").exists()
+    error = await failed(with_login(tmp_path, cmd="false"))
+    assert "auth.login.cmd: exit status 1" in error.message
+    await failed(with_login(tmp_path, cmd="no-such-program"))
 
 
 @pytest.mark.spec("DR-30.auth-8")
-def test_an_exit_code_that_means_success(tmp_path: Path) -> None:
-    async def main() -> None:
-        cmd = shlex.join(["sh", "-c", "exit 3"])
-        ended = with_login(tmp_path, cmd=cmd, completes_when=Completion(exit_code=3))
-        await sign_in(ended, open_url=no_page)
-        await failed(with_login(tmp_path, cmd="true", completes_when=Completion(exit_code=3)))
-
-    on_loop(main)
+async def test_an_exit_code_that_means_success(tmp_path: Path) -> None:
+    cmd = shlex.join(["sh", "-c", "exit 3"])
+    ended = with_login(tmp_path, cmd=cmd, completes_when=Completion(exit_code=3))
+    await sign_in(ended, open_url=no_page)
+    await failed(with_login(tmp_path, cmd="true", completes_when=Completion(exit_code=3)))
 
 
 @pytest.mark.spec("DR-30.auth-8")
-def test_another_command_decides(tmp_path: Path) -> None:
-    async def main() -> None:
-        done = Completion(cmd="test -e token", exit_code=0)
-        await failed(with_login(tmp_path, cmd="true", completes_when=done))
-        await sign_in(
-            with_login(tmp_path, cmd="touch token", completes_when=done), open_url=no_page
-        )
-
-    on_loop(main)
+async def test_another_command_decides(tmp_path: Path) -> None:
+    done = Completion(cmd="test -e token", exit_code=0)
+    await failed(with_login(tmp_path, cmd="true", completes_when=done))
+    await sign_in(with_login(tmp_path, cmd="touch token", completes_when=done), open_url=no_page)
 
 
 @pytest.mark.spec("DR-30.auth-8")
@@ -109,32 +100,23 @@ def test_an_answer_over_http_decides(tmp_path: Path, method: Any) -> None:
         ("ftp://127.0.0.1/", "must be an https URL"),
     ],
 )
-def test_a_place_that_cannot_be_asked(tmp_path: Path, url: str, why: str) -> None:
-    async def main() -> None:
-        done = Completion(http=HttpProbe(url))
-        error = await failed(with_login(tmp_path, cmd="true", completes_when=done))
-        assert why in error.message
-
-    on_loop(main)
+async def test_a_place_that_cannot_be_asked(tmp_path: Path, url: str, why: str) -> None:
+    done = Completion(http=HttpProbe(url))
+    error = await failed(with_login(tmp_path, cmd="true", completes_when=done))
+    assert why in error.message
 
 
-def test_an_interactive_command_gets_the_terminal(tmp_path: Path) -> None:
-    async def main() -> None:
-        manifest = with_login(tmp_path, cmd="gh auth login", interactive=True)
-        # There is none in a test, and a human who cannot be asked is not waited for.
-        error = await failed(manifest)
-        assert "needs a terminal" in error.message
-
-    on_loop(main)
+async def test_an_interactive_command_gets_the_terminal(tmp_path: Path) -> None:
+    manifest = with_login(tmp_path, cmd="gh auth login", interactive=True)
+    # There is none in a test, and a human who cannot be asked is not waited for.
+    error = await failed(manifest)
+    assert "needs a terminal" in error.message
 
 
-def test_a_driver_without_a_login(tmp_path: Path) -> None:
-    async def main() -> None:
-        for auth in (None, Auth(), Auth(login=Login())):
-            error = await failed(driver(tmp_path, auth=auth))
-            assert "has no login" in error.message
-
-    on_loop(main)
+async def test_a_driver_without_a_login(tmp_path: Path) -> None:
+    for auth in (None, Auth(), Auth(login=Login())):
+        error = await failed(driver(tmp_path, auth=auth))
+        assert "has no login" in error.message
 
 
 # -- by a page
@@ -192,126 +174,100 @@ def test_there_and_back_and_complete(tmp_path: Path) -> None:
         on_loop(main)
 
 
-def test_without_a_condition_coming_back_is_enough(tmp_path: Path) -> None:
-    async def main() -> None:
-        manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
-        await within(sign_in(manifest, open_url=Human("code=c")))
-
-    on_loop(main)
+async def test_without_a_condition_coming_back_is_enough(tmp_path: Path) -> None:
+    manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
+    await within(sign_in(manifest, open_url=Human("code=c")))
 
 
 @pytest.mark.parametrize(
     ("error", "shown"), [("access_denied", "access_denied"), ("%3Cb%3E", "an unnamed error")]
 )
-def test_refused_in_the_browser(tmp_path: Path, error: str, shown: str) -> None:
-    async def main() -> None:
-        manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
-        told = await failed(manifest, open_url=Human(f"error={error}"))
-        assert f"the login page reported an error ({shown})" in told.message
-
-    on_loop(main)
+async def test_refused_in_the_browser(tmp_path: Path, error: str, shown: str) -> None:
+    manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
+    told = await failed(manifest, open_url=Human(f"error={error}"))
+    assert f"the login page reported an error ({shown})" in told.message
 
 
-def test_nobody_comes_back(tmp_path: Path) -> None:
-    async def main() -> None:
-        async def ignored(page: str) -> None:
-            """The human is away."""
+async def test_nobody_comes_back(tmp_path: Path) -> None:
+    async def ignored(page: str) -> None:
+        """The human is away."""
 
-        manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
-        error = await failed(manifest, open_url=ignored, timeout=0.01)
-        assert "the browser did not return" in error.message
-
-    on_loop(main)
+    manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
+    error = await failed(manifest, open_url=ignored, timeout=0.01)
+    assert "the browser did not return" in error.message
 
 
 @pytest.mark.spec("DR-30.auth-8")
-def test_a_page_without_a_way_back_is_looked_after(tmp_path: Path) -> None:
-    async def main() -> None:
-        clock, shown = Clock(), list[str]()
-        naps = Naps(clock)
+async def test_a_page_without_a_way_back_is_looked_after(tmp_path: Path) -> None:
+    clock, shown = Clock(), list[str]()
+    naps = Naps(clock)
 
-        async def show(page: str) -> None:
-            shown.append(page)
+    async def show(page: str) -> None:
+        shown.append(page)
 
-        async def ask(probe: HttpProbe, *, timeout: float) -> int:
-            return 200 if len(naps.taken) >= 3 else 401
+    async def ask(probe: HttpProbe, *, timeout: float) -> int:
+        return 200 if len(naps.taken) >= 3 else 401
 
-        done = Completion(http=HttpProbe("https://auth.example.com/me"))
-        manifest = with_login(tmp_path, url=PAGE, completes_when=done)
-        await sign_in(manifest, open_url=show, ask=ask, sleep=naps, clock=clock)
-        assert shown == [PAGE]
-        assert naps.taken == [POLL_SECONDS] * 3
-        # Not for ever.
-        naps.taken.clear()
+    done = Completion(http=HttpProbe("https://auth.example.com/me"))
+    manifest = with_login(tmp_path, url=PAGE, completes_when=done)
+    await sign_in(manifest, open_url=show, ask=ask, sleep=naps, clock=clock)
+    assert shown == [PAGE]
+    assert naps.taken == [POLL_SECONDS] * 3
+    # Not for ever.
+    naps.taken.clear()
 
-        async def never(probe: HttpProbe, *, timeout: float) -> int:
-            return 401
+    async def never(probe: HttpProbe, *, timeout: float) -> int:
+        return 401
 
-        error = await failed(
-            manifest, open_url=show, ask=never, sleep=naps, clock=clock, timeout=10.0
-        )
-        assert "not completed within 10 s" in error.message
-        assert "HTTP 401" in error.message
-        assert sum(naps.taken) == 10.0
-
-    on_loop(main)
+    error = await failed(manifest, open_url=show, ask=never, sleep=naps, clock=clock, timeout=10.0)
+    assert "not completed within 10 s" in error.message
+    assert "HTTP 401" in error.message
+    assert sum(naps.taken) == 10.0
 
 
-def test_a_page_of_which_nobody_could_tell_when_it_is_done(tmp_path: Path) -> None:
-    async def main() -> None:
-        error = await failed(with_login(tmp_path, url=PAGE))
-        assert "needs requires_callback_url or completes_when" in error.message
-
-    on_loop(main)
+async def test_a_page_of_which_nobody_could_tell_when_it_is_done(tmp_path: Path) -> None:
+    error = await failed(with_login(tmp_path, url=PAGE))
+    assert "needs requires_callback_url or completes_when" in error.message
 
 
 # -- given up
 
 
 @pytest.mark.spec("DR-30.conformance-3")
-def test_giving_up_ends_the_command(tmp_path: Path) -> None:
-    async def main() -> None:
-        with hanging(tmp_path) as (cmd, pipe):
-            manifest = with_login(tmp_path, cmd=shlex.join(cmd))
-            task = asyncio.ensure_future(sign_in(manifest, open_url=no_page))
-            child = await within(told_by(pipe))
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await within(task, 1.0)
-            await death(child)
-
-    on_loop(main)
-
-
-@pytest.mark.spec("DR-30.conformance-3")
-def test_giving_up_closes_the_way_back(tmp_path: Path) -> None:
-    async def main() -> None:
-        shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-        async def show(page: str) -> None:
-            shown.set_result(page)
-
-        manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
-        task = asyncio.ensure_future(sign_in(manifest, open_url=show))
-        back = urlsplit(parse_qs(urlsplit(await within(shown)).query)["redirect_uri"][0])
+async def test_giving_up_ends_the_command(tmp_path: Path) -> None:
+    with hanging(tmp_path) as (cmd, pipe):
+        manifest = with_login(tmp_path, cmd=shlex.join(cmd))
+        task = asyncio.ensure_future(sign_in(manifest, open_url=no_page))
+        child = await within(told_by(pipe))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await within(task, 1.0)
-        with pytest.raises(OSError, match=r"refused|Connect"):
-            await asyncio.open_connection("127.0.0.1", back.port)
-
-    on_loop(main)
+        await death(child)
 
 
-def test_what_the_command_may_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.spec("DR-30.conformance-3")
+async def test_giving_up_closes_the_way_back(tmp_path: Path) -> None:
+    shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def show(page: str) -> None:
+        shown.set_result(page)
+
+    manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
+    task = asyncio.ensure_future(sign_in(manifest, open_url=show))
+    back = urlsplit(parse_qs(urlsplit(await within(shown)).query)["redirect_uri"][0])
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await within(task, 1.0)
+    with pytest.raises(OSError, match=r"refused|Connect"):
+        await asyncio.open_connection("127.0.0.1", back.port)
+
+
+async def test_what_the_command_may_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOT_FOR_IT", "hunter2-hunter2")
 
-    async def main() -> None:
-        script = "import os; open('env', 'w').write(repr(dict(os.environ)))"
-        cmd = shlex.join([PYTHON, "-c", script])
-        await sign_in(with_login(tmp_path, cmd=cmd), open_url=no_page, env={"GIVEN": "yes"})
-        known = (tmp_path / "env").read_text(encoding="utf-8")
-        assert "GIVEN" in known
-        assert "NOT_FOR_IT" not in known
-
-    on_loop(main)
+    script = "import os; open('env', 'w').write(repr(dict(os.environ)))"
+    cmd = shlex.join([PYTHON, "-c", script])
+    await sign_in(with_login(tmp_path, cmd=cmd), open_url=no_page, env={"GIVEN": "yes"})
+    known = (tmp_path / "env").read_text(encoding="utf-8")
+    assert "GIVEN" in known
+    assert "NOT_FOR_IT" not in known

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from interlock.drivers.sign_in import CallbackListener, SignInTimeout
-from tests.core.upstreams.harness import run as on_loop
 from tests.core.upstreams.harness import within
 from tests.drivers.life_world import Clock
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 PAGE = "https://auth.example.com/authorize?client_id=me&state=theirs&redirect_uri=https%3A%2F%2Fx"
 
@@ -41,45 +43,36 @@ async def knock(
     return int(answer.split(" ")[1]) if answer else 0
 
 
-def opened(body: Callable[[CallbackListener, Clock, str], Awaitable[None]]) -> None:
-    async def main() -> None:
-        clock = Clock()
-        async with CallbackListener(timeout=60.0, clock=clock) as callback:
-            await body(callback, clock, state_of(callback.login_url(PAGE)))
-
-    on_loop(main)
+@asynccontextmanager
+async def open_callback() -> AsyncIterator[tuple[CallbackListener, Clock, str]]:
+    clock = Clock()
+    async with CallbackListener(timeout=60.0, clock=clock) as callback:
+        yield callback, clock, state_of(callback.login_url(PAGE))
 
 
 @pytest.mark.spec("DR-30.auth-7")
-def test_one_visit_and_no_second_one() -> None:
-    async def body(callback: CallbackListener, clock: Clock, state: str) -> None:
+async def test_one_visit_and_no_second_one() -> None:
+    async with open_callback() as (callback, _clock, state):
         coming = asyncio.ensure_future(callback.wait_for_callback())
         assert await knock(callback, f"code=c0de&state={state}") == 200
         assert await within(coming) == {"code": "c0de"}
         assert await knock(callback, f"code=c0de&state={state}") == 410
         assert await knock(callback, f"code=other&state={state}") == 410
 
-    opened(body)
-
 
 @pytest.mark.spec("DR-30.auth-7")
-def test_who_comes_late_is_refused() -> None:
-    async def body(callback: CallbackListener, clock: Clock, state: str) -> None:
+async def test_who_comes_late_is_refused() -> None:
+    async with open_callback() as (callback, clock, state):
         clock.now += 60.0
         assert await knock(callback, f"code=c&state={state}") == 410
         clock.now -= 0.5
         assert await knock(callback, f"code=c&state={state}") == 200
 
-    opened(body)
 
-
-def test_nobody_comes() -> None:
-    async def main() -> None:
-        async with CallbackListener(timeout=0.01) as callback:
-            with pytest.raises(SignInTimeout):
-                await callback.wait_for_callback()
-
-    on_loop(main)
+async def test_nobody_comes() -> None:
+    async with CallbackListener(timeout=0.01) as callback:
+        with pytest.raises(SignInTimeout):
+            await callback.wait_for_callback()
 
 
 @pytest.mark.spec("DR-30.auth-7")
@@ -102,17 +95,15 @@ def test_nobody_comes() -> None:
         ({"path": "//[/callback"}, 400),
     ],
 )
-def test_whoever_else_knocks_is_refused_and_does_not_use_it_up(
+async def test_whoever_else_knocks_is_refused_and_does_not_use_it_up(
     asked: dict[str, str], status: int
 ) -> None:
-    async def body(callback: CallbackListener, clock: Clock, state: str) -> None:
+    async with open_callback() as (callback, _clock, state):
         assert await knock(callback, f"code=c&state={state}", **asked) == status
         browser = (
             "Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\nSec-Fetch-Site: cross-site\r\n"
         )
         assert await knock(callback, f"code=c&state={state}", headers=browser) == 200
-
-    opened(body)
 
 
 @pytest.mark.parametrize(
@@ -126,27 +117,23 @@ def test_whoever_else_knocks_is_refused_and_does_not_use_it_up(
         ("a=1&" * 60 + "state={state}", 400),
     ],
 )
-def test_an_answer_that_is_not_ours(query: str, status: int) -> None:
-    async def body(callback: CallbackListener, clock: Clock, state: str) -> None:
+async def test_an_answer_that_is_not_ours(query: str, status: int) -> None:
+    async with open_callback() as (callback, _clock, state):
         assert await knock(callback, query.format(state=state)) == status
         assert await knock(callback, f"state={state}") == 200
 
-    opened(body)
 
-
-def test_what_is_no_request() -> None:
-    async def body(callback: CallbackListener, clock: Clock, state: str) -> None:
+async def test_what_is_no_request() -> None:
+    async with open_callback() as (callback, _clock, _state):
         port = urlsplit(callback.address).port
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"x" * 40_000)
         assert await within(reader.read()) == b""
         writer.close()
 
-    opened(body)
 
-
-def test_the_page_is_told_where_to_come_back_to() -> None:
-    async def body(callback: CallbackListener, clock: Clock, state: str) -> None:
+async def test_the_page_is_told_where_to_come_back_to() -> None:
+    async with open_callback() as (callback, _clock, state):
         page = urlsplit(callback.login_url(PAGE))
         assert page.netloc == "auth.example.com"
         query = parse_qs(page.query)
@@ -158,11 +145,7 @@ def test_the_page_is_told_where_to_come_back_to() -> None:
         async with CallbackListener(timeout=1.0) as another:
             assert state_of(another.login_url(PAGE)) != state
 
-    opened(body)
 
-
-def test_only_loopback_is_listened_on() -> None:
-    async def body(callback: CallbackListener, clock: Clock, state: str) -> None:
+async def test_only_loopback_is_listened_on() -> None:
+    async with open_callback() as (callback, _clock, _state):
         assert callback._callback.hosts() == {"127.0.0.1"}
-
-    opened(body)

@@ -48,117 +48,102 @@ async def status_of(address: str, token: str | None = None) -> int:
     return refused.value.response.status_code
 
 
-def test_whose_token_is_revoked_has_to_go(start: Any, tmp_path: Path) -> None:
+async def test_whose_token_is_revoked_has_to_go(start: Any, tmp_path: Path) -> None:
     store = AccessStore(tmp_path / "0" / "access.db")
     node = start(identity=IdentityConfig(revocation_seconds=0.1), topics=topics())
     made, shown = store.create("agent")
     _, kept = store.create("human")
     node.until(lambda: "human" in node.node.trust.identity, "the tokens to be seen")
 
-    async def test() -> None:
-        async with joined(url(node), kept) as human, joined(url(node), shown) as agent:
-            store.revoke([made.id])
-            assert (await agent.closed())[0] == 4003
-            left = await human.until(lambda one: one["payload"].get("event") == "leave")
-            assert left["payload"]["participant"]["id"] == "agent"
-            assert await status_of(url(node), shown) == 401
-            await (await human.socket.ping())
-
-    play(test)
+    async with joined(url(node), kept) as human, joined(url(node), shown) as agent:
+        store.revoke([made.id])
+        assert (await agent.closed())[0] == 4003
+        left = await human.until(lambda one: one["payload"].get("event") == "leave")
+        assert left["payload"]["participant"]["id"] == "agent"
+        assert await status_of(url(node), shown) == 401
+        await (await human.socket.ping())
 
 
-def test_a_config_that_changes(start: Any) -> None:
+async def test_a_config_that_changes(start: Any) -> None:
     node = start(tokens=TOKENS, topics=topics({"callers": ["*"]}))
 
     def apply(new: TopicsConfig) -> None:
         node.wait(node.node.apply(node.config(topics=new)))
 
-    async def test() -> None:
-        async with (
-            joined(url(node), TOKENS["agent"]) as agent,
-            joined(url(node), TOKENS["human"]) as human,
-        ):
-            # One may say more, and hears of it where it is.
-            more = {"callers": ["agent"], "profile": "full_access"}
-            await asyncio.to_thread(apply, topics(more, {"callers": ["*"]}))
-            welcome = await agent.until("system/welcome")
-            assert welcome["payload"]["you"]["capabilities"] == ["mcp/*", "chat"]
-            said = await agent.say("mcp/request:tools/list")
-            assert (await human.until(said))["from"] == "agent"
-            # Who has no seat any more has to go; nobody else notices.
-            await asyncio.to_thread(apply, topics({"callers": ["human"]}))
-            code, reason = await agent.closed()
-            assert code == 4003
-            assert "not a participant" in reason
-            await human.until(lambda one: one["payload"].get("event") == "leave")
-            assert await status_of(url(node), TOKENS["agent"]) == 403
-            # No topics, no door.
-            await asyncio.to_thread(apply, TopicsConfig())
-            assert (await human.closed())[0] == 4003
-            assert await status_of(url(node), TOKENS["human"]) == 404
-
-    play(test)
+    async with (
+        joined(url(node), TOKENS["agent"]) as agent,
+        joined(url(node), TOKENS["human"]) as human,
+    ):
+        # One may say more, and hears of it where it is.
+        more = {"callers": ["agent"], "profile": "full_access"}
+        await asyncio.to_thread(apply, topics(more, {"callers": ["*"]}))
+        welcome = await agent.until("system/welcome")
+        assert welcome["payload"]["you"]["capabilities"] == ["mcp/*", "chat"]
+        said = await agent.say("mcp/request:tools/list")
+        assert (await human.until(said))["from"] == "agent"
+        # Who has no seat any more has to go; nobody else notices.
+        await asyncio.to_thread(apply, topics({"callers": ["human"]}))
+        code, reason = await agent.closed()
+        assert code == 4003
+        assert "not a participant" in reason
+        await human.until(lambda one: one["payload"].get("event") == "leave")
+        assert await status_of(url(node), TOKENS["agent"]) == 403
+        # No topics, no door.
+        await asyncio.to_thread(apply, TopicsConfig())
+        assert (await human.closed())[0] == 4003
+        assert await status_of(url(node), TOKENS["human"]) == 404
 
 
-def test_a_node_that_stops_says_so(start: Any) -> None:
+async def test_a_node_that_stops_says_so(start: Any) -> None:
     node = start(tokens=TOKENS, topics=topics())
 
-    async def test() -> None:
-        async with joined(url(node), TOKENS["agent"]) as agent:
-            stopping = asyncio.create_task(asyncio.to_thread(node.stop))
-            assert (await agent.closed())[0] == 1001
-            await stopping
-
-    play(test)
+    async with joined(url(node), TOKENS["agent"]) as agent:
+        stopping = asyncio.create_task(asyncio.to_thread(node.stop))
+        assert (await agent.closed())[0] == 1001
+        await stopping
 
 
 @pytest.mark.spec("MX-11.3-1")
 @pytest.mark.spec("MX-8.1-4", "MX-7.1-5")
-def test_what_a_node_says_of_its_topics(start: Any) -> None:
+async def test_what_a_node_says_of_its_topics(start: Any) -> None:
     async def answer(node: Running, path: str) -> httpx2.Response:
         headers = {"Authorization": f"Bearer {TOKENS['human']}"}
         async with httpx2.AsyncClient(trust_env=False) as client:
             return await client.get(f"http://127.0.0.1:{node.port}{path}", headers=headers)
 
-    async def test() -> None:
-        async with (
-            joined(url(plain), TOKENS["agent"]) as agent,
-            joined(url(plain), TOKENS["human"]),
-        ):
-            assert (await answer(plain, "/status")).json()["topics"] == {
-                "room": {"members": 2, "refused": 0}
-            }
-            await agent.say("system/error")
-            await agent.until("system/error")
-            told = (await answer(plain, "/status")).json()["topics"]
-            assert told == {"room": {"members": 2, "refused": 1}}
-            # Without administrators, its path is one that nobody knows.
-            unknown = await answer(plain, "/admin/nothing")
-            admin = await answer(plain, "/admin/participants")
-            assert admin.status_code == unknown.status_code == 404
-            assert admin.json() == unknown.json()
-        async with joined(url(administered), TOKENS["agent"]) as agent:
-            told = (await answer(administered, "/admin/participants")).json()["participants"]
-            assert [one["participantId"] for one in told] == ["agent"]
-            await agent.socket.close()
-        while (await answer(administered, "/admin/participants")).json()["participants"]:
-            continue
-
     plain = start(tokens=TOKENS, topics=topics())
     settings = msgspec.structs.replace(topics(), admins=["human"])
     administered = start(tokens=TOKENS, topics=settings)
-    play(test)
+    async with (
+        joined(url(plain), TOKENS["agent"]) as agent,
+        joined(url(plain), TOKENS["human"]),
+    ):
+        assert (await answer(plain, "/status")).json()["topics"] == {
+            "room": {"members": 2, "refused": 0}
+        }
+        await agent.say("system/error")
+        await agent.until("system/error")
+        told = (await answer(plain, "/status")).json()["topics"]
+        assert told == {"room": {"members": 2, "refused": 1}}
+        # Without administrators, its path is one that nobody knows.
+        unknown = await answer(plain, "/admin/nothing")
+        admin = await answer(plain, "/admin/participants")
+        assert admin.status_code == unknown.status_code == 404
+        assert admin.json() == unknown.json()
+    async with joined(url(administered), TOKENS["agent"]) as agent:
+        told = (await answer(administered, "/admin/participants")).json()["participants"]
+        assert [one["participantId"] for one in told] == ["agent"]
+        await agent.socket.close()
+    while (await answer(administered, "/admin/participants")).json()["participants"]:
+        continue
 
 
-def test_without_tokens_all_programs_of_this_machine_are_one(start: Any) -> None:
+async def test_without_tokens_all_programs_of_this_machine_are_one(start: Any) -> None:
     """A node without tokens knows one caller, `local`: the next connection replaces the last."""
     node = start(topics=topics())
 
-    async def test() -> None:
-        async with joined(url(node)) as first, joined(url(node)) as second:
-            assert first.id == second.id == "local"
-            code, reason = await first.closed()
-            assert code == 4009
-            assert "token" in reason
-
-    play(test)
+    async with joined(url(node)) as first, joined(url(node)) as second:
+        assert first.id == second.id == "local"
+        code, reason = await first.closed()
+        assert code == 4009
+        assert "token" in reason

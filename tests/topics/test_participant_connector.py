@@ -20,8 +20,10 @@ from interlock.topics.participant_upstream import (
     make_server_config,
     make_upstream_key,
 )
-from tests.core.upstreams.harness import OWN_INFO, Kept, Naps, run
+from tests.core.upstreams.harness import OWN_INFO, Kept, Naps
 from tests.topics.room import Room, Worker
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 KEY = make_upstream_key("ops", "worker")
 ALL = "mcp/*"
@@ -84,278 +86,238 @@ class InRoom(Kept):
         await self.until(lambda: self.rest.sleeping)
 
 
-def test_it_is_listed_and_called_as_soon_as_it_is_there() -> None:
-    async def body() -> None:
-        kept = InRoom()
-        kept.room.welcomes(("somebody", [ALL]))
-        assert kept.supervisor.state is State.CONNECTING
-        kept.room.joins("worker", "mcp/response:*")
-        await kept.ready()
-        assert kept.listed == [["write_file"]]
-        assert len(kept.supervisor.offer.resources) == 1
-        outcome = await kept.start("write_file", {"path": "/a"})
-        assert json.loads(outcome.result)["content"][0]["text"] == '{"path": "/a"}'
-        asked = kept.worker.asked[-1]
-        assert (asked.kind, asked.to) == ("mcp/request:tools/call:write_file", ("worker",))
-        await kept.supervisor.end()
-
-    run(body)
+async def test_it_is_listed_and_called_as_soon_as_it_is_there() -> None:
+    kept = InRoom()
+    kept.room.welcomes(("somebody", [ALL]))
+    assert kept.supervisor.state is State.CONNECTING
+    kept.room.joins("worker", "mcp/response:*")
+    await kept.ready()
+    assert kept.listed == [["write_file"]]
+    assert len(kept.supervisor.offer.resources) == 1
+    outcome = await kept.start("write_file", {"path": "/a"})
+    assert json.loads(outcome.result)["content"][0]["text"] == '{"path": "/a"}'
+    asked = kept.worker.asked[-1]
+    assert (asked.kind, asked.to) == ("mcp/request:tools/call:write_file", ("worker",))
+    await kept.supervisor.end()
 
 
-def test_who_was_there_before_the_node_is_in_its_welcome() -> None:
-    async def body() -> None:
-        kept = InRoom()
-        kept.room.welcomes(("worker", [ALL]))
-        await kept.ready()
-        # Told again that it is there, with the same rights: nothing is new.
-        kept.room.welcomes(("worker", [ALL]))
-        assert kept.supervisor.peer is not None
-        # A welcome without it: it left while nobody heard.
-        kept.room.welcomes()
-        assert kept.supervisor.state is State.DEGRADED
-        await kept.supervisor.end()
-
-    run(body)
+async def test_who_was_there_before_the_node_is_in_its_welcome() -> None:
+    kept = InRoom()
+    kept.room.welcomes(("worker", [ALL]))
+    await kept.ready()
+    # Told again that it is there, with the same rights: nothing is new.
+    kept.room.welcomes(("worker", [ALL]))
+    assert kept.supervisor.peer is not None
+    # A welcome without it: it left while nobody heard.
+    kept.room.welcomes()
+    assert kept.supervisor.state is State.DEGRADED
+    await kept.supervisor.end()
 
 
 @pytest.mark.parametrize("capabilities", [["mcp/response:*"], ["mcp/response:tools/*", "chat"]])
-def test_no_handshake_is_needed(capabilities: list[str]) -> None:
-    async def body() -> None:
-        kept = InRoom(initialize_timeout=0.01)
-        kept.worker.info = None
-        kept.room.joins("worker", *capabilities)
-        await kept.ready()
-        peer = kept.supervisor.peer
-        assert peer is not None
-        assert (peer.revision, peer.capabilities) == ("2025-06-18", {"tools": {}})
-        assert kept.listed == [["write_file"]]
-        asked = [one.payload["method"] for one in kept.worker.asked]
-        # Who may not answer `initialize` is not asked.
-        assert ("initialize" in asked) == (capabilities == ["mcp/response:*"])
-        assert (await kept.start("write_file")).result
-        await kept.supervisor.end()
-
-    run(body)
+async def test_no_handshake_is_needed(capabilities: list[str]) -> None:
+    kept = InRoom(initialize_timeout=0.01)
+    kept.worker.info = None
+    kept.room.joins("worker", *capabilities)
+    await kept.ready()
+    peer = kept.supervisor.peer
+    assert peer is not None
+    assert (peer.revision, peer.capabilities) == ("2025-06-18", {"tools": {}})
+    assert kept.listed == [["write_file"]]
+    asked = [one.payload["method"] for one in kept.worker.asked]
+    # Who may not answer `initialize` is not asked.
+    assert ("initialize" in asked) == (capabilities == ["mcp/response:*"])
+    assert (await kept.start("write_file")).result
+    await kept.supervisor.end()
 
 
-def test_who_may_not_answer_is_not_asked_until_it_may() -> None:
-    async def body() -> None:
-        kept = InRoom()
-        kept.rest.hold()
-        kept.room.joins("worker", "mcp/proposal:*", "chat")
-        await kept.tried()
-        assert kept.supervisor.state is State.FAILED
-        assert "may not send responses" in (kept.supervisor.problem or "")
-        assert kept.room.said == []
-        # Promoted: tried at once.
-        kept.room.joins("worker", "mcp/proposal:*", "mcp/response:*", "chat")
-        await kept.ready()
-        # And demoted: what cannot be answered any more is not shown as if it could.
-        kept.room.joins("worker", "chat")
-        assert kept.supervisor.state is State.DEGRADED
-        await kept.supervisor.end()
-
-    run(body)
+async def test_who_may_not_answer_is_not_asked_until_it_may() -> None:
+    kept = InRoom()
+    kept.rest.hold()
+    kept.room.joins("worker", "mcp/proposal:*", "chat")
+    await kept.tried()
+    assert kept.supervisor.state is State.FAILED
+    assert "may not send responses" in (kept.supervisor.problem or "")
+    assert kept.room.said == []
+    # Promoted: tried at once.
+    kept.room.joins("worker", "mcp/proposal:*", "mcp/response:*", "chat")
+    await kept.ready()
+    # And demoted: what cannot be answered any more is not shown as if it could.
+    kept.room.joins("worker", "chat")
+    assert kept.supervisor.state is State.DEGRADED
+    await kept.supervisor.end()
 
 
-def test_it_leaves_in_the_middle_of_a_call_and_its_tools_stay_for_the_grace() -> None:
-    async def body() -> None:
-        kept = InRoom(ParticipantUpstream(grace=60.0))
-        kept.room.joins("worker", ALL)
-        await kept.ready()
-        kept.room.on_said = None
-        sent = kept.start("write_file")
-        kept.room.leaves("worker")
-        with pytest.raises(UpstreamLostError) as lost:
-            await sent
-        assert (lost.value.failure, lost.value.was_sent) == (UPSTREAM_LOST, True)
-        assert kept.supervisor.state is State.DEGRADED
-        assert kept.supervisor.listed
-        with pytest.raises(UpstreamLostError) as refused:
-            kept.start("write_file")
-        assert (refused.value.failure, refused.value.was_sent) == (UPSTREAM_UNAVAILABLE, False)
-        [timer] = kept.timers
-        assert timer.seconds == 60.0
-        timer.then()
-        assert kept.supervisor.state is State.FAILED
-        assert kept.withdrawn == 1
-        # It is never too late.
-        kept.worker = Worker(kept.room, soon=asyncio.get_running_loop().call_soon)
-        kept.room.joins("worker", ALL)
-        await kept.ready()
-        assert (await kept.start("write_file")).result
-        await kept.supervisor.end()
-
-    run(body)
+async def test_it_leaves_in_the_middle_of_a_call_and_its_tools_stay_for_the_grace() -> None:
+    kept = InRoom(ParticipantUpstream(grace=60.0))
+    kept.room.joins("worker", ALL)
+    await kept.ready()
+    kept.room.on_said = None
+    sent = kept.start("write_file")
+    kept.room.leaves("worker")
+    with pytest.raises(UpstreamLostError) as lost:
+        await sent
+    assert (lost.value.failure, lost.value.was_sent) == (UPSTREAM_LOST, True)
+    assert kept.supervisor.state is State.DEGRADED
+    assert kept.supervisor.listed
+    with pytest.raises(UpstreamLostError) as refused:
+        kept.start("write_file")
+    assert (refused.value.failure, refused.value.was_sent) == (UPSTREAM_UNAVAILABLE, False)
+    [timer] = kept.timers
+    assert timer.seconds == 60.0
+    timer.then()
+    assert kept.supervisor.state is State.FAILED
+    assert kept.withdrawn == 1
+    # It is never too late.
+    kept.worker = Worker(kept.room, soon=asyncio.get_running_loop().call_soon)
+    kept.room.joins("worker", ALL)
+    await kept.ready()
+    assert (await kept.start("write_file")).result
+    await kept.supervisor.end()
 
 
-def test_another_connection_of_it_is_asked_anew() -> None:
+async def test_another_connection_of_it_is_asked_anew() -> None:
     """It was started again, and takes the place of the one that was asked."""
 
-    async def body() -> None:
-        kept = InRoom()
-        kept.room.joins("worker", ALL)
-        await kept.ready()
-        kept.room.on_said = None
-        sent = kept.start("write_file")
-        kept.worker = Worker(kept.room, soon=asyncio.get_running_loop().call_soon)
-        kept.worker.tools = ["another_tool"]
-        kept.room.joins("worker", ALL)
-        with pytest.raises(UpstreamLostError, match="reconnected") as lost:
-            await sent
-        assert lost.value.was_sent
-        await kept.until(lambda: len(kept.listed) == 2)
-        assert kept.listed[-1] == ["another_tool"]
-        assert kept.timers == []
-        await kept.supervisor.end()
-
-    run(body)
+    kept = InRoom()
+    kept.room.joins("worker", ALL)
+    await kept.ready()
+    kept.room.on_said = None
+    sent = kept.start("write_file")
+    kept.worker = Worker(kept.room, soon=asyncio.get_running_loop().call_soon)
+    kept.worker.tools = ["another_tool"]
+    kept.room.joins("worker", ALL)
+    with pytest.raises(UpstreamLostError, match="reconnected") as lost:
+        await sent
+    assert lost.value.was_sent
+    await kept.until(lambda: len(kept.listed) == 2)
+    assert kept.listed[-1] == ["another_tool"]
+    assert kept.timers == []
+    await kept.supervisor.end()
 
 
-def test_back_within_the_grace_nothing_is_withdrawn() -> None:
-    async def body() -> None:
-        kept = InRoom()
-        kept.room.joins("worker", ALL)
-        await kept.ready()
-        kept.room.leaves("worker")
-        kept.room.joins("worker", ALL)
-        await kept.ready()
-        assert kept.timers[0].cancelled
-        assert kept.withdrawn == 0
-        await kept.supervisor.end()
-
-    run(body)
+async def test_back_within_the_grace_nothing_is_withdrawn() -> None:
+    kept = InRoom()
+    kept.room.joins("worker", ALL)
+    await kept.ready()
+    kept.room.leaves("worker")
+    kept.room.joins("worker", ALL)
+    await kept.ready()
+    assert kept.timers[0].cancelled
+    assert kept.withdrawn == 0
+    await kept.supervisor.end()
 
 
-def test_one_that_does_not_answer_is_asked_again_after_a_rest() -> None:
-    async def body() -> None:
-        kept = InRoom(initialize_timeout=0.01)
-        kept.rest.hold()
-        hears, kept.room.on_said = kept.room.on_said, None
-        broken = {"jsonrpc": "2.0", "id": 0, "error": {"code": -32603, "message": "Not today."}}
+async def test_one_that_does_not_answer_is_asked_again_after_a_rest() -> None:
+    kept = InRoom(initialize_timeout=0.01)
+    kept.rest.hold()
+    hears, kept.room.on_said = kept.room.on_said, None
+    broken = {"jsonrpc": "2.0", "id": 0, "error": {"code": -32603, "message": "Not today."}}
 
-        def refuse(said: Any) -> None:
-            answer = {**broken, "id": said.payload["id"]}
-            kind = said.kind.replace("request", "response", 1)
-            loop = asyncio.get_running_loop()
-            loop.call_soon(lambda: kept.room.hear("worker", kind, answer, about=said.id))
+    def refuse(said: Any) -> None:
+        answer = {**broken, "id": said.payload["id"]}
+        kind = said.kind.replace("request", "response", 1)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(lambda: kept.room.hear("worker", kind, answer, about=said.id))
 
-        kept.room.on_said = refuse
-        kept.room.joins("worker", ALL)
-        await kept.tried()
-        assert "Not today." in (kept.supervisor.problem or "")
-        kept.rest.wake()
-        await kept.until(lambda: len(kept.rest.taken) == 2)
-        assert kept.rest.taken == [1.0, 2.0]
-        kept.room.on_said = hears
-        kept.rest.wake()
-        await kept.ready()
-        await kept.supervisor.end()
-
-    run(body)
+    kept.room.on_said = refuse
+    kept.room.joins("worker", ALL)
+    await kept.tried()
+    assert "Not today." in (kept.supervisor.problem or "")
+    kept.rest.wake()
+    await kept.until(lambda: len(kept.rest.taken) == 2)
+    assert kept.rest.taken == [1.0, 2.0]
+    kept.room.on_said = hears
+    kept.rest.wake()
+    await kept.ready()
+    await kept.supervisor.end()
 
 
 @pytest.mark.parametrize("allow", [[], ["write_*"]])
-def test_another_node_is_refused_unless_the_config_names_what_is_wanted(allow: list[str]) -> None:
-    async def body() -> None:
-        kept = InRoom(ParticipantUpstream(allow=allow))
-        kept.rest.hold()
-        kept.worker.info = {"name": "interlock", "version": "1"}
-        kept.room.joins("worker", ALL)
-        if allow:
-            await kept.ready()
-        else:
-            await kept.tried()
-            assert "is a node." in (kept.supervisor.problem or "")
-            assert kept.listed == []
-        await kept.supervisor.end()
-
-    run(body)
-
-
-def test_a_node_that_does_not_say_so_is_known_by_its_tools() -> None:
-    async def body() -> None:
-        kept = InRoom()
-        kept.rest.hold()
-        kept.worker.nodes = {"write_file": 1}
-        # It may not even answer `initialize`.
-        kept.room.joins("worker", "mcp/response:tools/*")
+async def test_another_node_is_refused_unless_the_config_names_what_is_wanted(
+    allow: list[str],
+) -> None:
+    kept = InRoom(ParticipantUpstream(allow=allow))
+    kept.rest.hold()
+    kept.worker.info = {"name": "interlock", "version": "1"}
+    kept.room.joins("worker", ALL)
+    if allow:
+        await kept.ready()
+    else:
         await kept.tried()
         assert "is a node." in (kept.supervisor.problem or "")
         assert kept.listed == []
-        await kept.supervisor.end()
-
-    run(body)
+    await kept.supervisor.end()
 
 
-def test_two_nodes_that_show_each_other_are_done_at_some_time() -> None:
-    async def body() -> None:
-        kept = InRoom(ParticipantUpstream(allow=["write_*"]))
-        kept.worker.nodes = {"write_file": 1, "other": MAX_NODE_HOPS + 1}
-        kept.worker.tools.append("other")
-        kept.room.joins("worker", ALL)
-        await kept.ready()
-        assert len(kept.listed) == 1
-        kept.naps.hold()
-        kept.worker.tools.append("write_it_again")
-        kept.worker.nodes["write_it_again"] = MAX_NODE_HOPS + 1
-        said = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
-        kept.room.hear("worker", "mcp/request:notifications/tools/list_changed", said, to=())
-        await kept.until(lambda: kept.naps.sleeping)
-        # What was listed before stays, and nothing is added to it.
-        assert len(kept.listed) == 1
-        assert kept.supervisor.state is State.READY
-        await kept.supervisor.end()
-
-    run(body)
+async def test_a_node_that_does_not_say_so_is_known_by_its_tools() -> None:
+    kept = InRoom()
+    kept.rest.hold()
+    kept.worker.nodes = {"write_file": 1}
+    # It may not even answer `initialize`.
+    kept.room.joins("worker", "mcp/response:tools/*")
+    await kept.tried()
+    assert "is a node." in (kept.supervisor.problem or "")
+    assert kept.listed == []
+    await kept.supervisor.end()
 
 
-def test_new_tools_are_read_when_it_says_so() -> None:
-    async def body() -> None:
-        kept = InRoom()
-        kept.room.joins("worker", ALL)
-        await kept.ready()
-        kept.worker.tools.append("delete_file")
-        said = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
-        kind = "mcp/request:notifications/tools/list_changed"
-        kept.room.hear("intruder", kind, said, to=())
-        kept.room.hear("worker", kind, said, to=())
-        await kept.until(lambda: len(kept.listed) == 2)
-        assert kept.listed[-1] == ["write_file", "delete_file"]
-        await kept.supervisor.end()
-
-    run(body)
-
-
-def test_somebody_who_plays_the_gateway_changes_nothing() -> None:
-    async def body() -> None:
-        kept = InRoom()
-        kept.room.joins("worker", ALL)
-        await kept.ready()
-        leave = {"event": "leave", "participant": {"id": "worker"}}
-        # Its own gateway never lets this by; a link does not rely on it.
-        for sender in ("intruder", "worker", "system:gateway2"):
-            kept.room.hear(sender, "system/presence", leave, to=())
-        kept.room.hear("system:gateway", "system/presence", {"event": "leave"}, to=())
-        assert kept.supervisor.state is State.READY
-        await kept.supervisor.end()
-
-    run(body)
+async def test_two_nodes_that_show_each_other_are_done_at_some_time() -> None:
+    kept = InRoom(ParticipantUpstream(allow=["write_*"]))
+    kept.worker.nodes = {"write_file": 1, "other": MAX_NODE_HOPS + 1}
+    kept.worker.tools.append("other")
+    kept.room.joins("worker", ALL)
+    await kept.ready()
+    assert len(kept.listed) == 1
+    kept.naps.hold()
+    kept.worker.tools.append("write_it_again")
+    kept.worker.nodes["write_it_again"] = MAX_NODE_HOPS + 1
+    said = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+    kept.room.hear("worker", "mcp/request:notifications/tools/list_changed", said, to=())
+    await kept.until(lambda: kept.naps.sleeping)
+    # What was listed before stays, and nothing is added to it.
+    assert len(kept.listed) == 1
+    assert kept.supervisor.state is State.READY
+    await kept.supervisor.end()
 
 
-def test_the_node_leaves_the_room_and_forgets_them() -> None:
-    async def body() -> None:
-        kept = InRoom()
-        kept.room.joins("worker", ALL)
-        await kept.ready()
-        kept.upstreams.close()
-        assert kept.ended == [KEY]
-        assert kept.supervisor.state is State.DEGRADED
-        kept.room.joins("worker", ALL)
-        assert kept.timers == []
-        await kept.supervisor.end()
+async def test_new_tools_are_read_when_it_says_so() -> None:
+    kept = InRoom()
+    kept.room.joins("worker", ALL)
+    await kept.ready()
+    kept.worker.tools.append("delete_file")
+    said = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+    kind = "mcp/request:notifications/tools/list_changed"
+    kept.room.hear("intruder", kind, said, to=())
+    kept.room.hear("worker", kind, said, to=())
+    await kept.until(lambda: len(kept.listed) == 2)
+    assert kept.listed[-1] == ["write_file", "delete_file"]
+    await kept.supervisor.end()
 
-    run(body)
+
+async def test_somebody_who_plays_the_gateway_changes_nothing() -> None:
+    kept = InRoom()
+    kept.room.joins("worker", ALL)
+    await kept.ready()
+    leave = {"event": "leave", "participant": {"id": "worker"}}
+    # Its own gateway never lets this by; a link does not rely on it.
+    for sender in ("intruder", "worker", "system:gateway2"):
+        kept.room.hear(sender, "system/presence", leave, to=())
+    kept.room.hear("system:gateway", "system/presence", {"event": "leave"}, to=())
+    assert kept.supervisor.state is State.READY
+    await kept.supervisor.end()
+
+
+async def test_the_node_leaves_the_room_and_forgets_them() -> None:
+    kept = InRoom()
+    kept.room.joins("worker", ALL)
+    await kept.ready()
+    kept.upstreams.close()
+    assert kept.ended == [KEY]
+    assert kept.supervisor.state is State.DEGRADED
+    kept.room.joins("worker", ALL)
+    assert kept.timers == []
+    await kept.supervisor.end()
 
 
 def test_what_the_config_says_of_a_participant_is_what_a_server_has() -> None:

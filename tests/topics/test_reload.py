@@ -12,7 +12,7 @@ from interlock.topics.component import Topics
 from interlock.topics.config import TopicsConfig
 from tests.core.server.running import Running
 from tests.topics.peers import joined
-from tests.topics.test_node import TOKENS, play, topics, url
+from tests.topics.test_node import TOKENS, topics, url
 
 BOSSES = topics({"roles": ["boss"], "profile": "full_access"}, {"callers": ["human"]})
 OPEN = topics({"roles": ["boss"], "profile": "full_access"}, {"callers": ["*"]})
@@ -28,74 +28,63 @@ def apply(node: Running, rooms: TopicsConfig, **agent: Any) -> None:
 @pytest.mark.parametrize(
     "agent", [{"roles": ["nothing"]}, {"may": ["register"]}, {"name": "mallory"}]
 )
-def test_who_is_not_what_its_seat_was_given_for_has_to_go(start: Any, agent: Any) -> None:
+async def test_who_is_not_what_its_seat_was_given_for_has_to_go(start: Any, agent: Any) -> None:
     """The room itself is as it was."""
     node = start(tokens=TOKENS, topics=BOSSES)
     apply(node, BOSSES)
 
-    async def test() -> None:
-        async with (
-            joined(url(node), TOKENS["agent"]) as gone,
-            joined(url(node), TOKENS["human"]) as human,
-        ):
-            await asyncio.to_thread(apply, node, BOSSES, **agent)
-            assert (await gone.closed())[0] == 4003
-            left = await human.until(lambda one: one["payload"].get("event") == "leave")
-            assert left["payload"]["participant"]["id"] == "agent"
-
-    play(test)
+    async with (
+        joined(url(node), TOKENS["agent"]) as gone,
+        joined(url(node), TOKENS["human"]) as human,
+    ):
+        await asyncio.to_thread(apply, node, BOSSES, **agent)
+        assert (await gone.closed())[0] == 4003
+        left = await human.until(lambda one: one["payload"].get("event") == "leave")
+        assert left["payload"]["participant"]["id"] == "agent"
 
 
-def test_who_has_another_seat_now_may_say_what_that_one_says(start: Any) -> None:
+async def test_who_has_another_seat_now_may_say_what_that_one_says(start: Any) -> None:
     node = start(tokens=TOKENS, topics=OPEN)
     apply(node, OPEN)
 
-    async def test() -> None:
-        async with joined(url(node), TOKENS["agent"]) as agent:
-            await asyncio.to_thread(apply, node, OPEN, roles=[])
-            welcome = await agent.until("system/welcome")
-            assert welcome["payload"]["you"]["capabilities"] == ["mcp/proposal:*", "chat"]
-
-    play(test)
+    async with joined(url(node), TOKENS["agent"]) as agent:
+        await asyncio.to_thread(apply, node, OPEN, roles=[])
+        welcome = await agent.until("system/welcome")
+        assert welcome["payload"]["you"]["capabilities"] == ["mcp/proposal:*", "chat"]
 
 
 @pytest.mark.parametrize("settles", [True, False])
-def test_whose_issuer_has_to_be_asked_is_looked_at_when_it_has_answered(
+async def test_whose_issuer_has_to_be_asked_is_looked_at_when_it_has_answered(
     start: Any, monkeypatch: pytest.MonkeyPatch, settles: bool
 ) -> None:
     node = start(tokens=TOKENS, topics=OPEN)
     apply(node, OPEN)
 
-    async def test() -> None:
-        async with joined(url(node), TOKENS["agent"]) as agent:
-            enter = node.node.pipeline.admission
-            asked: list[str] = []
+    async with joined(url(node), TOKENS["agent"]) as agent:
+        enter = node.node.pipeline.admission
+        asked: list[str] = []
 
-            async def settle() -> None:
-                asked.append("settled")
+        async def settle() -> None:
+            asked.append("settled")
 
-            def apply_unsettled() -> None:
-                async def run() -> None:
-                    await node.node.apply(node.config(topics=OPEN, tokens=[AGENT, HUMAN]))
-                    known = enter.authenticate
+        def apply_unsettled() -> None:
+            async def run() -> None:
+                await node.node.apply(node.config(topics=OPEN, tokens=[AGENT, HUMAN]))
+                known = enter.authenticate
 
-                    def authenticate(credentials: Any) -> Any:
-                        if not (asked and settles):
-                            raise PendingIdentity(settle)
-                        return known(credentials)
+                def authenticate(credentials: Any) -> Any:
+                    if not (asked and settles):
+                        raise PendingIdentity(settle)
+                    return known(credentials)
 
-                    monkeypatch.setattr(enter, "authenticate", authenticate)
-                    await node.node.component(Topics).apply(
-                        node.node.config, node.config(topics=OPEN)
-                    )
+                monkeypatch.setattr(enter, "authenticate", authenticate)
+                await node.node.component(Topics).apply(node.node.config, node.config(topics=OPEN))
 
-                node.wait(run())
+            node.wait(run())
 
-            await asyncio.to_thread(apply_unsettled)
-            await asyncio.to_thread(node.until, lambda: asked == ["settled"], "it to be asked")
-            if settles:
-                assert node.node.component(Topics).gateway.outside() != []
-            else:
-                assert (await agent.closed())[0] == 4003
-
-    play(test)
+        await asyncio.to_thread(apply_unsettled)
+        await asyncio.to_thread(node.until, lambda: asked == ["settled"], "it to be asked")
+        if settles:
+            assert node.node.component(Topics).gateway.outside() != []
+        else:
+            assert (await agent.closed())[0] == 4003

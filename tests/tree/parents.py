@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl as tls
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 from msgspec import Raw
@@ -249,3 +250,22 @@ def play(
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(run())
+
+
+@asynccontextmanager
+async def open_parent(
+    world: Callable[[], World] = World, **more: Any
+) -> AsyncIterator[tuple[World, Registrant]]:
+    """Begin a registrant, play the scene, end it; nothing may be left of it."""
+
+    stage = world()
+    registrant = stage.registrant(**more)
+    registrant.begin()
+    await settle()
+    yield stage, registrant
+    ending = asyncio.ensure_future(registrant.end())
+    await stage.time.turn(LEAVE_TIMEOUT_SECONDS * 3)
+    await ending
+    assert at(registrant) is RegistrantState.ENDED
+    assert all(one.over == 1 for one in stage.conversations)
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
@@ -433,3 +434,17 @@ def hub_test(
         assert hub.time.armed == 0, "a timer is left"
 
     run(main)
+
+
+@asynccontextmanager
+async def open_hub(folder: Path, **settings: Any) -> AsyncIterator[Hub]:
+    """Run a test with a registrar. Afterwards nothing is left: no task, no timer, no channel."""
+
+    hub = Hub(folder, **settings)
+    try:
+        yield hub
+    finally:
+        await hub.close()
+    assert not hub.supervisors
+    assert hub.registrar.channels == 0
+    assert hub.time.armed == 0, "a timer is left"

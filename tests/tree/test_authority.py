@@ -14,9 +14,20 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 
 from interlock.tree.authority import find_mutable_tool
-from tests.tree.rig import LONG_AGO, OTHER_PARENT, PARENT, Child, Hub, hub_test, settle, tool
+from tests.tree.rig import (
+    LONG_AGO,
+    OTHER_PARENT,
+    PARENT,
+    Child,
+    Hub,
+    open_hub,
+    settle,
+    tool,
+)
 from tests.tree.test_ownership import REJECTED, A, B
 from tests.tree.test_registering import error_of
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 EDWARDS = OKPKey.generate_key("Ed25519")
 KINDS: dict[str, tuple[str, Any]] = {
@@ -56,7 +67,7 @@ def trust(tmp_path: Path) -> str:
 @pytest.mark.filterwarnings("ignore:EdDSA is deprecated")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", ["pem", "jwk", "jwks", "several"])
-def test_a_good_token_proves_it(tmp_path: Path, kind: str, form: str) -> None:
+async def test_a_good_token_proves_it(tmp_path: Path, kind: str, form: str) -> None:
     alg, key = KINDS[kind]
     path = tmp_path / "keys"
     others = [one for _, one in KINDS.values()]
@@ -69,7 +80,8 @@ def test_a_good_token_proves_it(tmp_path: Path, kind: str, form: str) -> None:
         }[form]
     )
 
-    async def body(hub: Hub) -> None:
+    # Relative to the folder of the config.
+    async with open_hub(tmp_path, trust=["keys"], base_dir=tmp_path) as hub:
         child = hub.child(peer=ANYWHERE)
         child.tools = [tool("write", mutable=True)]
         child.registered(authority=A, authority_proof=proof(key, alg))
@@ -77,9 +89,6 @@ def test_a_good_token_proves_it(tmp_path: Path, kind: str, form: str) -> None:
         await settle()
         assert hub.listed == {"ax:edge": ["write"]}
         assert [one.verified for one in hub.store.list_claims()] == [True]
-
-    # Relative to the folder of the config.
-    hub_test(body, tmp_path, trust=["keys"], base_dir=tmp_path)
 
 
 @pytest.mark.spec("AX-4.2-11", "AX-4.2-12")
@@ -109,10 +118,10 @@ def test_a_good_token_proves_it(tmp_path: Path, kind: str, form: str) -> None:
     ],
     ids=str,
 )
-def test_what_a_token_must_say(
+async def test_what_a_token_must_say(
     tmp_path: Path, trust: str, claims: dict[str, Any], why: str
 ) -> None:
-    async def body(hub: Hub) -> None:
+    async with open_hub(tmp_path, trust=[trust]) as hub:
         child = hub.child()
         answer = child.register(authority=A, authority_proof=proof(**claims))
         if why:
@@ -122,11 +131,9 @@ def test_what_a_token_must_say(
             child.registered(authority=A, authority_proof=proof())
         assert hub.info().verified
 
-    hub_test(body, tmp_path, trust=[trust])
-
 
 @pytest.mark.spec("AX-4.2-8")
-def test_what_is_no_proof_at_all(tmp_path: Path, trust: str) -> None:
+async def test_what_is_no_proof_at_all(tmp_path: Path, trust: str) -> None:
     good = proof()["token"]
     head, payload, signature = good.split(".")
     told = f"eyJhbGciOiJIUzI1NiJ9.{payload}"
@@ -144,7 +151,7 @@ def test_what_is_no_proof_at_all(tmp_path: Path, trust: str) -> None:
         "far too long": "x" * 20_000,
     }
 
-    async def body(hub: Hub) -> None:
+    async with open_hub(tmp_path, trust=[trust]) as hub:
         child = hub.child()
         for what, token in tokens.items():
             given = {"type": "jwt", "token": token}
@@ -156,46 +163,38 @@ def test_what_is_no_proof_at_all(tmp_path: Path, trust: str) -> None:
         assert good not in json.dumps(child.heard)
         child.registered(authority=A, authority_proof=proof())
 
-    hub_test(body, tmp_path, trust=[trust])
-
 
 @pytest.mark.parametrize("content", [None, "", "{", "-----BEGIN PUBLIC KEY-----\nx", '{"kty":"?"}'])
-def test_a_key_file_that_is_of_no_use(tmp_path: Path, content: str | None) -> None:
+async def test_a_key_file_that_is_of_no_use(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "keys"
     if content is not None:
         path.write_text(content)
 
-    async def body(hub: Hub) -> None:
+    async with open_hub(tmp_path, trust=[str(path)]) as hub:
         answer = hub.child().register(authority=A, authority_proof=proof())
         assert error_of(answer) == REJECTED
         assert str(tmp_path) not in json.dumps(answer)
 
-    hub_test(body, tmp_path, trust=[str(path)])
 
-
-def test_without_trusted_keys_no_token_counts(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_without_trusted_keys_no_token_counts(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         answer = hub.child().register(authority=A, authority_proof=proof())
         assert error_of(answer) == REJECTED
         assert "subservers.trust" in answer["error"]["data"]["detail"]
 
-    hub_test(body, tmp_path)
 
-
-def test_without_its_library_the_node_says_what_to_install(
+async def test_without_its_library_the_node_says_what_to_install(
     tmp_path: Path, trust: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = proof()
     monkeypatch.setitem(sys.modules, "joserfc", None)
 
-    async def body(hub: Hub) -> None:
+    async with open_hub(tmp_path, trust=[trust]) as hub:
         answer = hub.child().register(authority=A, authority_proof=given)
         assert error_of(answer) == REJECTED
         assert "interlock[oauth]" in answer["error"]["data"]["detail"]
         # Who proves nothing needs no library.
         hub.child().registered(authority=A)
-
-    hub_test(body, tmp_path, trust=[trust])
 
 
 # -- certificates
@@ -219,22 +218,20 @@ def test_without_its_library_the_node_says_what_to_install(
         ((), A, False),
     ],
 )
-def test_the_names_of_a_certificate(
+async def test_the_names_of_a_certificate(
     tmp_path: Path, names: tuple[str, ...], authority: str | None, proven: bool
 ) -> None:
-    async def body(hub: Hub) -> None:
+    async with open_hub(tmp_path) as hub:
         hub.child(peer=ANYWHERE, names=names).registered(authority=authority)
         assert hub.info().verified is proven
-
-    hub_test(body, tmp_path)
 
 
 # -- proven and unproven claims
 
 
 @pytest.mark.spec("AX-4.2-10")
-def test_an_unproven_claim_never_displaces_a_proven_one(tmp_path: Path, trust: str) -> None:
-    async def body(hub: Hub) -> None:
+async def test_an_unproven_claim_never_displaces_a_proven_one(tmp_path: Path, trust: str) -> None:
+    async with open_hub(tmp_path, trust=[trust]) as hub:
         child = hub.child().registered(1, "x", authority=A, authority_proof=proof())
         await settle()
         child.ask("mcpax/deregister", {"session_id": child.session_id})
@@ -246,11 +243,9 @@ def test_an_unproven_claim_never_displaces_a_proven_one(tmp_path: Path, trust: s
         )
         hub.child().registered(2, "x", authority=A, authority_proof=proof())
 
-    hub_test(body, tmp_path, trust=[trust])
 
-
-def test_a_proven_claim_displaces_an_unproven_one(tmp_path: Path, trust: str) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_proven_claim_displaces_an_unproven_one(tmp_path: Path, trust: str) -> None:
+    async with open_hub(tmp_path, trust=[trust]) as hub:
         squatter = hub.child().registered(1, "x", authority=B)
         await settle()
         # Not while it is there: the first has it.
@@ -261,13 +256,13 @@ def test_a_proven_claim_displaces_an_unproven_one(tmp_path: Path, trust: str) ->
         await settle()
         assert [tuple(one)[:3] for one in hub.store.list_claims()] == [("x", A, True)]
 
-    hub_test(body, tmp_path, trust=[trust])
 
-
-def test_who_proves_the_same_authority_inherits_what_was_lost(tmp_path: Path, trust: str) -> None:
+async def test_who_proves_the_same_authority_inherits_what_was_lost(
+    tmp_path: Path, trust: str
+) -> None:
     given = {"authority": A, "authority_proof": proof()}
 
-    async def body(hub: Hub) -> None:
+    async with open_hub(tmp_path, trust=[trust]) as hub:
         old = hub.child().registered(1, "x", **given)
         await settle()
         assert error_of(hub.child().register(2, "x", **given))[0] == -31001
@@ -278,8 +273,6 @@ def test_who_proves_the_same_authority_inherits_what_was_lost(tmp_path: Path, tr
         heir.registered(2, "x", **given)
         await settle()
         assert hub.listed == {"ax:x": ["new"]}
-
-    hub_test(body, tmp_path, trust=[trust])
 
 
 # -- what must be proven
@@ -310,10 +303,10 @@ def rejected(hub: Hub, child: Child) -> bool:
         ("never", ANYWHERE, True, True),
     ],
 )
-def test_tools_that_change_something_need_a_proof(
+async def test_tools_that_change_something_need_a_proof(
     tmp_path: Path, policy: str, peer: str, mutable: bool | None, accepted: bool
 ) -> None:
-    async def body(hub: Hub) -> None:
+    async with open_hub(tmp_path, proof=policy) as hub:
         child = hub.child(peer=peer)
         child.tools = [tool("read"), tool("other", mutable=mutable)]
         child.registered(authority=A)
@@ -325,12 +318,10 @@ def test_tools_that_change_something_need_a_proof(
             assert "other" in child.ended()["detail"]
             assert hub.store.list_claims() == []
 
-    hub_test(body, tmp_path, proof=policy)
-
 
 @pytest.mark.spec("AX-4.2-11")
-def test_a_later_list_is_held_against_the_same_rule(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_later_list_is_held_against_the_same_rule(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child(peer=ANYWHERE).registered()
         await settle()
         assert hub.listed == {"ax:edge": ["read"]}
@@ -339,8 +330,6 @@ def test_a_later_list_is_held_against_the_same_rule(tmp_path: Path) -> None:
         await settle()
         assert rejected(hub, child)
         assert ("ax:edge", "degraded") not in hub.states
-
-    hub_test(body, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -381,10 +370,10 @@ def test_which_tools_may_change_something(said: dict[str, Any], mutable: bool) -
 @pytest.mark.parametrize("sticky", [True, False])
 @pytest.mark.parametrize("away", [True, False])
 @pytest.mark.parametrize("segment", ["x", "y"])
-def test_nobody_takes_the_place_of_who_proved_it_without_a_proof(
+async def test_nobody_takes_the_place_of_who_proved_it_without_a_proof(
     tmp_path: Path, trust: str, sticky: bool, away: bool, segment: str
 ) -> None:
-    async def body(hub: Hub) -> None:
+    async with open_hub(tmp_path, trust=[trust], sticky=sticky) as hub:
         owner = hub.child().registered(1, "x", authority=A, authority_proof=proof())
         await settle()
         if away:
@@ -395,5 +384,3 @@ def test_nobody_takes_the_place_of_who_proved_it_without_a_proof(
         assert owner.open is not away
         assert hub.info("x").verified
         hub.child().registered(1, segment, authority=A, authority_proof=proof())
-
-    hub_test(body, tmp_path, trust=[trust], sticky=sticky)

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from interlock.protocol import mcpax as ax
-from tests.tree.rig import PARENT, Hub, hub_test, settle, uuid
+from tests.tree.rig import PARENT, open_hub, settle, uuid
 from tests.tree.test_registering import error_of
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 CYCLE = (-31002, "cycle_detected")
 
@@ -25,21 +27,19 @@ CYCLE = (-31002, "cycle_detected")
     ],
     ids=str,
 )
-def test_who_has_this_node_below_it_may_not_be_below_it(
+async def test_who_has_this_node_below_it_may_not_be_below_it(
     tmp_path: Path, wanted: dict[str, Any]
 ) -> None:
-    async def body(hub: Hub) -> None:
+    async with open_hub(tmp_path) as hub:
         assert error_of(hub.child().register(**wanted)) == CYCLE
         assert hub.registrar.subservers() == []
         assert hub.registrar.subtree_ids() == (PARENT,)
         assert hub.store.find_leases(uuid(1)) == []
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.spec("AX-5.3-7")
-def test_a_join_further_down_that_closes_a_loop_ends_the_session(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_join_further_down_that_closes_a_loop_ends_the_session(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered(**{"x-mcpax-subtree-ids": [uuid(1)]})
         await settle()
         assert child.beat(**{"x-mcpax-subtree-ids": [uuid(1), uuid(2)]})["result"]["status"] == "ok"
@@ -50,16 +50,17 @@ def test_a_join_further_down_that_closes_a_loop_ends_the_session(tmp_path: Path)
         assert hub.listed == {}
         assert hub.supervisors == {}
 
-    hub_test(body, tmp_path)
-
 
 ROOT, ABOVE = uuid(90), uuid(91)
 
 
 @pytest.mark.parametrize("one", [ROOT, ABOVE])
 @pytest.mark.parametrize("when", ["registering", "beating", "before"])
-def test_who_brings_those_above_below_is_refused_here(tmp_path: Path, one: str, when: str) -> None:
-    async def body(hub: Hub) -> None:
+async def test_who_brings_those_above_below_is_refused_here(
+    tmp_path: Path, one: str, when: str
+) -> None:
+    async with open_hub(tmp_path) as hub:
+
         def be_below() -> None:
             hub.registrar.tree_id, hub.registrar.parent_id = ROOT, ABOVE
 
@@ -91,13 +92,11 @@ def test_who_brings_those_above_below_is_refused_here(tmp_path: Path, one: str, 
         hub.registrar.tree_id, hub.registrar.parent_id = PARENT, None
         hub.child().registered(2, "bad", **{"x-mcpax-subtree-ids": [uuid(2), one]})
 
-    hub_test(body, tmp_path)
 
-
-def test_too_many_below_are_refused(tmp_path: Path) -> None:
+async def test_too_many_below_are_refused(tmp_path: Path) -> None:
     many = [uuid(n) for n in range(1000, 1000 + ax.MAX_SUBTREE_IDS - 2)]
 
-    async def body(hub: Hub) -> None:
+    async with open_hub(tmp_path) as hub:
         first = hub.child().registered(1, "first", **{"x-mcpax-subtree-ids": [uuid(1), *many[1:]]})
         answer = hub.child().register(
             2, "second", **{"x-mcpax-subtree-ids": [uuid(2), uuid(3), many[5]]}
@@ -119,11 +118,9 @@ def test_too_many_below_are_refused(tmp_path: Path) -> None:
         hub.registrar.dismiss_subtrees(None)
         assert hub.registrar.subtree_ids() == (PARENT, uuid(2))
 
-    hub_test(body, tmp_path)
 
-
-def test_who_brought_what_the_parent_refuses_is_sent_away(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_who_brought_what_the_parent_refuses_is_sent_away(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         good = hub.child().registered(1, "good", **{"x-mcpax-subtree-ids": [uuid(1)]})
         leaf = hub.child().registered(4, "leaf")
         bad = hub.child().registered(2, "bad", **{"x-mcpax-subtree-ids": [uuid(2), uuid(3)]})
@@ -138,12 +135,10 @@ def test_who_brought_what_the_parent_refuses_is_sent_away(tmp_path: Path) -> Non
         hub.registrar.dismiss_subtrees(None)
         assert leaf.open
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.spec("AX-5.3-4")
-def test_the_subtree_is_known_and_told_when_it_changes(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_the_subtree_is_known_and_told_when_it_changes(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         ids = hub.registrar.subtree_ids
         leaf = hub.child().registered(1, "leaf")
         assert (ids(), hub.changes) == ((PARENT,), 1)
@@ -165,5 +160,3 @@ def test_the_subtree_is_known_and_told_when_it_changes(tmp_path: Path) -> None:
         assert (ids(), hub.changes) == ((PARENT,), 4)
         hub.child().registered(2, "node", **{"x-mcpax-subtree-ids": [uuid(2)]})
         assert (ids(), hub.changes) == ((PARENT, uuid(2)), 5)
-
-    hub_test(body, tmp_path)

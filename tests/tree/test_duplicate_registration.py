@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -136,94 +135,82 @@ any_identity = pytest.mark.parametrize("identity", IDENTITIES.values(), ids=IDEN
 
 @any_identity
 @pytest.mark.spec("AX-13.4-2")
-def test_rejects_at_the_ancestor_what_is_registered_below(
+async def test_rejects_at_the_ancestor_what_is_registered_below(
     tmp_path: Path, identity: dict[str, Any]
 ) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root")
-            mid = await grove.start("mid", below=root, heartbeat=3600.0)
-            async with leaf_at(mid, identity) as first, leaf_at(root, identity) as second:
-                assert "result" in await first.register("one")
-                await until(root, lambda: lists(root, "mid.one.t"))
-                assert TWIN in descendants(root)
-                refused = await second.register("two")
-                assert refused["error"]["code"] == -31003, refused
-                assert not lists(root, "two.t")
-                # Another one may come.
-                other = TWIN.replace("7b0c", "8b0c")
-                assert "result" in await second.register("two", other)
-
-    uvloop.run(run())
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root")
+        mid = await grove.start("mid", below=root, heartbeat=3600.0)
+        async with leaf_at(mid, identity) as first, leaf_at(root, identity) as second:
+            assert "result" in await first.register("one")
+            await until(root, lambda: lists(root, "mid.one.t"))
+            assert TWIN in descendants(root)
+            refused = await second.register("two")
+            assert refused["error"]["code"] == -31003, refused
+            assert not lists(root, "two.t")
+            # Another one may come.
+            other = TWIN.replace("7b0c", "8b0c")
+            assert "result" in await second.register("two", other)
 
 
 @any_identity
 @pytest.mark.spec("AX-13.4-2")
-def test_ends_below_what_is_registered_at_the_ancestor(
+async def test_ends_below_what_is_registered_at_the_ancestor(
     tmp_path: Path, identity: dict[str, Any]
 ) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root")
-            mid = await grove.start("mid", below=root, heartbeat=3600.0)
-            low = await grove.start("low", below=mid, heartbeat=0.05)
-            await until(root, lambda: len(descendants(root)) >= 1)
-            async with leaf_at(root, identity) as first, leaf_at(low, identity) as second:
-                assert "result" in await first.register("one")
-                await until(root, lambda: lists(root, "one.t"))
-                # Its own aggregator cannot know; two levels above it is noticed.
-                assert "result" in await second.register("two")
-                async with asyncio.timeout(PATIENCE):
-                    told = await second.ended
-                assert told["code"] == -31003, told
-                await until(root, lambda: not lists(root, "mid.low.two.t"))
-                assert lists(root, "one.t")
-                assert not first.ended.done()
-
-    uvloop.run(run())
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root")
+        mid = await grove.start("mid", below=root, heartbeat=3600.0)
+        low = await grove.start("low", below=mid, heartbeat=0.05)
+        await until(root, lambda: len(descendants(root)) >= 1)
+        async with leaf_at(root, identity) as first, leaf_at(low, identity) as second:
+            assert "result" in await first.register("one")
+            await until(root, lambda: lists(root, "one.t"))
+            # Its own aggregator cannot know; two levels above it is noticed.
+            assert "result" in await second.register("two")
+            async with asyncio.timeout(PATIENCE):
+                told = await second.ended
+            assert told["code"] == -31003, told
+            await until(root, lambda: not lists(root, "mid.low.two.t"))
+            assert lists(root, "one.t")
+            assert not first.ended.done()
 
 
 @pytest.mark.spec("AX-13.4-2")
-def test_ends_the_second_of_two_siblings(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root")
-            left = await grove.start("left", below=root, heartbeat=3600.0)
-            right = await grove.start("right", below=root, heartbeat=3600.0)
-            identity = IDENTITIES["unknown method"]
-            async with leaf_at(left, identity) as first, leaf_at(right, identity) as second:
-                assert "result" in await first.register("one")
-                await until(root, lambda: lists(root, "left.one.t"))
-                assert "result" in await second.register("two")
-                async with asyncio.timeout(PATIENCE):
-                    await second.ended
-                await until(root, lambda: not lists(root, "right.two.t"))
-                assert lists(root, "left.one.t")
-                # Once the first has left, the other place is free.
-                await first.close()
-                await until(root, lambda: TWIN not in descendants(root))
-                async with leaf_at(right, identity) as third:
-                    assert "result" in await third.register("two")
-                    await until(root, lambda: lists(root, "right.two.t"))
-
-    uvloop.run(run())
+async def test_ends_the_second_of_two_siblings(tmp_path: Path) -> None:
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root")
+        left = await grove.start("left", below=root, heartbeat=3600.0)
+        right = await grove.start("right", below=root, heartbeat=3600.0)
+        identity = IDENTITIES["unknown method"]
+        async with leaf_at(left, identity) as first, leaf_at(right, identity) as second:
+            assert "result" in await first.register("one")
+            await until(root, lambda: lists(root, "left.one.t"))
+            assert "result" in await second.register("two")
+            async with asyncio.timeout(PATIENCE):
+                await second.ended
+            await until(root, lambda: not lists(root, "right.two.t"))
+            assert lists(root, "left.one.t")
+            # Once the first has left, the other place is free.
+            await first.close()
+            await until(root, lambda: TWIN not in descendants(root))
+            async with leaf_at(right, identity) as third:
+                assert "result" in await third.register("two")
+                await until(root, lambda: lists(root, "right.two.t"))
 
 
 @pytest.mark.spec("AX-5.3-4")
-def test_a_node_announces_every_aggregator_below_it(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root")
-            mid = await grove.start("mid", below=root, heartbeat=3600.0)
-            low = await grove.start("low", below=mid, heartbeat=3600.0)
+async def test_a_node_announces_every_aggregator_below_it(tmp_path: Path) -> None:
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root")
+        mid = await grove.start("mid", below=root, heartbeat=3600.0)
+        low = await grove.start("low", below=mid, heartbeat=3600.0)
 
-            def announced() -> set[str]:
-                (info,) = root.component(Tree).registrar.subservers()
-                return set(info.subtree_ids)
+        def announced() -> set[str]:
+            (info,) = root.component(Tree).registrar.subservers()
+            return set(info.subtree_ids)
 
-            async with asyncio.timeout(PATIENCE):
-                while not root.component(Tree).registrar.subservers() or len(announced()) < 2:  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)
-            assert announced() == {mid.place.id, low.place.id}
-
-    uvloop.run(run())
+        async with asyncio.timeout(PATIENCE):
+            while not root.component(Tree).registrar.subservers() or len(announced()) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        assert announced() == {mid.place.id, low.place.id}

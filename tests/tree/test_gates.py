@@ -132,65 +132,59 @@ def held(answer: Any) -> dict[str, Any] | None:
 
 
 @pytest.mark.spec("AX-11.3-8", "AX-11.3-9", "AX-11.3-10", "AX-11.3-11", "AX-11.3-14", "AX-11.1-1")
-def test_every_gate_on_the_way_must_be_opened(tmp_path: Path) -> None:
-    async def run() -> None:
-        tree = Tree(tmp_path)
-        async with Grove(tmp_path) as grove:
-            await tree.grow(grove)
-            for gates in itertools.product((False, True), repeat=3):
-                await tree.gate(*gates)
-                button = "".join("x" if one else "o" for one in gates)
-                answer = await tree.press(button)
-                asked = []
-                while (wanted := held(answer)) is not None:
-                    assert tree.executed(button) == 0
-                    hop = tree.whose(wanted)
-                    asked.append(hop)
-                    assert wanted["route"][-2:] == ["s", "press"]
-                    for other in NAMES:
-                        # Whoever opens another gate does not open this one.
-                        if other != hop:
-                            with pytest.raises(InterlockError) as error:
-                                await tree.confirm(wanted, other)
-                            assert error.value.failure.name == "proof_invalid"
-                    answer = await tree.confirm(wanted, hop)
-                gated = [name for name, gate in zip(NAMES, gates, strict=True) if gate]
-                assert asked == gated
-                assert answer["content"][0]["text"] == "press: done"
-                assert tree.executed(button) == 1
-
-    asyncio.run(run())
+async def test_every_gate_on_the_way_must_be_opened(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    async with Grove(tmp_path) as grove:
+        await tree.grow(grove)
+        for gates in itertools.product((False, True), repeat=3):
+            await tree.gate(*gates)
+            button = "".join("x" if one else "o" for one in gates)
+            answer = await tree.press(button)
+            asked = []
+            while (wanted := held(answer)) is not None:
+                assert tree.executed(button) == 0
+                hop = tree.whose(wanted)
+                asked.append(hop)
+                assert wanted["route"][-2:] == ["s", "press"]
+                for other in NAMES:
+                    # Whoever opens another gate does not open this one.
+                    if other != hop:
+                        with pytest.raises(InterlockError) as error:
+                            await tree.confirm(wanted, other)
+                        assert error.value.failure.name == "proof_invalid"
+                answer = await tree.confirm(wanted, hop)
+            gated = [name for name, gate in zip(NAMES, gates, strict=True) if gate]
+            assert asked == gated
+            assert answer["content"][0]["text"] == "press: done"
+            assert tree.executed(button) == 1
 
 
-def test_the_outcome_reaches_the_one_who_asked(tmp_path: Path) -> None:
+async def test_the_outcome_reaches_the_one_who_asked(tmp_path: Path) -> None:
     """Through three gates: the same call, made again at the top, is answered with what it waits
     for now, and at last with what it came to, once."""
 
-    async def run() -> None:
-        tree = Tree(tmp_path)
-        async with Grove(tmp_path) as grove:
-            await tree.grow(grove, root=GATED, mid=GATED, edge=GATED)
-            answer = await tree.press("a")
-            for hop in NAMES:
-                wanted = held(answer)
-                assert wanted is not None
-                assert tree.whose(wanted) == hop
-                # Asked again: the same, and no second approval anywhere.
-                assert held(await tree.press("a")) == wanted
-                # By somebody who is not the caller.
-                outcome = await tree.root.trust.approving.approvals.confirm(  # type: ignore[union-attr]
-                    wanted["confirmation_id"], _proof(tree, wanted, hop)
-                )
-                answer = json.loads(outcome.result)
-            assert answer["content"][0]["text"] == "press: done"
-            assert tree.executed("a") == 1
-            assert (await tree.press("a"))["content"][0]["text"] == "press: done"
-            assert tree.executed("a") == 1
-            again = held(await tree.press("a"))
-            assert again is not None
-            assert tree.whose(again) == "root"
-
-    asyncio.run(run())
+    tree = Tree(tmp_path)
+    async with Grove(tmp_path) as grove:
+        await tree.grow(grove, root=GATED, mid=GATED, edge=GATED)
+        answer = await tree.press("a")
+        for hop in NAMES:
+            wanted = held(answer)
+            assert wanted is not None
+            assert tree.whose(wanted) == hop
+            # Asked again: the same, and no second approval anywhere.
+            assert held(await tree.press("a")) == wanted
+            # By somebody who is not the caller.
+            outcome = await tree.root.trust.approving.approvals.confirm(  # type: ignore[union-attr]
+                wanted["confirmation_id"], _proof(tree, wanted, hop)
+            )
+            answer = json.loads(outcome.result)
+        assert answer["content"][0]["text"] == "press: done"
+        assert tree.executed("a") == 1
+        assert (await tree.press("a"))["content"][0]["text"] == "press: done"
+        assert tree.executed("a") == 1
+        again = held(await tree.press("a"))
+        assert again is not None
+        assert tree.whose(again) == "root"
 
 
 def _proof(tree: Tree, wanted: dict[str, Any], signer: str) -> str:
@@ -209,32 +203,25 @@ def _proof(tree: Tree, wanted: dict[str, Any], signer: str) -> str:
 
 
 @pytest.mark.spec("AX-11.3-9", "AX-11.2-1")
-def test_a_node_above_cannot_lift_a_gate(tmp_path: Path) -> None:
-    async def run() -> None:
-        tree = Tree(tmp_path)
-        never = PolicyConfig(
-            default="allow", rules=[RuleConfig("never gate it", "allow", tools=["*"])]
-        )
-        async with Grove(tmp_path) as grove:
-            await tree.grow(grove, root=never, mid=never, edge=PolicyConfig())
-            wanted = held(await tree.press("a"))
-            assert wanted is not None
-            assert tree.whose(wanted) == "edge"
-            assert wanted["capability"]["reversible"] is False
-            [page] = [json.loads(tree.root.catalog.current.page("tools/list", Era.SESSION, "ax"))]
-            flags = {
-                one["name"]: one.get("_meta", {}).get("x-mcpax-safety") for one in page["tools"]
-            }
-            assert flags[PRESS] == "irreversible_mutable"
-            assert flags["mid.edge.s.note"] is None
-            assert flags["mid.edge.s.look"] is None
-            # An unknown id is looked for below, and found by nobody.
-            with pytest.raises(InterlockError) as error:
-                await tree.confirm({**wanted, "confirmation_id": "x" * 32}, "edge")
-            assert error.value.failure.name == "unknown_approval"
-            assert tree.executed("a") == 0
-
-    asyncio.run(run())
+async def test_a_node_above_cannot_lift_a_gate(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    never = PolicyConfig(default="allow", rules=[RuleConfig("never gate it", "allow", tools=["*"])])
+    async with Grove(tmp_path) as grove:
+        await tree.grow(grove, root=never, mid=never, edge=PolicyConfig())
+        wanted = held(await tree.press("a"))
+        assert wanted is not None
+        assert tree.whose(wanted) == "edge"
+        assert wanted["capability"]["reversible"] is False
+        [page] = [json.loads(tree.root.catalog.current.page("tools/list", Era.SESSION, "ax"))]
+        flags = {one["name"]: one.get("_meta", {}).get("x-mcpax-safety") for one in page["tools"]}
+        assert flags[PRESS] == "irreversible_mutable"
+        assert flags["mid.edge.s.note"] is None
+        assert flags["mid.edge.s.look"] is None
+        # An unknown id is looked for below, and found by nobody.
+        with pytest.raises(InterlockError) as error:
+            await tree.confirm({**wanted, "confirmation_id": "x" * 32}, "edge")
+        assert error.value.failure.name == "unknown_approval"
+        assert tree.executed("a") == 0
 
 
 async def _let_in(tree: Tree, answer: Any, *hops: str) -> dict[str, Any]:
@@ -255,49 +242,43 @@ async def _let_in(tree: Tree, answer: Any, *hops: str) -> dict[str, Any]:
     return wanted
 
 
-def test_what_is_answered_at_the_inner_node_itself_is_told_at_the_top(tmp_path: Path) -> None:
-    async def run() -> None:
-        tree = Tree(tmp_path)
-        async with Grove(tmp_path) as grove:
-            await tree.grow(grove, root=GATED, mid=GATED, edge=GATED)
-            edge = tree.nodes["edge"].trust.approving
-            assert edge is not None
-            wanted = await _let_in(tree, await tree.press("a"), "root", "mid")
-            assert tree.whose(wanted) == "edge"
-            assert held(await tree.press("a")) == wanted
-            await edge.approvals.confirm(wanted["confirmation_id"], _proof(tree, wanted, "edge"))
-            assert tree.executed("a") == 1
-            assert (await tree.press("a"))["content"][0]["text"] == "press: done"
-            # Told once: then it is a new call.
-            assert tree.whose(held(await tree.press("a")) or {}) == "root"
-            assert tree.executed("a") == 1
+async def test_what_is_answered_at_the_inner_node_itself_is_told_at_the_top(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    async with Grove(tmp_path) as grove:
+        await tree.grow(grove, root=GATED, mid=GATED, edge=GATED)
+        edge = tree.nodes["edge"].trust.approving
+        assert edge is not None
+        wanted = await _let_in(tree, await tree.press("a"), "root", "mid")
+        assert tree.whose(wanted) == "edge"
+        assert held(await tree.press("a")) == wanted
+        await edge.approvals.confirm(wanted["confirmation_id"], _proof(tree, wanted, "edge"))
+        assert tree.executed("a") == 1
+        assert (await tree.press("a"))["content"][0]["text"] == "press: done"
+        # Told once: then it is a new call.
+        assert tree.whose(held(await tree.press("a")) or {}) == "root"
+        assert tree.executed("a") == 1
 
-            wanted = await _let_in(tree, await tree.press("b"), "root", "mid")
-            await edge.approvals.reject(wanted["confirmation_id"], reason="not now", local=True)
-            with pytest.raises(InterlockError) as error:
-                await tree.press("b")
-            assert error.value.failure.name == "approval_refused"
-            assert "not now" in error.value.message
-            assert tree.executed("b") == 0
-
-    asyncio.run(run())
+        wanted = await _let_in(tree, await tree.press("b"), "root", "mid")
+        await edge.approvals.reject(wanted["confirmation_id"], reason="not now", local=True)
+        with pytest.raises(InterlockError) as error:
+            await tree.press("b")
+        assert error.value.failure.name == "approval_refused"
+        assert "not now" in error.value.message
+        assert tree.executed("b") == 0
 
 
-def test_a_gate_that_vanished_below_lets_the_call_through_once(tmp_path: Path) -> None:
-    async def run() -> None:
-        tree = Tree(tmp_path)
-        async with Grove(tmp_path) as grove:
-            await tree.grow(grove, root=GATED, edge=GATED)
-            wanted = await _let_in(tree, await tree.press("a"), "root")
-            assert tree.whose(wanted) == "edge"
-            await tree.gate(True, False, False)
-            # Under the approval of the top, which let exactly one call through.
-            assert (await tree.press("a"))["content"][0]["text"] == "press: done"
-            assert tree.executed("a") == 1
-            assert tree.whose(held(await tree.press("a")) or {}) == "root"
-            assert tree.executed("a") == 1
-
-    asyncio.run(run())
+async def test_a_gate_that_vanished_below_lets_the_call_through_once(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    async with Grove(tmp_path) as grove:
+        await tree.grow(grove, root=GATED, edge=GATED)
+        wanted = await _let_in(tree, await tree.press("a"), "root")
+        assert tree.whose(wanted) == "edge"
+        await tree.gate(True, False, False)
+        # Under the approval of the top, which let exactly one call through.
+        assert (await tree.press("a"))["content"][0]["text"] == "press: done"
+        assert tree.executed("a") == 1
+        assert tree.whose(held(await tree.press("a")) or {}) == "root"
+        assert tree.executed("a") == 1
 
 
 def _http(url: str, sent: Any = None) -> tuple[int, Any]:
@@ -312,72 +293,66 @@ def _http(url: str, sent: Any = None) -> tuple[int, Any]:
         return refused.code, json.load(refused)
 
 
-def test_a_lower_gate_is_seen_and_opened_from_the_top(tmp_path: Path) -> None:
-    async def run() -> None:
-        tree = Tree(tmp_path)
-        async with Grove(tmp_path) as grove:
-            await tree.grow(grove, root=GATED, edge=GATED)
-            approving = tree.root.trust.approving
-            assert approving is not None
-            base = (tree.root.url or "").replace("/mcp", "/approvals")
-            wanted = await _let_in(tree, await tree.press("a"), "root")
-            id = wanted["confirmation_id"]
-            [shown] = approving.approvals.pending_at_children()
-            assert (shown.id, shown.at, shown.state) == (id, "mid", "pending")
-            # It is none of the node itself.
-            assert approving.approvals.pending() == []
-            status, seen = await asyncio.to_thread(_http, f"{base}/{id}")
-            assert status == 200
-            assert seen["at"] == "mid"
-            assert seen["aud"] == tree.nodes["edge"].place.id
-            assert seen["args_sha256"] == wanted["args_sha256"]
-            assert seen["arguments"] == {"button": "a"}
-            assert seen["route"] == wanted["route"]
-            status, said = await asyncio.to_thread(_http, f"{base}/{id}", {"refuse": True})
-            assert status in (401, 403), said
-            # The key of the top does not open it, and it goes on being shown.
-            wrong = _proof(tree, wanted, "root")
-            status, said = await asyncio.to_thread(_http, f"{base}/{id}", {"proof": wrong})
-            assert (status, said["error"]) == (403, "proof_invalid")
-            proof = _proof(tree, wanted, "edge")
-            status, told = await asyncio.to_thread(_http, f"{base}/{id}", {"proof": proof})
-            assert status == 200
-            assert (told["state"], told["at"]) == ("passed_on", "mid")
-            assert told["result"]["content"][0]["text"] == "press: done"
-            assert tree.executed("a") == 1
-            assert approving.approvals.pending_at_children() == []
-            assert (await tree.press("a"))["content"][0]["text"] == "press: done"
+async def test_a_lower_gate_is_seen_and_opened_from_the_top(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    async with Grove(tmp_path) as grove:
+        await tree.grow(grove, root=GATED, edge=GATED)
+        approving = tree.root.trust.approving
+        assert approving is not None
+        base = (tree.root.url or "").replace("/mcp", "/approvals")
+        wanted = await _let_in(tree, await tree.press("a"), "root")
+        id = wanted["confirmation_id"]
+        [shown] = approving.approvals.pending_at_children()
+        assert (shown.id, shown.at, shown.state) == (id, "mid", "pending")
+        # It is none of the node itself.
+        assert approving.approvals.pending() == []
+        status, seen = await asyncio.to_thread(_http, f"{base}/{id}")
+        assert status == 200
+        assert seen["at"] == "mid"
+        assert seen["aud"] == tree.nodes["edge"].place.id
+        assert seen["args_sha256"] == wanted["args_sha256"]
+        assert seen["arguments"] == {"button": "a"}
+        assert seen["route"] == wanted["route"]
+        status, said = await asyncio.to_thread(_http, f"{base}/{id}", {"refuse": True})
+        assert status in (401, 403), said
+        # The key of the top does not open it, and it goes on being shown.
+        wrong = _proof(tree, wanted, "root")
+        status, said = await asyncio.to_thread(_http, f"{base}/{id}", {"proof": wrong})
+        assert (status, said["error"]) == (403, "proof_invalid")
+        proof = _proof(tree, wanted, "edge")
+        status, told = await asyncio.to_thread(_http, f"{base}/{id}", {"proof": proof})
+        assert status == 200
+        assert (told["state"], told["at"]) == ("passed_on", "mid")
+        assert told["result"]["content"][0]["text"] == "press: done"
+        assert tree.executed("a") == 1
+        assert approving.approvals.pending_at_children() == []
+        assert (await tree.press("a"))["content"][0]["text"] == "press: done"
 
-            # What is answered there itself is not shown above any more once that is known.
-            wanted = await _let_in(tree, await tree.press("b"), "root")
-            edge = tree.nodes["edge"].trust.approving
-            assert edge is not None
-            await edge.approvals.reject(wanted["confirmation_id"], local=True)
-            with pytest.raises(InterlockError):
-                await tree.press("b")
-            assert approving.approvals.pending_at_children() == []
-
-    asyncio.run(run())
+        # What is answered there itself is not shown above any more once that is known.
+        wanted = await _let_in(tree, await tree.press("b"), "root")
+        edge = tree.nodes["edge"].trust.approving
+        assert edge is not None
+        await edge.approvals.reject(wanted["confirmation_id"], local=True)
+        with pytest.raises(InterlockError):
+            await tree.press("b")
+        assert approving.approvals.pending_at_children() == []
 
 
-def test_a_changed_policy_voids_what_waits(tmp_path: Path) -> None:
-    async def run() -> None:
-        tree = Tree(tmp_path)
-        async with Grove(tmp_path) as grove:
-            await tree.grow(grove, root=GATED)
-            wanted = held(await tree.press("a"))
-            assert wanted is not None
-            approving = tree.root.trust.approving
-            assert approving is not None
-            over = asyncio.Event()
-            approving.approvals.watch(lambda one: over.set() if one.state == "void" else None)
-            await tree.gate(False, False, False)
-            async with asyncio.timeout(PATIENCE):
-                await over.wait()
-            assert approving.approvals.pending() == []
-            with pytest.raises(InterlockError) as error:
-                await tree.confirm(wanted, "root")
-            assert "The policy changed since it was asked for" in error.value.message
-            assert tree.executed("a") == 0
-
-    asyncio.run(run())
+async def test_a_changed_policy_voids_what_waits(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    async with Grove(tmp_path) as grove:
+        await tree.grow(grove, root=GATED)
+        wanted = held(await tree.press("a"))
+        assert wanted is not None
+        approving = tree.root.trust.approving
+        assert approving is not None
+        over = asyncio.Event()
+        approving.approvals.watch(lambda one: over.set() if one.state == "void" else None)
+        await tree.gate(False, False, False)
+        async with asyncio.timeout(PATIENCE):
+            await over.wait()
+        assert approving.approvals.pending() == []
+        with pytest.raises(InterlockError) as error:
+            await tree.confirm(wanted, "root")
+        assert "The policy changed since it was asked for" in error.value.message
+        assert tree.executed("a") == 0

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import uvloop
 from mcp import Client
 
 from interlock.app.node import Node
@@ -73,31 +72,28 @@ def names_down(tree: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("levels", [2, 8, 12])
 @pytest.mark.spec("AX-5.3-2", "AX-1.1-2", "AX-1.1-3", "AX-5.3-1", "AX-1.2-1")
-def test_levels(levels: int, tmp_path: Path) -> None:
+async def test_levels(levels: int, tmp_path: Path) -> None:
     segments = [f"n{level}" for level in range(1, levels)]
 
-    async def run() -> None:
-        async with Chain(tmp_path, levels) as chain:
-            name = ".".join([*segments, "demo", "roll_dice"])
-            await chain.until_listed(0, name)
-            async with Client(chain.nodes[0].url) as client:
-                listed = await list_for_ax(chain.nodes[0].url)
-                assert listed[name]["_meta"]["x-mcpax-hops"] == levels
-                # However deep it is, a client with a model gets a name that it can use.
-                shown = [tool.name for tool in (await client.list_tools()).tools]
-                (roll,) = [one for one in shown if "__roll_dice" in one]
-                assert len(roll) <= 48
-                rolled = await client.call_tool(roll, {"sides": 2, "count": 3})
-                assert rolled.structured_content is not None
-                rolled = await client.call_tool(name, {"sides": 2, "count": 3})
-                assert rolled.structured_content is not None
-                assert rolled.structured_content["total"] in (3, 4, 5, 6)
-            # Each node took the call itself, and has a view of its own.
-            for level, node in enumerate(chain.nodes):
-                own = ".".join([*segments[level:], "demo", "roll_dice"])
-                assert own in node.catalog.current.by_name
-                assert node.status().calls == 2
-            tree = msgspec.to_builtins(await chain.nodes[0].component(Tree).view())
-            assert names_down(tree) == ["root", *segments, "demo"]
-
-    uvloop.run(run())
+    async with Chain(tmp_path, levels) as chain:
+        name = ".".join([*segments, "demo", "roll_dice"])
+        await chain.until_listed(0, name)
+        async with Client(chain.nodes[0].url) as client:
+            listed = await list_for_ax(chain.nodes[0].url)
+            assert listed[name]["_meta"]["x-mcpax-hops"] == levels
+            # However deep it is, a client with a model gets a name that it can use.
+            shown = [tool.name for tool in (await client.list_tools()).tools]
+            (roll,) = [one for one in shown if "__roll_dice" in one]
+            assert len(roll) <= 48
+            rolled = await client.call_tool(roll, {"sides": 2, "count": 3})
+            assert rolled.structured_content is not None
+            rolled = await client.call_tool(name, {"sides": 2, "count": 3})
+            assert rolled.structured_content is not None
+            assert rolled.structured_content["total"] in (3, 4, 5, 6)
+        # Each node took the call itself, and has a view of its own.
+        for level, node in enumerate(chain.nodes):
+            own = ".".join([*segments[level:], "demo", "roll_dice"])
+            assert own in node.catalog.current.by_name
+            assert node.status().calls == 2
+        tree = msgspec.to_builtins(await chain.nodes[0].component(Tree).view())
+        assert names_down(tree) == ["root", *segments, "demo"]

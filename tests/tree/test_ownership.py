@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.tree.rig import Hub, hub_test, settle, tool
+from tests.tree.rig import Hub, hub_test, open_hub, settle, tool
 from tests.tree.test_registering import error_of
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 CONFLICT = (-31001, "namespace_conflict")
 REJECTED = (-31004, "authority_rejected")
@@ -18,8 +20,8 @@ A, B = "dns:a.example.com", "dns:b.example.com"
 
 
 @pytest.mark.spec("AX-4.2-2", "AX-4.2-3", "AX-4.2-12")
-def test_the_first_has_the_segment(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_the_first_has_the_segment(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         first = hub.child().registered(1, "x")
         await settle()
         second = hub.child()
@@ -32,11 +34,9 @@ def test_the_first_has_the_segment(tmp_path: Path) -> None:
         assert hub.listed == {"ax:x": ["read"]}
         assert first.beat()["result"]["status"] == "ok"
 
-    hub_test(body, tmp_path)
 
-
-def test_a_configured_server_comes_before_all(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_configured_server_comes_before_all(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         hub.configured.add("jira")
         assert error_of(hub.child().register(1, "jira")) == CONFLICT
         child = hub.child().registered(1, "wiki")
@@ -48,11 +48,9 @@ def test_a_configured_server_comes_before_all(tmp_path: Path) -> None:
         assert hub.listed == {}
         assert child.ended()["message"] == "namespace_conflict"
 
-    hub_test(body, tmp_path)
 
-
-def test_nobody_has_the_name_of_the_nodes_own_operations(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_nobody_has_the_name_of_the_nodes_own_operations(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         answer = hub.child().register(1, "aql")
         assert error_of(answer) == CONFLICT
         assert answer["error"]["data"]["segment"] == "aql"
@@ -60,12 +58,10 @@ def test_nobody_has_the_name_of_the_nodes_own_operations(tmp_path: Path) -> None
         assert hub.listed == {}
         hub.child().registered(1, "aql-more")
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.spec("AX-4.2-13")
-def test_nobody_takes_anothers_place_by_its_subserver_id(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_nobody_takes_anothers_place_by_its_subserver_id(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         owner = hub.child(caller="factory").registered(1, "x")
         await settle()
         assert error_of(hub.child(caller="office").register(1, "x")) == CONFLICT
@@ -79,11 +75,9 @@ def test_nobody_takes_anothers_place_by_its_subserver_id(tmp_path: Path) -> None
         await settle()
         assert set(hub.listed) == {"ax:x", "ax:y"}
 
-    hub_test(body, tmp_path)
 
-
-def test_the_same_subserver_may_move_to_another_segment(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_the_same_subserver_may_move_to_another_segment(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         old = hub.child().registered(1, "x")
         await settle()
         hub.child().registered(1, "y")
@@ -96,11 +90,9 @@ def test_the_same_subserver_may_move_to_another_segment(tmp_path: Path) -> None:
         assert error_of(hub.child().register(1, "x")) == CONFLICT
         assert hub.info("y").live
 
-    hub_test(body, tmp_path)
 
-
-def test_while_it_is_away_its_segment_is_kept_for_it(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_while_it_is_away_its_segment_is_kept_for_it(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered(1, "x")
         await settle()
         child.end.close()
@@ -109,11 +101,9 @@ def test_while_it_is_away_its_segment_is_kept_for_it(tmp_path: Path) -> None:
         await settle()
         hub.child().registered(2, "x")
 
-    hub_test(body, tmp_path)
 
-
-def test_another_authority_does_not_replace_a_live_session(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_another_authority_does_not_replace_a_live_session(tmp_path: Path) -> None:
+    async with open_hub(tmp_path, sticky=False) as hub:
         child = hub.child().registered(1, "x", authority=A)
         for authority in (B, None):
             assert error_of(hub.child().register(1, "x", authority=authority)) == CONFLICT
@@ -121,11 +111,9 @@ def test_another_authority_does_not_replace_a_live_session(tmp_path: Path) -> No
         # The same name in another spelling is the same.
         hub.child().registered(1, "x", authority="dns:A.Example.com.")
 
-    hub_test(body, tmp_path, sticky=False)
 
-
-def test_who_is_not_known_any_more_is_sent_away(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_who_is_not_known_any_more_is_sent_away(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         factory = hub.child(caller="factory").registered(1, "factory")
         office = hub.child(caller="office").registered(2, "office")
         away = hub.child(caller="office").registered(3, "away")
@@ -142,15 +130,13 @@ def test_who_is_not_known_any_more_is_sent_away(tmp_path: Path) -> None:
         assert [one.segment for one in hub.registrar.subservers()] == ["factory"]
         assert factory.beat()["result"]["status"] == "ok"
 
-    hub_test(body, tmp_path)
-
 
 # -- sticky authorities
 
 
 @pytest.mark.spec("AX-4.2-4", "AX-4.2-5", "AX-4.2-6", "AX-4.2-9")
-def test_a_segment_stays_with_its_authority(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_segment_stays_with_its_authority(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered(1, "x", authority=A)
         assert not hub.info("x").verified
         await settle()
@@ -162,8 +148,6 @@ def test_a_segment_stays_with_its_authority(tmp_path: Path) -> None:
         hub.child().registered(3, "x", authority=A)
         # Elsewhere they may be who they like.
         hub.child().registered(2, "y", authority=B)
-
-    hub_test(body, tmp_path)
 
 
 @pytest.mark.spec("AX-4.2-7")
@@ -180,8 +164,8 @@ def test_a_claim_outlives_the_node(tmp_path: Path) -> None:
     hub_test(second, tmp_path)
 
 
-def test_an_unproven_claim_lapses_a_day_after_its_last_use(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_an_unproven_claim_lapses_a_day_after_its_last_use(tmp_path: Path) -> None:
+    async with open_hub(tmp_path, list_ttl=600.0) as hub:
         child = hub.child().registered(1, "x", authority=A, heartbeat_interval_ms=0)
         await settle()
         # It is used all the time: what is listed is read again and again.
@@ -194,26 +178,20 @@ def test_an_unproven_claim_lapses_a_day_after_its_last_use(tmp_path: Path) -> No
         hub.time.advance(2 * 3600 + 1)
         hub.child().registered(2, "x", authority=B)
 
-    hub_test(body, tmp_path, list_ttl=600.0)
 
-
-def test_claims_do_not_count_where_they_are_not_sticky(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_claims_do_not_count_where_they_are_not_sticky(tmp_path: Path) -> None:
+    async with open_hub(tmp_path, sticky=False) as hub:
         child = hub.child().registered(1, "x", authority=A)
         await settle()
         child.ask("mcpax/deregister", {"session_id": child.session_id})
         hub.child().registered(2, "x", authority=B)
 
-    hub_test(body, tmp_path, sticky=False)
 
-
-def test_who_was_never_listed_keeps_nobody_out(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_who_was_never_listed_keeps_nobody_out(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child()
         child.silent.add("tools/list")
         child.registered(1, "x", authority=A)
         await settle()
         child.end.close()
         hub.child().registered(2, "x", authority=B)
-
-    hub_test(body, tmp_path)

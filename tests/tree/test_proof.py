@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from pathlib import Path
 from typing import Any
@@ -79,50 +78,41 @@ def test_what_is_no_private_key_is_told_without_showing_it(key: str) -> None:
 
 
 @pytest.mark.spec("AX-4.2-4", "AX-4.2-11")
-def test_it_is_sent_with_the_registration() -> None:
+async def test_it_is_sent_with_the_registration() -> None:
     key = KEYS["EdDSA"][0]
 
-    async def run() -> None:
-        world = World(authority=AUTHORITY, authority_key=pem(key))
-        registrant = world.registrant()
-        registrant.begin()
-        await settle()
-        (register,) = world.root.of(ax.REGISTER)
-        assert register["authority"] == AUTHORITY
-        assert register["authority_proof"]["type"] == "jwt"
-        public = OKPKey.import_key(pem(key, public=True))
-        token = jwt.decode(register["authority_proof"]["token"], public, algorithms=["EdDSA"])
-        assert token.claims["aud"] == ROOT
-        await registrant.end()
-
-    asyncio.run(run())
+    world = World(authority=AUTHORITY, authority_key=pem(key))
+    registrant = world.registrant()
+    registrant.begin()
+    await settle()
+    (register,) = world.root.of(ax.REGISTER)
+    assert register["authority"] == AUTHORITY
+    assert register["authority_proof"]["type"] == "jwt"
+    public = OKPKey.import_key(pem(key, public=True))
+    token = jwt.decode(register["authority_proof"]["token"], public, algorithms=["EdDSA"])
+    assert token.claims["aud"] == ROOT
+    await registrant.end()
 
 
 @pytest.mark.spec("AX-10.4-1")
-def test_tls_is_at_least_1_3() -> None:
-    async def run() -> None:
-        world = World(url="wss://127.0.0.1:1/ax")
-        registrant = world.registrant()
-        registrant.begin()
-        await settle()
-        (context,) = world.root.contexts
-        assert context is not None
-        assert context.minimum_version is ssl.TLSVersion.TLSv1_3
-        assert context.verify_mode is ssl.CERT_REQUIRED
-        await registrant.end()
-
-    asyncio.run(run())
+async def test_tls_is_at_least_1_3() -> None:
+    world = World(url="wss://127.0.0.1:1/ax")
+    registrant = world.registrant()
+    registrant.begin()
+    await settle()
+    (context,) = world.root.contexts
+    assert context is not None
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_3
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    await registrant.end()
 
 
-def test_files_that_cannot_be_used_are_a_problem_that_is_shown(tmp_path: Path) -> None:
-    async def run() -> None:
-        world = World(url="wss://127.0.0.1:1/ax", ca=str(tmp_path / "none.pem"))
-        registrant = world.registrant()
-        registrant.begin()
-        await settle()
-        assert "none.pem" in (registrant.status().problem or "")
-        assert registrant.status().symbol == "config_error"
-        assert world.dialled == []
-        await registrant.end()
-
-    asyncio.run(run())
+async def test_files_that_cannot_be_used_are_a_problem_that_is_shown(tmp_path: Path) -> None:
+    world = World(url="wss://127.0.0.1:1/ax", ca=str(tmp_path / "none.pem"))
+    registrant = world.registrant()
+    registrant.begin()
+    await settle()
+    assert "none.pem" in (registrant.status().problem or "")
+    assert registrant.status().symbol == "config_error"
+    assert world.dialled == []
+    await registrant.end()

@@ -12,12 +12,12 @@ from interlock.core.config import TokenConfig
 from interlock.core.paths import access_path
 from interlock.errors import InterlockError
 from interlock.tree.config import ParentConfig
-from interlock.trust.identity.component import RECALL_SECONDS, IdentityComponent
+from interlock.trust.identity.component import RECALL_SECONDS
 from interlock.trust.identity.opaque_tokens import CACHE_SECONDS
 from interlock.trust.identity.token_store import AccessStore
-from tests.core.upstreams.oauth.authority import Authority, Reply
-from tests.trust.identities import Desk, desk, introspect, settled, with_authority
-from tests.trust.identity.issuers import NOW, Signer
+from tests.core.upstreams.oauth.authority import Reply
+from tests.trust.identities import Desk, desk, introspect, open_authority, settled
+from tests.trust.identity.issuers import NOW
 
 __all__ = ["desk"]
 
@@ -116,12 +116,17 @@ def test_a_revoked_jti_ends_that_token_and_a_revoked_subject_all(desk: Desk) -> 
     assert (by_subject.affects(some), by_subject.affects(other)) == (True, True)
 
 
-def test_an_opaque_token_without_an_end_is_recalled_while_its_server_stands_by_it(
+async def test_an_opaque_token_without_an_end_is_recalled_while_its_server_stands_by_it(
     tmp_path: Path,
 ) -> None:
     now = [NOW]
 
-    async def scene(identity: IdentityComponent, authority: Authority, signer: Signer) -> None:
+    async with open_authority(tmp_path, wall_clock=lambda: now[0]) as (
+        identity,
+        authority,
+        _signer,
+    ):
+
         def shows() -> Caller:
             return identity.authenticator(Credentials("192.0.2.7", "opaque"))
 
@@ -160,5 +165,3 @@ def test_an_opaque_token_without_an_end_is_recalled_while_its_server_stands_by_i
         store.revoke_external("subject", "app:robot")
         identity.watch.check()
         assert identity.recall(robot) is None
-
-    with_authority(tmp_path, scene, wall_clock=lambda: now[0])

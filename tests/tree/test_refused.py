@@ -7,7 +7,7 @@ import pytest
 from interlock.errors import NAMESPACE_CONFLICT
 from interlock.tree import registrant as room
 from interlock.tree.registrant import Registrant, RegistrantState, suggest_fix
-from tests.tree.parents import World, at, play
+from tests.tree.parents import World, at, open_parent, play
 
 REFUSALS = [
     (-31001, "namespace_conflict"),
@@ -102,15 +102,13 @@ def test_a_parent_that_does_not_answer_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"[]", b"{}", b'{"session_id":5}', b"1"])
-def test_an_answer_that_cannot_be_read_is_a_failure(
+async def test_an_answer_that_cannot_be_read_is_a_failure(
     answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "tests.tree.parents.Parent._registered", lambda *_: __import__("json").loads(answer)
     )
 
-    async def scene(world: World, registrant: Registrant) -> None:
+    async with open_parent() as (_world, registrant):
         assert at(registrant) is RegistrantState.WAITING
         assert "Invalid result of" in (registrant.status().problem or "")
-
-    play(scene)

@@ -9,7 +9,9 @@ import pytest
 
 from interlock.protocol import mcpax as ax
 from interlock.tree.config import SubserversConfig
-from tests.tree.rig import HELLO, OTHER_PARENT, PARENT, Hub, hub_test, settle, tool, uuid
+from tests.tree.rig import HELLO, OTHER_PARENT, PARENT, open_hub, settle, tool, uuid
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 def error_of(answer: dict[str, Any] | None) -> tuple[int, str]:
@@ -19,8 +21,8 @@ def error_of(answer: dict[str, Any] | None) -> tuple[int, str]:
 
 
 @pytest.mark.spec("AX-4.2-1", "AX-6.1-1", "AX-6.1-8", "AX-6.2-1", "AX-1-2")
-def test_a_child_registers_and_its_tools_are_listed(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_child_registers_and_its_tools_are_listed(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child()
         answer = child.register()
         assert answer["id"] == "mcpax-2"
@@ -38,11 +40,9 @@ def test_a_child_registers_and_its_tools_are_listed(tmp_path: Path) -> None:
         assert (info.key, info.role, info.live, info.caller) == ("ax:edge", "leaf", True, "local")
         assert hub.registrar.subserver("ax:edge") is info
 
-    hub_test(body, tmp_path)
 
-
-def test_initialize_says_who_the_aggregator_is(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_initialize_says_who_the_aggregator_is(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         answer = hub.child().ask("initialize", {**HELLO, "protocolVersion": "2025-06-18"})
         assert answer is not None
         result = answer["result"]
@@ -54,11 +54,9 @@ def test_initialize_says_who_the_aggregator_is(tmp_path: Path) -> None:
         }
         assert result["serverInfo"]["name"] == "interlock-test"
 
-    hub_test(body, tmp_path)
 
-
-def test_an_introduction_that_is_none_is_refused_and_can_be_mended(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_an_introduction_that_is_none_is_refused_and_can_be_mended(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child()
         plain = {"protocolVersion": "2025-11-25", "capabilities": {}}
         assert error_of(child.ask("initialize", plain))[0] == -32602
@@ -71,12 +69,10 @@ def test_an_introduction_that_is_none_is_refused_and_can_be_mended(tmp_path: Pat
         assert answer["error"]["data"]["supported"] == ["2026-05-01"]
         child.hello().registered()
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.spec("AX-6.1-10")
-def test_nothing_comes_before_the_introduction(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_nothing_comes_before_the_introduction(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child()
         assert error_of(child.ask("mcpax/register", {}))[0] == -32600
         assert error_of(child.ask("tools/list"))[0] == -32600
@@ -91,22 +87,18 @@ def test_nothing_comes_before_the_introduction(tmp_path: Path) -> None:
         assert error_of(child.ask("initialize", HELLO))[0] == -32600
         child.registered()
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.spec("AX-6.1-1")
-def test_a_registration_without_an_id_is_ignored(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_registration_without_an_id_is_ignored(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().hello()
         child.say("mcpax/register", {"subserver_id": uuid(1), "segment": "edge"})
         assert not hub.registrar.subservers()
         assert len(child.heard) == 1
 
-    hub_test(body, tmp_path)
 
-
-def test_unknown_methods_and_garbage_harm_nobody(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_unknown_methods_and_garbage_harm_nobody(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().hello()
         assert error_of(child.ask("mcpax/confirm", {}))[0] == -32601
         assert error_of(child.ask("mcpax/identify", {}))[0] == -32601
@@ -130,45 +122,41 @@ def test_unknown_methods_and_garbage_harm_nobody(tmp_path: Path) -> None:
         assert error_of(child.ask("mcpax/confirm", {}))[0] == -32601
         assert child.beat()["result"]["status"] == "ok"
 
-    hub_test(body, tmp_path)
-
 
 # -- the answer
 
 
 @pytest.mark.spec("AX-6.2-2")
-def test_session_ids_are_never_the_same_and_not_to_be_guessed(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_session_ids_are_never_the_same_and_not_to_be_guessed(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         ids = {hub.child().registered(n, f"s{n}").session_id for n in range(50)}
         assert len(ids) == 50
         # 6 bits in each character.
         assert all(len(one) * 6 >= 128 for one in ids)
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.spec("AX-6.2-3", "AX-6.2-5")
 @pytest.mark.parametrize(("interval", "deadline"), [(5000, 15000), (2000, 6000), (0, 0)])
-def test_the_deadline_is_three_intervals(tmp_path: Path, interval: int, deadline: int) -> None:
-    async def body(hub: Hub) -> None:
+async def test_the_deadline_is_three_intervals(
+    tmp_path: Path, interval: int, deadline: int
+) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child()
         answer = child.register(heartbeat_interval_ms=interval)
         assert answer["result"]["heartbeat_deadline_ms"] == deadline
         assert answer["result"]["assigned_segment"] == "edge"
         assert child.beat()["result"]["heartbeat_deadline_ms"] == deadline
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.spec("AX-6.2-4", "AX-11.4-1")
-def test_the_budget_is_the_configs_whatever_is_asked_for(tmp_path: Path) -> None:
+async def test_the_budget_is_the_configs_whatever_is_asked_for(tmp_path: Path) -> None:
     from interlock.core.config import BudgetConfig
     from interlock.tree.config import SubserverLink
 
     links = {"vip": SubserverLink(budget=BudgetConfig(calls_per_minute=600))}
     everybody = BudgetConfig(calls_per_minute=60, mutable_calls=10)
 
-    async def body(hub: Hub) -> None:
+    async with open_hub(tmp_path, budget=everybody, links=links) as hub:
         child = hub.child()
         wish = {"max_calls_per_minute": 10_000}
         assert child.register(budget=wish)["result"]["budget"] == {
@@ -189,26 +177,24 @@ def test_the_budget_is_the_configs_whatever_is_asked_for(tmp_path: Path) -> None
         assert child.beat()["result"]["budget"]["max_calls_per_minute"] == 7
         assert hub.info("vip").budget.max_calls_per_minute == 50
 
-    hub_test(body, tmp_path, budget=everybody, links=links)
-
 
 @pytest.mark.spec("AX-3.1-5")
-def test_the_tree_is_named_and_a_new_one_told_with_the_next_heartbeat(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_the_tree_is_named_and_a_new_one_told_with_the_next_heartbeat(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
         assert child.beat()["result"]["tree_id"] == PARENT
         hub.registrar.tree_id = OTHER_PARENT
         assert child.beat()["result"]["tree_id"] == OTHER_PARENT
         assert hub.child().register(2, "b")["result"]["tree_id"] == OTHER_PARENT
 
-    hub_test(body, tmp_path)
-
 
 # -- a channel registers once
 
 
-def test_a_second_registration_on_a_channel_is_refused_and_the_first_stays(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_second_registration_on_a_channel_is_refused_and_the_first_stays(
+    tmp_path: Path,
+) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
         first = child.session_id
         # Before and after a peer has taken the channel over.
@@ -218,11 +204,9 @@ def test_a_second_registration_on_a_channel_is_refused_and_the_first_stays(tmp_p
         assert hub.listed == {"ax:edge": ["read"]}
         assert child.beat(first)["result"]["status"] == "ok"
 
-    hub_test(body, tmp_path)
 
-
-def test_a_refused_channel_may_try_again_with_another_segment(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_refused_channel_may_try_again_with_another_segment(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         hub.child().registered(1, "edge")
         late = hub.child()
         assert error_of(late.register(2, "edge")) == (-31001, "namespace_conflict")
@@ -231,11 +215,9 @@ def test_a_refused_channel_may_try_again_with_another_segment(tmp_path: Path) ->
         await settle()
         assert hub.listed == {"ax:edge": ["read"], "ax:edge2": ["read"]}
 
-    hub_test(body, tmp_path)
 
-
-def test_a_channel_that_never_registers_is_closed(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_channel_that_never_registers_is_closed(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         mute, shy = hub.child(), hub.child().hello()
         hub.time.advance(29.9)
         assert mute.open
@@ -252,14 +234,12 @@ def test_a_channel_that_never_registers_is_closed(tmp_path: Path) -> None:
         hub.time.advance(2)
         assert not keen.open
 
-    hub_test(body, tmp_path)
-
 
 # -- asked who it is
 
 
-def test_silence_about_another_parent_is_waited_for_two_seconds(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_silence_about_another_parent_is_waited_for_two_seconds(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().hello()
         child.silent.add("mcpax/identify")
         child.say("mcpax/register", _wanted(), "r")
@@ -276,11 +256,9 @@ def test_silence_about_another_parent_is_waited_for_two_seconds(tmp_path: Path) 
         assert answer is not None
         assert answer["result"]["status"] == "registered"
 
-    hub_test(body, tmp_path)
 
-
-def test_who_comes_first_while_two_are_asked_wins(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_who_comes_first_while_two_are_asked_wins(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         slow = hub.child().hello()
         slow.silent.add("mcpax/identify")
         slow.say("mcpax/register", _wanted(), "r")
@@ -289,23 +267,21 @@ def test_who_comes_first_while_two_are_asked_wins(tmp_path: Path) -> None:
         assert error_of(slow.answer("r")) == (-31001, "namespace_conflict")
         assert hub.info().subserver_id == uuid(2)
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.parametrize(
     "said", [{}, {"subserver_id": 5}, {"subserver_id": "x", "parent_id": [1]}], ids=repr
 )
-def test_nonsense_for_an_identity_counts_as_silence(tmp_path: Path, said: dict[str, Any]) -> None:
-    async def body(hub: Hub) -> None:
+async def test_nonsense_for_an_identity_counts_as_silence(
+    tmp_path: Path, said: dict[str, Any]
+) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child()
         child.identity = said
         child.registered()
 
-    hub_test(body, tmp_path)
 
-
-def test_a_channel_that_closes_while_it_is_asked_leaves_nothing(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_channel_that_closes_while_it_is_asked_leaves_nothing(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().hello()
         child.silent.add("mcpax/identify")
         child.say("mcpax/register", _wanted(), "r")
@@ -313,14 +289,12 @@ def test_a_channel_that_closes_while_it_is_asked_leaves_nothing(tmp_path: Path) 
         assert hub.time.armed == 0
         hub.child().registered()
 
-    hub_test(body, tmp_path)
-
 
 # -- limits
 
 
-def test_there_are_only_so_many_registrations(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_there_are_only_so_many_registrations(tmp_path: Path) -> None:
+    async with open_hub(tmp_path, most=2) as hub:
         first = hub.child().registered(1, "a")
         hub.child().registered(2, "b")
         assert error_of(hub.child().register(3, "c"))[0] == -31026
@@ -328,11 +302,9 @@ def test_there_are_only_so_many_registrations(tmp_path: Path) -> None:
         hub.child().registered(1, "a")
         assert not first.open
 
-    hub_test(body, tmp_path, most=2)
 
-
-def test_nobody_registers_where_that_is_off(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_nobody_registers_where_that_is_off(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
         waiting = hub.child().hello()
         await settle()
@@ -346,12 +318,10 @@ def test_nobody_registers_where_that_is_off(tmp_path: Path) -> None:
         hub.configure(enabled=True)
         hub.child().registered()
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.spec("AX-6.1-5")
-def test_who_has_no_tools_is_not_asked_for_them(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_who_has_no_tools_is_not_asked_for_them(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child()
         child.registered(capabilities={"tools": False})
         await settle()
@@ -360,11 +330,9 @@ def test_who_has_no_tools_is_not_asked_for_them(tmp_path: Path) -> None:
         assert hub.listed == {"ax:edge": []}
         assert hub.info().offers == ax.SubserverCapabilities(tools=False)
 
-    hub_test(body, tmp_path)
 
-
-def test_a_registered_child_cannot_call_its_parent(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_registered_child_cannot_call_its_parent(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
         await settle()
         for method in ("tools/call", "tools/list", "resources/read"):
@@ -372,12 +340,11 @@ def test_a_registered_child_cannot_call_its_parent(tmp_path: Path) -> None:
             assert code == -32601
             assert "a subserver cannot send requests to its parent" in message
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.spec("AX-5.1-2", "AX-5.1-3")
-def test_a_list_is_believed_for_so_long(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_list_is_believed_for_so_long(tmp_path: Path) -> None:
+    assert SubserversConfig().list_ttl == 60.0
+    async with open_hub(tmp_path, list_ttl=SubserversConfig().list_ttl) as hub:
         child = hub.child().registered(heartbeat_interval_ms=0)
         await settle()
         child.tools = [tool("read"), tool("more")]
@@ -391,9 +358,6 @@ def test_a_list_is_believed_for_so_long(tmp_path: Path) -> None:
             assert child.asked.count("tools/list") == turn
             hub.time.advance(58.5)
             await settle()
-
-    assert SubserversConfig().list_ttl == 60.0
-    hub_test(body, tmp_path, list_ttl=SubserversConfig().list_ttl)
 
 
 def _wanted(**more: Any) -> dict[str, Any]:

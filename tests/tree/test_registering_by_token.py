@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,27 +85,25 @@ class Root:
         return any(one.canonical == "plant.look" for one in self.node.catalog.current.tools)
 
 
-def play(folder: Path, scene: Callable[[Root], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with Authority() as authority:
-            root = Root(folder, authority)
-            try:
-                await root.node.listen()
-                root.node.start()
-                await scene(root)
-            finally:
-                await root.node.stop()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def open_parent(folder: Path) -> AsyncIterator[Root]:
+    async with Authority() as authority:
+        root = Root(folder, authority)
+        try:
+            await root.node.listen()
+            root.node.start()
+            yield root
+        finally:
+            await root.node.stop()
 
 
 @pytest.mark.parametrize("kind", ["signed", "opaque", "api"])
-def test_each_kind_of_token_registers_and_stays_over_a_reload(
+async def test_each_kind_of_token_registers_and_stays_over_a_reload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
 
-    async def scene(root: Root) -> None:
+    async with open_parent(tmp_path) as root:
         now = time.time()
         token = "opaque"
         if kind == "signed":
@@ -118,16 +117,14 @@ def test_each_kind_of_token_registers_and_stays_over_a_reload(
             assert root.listed()
             assert root.asked == (1 if kind == "opaque" else 0)
 
-    play(tmp_path, scene)
-
 
 @pytest.mark.spec("ST-4.8.5-2")
-def test_who_loses_its_token_loses_its_place(
+async def test_who_loses_its_token_loses_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
 
-    async def scene(root: Root) -> None:
+    async with open_parent(tmp_path) as root:
         made, token = root.store.create("edge", may=["register"])
         root.node.trust.identity.watch.check()
         async with plant().connect(root.url, token=token):
@@ -137,5 +134,3 @@ def test_who_loses_its_token_loses_its_place(
             await root.until(
                 lambda: not root.node.component(Tree).registrar.subservers() or not root.listed()
             )
-
-    play(tmp_path, scene)

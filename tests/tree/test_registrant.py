@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from interlock.errors import UPSTREAM_LOST, InterlockError
 from interlock.protocol import mcpax as ax
 from interlock.tree.registrant import TRANSITIONS, Registrant, RegistrantEvent, RegistrantState
-from tests.tree.parents import ROOT, SPARE, SUBSERVER, TREE, World, at, play
+from tests.tree.parents import ROOT, SPARE, SUBSERVER, TREE, World, at, open_parent, play
 from tests.tree.turned import settle
 
 OTHER = "33333333-3333-4333-8333-333333333333"
@@ -21,8 +20,8 @@ OTHER = "33333333-3333-4333-8333-333333333333"
 
 
 @pytest.mark.spec("AX-6.1-1", "AX-6.1-2", "AX-6.1-3", "AX-6.1-4", "AX-6.1-5", "AX-6.1-8")
-def test_it_introduces_itself_and_registers() -> None:
-    async def scene(world: World, registrant: Registrant) -> None:
+async def test_it_introduces_itself_and_registers() -> None:
+    async with open_parent() as (world, registrant):
         methods = [one["method"] for one in world.root.heard]
         assert methods == ["initialize", "notifications/initialized", "mcpax/register"]
         (hello,) = world.root.of("initialize")
@@ -48,8 +47,6 @@ def test_it_introduces_itself_and_registers() -> None:
         status = registrant.status()
         assert (status.state, status.problem, status.url) == ("registered", None, registrant.url)
         assert world.states == ["dialling", "introducing", "registering", "registered"]
-
-    play(scene)
 
 
 @pytest.mark.spec("AX-5.3-4", "AX-5.3-7")
@@ -119,10 +116,10 @@ def test_a_refusal_for_another_reason_is_not_about_those_below() -> None:
 
 
 @pytest.mark.parametrize("hangs_up", [True, False])
-def test_a_loop_below_is_heard_even_when_the_parent_hangs_up(hangs_up: bool) -> None:
+async def test_a_loop_below_is_heard_even_when_the_parent_hangs_up(hangs_up: bool) -> None:
     told: list[InterlockError] = []
 
-    async def scene(world: World, registrant: Registrant) -> None:
+    async with open_parent(on_refused=told.append) as (world, registrant):
         world.root.refuses_news, world.root.hangs_up = LOOP, hangs_up
         world.subtree = (SUBSERVER, OTHER)
         registrant.changed()
@@ -133,13 +130,11 @@ def test_a_loop_below_is_heard_even_when_the_parent_hangs_up(hangs_up: bool) -> 
         await world.time.turn(1.0)
         assert at(registrant) is RegistrantState.REGISTERED
 
-    play(scene, on_refused=told.append)
 
-
-def test_when_only_the_news_of_those_below_are_refused_it_stays() -> None:
+async def test_when_only_the_news_of_those_below_are_refused_it_stays() -> None:
     told: list[InterlockError] = []
 
-    async def scene(world: World, registrant: Registrant) -> None:
+    async with open_parent(on_refused=told.append) as (world, registrant):
         world.root.refuses_news = TOO_MANY
         world.subtree = (SUBSERVER, OTHER)
         registrant.changed()
@@ -153,8 +148,6 @@ def test_when_only_the_news_of_those_below_are_refused_it_stays() -> None:
         await settle()
         assert world.root.of(ax.HEARTBEAT)[-1]["x-mcpax-subtree-ids"] == [SUBSERVER]
         assert world.lost == []
-
-    play(scene, on_refused=told.append)
 
 
 def test_a_parent_that_gives_another_name_is_not_stayed_with() -> None:
@@ -174,12 +167,10 @@ def test_a_parent_that_gives_another_name_is_not_stayed_with() -> None:
     play(scene, world)
 
 
-def test_a_token_is_presented() -> None:
-    async def scene(world: World, registrant: Registrant) -> None:
+async def test_a_token_is_presented() -> None:
+    async with open_parent(lambda: World(token="s3cret")) as (world, _registrant):
         assert world.root.bearers == ["s3cret"]
         assert world.root.contexts == [None]
-
-    play(scene, lambda: World(token="s3cret"))
 
 
 def test_an_mcp_server_that_is_no_aggregator_is_told_apart() -> None:
@@ -203,8 +194,8 @@ def test_an_mcp_server_that_is_no_aggregator_is_told_apart() -> None:
 
 
 @pytest.mark.spec("AX-6.3-1")
-def test_a_heartbeat_comes_within_every_interval() -> None:
-    async def scene(world: World, registrant: Registrant) -> None:
+async def test_a_heartbeat_comes_within_every_interval() -> None:
+    async with open_parent() as (world, registrant):
         beats: list[float] = [world.time.now]
         for _ in range(100):
             before = len(world.root.of(ax.HEARTBEAT))
@@ -216,12 +207,10 @@ def test_a_heartbeat_comes_within_every_interval() -> None:
         assert {one["session_id"] for one in world.root.of(ax.HEARTBEAT)} == {world.root.session}
         assert registrant.status().beats == len(beats) - 1
 
-    play(scene)
-
 
 @pytest.mark.spec("AX-6.1-6")
-def test_without_an_interval_it_does_not_beat() -> None:
-    async def scene(world: World, registrant: Registrant) -> None:
+async def test_without_an_interval_it_does_not_beat() -> None:
+    async with open_parent(lambda: World(heartbeat=0.0)) as (world, registrant):
         assert world.root.of(ax.REGISTER)[0]["heartbeat_interval_ms"] == 0
         await world.time.turn(3600.0)
         assert world.root.of(ax.HEARTBEAT) == []
@@ -231,12 +220,12 @@ def test_without_an_interval_it_does_not_beat() -> None:
         await settle()
         assert len(world.root.of(ax.HEARTBEAT)) == 1
 
-    play(scene, lambda: World(heartbeat=0.0))
-
 
 @pytest.mark.spec("AX-6.3-5")
-def test_a_parent_that_forgot_the_session_is_registered_with_again_on_the_same_channel() -> None:
-    async def scene(world: World, registrant: Registrant) -> None:
+async def test_a_parent_that_forgot_the_session_is_registered_with_again_on_the_same_channel() -> (
+    None
+):
+    async with open_parent() as (world, registrant):
         first = world.root.session
         world.root.forgets = True
         await world.time.turn(1.0)
@@ -249,11 +238,9 @@ def test_a_parent_that_forgot_the_session_is_registered_with_again_on_the_same_c
         await world.time.turn(5.0)
         assert at(registrant) is RegistrantState.REGISTERED
 
-    play(scene)
 
-
-def test_a_parent_that_is_silent_is_lost_at_the_deadline() -> None:
-    async def scene(world: World, registrant: Registrant) -> None:
+async def test_a_parent_that_is_silent_is_lost_at_the_deadline() -> None:
+    async with open_parent() as (world, registrant):
         await world.time.turn(20.0)
         world.root.silent = True
         start = world.time.now
@@ -269,11 +256,9 @@ def test_a_parent_that_is_silent_is_lost_at_the_deadline() -> None:
         assert at(registrant) is RegistrantState.REGISTERED
         assert registrant.status().problem is None
 
-    play(scene)
 
-
-def test_a_slow_parent_is_kept() -> None:
-    async def scene(world: World, registrant: Registrant) -> None:
+async def test_a_slow_parent_is_kept() -> None:
+    async with open_parent() as (world, registrant):
         world.root.silent = True
         await world.time.turn(2.0)
         world.root.silent = False
@@ -283,11 +268,9 @@ def test_a_slow_parent_is_kept() -> None:
         await world.time.turn(10.0)
         assert world.lost == []
 
-    play(scene)
 
-
-def test_another_tree_or_budget_is_told() -> None:
-    async def scene(world: World, registrant: Registrant) -> None:
+async def test_another_tree_or_budget_is_told() -> None:
+    async with open_parent() as (world, registrant):
         await world.time.turn(2.0)
         assert len(world.registered) == 1
         world.root.tree_id = OTHER
@@ -298,14 +281,12 @@ def test_another_tree_or_budget_is_told() -> None:
         await world.time.turn(2.0)
         assert [one.budget.max_calls_per_minute for one in world.registered] == [60, 60, 5]
 
-    play(scene)
-
 
 # -- losing a parent
 
 
-def test_a_lost_parent_is_dialled_again_soon() -> None:
-    async def scene(world: World, registrant: Registrant) -> None:
+async def test_a_lost_parent_is_dialled_again_soon() -> None:
+    async with open_parent() as (world, registrant):
         await world.time.turn(30.0)
         world.root.end.close(1001, "going away")
         await settle()
@@ -316,12 +297,10 @@ def test_a_lost_parent_is_dialled_again_soon() -> None:
         assert at(registrant) is RegistrantState.REGISTERED
         assert len(world.root.ends) == 2
 
-    play(scene)
-
 
 @pytest.mark.spec("AX-13.3-2")
-def test_a_backup_is_taken_and_kept_until_it_is_lost_itself() -> None:
-    async def scene(world: World, registrant: Registrant) -> None:
+async def test_a_backup_is_taken_and_kept_until_it_is_lost_itself() -> None:
+    async with open_parent(lambda: World(backups=2)) as (world, registrant):
         first, spare = world.dialled[0], "unix:/spare0"
         await world.time.turn(30.0)
         world.root.reachable = False
@@ -339,19 +318,15 @@ def test_a_backup_is_taken_and_kept_until_it_is_lost_itself() -> None:
         await world.time.turn(0.25)
         assert registrant.parent_id == ROOT
 
-    play(scene, lambda: World(backups=2))
 
-
-def test_a_silent_parent_is_not_waited_for_before_the_backup() -> None:
-    async def scene(world: World, registrant: Registrant) -> None:
+async def test_a_silent_parent_is_not_waited_for_before_the_backup() -> None:
+    async with open_parent(lambda: World(backups=1)) as (world, registrant):
         await world.time.turn(30.0)
         world.root.silent = True
         await world.time.turn(4.5)
         assert registrant.parent_id == SPARE
         assert world.dialled[-1] == "unix:/spare0"
         assert len(world.dialled) == 2
-
-    play(scene, lambda: World(backups=1))
 
 
 def test_pauses_grow_and_stay_bounded() -> None:
@@ -376,8 +351,8 @@ def test_pauses_grow_and_stay_bounded() -> None:
     play(scene, world)
 
 
-def test_whoever_is_thrown_out_at_once_does_not_come_back_at_once() -> None:
-    async def scene(world: World, registrant: Registrant) -> None:
+async def test_whoever_is_thrown_out_at_once_does_not_come_back_at_once() -> None:
+    async with open_parent() as (world, registrant):
         for _ in range(6):
             world.root.say(
                 ax.SESSION_ENDED,
@@ -391,65 +366,52 @@ def test_whoever_is_thrown_out_at_once_does_not_come_back_at_once() -> None:
         assert len(world.registered) == 7
         assert [one for one in world.time.slept if one > 20] == [22.5] * 6
 
-    play(scene)
-
 
 # -- leaving
 
 
 @pytest.mark.spec("AX-6.3-3")
-def test_it_says_goodbye() -> None:
-    async def run() -> None:
-        world = World()
-        registrant = world.registrant()
-        registrant.begin()
-        await settle()
-        session = world.root.session
-        await registrant.end()
-        assert world.root.of(ax.DEREGISTER) == [{"session_id": session, "reason": "it stops"}]
-        await settle()
-        assert not world.root.end.is_open
-        assert at(registrant) is RegistrantState.ENDED
-        await registrant.end()
-
-    asyncio.run(run())
+async def test_it_says_goodbye() -> None:
+    world = World()
+    registrant = world.registrant()
+    registrant.begin()
+    await settle()
+    session = world.root.session
+    await registrant.end()
+    assert world.root.of(ax.DEREGISTER) == [{"session_id": session, "reason": "it stops"}]
+    await settle()
+    assert not world.root.end.is_open
+    assert at(registrant) is RegistrantState.ENDED
+    await registrant.end()
 
 
-def test_a_parent_that_does_not_take_the_farewell_holds_up_nobody() -> None:
-    async def scene(world: World, registrant: Registrant) -> None:
+async def test_a_parent_that_does_not_take_the_farewell_holds_up_nobody() -> None:
+    async with open_parent() as (world, _registrant):
         world.root.silent = True
 
-    play(scene)
+
+async def test_one_that_was_never_begun_can_be_ended() -> None:
+    registrant = World().registrant()
+    await registrant.end()
+    assert at(registrant) is RegistrantState.ENDED
 
 
-def test_one_that_was_never_begun_can_be_ended() -> None:
-    async def run() -> None:
-        registrant = World().registrant()
-        await registrant.end()
-        assert at(registrant) is RegistrantState.ENDED
-
-    asyncio.run(run())
-
-
-def test_once_is_once() -> None:
-    async def run() -> None:
-        world = World()
-        registrant = world.registrant(once=True)
-        registrant.begin()
-        await settle()
-        assert at(registrant) is RegistrantState.REGISTERED
-        world.root.end.close()
-        await registrant.wait_until_ended()
-        assert at(registrant) is RegistrantState.ENDED
-        assert registrant.problem is not None
-        assert registrant.problem.failure is UPSTREAM_LOST
-        assert len(world.dialled) == 1
-
-    asyncio.run(run())
+async def test_once_is_once() -> None:
+    world = World()
+    registrant = world.registrant(once=True)
+    registrant.begin()
+    await settle()
+    assert at(registrant) is RegistrantState.REGISTERED
+    world.root.end.close()
+    await registrant.wait_until_ended()
+    assert at(registrant) is RegistrantState.ENDED
+    assert registrant.problem is not None
+    assert registrant.problem.failure is UPSTREAM_LOST
+    assert len(world.dialled) == 1
 
 
-def test_notifications_go_up_while_there_is_a_parent() -> None:
-    async def scene(world: World, registrant: Registrant) -> None:
+async def test_notifications_go_up_while_there_is_a_parent() -> None:
+    async with open_parent() as (world, registrant):
         registrant.tell("notifications/x", b'{"a":1}')
         await settle()
         assert world.root.of("notifications/x") == [{"a": 1}]
@@ -458,8 +420,6 @@ def test_notifications_go_up_while_there_is_a_parent() -> None:
         registrant.tell("notifications/x", b'{"a":2}')
         await settle()
         assert len(world.root.of("notifications/x")) == 1
-
-    play(scene)
 
 
 # -- the table

@@ -12,7 +12,9 @@ from interlock.core.call import Caller
 from interlock.protocol.scopes import LEVELS
 from interlock.tree.config import SubserversConfig
 from interlock.tree.registrar import granted_scope
-from tests.tree.rig import Child, Hub, hub_test, settle, tool
+from tests.tree.rig import Child, Hub, open_hub, settle, tool
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 @pytest.mark.spec("AX-10.2-3")
@@ -38,16 +40,14 @@ def test_what_is_granted(
 
 @pytest.mark.spec("AX-10.2-3")
 @pytest.mark.parametrize(("wanted", "may"), list(product(LEVELS, LEVELS)))
-def test_the_answer_says_what_was_granted(tmp_path: Path, wanted: str, may: str) -> None:
-    async def body(hub: Hub) -> None:
+async def test_the_answer_says_what_was_granted(tmp_path: Path, wanted: str, may: str) -> None:
+    async with open_hub(tmp_path) as hub:
         child = Known(hub, Caller("joins", scopes=(may,)))
         result = child.register(auth_scope=wanted)["result"]
         expected = min(wanted, may, key=LEVELS.index)
         assert result["auth_scope"] == expected
         assert hub.registrar.grants.limits == ({} if expected == "admin" else {"ax:edge": expected})
         assert hub.info().auth_scope == expected
-
-    hub_test(body, tmp_path)
 
 
 class Known(Child):
@@ -60,8 +60,8 @@ class Known(Child):
 
 
 @pytest.mark.spec("AX-10.2-3", "AX-10.2-1")
-def test_whoever_comes_from_afar_without_a_proof_is_only_read(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_whoever_comes_from_afar_without_a_proof_is_only_read(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         afar = hub.child(peer="192.0.2.7")
         assert afar.register(1, "afar", auth_scope="admin")["result"]["auth_scope"] == "read"
         near = hub.child()
@@ -71,20 +71,16 @@ def test_whoever_comes_from_afar_without_a_proof_is_only_read(tmp_path: Path) ->
         await settle()
         assert hub.registrar.grants.limits == {"ax:afar": "read", "ax:silent": "write"}
 
-    hub_test(body, tmp_path)
 
-
-def test_where_no_proof_is_asked_for_none_is_missed(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_where_no_proof_is_asked_for_none_is_missed(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         hub.registrar.configure(SubserversConfig(proof="never"))
         afar = hub.child(peer="192.0.2.7")
         assert afar.register(auth_scope="admin")["result"]["auth_scope"] == "admin"
 
-    hub_test(body, tmp_path)
 
-
-def test_who_leaves_leaves_no_limit_behind(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_who_leaves_leaves_no_limit_behind(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered(auth_scope="read")
         assert hub.registrar.grants.limits == {"ax:edge": "read"}
         child.ask("mcpax/deregister", {"session_id": child.session_id})
@@ -93,29 +89,23 @@ def test_who_leaves_leaves_no_limit_behind(tmp_path: Path) -> None:
         hub.child().registered(auth_scope="admin")
         assert hub.registrar.grants.limits == {}
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.parametrize("wrong", ["", "root", "READ", 7, ["read"], {"level": "read"}])
-def test_a_scope_that_is_none_is_refused(tmp_path: Path, wrong: Any) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_scope_that_is_none_is_refused(tmp_path: Path, wrong: Any) -> None:
+    async with open_hub(tmp_path) as hub:
         error = hub.child().register(auth_scope=wrong)["error"]
         assert error["code"] == -32602
         assert error["data"]["field"] == "auth_scope"
 
-    hub_test(body, tmp_path)
 
-
-def test_null_is_no_wish(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_null_is_no_wish(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         assert hub.child().register(auth_scope=None)["result"]["auth_scope"] == "write"
-
-    hub_test(body, tmp_path)
 
 
 @pytest.mark.spec("ST-4.8.5-3")
-def test_keys_are_shown_at_once_and_with_the_next_heartbeat(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_keys_are_shown_at_once_and_with_the_next_heartbeat(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child()
         child.tools = [tool("read")]
         assert "jwks" not in child.register()["result"]
@@ -137,5 +127,3 @@ def test_keys_are_shown_at_once_and_with_the_next_heartbeat(tmp_path: Path) -> N
                 "method": "notifications/mcpax/keys_changed",
                 "params": {"jwks": {"keys": [{"kid": "2"}]}},
             }
-
-    hub_test(body, tmp_path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,21 +86,19 @@ class Root:
                 await changed.wait()
 
 
-def play(folder: Path, scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@asynccontextmanager
+async def open_parent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
 
-    async def run() -> None:
-        async with Root(folder) as root:
-            await scene(root)
-
-    asyncio.run(run())
+    async with Root(folder) as root:
+        yield root
 
 
 @pytest.mark.spec("AX-4.2-8", "AX-10.4-1")
-def test_a_signed_token_proves_the_authority(
+async def test_a_signed_token_proves_the_authority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(root: Root) -> None:
+    async with open_parent(tmp_path, monkeypatch) as root:
         async with plant().connect(
             root.url,
             token=TOKEN,
@@ -110,14 +110,12 @@ def test_a_signed_token_proves_the_authority(
             (info,) = root.node.component(Tree).registrar.subservers()
             assert info.verified
 
-    play(tmp_path, scene, monkeypatch)
-
 
 @pytest.mark.spec("AX-4.2-8")
-def test_a_client_certificate_proves_the_authority(
+async def test_a_client_certificate_proves_the_authority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(root: Root) -> None:
+    async with open_parent(tmp_path, monkeypatch) as root:
         shown = root.ca.issue("edge", NAME)
         async with plant().connect(
             root.url,
@@ -129,14 +127,12 @@ def test_a_client_certificate_proves_the_authority(
         ):
             await root.until(lambda: root.tools() == {"plant.open_valve"})
 
-    play(tmp_path, scene, monkeypatch)
-
 
 @pytest.mark.spec("AX-4.2-8", "AX-4.2-11")
-def test_without_a_proof_nothing_that_changes_anything_is_ever_listed(
+async def test_without_a_proof_nothing_that_changes_anything_is_ever_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(root: Root) -> None:
+    async with open_parent(tmp_path, monkeypatch) as root:
         seen: list[set[str]] = []
         root.node.catalog.on_change(lambda *_: seen.append(root.tools()))
         refused = asyncio.Event()
@@ -177,15 +173,11 @@ def test_without_a_proof_nothing_that_changes_anything_is_ever_listed(
         await child.stop()
         assert not any("valve" in name for names in seen for name in names)
 
-    play(tmp_path, scene, monkeypatch)
 
-
-def test_a_stranger_without_a_token_is_told_what_is_missing(
+async def test_a_stranger_without_a_token_is_told_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(root: Root) -> None:
+    async with open_parent(tmp_path, monkeypatch) as root:
         with pytest.raises(InterlockError, match="Present a token that the parent knows"):
             async with plant().connect(root.url, ca=root.ca.file):
                 raise AssertionError
-
-    play(tmp_path, scene, monkeypatch)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interlock.tree.registrant import Registrant, RegistrantState
-from tests.tree.parents import World, at, play
+from tests.tree.parents import World, at, open_parent, play
 from tests.tree.turned import settle
 
 FOR_GOOD = [
@@ -27,8 +27,8 @@ def send_away(world: World, code: int, symbol: str, detail: str = "Because.") ->
 
 
 @pytest.mark.parametrize(("code", "symbol"), FOR_GOOD)
-def test_who_is_not_stubborn_gives_up(code: int, symbol: str) -> None:
-    async def scene(world: World, registrant: Registrant) -> None:
+async def test_who_is_not_stubborn_gives_up(code: int, symbol: str) -> None:
+    async with open_parent(stubborn=False) as (world, registrant):
         await world.time.turn(60.0)
         send_away(world, code, symbol)
         await settle()
@@ -39,28 +39,22 @@ def test_who_is_not_stubborn_gives_up(code: int, symbol: str) -> None:
         await world.time.turn(600.0)
         assert len(world.registered) == 1
 
-    play(scene, stubborn=False)
 
-
-def test_what_passes_is_tried_again() -> None:
-    async def scene(world: World, registrant: Registrant) -> None:
+async def test_what_passes_is_tried_again() -> None:
+    async with open_parent(stubborn=False) as (world, registrant):
         await world.time.turn(60.0)
         send_away(world, -31011, "unknown_session")
         await world.time.turn(1.0)
         assert at(registrant) is RegistrantState.REGISTERED
         assert len(world.registered) == 2
 
-    play(scene, stubborn=False)
 
-
-def test_a_backup_is_tried_before_it_gives_up() -> None:
-    async def scene(world: World, registrant: Registrant) -> None:
+async def test_a_backup_is_tried_before_it_gives_up() -> None:
+    async with open_parent(lambda: World(backups=1), stubborn=False) as (world, registrant):
         send_away(world, -31001, "namespace_conflict")
         await settle()
         assert at(registrant) is RegistrantState.REGISTERED
         assert registrant.url == "unix:/spare0"
-
-    play(scene, lambda: World(backups=1), stubborn=False)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +78,7 @@ def test_refused_when_it_registers(answer: tuple[int, str, dict[str, Any]], ends
     play(scene, world, stubborn=False)
 
 
-def test_a_node_tries_again_slowly_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_node_tries_again_slowly_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "interlock.tree")
 
     def lines() -> list[str]:
@@ -92,7 +86,7 @@ def test_a_node_tries_again_slowly_and_says_so_once(caplog: pytest.LogCaptureFix
         caplog.clear()
         return said
 
-    async def scene(world: World, registrant: Registrant) -> None:
+    async with open_parent() as (world, registrant):
         assert lines() == ["registered as edge with ws://127.0.0.1:1/ax"]
         send_away(world, -31001, "namespace_conflict", "Taken.")
         await settle()
@@ -111,8 +105,6 @@ def test_a_node_tries_again_slowly_and_says_so_once(caplog: pytest.LogCaptureFix
         await world.time.turn(60.0)
         assert at(registrant) is RegistrantState.REGISTERED
         assert lines() == ["registered as edge with ws://127.0.0.1:1/ax"]
-
-    play(scene)
 
 
 def test_two_parents_that_are_away_are_told_of_once_each(

@@ -11,26 +11,21 @@ from interlock.topics.config import ParticipantUpstream, TopicConfig, TopicsConf
 from tests.patience import PATIENCE
 
 
-def test_who_may_never_come_is_not_waited_for(tmp_path: Path) -> None:
-    async def run() -> None:
-        room = TopicConfig(
-            access="private", node="hub", upstreams={"worker": ParticipantUpstream()}
-        )
-        gone = ServerConfig(command="no-such-program-anywhere")
-        config = Config(
-            servers={"gone": gone},
-            sections=[TopicsConfig(rooms={"ops": room})],
-            journal=JournalConfig(enabled=False),
-        )
-        node = Node(config, base_dir=tmp_path)
-        node.start()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await node.until_settled(60)
-            states = {one.key: one.state for one in node.status().upstreams}
-            assert states["gone"] == "failed"
-            assert states["topic:ops/worker"] == "connecting"
-        finally:
-            await node.stop()
-
-    asyncio.run(run())
+async def test_who_may_never_come_is_not_waited_for(tmp_path: Path) -> None:
+    room = TopicConfig(access="private", node="hub", upstreams={"worker": ParticipantUpstream()})
+    gone = ServerConfig(command="no-such-program-anywhere")
+    config = Config(
+        servers={"gone": gone},
+        sections=[TopicsConfig(rooms={"ops": room})],
+        journal=JournalConfig(enabled=False),
+    )
+    node = Node(config, base_dir=tmp_path)
+    node.start()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await node.until_settled(60)
+        states = {one.key: one.state for one in node.status().upstreams}
+        assert states["gone"] == "failed"
+        assert states["topic:ops/worker"] == "connecting"
+    finally:
+        await node.stop()

@@ -18,8 +18,10 @@ from interlock.core.upstreams.supervisor import State, Supervisor
 from interlock.core.upstreams.transports.channel import ChannelTransport
 from interlock.tree.child_connector import ChildChannel, ChildConnector
 from tests.core.upstreams.harness import OWN_INFO, alive, within
-from tests.tree.rig import Hub, hub_test
+from tests.tree.rig import Hub, open_hub
 from tests.tree.test_registering import error_of
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 CHILD = Path(__file__).with_name("stdio_child.py")
 
@@ -83,8 +85,8 @@ class Started:
 
 
 @pytest.mark.spec("AX-6.1-10")
-def test_a_started_child_registers_and_serves(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_started_child_registers_and_serves(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         one = Started(hub)
         await one.until(State.READY)
         assert hub.listed == {"plant": ["read", "leave"]}
@@ -102,11 +104,9 @@ def test_a_started_child_registers_and_serves(tmp_path: Path) -> None:
         assert hub.registrar.subservers() == []
         assert hub.store.find_leases(info.subserver_id) == []
 
-    hub_test(body, tmp_path)
 
-
-def test_it_must_register_as_what_the_config_calls_it(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_it_must_register_as_what_the_config_calls_it(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         one = Started(hub, asks_for="other")
         await one.until(State.FAILED)
         problem = one.supervisor.problem or ""
@@ -114,32 +114,26 @@ def test_it_must_register_as_what_the_config_calls_it(tmp_path: Path) -> None:
         assert any("The config calls it 'edge'" in line for line in one.supervisor.stderr)
         await one.end()
 
-    hub_test(body, tmp_path)
 
-
-def test_one_that_never_registers_is_given_up(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_one_that_never_registers_is_given_up(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         one = Started(hub, habit="dumb", start_timeout=0.2)
         await one.until(State.FAILED)
         assert "did not register within 0.2 s" in (one.supervisor.problem or "")
         assert hub.registrar.channels == 0
         await one.end()
 
-    hub_test(body, tmp_path)
 
-
-def test_one_that_ends_says_why(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_one_that_ends_says_why(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         one = Started(hub, habit="dies")
         await one.until(State.FAILED)
         assert "no licence" in (one.supervisor.problem or "")
         await one.end()
 
-    hub_test(body, tmp_path)
 
-
-def test_one_that_cannot_be_started(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_one_that_cannot_be_started(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         one = Started(hub)
         one.supervisor._connector._configured = ServerConfig(  # type: ignore[attr-defined]
             command="/nowhere/at/all", transport="ax", segment="edge"
@@ -148,11 +142,9 @@ def test_one_that_cannot_be_started(tmp_path: Path) -> None:
         assert "was not found" in (one.supervisor.problem or "")
         await one.end()
 
-    hub_test(body, tmp_path)
 
-
-def test_one_that_is_killed_is_degraded(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_one_that_is_killed_is_degraded(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         one = Started(hub)
         await one.until(State.READY)
         os.kill(one.pid, signal.SIGKILL)
@@ -166,12 +158,10 @@ def test_one_that_is_killed_is_degraded(tmp_path: Path) -> None:
         assert gone.value.data["retry_after_ms"] == 5000
         await one.end()
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.spec("AX-13.2-6")
-def test_one_that_deregisters_is_gone_at_once(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_one_that_deregisters_is_gone_at_once(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         one = Started(hub)
         await one.until(State.READY)
         with pytest.raises(UpstreamLostError):
@@ -181,16 +171,12 @@ def test_one_that_deregisters_is_gone_at_once(tmp_path: Path) -> None:
         assert State.DEGRADED not in one.states
         await one.end()
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.spec("AX-4.2-8")
-def test_its_tools_are_held_against_the_same_policy(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_its_tools_are_held_against_the_same_policy(tmp_path: Path) -> None:
+    async with open_hub(tmp_path, proof="always") as hub:
         one = Started(hub, habit="mutable")
         await one.until(State.FAILED)
         assert "not proven its authority" in (one.supervisor.problem or "")
         assert hub.listed == {}
         await one.end()
-
-    hub_test(body, tmp_path, proof="always")

@@ -12,15 +12,17 @@ from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams.supervisor import State
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE
 from interlock.tree.config import SubserversConfig
-from tests.tree.rig import OTHER_PARENT, PARENT, Hub, hub_test, settle, tool, uuid
+from tests.tree.rig import OTHER_PARENT, PARENT, open_hub, settle, tool, uuid
 from tests.tree.test_registering import error_of
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 # -- heartbeats
 
 
 @pytest.mark.spec("AX-6.3-2")
-def test_three_missed_heartbeats_are_one_too_many(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_three_missed_heartbeats_are_one_too_many(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered(heartbeat_interval_ms=200)
         await settle()
         child.beat()
@@ -33,12 +35,10 @@ def test_three_missed_heartbeats_are_one_too_many(tmp_path: Path) -> None:
         assert child.ours.closed_with == (4000, "unknown_session")
         assert hub.lost == [("edge", "it missed 3 heartbeats")]
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.spec("AX-6.3-2")
-def test_two_misses_and_a_beat_are_none(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_two_misses_and_a_beat_are_none(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered(heartbeat_interval_ms=200)
         await settle()
         for _ in range(10):
@@ -51,12 +51,10 @@ def test_two_misses_and_a_beat_are_none(tmp_path: Path) -> None:
         hub.time.advance(0.002)
         assert not hub.info().live
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.spec("AX-6.3-5")
-def test_a_heartbeat_may_come_as_a_notification(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_heartbeat_may_come_as_a_notification(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered(heartbeat_interval_ms=1000)
         # Before and after a peer has taken the channel over.
         for _ in range(4):
@@ -67,23 +65,19 @@ def test_a_heartbeat_may_come_as_a_notification(tmp_path: Path) -> None:
             await settle()
         assert hub.info().live
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.spec("AX-6.3-5")
-def test_a_heartbeat_is_answered_with_the_deadline(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_heartbeat_is_answered_with_the_deadline(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
         result = child.beat()["result"]
         assert result["status"] == "ok"
         assert result["heartbeat_deadline_ms"] == 15000
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.spec("AX-6.1-6", "AX-6.3-5")
-def test_without_heartbeats_only_the_channel_counts(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_without_heartbeats_only_the_channel_counts(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered(heartbeat_interval_ms=0)
         await settle()
         hub.time.advance(86_400)
@@ -95,12 +89,10 @@ def test_without_heartbeats_only_the_channel_counts(tmp_path: Path) -> None:
         assert not hub.info().live
         assert hub.supervisors["ax:edge"].state is State.DEGRADED
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.parametrize("method", ["mcpax/heartbeat", "mcpax/deregister"])
-def test_nobody_speaks_for_anothers_session(tmp_path: Path, method: str) -> None:
-    async def body(hub: Hub) -> None:
+async def test_nobody_speaks_for_anothers_session(tmp_path: Path, method: str) -> None:
+    async with open_hub(tmp_path) as hub:
         mine, other = hub.child().registered(1, "a"), hub.child().registered(2, "b")
         stranger = hub.child().hello()
         for _ in range(2):
@@ -119,11 +111,9 @@ def test_nobody_speaks_for_anothers_session(tmp_path: Path, method: str) -> None
         assert other.beat()["result"]["status"] == "ok"
         assert other.open
 
-    hub_test(body, tmp_path)
 
-
-def test_anothers_heartbeat_does_not_keep_a_session_alive(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_anothers_heartbeat_does_not_keep_a_session_alive(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         mine = hub.child().registered(1, "a", heartbeat_interval_ms=1000)
         other = hub.child().registered(2, "b", heartbeat_interval_ms=1000)
         await settle()
@@ -134,14 +124,12 @@ def test_anothers_heartbeat_does_not_keep_a_session_alive(tmp_path: Path) -> Non
         assert hub.info("a").live
         assert not hub.info("b").live
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.parametrize(("interval", "worth"), [(5000, 10), (200, 10), (10, 50), (0, 50)])
-def test_more_heartbeats_than_needed_are_answered_and_nothing_more(
+async def test_more_heartbeats_than_needed_are_answered_and_nothing_more(
     tmp_path: Path, interval: int, worth: int
 ) -> None:
-    async def body(hub: Hub) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered(heartbeat_interval_ms=interval)
         await settle()
         looked: list[object] = []
@@ -160,11 +148,9 @@ def test_more_heartbeats_than_needed_are_answered_and_nothing_more(
         assert error_of(child.beat("another's"))[0] == -31011
         assert hub.info().live
 
-    hub_test(body, tmp_path)
 
-
-def test_news_in_a_heartbeat_too_many_are_not_lost(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_news_in_a_heartbeat_too_many_are_not_lost(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered(**{"x-mcpax-subtree-ids": [uuid(1)]})
         await settle()
         for n in range(2, 30):
@@ -177,11 +163,9 @@ def test_news_in_a_heartbeat_too_many_are_not_lost(tmp_path: Path) -> None:
         child.beat()
         assert hub.registrar.subtree_ids() == (PARENT, uuid(1), uuid(29))
 
-    hub_test(body, tmp_path)
 
-
-def test_a_flood_of_heartbeats_ends_the_session(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_flood_of_heartbeats_ends_the_session(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
         await settle()
         for _ in range(1000):
@@ -194,14 +178,13 @@ def test_a_flood_of_heartbeats_ends_the_session(tmp_path: Path) -> None:
         assert child.ours.closed_with == (4000, "too_busy")
         assert hub.listed == {}
 
-    hub_test(body, tmp_path)
-
 
 # -- what is written down of it
 
 
-def test_what_is_decided_is_audited(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_what_is_decided_is_audited(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+
         def audited() -> list[tuple[str, str, str, str]]:
             told, hub.audited = hub.audited, []
             return told
@@ -241,8 +224,6 @@ def test_what_is_decided_is_audited(tmp_path: Path) -> None:
         hub.configure(enabled=False)
         assert audited()[1:] == [("x", "factory", "notifications/mcpax/session_ended", "forbidden")]
 
-    hub_test(body, tmp_path)
-
 
 # -- losing it
 
@@ -252,10 +233,10 @@ def test_what_is_decided_is_audited(tmp_path: Path) -> None:
     ("how", "interval", "retry"),
     [("closed", 2000, 2000), ("closed", 0, 5000), ("silent", 2000, 2000)],
 )
-def test_what_is_lost_is_degraded_at_once(
+async def test_what_is_lost_is_degraded_at_once(
     tmp_path: Path, how: str, interval: int, retry: int
 ) -> None:
-    async def body(hub: Hub) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered(heartbeat_interval_ms=interval)
         await settle()
         under_way = hub.call("read")
@@ -284,12 +265,10 @@ def test_what_is_lost_is_degraded_at_once(
         assert [segment for segment, _ in hub.lost] == ["edge"]
         assert hub.info().lost_at is not None
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.spec("AX-13.2-3")
-def test_after_the_grace_nothing_is_left(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_after_the_grace_nothing_is_left(tmp_path: Path) -> None:
+    async with open_hub(tmp_path, grace=10.0) as hub:
         child = hub.child().registered()
         await settle()
         child.end.close()
@@ -305,16 +284,14 @@ def test_after_the_grace_nothing_is_left(tmp_path: Path) -> None:
         # The segment is free again.
         hub.child().registered(2, "edge")
 
-    hub_test(body, tmp_path, grace=10.0)
-
 
 @pytest.mark.spec("AX-13.2-4")
 def test_the_grace_is_five_minutes() -> None:
     assert SubserversConfig().grace == 300.0
 
 
-def test_without_grace_what_is_lost_is_gone(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_without_grace_what_is_lost_is_gone(tmp_path: Path) -> None:
+    async with open_hub(tmp_path, grace=0.0) as hub:
         child = hub.child().registered()
         await settle()
         child.end.close()
@@ -322,11 +299,9 @@ def test_without_grace_what_is_lost_is_gone(tmp_path: Path) -> None:
         assert hub.supervisors == {}
         assert hub.lost
 
-    hub_test(body, tmp_path, grace=0.0)
 
-
-def test_who_was_lost_before_it_listed_anything_is_forgotten(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_who_was_lost_before_it_listed_anything_is_forgotten(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child()
         child.silent.add("tools/list")
         child.registered()
@@ -337,11 +312,9 @@ def test_who_was_lost_before_it_listed_anything_is_forgotten(tmp_path: Path) -> 
         await settle()
         hub.child().registered(2, "edge")
 
-    hub_test(body, tmp_path)
 
-
-def test_a_child_that_cannot_be_spoken_to_is_not_kept(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_child_that_cannot_be_spoken_to_is_not_kept(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child()
         child._serve = lambda message: {  # type: ignore[method-assign]
             "jsonrpc": "2.0",
@@ -354,16 +327,16 @@ def test_a_child_that_cannot_be_spoken_to_is_not_kept(tmp_path: Path) -> None:
         assert hub.registrar.subservers() == []
         assert hub.supervisors == {}
 
-    hub_test(body, tmp_path)
-
 
 # -- its return
 
 
 @pytest.mark.spec("AX-13.1-2", "AX-13.1-3", "AX-13.2-6", "AX-4.2-13")
 @pytest.mark.parametrize("how", ["closed", "silent", "still there"])
-def test_it_comes_back_with_a_new_list_and_nothing_of_the_old(tmp_path: Path, how: str) -> None:
-    async def body(hub: Hub) -> None:
+async def test_it_comes_back_with_a_new_list_and_nothing_of_the_old(
+    tmp_path: Path, how: str
+) -> None:
+    async with open_hub(tmp_path) as hub:
         old = hub.child()
         old.tools = [tool("read"), tool("gone")]
         old.registered()
@@ -396,12 +369,10 @@ def test_it_comes_back_with_a_new_list_and_nothing_of_the_old(tmp_path: Path, ho
             assert old.ended()["message"] == "namespace_conflict"
             assert hub.lost == []
 
-    hub_test(body, tmp_path)
-
 
 @pytest.mark.parametrize("opened", [True, False])
-def test_who_returns_over_a_dead_link_is_served_at_once(tmp_path: Path, opened: bool) -> None:
-    async def body(hub: Hub) -> None:
+async def test_who_returns_over_a_dead_link_is_served_at_once(tmp_path: Path, opened: bool) -> None:
+    async with open_hub(tmp_path) as hub:
         old = hub.child()
         if not opened:
             # The link dies while it is being listed.
@@ -425,16 +396,14 @@ def test_who_returns_over_a_dead_link_is_served_at_once(tmp_path: Path, opened: 
         agreed.set()
         await ending
 
-    hub_test(body, tmp_path)
-
 
 # -- its farewell
 
 
 @pytest.mark.spec("AX-6.3-3", "AX-6.3-4", "AX-13.2-6")
 @pytest.mark.parametrize("as_request", [True, False])
-def test_who_deregisters_is_gone_at_once(tmp_path: Path, as_request: bool) -> None:
-    async def body(hub: Hub) -> None:
+async def test_who_deregisters_is_gone_at_once(tmp_path: Path, as_request: bool) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
         await settle()
         params = {"session_id": child.session_id, "reason": "maintenance"}
@@ -452,11 +421,9 @@ def test_who_deregisters_is_gone_at_once(tmp_path: Path, as_request: bool) -> No
         assert ("ax:edge", "degraded") not in hub.states
         hub.child().registered(2, "edge")
 
-    hub_test(body, tmp_path)
 
-
-def test_who_deregisters_before_it_is_listed_never_is(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_who_deregisters_before_it_is_listed_never_is(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         for turns in range(0, 12):
             child = hub.child().registered()
             await settle(turns)
@@ -465,11 +432,9 @@ def test_who_deregisters_before_it_is_listed_never_is(tmp_path: Path) -> None:
             assert hub.listed == {}
             assert hub.supervisors == {}
 
-    hub_test(body, tmp_path)
 
-
-def test_when_the_node_stops_everybody_is_told(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_when_the_node_stops_everybody_is_told(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child, new = hub.child().registered(), hub.child().hello()
         await settle()
         hub.registrar.close()
@@ -478,11 +443,9 @@ def test_when_the_node_stops_everybody_is_told(tmp_path: Path) -> None:
         assert not new.open
         assert not hub.child().open
 
-    hub_test(body, tmp_path)
 
-
-def test_a_thousand_beating_children_have_a_timer_each(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_thousand_beating_children_have_a_timer_each(tmp_path: Path) -> None:
+    async with open_hub(tmp_path, list_ttl=3600.0) as hub:
         children = [hub.child().registered(n, f"s{n}") for n in range(1000)]
         await settle()
         # The timer of each session, and that of each list.
@@ -494,5 +457,3 @@ def test_a_thousand_beating_children_have_a_timer_each(tmp_path: Path) -> None:
             assert hub.time.armed == 2001
             hub.time.advance(5)
         assert all(one.live for one in hub.registrar.subservers())
-
-    hub_test(body, tmp_path, list_ttl=3600.0)

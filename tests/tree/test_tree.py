@@ -15,7 +15,6 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-import uvloop
 from mcp import Client, MCPError
 from mcp.client.sse import sse_client
 from mcp.types import Implementation
@@ -62,80 +61,72 @@ def capability(tool: Any) -> dict[str, Any]:
     "AX-1.1-1", "AX-1.1-7", "AX-1.2-2", "AX-1-3", "AX-2-2", "AX-3.1-1", "AX-3.1-3", "AX-3.2-1",
     "AX-9.2-1", "AX-9.2-2", "AX-11.2-1", "AX-A-3",
 )  # fmt: skip
-def test_one_flat_list_for_stock_clients(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            demo = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"])
-            root = await grove.start("root", root_segment="infra", servers={"local": demo})
-            edge = await grove.start("edge", below=root)
-            async with plant().connect(ax_url(edge)):
-                local = "infra.local.roll_dice"
-                await until(root, lambda: lists(root, PLANT) and lists(root, local))
-                tools = await list_for_ax(root.url)
-                assert "infra.notifications_dropped" in tools
-                assert "infra.edge.notifications_dropped" in tools
-                for tool in tools.values():
-                    assert {"latency_class", "mutable", "reversible"} <= set(capability(tool))
-                declared = capability(tools[PLANT])
-                assert declared["latency_class"] == "fast"
-                assert declared["consistency"] == "eventual"
-                assert declared["mutable"] is False
-                assert tools[PLANT]["_meta"]["x-mcpax-hops"] == 2
-                assert "x-mcpax-safety" not in tools[PLANT]["_meta"]
-                vent = tools["infra.edge.plant.vent"]["_meta"]
-                assert vent["x-mcpax-safety"] == "irreversible_mutable"
-                legacy = (root.url or "").replace("/mcp", "/sse")
-                for way in (root.url, sse_client(legacy)):
-                    async with Client(way) as client:
-                        # Nothing of MCP-AX but what MCP has hints for.
-                        plain = {one.name: one for one in (await client.list_tools()).tools}
-                        assert len(plain) == len(tools) - 2 == root.status().tools
-                        assert "infra__edge__plant__temperature" in plain
-                        assert not any(one.meta for one in plain.values())
-                        hints = plain["infra__edge__plant__vent"].annotations
-                        assert hints is not None
-                        assert hints.destructive_hint is True
-                        told = await client.call_tool(PLANT, {"sensor": "a"})
-                        assert told.structured_content == {"sensor": "a", "segment": "plant"}
-                        assert not told.meta or not any("mcpax" in key for key in told.meta)
-                # The node in the middle does the same for its own part.
-                async with Client(edge.url) as client:
-                    names = {one.name for one in (await client.list_tools()).tools}
-                    assert "plant__temperature" in names
-                    assert not any(name.startswith("infra") for name in names)
-                    told = await client.call_tool("plant.temperature", {"sensor": "b"})
-                    assert told.structured_content["sensor"] == "b"
-                seen = msgspec.to_builtins(await root.component(Tree).view())
-                roles = {one["name"]: one["role"] for one in _walk(seen)}
-                assert roles == {
-                    "infra": "root", "edge": "aggregator", "plant": "leaf", "local": "leaf"
-                }  # fmt: skip
-
-    uvloop.run(run())
+async def test_one_flat_list_for_stock_clients(tmp_path: Path) -> None:
+    async with Grove(tmp_path) as grove:
+        demo = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"])
+        root = await grove.start("root", root_segment="infra", servers={"local": demo})
+        edge = await grove.start("edge", below=root)
+        async with plant().connect(ax_url(edge)):
+            local = "infra.local.roll_dice"
+            await until(root, lambda: lists(root, PLANT) and lists(root, local))
+            tools = await list_for_ax(root.url)
+            assert "infra.notifications_dropped" in tools
+            assert "infra.edge.notifications_dropped" in tools
+            for tool in tools.values():
+                assert {"latency_class", "mutable", "reversible"} <= set(capability(tool))
+            declared = capability(tools[PLANT])
+            assert declared["latency_class"] == "fast"
+            assert declared["consistency"] == "eventual"
+            assert declared["mutable"] is False
+            assert tools[PLANT]["_meta"]["x-mcpax-hops"] == 2
+            assert "x-mcpax-safety" not in tools[PLANT]["_meta"]
+            vent = tools["infra.edge.plant.vent"]["_meta"]
+            assert vent["x-mcpax-safety"] == "irreversible_mutable"
+            legacy = (root.url or "").replace("/mcp", "/sse")
+            for way in (root.url, sse_client(legacy)):
+                async with Client(way) as client:
+                    # Nothing of MCP-AX but what MCP has hints for.
+                    plain = {one.name: one for one in (await client.list_tools()).tools}
+                    assert len(plain) == len(tools) - 2 == root.status().tools
+                    assert "infra__edge__plant__temperature" in plain
+                    assert not any(one.meta for one in plain.values())
+                    hints = plain["infra__edge__plant__vent"].annotations
+                    assert hints is not None
+                    assert hints.destructive_hint is True
+                    told = await client.call_tool(PLANT, {"sensor": "a"})
+                    assert told.structured_content == {"sensor": "a", "segment": "plant"}
+                    assert not told.meta or not any("mcpax" in key for key in told.meta)
+            # The node in the middle does the same for its own part.
+            async with Client(edge.url) as client:
+                names = {one.name for one in (await client.list_tools()).tools}
+                assert "plant__temperature" in names
+                assert not any(name.startswith("infra") for name in names)
+                told = await client.call_tool("plant.temperature", {"sensor": "b"})
+                assert told.structured_content["sensor"] == "b"
+            seen = msgspec.to_builtins(await root.component(Tree).view())
+            roles = {one["name"]: one["role"] for one in _walk(seen)}
+            assert roles == {
+                "infra": "root", "edge": "aggregator", "plant": "leaf", "local": "leaf"
+            }  # fmt: skip
 
 
 @pytest.mark.spec("AX-9.2-2")
-def test_a_node_behind_a_plain_connection_says_what_mcp_ax_says(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            edge = await grove.start("edge")
-            async with plant().connect(ax_url(edge)):
-                await until(edge, lambda: lists(edge, "plant.vent"))
-                plain = {"edge": ServerConfig(url=edge.url)}
-                root = await grove.start("root", servers=plain)
-                await until(root, lambda: lists(root, "edge.plant_vent"))
-                tools = await list_for_ax(root.url)
-                assert tools["edge.plant_vent"]["_meta"]["x-mcpax-hops"] == 2
-                flag = tools["edge.plant_vent"]["_meta"]["x-mcpax-safety"]
-                assert flag == "irreversible_mutable"
-                assert "edge.notifications_dropped" in tools
-                async with Client(root.url) as client:
-                    names = {one.name for one in (await client.list_tools()).tools}
-                    assert names == {
-                        f"edge__plant_{one}" for one in ("hang", "temperature", "vent")
-                    }
-
-    uvloop.run(run())
+async def test_a_node_behind_a_plain_connection_says_what_mcp_ax_says(tmp_path: Path) -> None:
+    async with Grove(tmp_path) as grove:
+        edge = await grove.start("edge")
+        async with plant().connect(ax_url(edge)):
+            await until(edge, lambda: lists(edge, "plant.vent"))
+            plain = {"edge": ServerConfig(url=edge.url)}
+            root = await grove.start("root", servers=plain)
+            await until(root, lambda: lists(root, "edge.plant_vent"))
+            tools = await list_for_ax(root.url)
+            assert tools["edge.plant_vent"]["_meta"]["x-mcpax-hops"] == 2
+            flag = tools["edge.plant_vent"]["_meta"]["x-mcpax-safety"]
+            assert flag == "irreversible_mutable"
+            assert "edge.notifications_dropped" in tools
+            async with Client(root.url) as client:
+                names = {one.name for one in (await client.list_tools()).tools}
+                assert names == {f"edge__plant_{one}" for one in ("hang", "temperature", "vent")}
 
 
 def _walk(tree: dict[str, Any]) -> list[dict[str, Any]]:
@@ -143,26 +134,23 @@ def _walk(tree: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.spec("AX-7.3-1", "AX-7.3-7")
-def test_the_node_beside_the_leaf_is_the_first_to_tell(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root", root_segment="infra")
-            edge = await grove.start("edge", below=root)
-            cell = await grove.start("cell", below=edge)
-            name = "infra.edge.cell.plant.hang"
-            async with plant().connect(ax_url(cell)):
-                await until(root, lambda: lists(root, name))
-                async with Client(root.url, mode="legacy") as client:
-                    with pytest.raises(MCPError) as caught:
-                        await client.call_tool(name, {})
-                    assert caught.value.error.code == -31010
-                    assert caught.value.error.data["hop"] == "infra.edge.cell"
-
-    uvloop.run(run())
+async def test_the_node_beside_the_leaf_is_the_first_to_tell(tmp_path: Path) -> None:
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root", root_segment="infra")
+        edge = await grove.start("edge", below=root)
+        cell = await grove.start("cell", below=edge)
+        name = "infra.edge.cell.plant.hang"
+        async with plant().connect(ax_url(cell)):
+            await until(root, lambda: lists(root, name))
+            async with Client(root.url, mode="legacy") as client:
+                with pytest.raises(MCPError) as caught:
+                    await client.call_tool(name, {})
+                assert caught.value.error.code == -31010
+                assert caught.value.error.data["hop"] == "infra.edge.cell"
 
 
 @pytest.mark.spec("AX-12-1", "AX-12-2", "AX-12-7", "AX-12-8", "AX-12-10")
-def test_what_a_leaf_says_is_heard_at_the_root(tmp_path: Path) -> None:
+async def test_what_a_leaf_says_is_heard_at_the_root(tmp_path: Path) -> None:
     heard: list[Any] = []
     enough = asyncio.Event()
 
@@ -173,31 +161,28 @@ def test_what_a_leaf_says_is_heard_at_the_root(tmp_path: Path) -> None:
             if len(heard) == 3:
                 enough.set()
 
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root")
-            edge = await grove.start("edge", below=root)
-            leaf = plant()
-            async with leaf.connect(ax_url(edge)):
-                await until(root, lambda: lists(root, "edge.plant.temperature"))
-                async with Client(root.url, mode="legacy", message_handler=hear) as client:
-                    await client.list_tools()
-                    child, parent = str(uuid4()), str(uuid4())
-                    for number, cause in enumerate((parent, None, parent)):
-                        params = {"level": "warning", "logger": "boiler", "data": number}
-                        await leaf.notify(
-                            "notifications/message", params, event_id=child, causal_parent=cause
-                        )
-                    async with asyncio.timeout(PATIENCE):
-                        await enough.wait()
-        assert [one["data"] for one in heard] == [0, 1, 2]
-        assert {one["logger"] for one in heard} == {"edge.plant.boiler"}
-        metas = [one["_meta"] for one in heard]
-        assert {one["x-mcpax-source"] for one in metas} == {"edge.plant"}
-        assert {one["x-mcpax-event-id"] for one in metas} == {child}
-        assert [one["x-mcpax-causal-parent"] for one in metas] == [parent, None, parent]
-
-    uvloop.run(run())
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root")
+        edge = await grove.start("edge", below=root)
+        leaf = plant()
+        async with leaf.connect(ax_url(edge)):
+            await until(root, lambda: lists(root, "edge.plant.temperature"))
+            async with Client(root.url, mode="legacy", message_handler=hear) as client:
+                await client.list_tools()
+                child, parent = str(uuid4()), str(uuid4())
+                for number, cause in enumerate((parent, None, parent)):
+                    params = {"level": "warning", "logger": "boiler", "data": number}
+                    await leaf.notify(
+                        "notifications/message", params, event_id=child, causal_parent=cause
+                    )
+                async with asyncio.timeout(PATIENCE):
+                    await enough.wait()
+    assert [one["data"] for one in heard] == [0, 1, 2]
+    assert {one["logger"] for one in heard} == {"edge.plant.boiler"}
+    metas = [one["_meta"] for one in heard]
+    assert {one["x-mcpax-source"] for one in metas} == {"edge.plant"}
+    assert {one["x-mcpax-event-id"] for one in metas} == {child}
+    assert [one["x-mcpax-causal-parent"] for one in metas] == [parent, None, parent]
 
 
 LEAF = """
@@ -228,50 +213,47 @@ AX_CLIENT = {"experimental": {"mcpax": {"versions": ["2026-05-01"]}}}
     "AX-9.1-10", "AX-13.1-2", "AX-13.1-3", "AX-13.2-1", "AX-13.2-2", "AX-4.2-13",
     "AX-7.1-1",
 )  # fmt: skip
-def test_a_killed_leaf_is_degraded_and_comes_back_with_its_new_list(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root")
-            id = str(uuid4())
-            leaf = start_leaf(tmp_path, ax_url(root), id)
-            try:
-                await until(root, lambda: lists(root, "leaf.who"))
-                tool = root.catalog.current.by_name["leaf.who"]
-                entry = root.component(Tree).routing_table()["leaf.who"]
-                assert entry.downstream_session
-                assert time.strptime(entry.registered_at, "%Y-%m-%dT%H:%M:%SZ")
-                leaf.send_signal(signal.SIGKILL)
-                before = time.time()
-                await until(root, lambda: root.catalog.current.by_name["leaf.who"] is not tool)
-                async with Client(root.url, mode="legacy") as client:
-                    assert "leaf__who" in {one.name for one in (await client.list_tools()).tools}
-                    listed = (await list_for_ax(root.url))["leaf.who"]
-                    assert capability(listed)["availability"] == "degraded"
-                    with pytest.raises(MCPError) as caught:
-                        await client.call_tool("leaf.who", {})
-                    data = caught.value.error.data
-                    assert caught.value.error.code == -31020
-                    assert data["reason"] == "subserver_unreachable"
-                    assert data["retry_after_ms"] == 500
-                    since = time.strptime(data["since"], "%Y-%m-%dT%H:%M:%SZ")
-                    assert abs(_utc(since) - before) < 30
-                (entry,) = root.component(Tree).routing_table().values()
-                assert entry.downstream_name == "who"
-                answer = await _as_ax_client(root, "leaf.who")
-                assert answer["error"]["code"] == -32002
-                assert answer["error"]["message"] == "tool_degraded"
-                leaf.wait()
-                # The same one comes back, with something else to offer.
-                leaf = start_leaf(tmp_path, ax_url(root), id, tool="whoami")
-                await until(root, lambda: lists(root, "leaf.whoami"))
-                assert not lists(root, "leaf.who")
-                async with Client(root.url) as client:
-                    assert (await client.call_tool("leaf.whoami", {})).content[0].text == "leaf"
-            finally:
-                leaf.kill()
-                leaf.wait()
-
-    uvloop.run(run())
+async def test_a_killed_leaf_is_degraded_and_comes_back_with_its_new_list(tmp_path: Path) -> None:
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root")
+        id = str(uuid4())
+        leaf = start_leaf(tmp_path, ax_url(root), id)
+        try:
+            await until(root, lambda: lists(root, "leaf.who"))
+            tool = root.catalog.current.by_name["leaf.who"]
+            entry = root.component(Tree).routing_table()["leaf.who"]
+            assert entry.downstream_session
+            assert time.strptime(entry.registered_at, "%Y-%m-%dT%H:%M:%SZ")
+            leaf.send_signal(signal.SIGKILL)
+            before = time.time()
+            await until(root, lambda: root.catalog.current.by_name["leaf.who"] is not tool)
+            async with Client(root.url, mode="legacy") as client:
+                assert "leaf__who" in {one.name for one in (await client.list_tools()).tools}
+                listed = (await list_for_ax(root.url))["leaf.who"]
+                assert capability(listed)["availability"] == "degraded"
+                with pytest.raises(MCPError) as caught:
+                    await client.call_tool("leaf.who", {})
+                data = caught.value.error.data
+                assert caught.value.error.code == -31020
+                assert data["reason"] == "subserver_unreachable"
+                assert data["retry_after_ms"] == 500
+                since = time.strptime(data["since"], "%Y-%m-%dT%H:%M:%SZ")
+                assert abs(_utc(since) - before) < 30
+            (entry,) = root.component(Tree).routing_table().values()
+            assert entry.downstream_name == "who"
+            answer = await _as_ax_client(root, "leaf.who")
+            assert answer["error"]["code"] == -32002
+            assert answer["error"]["message"] == "tool_degraded"
+            leaf.wait()
+            # The same one comes back, with something else to offer.
+            leaf = start_leaf(tmp_path, ax_url(root), id, tool="whoami")
+            await until(root, lambda: lists(root, "leaf.whoami"))
+            assert not lists(root, "leaf.who")
+            async with Client(root.url) as client:
+                assert (await client.call_tool("leaf.whoami", {})).content[0].text == "leaf"
+        finally:
+            leaf.kill()
+            leaf.wait()
 
 
 def _utc(when: time.struct_time) -> float:
@@ -309,120 +291,105 @@ async def _asked(path: Path, asked: str, about: dict[str, Any]) -> Any:
 
 
 @pytest.mark.spec("AX-14-1")
-def test_the_methods_of_the_draft_and_no_others(tmp_path: Path) -> None:
+async def test_the_methods_of_the_draft_and_no_others(tmp_path: Path) -> None:
     """A leaf registers and leaves here; that it beats is tested with `mcpax/heartbeat` itself."""
 
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root")
-            path = await root.listen_locally()
-            confirmed = await _asked(path, "mcpax/confirm", {"confirmation_id": "x", "proof": "y"})
-            assert confirmed["error"]["message"] == "unknown_approval"
-            unknown = await _asked(path, "mcpax/foo", {})
-            assert unknown["error"]["code"] == -32601
-            async with plant().connect(ax_url(root)):
-                await until(root, lambda: lists(root, "plant.vent"))
-            await until(root, lambda: not lists(root, "plant.vent"))
-
-    uvloop.run(run())
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root")
+        path = await root.listen_locally()
+        confirmed = await _asked(path, "mcpax/confirm", {"confirmation_id": "x", "proof": "y"})
+        assert confirmed["error"]["message"] == "unknown_approval"
+        unknown = await _asked(path, "mcpax/foo", {})
+        assert unknown["error"]["code"] == -32601
+        async with plant().connect(ax_url(root)):
+            await until(root, lambda: lists(root, "plant.vent"))
+        await until(root, lambda: not lists(root, "plant.vent"))
 
 
 @pytest.mark.spec("AX-13.3-2", "AX-6.3-4")
-def test_a_lost_node_takes_its_subtree_along_and_leaves_find_the_backup(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root")
-            middle = await grove.start("middle", below=root, heartbeat=3600.0)
-            spare = await grove.start("spare", below=root, heartbeat=3600.0)
-            leaf = plant()
-            async with leaf.connect(ax_url(middle), backup=[ax_url(spare)], heartbeat=3600.0):
-                await until(root, lambda: lists(root, "middle.plant.temperature"))
-                await grove.stop(middle)
-                # It deregistered: the subtree is gone long before a heartbeat can be missed.
-                await until(root, lambda: not lists(root, "middle.plant.temperature"))
-                await until(root, lambda: lists(root, "spare.plant.temperature"))
-                async with Client(root.url) as client:
-                    told = await client.call_tool("spare.plant.temperature", {"sensor": "x"})
-                    assert told.structured_content["sensor"] == "x"
-
-    uvloop.run(run())
+async def test_a_lost_node_takes_its_subtree_along_and_leaves_find_the_backup(
+    tmp_path: Path,
+) -> None:
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root")
+        middle = await grove.start("middle", below=root, heartbeat=3600.0)
+        spare = await grove.start("spare", below=root, heartbeat=3600.0)
+        leaf = plant()
+        async with leaf.connect(ax_url(middle), backup=[ax_url(spare)], heartbeat=3600.0):
+            await until(root, lambda: lists(root, "middle.plant.temperature"))
+            await grove.stop(middle)
+            # It deregistered: the subtree is gone long before a heartbeat can be missed.
+            await until(root, lambda: not lists(root, "middle.plant.temperature"))
+            await until(root, lambda: lists(root, "spare.plant.temperature"))
+            async with Client(root.url) as client:
+                told = await client.call_tool("spare.plant.temperature", {"sensor": "x"})
+                assert told.structured_content["sensor"] == "x"
 
 
 @pytest.mark.spec("AX-5.3-3", "AX-5.3-5", "AX-A-2")
-def test_no_circle_and_no_second_place_in_one_tree(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            one = await grove.start("one")
-            two = await grove.start("two", below=one)
-            await until(one, lambda: lists(one, "notifications_dropped"))
-            # Another tree may have the same segment.
-            other = await grove.start("other")
-            leaf, same = plant(), plant()
-            async with leaf.connect(ax_url(two)):
-                async with same.connect(ax_url(other)):
-                    await until(other, lambda: lists(other, "plant.temperature"))
-            top = await grove.start("top", below=two)
-            assert top.component(Tree).registrant is not None
-            async with asyncio.timeout(PATIENCE):
-                while top.component(Tree).registrar.tree_id != one.place.id:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            # Who is below cannot be above too.
-            circle = one.config
-            parent = top.config.section(ParentConfig)
-            config = circle.with_sections(
-                msgspec.structs.replace(parent, url=ax_url(top), segment="one")
-            )
-            await one.apply(config)
-            registrant = one.component(Tree).registrant
-            assert registrant is not None
-            async with asyncio.timeout(PATIENCE):
-                while registrant.problem is None:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            assert registrant.status().symbol == "cycle_detected"
-
-    uvloop.run(run())
+async def test_no_circle_and_no_second_place_in_one_tree(tmp_path: Path) -> None:
+    async with Grove(tmp_path) as grove:
+        one = await grove.start("one")
+        two = await grove.start("two", below=one)
+        await until(one, lambda: lists(one, "notifications_dropped"))
+        # Another tree may have the same segment.
+        other = await grove.start("other")
+        leaf, same = plant(), plant()
+        async with leaf.connect(ax_url(two)):
+            async with same.connect(ax_url(other)):
+                await until(other, lambda: lists(other, "plant.temperature"))
+        top = await grove.start("top", below=two)
+        assert top.component(Tree).registrant is not None
+        async with asyncio.timeout(PATIENCE):
+            while top.component(Tree).registrar.tree_id != one.place.id:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        # Who is below cannot be above too.
+        circle = one.config
+        parent = top.config.section(ParentConfig)
+        config = circle.with_sections(
+            msgspec.structs.replace(parent, url=ax_url(top), segment="one")
+        )
+        await one.apply(config)
+        registrant = one.component(Tree).registrant
+        assert registrant is not None
+        async with asyncio.timeout(PATIENCE):
+            while registrant.problem is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert registrant.status().symbol == "cycle_detected"
 
 
 @pytest.mark.spec("AX-11.4-2", "AX-11.4-1", "AX-6.2-4")
-def test_a_budget_holds(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            settings = msgspec.convert(
-                {"budget": {"calls_per_minute": 3, "mutable_calls": 1}}, SubserversConfig
-            )
-            free = PolicyConfig(default="allow")
-            root = await grove.start("root", subservers=settings, policy=free)
-            async with plant().connect(ax_url(root)):
-                await until(root, lambda: lists(root, "plant.vent"))
-                async with Client(root.url, mode="legacy") as client:
+async def test_a_budget_holds(tmp_path: Path) -> None:
+    async with Grove(tmp_path) as grove:
+        settings = msgspec.convert(
+            {"budget": {"calls_per_minute": 3, "mutable_calls": 1}}, SubserversConfig
+        )
+        free = PolicyConfig(default="allow")
+        root = await grove.start("root", subservers=settings, policy=free)
+        async with plant().connect(ax_url(root)):
+            await until(root, lambda: lists(root, "plant.vent"))
+            async with Client(root.url, mode="legacy") as client:
+                await client.call_tool("plant.vent", {})
+                with pytest.raises(MCPError) as caught:
                     await client.call_tool("plant.vent", {})
-                    with pytest.raises(MCPError) as caught:
-                        await client.call_tool("plant.vent", {})
-                    assert caught.value.error.code == -31027
-                    await client.call_tool("plant.temperature", {"sensor": "x"})
-                answer = await _as_ax_client(root, "plant.vent")
-                assert answer["error"]["code"] == -32003
-                assert answer["error"]["message"] == "budget_exceeded"
-
-    uvloop.run(run())
+                assert caught.value.error.code == -31027
+                await client.call_tool("plant.temperature", {"sensor": "x"})
+            answer = await _as_ax_client(root, "plant.vent")
+            assert answer["error"]["code"] == -32003
+            assert answer["error"]["message"] == "budget_exceeded"
 
 
-def test_a_client_name_does_not_matter(tmp_path: Path) -> None:
+async def test_a_client_name_does_not_matter(tmp_path: Path) -> None:
     """Clients that refuse dots see and call the whole tree too."""
 
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root", root_segment="infra")
-            edge = await grove.start("edge", below=root)
-            async with plant().connect(ax_url(edge)):
-                await until(root, lambda: lists(root, PLANT))
-                info = Implementation(name="claude-code", version="1")
-                async with Client(root.url, client_info=info) as client:
-                    names = {one.name for one in (await client.list_tools()).tools}
-                    assert "infra__edge__plant__temperature" in names
-                    told = await client.call_tool(
-                        "infra__edge__plant__temperature", {"sensor": "x"}
-                    )
-                    assert told.structured_content["segment"] == "plant"
-
-    uvloop.run(run())
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root", root_segment="infra")
+        edge = await grove.start("edge", below=root)
+        async with plant().connect(ax_url(edge)):
+            await until(root, lambda: lists(root, PLANT))
+            info = Implementation(name="claude-code", version="1")
+            async with Client(root.url, client_info=info) as client:
+                names = {one.name for one in (await client.list_tools()).tools}
+                assert "infra__edge__plant__temperature" in names
+                told = await client.call_tool("infra__edge__plant__temperature", {"sensor": "x"})
+                assert told.structured_content["segment"] == "plant"

@@ -28,88 +28,76 @@ def tokens(**may: list[str]) -> list[TokenConfig]:
 
 
 @pytest.mark.parametrize(("name", "taken"), [("agent", False), ("edge", True)])
-def test_a_token_is_for_calling_unless_it_may_register(
+async def test_a_token_is_for_calling_unless_it_may_register(
     name: str, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT", "a" * 20)
     monkeypatch.setenv("EDGE", "e" * 20)
 
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            given = tokens(agent=["call"], edge=["register"])
-            root = await grove.start("root", tokens=given)
-            token = ("a" if name == "agent" else "e") * 20
-            if not taken:
-                leaf = plant()
-                with pytest.raises((InterlockError, TimeoutError)) as caught:
-                    async with asyncio.timeout(PATIENCE), leaf.connect(ax_url(root), token=token):
-                        pass
-                status = leaf.status
-                said = str(caught.value) or str(status and status.problem)
-                assert not lists(root, "plant.vent"), said
-                return
-            async with plant().connect(ax_url(root), token=token):
-                await until(root, lambda: lists(root, "plant.vent"))
-                # Without its token it is sent away, with all that it offered.
-                await root.apply(msgspec.structs.replace(root.config, tokens=given[:1]))
-                await until(root, lambda: not lists(root, "plant.vent"))
-
-    uvloop.run(run())
+    async with Grove(tmp_path) as grove:
+        given = tokens(agent=["call"], edge=["register"])
+        root = await grove.start("root", tokens=given)
+        token = ("a" if name == "agent" else "e") * 20
+        if not taken:
+            leaf = plant()
+            with pytest.raises((InterlockError, TimeoutError)) as caught:
+                async with asyncio.timeout(PATIENCE), leaf.connect(ax_url(root), token=token):
+                    pass
+            status = leaf.status
+            said = str(caught.value) or str(status and status.problem)
+            assert not lists(root, "plant.vent"), said
+            return
+        async with plant().connect(ax_url(root), token=token):
+            await until(root, lambda: lists(root, "plant.vent"))
+            # Without its token it is sent away, with all that it offered.
+            await root.apply(msgspec.structs.replace(root.config, tokens=given[:1]))
+            await until(root, lambda: not lists(root, "plant.vent"))
 
 
-def test_a_parent_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root")
-            edge = await grove.start("edge", below=root)
-            await until(root, lambda: lists(root, "notifications_dropped"))
-            before = edge.config, edge.component(Tree).registrant
-            parent = ParentConfig(url=ax_url(root), segment="edge", token="${env:NO_SUCH_TOKEN}")
-            with pytest.raises(ConfigError):
-                await edge.apply(edge.config.with_sections(parent))
-            assert (edge.config, edge.component(Tree).registrant) == before
-
-    uvloop.run(run())
+async def test_a_parent_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root")
+        edge = await grove.start("edge", below=root)
+        await until(root, lambda: lists(root, "notifications_dropped"))
+        before = edge.config, edge.component(Tree).registrant
+        parent = ParentConfig(url=ax_url(root), segment="edge", token="${env:NO_SUCH_TOKEN}")
+        with pytest.raises(ConfigError):
+            await edge.apply(edge.config.with_sections(parent))
+        assert (edge.config, edge.component(Tree).registrant) == before
 
 
-def test_a_reload_does_not_make_the_parent_deaf(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root")
-            edge = await grove.start("edge", below=root)
-            await until(root, lambda: lists(root, "notifications_dropped"))
-            await root.supervisor("ax:edge").wait_for_first_attempt()
-            peer = root.supervisor("ax:edge").peer
-            assert peer is not None
-            (listening,) = [one for one in peer.pending.values() if "listen" in one.method]
-            await edge.apply(msgspec.structs.replace(edge.config, timeout=50.0))
-            async with plant().connect(ax_url(edge)):
-                await until(root, lambda: lists(root, "edge.plant.vent"))
-            assert listening.is_open
-
-    uvloop.run(run())
+async def test_a_reload_does_not_make_the_parent_deaf(tmp_path: Path) -> None:
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root")
+        edge = await grove.start("edge", below=root)
+        await until(root, lambda: lists(root, "notifications_dropped"))
+        await root.supervisor("ax:edge").wait_for_first_attempt()
+        peer = root.supervisor("ax:edge").peer
+        assert peer is not None
+        (listening,) = [one for one in peer.pending.values() if "listen" in one.method]
+        await edge.apply(msgspec.structs.replace(edge.config, timeout=50.0))
+        async with plant().connect(ax_url(edge)):
+            await until(root, lambda: lists(root, "edge.plant.vent"))
+        assert listening.is_open
 
 
-def test_settings_of_a_link_are_live(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root")
-            async with plant().connect(ax_url(root)):
-                await until(root, lambda: lists(root, "plant.temperature"))
+async def test_settings_of_a_link_are_live(tmp_path: Path) -> None:
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root")
+        async with plant().connect(ax_url(root)):
+            await until(root, lambda: lists(root, "plant.temperature"))
 
-                def shown() -> Any:
-                    return root.catalog.current.by_name["plant.temperature"].latency_class
+            def shown() -> Any:
+                return root.catalog.current.by_name["plant.temperature"].latency_class
 
-                assert shown() == "fast"
-                settings = msgspec.convert(
-                    {"links": {"plant": {"min_latency_class": "slow", "timeout": 7.0}}},
-                    SubserversConfig,
-                )
-                await root.apply(root.config.with_sections(settings))
-                assert shown() == "slow"
-                assert root.supervisor("ax:plant").timeout == 7.0
-
-    uvloop.run(run())
+            assert shown() == "fast"
+            settings = msgspec.convert(
+                {"links": {"plant": {"min_latency_class": "slow", "timeout": 7.0}}},
+                SubserversConfig,
+            )
+            await root.apply(root.config.with_sections(settings))
+            assert shown() == "slow"
+            assert root.supervisor("ax:plant").timeout == 7.0
 
 
 def test_registrations_are_written_down(tmp_path: Path) -> None:
@@ -134,20 +122,17 @@ def test_registrations_are_written_down(tmp_path: Path) -> None:
     assert ("mcpax/deregister", "plant", "ok") in entries
 
 
-def test_nothing_is_kept_of_those_who_are_gone(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root")
-            for number in range(5):
-                async with plant(f"plant{number}").connect(ax_url(root)):
-                    name = f"plant{number}.vent"
-                    await until(root, lambda name=name: lists(root, name))
-                await until(root, lambda name=name: not lists(root, name))
-            assert not root.component(Tree)._limiters
-            assert not root.component(Tree)._lost_keys
-            assert not root.upstreams.supervisors
-
-    uvloop.run(run())
+async def test_nothing_is_kept_of_those_who_are_gone(tmp_path: Path) -> None:
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root")
+        for number in range(5):
+            async with plant(f"plant{number}").connect(ax_url(root)):
+                name = f"plant{number}.vent"
+                await until(root, lambda name=name: lists(root, name))
+            await until(root, lambda name=name: not lists(root, name))
+        assert not root.component(Tree)._limiters
+        assert not root.component(Tree)._lost_keys
+        assert not root.upstreams.supervisors
 
 
 def test_a_store_that_cannot_be_used_turns_nobody_away(

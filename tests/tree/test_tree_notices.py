@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-import uvloop
 
 from interlock.app.node import Node
 from interlock.tree.config import SubserversConfig
@@ -72,106 +71,94 @@ async def ax_client(node: Node) -> AsyncIterator[AxClient]:
 
 
 @pytest.mark.spec("AX-13.1-1")
-def test_who_is_lost_is_told_once_up_to_the_client(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root")
-            edge = await grove.start("edge", below=root)
-            leaf = start_leaf(tmp_path, ax_url(edge), str(uuid4()))
-            try:
-                await until(root, lambda: lists(root, "edge.leaf.who"))
-                async with ax_client(root) as client:
-                    leaf.send_signal(signal.SIGKILL)
-                    await client.until_said("notifications/mcpax/subserver_lost")
-                    # Whatever else was to come is there before the answer to this.
-                    await client.ask("tools/list", {})
-                    (lost,) = client.said("notifications/mcpax/subserver_lost")
-            finally:
-                leaf.kill()
-                leaf.wait()
-        assert lost["segment"] == "leaf"
-        assert lost["_meta"]["x-mcpax-source"] == "edge"
-
-    uvloop.run(run())
+async def test_who_is_lost_is_told_once_up_to_the_client(tmp_path: Path) -> None:
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root")
+        edge = await grove.start("edge", below=root)
+        leaf = start_leaf(tmp_path, ax_url(edge), str(uuid4()))
+        try:
+            await until(root, lambda: lists(root, "edge.leaf.who"))
+            async with ax_client(root) as client:
+                leaf.send_signal(signal.SIGKILL)
+                await client.until_said("notifications/mcpax/subserver_lost")
+                # Whatever else was to come is there before the answer to this.
+                await client.ask("tools/list", {})
+                (lost,) = client.said("notifications/mcpax/subserver_lost")
+        finally:
+            leaf.kill()
+            leaf.wait()
+    assert lost["segment"] == "leaf"
+    assert lost["_meta"]["x-mcpax-source"] == "edge"
 
 
 @pytest.mark.spec("AX-6.3-4")
-def test_a_grandchild_that_deregisters_is_announced_up_to_the_client(tmp_path: Path) -> None:
+async def test_a_grandchild_that_deregisters_is_announced_up_to_the_client(tmp_path: Path) -> None:
     """Each node tells the one above it; no heartbeat is due that could have told it instead."""
 
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root")
-            edge = await grove.start("edge", below=root, heartbeat=3600.0)
-            async with AsyncExitStack() as leaf:
-                await leaf.enter_async_context(plant().connect(ax_url(edge), heartbeat=3600.0))
-                await until(root, lambda: lists(root, "edge.plant.vent"))
-                async with ax_client(root) as client:
-                    listed = await client.ask("tools/list", {})
-                    assert "edge.plant.vent" in [one["name"] for one in listed["tools"]]
-                    client.heard.clear()
-                    await leaf.aclose()
-                    await client.until_said("notifications/tools/list_changed")
-                    await until(root, lambda: not lists(root, "edge.plant.vent"))
-                    listed = await client.ask("tools/list", {})
-        assert not [one for one in listed["tools"] if "plant" in one["name"]]
-
-    uvloop.run(run())
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root")
+        edge = await grove.start("edge", below=root, heartbeat=3600.0)
+        async with AsyncExitStack() as leaf:
+            await leaf.enter_async_context(plant().connect(ax_url(edge), heartbeat=3600.0))
+            await until(root, lambda: lists(root, "edge.plant.vent"))
+            async with ax_client(root) as client:
+                listed = await client.ask("tools/list", {})
+                assert "edge.plant.vent" in [one["name"] for one in listed["tools"]]
+                client.heard.clear()
+                await leaf.aclose()
+                await client.until_said("notifications/tools/list_changed")
+                await until(root, lambda: not lists(root, "edge.plant.vent"))
+                listed = await client.ask("tools/list", {})
+    assert not [one for one in listed["tools"] if "plant" in one["name"]]
 
 
 @pytest.mark.spec("AX-12-2", "AX-12-3", "AX-12-4", "AX-12-5", "AX-12-6")
-def test_a_flood_is_cut_counted_and_told(tmp_path: Path) -> None:
+async def test_a_flood_is_cut_counted_and_told(tmp_path: Path) -> None:
     most = 600
 
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            settings = SubserversConfig(notifications_per_second=100, notifications_kept=50)
-            root = await grove.start("root")
-            edge = await grove.start("edge", below=root, subservers=settings)
-            leaf = plant()
-            async with leaf.connect(ax_url(edge)):
-                await until(root, lambda: lists(root, "edge.plant.vent"))
-                async with ax_client(root) as client:
-                    for number in range(most):
-                        params = {"level": "warning", "data": number}
-                        await leaf.notify("notifications/message", params)
-                    # Told at the parent, and by it to its client: in whose name.
-                    await client.until_said("notifications/mcpax/notification_overflow")
-                    overflow = client.said("notifications/mcpax/notification_overflow")[0]
-                    assert overflow["segment"] == "plant"
-                    assert overflow["_meta"]["x-mcpax-source"] == "edge"
-                    async with asyncio.timeout(PATIENCE):
-                        while most - 1 not in [
-                            one["data"] for one in client.said("notifications/message")
-                        ]:
-                            await client.hear()
-                    heard = [one["data"] for one in client.said("notifications/message")]
-                    counted = await client.ask(
-                        "tools/call", {"name": "edge.notifications_dropped", "arguments": {}}
-                    )
-                    shown = edge.report().part(TreeStatus).notifications_dropped
-        assert heard == sorted(set(heard))
-        dropped = counted["structuredContent"]
-        assert dropped == {"total": most - len(heard), "by_subserver": {"plant": most - len(heard)}}
-        assert dropped["total"] > 0
-        assert shown == dropped["total"]
-
-    uvloop.run(run())
+    async with Grove(tmp_path) as grove:
+        settings = SubserversConfig(notifications_per_second=100, notifications_kept=50)
+        root = await grove.start("root")
+        edge = await grove.start("edge", below=root, subservers=settings)
+        leaf = plant()
+        async with leaf.connect(ax_url(edge)):
+            await until(root, lambda: lists(root, "edge.plant.vent"))
+            async with ax_client(root) as client:
+                for number in range(most):
+                    params = {"level": "warning", "data": number}
+                    await leaf.notify("notifications/message", params)
+                # Told at the parent, and by it to its client: in whose name.
+                await client.until_said("notifications/mcpax/notification_overflow")
+                overflow = client.said("notifications/mcpax/notification_overflow")[0]
+                assert overflow["segment"] == "plant"
+                assert overflow["_meta"]["x-mcpax-source"] == "edge"
+                async with asyncio.timeout(PATIENCE):
+                    while most - 1 not in [
+                        one["data"] for one in client.said("notifications/message")
+                    ]:
+                        await client.hear()
+                heard = [one["data"] for one in client.said("notifications/message")]
+                counted = await client.ask(
+                    "tools/call", {"name": "edge.notifications_dropped", "arguments": {}}
+                )
+                shown = edge.report().part(TreeStatus).notifications_dropped
+    assert heard == sorted(set(heard))
+    dropped = counted["structuredContent"]
+    assert dropped == {"total": most - len(heard), "by_subserver": {"plant": most - len(heard)}}
+    assert dropped["total"] > 0
+    assert shown == dropped["total"]
 
 
 @pytest.mark.spec("AX-5.1-4")
-def test_a_list_in_pages_is_read_to_its_end(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root")
-            edge = await grove.start("edge", below=root, page_size=1)
-            async with plant().connect(ax_url(edge)):
-                tools = ("hang", "temperature", "vent")
-                await until(root, lambda: all(lists(root, f"edge.plant.{one}") for one in tools))
-                async with ax_client(root) as client:
-                    listed = await client.ask("tools/list", {})
-            names = [one["name"] for one in listed["tools"] if "edge.plant" in one["name"]]
-            assert names == [f"edge.plant.{one}" for one in tools]
-            assert "nextCursor" not in listed
-
-    uvloop.run(run())
+async def test_a_list_in_pages_is_read_to_its_end(tmp_path: Path) -> None:
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root")
+        edge = await grove.start("edge", below=root, page_size=1)
+        async with plant().connect(ax_url(edge)):
+            tools = ("hang", "temperature", "vent")
+            await until(root, lambda: all(lists(root, f"edge.plant.{one}") for one in tools))
+            async with ax_client(root) as client:
+                listed = await client.ask("tools/list", {})
+        names = [one["name"] for one in listed["tools"] if "edge.plant" in one["name"]]
+        assert names == [f"edge.plant.{one}" for one in tools]
+        assert "nextCursor" not in listed

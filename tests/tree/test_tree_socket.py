@@ -19,23 +19,20 @@ async def told_at(path: Path) -> bytes:
     return body
 
 
-def test_whoever_connects_is_told_the_tree(tmp_path: Path) -> None:
+async def test_whoever_connects_is_told_the_tree(tmp_path: Path) -> None:
     async def tree() -> Any:
         await asyncio.sleep(0)
         return {"name": "root"}
 
-    async def run() -> None:
-        path = tree_socket_path(tmp_path / "node.sock")
-        # Left over from a node that was killed.
-        path.touch()
-        socket = TreeSocket(tree)
-        await socket.open(path)
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert await asyncio.gather(*(told_at(path) for _ in range(5))) == [b'{"name":"root"}'] * 5
-        socket.close()
-        assert not path.exists()
-
-    asyncio.run(run())
+    path = tree_socket_path(tmp_path / "node.sock")
+    # Left over from a node that was killed.
+    path.touch()
+    socket = TreeSocket(tree)
+    await socket.open(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert await asyncio.gather(*(told_at(path) for _ in range(5))) == [b'{"name":"root"}'] * 5
+    socket.close()
+    assert not path.exists()
 
 
 def test_trouble_inside_ends_only_the_answer(
@@ -55,45 +52,39 @@ def test_trouble_inside_ends_only_the_answer(
     assert "the tree could not be told" in caplog.text
 
 
-def test_closing_ends_what_is_being_told(tmp_path: Path) -> None:
-    async def run() -> None:
-        asked, ended = asyncio.Event(), asyncio.Event()
+async def test_closing_ends_what_is_being_told(tmp_path: Path) -> None:
+    asked, ended = asyncio.Event(), asyncio.Event()
 
-        async def tree() -> Any:
-            asked.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended.set()
+    async def tree() -> Any:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
 
-        socket = TreeSocket(tree)
-        await socket.open(tmp_path / "tree.sock")
-        waiting = asyncio.ensure_future(told_at(tmp_path / "tree.sock"))
-        await asked.wait()
-        socket.close()
-        await ended.wait()
-        assert await waiting == b""
-
-    asyncio.run(run())
+    socket = TreeSocket(tree)
+    await socket.open(tmp_path / "tree.sock")
+    waiting = asyncio.ensure_future(told_at(tmp_path / "tree.sock"))
+    await asked.wait()
+    socket.close()
+    await ended.wait()
+    assert await waiting == b""
 
 
-def test_nobody_works_for_one_who_hung_up(tmp_path: Path) -> None:
-    async def run() -> None:
-        asked, ended = asyncio.Event(), asyncio.Event()
+async def test_nobody_works_for_one_who_hung_up(tmp_path: Path) -> None:
+    asked, ended = asyncio.Event(), asyncio.Event()
 
-        async def tree() -> Any:
-            asked.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended.set()
+    async def tree() -> Any:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
 
-        socket = TreeSocket(tree)
-        await socket.open(tmp_path / "tree.sock")
-        _, writer = await asyncio.open_unix_connection(str(tmp_path / "tree.sock"))
-        await asked.wait()
-        writer.close()
-        await ended.wait()
-        socket.close()
-
-    asyncio.run(run())
+    socket = TreeSocket(tree)
+    await socket.open(tmp_path / "tree.sock")
+    _, writer = await asyncio.open_unix_connection(str(tmp_path / "tree.sock"))
+    await asked.wait()
+    writer.close()
+    await ended.wait()
+    socket.close()

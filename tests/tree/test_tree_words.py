@@ -75,21 +75,20 @@ def test_the_transport_classes() -> None:
 
 
 @pytest.mark.spec("AX-2-4")
-def test_a_name_is_a_prefix_and_a_local_name_and_its_route_has_all_of_it(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            root = await grove.start("root", root_segment="infra")
-            edge = await grove.start("edge", below=root)
-            async with plant("stm32h7").connect(ax_url(edge)):
-                name = "infra.edge.stm32h7.temperature"
-                await until(root, lambda: lists(root, name))
-                way = root.catalog.current.by_name[name].route_members
-        said = json.loads(b"{" + way[1:] + b"}")
-        assert said == {
-            "x-mcpax-route": ["infra", "edge", "stm32h7", "temperature"], "x-mcpax-cursor": 1,
-        }  # fmt: skip
-
-    uvloop.run(run())
+async def test_a_name_is_a_prefix_and_a_local_name_and_its_route_has_all_of_it(
+    tmp_path: Path,
+) -> None:
+    async with Grove(tmp_path) as grove:
+        root = await grove.start("root", root_segment="infra")
+        edge = await grove.start("edge", below=root)
+        async with plant("stm32h7").connect(ax_url(edge)):
+            name = "infra.edge.stm32h7.temperature"
+            await until(root, lambda: lists(root, name))
+            way = root.catalog.current.by_name[name].route_members
+    said = json.loads(b"{" + way[1:] + b"}")
+    assert said == {
+        "x-mcpax-route": ["infra", "edge", "stm32h7", "temperature"], "x-mcpax-cursor": 1,
+    }  # fmt: skip
 
 
 @pytest.mark.spec("AX-1-2", "AX-1-4", "AX-1.3-1", "AX-5.3-6")
@@ -134,24 +133,21 @@ def _not_now(_: Registrar) -> Any:
 
 
 @pytest.mark.spec("AX-6.1-12")
-def test_resources_and_prompts_come_up_the_tree_too(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Grove(tmp_path) as grove:
-            server = ServerConfig(command=sys.executable, args=[str(COMPLETE), "stdio", "both"])
-            root = await grove.start("root")
-            edge = await grove.start("edge", below=root, servers={"complete": server})
-            await until(edge, lambda: edge.catalog.current.uris.resources)
-            own = {one.uri for one in edge.catalog.current.uris.resources}
-            await until(root, lambda: root.catalog.current.uris.resources)
-            async with Client(root.url) as client:
-                listed = (await client.list_resources()).resources
-                # It was not there when the node registered, and is offered all the same.
-                assert {str(one.uri) for one in listed} == own
-                read = await client.read_resource(str(listed[0].uri))
-                assert read.contents
-                prompts = {one.name for one in (await client.list_prompts()).prompts}
-                assert all(name.startswith("edge__complete__") for name in prompts)
-            (info,) = root.component(Tree).subservers().values()
-            assert info.offers.resources
-
-    uvloop.run(run())
+async def test_resources_and_prompts_come_up_the_tree_too(tmp_path: Path) -> None:
+    async with Grove(tmp_path) as grove:
+        server = ServerConfig(command=sys.executable, args=[str(COMPLETE), "stdio", "both"])
+        root = await grove.start("root")
+        edge = await grove.start("edge", below=root, servers={"complete": server})
+        await until(edge, lambda: edge.catalog.current.uris.resources)
+        own = {one.uri for one in edge.catalog.current.uris.resources}
+        await until(root, lambda: root.catalog.current.uris.resources)
+        async with Client(root.url) as client:
+            listed = (await client.list_resources()).resources
+            # It was not there when the node registered, and is offered all the same.
+            assert {str(one.uri) for one in listed} == own
+            read = await client.read_resource(str(listed[0].uri))
+            assert read.contents
+            prompts = {one.name for one in (await client.list_prompts()).prompts}
+            assert all(name.startswith("edge__complete__") for name in prompts)
+        (info,) = root.component(Tree).subservers().values()
+        assert info.offers.resources

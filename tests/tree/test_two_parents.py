@@ -9,9 +9,21 @@ from typing import Any
 import pytest
 
 from interlock.errors import TOO_BUSY
-from tests.tree.rig import OTHER_PARENT, PARENT, Child, Hub, Time, hub_test, run, settle, uuid
+from tests.tree.rig import (
+    OTHER_PARENT,
+    PARENT,
+    Child,
+    Hub,
+    Time,
+    open_hub,
+    run,
+    settle,
+    uuid,
+)
 from tests.tree.test_ownership import A
 from tests.tree.test_registering import error_of
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 SPLIT = (-31003, "split_brain")
 
@@ -28,10 +40,10 @@ SPLIT = (-31003, "split_brain")
     ],
     ids=str,
 )
-def test_a_child_with_another_parent_in_this_tree_is_refused(
+async def test_a_child_with_another_parent_in_this_tree_is_refused(
     tmp_path: Path, says: dict[str, Any], accepted: bool
 ) -> None:
-    async def body(hub: Hub) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child()
         child.identity = {"subserver_id": uuid(1), "role": "leaf", **says}
         answer = child.register()
@@ -44,8 +56,6 @@ def test_a_child_with_another_parent_in_this_tree_is_refused(
             # When it has left there, it may come.
             child.identity = None
             child.registered()
-
-    hub_test(body, tmp_path)
 
 
 class Two:
@@ -126,8 +136,10 @@ def test_a_backup_takes_over_when_the_lease_has_lapsed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("segment", ["x", "y"])
-def test_a_store_that_fails_does_not_cost_a_good_session(tmp_path: Path, segment: str) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_store_that_fails_does_not_cost_a_good_session(
+    tmp_path: Path, segment: str
+) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered(1, "x")
         await settle()
         other = sqlite3.connect(tmp_path / "tree.db", isolation_level=None)
@@ -142,13 +154,11 @@ def test_a_store_that_fails_does_not_cost_a_good_session(tmp_path: Path, segment
         hub.child().registered(1, segment)
         assert not child.open
 
-    hub_test(body, tmp_path)
 
-
-def test_a_store_that_is_held_stops_nobody(
+async def test_a_store_that_is_held_stops_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def body(hub: Hub) -> None:
+    async with open_hub(tmp_path) as hub:
         children = [
             hub.child().registered(n, f"s{n}", heartbeat_interval_ms=200) for n in range(100)
         ]
@@ -174,11 +184,11 @@ def test_a_store_that_is_held_stops_nobody(
         assert lease.tree_id == OTHER_PARENT
         assert lease.until > hub.time.wall() + 1.0
 
-    hub_test(body, tmp_path)
 
-
-def test_however_often_they_beat_their_leases_are_written_twice_a_second(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_however_often_they_beat_their_leases_are_written_twice_a_second(
+    tmp_path: Path,
+) -> None:
+    async with open_hub(tmp_path) as hub:
         children = [
             hub.child().registered(n, f"s{n}", heartbeat_interval_ms=100) for n in range(20)
         ]
@@ -199,11 +209,9 @@ def test_however_often_they_beat_their_leases_are_written_twice_a_second(tmp_pat
         assert 16 <= len(writes) <= 20
         assert set(writes) == {20}
 
-    hub_test(body, tmp_path)
 
-
-def test_a_new_tree_costs_one_write(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_new_tree_costs_one_write(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         for n in range(20):
             hub.child().registered(n, f"s{n}")
         await settle()
@@ -219,11 +227,9 @@ def test_a_new_tree_costs_one_write(tmp_path: Path) -> None:
         await settle()
         assert statements.count("BEGIN IMMEDIATE") == 1
 
-    hub_test(body, tmp_path)
 
-
-def test_a_store_that_cannot_be_used_is_said_and_harms_nobody(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_store_that_cannot_be_used_is_said_and_harms_nobody(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         child = hub.child().registered(1, "x", heartbeat_interval_ms=500)
         await settle()
         hub.store.close()
@@ -234,8 +240,6 @@ def test_a_store_that_cannot_be_used_is_said_and_harms_nobody(tmp_path: Path) ->
         assert child.beat()["result"]["status"] == "ok"
         child.end.close()
         assert not hub.info("x").live
-
-    hub_test(body, tmp_path)
 
 
 # -- two callers with one id
@@ -263,8 +267,8 @@ def test_nobody_is_kept_out_by_who_uses_its_subserver_id(tmp_path: Path) -> None
     run(body)
 
 
-def test_a_stranger_touches_no_lease_of_an_id_that_is_live_here(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_stranger_touches_no_lease_of_an_id_that_is_live_here(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         owner = hub.child(caller="factory").registered(1, "mine")
         before = hub.store.find_leases(uuid(1))
         thief = hub.child(caller="office").registered(
@@ -277,8 +281,6 @@ def test_a_stranger_touches_no_lease_of_an_id_that_is_live_here(tmp_path: Path) 
         assert hub.store.find_leases(uuid(1)) == before
         assert owner.open
 
-    hub_test(body, tmp_path)
-
 
 # -- an aggregator that claims the ids of others
 
@@ -289,12 +291,12 @@ DUPLICATES = "x-mcpax-duplicate-ids"
 @pytest.mark.spec("AX-13.4-2")
 @pytest.mark.parametrize("when", ["registering", "beating"])
 @pytest.mark.parametrize("owner_is", ["child", "grandchild"])
-def test_a_claim_of_a_registered_id_changes_nothing(
+async def test_a_claim_of_a_registered_id_changes_nothing(
     tmp_path: Path, owner_is: str, when: str
 ) -> None:
     """Whoever registered the id first keeps it, and may come back over another channel."""
 
-    async def body(hub: Hub) -> None:
+    async with open_hub(tmp_path) as hub:
         below = {"x-mcpax-subtree-ids": [uuid(2)]}
 
         def register_owner() -> Child:
@@ -328,11 +330,9 @@ def test_a_claim_of_a_registered_id_changes_nothing(
         assert not owner.open
         assert again.beat()["result"]["status"] == "ok"
 
-    hub_test(body, tmp_path)
 
-
-def test_a_claimed_id_is_free_when_the_aggregator_gives_it_up(tmp_path: Path) -> None:
-    async def body(hub: Hub) -> None:
+async def test_a_claimed_id_is_free_when_the_aggregator_gives_it_up(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
         claimant = hub.child(caller="office").registered(
             9, "other", **{"x-mcpax-subtree-ids": [uuid(9)], CLAIMED: [uuid(1)]}
         )
@@ -341,5 +341,3 @@ def test_a_claimed_id_is_free_when_the_aggregator_gives_it_up(tmp_path: Path) ->
         assert answer["error"]["data"]["parent_id"] == uuid(9)
         claimant.beat(**{CLAIMED: []})
         hub.child(caller="factory").registered(1, "mine")
-
-    hub_test(body, tmp_path)

@@ -21,17 +21,14 @@ def decoders() -> list[FrameDecoder]:
     return [one for one in gc.get_objects() if type(one) is FrameDecoder]
 
 
-def test_long_message_before_registration_ends_the_connection(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with Grove(tmp_path) as grove:
-            node = await grove.start("root")
-            async with connect(ax_url(node), max_size=None) as socket:
-                with suppress(ConnectionClosed):
-                    await socket.send("x" * (MAX_UNREGISTERED + 1))
-                await socket.wait_closed()
-                assert socket.close_code == TOO_BIG
-
-    asyncio.run(body())
+async def test_long_message_before_registration_ends_the_connection(tmp_path: Path) -> None:
+    async with Grove(tmp_path) as grove:
+        node = await grove.start("root")
+        async with connect(ax_url(node), max_size=None) as socket:
+            with suppress(ConnectionClosed):
+                await socket.send("x" * (MAX_UNREGISTERED + 1))
+            await socket.wait_closed()
+            assert socket.close_code == TOO_BIG
 
 
 def test_half_a_message_is_forgotten_with_its_connection(tmp_path: Path) -> None:
@@ -58,17 +55,14 @@ def test_half_a_message_is_forgotten_with_its_connection(tmp_path: Path) -> None
         gc.enable()
 
 
-def test_registered_subserver_may_send_long_messages(tmp_path: Path) -> None:
-    async def body() -> None:
-        shop = Subserver("shop")
+async def test_registered_subserver_may_send_long_messages(tmp_path: Path) -> None:
+    shop = Subserver("shop")
 
-        @shop.tool(description="x" * (MAX_UNREGISTERED + 1))
-        def look() -> str:
-            return "nothing"
+    @shop.tool(description="x" * (MAX_UNREGISTERED + 1))
+    def look() -> str:
+        return "nothing"
 
-        async with Grove(tmp_path) as grove:
-            node = await grove.start("root")
-            async with shop.connect(ax_url(node)):
-                await until(node, lambda: lists(node, "shop.look"))
-
-    asyncio.run(body())
+    async with Grove(tmp_path) as grove:
+        node = await grove.start("root")
+        async with shop.connect(ax_url(node)):
+            await until(node, lambda: lists(node, "shop.look"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,39 +77,35 @@ async def settled(act: Callable[[], Caller]) -> Caller:
     return act()
 
 
-def with_authority(
-    folder: Path,
-    scene: Callable[[IdentityComponent, Authority, Signer], Awaitable[None]],
-    **more: Any,
-) -> None:
-    async def main() -> None:
-        async with Authority() as authority:
-            signer = Signer()
-            authority.metadata["jwks_uri"] = f"{authority.issuer}/jwks"
-            authority.habits["/jwks"] = lambda _: Reply(200, signer.jwks())
-            authority.habits["/introspect"] = lambda asked: introspect(asked)
-            config = Config(
-                state_dir=str(folder / "state"),
-                identity=IdentityConfig(
-                    resource=NODE,
-                    issuers=[IssuerConfig(issuer=authority.issuer, prefix="corp:")],
-                    introspection=[
-                        IntrospectionConfig(
-                            url=f"{authority.issuer}/introspect",
-                            client_id="node",
-                            client_secret="${env:T}",
-                            prefix="app:",
-                        )
-                    ],
-                ),
-            )
-            identity = IdentityComponent(config, environ={"T": "x"}, base_dir=folder, **more)
-            try:
-                await scene(identity, authority, signer)
-            finally:
-                await identity.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def open_authority(
+    folder: Path, **more: Any
+) -> AsyncIterator[tuple[IdentityComponent, Authority, Signer]]:
+    async with Authority() as authority:
+        signer = Signer()
+        authority.metadata["jwks_uri"] = f"{authority.issuer}/jwks"
+        authority.habits["/jwks"] = lambda _: Reply(200, signer.jwks())
+        authority.habits["/introspect"] = lambda asked: introspect(asked)
+        config = Config(
+            state_dir=str(folder / "state"),
+            identity=IdentityConfig(
+                resource=NODE,
+                issuers=[IssuerConfig(issuer=authority.issuer, prefix="corp:")],
+                introspection=[
+                    IntrospectionConfig(
+                        url=f"{authority.issuer}/introspect",
+                        client_id="node",
+                        client_secret="${env:T}",
+                        prefix="app:",
+                    )
+                ],
+            ),
+        )
+        identity = IdentityComponent(config, environ={"T": "x"}, base_dir=folder, **more)
+        try:
+            yield identity, authority, signer
+        finally:
+            await identity.close()
 
 
 def introspect(asked: Asked) -> Reply:

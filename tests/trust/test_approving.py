@@ -63,147 +63,132 @@ class Lonely:
         return answer
 
 
-def test_people_answer_a_node_that_has_no_address(tmp_path: Path) -> None:
-    async def run() -> None:
-        lonely = Lonely(tmp_path)
-        node = lonely.node
-        approving = node.trust.approving
-        assert approving is not None
-        try:
-            node.start()
-            await approving.listen_locally(lonely.socket)
-            assert approvals_sockets(lonely.socket) == [approvals_socket_path(lonely.socket)]
-            await node.until_settled(PATIENCE)
-            about = {"name": "t", "version": "1"}
-            await lonely.ask(
-                1, "initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=about
-            )
-            call = {"name": "demo.notes_delete", "arguments": {"id": 1}}
-            held = (await lonely.ask(2, "tools/call", **call))["result"]["structuredContent"]
-            assert held["status"] == "confirmation_required"
-            # There is no page, and nobody is sent to one.
-            assert "url" not in held
-            inbox = lonely.inbox
-            (one,) = await asyncio.to_thread(inbox.list_pending)
-            assert one.id == held["confirmation_id"]
-            sent = {"refuse": True, "reason": "no"}
-            told = json.loads(await asyncio.to_thread(inbox.decide, one, sent))
-            assert (told["state"], told["by"], told["note"]) == ("refused", "local", "no")
-            answer = await lonely.ask(3, "tools/call", **call)
-            assert "no" in answer["error"]["message"]
-        finally:
-            lonely.stream.closed()
-            await node.stop()
-        assert approvals_sockets(lonely.socket) == []
-
-    asyncio.run(run())
+async def test_people_answer_a_node_that_has_no_address(tmp_path: Path) -> None:
+    lonely = Lonely(tmp_path)
+    node = lonely.node
+    approving = node.trust.approving
+    assert approving is not None
+    try:
+        node.start()
+        await approving.listen_locally(lonely.socket)
+        assert approvals_sockets(lonely.socket) == [approvals_socket_path(lonely.socket)]
+        await node.until_settled(PATIENCE)
+        about = {"name": "t", "version": "1"}
+        await lonely.ask(
+            1, "initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=about
+        )
+        call = {"name": "demo.notes_delete", "arguments": {"id": 1}}
+        held = (await lonely.ask(2, "tools/call", **call))["result"]["structuredContent"]
+        assert held["status"] == "confirmation_required"
+        # There is no page, and nobody is sent to one.
+        assert "url" not in held
+        inbox = lonely.inbox
+        (one,) = await asyncio.to_thread(inbox.list_pending)
+        assert one.id == held["confirmation_id"]
+        sent = {"refuse": True, "reason": "no"}
+        told = json.loads(await asyncio.to_thread(inbox.decide, one, sent))
+        assert (told["state"], told["by"], told["note"]) == ("refused", "local", "no")
+        answer = await lonely.ask(3, "tools/call", **call)
+        assert "no" in answer["error"]["message"]
+    finally:
+        lonely.stream.closed()
+        await node.stop()
+    assert approvals_sockets(lonely.socket) == []
 
 
-def test_a_socket_that_a_killed_node_left_is_passed_over(tmp_path: Path) -> None:
+async def test_a_socket_that_a_killed_node_left_is_passed_over(tmp_path: Path) -> None:
     import socket as sockets
 
-    async def run() -> None:
-        lonely = Lonely(tmp_path)
-        node = lonely.node
-        assert node.trust.approving is not None
-        left = sockets.socket(sockets.AF_UNIX)
-        left.bind(str(tmp_path / "ask-1.sock"))
-        left.close()
-        try:
-            await node.trust.approving.listen_locally(lonely.socket)
-            assert len(approvals_sockets(lonely.socket)) == 2
-            assert await asyncio.to_thread(lonely.inbox.list_pending) == []
-        finally:
-            await node.stop()
-
-    asyncio.run(run())
+    lonely = Lonely(tmp_path)
+    node = lonely.node
+    assert node.trust.approving is not None
+    left = sockets.socket(sockets.AF_UNIX)
+    left.bind(str(tmp_path / "ask-1.sock"))
+    left.close()
+    try:
+        await node.trust.approving.listen_locally(lonely.socket)
+        assert len(approvals_sockets(lonely.socket)) == 2
+        assert await asyncio.to_thread(lonely.inbox.list_pending) == []
+    finally:
+        await node.stop()
 
 
-def test_who_shows_a_certificate_may_look(tmp_path: Path) -> None:
-    async def run() -> None:
-        ca = Authority(tmp_path)
-        own = ca.issue("node", "127.0.0.1")
-        known = [
-            CertificateConfig(name="desk", san="desk.example.com", may=["approve"]),
-            CertificateConfig(name="edge", san="edge.example.com"),
-        ]
-        node = Node(
-            Config(
-                listen="127.0.0.1:0",
-                state_dir=str(tmp_path / "state"),
-                tls=TlsConfig(certificate=own.certificate, key=own.key, client_ca=ca.file),
-                identity=IdentityConfig(certificates=known),
-            ),
-            base_dir=tmp_path,
-            environ={},
-        )
-        try:
-            await node.listen()
-            url = (node.url or "").replace("/mcp", "/approvals/")
-            for name, status in (("desk", 200), ("edge", 403), (None, 401)):
-                context = ssl.create_default_context(cafile=ca.file)
-                if name is not None:
-                    shown = ca.issue(name, f"{name}.example.com")
-                    context.load_cert_chain(shown.certificate, shown.key)
-                async with httpx2.AsyncClient(verify=context, timeout=PATIENCE) as http:
-                    answer = await http.get(url, headers={"Accept": "application/json"})
-                    assert answer.status_code == status, (name, answer.text)
-        finally:
-            await node.stop()
-
-    asyncio.run(run())
+async def test_who_shows_a_certificate_may_look(tmp_path: Path) -> None:
+    ca = Authority(tmp_path)
+    own = ca.issue("node", "127.0.0.1")
+    known = [
+        CertificateConfig(name="desk", san="desk.example.com", may=["approve"]),
+        CertificateConfig(name="edge", san="edge.example.com"),
+    ]
+    node = Node(
+        Config(
+            listen="127.0.0.1:0",
+            state_dir=str(tmp_path / "state"),
+            tls=TlsConfig(certificate=own.certificate, key=own.key, client_ca=ca.file),
+            identity=IdentityConfig(certificates=known),
+        ),
+        base_dir=tmp_path,
+        environ={},
+    )
+    try:
+        await node.listen()
+        url = (node.url or "").replace("/mcp", "/approvals/")
+        for name, status in (("desk", 200), ("edge", 403), (None, 401)):
+            context = ssl.create_default_context(cafile=ca.file)
+            if name is not None:
+                shown = ca.issue(name, f"{name}.example.com")
+                context.load_cert_chain(shown.certificate, shown.key)
+            async with httpx2.AsyncClient(verify=context, timeout=PATIENCE) as http:
+                answer = await http.get(url, headers={"Accept": "application/json"})
+                assert answer.status_code == status, (name, answer.text)
+    finally:
+        await node.stop()
 
 
-def test_one_that_waited_for_the_journal_and_fails_strands_no_other() -> None:
-    async def run() -> None:
-        told: list[bool] = []
-        last = asyncio.Event()
+async def test_one_that_waited_for_the_journal_and_fails_strands_no_other() -> None:
+    told: list[bool] = []
+    last = asyncio.Event()
 
-        def fails(kept: bool) -> None:
-            raise OSError("nobody is there any more")
+    def fails(kept: bool) -> None:
+        raise OSError("nobody is there any more")
 
-        def hears(kept: bool) -> None:
-            told.append(kept)
-            last.set()
+    def hears(kept: bool) -> None:
+        told.append(kept)
+        last.set()
 
-        deliver_on_loop(asyncio.get_running_loop())([fails, hears], True)
-        async with asyncio.timeout(PATIENCE):
-            await last.wait()
-        assert told == [True]
-
-    asyncio.run(run())
+    deliver_on_loop(asyncio.get_running_loop())([fails, hears], True)
+    async with asyncio.timeout(PATIENCE):
+        await last.wait()
+    assert told == [True]
 
 
-def test_signing_keys_that_somebody_holds_do_not_hold_up_the_node(
+async def test_signing_keys_that_somebody_holds_do_not_hold_up_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        node = Node(Config(state_dir=str(tmp_path)), base_dir=tmp_path, environ={})
-        try:
-            path = signing_keys_path(node.config, {}, tmp_path)
-            before = node.tokens.public_keys()
-            SigningKeys(path).rotate()
-            waits, goes_on = threading.Event(), threading.Event()
-            flock = fcntl.flock
+    node = Node(Config(state_dir=str(tmp_path)), base_dir=tmp_path, environ={})
+    try:
+        path = signing_keys_path(node.config, {}, tmp_path)
+        before = node.tokens.public_keys()
+        SigningKeys(path).rotate()
+        waits, goes_on = threading.Event(), threading.Event()
+        flock = fcntl.flock
 
-            def held(file: int, how: int) -> None:
-                waits.set()
-                assert goes_on.wait(PATIENCE)
-                flock(file, how)
+        def held(file: int, how: int) -> None:
+            waits.set()
+            assert goes_on.wait(PATIENCE)
+            flock(file, how)
 
-            monkeypatch.setattr(fcntl, "flock", held)
-            node.tokens._on_timer()
-            # The loop goes on while the file is waited for: else this would not be reached.
-            assert await asyncio.to_thread(waits.wait, PATIENCE)
-            node.tokens._on_timer()
-            assert node.tokens.public_keys() == before
-            goes_on.set()
-            looking = node.tokens._refreshing
-            assert looking is not None
-            await looking
-            assert node.tokens.public_keys() != before
-        finally:
-            monkeypatch.undo()
-            await node.stop()
-
-    asyncio.run(run())
+        monkeypatch.setattr(fcntl, "flock", held)
+        node.tokens._on_timer()
+        # The loop goes on while the file is waited for: else this would not be reached.
+        assert await asyncio.to_thread(waits.wait, PATIENCE)
+        node.tokens._on_timer()
+        assert node.tokens.public_keys() == before
+        goes_on.set()
+        looking = node.tokens._refreshing
+        assert looking is not None
+        await looking
+        assert node.tokens.public_keys() != before
+    finally:
+        monkeypatch.undo()
+        await node.stop()

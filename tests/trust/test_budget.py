@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -308,21 +307,18 @@ def test_three_accounts_through_the_pipeline() -> None:
     assert node.journal.outcomes.count("budget_exceeded") == 3
 
 
-def test_a_call_that_waits_for_a_human_takes_nothing(tmp_path: Path) -> None:
+async def test_a_call_that_waits_for_a_human_takes_nothing(tmp_path: Path) -> None:
     """However often it is made; once it is approved, it does."""
 
-    async def scenario() -> None:
-        node = Gated(tmp_path)
-        budgets = node.authorizer.budgets
-        budgets.configure(BudgetsConfig(callers=[CallerBudget(mutable_calls=1)]))
-        try:
-            approval = await node.hold()
-            for _ in range(5):
-                assert (await node.hold()).id == approval.id
-            await node.confirm(approval)
-            error = await node.ask(tool_call("s.wipe", {"disk": "another"}))
-            assert error.failure is BUDGET_EXCEEDED
-        finally:
-            node.close()
-
-    asyncio.run(scenario())
+    node = Gated(tmp_path)
+    budgets = node.authorizer.budgets
+    budgets.configure(BudgetsConfig(callers=[CallerBudget(mutable_calls=1)]))
+    try:
+        approval = await node.hold()
+        for _ in range(5):
+            assert (await node.hold()).id == approval.id
+        await node.confirm(approval)
+        error = await node.ask(tool_call("s.wipe", {"disk": "another"}))
+        assert error.failure is BUDGET_EXCEEDED
+    finally:
+        node.close()

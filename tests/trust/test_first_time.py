@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,41 @@ def play(folder: Path, scene: Callable[[World], Awaitable[None]]) -> World:
     return asyncio.run(main())
 
 
+@asynccontextmanager
+async def open_authority(folder: Path) -> AsyncIterator[World]:
+    async with Authority() as authority, Streamable() as server:
+        world = World(folder, authority)
+        world.node = node = Node(
+            Config(
+                listen="127.0.0.1:0",
+                state_dir=str(folder / "state"),
+                servers={"up": ServerConfig(url=server.url())},
+                identity=IdentityConfig(
+                    resource=NODE,
+                    issuers=[IssuerConfig(issuer=authority.issuer, prefix="corp:")],
+                    introspection=[
+                        IntrospectionConfig(
+                            url=f"{authority.issuer}/introspect",
+                            client_id="node",
+                            client_secret="${env:T}",
+                            prefix="app:",
+                        )
+                    ],
+                ),
+            ),
+            base_dir=folder,
+            environ={"T": "x"},
+        )
+        try:
+            await node.listen()
+            node.start()
+            await node.until_settled(PATIENCE)
+            async with asyncio.timeout(PATIENCE):
+                yield world
+        finally:
+            await node.stop()
+
+
 @pytest.mark.spec("ST-4.8.3-1")
 @pytest.mark.parametrize("wire", [STATELESS, SESSION, SSE])
 def test_keys_are_fetched_while_the_first_caller_waits(tmp_path: Path, wire: str) -> None:
@@ -146,10 +182,10 @@ def test_a_server_is_asked_while_the_first_caller_waits(tmp_path: Path, wire: st
     assert world.callers() == {"app:robot"}
 
 
-def test_a_call_is_the_first_thing_that_comes(tmp_path: Path) -> None:
+async def test_a_call_is_the_first_thing_that_comes(tmp_path: Path) -> None:
     """Without a word before it, and many of them at once."""
 
-    async def scene(world: World) -> None:
+    async with open_authority(tmp_path) as world:
         world.away = False
         body = {
             "jsonrpc": "2.0",
@@ -188,17 +224,13 @@ def test_a_call_is_the_first_thing_that_comes(tmp_path: Path) -> None:
                 assert answer.status_code == 401
         assert len(world.authority.to("/jwks")) <= asked + 2
 
-    play(tmp_path, scene)
 
-
-def test_other_paths_wait_too(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
+async def test_other_paths_wait_too(tmp_path: Path) -> None:
+    async with open_authority(tmp_path) as world:
         assert await world.status("opaque") == 200
         assert await world.status("made-up") == 401
         world.away = False
         assert await world.status(world.token()) == 200
-
-    play(tmp_path, scene)
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,13 @@ def play(scene: Scene, folder: Path) -> None:
     uvloop.run(run())
 
 
+@asynccontextmanager
+async def open_node(folder: Path) -> AsyncIterator[Any]:
+    grove = HopGrove(folder)
+    async with grove:
+        yield grove
+
+
 async def row(grove: HopGrove, **registration: Any) -> tuple[Node, Node, Leaf]:
     """A root with callers, a node below it, and a leaf below that."""
     root = await grove.plant("root", tokens=TOKENS)
@@ -54,8 +62,8 @@ async def row(grove: HopGrove, **registration: Any) -> tuple[Node, Node, Leaf]:
 
 
 @pytest.mark.spec("ST-4.8.2-1", "AX-10.1-2", "ST-4.8.4-5")
-def test_every_hop_has_its_own_token_for_the_same_caller(tmp_path: Path) -> None:
-    async def scene(grove: HopGrove) -> None:
+async def test_every_hop_has_its_own_token_for_the_same_caller(tmp_path: Path) -> None:
+    async with open_node(tmp_path) as grove:
         root, edge, leaf = await row(grove)
         assert "content" in await call(root, OWNER, "edge.leaf.read")
         assert "content" in await call(root, OWNER, "edge.leaf.add")
@@ -76,8 +84,6 @@ def test_every_hop_has_its_own_token_for_the_same_caller(tmp_path: Path) -> None
         assert {one["aud"] for one in said} == {leaf_id(edge)}
         assert {one["iss"] for one in said} == {edge.place.id}
         assert all(0 < one["exp"] - one["iat"] <= 60 for one in said)
-
-    play(scene, tmp_path)
 
 
 def leaf_id(edge: Node) -> str:
@@ -132,8 +138,8 @@ def test_what_a_caller_shows_reaches_nobody_below_and_no_token_is_kept(
 
 
 @pytest.mark.spec("ST-4.8.4-2", "ST-4.8.1-3")
-def test_what_a_caller_may_not_is_refused_before_it_leaves(tmp_path: Path) -> None:
-    async def scene(grove: HopGrove) -> None:
+async def test_what_a_caller_may_not_is_refused_before_it_leaves(tmp_path: Path) -> None:
+    async with open_node(tmp_path) as grove:
         root, edge, leaf = await row(grove)
         other = Leaf(edge)
         other.tools = LEAF_TOOLS
@@ -146,18 +152,16 @@ def test_what_a_caller_may_not_is_refused_before_it_leaves(tmp_path: Path) -> No
         assert not other.calls
         assert grove.callers(edge) == []
 
-    play(scene, tmp_path)
-
 
 def member(token: str) -> bytes:
     return b',"%b":"%b"' % (KEY.encode(), token.encode())
 
 
 @pytest.mark.spec("ST-4.8.2-1", "AX-10.1-2")
-def test_the_node_below_checks_for_itself(tmp_path: Path) -> None:
+async def test_the_node_below_checks_for_itself(tmp_path: Path) -> None:
     """A root that is careless, or that somebody has got hold of, sends what it should not."""
 
-    async def scene(grove: HopGrove) -> None:
+    async with open_node(tmp_path) as grove:
         root, edge, leaf = await row(grove)
         peer = root.upstreams.supervisors["ax:edge"].peer
         assert peer is not None
@@ -199,12 +203,10 @@ def test_the_node_below_checks_for_itself(tmp_path: Path) -> None:
         assert last is not None
         assert (last.name, last.scopes, last.parent_caller) == ("parent", None, "")
 
-    play(scene, tmp_path)
-
 
 @pytest.mark.spec("ST-4.8.5-3")
-def test_keys_change_under_way_and_nothing_is_refused(tmp_path: Path) -> None:
-    async def scene(grove: HopGrove) -> None:
+async def test_keys_change_under_way_and_nothing_is_refused(tmp_path: Path) -> None:
+    async with open_node(tmp_path) as grove:
         root, edge, leaf = await row(grove)
         assert "content" in await call(root, OWNER, "edge.leaf.read")
         before = kid_shown(edge)
@@ -232,8 +234,6 @@ def test_keys_change_under_way_and_nothing_is_refused(tmp_path: Path) -> None:
         assert len(leaf.beat()["result"]["jwks"]["keys"]) == 2
         assert "jwks" not in leaf.beat()["result"]
 
-    play(scene, tmp_path)
-
 
 def kid_shown(node: Node) -> list[str]:
     registrant = node.component(Tree).registrant
@@ -244,8 +244,8 @@ def kid_shown(node: Node) -> list[str]:
 
 
 @pytest.mark.spec("AX-10.2-1", "AX-10.2-2")
-def test_who_registers_to_be_read_is_never_asked_to_write(tmp_path: Path) -> None:
-    async def scene(grove: HopGrove) -> None:
+async def test_who_registers_to_be_read_is_never_asked_to_write(tmp_path: Path) -> None:
+    async with open_node(tmp_path) as grove:
         root, edge, leaf = await row(grove, auth_scope="read")
         assert leaf.answers["mcpax-2"][0]["result"]["auth_scope"] == "read"
         other = Leaf(edge)
@@ -259,8 +259,6 @@ def test_who_registers_to_be_read_is_never_asked_to_write(tmp_path: Path) -> Non
         assert "content" in await call(root, DEPUTY, "edge.leaf.read")
         assert "content" in await call(root, DEPUTY, "edge.other.add")
         assert [one["name"] for one in leaf.calls] == ["read"]
-
-    play(scene, tmp_path)
 
 
 # -- servers of the config
@@ -291,8 +289,10 @@ class Checks(Streamable):
 
 @pytest.mark.spec("AX-10.1-1", "AX-10.1-2", "ST-4.8.4-5")
 @pytest.mark.parametrize("eras", ["stateless", "session"])
-def test_a_server_that_wants_them_gets_the_tokens_of_each_caller(tmp_path: Path, eras: str) -> None:
-    async def scene(grove: HopGrove) -> None:
+async def test_a_server_that_wants_them_gets_the_tokens_of_each_caller(
+    tmp_path: Path, eras: str
+) -> None:
+    async with open_node(tmp_path) as grove:
         async with Checks(eras) as server:
             tokens = [
                 *TOKENS[1:],
@@ -333,5 +333,3 @@ def test_a_server_that_wants_them_gets_the_tokens_of_each_caller(tmp_path: Path,
             assert refused["code"] == -31020
             assert "rejected the hop token of this node (HTTP 403)" in refused["message"]
             assert len(server.requests) == before + 1
-
-    play(scene, tmp_path)

@@ -21,8 +21,7 @@ from interlock.trust.identity.component import CallerComplement, IdentityCompone
 from interlock.trust.identity.key_sets import UNKNOWN_KEY_PAUSE_SECONDS
 from interlock.trust.identity.revocation_watch import STORE_USES_SECONDS
 from tests.core.pipeline.rig import HandClock
-from tests.core.upstreams.oauth.authority import Authority
-from tests.trust.identities import Desk, desk, settled, with_authority
+from tests.trust.identities import Desk, desk, open_authority, settled
 from tests.trust.identity.issuers import ISSUER, NOW, Signer, claims
 
 __all__ = ["desk"]
@@ -144,25 +143,22 @@ def test_a_token_that_is_taken_away_is_revoked_too(desk: Desk) -> None:
 
 
 @pytest.mark.spec("ST-4.8.4-1")
-def test_whose_token_runs_out_is_told(desk: Desk) -> None:
-    async def scene() -> None:
-        _, shown = desk.store.create("agent", expires=NOW + 100)
-        desk.identity.watch.check()
-        desk.caller(shown)
-        desk.caller(desk.signer.token(exp=NOW + 50))
-        desk.now = NOW + 50 + LEEWAY_SECONDS
-        desk.identity.watch.check()
-        assert desk.expired == [frozenset({"agent", "corp:somebody"})]
-        assert desk.revoked == []
-        # Who came with a new one in time is still there.
-        desk.caller(desk.signer.token(exp=desk.now + 10, jti="a"))
-        desk.caller(desk.signer.token(exp=desk.now + 500, jti="b"))
-        desk.now += 10 + LEEWAY_SECONDS
-        desk.identity.watch.check()
-        assert len(desk.expired) == 1
-        assert "corp:somebody" in desk.identity
-
-    asyncio.run(scene())
+async def test_whose_token_runs_out_is_told(desk: Desk) -> None:
+    _, shown = desk.store.create("agent", expires=NOW + 100)
+    desk.identity.watch.check()
+    desk.caller(shown)
+    desk.caller(desk.signer.token(exp=NOW + 50))
+    desk.now = NOW + 50 + LEEWAY_SECONDS
+    desk.identity.watch.check()
+    assert desk.expired == [frozenset({"agent", "corp:somebody"})]
+    assert desk.revoked == []
+    # Who came with a new one in time is still there.
+    desk.caller(desk.signer.token(exp=desk.now + 10, jti="a"))
+    desk.caller(desk.signer.token(exp=desk.now + 500, jti="b"))
+    desk.now += 10 + LEEWAY_SECONDS
+    desk.identity.watch.check()
+    assert len(desk.expired) == 1
+    assert "corp:somebody" in desk.identity
 
 
 def test_the_last_use_is_written_now_and_then(desk: Desk) -> None:
@@ -340,8 +336,8 @@ def test_everybody_but() -> None:
 
 
 @pytest.mark.spec("ST-4.8.3-1", "ST-4.8.5-4")
-def test_both_kinds_of_token_from_outside(tmp_path: Path) -> None:
-    async def scene(identity: IdentityComponent, authority: Authority, signer: Signer) -> None:
+async def test_both_kinds_of_token_from_outside(tmp_path: Path) -> None:
+    async with open_authority(tmp_path) as (identity, authority, signer):
         now = time.time()
         signed = signer.token(iss=authority.issuer, iat=now, exp=now + 60)
 
@@ -363,11 +359,10 @@ def test_both_kinds_of_token_from_outside(tmp_path: Path) -> None:
         with pytest.raises(InterlockError, match="no introspection server accepts"):
             await settled(shows(signer.token()))
 
-    with_authority(tmp_path, scene)
 
-
-def test_a_new_key_is_looked_for_when_tokens_do_not_say_which(tmp_path: Path) -> None:
-    async def scene(identity: IdentityComponent, authority: Authority, signer: Signer) -> None:
+async def test_a_new_key_is_looked_for_when_tokens_do_not_say_which(tmp_path: Path) -> None:
+    clock = HandClock()
+    async with open_authority(tmp_path, clock=clock) as (identity, authority, signer):
         moment = time.time()
 
         def shows(signer: Signer) -> Callable[[], Caller]:
@@ -386,13 +381,10 @@ def test_a_new_key_is_looked_for_when_tokens_do_not_say_which(tmp_path: Path) ->
                 await settled(shows(Signer()))
         assert len(authority.asked) == asked
 
-    clock = HandClock()
-    with_authority(tmp_path, scene, clock=clock)
-
 
 @pytest.mark.spec("ST-4.8.5-3")
-def test_keys_are_there_before_anybody_asks(tmp_path: Path) -> None:
-    async def scene(identity: IdentityComponent, authority: Authority, signer: Signer) -> None:
+async def test_keys_are_there_before_anybody_asks(tmp_path: Path) -> None:
+    async with open_authority(tmp_path) as (identity, authority, signer):
         await identity.start()
         now = time.time()
         for kid in ("k2", "k3"):
@@ -402,11 +394,9 @@ def test_keys_are_there_before_anybody_asks(tmp_path: Path) -> None:
             signer.rotate(kid)
         assert len(authority.to("/jwks")) <= 2
 
-    with_authority(tmp_path, scene)
 
-
-def test_an_issuer_that_is_away_is_a_problem_and_no_more(tmp_path: Path) -> None:
-    async def scene(identity: IdentityComponent, authority: Authority, signer: Signer) -> None:
+async def test_an_issuer_that_is_away_is_a_problem_and_no_more(tmp_path: Path) -> None:
+    async with open_authority(tmp_path) as (identity, authority, signer):
         await authority.stop()
         await identity.start()
         (problem,) = identity.problems()
@@ -415,5 +405,3 @@ def test_an_issuer_that_is_away_is_a_problem_and_no_more(tmp_path: Path) -> None
         token = signer.token(iss=authority.issuer, exp=time.time() + 60)
         with pytest.raises(InterlockError, match="cannot be read now"):
             await settled(lambda: identity.authenticator(Credentials("192.0.2.7", token)))
-
-    with_authority(tmp_path, scene)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -38,15 +39,19 @@ def play(scene: Callable[[Desk], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
+@asynccontextmanager
+async def open_desk() -> AsyncIterator[Desk]:
+    async with Authority() as authority:
+        yield Desk(authority)
+
+
 @pytest.mark.spec("ST-4.8.3-1")
-def test_it_asks_with_its_own_credentials() -> None:
-    async def scene(desk: Desk) -> None:
+async def test_it_asks_with_its_own_credentials() -> None:
+    async with open_desk() as desk:
         assert await desk.ask("an opaque&token=x") == {"active": True, "sub": "somebody"}
         (asked,) = desk.authority.asked
         assert asked.form["token"] == "an opaque&token=x"
         assert SECRET not in repr(desk.ask)
-
-    play(scene)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,18 +56,16 @@ class Desk:
         return len(self.authority.to("/jwks"))
 
 
-def play(scene: Callable[[Desk], Awaitable[None]], folder: Path, path: str = "") -> None:
-    async def main() -> None:
-        async with Authority(path) as authority:
-            await scene(Desk(authority, folder))
-
-    asyncio.run(main())
+@asynccontextmanager
+async def open_authority(folder: Path, path: str = "") -> AsyncIterator[Desk]:
+    async with Authority(path) as authority:
+        yield Desk(authority, folder)
 
 
 @pytest.mark.spec("ST-4.8.3-1")
 @pytest.mark.parametrize("path", ["", "/realms/one"])
-def test_an_issuer_says_where_its_keys_are(tmp_path: Path, path: str) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_an_issuer_says_where_its_keys_are(tmp_path: Path, path: str) -> None:
+    async with open_authority(tmp_path, path) as desk:
         keys = desk.key_set()
         assert keys.is_due
         assert keys.find("k1", "ES256") == []
@@ -83,11 +82,9 @@ def test_an_issuer_says_where_its_keys_are(tmp_path: Path, path: str) -> None:
         assert keys.request_refresh() is not None
         assert desk.asked() == 1
 
-    play(scene, tmp_path, path)
 
-
-def test_or_the_config_does(tmp_path: Path) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_or_the_config_does(tmp_path: Path) -> None:
+    async with open_authority(tmp_path) as desk:
         keys = desk.key_set(issuer="not an address", jwks_url=f"{desk.authority.issuer}/jwks")
         await keys.refresh()
         assert keys.find(None, "ES256")
@@ -101,12 +98,10 @@ def test_or_the_config_does(tmp_path: Path) -> None:
         await keys.refresh()
         assert keys.find("k2", "ES256")
 
-    play(scene, tmp_path)
-
 
 @pytest.mark.spec("ST-4.8.5-3")
-def test_a_key_that_is_not_shown_any_more_counts_a_little_longer(tmp_path: Path) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_a_key_that_is_not_shown_any_more_counts_a_little_longer(tmp_path: Path) -> None:
+    async with open_authority(tmp_path) as desk:
         keys = desk.key_set()
         await keys.refresh()
         desk.signer.rotate("k2", overlap=False)
@@ -123,11 +118,9 @@ def test_a_key_that_is_not_shown_any_more_counts_a_little_longer(tmp_path: Path)
         assert keys.find("k1", "ES256") == []
         assert keys.find("k2", "ES256")
 
-    play(scene, tmp_path)
 
-
-def test_one_request_for_all_who_wait(tmp_path: Path) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_one_request_for_all_who_wait(tmp_path: Path) -> None:
+    async with open_authority(tmp_path) as desk:
         keys = desk.key_set()
         waiting = [asyncio.create_task(keys.refresh()) for _ in range(10)]
         impatient = waiting.pop()
@@ -137,11 +130,9 @@ def test_one_request_for_all_who_wait(tmp_path: Path) -> None:
         assert desk.asked() == 1
         assert keys.find("k1", "ES256")
 
-    play(scene, tmp_path)
 
-
-def test_keys_are_kept_while_their_issuer_is_away(tmp_path: Path) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_keys_are_kept_while_their_issuer_is_away(tmp_path: Path) -> None:
+    async with open_authority(tmp_path) as desk:
         keys = desk.key_set()
         await keys.refresh()
         desk.now += REFRESH_SECONDS
@@ -157,8 +148,6 @@ def test_keys_are_kept_while_their_issuer_is_away(tmp_path: Path) -> None:
         assert keys.find("k1", "ES256") == []
         assert desk.lost == 1
 
-    play(scene, tmp_path)
-
 
 @pytest.mark.parametrize(
     ("habit", "why"),
@@ -171,8 +160,8 @@ def test_keys_are_kept_while_their_issuer_is_away(tmp_path: Path) -> None:
         (lambda _: Reply(200, b" " * (MAX_DOCUMENT_BYTES + 1)), "longer than"),
     ],
 )
-def test_an_answer_that_is_no_keys(tmp_path: Path, habit: Any, why: str) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_an_answer_that_is_no_keys(tmp_path: Path, habit: Any, why: str) -> None:
+    async with open_authority(tmp_path) as desk:
         good = desk.authority.habits[f"{desk.authority.path}/jwks"]
         desk.authority.habits[f"{desk.authority.path}/jwks"] = habit
         keys = desk.key_set()
@@ -184,11 +173,9 @@ def test_an_answer_that_is_no_keys(tmp_path: Path, habit: Any, why: str) -> None
         assert keys.problem is None
         assert keys.find("k1", "ES256")
 
-    play(scene, tmp_path)
 
-
-def test_metadata_of_somebody_else_are_not_believed(tmp_path: Path) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_metadata_of_somebody_else_are_not_believed(tmp_path: Path) -> None:
+    async with open_authority(tmp_path) as desk:
         desk.authority.metadata["issuer"] = "https://other.example.com"
         keys = desk.key_set()
         await keys.refresh()
@@ -199,13 +186,12 @@ def test_metadata_of_somebody_else_are_not_believed(tmp_path: Path) -> None:
         assert "not https" in (keys.problem or "")
         assert not desk.asked()
 
-    play(scene, tmp_path)
 
-
-def test_an_issuer_elsewhere_cannot_lead_to_this_machine(tmp_path: Path) -> None:
+async def test_an_issuer_elsewhere_cannot_lead_to_this_machine(tmp_path: Path) -> None:
     """Else whoever answers for it could make the node believe what listens here."""
 
-    async def scene(desk: Desk) -> None:
+    async with open_authority(tmp_path) as desk:
+
         async def ask(
             method: str, url: str, _: Mapping[str, str], body: bytes = b""
         ) -> FetchResponse:
@@ -220,15 +206,14 @@ def test_an_issuer_elsewhere_cannot_lead_to_this_machine(tmp_path: Path) -> None
         assert "not https" in (keys.problem or "")
         assert not desk.asked()
 
-    play(scene, tmp_path)
 
-
-def test_an_issuer_that_never_answers_is_given_up(
+async def test_an_issuer_that_never_answers_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.trust.identity.key_sets.FETCH_TIMEOUT_SECONDS", 0.05)
 
-    async def scene(desk: Desk) -> None:
+    async with open_authority(tmp_path):
+
         async def ask(
             method: str, url: str, _: Mapping[str, str], body: bytes = b""
         ) -> FetchResponse:
@@ -240,8 +225,6 @@ def test_an_issuer_that_never_answers_is_given_up(
         )
         await keys.refresh()
         assert keys.problem == "timeout"
-
-    play(scene, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
@@ -118,37 +119,35 @@ class World:
         return http, Client(way, mode=mode)
 
 
-def play(folder: Path, scene: Callable[[World], Awaitable[None]], **issuer: Any) -> None:
-    async def main() -> None:
-        async with Login() as login, Streamable() as server:
-            node = Node(
-                Config(
-                    listen="127.0.0.1:0",
-                    state_dir=str(folder / "state"),
-                    servers={"up": ServerConfig(url=server.url())},
-                    identity=IdentityConfig(
-                        issuers=[IssuerConfig(issuer=login.issuer, **issuer)],
-                    ),
+@asynccontextmanager
+async def open_node(folder: Path, **issuer: Any) -> AsyncIterator[World]:
+    async with Login() as login, Streamable() as server:
+        node = Node(
+            Config(
+                listen="127.0.0.1:0",
+                state_dir=str(folder / "state"),
+                servers={"up": ServerConfig(url=server.url())},
+                identity=IdentityConfig(
+                    issuers=[IssuerConfig(issuer=login.issuer, **issuer)],
                 ),
-                base_dir=folder,
-                environ={},
-            )
-            try:
-                await node.listen()
-                node.start()
-                await node.until_settled(PATIENCE)
-                async with asyncio.timeout(PATIENCE):
-                    await scene(World(node, login))
-            finally:
-                await node.stop()
-
-    asyncio.run(main())
+            ),
+            base_dir=folder,
+            environ={},
+        )
+        try:
+            await node.listen()
+            node.start()
+            await node.until_settled(PATIENCE)
+            async with asyncio.timeout(PATIENCE):
+                yield World(node, login)
+        finally:
+            await node.stop()
 
 
 @pytest.mark.spec("ST-4.8.3-1", "ST-4.8.5-4", "AX-10.1-2")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_a_client_signs_in_by_itself(tmp_path: Path, mode: Literal["auto", "legacy"]) -> None:
-    async def scene(world: World) -> None:
+async def test_a_client_signs_in_by_itself(tmp_path: Path, mode: Literal["auto", "legacy"]) -> None:
+    async with open_node(tmp_path, prefix="corp:") as world:
         http, client = world.client(mode)
         async with http, client:
             tools = await client.list_tools()
@@ -158,13 +157,11 @@ def test_a_client_signs_in_by_itself(tmp_path: Path, mode: Literal["auto", "lega
         assert page["resource"] == world.node.url
         assert len(world.login.signed) == 1
 
-    play(tmp_path, scene, prefix="corp:")
 
-
-def test_a_client_with_too_little_is_told_what_is_missing(tmp_path: Path) -> None:
+async def test_a_client_with_too_little_is_told_what_is_missing(tmp_path: Path) -> None:
     """And goes for more, which it is given."""
 
-    async def scene(world: World) -> None:
+    async with open_node(tmp_path) as world:
         world.login.grants = "read"
         http, client = world.client("legacy")
         async with http, client:
@@ -175,5 +172,3 @@ def test_a_client_with_too_little_is_told_what_is_missing(tmp_path: Path) -> Non
             assert not result.is_error
         assert len(world.login.signed) == 2
         assert "write" in dict(parse_qsl(urlsplit(world.human.pages[-1]).query))["scope"]
-
-    play(tmp_path, scene)

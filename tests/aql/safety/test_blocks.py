@@ -21,7 +21,6 @@ from interlock.core.call import Call, Caller
 from interlock.errors import UNRECORDABLE, InterlockError
 from interlock.trust.policy.decision import PolicyAction, make_decision
 from tests.aql.safety.guarded import Guarded, types, verification
-from tests.aql.safety.test_loop import run
 from tests.core.pipeline.calls import LOCAL, SESSION
 from tests.patience import PATIENCE
 
@@ -29,134 +28,119 @@ ALLOW = make_decision(PolicyAction.ALLOW, "default:allow")
 
 
 @pytest.mark.spec("AQ-8.6.4-1", "AQ-8.8.3-2", "AQ-8.6-2", "AQ-8.8.1-1", "AQ-8.7.3-4")
-def test_a_denied_step_blocks_the_one_behind_it(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        await node.begin("deputy", "robot")
-        stopped = await node.report("drop_table users")
-        assert (stopped["continue"], stopped["stopped"]) == (False, True)
-        assert types(stopped) == ["danger_zone"]
-        id = verification(stopped)
-        # Everything of it is refused, whatever it is called and wherever it comes from.
-        for operation, params in [
-            ("execute_agent", {"element_name": "another"}),
-            ("record_execution_step", {"element_name": "agent", "next_action_hint": "list_x y"}),
-            ("complete_execution", {"element_name": "agent"}),
-            ("abort_execution", {"element_name": "agent"}),
-        ]:
-            error = await node.refused(operation, **params)
-            assert error.code == "PERMISSION_DENIED"
-            assert error.data is not None
-            assert error.data["reason"] == "hard_blocked"
-            assert error.data["verification_id"] == id
-            assert error.data["directive"]["stopped"] is True
-        assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
-        # Another principal works on, and is told; what the other wrote is not told to it.
-        told = await node.report("list_issues of docs", "deputy", "robot")
-        assert told["continue"] is True
-        assert types(told) == ["danger_zone"]
-        assert verification(told) == id
-        assert "drop_table" not in str(told)
-        assert await node.done("list_issues", "deputy")
-        await node.decide(await node.waiting("unblock"))
-        assert types(await node.report("list_issues of docs", "deputy", "robot")) == []
-        assert types(await node.report("list_issues of docs")) == []
-        assert await node.done("list_issues")
-        assert [word for word in node.words("ada") if word in ("blocked", "unblocked")] == [
-            "blocked",
-            "unblocked",
-        ]
-        node.close()
-
-    run(test())
-
-
-@pytest.mark.spec("AQ-8.8.3-1")
-def test_a_block_outlives_the_process(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        id = verification(await node.report("drop_table users"))
-        await node.waiting("unblock")
-        code = node.code(id)
-        node.close()
-
-        again = Guarded(tmp_path, keys=node.keys)
-        assert (await again.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
-        error = await again.refused("execute_agent", element_name="new")
-        assert error.data is not None
-        assert error.data["verification_id"] == id
-        # The code is gone with the process that drew it; who wrote it down can still enter it.
-        assert again.codes.reveal(id) is None
-        assert (await again.answered("verify_challenge", challenge_id=id, code=code))["unblocked"]
-        # The execution of before still runs, and is watched.
-        assert (await again.refusal("list_issues")).data["reason"] == "unreported_action"  # type: ignore[index]
-        assert (await again.report("list_issues of docs"))["continue"]
-        assert await again.done("list_issues")
-        again.close()
-
-        third = Guarded(tmp_path, keys=node.keys)
-        assert (await third.report("list_issues of docs"))["continue"]
-        third.close()
-
-    run(test())
-
-
-@pytest.mark.spec("AQ-8.8.3-1")
-def test_an_operator_can_override(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        await node.report("drop_table users")
-        # Nobody answered in time: the block stays, and can be asked about again.
-        node.pass_time(400)
-        assert len(node.loop.blocks) == 1
-        [block] = node.loop.blocks
-        node.loop.renew_challenge(block)
-        await node.decide(await node.waiting("unblock"))
-        assert len(node.loop.blocks) == 0
-        assert "unblocked" in node.words("ada")
-        assert (await node.report("list_issues of docs"))["continue"]
-        node.close()
-
-    run(test())
-
-
-def test_what_is_really_called_is_judged_again(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        # A kind name for something that is denied.
-        assert (await node.report("look at the notes", next_operation="s_drop_table"))["stopped"]
-        await node.decide(await node.waiting("unblock"))
-        # Said in words that let nobody think of it, and then done: it is stopped there.
-        going = await node.report("get s.drop_table documentation text")
-        assert going.get("stopped") is True
-        node.close()
-
-    run(test())
-
-
-def test_a_call_that_was_reported_harmlessly_stops_where_it_is_denied(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path, deny=["drop_table"])
-        await node.begin()
-        going = await node.report("remove the old table of the archive")
-        assert going["continue"] is False
-        await node.decide(await node.waiting("proceed"))
-        assert (await node.report("remove the old table of the archive"))["continue"]
-        error = await node.refusal("drop_table")
+async def test_a_denied_step_blocks_the_one_behind_it(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    await node.begin("deputy", "robot")
+    stopped = await node.report("drop_table users")
+    assert (stopped["continue"], stopped["stopped"]) == (False, True)
+    assert types(stopped) == ["danger_zone"]
+    id = verification(stopped)
+    # Everything of it is refused, whatever it is called and wherever it comes from.
+    for operation, params in [
+        ("execute_agent", {"element_name": "another"}),
+        ("record_execution_step", {"element_name": "agent", "next_action_hint": "list_x y"}),
+        ("complete_execution", {"element_name": "agent"}),
+        ("abort_execution", {"element_name": "agent"}),
+    ]:
+        error = await node.refused(operation, **params)
+        assert error.code == "PERMISSION_DENIED"
         assert error.data is not None
         assert error.data["reason"] == "hard_blocked"
-        assert not node.upstream.started
-        assert len(node.loop.blocks) == 1
-        node.close()
+        assert error.data["verification_id"] == id
+        assert error.data["directive"]["stopped"] is True
+    assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+    # Another principal works on, and is told; what the other wrote is not told to it.
+    told = await node.report("list_issues of docs", "deputy", "robot")
+    assert told["continue"] is True
+    assert types(told) == ["danger_zone"]
+    assert verification(told) == id
+    assert "drop_table" not in str(told)
+    assert await node.done("list_issues", "deputy")
+    await node.decide(await node.waiting("unblock"))
+    assert types(await node.report("list_issues of docs", "deputy", "robot")) == []
+    assert types(await node.report("list_issues of docs")) == []
+    assert await node.done("list_issues")
+    assert [word for word in node.words("ada") if word in ("blocked", "unblocked")] == [
+        "blocked",
+        "unblocked",
+    ]
+    node.close()
 
-    run(test())
+
+@pytest.mark.spec("AQ-8.8.3-1")
+async def test_a_block_outlives_the_process(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    id = verification(await node.report("drop_table users"))
+    await node.waiting("unblock")
+    code = node.code(id)
+    node.close()
+
+    again = Guarded(tmp_path, keys=node.keys)
+    assert (await again.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+    error = await again.refused("execute_agent", element_name="new")
+    assert error.data is not None
+    assert error.data["verification_id"] == id
+    # The code is gone with the process that drew it; who wrote it down can still enter it.
+    assert again.codes.reveal(id) is None
+    assert (await again.answered("verify_challenge", challenge_id=id, code=code))["unblocked"]
+    # The execution of before still runs, and is watched.
+    assert (await again.refusal("list_issues")).data["reason"] == "unreported_action"  # type: ignore[index]
+    assert (await again.report("list_issues of docs"))["continue"]
+    assert await again.done("list_issues")
+    again.close()
+
+    third = Guarded(tmp_path, keys=node.keys)
+    assert (await third.report("list_issues of docs"))["continue"]
+    third.close()
 
 
-def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(
+@pytest.mark.spec("AQ-8.8.3-1")
+async def test_an_operator_can_override(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    await node.report("drop_table users")
+    # Nobody answered in time: the block stays, and can be asked about again.
+    node.pass_time(400)
+    assert len(node.loop.blocks) == 1
+    [block] = node.loop.blocks
+    node.loop.renew_challenge(block)
+    await node.decide(await node.waiting("unblock"))
+    assert len(node.loop.blocks) == 0
+    assert "unblocked" in node.words("ada")
+    assert (await node.report("list_issues of docs"))["continue"]
+    node.close()
+
+
+async def test_what_is_really_called_is_judged_again(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    # A kind name for something that is denied.
+    assert (await node.report("look at the notes", next_operation="s_drop_table"))["stopped"]
+    await node.decide(await node.waiting("unblock"))
+    # Said in words that let nobody think of it, and then done: it is stopped there.
+    going = await node.report("get s.drop_table documentation text")
+    assert going.get("stopped") is True
+    node.close()
+
+
+async def test_a_call_that_was_reported_harmlessly_stops_where_it_is_denied(tmp_path: Path) -> None:
+    node = Guarded(tmp_path, deny=["drop_table"])
+    await node.begin()
+    going = await node.report("remove the old table of the archive")
+    assert going["continue"] is False
+    await node.decide(await node.waiting("proceed"))
+    assert (await node.report("remove the old table of the archive"))["continue"]
+    error = await node.refusal("drop_table")
+    assert error.data is not None
+    assert error.data["reason"] == "hard_blocked"
+    assert not node.upstream.started
+    assert len(node.loop.blocks) == 1
+    node.close()
+
+
+async def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_read, really_read = threading.Event(), blocks_module._read
@@ -165,37 +149,34 @@ def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(
         assert may_read.wait(PATIENCE)
         return really_read(*args)
 
-    async def test() -> None:
-        one = Guarded(tmp_path)
-        (tmp_path / "beside").mkdir()
-        two = Guarded(tmp_path / "beside", keys=one.keys)
-        two.loop.store = two.loop.blocks._store = one.loop.store
-        await one.begin()
-        await one.report("drop_table users")
-        error = await two.builtin("execute_agent", element_name="new")
-        record = two.approvals.find(error["structuredContent"]["confirmation_id"])
-        assert record is not None
-        with pytest.raises(InterlockError, match="Blocked"):
-            await two.decide(record)
-        assert len(two.loop.blocks) == 1
-        await one.decide(await one.waiting("unblock"))
-        two.pass_time(2)
-        # Nobody waits for the file: whoever asks again is told.
-        monkeypatch.setattr(blocks_module, "_read", slow_read)
-        await two.refused("execute_agent", element_name="newer")
-        may_read.set()
-        await two.loop.block_sync.close()
-        assert (await two.builtin("execute_agent", element_name="newer"))["structuredContent"]
-        assert len(two.loop.blocks) == 0
-        # It was lifted by somebody, and both journals say so.
-        assert one.words("ada").count("unblocked") == two.words("ada").count("unblocked") == 1
-        one.close()
-        two.close()
-
-    run(test())
+    one = Guarded(tmp_path)
+    (tmp_path / "beside").mkdir()
+    two = Guarded(tmp_path / "beside", keys=one.keys)
+    two.loop.store = two.loop.blocks._store = one.loop.store
+    await one.begin()
+    await one.report("drop_table users")
+    error = await two.builtin("execute_agent", element_name="new")
+    record = two.approvals.find(error["structuredContent"]["confirmation_id"])
+    assert record is not None
+    with pytest.raises(InterlockError, match="Blocked"):
+        await two.decide(record)
+    assert len(two.loop.blocks) == 1
+    await one.decide(await one.waiting("unblock"))
+    two.pass_time(2)
+    # Nobody waits for the file: whoever asks again is told.
+    monkeypatch.setattr(blocks_module, "_read", slow_read)
+    await two.refused("execute_agent", element_name="newer")
+    may_read.set()
+    await two.loop.block_sync.close()
+    assert (await two.builtin("execute_agent", element_name="newer"))["structuredContent"]
+    assert len(two.loop.blocks) == 0
+    # It was lifted by somebody, and both journals say so.
+    assert one.words("ada").count("unblocked") == two.words("ada").count("unblocked") == 1
+    one.close()
+    two.close()
 
 
-def test_a_file_that_cannot_be_written_blocks_all_the_same(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_written_blocks_all_the_same(tmp_path: Path) -> None:
     class Broken:
         def __init__(self, keeper: Any) -> None:
             self.load, self.delete, self.close = keeper.load, keeper.delete, keeper.close
@@ -205,26 +186,23 @@ def test_a_file_that_cannot_be_written_blocks_all_the_same(tmp_path: Path) -> No
 
         save_unless_lifted = save
 
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        broken: Any = Broken(node.loop.store)
-        node.loop.blocks._store = node.loop.challenges._store = broken
-        stopped = await node.report("drop_table users")
-        assert stopped["stopped"] is True
-        node.pass_time(2)
-        assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
-        # And nobody begins an execution that a restart would forget.
-        node.loop.store = broken
-        told = await node.builtin("execute_agent", "deputy", element_name="robot")
-        record = node.approvals.find(told["structuredContent"]["confirmation_id"])
-        assert record is not None
-        with pytest.raises(InterlockError, match="disk is full"):
-            await node.decide(record)
-        assert all(who[0] != "deputy" for who in node.loop.watched)
-        node.close()
-
-    run(test())
+    node = Guarded(tmp_path)
+    await node.begin()
+    broken: Any = Broken(node.loop.store)
+    node.loop.blocks._store = node.loop.challenges._store = broken
+    stopped = await node.report("drop_table users")
+    assert stopped["stopped"] is True
+    node.pass_time(2)
+    assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+    # And nobody begins an execution that a restart would forget.
+    node.loop.store = broken
+    told = await node.builtin("execute_agent", "deputy", element_name="robot")
+    record = node.approvals.find(told["structuredContent"]["confirmation_id"])
+    assert record is not None
+    with pytest.raises(InterlockError, match="disk is full"):
+        await node.decide(record)
+    assert all(who[0] != "deputy" for who in node.loop.watched)
+    node.close()
 
 
 def gone(path: Path) -> None:
@@ -249,73 +227,66 @@ def deleted(path: Path) -> None:
 
 
 @pytest.mark.parametrize("lose", [gone, another, emptied, deleted])
-def test_who_takes_the_file_away_frees_nobody(tmp_path: Path, lose: Callable[[Path], None]) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        await node.report("drop_table users")
-        await node.waiting("unblock")
-        lose(tmp_path / "safety.db")
-        for _ in range(3):
-            node.pass_time(2)
-            assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
-            await node.loop.block_sync.close()
-        assert "Blocked" in (await node.refused("execute_agent", element_name="other")).message
-        assert "unblocked" not in node.words()
-        # It is in the journal, and on disk again: nor does a restart free anybody.
-        assert {"rewritten", "block_kept"} & set(node.words())
-        node.close()
-        again = Guarded(tmp_path, keys=node.keys)
-        assert (await again.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
-        again.close()
+async def test_who_takes_the_file_away_frees_nobody(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    await node.report("drop_table users")
+    await node.waiting("unblock")
+    lose(tmp_path / "safety.db")
+    for _ in range(3):
+        node.pass_time(2)
+        assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+        await node.loop.block_sync.close()
+    assert "Blocked" in (await node.refused("execute_agent", element_name="other")).message
+    assert "unblocked" not in node.words()
+    # It is in the journal, and on disk again: nor does a restart free anybody.
+    assert {"rewritten", "block_kept"} & set(node.words())
+    node.close()
+    again = Guarded(tmp_path, keys=node.keys)
+    assert (await again.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+    again.close()
 
-    run(test())
 
-
-def test_a_file_that_is_in_use_elsewhere_stops_nobody(
+async def test_a_file_that_is_in_use_elsewhere_stops_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Who waits for the file would be noticed.
     monkeypatch.setattr(aql_safety, "_BUSY_SECONDS", 86_400.0)
 
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        await node.report("drop_table users")
-        await node.waiting("unblock")
-        writer = sqlite3.connect(tmp_path / "safety.db", isolation_level=None)
-        writer.execute("BEGIN EXCLUSIVE")
-        node.pass_time(2)
-        assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
-        assert node.loop.block_sync.task is not None
-        await node.loop.block_sync.close()
-        assert len(node.loop.blocks) == 1
-        writer.close()
-        node.close()
-
-    run(test())
+    node = Guarded(tmp_path)
+    await node.begin()
+    await node.report("drop_table users")
+    await node.waiting("unblock")
+    writer = sqlite3.connect(tmp_path / "safety.db", isolation_level=None)
+    writer.execute("BEGIN EXCLUSIVE")
+    node.pass_time(2)
+    assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+    assert node.loop.block_sync.task is not None
+    await node.loop.block_sync.close()
+    assert len(node.loop.blocks) == 1
+    writer.close()
+    node.close()
 
 
-def test_a_look_that_began_before_brings_no_block_back(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        await node.report("drop_table users")
-        before = node.loop.store.load()
-        assert before.blocks
-        await node.decide(await node.waiting("unblock"))
-        assert node.loop.blocks.sync(before) == []
-        assert len(node.loop.blocks) == 0
-        # Nor does what lifted one block lift the next.
-        lifted = node.loop.store.load()
-        assert [lift.owner[0] for lift in lifted.lifts] == ["ada"]
-        node.pass_time(5)
-        await node.report("drop_table users")
-        assert node.loop.blocks.sync(lifted) == []
-        assert len(node.loop.blocks) == 1
-        node.close()
-
-    run(test())
+async def test_a_look_that_began_before_brings_no_block_back(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    await node.report("drop_table users")
+    before = node.loop.store.load()
+    assert before.blocks
+    await node.decide(await node.waiting("unblock"))
+    assert node.loop.blocks.sync(before) == []
+    assert len(node.loop.blocks) == 0
+    # Nor does what lifted one block lift the next.
+    lifted = node.loop.store.load()
+    assert [lift.owner[0] for lift in lifted.lifts] == ["ada"]
+    node.pass_time(5)
+    await node.report("drop_table users")
+    assert node.loop.blocks.sync(lifted) == []
+    assert len(node.loop.blocks) == 1
+    node.close()
 
 
 def other(verb: str, upstream: str = "s") -> Call:
@@ -324,38 +295,35 @@ def other(verb: str, upstream: str = "s") -> Call:
     return call
 
 
-def test_requests_that_call_no_tool(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        watch = node.loop.watch
-        node.loop.runs.start(Caller("ada", kind="token"), "agent", None, "")
-        # What is understood here only reads.
-        for verb in ("resources/read", "prompts/get", "completion/complete"):
-            assert watch(other(verb), ALLOW) is ALLOW
-        # What nobody but the server understands may be anything, and is held as an action.
-        with pytest.raises(AqlError, match="Not reported"):
-            watch(other("vault/open"), ALLOW)
-        assert node.loop.violations == 1
-        hint = StepReport("", normalize_hint("x"), node.rig.clock(), 0, "vault/open")
-        [agent] = node.loop.runs.runs_of(("ada", "token", ""))
-        hint.execution = agent.execution.id
-        node.loop.reports.add(agent.execution.owner, hint)
-        with pytest.raises(AqlError, match="needs a confirmation"):
-            watch(other("vault/open"), ALLOW)
-        hint.approved_tier = "confirm"
-        node.loop.reports.add(agent.execution.owner, hint)
-        assert watch(other("vault/open"), ALLOW) is ALLOW
-        node.loop.block(agent, "drop_table", StepVerdict("stop", 3, [], "Denied."))
-        for verb in ("resources/read", "prompts/get", "vault/open", "tasks/get"):
-            with pytest.raises(AqlError, match="Blocked"):
-                watch(other(verb), ALLOW)
-        for verb, upstream in [
-            ("tools/list", ""),
-            ("resources/list", ""),
-            ("mcpax/confirm", ""),
-            ("tasks/cancel", "s"),
-        ]:
-            assert watch(other(verb, upstream), ALLOW) is ALLOW
-        node.close()
-
-    run(test())
+async def test_requests_that_call_no_tool(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    watch = node.loop.watch
+    node.loop.runs.start(Caller("ada", kind="token"), "agent", None, "")
+    # What is understood here only reads.
+    for verb in ("resources/read", "prompts/get", "completion/complete"):
+        assert watch(other(verb), ALLOW) is ALLOW
+    # What nobody but the server understands may be anything, and is held as an action.
+    with pytest.raises(AqlError, match="Not reported"):
+        watch(other("vault/open"), ALLOW)
+    assert node.loop.violations == 1
+    hint = StepReport("", normalize_hint("x"), node.rig.clock(), 0, "vault/open")
+    [agent] = node.loop.runs.runs_of(("ada", "token", ""))
+    hint.execution = agent.execution.id
+    node.loop.reports.add(agent.execution.owner, hint)
+    with pytest.raises(AqlError, match="needs a confirmation"):
+        watch(other("vault/open"), ALLOW)
+    hint.approved_tier = "confirm"
+    node.loop.reports.add(agent.execution.owner, hint)
+    assert watch(other("vault/open"), ALLOW) is ALLOW
+    node.loop.block(agent, "drop_table", StepVerdict("stop", 3, [], "Denied."))
+    for verb in ("resources/read", "prompts/get", "vault/open", "tasks/get"):
+        with pytest.raises(AqlError, match="Blocked"):
+            watch(other(verb), ALLOW)
+    for verb, upstream in [
+        ("tools/list", ""),
+        ("resources/list", ""),
+        ("mcpax/confirm", ""),
+        ("tasks/cancel", "s"),
+    ]:
+        assert watch(other(verb, upstream), ALLOW) is ALLOW
+    node.close()

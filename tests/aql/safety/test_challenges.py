@@ -40,238 +40,206 @@ async def paused(node: Guarded, hint: str = RISKY, **more: Any) -> str:
 
 
 @pytest.mark.spec("AQ-8.8-1", "AQ-8.8.2-2", "AQ-8.8.2-3", "AQ-8.7.1-2")
-def test_a_human_s_code_lets_a_step_pass(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        id = await paused(node)
-        assert "ada" in node.human.sentences[-1]
-        told = await node.answered("verify_challenge", challenge_id=id, code=node.code(id))
-        assert told == {"verified": True, "challenge_id": id, "unblocked": False}
-        going = await node.report(RISKY)
-        assert going["continue"] is True
-        assert types(going) == []
-        # Once: the next time it is asked again, by another challenge.
-        assert await paused(node) != id
-        # It is one and the same approval store, and says by what it was decided.
-        asked = [one for one in node.approvals.recent() if one.tool == "aql.unblock"]
-        assert [(one.by, one.action) for one in asked if one.state == "done"] == [
-            ("code", "verify")
-        ]
-        node.close()
-
-    run(test())
+async def test_a_human_s_code_lets_a_step_pass(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    id = await paused(node)
+    assert "ada" in node.human.sentences[-1]
+    told = await node.answered("verify_challenge", challenge_id=id, code=node.code(id))
+    assert told == {"verified": True, "challenge_id": id, "unblocked": False}
+    going = await node.report(RISKY)
+    assert going["continue"] is True
+    assert types(going) == []
+    # Once: the next time it is asked again, by another challenge.
+    assert await paused(node) != id
+    # It is one and the same approval store, and says by what it was decided.
+    asked = [one for one in node.approvals.recent() if one.tool == "aql.unblock"]
+    assert [(one.by, one.action) for one in asked if one.state == "done"] == [("code", "verify")]
+    node.close()
 
 
 @pytest.mark.spec("AQ-8.8.2-3", "AQ-8.8.2-5")
-def test_a_wrong_code_ends_the_challenge_and_makes_another(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        id = await paused(node)
-        wrong = await node.refused("verify_challenge", challenge_id=id, code=WRONG)
-        assert wrong.code == "TOKEN_INVALID"
-        assert wrong.data is not None
-        new = wrong.data["challenge_id"]
-        assert new != id
-        late = await node.refused("verify_challenge", challenge_id=id, code=node.code(id))
-        assert late.code == "TOKEN_INVALID"
-        # The old code is none of the new challenge's.
-        crossed = await node.refused("verify_challenge", challenge_id=new, code=node.code(id))
-        assert crossed.data is not None
-        newest = crossed.data["challenge_id"]
-        assert verification(await node.report(RISKY)) == newest
-        code = node.code(newest)
-        assert await node.answered("verify_challenge", challenge_id=newest, code=code)
-        # And never a second time.
-        replay = await node.refused("verify_challenge", challenge_id=newest, code=code)
-        assert replay.code == "TOKEN_INVALID"
-        node.close()
-
-    run(test())
+async def test_a_wrong_code_ends_the_challenge_and_makes_another(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    id = await paused(node)
+    wrong = await node.refused("verify_challenge", challenge_id=id, code=WRONG)
+    assert wrong.code == "TOKEN_INVALID"
+    assert wrong.data is not None
+    new = wrong.data["challenge_id"]
+    assert new != id
+    late = await node.refused("verify_challenge", challenge_id=id, code=node.code(id))
+    assert late.code == "TOKEN_INVALID"
+    # The old code is none of the new challenge's.
+    crossed = await node.refused("verify_challenge", challenge_id=new, code=node.code(id))
+    assert crossed.data is not None
+    newest = crossed.data["challenge_id"]
+    assert verification(await node.report(RISKY)) == newest
+    code = node.code(newest)
+    assert await node.answered("verify_challenge", challenge_id=newest, code=code)
+    # And never a second time.
+    replay = await node.refused("verify_challenge", challenge_id=newest, code=code)
+    assert replay.code == "TOKEN_INVALID"
+    node.close()
 
 
 @pytest.mark.spec("AQ-8.8.2-4", "AQ-8.8.3-3")
-def test_a_challenge_ends_by_either_clock(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        id = await paused(node)
-        again = await node.report("list_issues of docs")
-        assert again["continue"] is False
-        assert id in again["reason"]
-        assert verification(again) == id
-        node.wall -= 5_000
-        node.rig.clock.advance(301)
-        late = await node.refused("verify_challenge", challenge_id=id, code=node.code(id))
-        assert late.code in ("TOKEN_EXPIRED", "TOKEN_INVALID")
-        # The pause is lifted, and the same step is judged anew.
-        other = await paused(node)
-        assert other != id
-        node.pass_time(301)
-        assert (await node.report("list_issues of docs"))["continue"] is True
-        node.close()
-
-    run(test())
+async def test_a_challenge_ends_by_either_clock(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    id = await paused(node)
+    again = await node.report("list_issues of docs")
+    assert again["continue"] is False
+    assert id in again["reason"]
+    assert verification(again) == id
+    node.wall -= 5_000
+    node.rig.clock.advance(301)
+    late = await node.refused("verify_challenge", challenge_id=id, code=node.code(id))
+    assert late.code in ("TOKEN_EXPIRED", "TOKEN_INVALID")
+    # The pause is lifted, and the same step is judged anew.
+    other = await paused(node)
+    assert other != id
+    node.pass_time(301)
+    assert (await node.report("list_issues of docs"))["continue"] is True
+    node.close()
 
 
 @pytest.mark.spec("AQ-8.8.2-4")
-def test_the_right_code_too_late_is_a_failure(tmp_path: Path) -> None:
-    async def test() -> None:
-        # The approval holds for longer here: what ends is the challenge.
-        node = Guarded(tmp_path, challenge=60.0)
-        await node.begin()
-        id = await paused(node)
-        await node.waiting("unblock")
-        node.pass_time(61)
-        late = await node.refused("verify_challenge", challenge_id=id, code=node.code(id))
-        assert (late.code, late.data) == ("TOKEN_EXPIRED", {"reason": "expired"})
-        assert "verification_failed" in node.words("ada")
-        node.close()
-
-    run(test())
+async def test_the_right_code_too_late_is_a_failure(tmp_path: Path) -> None:
+    # The approval holds for longer here: what ends is the challenge.
+    node = Guarded(tmp_path, challenge=60.0)
+    await node.begin()
+    id = await paused(node)
+    await node.waiting("unblock")
+    node.pass_time(61)
+    late = await node.refused("verify_challenge", challenge_id=id, code=node.code(id))
+    assert (late.code, late.data) == ("TOKEN_EXPIRED", {"reason": "expired"})
+    assert "verification_failed" in node.words("ada")
+    node.close()
 
 
 @pytest.mark.spec("AQ-8.8.3-3")
-def test_a_pause_ends_with_the_process(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        await paused(node)
-        await node.waiting("unblock")
-        node.close()
-        again = Guarded(tmp_path, keys=node.keys)
-        assert (await again.report("list_issues of docs"))["continue"] is True
-        again.close()
-
-    run(test())
+async def test_a_pause_ends_with_the_process(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    await paused(node)
+    await node.waiting("unblock")
+    node.close()
+    again = Guarded(tmp_path, keys=node.keys)
+    assert (await again.report("list_issues of docs"))["continue"] is True
+    again.close()
 
 
 @pytest.mark.spec("AQ-8.8.5-1", "AQ-8.8.2-5")
-def test_eleven_wrong_codes_in_a_minute(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        id = verification(await node.report("drop_table users"))
-        for _ in range(10):
-            wrong = await node.refused("verify_challenge", challenge_id=id, code=WRONG)
-            assert wrong.data is not None
-            id = wrong.data["challenge_id"]
-        assert wrong.data["retry_after_ms"] > 59_000  # type: ignore[index]
-        code = node.code(id)
-        # Not even the right one is taken now.
-        eleventh = await node.refused("verify_challenge", challenge_id=id, code=code)
-        assert eleventh.code == "RATE_LIMIT_EXCEEDED"
-        events = [word for word in node.words("ada") if word.startswith("verification_")]
-        assert events == ["verification_failed"] * 10 + ["verification_limited"]
-        # Others may try.
-        assert (
-            await node.refused("verify_challenge", "deputy", challenge_id=id, code=WRONG)
-        ).code == "TOKEN_INVALID"
-        await node.written(id)
-        node.close()
+async def test_eleven_wrong_codes_in_a_minute(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    id = verification(await node.report("drop_table users"))
+    for _ in range(10):
+        wrong = await node.refused("verify_challenge", challenge_id=id, code=WRONG)
+        assert wrong.data is not None
+        id = wrong.data["challenge_id"]
+    assert wrong.data["retry_after_ms"] > 59_000  # type: ignore[index]
+    code = node.code(id)
+    # Not even the right one is taken now.
+    eleventh = await node.refused("verify_challenge", challenge_id=id, code=code)
+    assert eleventh.code == "RATE_LIMIT_EXCEEDED"
+    events = [word for word in node.words("ada") if word.startswith("verification_")]
+    assert events == ["verification_failed"] * 10 + ["verification_limited"]
+    # Others may try.
+    assert (
+        await node.refused("verify_challenge", "deputy", challenge_id=id, code=WRONG)
+    ).code == "TOKEN_INVALID"
+    await node.written(id)
+    node.close()
 
-        again = Guarded(tmp_path, keys=node.keys, now=node.wall)
-        limited = await again.refused("verify_challenge", challenge_id=id, code=code)
-        assert limited.code == "RATE_LIMIT_EXCEEDED"
-        # A clock that is set back gives no further try, and no longer wait than there was.
-        again.wall -= 3_600
-        assert (
-            await again.refused("verify_challenge", challenge_id=id, code=code)
-        ).code == "RATE_LIMIT_EXCEEDED"
-        again.wall += 3_600
-        again.pass_time(61)
-        told = await again.builtin("verify_challenge", challenge_id=id, code=code)
-        assert told["structuredContent"]["unblocked"] is True
-        assert again.loop.challenges.attempt_limiter.wait(("ada", "token", "")) == 0.0
-        again.close()
-
-    run(test())
+    again = Guarded(tmp_path, keys=node.keys, now=node.wall)
+    limited = await again.refused("verify_challenge", challenge_id=id, code=code)
+    assert limited.code == "RATE_LIMIT_EXCEEDED"
+    # A clock that is set back gives no further try, and no longer wait than there was.
+    again.wall -= 3_600
+    assert (
+        await again.refused("verify_challenge", challenge_id=id, code=code)
+    ).code == "RATE_LIMIT_EXCEEDED"
+    again.wall += 3_600
+    again.pass_time(61)
+    told = await again.builtin("verify_challenge", challenge_id=id, code=code)
+    assert told["structuredContent"]["unblocked"] is True
+    assert again.loop.challenges.attempt_limiter.wait(("ada", "token", "")) == 0.0
+    again.close()
 
 
-def test_each_lockout_is_twice_as_long(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path, attempts=2)
-        tries, who = node.loop.challenges.attempt_limiter, ("ada", "token", "")
-        waits = []
-        for _ in range(3):
-            tries.record_failure(who)
-            waits.append(tries.record_failure(who))
-            node.pass_time(waits[-1] + 1)
-            assert tries.wait(who) == 0.0
-        assert waits == [60.0, 120.0, 240.0]
-        node.close()
-
-    run(test())
+async def test_each_lockout_is_twice_as_long(tmp_path: Path) -> None:
+    node = Guarded(tmp_path, attempts=2)
+    tries, who = node.loop.challenges.attempt_limiter, ("ada", "token", "")
+    waits = []
+    for _ in range(3):
+        tries.record_failure(who)
+        waits.append(tries.record_failure(who))
+        node.pass_time(waits[-1] + 1)
+        assert tries.wait(who) == 0.0
+    assert waits == [60.0, 120.0, 240.0]
+    node.close()
 
 
-def test_another_s_challenge_is_as_unknown_as_none(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        id = await paused(node)
-        code = node.code(id)
-        told = [
-            await node.refused("verify_challenge", "deputy", challenge_id=one, code=code)
-            for one in (id, "00000000-0000-4000-8000-000000000000", "x", "../../etc")
-        ]
-        assert len({(one.code, one.message, str(one.data)) for one in told}) == 1
-        assert node.loop.challenges.get(id) is not None
-        node.close()
-
-    run(test())
+async def test_another_s_challenge_is_as_unknown_as_none(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    id = await paused(node)
+    code = node.code(id)
+    told = [
+        await node.refused("verify_challenge", "deputy", challenge_id=one, code=code)
+        for one in (id, "00000000-0000-4000-8000-000000000000", "x", "../../etc")
+    ]
+    assert len({(one.code, one.message, str(one.data)) for one in told}) == 1
+    assert node.loop.challenges.get(id) is not None
+    node.close()
 
 
 @pytest.mark.spec("AQ-8.7.3-5")
-def test_nobody_brings_a_code_as_a_proof(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        id = await paused(node)
-        record = await node.waiting("unblock")
-        for proof in (f"code:{node.code(id)}", "code:", f"code:{id}", f"code:{record.id}"):
-            with pytest.raises(InterlockError, match="does not count"):
-                await node.approvals.confirm(record.id, proof)
-        assert node.approvals.find(record.id) == record
-        # A service or a policy engine is no human.
-        claims = claims_for(record, node.wall, nonce=record.nonce)
-        by_engine = sign(node.keys.engine, claims, "ES256")
-        with pytest.raises(InterlockError, match="own key or passkey"):
-            await node.approvals.confirm(record.id, by_engine)
-        node.close()
-
-    run(test())
+async def test_nobody_brings_a_code_as_a_proof(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    id = await paused(node)
+    record = await node.waiting("unblock")
+    for proof in (f"code:{node.code(id)}", "code:", f"code:{id}", f"code:{record.id}"):
+        with pytest.raises(InterlockError, match="does not count"):
+            await node.approvals.confirm(record.id, proof)
+    assert node.approvals.find(record.id) == record
+    # A service or a policy engine is no human.
+    claims = claims_for(record, node.wall, nonce=record.nonce)
+    by_engine = sign(node.keys.engine, claims, "ES256")
+    with pytest.raises(InterlockError, match="own key or passkey"):
+        await node.approvals.confirm(record.id, by_engine)
+    node.close()
 
 
-def test_an_unblock_that_no_challenge_asked_for_unblocks_nobody(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        stopped = await node.report("drop_table users")
-        id = verification(stopped)
-        first = await node.waiting("unblock")
-        # No wire can name the tool.
-        call = tool_call("aql.unblock", {"challenge_id": id}, credentials=token("ada"))
-        told = await node.ask(call)
-        assert isinstance(told, InterlockError)
-        assert told.failure.name == "unknown_tool"
-        # And where somebody got as far as to have one approved that is not the challenge's own,
-        # nothing comes of it.
-        caller = node.loop.runs.runs_of(next(iter(node.loop.watched)))[0].caller
-        ApprovalRequests(node.approvals, node.rig.catalog.find).create(
-            "unblock", caller, {"challenge_id": "00000000-0000-4000-8000-000000000000"}, "x"
-        )
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                over = [one for one in node.approvals.recent() if one.state == "refused"]
-                if over:
-                    break
-                await asyncio.sleep(0.001)
-        assert over[0].id != first.id
-        assert len(node.loop.blocks) == 1
-        node.close()
-
-    run(test())
+async def test_an_unblock_that_no_challenge_asked_for_unblocks_nobody(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    stopped = await node.report("drop_table users")
+    id = verification(stopped)
+    first = await node.waiting("unblock")
+    # No wire can name the tool.
+    call = tool_call("aql.unblock", {"challenge_id": id}, credentials=token("ada"))
+    told = await node.ask(call)
+    assert isinstance(told, InterlockError)
+    assert told.failure.name == "unknown_tool"
+    # And where somebody got as far as to have one approved that is not the challenge's own,
+    # nothing comes of it.
+    caller = node.loop.runs.runs_of(next(iter(node.loop.watched)))[0].caller
+    ApprovalRequests(node.approvals, node.rig.catalog.find).create(
+        "unblock", caller, {"challenge_id": "00000000-0000-4000-8000-000000000000"}, "x"
+    )
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            over = [one for one in node.approvals.recent() if one.state == "refused"]
+            if over:
+                break
+            await asyncio.sleep(0.001)
+    assert over[0].id != first.id
+    assert len(node.loop.blocks) == 1
+    node.close()
 
 
 @pytest.mark.spec("AQ-8.8.2-1")

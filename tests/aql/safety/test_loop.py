@@ -24,75 +24,69 @@ def run(test: Any) -> None:
 
 
 @pytest.mark.spec("AQ-8.6-1", "AQ-8.6.2-1", "AQ-8.6.2-3", "AQ-8.6.3-1")
-def test_what_is_not_reported_is_not_done(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        # Nobody has an execution: calls are as ever.
-        assert await node.done("list_issues")
-        assert not node.loop.watched
-        await node.begin()
-        error = await node.refusal("list_issues")
-        assert error.failure is DENIED
-        assert error.data is not None
-        assert error.data["reason"] == "unreported_action"
-        assert node.loop.violations == 1
-        assert "unreported_action" in node.words("ada")
-        # Others are not watched.
-        assert await node.done("list_issues", "deputy")
-        directive = await node.report("list_issues of the repository docs")
-        assert directive["continue"]
-        assert "error" in types(directive)
-        assert await node.done("list_issues")
-        # One report, one call.
-        assert (await node.refusal("list_issues")).data["reason"] == "unreported_action"  # type: ignore[index]
-        # Another action than the one reported.
-        assert (await node.report("list issues of docs"))["continue"]
-        assert not await node.done("delete_repo")
-        assert await node.done("list_issues")
-        order = [(one["verb"], one["outcome"]) for one in node.journal.entries]
-        assert order.index(("safety", "step_continue")) < len(order) - 1
-        node.close()
-
-    run(test())
+async def test_what_is_not_reported_is_not_done(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    # Nobody has an execution: calls are as ever.
+    assert await node.done("list_issues")
+    assert not node.loop.watched
+    await node.begin()
+    error = await node.refusal("list_issues")
+    assert error.failure is DENIED
+    assert error.data is not None
+    assert error.data["reason"] == "unreported_action"
+    assert node.loop.violations == 1
+    assert "unreported_action" in node.words("ada")
+    # Others are not watched.
+    assert await node.done("list_issues", "deputy")
+    directive = await node.report("list_issues of the repository docs")
+    assert directive["continue"]
+    assert "error" in types(directive)
+    assert await node.done("list_issues")
+    # One report, one call.
+    assert (await node.refusal("list_issues")).data["reason"] == "unreported_action"  # type: ignore[index]
+    # Another action than the one reported.
+    assert (await node.report("list issues of docs"))["continue"]
+    assert not await node.done("delete_repo")
+    assert await node.done("list_issues")
+    order = [(one["verb"], one["outcome"]) for one in node.journal.entries]
+    assert order.index(("safety", "step_continue")) < len(order) - 1
+    node.close()
 
 
 @pytest.mark.spec("AQ-8.6.2-2", "AQ-8.6.2-4", "AQ-8.5.4-2")
-def test_an_execution_begins_with_a_human_and_ends(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        held = await node.answered("execute_agent", element_name="agent")
-        assert held["confirmation_id"]
-        assert not node.loop.watched
-        id = await node.begin(max_autonomous_steps=3)
-        # Approval gives watched trust: each step still gets a directive.
-        assert "continue" in await node.report("list_issues of docs")
-        # Two run: which one is meant has to be said.
-        other = await node.begin(risk_tolerance="conservative")
-        error = await node.refused(
-            "record_execution_step", element_name="agent", next_action_hint="list_issues of docs"
-        )
-        assert error.code == "VALIDATION_MISSING_PARAM"
-        assert "continue" in await node.report("list_issues of docs", execution_id=id)
-        ended = await node.answered("complete_execution", execution_id=id, summary="All listed.")
-        assert ended["status"] == "completed"
-        gone = await node.refused(
-            "record_execution_step",
-            element_name="agent",
-            execution_id=id,
-            next_action_hint="list_issues",
-        )
-        assert gone.code == "CONFLICT_INVALID_STATE"
-        aborted = await node.answered("abort_execution", execution_id=other, reason="Enough.")
-        assert aborted["status"] == "cancelled"
-        assert not node.loop.watched
-        assert await node.done("list_issues")
-        # Nobody ends or reports for somebody else.
-        mine = await node.begin("deputy", "robot")
-        foreign = await node.refused("abort_execution", execution_id=mine)
-        assert foreign.code == "NOT_FOUND_RESOURCE"
-        node.close()
-
-    run(test())
+async def test_an_execution_begins_with_a_human_and_ends(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    held = await node.answered("execute_agent", element_name="agent")
+    assert held["confirmation_id"]
+    assert not node.loop.watched
+    id = await node.begin(max_autonomous_steps=3)
+    # Approval gives watched trust: each step still gets a directive.
+    assert "continue" in await node.report("list_issues of docs")
+    # Two run: which one is meant has to be said.
+    other = await node.begin(risk_tolerance="conservative")
+    error = await node.refused(
+        "record_execution_step", element_name="agent", next_action_hint="list_issues of docs"
+    )
+    assert error.code == "VALIDATION_MISSING_PARAM"
+    assert "continue" in await node.report("list_issues of docs", execution_id=id)
+    ended = await node.answered("complete_execution", execution_id=id, summary="All listed.")
+    assert ended["status"] == "completed"
+    gone = await node.refused(
+        "record_execution_step",
+        element_name="agent",
+        execution_id=id,
+        next_action_hint="list_issues",
+    )
+    assert gone.code == "CONFLICT_INVALID_STATE"
+    aborted = await node.answered("abort_execution", execution_id=other, reason="Enough.")
+    assert aborted["status"] == "cancelled"
+    assert not node.loop.watched
+    assert await node.done("list_issues")
+    # Nobody ends or reports for somebody else.
+    mine = await node.begin("deputy", "robot")
+    foreign = await node.refused("abort_execution", execution_id=mine)
+    assert foreign.code == "NOT_FOUND_RESOURCE"
+    node.close()
 
 
 @pytest.mark.spec("AQ-8.6.3-2", "AQ-8.6.3-3")
@@ -112,338 +106,289 @@ def test_an_execution_begins_with_a_human_and_ends(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_a_report_must_say(tmp_path: Path, params: dict[str, Any], code: str) -> None:
-    async def test() -> None:
-        from interlock.aql.language.errors import AqlError
-        from interlock.aql.request import AqlRequest
-        from interlock.aql.safety.operations import StepOperations
-        from interlock.protocol.aql_terms import PLAIN_VIEW
-        from tests.aql.safety.guarded import acting
+async def test_what_a_report_must_say(tmp_path: Path, params: dict[str, Any], code: str) -> None:
+    from interlock.aql.language.errors import AqlError
+    from interlock.aql.request import AqlRequest
+    from interlock.aql.safety.operations import StepOperations
+    from interlock.protocol.aql_terms import PLAIN_VIEW
+    from tests.aql.safety.guarded import acting
 
-        node = Guarded(tmp_path)
-        await node.begin()
-        call = acting("list_issues")
-        call.caller = node.loop.runs.runs_of(next(iter(node.loop.watched)))[0].caller
-        operation = node.catalog_builder.build(node.rig.catalog.current).find(
-            "record_execution_step"
+    node = Guarded(tmp_path)
+    await node.begin()
+    call = acting("list_issues")
+    call.caller = node.loop.runs.runs_of(next(iter(node.loop.watched)))[0].caller
+    operation = node.catalog_builder.build(node.rig.catalog.current).find("record_execution_step")
+    assert operation is not None
+    with pytest.raises(AqlError) as raised:
+        await StepOperations(node.loop).record_execution_step(
+            AqlRequest(operation, PLAIN_VIEW, None, params=params, call=call)
         )
-        assert operation is not None
-        with pytest.raises(AqlError) as raised:
-            await StepOperations(node.loop).record_execution_step(
-                AqlRequest(operation, PLAIN_VIEW, None, params=params, call=call)
-            )
-        assert raised.value.code == code
-        # By the pipeline, the schema says the same.
-        assert isinstance(await node.builtin("record_execution_step", **params), InterlockError)
-        node.close()
-
-    run(test())
+    assert raised.value.code == code
+    # By the pipeline, the schema says the same.
+    assert isinstance(await node.builtin("record_execution_step", **params), InterlockError)
+    node.close()
 
 
 @pytest.mark.spec("AQ-8.5.4-2")
-def test_both_spellings_are_understood(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        operation = node.catalog_builder.build(node.rig.catalog.current).find(
-            "record_execution_step"
-        )
-        assert operation is not None
-        signature = operation.signature
-        assert signature.aliases["nextActionHint"] == "next_action_hint"
-        assert signature.aliases["stepDescription"] == "step_description"
-        assert all(name == name.lower() for name in signature.names)
-        node.close()
-
-    run(test())
+async def test_both_spellings_are_understood(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    operation = node.catalog_builder.build(node.rig.catalog.current).find("record_execution_step")
+    assert operation is not None
+    signature = operation.signature
+    assert signature.aliases["nextActionHint"] == "next_action_hint"
+    assert signature.aliases["stepDescription"] == "step_description"
+    assert all(name == name.lower() for name in signature.names)
+    node.close()
 
 
 @pytest.mark.spec("AQ-8.7.2-2", "AQ-8.7.1-1")
-def test_the_step_limit(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path, max_steps=3)
-        await node.begin()
-        remaining = []
-        for _ in range(3):
-            directive = await node.report("list_issues of docs")
-            assert directive["continue"] is True
-            assert isinstance(directive["factors"], list)
-            remaining.append(directive["stepsRemaining"])
-        assert remaining == [2, 1, 0]
-        over = await node.report("list_issues of docs")
-        assert (over["continue"], over["reason"]) == (False, "Step limit exceeded")
-        assert types(over) == ["autonomy_pause"]
-        # A human may let it go on, for as many steps again.
-        record = await node.waiting("proceed")
-        await node.decide(record)
-        assert (await node.report("list_issues of docs"))["stepsRemaining"] == 2
-        assert [
-            one.execution.max_steps for one in node.loop.runs.runs_of(next(iter(node.loop.watched)))
-        ] == [6]
-        node.close()
-
-    run(test())
+async def test_the_step_limit(tmp_path: Path) -> None:
+    node = Guarded(tmp_path, max_steps=3)
+    await node.begin()
+    remaining = []
+    for _ in range(3):
+        directive = await node.report("list_issues of docs")
+        assert directive["continue"] is True
+        assert isinstance(directive["factors"], list)
+        remaining.append(directive["stepsRemaining"])
+    assert remaining == [2, 1, 0]
+    over = await node.report("list_issues of docs")
+    assert (over["continue"], over["reason"]) == (False, "Step limit exceeded")
+    assert types(over) == ["autonomy_pause"]
+    # A human may let it go on, for as many steps again.
+    record = await node.waiting("proceed")
+    await node.decide(record)
+    assert (await node.report("list_issues of docs"))["stepsRemaining"] == 2
+    assert [
+        one.execution.max_steps for one in node.loop.runs.runs_of(next(iter(node.loop.watched)))
+    ] == [6]
+    node.close()
 
 
 @pytest.mark.spec("AQ-8.6.4-2", "AQ-8.7.3-3")
-def test_a_paused_step_waits_for_a_human_and_passes_once(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        hint = "delete_repo docs"
-        for _ in range(2):
-            paused = await node.report(hint)
-            assert paused["continue"] is False
-            assert "stopped" not in paused
-            assert types(paused) == ["autonomy_pause"]
-        record = await node.waiting("proceed")
-        assert len([one for one in node.approvals.pending() if one.tool == "aql.proceed"]) == 1
-        assert hint in record.shown.decode()
-        await node.decide(record)
-        going = await node.report(hint)
-        assert going["continue"] is True
-        assert types(going) == []
-        # What it does is held by the policy or by the loop, as what it is.
-        assert await node.done("delete_repo")
-        assert (await node.report("delete_repo docs"))["continue"] is False
-        node.close()
-
-    run(test())
+async def test_a_paused_step_waits_for_a_human_and_passes_once(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    hint = "delete_repo docs"
+    for _ in range(2):
+        paused = await node.report(hint)
+        assert paused["continue"] is False
+        assert "stopped" not in paused
+        assert types(paused) == ["autonomy_pause"]
+    record = await node.waiting("proceed")
+    assert len([one for one in node.approvals.pending() if one.tool == "aql.proceed"]) == 1
+    assert hint in record.shown.decode()
+    await node.decide(record)
+    going = await node.report(hint)
+    assert going["continue"] is True
+    assert types(going) == []
+    # What it does is held by the policy or by the loop, as what it is.
+    assert await node.done("delete_repo")
+    assert (await node.report("delete_repo docs"))["continue"] is False
+    node.close()
 
 
-def test_a_pause_says_where_a_human_decides_and_ends_with_its_execution(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        id = await node.begin()
-        for hint in ("delete_repo docs", "delete_repo wiki"):
-            [*_, told] = (await node.report(hint))["notifications"]
-            record = next(one for one in node.approvals.pending() if hint in one.shown.decode())
-            about = told["metadata"]
-            assert (about["approvalId"], about["hint"]) == (record.id, hint)
-            url = node.approvals.approval_url(record.id)
-            assert about.get("url") == url
-            assert (url or f"`interlock approve {record.id}`") in told["message"]
-        # One that a human decided is told no more; the other is.
-        await node.decide(record)
-        [left] = (await node.report("list_issues of docs"))["notifications"]
-        assert left["metadata"]["hint"] == "delete_repo docs"
-        [waits] = node.approvals.pending()
-        gone = asyncio.Event()
-        unhear = node.approvals.watch(lambda one: gone.set() if one.is_final else None)
-        await node.answered("abort_execution", execution_id=id)
-        await asyncio.wait_for(gone.wait(), 5)
-        unhear()
-        assert node.approvals.pending() == []
-        over = node.approvals.find(waits.id)
-        assert over is not None
-        assert over.state == "refused"
-        node.close()
-
-    run(test())
-
-
-def test_an_operator_sees_what_runs_and_ends_it(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        desk = OperatorApi(node.loop)
-        id = await node.begin()
-        await node.begin("deputy")
-        await node.report("delete_repo docs")
-        mine = next(one for one in desk.list_challenges()["executions"] if one["id"] == id)
-        assert (mine["caller"], mine["element_name"], mine["steps"]) == ("ada", "agent", 1)
-        assert mine["last_step"]
-        # Whoever sees tools is told whom it has to do with, and what helps.
-        told = await node.refusal("list_issues")
-        assert f"`interlock operator end {id}`" in told.message
-        assert "'ada'" in told.message
-        with pytest.raises(InterlockError):
-            await desk.end("exec_", "clerk")
-        ended = await desk.end(id[:13], "clerk")
-        assert ended["state"] == "cancelled"
-        assert [one["caller"] for one in desk.list_challenges()["executions"]] == ["deputy"]
-        assert await node.done("list_issues")
-        assert "execution_cancelled" in node.words("clerk")
-        with pytest.raises(InterlockError):
-            await desk.end(id, "clerk")
-        node.close()
-
-    run(test())
+async def test_a_pause_says_where_a_human_decides_and_ends_with_its_execution(
+    tmp_path: Path,
+) -> None:
+    node = Guarded(tmp_path)
+    id = await node.begin()
+    for hint in ("delete_repo docs", "delete_repo wiki"):
+        [*_, told] = (await node.report(hint))["notifications"]
+        record = next(one for one in node.approvals.pending() if hint in one.shown.decode())
+        about = told["metadata"]
+        assert (about["approvalId"], about["hint"]) == (record.id, hint)
+        url = node.approvals.approval_url(record.id)
+        assert about.get("url") == url
+        assert (url or f"`interlock approve {record.id}`") in told["message"]
+    # One that a human decided is told no more; the other is.
+    await node.decide(record)
+    [left] = (await node.report("list_issues of docs"))["notifications"]
+    assert left["metadata"]["hint"] == "delete_repo docs"
+    [waits] = node.approvals.pending()
+    gone = asyncio.Event()
+    unhear = node.approvals.watch(lambda one: gone.set() if one.is_final else None)
+    await node.answered("abort_execution", execution_id=id)
+    await asyncio.wait_for(gone.wait(), 5)
+    unhear()
+    assert node.approvals.pending() == []
+    over = node.approvals.find(waits.id)
+    assert over is not None
+    assert over.state == "refused"
+    node.close()
 
 
-def test_an_execution_that_nobody_hears_of_ends_by_itself(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        node.pass_time(IDLE_SECONDS - 10)
-        assert (await node.report("list_issues of docs"))["continue"] is True
-        assert await node.done("list_issues")
-        node.pass_time(IDLE_SECONDS - 10)
-        assert "running as 'ada'" in (await node.refusal("list_issues")).message
-        assert [who[0] for who in node.loop.runs.owners()] == ["ada"]
-        node.pass_time(20)
-        assert await node.done("list_issues")
-        assert node.loop.watched == {}
-        node.close()
+async def test_an_operator_sees_what_runs_and_ends_it(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    desk = OperatorApi(node.loop)
+    id = await node.begin()
+    await node.begin("deputy")
+    await node.report("delete_repo docs")
+    mine = next(one for one in desk.list_challenges()["executions"] if one["id"] == id)
+    assert (mine["caller"], mine["element_name"], mine["steps"]) == ("ada", "agent", 1)
+    assert mine["last_step"]
+    # Whoever sees tools is told whom it has to do with, and what helps.
+    told = await node.refusal("list_issues")
+    assert f"`interlock operator end {id}`" in told.message
+    assert "'ada'" in told.message
+    with pytest.raises(InterlockError):
+        await desk.end("exec_", "clerk")
+    ended = await desk.end(id[:13], "clerk")
+    assert ended["state"] == "cancelled"
+    assert [one["caller"] for one in desk.list_challenges()["executions"]] == ["deputy"]
+    assert await node.done("list_issues")
+    assert "execution_cancelled" in node.words("clerk")
+    with pytest.raises(InterlockError):
+        await desk.end(id, "clerk")
+    node.close()
 
-    run(test())
+
+async def test_an_execution_that_nobody_hears_of_ends_by_itself(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    node.pass_time(IDLE_SECONDS - 10)
+    assert (await node.report("list_issues of docs"))["continue"] is True
+    assert await node.done("list_issues")
+    node.pass_time(IDLE_SECONDS - 10)
+    assert "running as 'ada'" in (await node.refusal("list_issues")).message
+    assert [who[0] for who in node.loop.runs.owners()] == ["ada"]
+    node.pass_time(20)
+    assert await node.done("list_issues")
+    assert node.loop.watched == {}
+    node.close()
 
 
 @pytest.mark.spec("AQ-8.7.3-2", "AQ-GK-7.1-1")
-def test_what_the_gate_holds_is_told_until_a_human_decides(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path, default="safe", requires_approval=[])
-        await node.begin()
-        going = await node.report(
-            "delete_repo docs", next_operation="s_delete_repo", execution_id=""
-        )
-        # The node knows that this cannot be undone: even said plainly, it is confirmed.
-        assert going["continue"] is False
-        await node.decide(await node.waiting("proceed"))
-        assert (await node.report("delete_repo docs", next_operation="s_delete_repo"))["continue"]
-        held = (await node.act("delete_repo", name="docs"))["structuredContent"]
-        waits = await node.report("list_issues of docs")
-        assert waits["continue"] is False
-        assert types(waits) == ["permission_pending"]
-        # A proof that is none clears nothing.
-        record = node.approvals.find(held["confirmation_id"])
-        assert record is not None
-        with pytest.raises(InterlockError):
-            await node.approvals.confirm(record.id, "no.proof.this")
-        assert types(await node.report("list_issues of docs")) == ["permission_pending"]
-        # The same call again needs no other report: it only asks what became of it.
-        again = (await node.act("delete_repo", name="docs"))["structuredContent"]
-        assert again["confirmation_id"] == held["confirmation_id"]
-        task = asyncio.ensure_future(node.approvals.confirm(record.id, node.proof(record)))
-        (await node.reached(1)).answer(content=[{"type": "text", "text": "gone"}])
-        await task
-        kept = await node.act("delete_repo", name="docs")
-        assert kept["content"][0]["text"] == "gone"
-        after = await node.report("list_issues of docs")
-        assert after["continue"] is True
-        assert types(after) == []
-        node.close()
-
-    run(test())
+async def test_what_the_gate_holds_is_told_until_a_human_decides(tmp_path: Path) -> None:
+    node = Guarded(tmp_path, default="safe", requires_approval=[])
+    await node.begin()
+    going = await node.report("delete_repo docs", next_operation="s_delete_repo", execution_id="")
+    # The node knows that this cannot be undone: even said plainly, it is confirmed.
+    assert going["continue"] is False
+    await node.decide(await node.waiting("proceed"))
+    assert (await node.report("delete_repo docs", next_operation="s_delete_repo"))["continue"]
+    held = (await node.act("delete_repo", name="docs"))["structuredContent"]
+    waits = await node.report("list_issues of docs")
+    assert waits["continue"] is False
+    assert types(waits) == ["permission_pending"]
+    # A proof that is none clears nothing.
+    record = node.approvals.find(held["confirmation_id"])
+    assert record is not None
+    with pytest.raises(InterlockError):
+        await node.approvals.confirm(record.id, "no.proof.this")
+    assert types(await node.report("list_issues of docs")) == ["permission_pending"]
+    # The same call again needs no other report: it only asks what became of it.
+    again = (await node.act("delete_repo", name="docs"))["structuredContent"]
+    assert again["confirmation_id"] == held["confirmation_id"]
+    task = asyncio.ensure_future(node.approvals.confirm(record.id, node.proof(record)))
+    (await node.reached(1)).answer(content=[{"type": "text", "text": "gone"}])
+    await task
+    kept = await node.act("delete_repo", name="docs")
+    assert kept["content"][0]["text"] == "gone"
+    after = await node.report("list_issues of docs")
+    assert after["continue"] is True
+    assert types(after) == []
+    node.close()
 
 
 @pytest.mark.spec("AQ-8.6.4-3", "AQ-ESL-8.3-1")
-def test_monitoring_says_what_it_would_do(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path, mode="monitoring")
-        await node.begin()
-        told = await node.report("drop_table users")
-        assert told["continue"] is True
-        assert "stopped" not in told
-        assert any("drop_*" in factor for factor in told["factors"])
-        assert len(node.loop.blocks) == 0
-        assert not node.human.codes
-        assert await node.done("list_issues")
-        assert await node.done("drop_table")
-        words = node.words("ada")
-        assert {"would_stop", "would_refuse_unreported"} <= set(words)
-        node.close()
-
-    run(test())
+async def test_monitoring_says_what_it_would_do(tmp_path: Path) -> None:
+    node = Guarded(tmp_path, mode="monitoring")
+    await node.begin()
+    told = await node.report("drop_table users")
+    assert told["continue"] is True
+    assert "stopped" not in told
+    assert any("drop_*" in factor for factor in told["factors"])
+    assert len(node.loop.blocks) == 0
+    assert not node.human.codes
+    assert await node.done("list_issues")
+    assert await node.done("drop_table")
+    words = node.words("ada")
+    assert {"would_stop", "would_refuse_unreported"} <= set(words)
+    node.close()
 
 
 @pytest.mark.spec("AQ-8.6.4-3", "AQ-8.6.7-1", "AQ-8.6.1-1", "AQ-8.6.1-2")
 @pytest.mark.parametrize("mode", ["logging", "disabled"])
-def test_off_means_that_nothing_is_asked(tmp_path: Path, mode: str) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path, mode=mode)
-        await node.begin()
-        assert not node.loop.watched
-        told = await node.report("drop_table users")
-        assert "continue" not in told
-        assert told["step"] == 1
-        assert await node.done("drop_table")
-        assert len(node.loop.blocks) == 0
-        assert ("step_reported" in node.words("ada")) is (mode == "logging")
-        # By another config it is watched from the next call on.
-        node.configure(mode="enforcing")
-        assert not await node.done("list_issues")
-        node.configure(mode=mode)
-        assert await node.done("list_issues")
-        node.close()
-
-    run(test())
+async def test_off_means_that_nothing_is_asked(tmp_path: Path, mode: str) -> None:
+    node = Guarded(tmp_path, mode=mode)
+    await node.begin()
+    assert not node.loop.watched
+    told = await node.report("drop_table users")
+    assert "continue" not in told
+    assert told["step"] == 1
+    assert await node.done("drop_table")
+    assert len(node.loop.blocks) == 0
+    assert ("step_reported" in node.words("ada")) is (mode == "logging")
+    # By another config it is watched from the next call on.
+    node.configure(mode="enforcing")
+    assert not await node.done("list_issues")
+    node.configure(mode=mode)
+    assert await node.done("list_issues")
+    node.close()
 
 
-def test_exactly_the_operation_and_the_parameters_that_were_named(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        going = await node.report(
-            "create an issue about tests",
-            next_operation="s_create_issue",
-            next_params={"title": "x", "labelIds": [1]},
-        )
-        assert going["continue"]
-        assert not await node.done("create_issue", title="y", labelIds=[1])
-        assert not await node.done("get_issue")
-        assert await node.done("create_issue", labelIds=[1], title="x")
-        node.close()
-
-    run(test())
+async def test_exactly_the_operation_and_the_parameters_that_were_named(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    going = await node.report(
+        "create an issue about tests",
+        next_operation="s_create_issue",
+        next_params={"title": "x", "labelIds": [1]},
+    )
+    assert going["continue"]
+    assert not await node.done("create_issue", title="y", labelIds=[1])
+    assert not await node.done("get_issue")
+    assert await node.done("create_issue", labelIds=[1], title="x")
+    node.close()
 
 
-def test_a_report_holds_for_a_short_time(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path, report_holds=60.0)
-        await node.begin()
-        await node.report("list_issues of docs")
-        node.pass_time(61)
-        assert not await node.done("list_issues")
-        await node.report("list_issues of docs")
-        # A wall clock that is set back gives no more time, and one set forward takes none.
-        node.wall -= 10_000
-        node.rig.clock.advance(59)
-        assert await node.done("list_issues")
-        node.close()
-
-    run(test())
+async def test_a_report_holds_for_a_short_time(tmp_path: Path) -> None:
+    node = Guarded(tmp_path, report_holds=60.0)
+    await node.begin()
+    await node.report("list_issues of docs")
+    node.pass_time(61)
+    assert not await node.done("list_issues")
+    await node.report("list_issues of docs")
+    # A wall clock that is set back gives no more time, and one set forward takes none.
+    node.wall -= 10_000
+    node.rig.clock.advance(59)
+    assert await node.done("list_issues")
+    node.close()
 
 
-def test_a_report_of_one_execution_is_gone_with_it(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        first = await node.begin()
-        await node.begin(element="second")
-        await node.report("list_issues of docs", execution_id=first)
-        await node.answered("complete_execution", execution_id=first)
-        assert not await node.done("list_issues")
-        node.close()
-
-    run(test())
+async def test_a_report_of_one_execution_is_gone_with_it(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    first = await node.begin()
+    await node.begin(element="second")
+    await node.report("list_issues of docs", execution_id=first)
+    await node.answered("complete_execution", execution_id=first)
+    assert not await node.done("list_issues")
+    node.close()
 
 
 @pytest.mark.spec("AQ-8.7.3-1")
-def test_what_happened_is_told_once(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path)
-        await node.begin()
-        assert not await node.done("list_issues")
-        first = await node.report("list_issues of docs")
-        [told] = first["notifications"]
-        assert told["type"] == "error"
-        assert told["metadata"]["operation"] == "s_list_issues"
-        assert told["timestamp"].endswith("Z")
-        assert types(await node.report("list_issues of docs")) == []
-        node.close()
-
-    run(test())
+async def test_what_happened_is_told_once(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    assert not await node.done("list_issues")
+    first = await node.report("list_issues of docs")
+    [told] = first["notifications"]
+    assert told["type"] == "error"
+    assert told["metadata"]["operation"] == "s_list_issues"
+    assert told["timestamp"].endswith("Z")
+    assert types(await node.report("list_issues of docs")) == []
+    node.close()
 
 
-def test_questions_of_one_agent_do_not_crowd_out_others(tmp_path: Path) -> None:
-    async def test() -> None:
-        node = Guarded(tmp_path, max_steps=1_000)
-        await node.begin()
-        for number in range(40):
-            assert not (await node.report(f"delete_user {number}"))["continue"]
-        await node.report("drop_table users")
-        await node.decide(await node.waiting("unblock"))
-        waiting = [one for one in node.approvals.pending() if one.tool == "aql.proceed"]
-        assert len(waiting) == 10
-        node.close()
-
-    run(test())
+async def test_questions_of_one_agent_do_not_crowd_out_others(tmp_path: Path) -> None:
+    node = Guarded(tmp_path, max_steps=1_000)
+    await node.begin()
+    for number in range(40):
+        assert not (await node.report(f"delete_user {number}"))["continue"]
+    await node.report("drop_table users")
+    await node.decide(await node.waiting("unblock"))
+    waiting = [one for one in node.approvals.pending() if one.tool == "aql.proceed"]
+    assert len(waiting) == 10
+    node.close()

@@ -243,57 +243,48 @@ def note(id: str = "note_1", etag: str = "a", **content: Any) -> CallerNote:
     return CallerNote(id=id, owner=OWNER, content=content, etag=etag, created=1.0, updated=2.0)
 
 
-def test_a_note_is_changed_only_from_the_version_that_was_seen(tmp_path: Path) -> None:
-    async def test() -> None:
-        deliver = asyncio.get_running_loop().call_soon_threadsafe
-        one, other = (NoteStore(tmp_path / "notes.db", deliver=deliver) for _ in range(2))
-        try:
-            assert await one.add(note(title="x"), 2)
-            assert await other.get(OWNER, "note_1") == note(title="x")
-            assert await other.replace(note(etag="b", title="y"), "a")
-            assert not await one.replace(note(etag="c", title="z"), "a")
-            assert not await one.remove(OWNER, "note_1", "a")
-            assert await one.all(OWNER) == [note(etag="b", title="y")]
-            stranger = ("clerk", "jwt", "")
-            assert await one.all(stranger) == []
-            assert await one.get(stranger, "note_1") is None
-            assert not await one.remove(stranger, "note_1", None)
-            assert await one.add(note("note_2"), 2)
-            assert not await other.add(note("note_3"), 2)
-            assert await one.remove(OWNER, "note_1", None)
-            assert [found.id for found in await other.all(OWNER)] == ["note_2"]
-        finally:
-            one.close()
-            other.close()
-
-    asyncio.run(test())
+async def test_a_note_is_changed_only_from_the_version_that_was_seen(tmp_path: Path) -> None:
+    deliver = asyncio.get_running_loop().call_soon_threadsafe
+    one, other = (NoteStore(tmp_path / "notes.db", deliver=deliver) for _ in range(2))
+    try:
+        assert await one.add(note(title="x"), 2)
+        assert await other.get(OWNER, "note_1") == note(title="x")
+        assert await other.replace(note(etag="b", title="y"), "a")
+        assert not await one.replace(note(etag="c", title="z"), "a")
+        assert not await one.remove(OWNER, "note_1", "a")
+        assert await one.all(OWNER) == [note(etag="b", title="y")]
+        stranger = ("clerk", "jwt", "")
+        assert await one.all(stranger) == []
+        assert await one.get(stranger, "note_1") is None
+        assert not await one.remove(stranger, "note_1", None)
+        assert await one.add(note("note_2"), 2)
+        assert not await other.add(note("note_3"), 2)
+        assert await one.remove(OWNER, "note_1", None)
+        assert [found.id for found in await other.all(OWNER)] == ["note_2"]
+    finally:
+        one.close()
+        other.close()
 
 
-def test_a_note_that_is_there_twice_is_refused(tmp_path: Path) -> None:
-    async def test() -> None:
-        deliver = asyncio.get_running_loop().call_soon_threadsafe
-        store = NoteStore(tmp_path / "notes.db", deliver=deliver)
-        try:
-            await store.add(note(title="x"), 10)
-            with pytest.raises(InterlockError):
-                await store.add(note(title="y"), 10)
-            assert await store.all(OWNER) == [note(title="x")]
-        finally:
-            store.close()
-
-    asyncio.run(test())
+async def test_a_note_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    deliver = asyncio.get_running_loop().call_soon_threadsafe
+    store = NoteStore(tmp_path / "notes.db", deliver=deliver)
+    try:
+        await store.add(note(title="x"), 10)
+        with pytest.raises(InterlockError):
+            await store.add(note(title="y"), 10)
+        assert await store.all(OWNER) == [note(title="x")]
+    finally:
+        store.close()
 
 
-def test_without_a_path_it_is_kept_in_memory() -> None:
-    async def test() -> None:
-        deliver = asyncio.get_running_loop().call_soon_threadsafe
-        store = NoteStore(None, deliver=deliver)
-        try:
-            await store.add(note(title="x"), 10)
-            with pytest.raises(InterlockError):
-                await store.add(note(title="y"), 10)
-            assert await store.all(OWNER) == [note(title="x")]
-        finally:
-            store.close()
-
-    asyncio.run(test())
+async def test_without_a_path_it_is_kept_in_memory() -> None:
+    deliver = asyncio.get_running_loop().call_soon_threadsafe
+    store = NoteStore(None, deliver=deliver)
+    try:
+        await store.add(note(title="x"), 10)
+        with pytest.raises(InterlockError):
+            await store.add(note(title="y"), 10)
+        assert await store.all(OWNER) == [note(title="x")]
+    finally:
+        store.close()

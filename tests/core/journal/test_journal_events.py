@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -18,35 +17,32 @@ def rows_of(gated: Gated) -> list[JournalRow]:
 
 
 @pytest.mark.spec("AQ-GK-5.1-1")
-def test_a_gated_flow_tells_three_events(tmp_path: Path) -> None:
-    async def run() -> None:
-        rules = [RuleConfig("nobody formats", "deny", tools=["s.wipe"], when='args.disk == "z"')]
-        gated = Gated(tmp_path, rules=rules, default="safe")
-        await gated.ask(wipe({"disk": "z"}))
-        first = [event for row in rows_of(gated) if (event := to_audit_event(row)) is not None]
-        [denied] = first
-        assert denied["event"] == "OPERATION_DENIED"
-        assert denied["result"] == "denied"
-        assert "nobody formats" in denied["reason"]
-        approval = await gated.hold(wipe({"disk": "a"}))
-        await gated.confirm(approval)
-        events = [event for row in rows_of(gated) if (event := to_audit_event(row)) is not None]
-        assert [one["event"] for one in events] == [
-            "OPERATION_DENIED",
-            "CONFIRMATION_REQUIRED",
-            "CONFIRMATION_GRANTED",
-        ]
-        assert [one["result"] for one in events] == ["denied", "denied", "confirmed"]
-        for one in events:
-            assert one["timestamp"].startswith("20")
-            assert (one["operation"], one["adapter_name"]) == ("s.wipe", "s")
-            assert one["endpoint"]
-            assert one["danger_level"] == "irreversible"
-        assert events[1]["confirmation_token"] == approval.id
-        assert "clerk" in events[2]["reason"]
-        gated.close()
-
-    asyncio.run(run())
+async def test_a_gated_flow_tells_three_events(tmp_path: Path) -> None:
+    rules = [RuleConfig("nobody formats", "deny", tools=["s.wipe"], when='args.disk == "z"')]
+    gated = Gated(tmp_path, rules=rules, default="safe")
+    await gated.ask(wipe({"disk": "z"}))
+    first = [event for row in rows_of(gated) if (event := to_audit_event(row)) is not None]
+    [denied] = first
+    assert denied["event"] == "OPERATION_DENIED"
+    assert denied["result"] == "denied"
+    assert "nobody formats" in denied["reason"]
+    approval = await gated.hold(wipe({"disk": "a"}))
+    await gated.confirm(approval)
+    events = [event for row in rows_of(gated) if (event := to_audit_event(row)) is not None]
+    assert [one["event"] for one in events] == [
+        "OPERATION_DENIED",
+        "CONFIRMATION_REQUIRED",
+        "CONFIRMATION_GRANTED",
+    ]
+    assert [one["result"] for one in events] == ["denied", "denied", "confirmed"]
+    for one in events:
+        assert one["timestamp"].startswith("20")
+        assert (one["operation"], one["adapter_name"]) == ("s.wipe", "s")
+        assert one["endpoint"]
+        assert one["danger_level"] == "irreversible"
+    assert events[1]["confirmation_token"] == approval.id
+    assert "clerk" in events[2]["reason"]
+    gated.close()
 
 
 def test_what_is_no_event() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -48,6 +49,16 @@ def run(body: Callable[[Rig, ScriptedUpstream], Awaitable[None]], **settings: An
         return node
 
     return asyncio.run(main())
+
+
+@asynccontextmanager
+async def open_rig(**settings: Any) -> AsyncIterator[tuple[Rig, ScriptedUpstream]]:
+    """Run a test on a loop, with one upstream. Fails on tasks that are left behind."""
+
+    node = rig(**settings)
+    yield node, node.upstreams["s"]
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not left, left
 
 
 def gone(*, sent: bool) -> UpstreamLostError:
@@ -266,8 +277,8 @@ def test_an_upstream_that_was_removed_meanwhile_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("sent", [True, False])
-def test_what_is_not_about_tools_is_never_done_twice(sent: bool) -> None:
-    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+async def test_what_is_not_about_tools_is_never_done_twice(sent: bool) -> None:
+    async with open_rig() as (node, upstream):
         node.pipeline.transparent_upstream = "s"
         upstream.capabilities["extensions"] = {"org.example/shared": {}}
         node.begin(Call("org.example/do", "test", LOCAL, WITH_EXTENSION))
@@ -276,8 +287,6 @@ def test_what_is_not_about_tools_is_never_done_twice(sent: bool) -> None:
         assert len(upstream.started) == (1 if sent else 2)
         if not sent:
             upstream.last.answer()
-
-    run(body)
 
 
 def test_an_error_that_the_upstream_answered_is_not_sent_again() -> None:
@@ -367,8 +376,8 @@ def test_a_call_that_is_cancelled_in_the_moment_of_its_return_is_not_sent() -> N
     assert run(body).journal.outcomes == ["cancelled"]
 
 
-def test_who_waits_with_run_gets_the_outcome_or_the_error() -> None:
-    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+async def test_who_waits_with_run_gets_the_outcome_or_the_error() -> None:
+    async with open_rig() as (node, upstream):
         waiting = asyncio.create_task(node.pipeline.run(tool_call("s.silent")))
         await turns()
         upstream.last.answer(content=[])
@@ -380,8 +389,6 @@ def test_who_waits_with_run_gets_the_outcome_or_the_error() -> None:
             await waiting
         with pytest.raises(InterlockError, match="Unknown tool"):
             await node.pipeline.run(tool_call("s.nothing"))
-
-    run(body)
 
 
 # --- faults ---

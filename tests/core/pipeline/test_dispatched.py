@@ -78,26 +78,23 @@ def test_no_error_makes_a_dispatched_call_undone(failure: Any) -> None:
 
 
 @pytest.mark.parametrize("ends", ["answer", "error", "cancel", "deadline", "shutdown"])
-def test_call_that_left_is_dispatched_however_it_ends(ends: str) -> None:
-    async def main() -> None:
-        node = rig()
-        call = node.begin(tool_call("s.change"))
-        exchange = node.upstreams["s"].last
-        match ends:
-            case "answer":
-                exchange.answer(content=[])
-            case "error":
-                exchange.answer_error(-32603, "no")
-            case "cancel":
-                node.pipeline.cancel(call)
-            case "deadline":
-                node.clock.advance(120)
-            case "shutdown":
-                await node.pipeline.drain(0)
-        assert node.done
-        assert call.is_dispatched
-
-    asyncio.run(main())
+async def test_call_that_left_is_dispatched_however_it_ends(ends: str) -> None:
+    node = rig()
+    call = node.begin(tool_call("s.change"))
+    exchange = node.upstreams["s"].last
+    match ends:
+        case "answer":
+            exchange.answer(content=[])
+        case "error":
+            exchange.answer_error(-32603, "no")
+        case "cancel":
+            node.pipeline.cancel(call)
+        case "deadline":
+            node.clock.advance(120)
+        case "shutdown":
+            await node.pipeline.drain(0)
+    assert node.done
+    assert call.is_dispatched
 
 
 # -- sent again
@@ -133,22 +130,19 @@ def test_second_attempt_that_left_counts() -> None:
     assert lost("s.change", False, True).is_dispatched
 
 
-def test_call_that_waits_to_be_sent_again_is_as_it_was() -> None:
-    async def main() -> None:
-        node = rig()
-        back: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+async def test_call_that_waits_to_be_sent_again_is_as_it_was() -> None:
+    node = rig()
+    back: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-        async def comes_back(_: float) -> bool:
-            return await back
+    async def comes_back(_: float) -> bool:
+        return await back
 
-        waits: Callable[[float], Awaitable[bool]] = comes_back
-        node.upstreams["s"].comes_back = waits
-        call = node.begin(tool_call("s.change"))
-        node.upstreams["s"].last.lose(sent=False)
-        await turns()
-        node.pipeline.cancel(call)
-        await turns()
-        assert node.done
-        assert not call.is_dispatched
-
-    asyncio.run(main())
+    waits: Callable[[float], Awaitable[bool]] = comes_back
+    node.upstreams["s"].comes_back = waits
+    call = node.begin(tool_call("s.change"))
+    node.upstreams["s"].last.lose(sent=False)
+    await turns()
+    node.pipeline.cancel(call)
+    await turns()
+    assert node.done
+    assert not call.is_dispatched

@@ -46,24 +46,21 @@ def test_a_caller_in_a_hurry_does_not_open_the_breaker_for_others() -> None:
     assert node.done[-1][1] == {"content": []}
 
 
-def test_draining_lets_calls_finish_and_refuses_new_ones() -> None:
-    async def scene() -> None:
-        node = rig()
-        finishes = node.begin(tool_call("s.one"))
-        stays = node.begin(tool_call("s.two"))
-        ends, hangs = node.upstreams["s"].started
-        draining = asyncio.ensure_future(node.pipeline.drain(0.01))
-        await asyncio.sleep(0)
-        assert node.refused(tool_call("s.one")).failure is SHUTTING_DOWN
-        ends.answer(content=[])
-        await draining
-        outcomes = {id(call): result for call, result in node.done}
-        assert outcomes[id(finishes)] == {"content": []}
-        assert outcomes[id(stays)].failure is SHUTTING_DOWN
-        assert not hangs.is_open
-        assert node.under_way == 0
-
-    asyncio.run(scene())
+async def test_draining_lets_calls_finish_and_refuses_new_ones() -> None:
+    node = rig()
+    finishes = node.begin(tool_call("s.one"))
+    stays = node.begin(tool_call("s.two"))
+    ends, hangs = node.upstreams["s"].started
+    draining = asyncio.ensure_future(node.pipeline.drain(0.01))
+    await asyncio.sleep(0)
+    assert node.refused(tool_call("s.one")).failure is SHUTTING_DOWN
+    ends.answer(content=[])
+    await draining
+    outcomes = {id(call): result for call, result in node.done}
+    assert outcomes[id(finishes)] == {"content": []}
+    assert outcomes[id(stays)].failure is SHUTTING_DOWN
+    assert not hangs.is_open
+    assert node.under_way == 0
 
 
 def test_strangers_cannot_push_the_others_out_of_the_journal() -> None:

@@ -40,68 +40,56 @@ class Door(Rig):
         return [error.failure.name for _, error in self.done]
 
 
-def test_strangers_take_no_room_from_those_who_are_known() -> None:
-    async def run() -> None:
-        node = Door(concurrent_calls=5)
-        for _ in range(MAX_PENDING_IDENTITIES):
-            node.come("strange")
-        assert (node.under_way, node.done) == (0, [])
-        for _ in range(5):
-            node.come("good")
-        assert (node.under_way, node.done) == (5, [])
-        node.answered.set()
-        await turns()
-        assert node.failures() == [UNAUTHENTICATED.name] * MAX_PENDING_IDENTITIES
-
-    asyncio.run(run())
-
-
-def test_there_are_few_of_them() -> None:
-    async def run() -> None:
-        node = Door()
-        calls = [node.come("strange") for _ in range(MAX_PENDING_IDENTITIES)]
+async def test_strangers_take_no_room_from_those_who_are_known() -> None:
+    node = Door(concurrent_calls=5)
+    for _ in range(MAX_PENDING_IDENTITIES):
         node.come("strange")
-        assert node.failures() == [TOO_BUSY.name]
-        # To hang up makes no room: what was asked is still being asked.
-        node.pipeline.cancel(calls[0])
-        assert node.failures() == [TOO_BUSY.name, CANCELLED.name]
-        node.come("strange")
-        assert node.failures()[2:] == [TOO_BUSY.name]
-        node.answered.set()
-        await turns()
-        assert len(node.done) == MAX_PENDING_IDENTITIES + 2
-        node.answered.clear()
-        node.come("strange")
-        assert len(node.done) == MAX_PENDING_IDENTITIES + 2
-        node.answered.set()
-        await turns()
-
-    asyncio.run(run())
+    assert (node.under_way, node.done) == (0, [])
+    for _ in range(5):
+        node.come("good")
+    assert (node.under_way, node.done) == (5, [])
+    node.answered.set()
+    await turns()
+    assert node.failures() == [UNAUTHENTICATED.name] * MAX_PENDING_IDENTITIES
 
 
-def test_who_becomes_known_is_served() -> None:
-    async def run() -> None:
-        node = Door()
-        call = node.come("new")
-        assert (node.under_way, node.upstreams["s"].started) == (0, [])
-        node.known.add("new")
-        node.answered.set()
-        await turns()
-        node.upstreams["s"].last.answer(content=[])
-        assert node.done == [(call, {"content": []})]
+async def test_there_are_few_of_them() -> None:
+    node = Door()
+    calls = [node.come("strange") for _ in range(MAX_PENDING_IDENTITIES)]
+    node.come("strange")
+    assert node.failures() == [TOO_BUSY.name]
+    # To hang up makes no room: what was asked is still being asked.
+    node.pipeline.cancel(calls[0])
+    assert node.failures() == [TOO_BUSY.name, CANCELLED.name]
+    node.come("strange")
+    assert node.failures()[2:] == [TOO_BUSY.name]
+    node.answered.set()
+    await turns()
+    assert len(node.done) == MAX_PENDING_IDENTITIES + 2
+    node.answered.clear()
+    node.come("strange")
+    assert len(node.done) == MAX_PENDING_IDENTITIES + 2
+    node.answered.set()
+    await turns()
 
-    asyncio.run(run())
+
+async def test_who_becomes_known_is_served() -> None:
+    node = Door()
+    call = node.come("new")
+    assert (node.under_way, node.upstreams["s"].started) == (0, [])
+    node.known.add("new")
+    node.answered.set()
+    await turns()
+    node.upstreams["s"].last.answer(content=[])
+    assert node.done == [(call, {"content": []})]
 
 
-def test_a_node_that_stops_does_not_wait_until_they_are_known() -> None:
-    async def run() -> None:
-        node = Door()
-        node.come("strange")
-        async with asyncio.timeout(PATIENCE):
-            await node.pipeline.drain(60)
-        assert node.failures() == [SHUTTING_DOWN.name]
-        node.answered.set()
-        await turns()
-        assert len(node.done) == 1
-
-    asyncio.run(run())
+async def test_a_node_that_stops_does_not_wait_until_they_are_known() -> None:
+    node = Door()
+    node.come("strange")
+    async with asyncio.timeout(PATIENCE):
+        await node.pipeline.drain(60)
+    assert node.failures() == [SHUTTING_DOWN.name]
+    node.answered.set()
+    await turns()
+    assert len(node.done) == 1

@@ -285,20 +285,17 @@ def test_a_server_that_dies_in_the_same_breath() -> None:
     assert (rig.held, len(rig.done), len(rig.s.started)) == (0, 1, 1)
 
 
-def test_a_server_whose_tool_may_run_twice_is_asked_anew() -> None:
-    async def scene() -> None:
-        rig = AskingRig()
-        rig.hold(call_of(CLIENT, "s.look"))
-        rig.s.last.lose(sent=True)
-        again(rig, {"input-1": YES}, name="s.look")
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert len(rig.s.started) == 2
-        assert rig.s.last_sent == {}, "the answers belonged to the call that is lost"
-        rig.s.last.answer(content=[])
-        assert rig.last_result == {"content": []}
-
-    asyncio.run(scene())
+async def test_a_server_whose_tool_may_run_twice_is_asked_anew() -> None:
+    rig = AskingRig()
+    rig.hold(call_of(CLIENT, "s.look"))
+    rig.s.last.lose(sent=True)
+    again(rig, {"input-1": YES}, name="s.look")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(rig.s.started) == 2
+    assert rig.s.last_sent == {}, "the answers belonged to the call that is lost"
+    rig.s.last.answer(content=[])
+    assert rig.last_result == {"content": []}
 
 
 # --- the client does something else ---

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -166,22 +165,19 @@ def test_one_that_cannot_be_told_does_not_keep_the_others() -> None:
     assert rig.s.last.abandoned
 
 
-def test_draining_gives_up_what_is_held() -> None:
-    async def scene() -> None:
-        rig = AskingRig()
-        questions = [rig.hold(call_of(CLIENT))]
-        rig.begin(call_of(CLIENT))
-        questions.append(rig.s.last.ask())
-        await rig.pipeline.drain(0)
-        rig.clock.advance(BREATH)
-        assert rig.held == 0
-        for question in questions:
-            assert question.refusal[1] == "The node is shutting down."
-        assert all(one.abandoned for one in rig.s.started)
-        assert rig.last_error.failure is SHUTTING_DOWN
-        assert rig.journal.outcomes.count("shutting_down") == 1
-
-    asyncio.run(scene())
+async def test_draining_gives_up_what_is_held() -> None:
+    rig = AskingRig()
+    questions = [rig.hold(call_of(CLIENT))]
+    rig.begin(call_of(CLIENT))
+    questions.append(rig.s.last.ask())
+    await rig.pipeline.drain(0)
+    rig.clock.advance(BREATH)
+    assert rig.held == 0
+    for question in questions:
+        assert question.refusal[1] == "The node is shutting down."
+    assert all(one.abandoned for one in rig.s.started)
+    assert rig.last_error.failure is SHUTTING_DOWN
+    assert rig.journal.outcomes.count("shutting_down") == 1
 
 
 def test_only_so_many_are_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -290,17 +289,14 @@ def test_who_cancels_while_being_asked() -> None:
     assert rig.journal.outcomes == ["withdrawn", "withdrawn", "cancelled"]
 
 
-def test_a_node_that_stops_while_somebody_is_asked() -> None:
-    async def scene() -> None:
-        rig, session = AskingRig(), ScriptedSession()
-        begin(rig, session)
-        rig.s.last.need(QUESTION)
-        await rig.pipeline.drain(0)
-        assert rig.last_error.failure is SHUTTING_DOWN
-        assert len(session.withdrawn) == 1
-        assert rig.under_way == 0
-
-    asyncio.run(scene())
+async def test_a_node_that_stops_while_somebody_is_asked() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need(QUESTION)
+    await rig.pipeline.drain(0)
+    assert rig.last_error.failure is SHUTTING_DOWN
+    assert len(session.withdrawn) == 1
+    assert rig.under_way == 0
 
 
 # --- never twice what may have been done ---

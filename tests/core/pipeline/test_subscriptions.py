@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -80,21 +81,19 @@ class Scene:
         await self.all.unsubscribe(follower, CALL, "s", uri)
 
 
-def scene(play: Callable[[Scene], Awaitable[None]], *uris: str) -> None:
-    async def run() -> None:
-        stage = Scene(*uris)
-        await play(stage)
-        await turns()
-        assert set(stage.all.active_uris("s")) == stage.server.watched
-
-    asyncio.run(run())
+@asynccontextmanager
+async def open_scene(*uris: str) -> AsyncIterator[Scene]:
+    stage = Scene(*uris)
+    yield stage
+    await turns()
+    assert set(stage.all.active_uris("s")) == stage.server.watched
 
 
 # --- counted ---
 
 
-def test_the_server_is_asked_once_and_told_once() -> None:
-    async def play(stage: Scene) -> None:
+async def test_the_server_is_asked_once_and_told_once() -> None:
+    async with open_scene() as stage:
         followers = [Ears() for _ in range(3)]
         for follower in followers:
             await stage.join(follower)
@@ -107,11 +106,9 @@ def test_the_server_is_asked_once_and_told_once() -> None:
         stage.all.on_resource_update("s", URI)
         assert [len(one.heard) for one in followers] == [1, 1, 1]
 
-    scene(play)
 
-
-def test_to_follow_twice_is_to_follow_once() -> None:
-    async def play(stage: Scene) -> None:
+async def test_to_follow_twice_is_to_follow_once() -> None:
+    async with open_scene() as stage:
         ears = Ears()
         await stage.join(ears)
         await stage.join(ears)
@@ -120,22 +117,18 @@ def test_to_follow_twice_is_to_follow_once() -> None:
         await stage.leave(ears)
         assert stage.server.watched == set()
 
-    scene(play)
 
-
-def test_to_leave_what_one_never_followed_harms_nobody() -> None:
-    async def play(stage: Scene) -> None:
+async def test_to_leave_what_one_never_followed_harms_nobody() -> None:
+    async with open_scene() as stage:
         ears = Ears()
         await stage.leave(ears)
         await stage.join(ears)
         await stage.leave(Ears())
         assert stage.server.watched == {URI}
 
-    scene(play)
 
-
-def test_who_is_gone_follows_nothing() -> None:
-    async def play(stage: Scene) -> None:
+async def test_who_is_gone_follows_nothing() -> None:
+    async with open_scene("test://a", "test://b") as stage:
         stays, goes = Ears(), Ears()
         for uri in ("test://a", "test://b"):
             await stage.join(goes, uri)
@@ -146,11 +139,9 @@ def test_who_is_gone_follows_nothing() -> None:
         stage.all.on_resource_update("s", "test://a")
         assert (stays.heard, goes.heard) == (["test://a"], [])
 
-    scene(play, "test://a", "test://b")
 
-
-def test_each_connection_is_a_matter_of_its_own() -> None:
-    async def play(stage: Scene) -> None:
+async def test_each_connection_is_a_matter_of_its_own() -> None:
+    async with open_scene() as stage:
         shared, own = Ears(), Ears()
         session = ScriptedSession()
         apart = call_of(session.client, session=session)
@@ -164,14 +155,12 @@ def test_each_connection_is_a_matter_of_its_own() -> None:
         stage.all.on_resource_update("s", URI)
         assert (shared.heard, own.heard) == ([URI], [URI])
 
-    scene(play)
-
 
 # --- while the server is being asked ---
 
 
-def test_two_at_once_both_wait_for_the_server() -> None:
-    async def play(stage: Scene) -> None:
+async def test_two_at_once_both_wait_for_the_server() -> None:
+    async with open_scene() as stage:
         stage.server.gate = asyncio.Event()
         first, second = stage.join(Ears()), stage.join(Ears())
         await turns()
@@ -181,11 +170,9 @@ def test_two_at_once_both_wait_for_the_server() -> None:
         await asyncio.gather(first, second)
         assert stage.server.said == [("watch", URI)]
 
-    scene(play)
 
-
-def test_when_the_server_refuses_nobody_follows() -> None:
-    async def play(stage: Scene) -> None:
+async def test_when_the_server_refuses_nobody_follows() -> None:
+    async with open_scene() as stage:
         stage.server.gate = asyncio.Event()
         stage.server.refuse = True
         ears = [Ears(), Ears()]
@@ -200,11 +187,9 @@ def test_when_the_server_refuses_nobody_follows() -> None:
         await stage.join(ears[0])
         assert stage.server.watched == {URI}
 
-    scene(play)
 
-
-def test_one_who_gives_up_does_not_disturb_the_other() -> None:
-    async def play(stage: Scene) -> None:
+async def test_one_who_gives_up_does_not_disturb_the_other() -> None:
+    async with open_scene() as stage:
         stage.server.gate = asyncio.Event()
         impatient, patient = Ears(), Ears()
         first, second = stage.join(impatient), stage.join(patient)
@@ -216,11 +201,9 @@ def test_one_who_gives_up_does_not_disturb_the_other() -> None:
         stage.all.on_resource_update("s", URI)
         assert (impatient.heard, patient.heard) == ([], [URI])
 
-    scene(play)
 
-
-def test_who_leaves_before_the_server_agreed_leaves_nothing_behind() -> None:
-    async def play(stage: Scene) -> None:
+async def test_who_leaves_before_the_server_agreed_leaves_nothing_behind() -> None:
+    async with open_scene() as stage:
         stage.server.gate = asyncio.Event()
         ears = Ears()
         joined = stage.join(ears)
@@ -233,11 +216,9 @@ def test_who_leaves_before_the_server_agreed_leaves_nothing_behind() -> None:
         assert stage.server.said == [("watch", URI), ("unwatch", URI)]
         assert stage.server.watched == set()
 
-    scene(play)
 
-
-def test_who_comes_while_the_server_is_told_that_nobody_follows_waits_for_that() -> None:
-    async def play(stage: Scene) -> None:
+async def test_who_comes_while_the_server_is_told_that_nobody_follows_waits_for_that() -> None:
+    async with open_scene() as stage:
         first, second = Ears(), Ears()
         await stage.join(first)
         stage.server.gate = asyncio.Event()
@@ -251,14 +232,12 @@ def test_who_comes_while_the_server_is_told_that_nobody_follows_waits_for_that()
         assert stage.server.said[-1] == ("watch", URI)
         assert stage.server.watched == {URI}
 
-    scene(play)
-
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("+-x~")), max_size=25))
-def test_whatever_order_they_come_and_go_in(moves: list[tuple[int, str]]) -> None:
+async def test_whatever_order_they_come_and_go_in(moves: list[tuple[int, str]]) -> None:
     """In the end the server is watched if, and only if, somebody follows."""
 
-    async def play(stage: Scene) -> None:
+    async with open_scene() as stage:
         followers = [Ears() for _ in range(3)]
         tasks: list[asyncio.Task[None]] = []
         wants = [False] * 3
@@ -282,8 +261,6 @@ def test_whatever_order_they_come_and_go_in(moves: list[tuple[int, str]]) -> Non
         stage.all.on_resource_update("s", URI)
         assert [bool(one.heard) for one in followers] == wants
 
-    scene(play)
-
 
 # --- what is announced ---
 
@@ -300,10 +277,10 @@ def test_whatever_order_they_come_and_go_in(moves: list[tuple[int, str]]) -> Non
         ("test://a", "other://a", False),
     ],
 )
-def test_a_part_of_what_is_followed_is_announced_too(
+async def test_a_part_of_what_is_followed_is_announced_too(
     followed: str, announced: str, heard: bool
 ) -> None:
-    async def play(stage: Scene) -> None:
+    async with open_scene(followed) as stage:
         ears = Ears()
         await stage.join(ears, followed)
         stage.all.on_resource_update("s", announced)
@@ -311,40 +288,34 @@ def test_a_part_of_what_is_followed_is_announced_too(
         stage.all.on_resource_update("another", announced)
         assert len(ears.heard) <= 1
 
-    scene(play, followed)
 
-
-def test_who_follows_the_whole_and_the_part_hears_it_once() -> None:
-    async def play(stage: Scene) -> None:
+async def test_who_follows_the_whole_and_the_part_hears_it_once() -> None:
+    async with open_scene("test://a", "test://a/b") as stage:
         ears = Ears()
         await stage.join(ears, "test://a")
         await stage.join(ears, "test://a/b")
         stage.all.on_resource_update("s", "test://a/b")
         assert ears.heard == ["test://a/b"]
 
-    scene(play, "test://a", "test://a/b")
 
-
-def test_one_that_cannot_be_told_does_not_keep_it_from_the_others() -> None:
+async def test_one_that_cannot_be_told_does_not_keep_it_from_the_others() -> None:
     class Deaf(Ears):
         def send_resource_update(self, uri: str) -> None:
             raise RuntimeError("gone")
 
-    async def play(stage: Scene) -> None:
+    async with open_scene() as stage:
         followers = [Deaf(), Ears(), Deaf(), Ears()]
         for one in followers:
             await stage.join(one)
         stage.all.on_resource_update("s", URI)
         assert [len(one.heard) for one in followers] == [0, 1, 0, 1]
 
-    scene(play)
-
 
 # --- by the URIs that clients know ---
 
 
-def test_only_what_is_served_and_announced_is_followed() -> None:
-    async def play(stage: Scene) -> None:
+async def test_only_what_is_served_and_announced_is_followed() -> None:
+    async with open_scene() as stage:
         ears = Ears()
         assert await stage.all.subscribe_all(ears, CALL, [URI]) == [URI]
         stage.server.capabilities = {"resources": {}}
@@ -352,11 +323,9 @@ def test_only_what_is_served_and_announced_is_followed() -> None:
         stage.server.capabilities = {}
         assert await stage.all.subscribe_all(Ears(), CALL, [URI]) == []
 
-    scene(play)
 
-
-def test_one_refusal_does_not_spoil_the_rest() -> None:
-    async def play(stage: Scene) -> None:
+async def test_one_refusal_does_not_spoil_the_rest() -> None:
+    async with open_scene("test://a", "test://b") as stage:
         stage.server.refuse = True
         ears = Ears()
         assert await stage.all.subscribe_all(ears, CALL, ["test://a"]) == []
@@ -366,27 +335,22 @@ def test_one_refusal_does_not_spoil_the_rest() -> None:
             "test://b",
         ]
 
-    scene(play, "test://a", "test://b")
 
-
-def test_shared_uris_are_announced_as_their_followers_know_them() -> None:
-    async def play() -> None:
-        catalog = Catalog(server_info=b"{}")
-        servers: dict[str, Any] = {"one": Server(), "two": Server()}
-        for key in servers:
-            catalog.publish(offer(key, resources=[URI]))
-        everything = ResourceSubscriptions(catalog, servers)
-        ears = Ears()
-        asked = ["test://nothing", URI, f"interlock:two:{URI}"]
-        assert await everything.subscribe_all(ears, CALL, asked) == [f"interlock:two:{URI}"]
-        assert servers["two"].watched == {URI}
-        assert servers["one"].watched == set()
-        everything.on_resource_update("one", URI)
-        assert ears.heard == []
-        everything.on_resource_update("two", URI)
-        assert ears.heard == [f"interlock:two:{URI}"]
-
-    asyncio.run(play())
+async def test_shared_uris_are_announced_as_their_followers_know_them() -> None:
+    catalog = Catalog(server_info=b"{}")
+    servers: dict[str, Any] = {"one": Server(), "two": Server()}
+    for key in servers:
+        catalog.publish(offer(key, resources=[URI]))
+    everything = ResourceSubscriptions(catalog, servers)
+    ears = Ears()
+    asked = ["test://nothing", URI, f"interlock:two:{URI}"]
+    assert await everything.subscribe_all(ears, CALL, asked) == [f"interlock:two:{URI}"]
+    assert servers["two"].watched == {URI}
+    assert servers["one"].watched == set()
+    everything.on_resource_update("one", URI)
+    assert ears.heard == []
+    everything.on_resource_update("two", URI)
+    assert ears.heard == [f"interlock:two:{URI}"]
 
 
 # --- through the pipeline ---
@@ -396,47 +360,38 @@ def subscribing(session: ScriptedSession, verb: str = SUBSCRIBE, uri: str = URI)
     return call_of(session.client, uri, verb=verb, session=session)
 
 
-def test_subscribed_and_unsubscribed() -> None:
-    async def play() -> None:
-        rig, session = AskingRig(), ScriptedSession()
-        rig.begin(subscribing(session))
-        await turns()
-        assert rig.last_result == {}
-        assert rig.s.watches == [URI]
-        rig.pipeline.subscriptions.on_resource_update("s", URI)
-        assert session.updates == [URI]
-        rig.begin(subscribing(session, UNSUBSCRIBE))
-        await turns()
-        assert rig.s.watches == []
-        assert rig.journalled() == [(SUBSCRIBE, "ok"), (UNSUBSCRIBE, "ok")]
-
-    asyncio.run(play())
+async def test_subscribed_and_unsubscribed() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    rig.begin(subscribing(session))
+    await turns()
+    assert rig.last_result == {}
+    assert rig.s.watches == [URI]
+    rig.pipeline.subscriptions.on_resource_update("s", URI)
+    assert session.updates == [URI]
+    rig.begin(subscribing(session, UNSUBSCRIBE))
+    await turns()
+    assert rig.s.watches == []
+    assert rig.journalled() == [(SUBSCRIBE, "ok"), (UNSUBSCRIBE, "ok")]
 
 
-def test_a_server_that_announces_nothing_cannot_be_followed() -> None:
-    async def play() -> None:
-        rig, session = AskingRig(), ScriptedSession()
-        rig.s.capabilities = {"resources": {}}
-        assert rig.refused(subscribing(session)).failure is METHOD_NOT_FOUND
-
-    asyncio.run(play())
+async def test_a_server_that_announces_nothing_cannot_be_followed() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    rig.s.capabilities = {"resources": {}}
+    assert rig.refused(subscribing(session)).failure is METHOD_NOT_FOUND
 
 
-def test_a_refusal_is_the_answer() -> None:
-    async def play() -> None:
-        rig, session = AskingRig(), ScriptedSession()
+async def test_a_refusal_is_the_answer() -> None:
+    rig, session = AskingRig(), ScriptedSession()
 
-        async def refuse(uri: str, call: Call) -> None:
-            raise InterlockError(UPSTREAM_UNAVAILABLE, "no")
+    async def refuse(uri: str, call: Call) -> None:
+        raise InterlockError(UPSTREAM_UNAVAILABLE, "no")
 
-        rig.s.subscribe = refuse  # type: ignore[method-assign]
-        rig.begin(subscribing(session))
-        await turns()
-        assert rig.last_error.message == "no"
-        rig.pipeline.subscriptions.on_resource_update("s", URI)
-        assert session.updates == []
-
-    asyncio.run(play())
+    rig.s.subscribe = refuse  # type: ignore[method-assign]
+    rig.begin(subscribing(session))
+    await turns()
+    assert rig.last_error.message == "no"
+    rig.pipeline.subscriptions.on_resource_update("s", URI)
+    assert session.updates == []
 
 
 def test_who_has_no_session_cannot_subscribe_so() -> None:
@@ -444,15 +399,12 @@ def test_who_has_no_session_cannot_subscribe_so() -> None:
     assert AskingRig().refused(call).failure is METHOD_NOT_FOUND
 
 
-def test_the_upstream_hears_its_own_uri() -> None:
-    async def play() -> None:
-        rig = AskingRig(offer("s", resources=[URI]), offer("z", resources=[URI]))
-        session = ScriptedSession()
-        rig.begin(subscribing(session, uri=f"interlock:z:{URI}"))
-        await turns()
-        assert rig.upstreams["z"].watches == [URI]
-        assert rig.s.watches == []
-        rig.pipeline.subscriptions.on_resource_update("z", URI)
-        assert session.updates == [f"interlock:z:{URI}"]
-
-    asyncio.run(play())
+async def test_the_upstream_hears_its_own_uri() -> None:
+    rig = AskingRig(offer("s", resources=[URI]), offer("z", resources=[URI]))
+    session = ScriptedSession()
+    rig.begin(subscribing(session, uri=f"interlock:z:{URI}"))
+    await turns()
+    assert rig.upstreams["z"].watches == [URI]
+    assert rig.s.watches == []
+    rig.pipeline.subscriptions.on_resource_update("z", URI)
+    assert session.updates == [f"interlock:z:{URI}"]

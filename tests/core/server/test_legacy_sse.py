@@ -214,7 +214,7 @@ def test_a_body_that_is_too_large(start: Any) -> None:
 # -- the official SDK's client
 
 
-def test_the_official_client(plain: Running) -> None:
+async def test_the_official_client(plain: Running) -> None:
     old_face(plain)
 
     async def talk() -> None:
@@ -230,8 +230,5 @@ def test_the_official_client(plain: Running) -> None:
             assert isinstance(content, TextContent)
             assert content.text == "Grüezi"
 
-    async def within() -> None:
-        async with asyncio.timeout(PATIENCE):
-            await talk()
-
-    asyncio.run(within())
+    async with asyncio.timeout(PATIENCE):
+        await talk()

@@ -122,147 +122,132 @@ def test_what_cannot_be_read() -> None:
 # -- who is told
 
 
-def test_each_kind_is_told_once_to_those_who_may_hear_it() -> None:
-    async def check() -> None:
-        listeners = ChangeListeners()
-        one, tools, prompts, nothing = Ear(), Ear(), Ear(), Ear()
-        listeners.add_session(session(one))
-        for id, (ear, wanted) in enumerate(
-            [
-                (tools, {"toolsListChanged": True}),
-                (prompts, {"promptsListChanged": True, "resourcesListChanged": True}),
-                (nothing, {}),
-            ]
-        ):
-            listeners.add_stateless(
-                b"%d" % id, honoured(**wanted), ear.take, ear.ping, ear.stop_listening
-            )
-            (acknowledged,) = ear.heard
-            assert acknowledged["params"] == {
-                "_meta": {META_SUBSCRIPTION: id},
-                "notifications": wanted,
-            }
-            ear.heard.clear()
-        for _ in range(3):
-            listeners.changed(frozenset({"tools"}))
-            listeners.changed(frozenset({"resources", "prompts"}))
-        tell_now(listeners)
-        assert one.methods == [
-            "tools/list_changed", "prompts/list_changed", "resources/list_changed",
-        ]  # fmt: skip
-        assert all("params" not in said for said in one.heard)
-        assert tools.methods == ["tools/list_changed"]
-        assert prompts.methods == ["prompts/list_changed", "resources/list_changed"]
-        assert prompts.heard[0]["params"] == {"_meta": {META_SUBSCRIPTION: 1}}
-        assert nothing.heard == []
-        listeners.changed(frozenset({"resources"}))
-        tell_now(listeners)
-        assert one.methods[3:] == ["resources/list_changed"]
-        assert tools.methods == ["tools/list_changed"]
-        assert len(listeners) == 4
-        listeners.close()
-        assert one.over
-        for ear in (tools, prompts, nothing):
-            assert ear.heard[-1]["result"]["resultType"] == "complete"
-            assert ear.over
-        assert len(listeners) == 0
-
-    asyncio.run(check())
-
-
-def test_whoever_has_left_is_told_nothing() -> None:
-    async def check() -> None:
-        listeners = ChangeListeners()
-        one, other = Ear(), Ear()
-        left = session(one)
-        listeners.add_session(left)
-        remove = listeners.add_stateless(
-            b"1", honoured(toolsListChanged=True), other.take, other.ping, other.stop_listening
+async def test_each_kind_is_told_once_to_those_who_may_hear_it() -> None:
+    listeners = ChangeListeners()
+    one, tools, prompts, nothing = Ear(), Ear(), Ear(), Ear()
+    listeners.add_session(session(one))
+    for id, (ear, wanted) in enumerate(
+        [
+            (tools, {"toolsListChanged": True}),
+            (prompts, {"promptsListChanged": True, "resourcesListChanged": True}),
+            (nothing, {}),
+        ]
+    ):
+        listeners.add_stateless(
+            b"%d" % id, honoured(**wanted), ear.take, ear.ping, ear.stop_listening
         )
-        other.heard.clear()
-        listeners.changed(ALL)
-        listeners.remove_session(left)
-        remove()
-        tell_now(listeners)
-        assert (one.heard, other.heard) == ([], [])
-        listeners.close()
+        (acknowledged,) = ear.heard
+        assert acknowledged["params"] == {
+            "_meta": {META_SUBSCRIPTION: id},
+            "notifications": wanted,
+        }
+        ear.heard.clear()
+    for _ in range(3):
+        listeners.changed(frozenset({"tools"}))
+        listeners.changed(frozenset({"resources", "prompts"}))
+    tell_now(listeners)
+    assert one.methods == [
+        "tools/list_changed", "prompts/list_changed", "resources/list_changed",
+    ]  # fmt: skip
+    assert all("params" not in said for said in one.heard)
+    assert tools.methods == ["tools/list_changed"]
+    assert prompts.methods == ["prompts/list_changed", "resources/list_changed"]
+    assert prompts.heard[0]["params"] == {"_meta": {META_SUBSCRIPTION: 1}}
+    assert nothing.heard == []
+    listeners.changed(frozenset({"resources"}))
+    tell_now(listeners)
+    assert one.methods[3:] == ["resources/list_changed"]
+    assert tools.methods == ["tools/list_changed"]
+    assert len(listeners) == 4
+    listeners.close()
+    assert one.over
+    for ear in (tools, prompts, nothing):
+        assert ear.heard[-1]["result"]["resultType"] == "complete"
+        assert ear.over
+    assert len(listeners) == 0
 
-    asyncio.run(check())
+
+async def test_whoever_has_left_is_told_nothing() -> None:
+    listeners = ChangeListeners()
+    one, other = Ear(), Ear()
+    left = session(one)
+    listeners.add_session(left)
+    remove = listeners.add_stateless(
+        b"1", honoured(toolsListChanged=True), other.take, other.ping, other.stop_listening
+    )
+    other.heard.clear()
+    listeners.changed(ALL)
+    listeners.remove_session(left)
+    remove()
+    tell_now(listeners)
+    assert (one.heard, other.heard) == ([], [])
+    listeners.close()
 
 
 # -- resources that are followed
 
 
-def test_followed_resources() -> None:
-    async def check() -> None:
-        followed = Followed()
-        listeners = ChangeListeners(followed)
-        ear, plain = Ear(), Ear()
-        wanted = {"resourceSubscriptions": ["a:b", "c:d"]}
-        wanted["resourceSubscriptions"].append("refused:it")
-        followed.agrees.clear()
-        followed.refused.add("refused:it")
-        remove = listeners.add_stateless(
-            b'"x"', honoured(**wanted), ear.take, ear.ping, ear.stop_listening, LISTEN_CALL
-        )
-        listeners.add_stateless(b"2", {}, plain.take, plain.ping, plain.stop_listening)
+async def test_followed_resources() -> None:
+    followed = Followed()
+    listeners = ChangeListeners(followed)
+    ear, plain = Ear(), Ear()
+    wanted = {"resourceSubscriptions": ["a:b", "c:d"]}
+    wanted["resourceSubscriptions"].append("refused:it")
+    followed.agrees.clear()
+    followed.refused.add("refused:it")
+    remove = listeners.add_stateless(
+        b'"x"', honoured(**wanted), ear.take, ear.ping, ear.stop_listening, LISTEN_CALL
+    )
+    listeners.add_stateless(b"2", {}, plain.take, plain.ping, plain.stop_listening)
+    await asyncio.sleep(0)
+    ((subscription, uris),) = followed.uris.items()
+    assert uris == ["a:b", "c:d"]
+    # Nothing is told before it is acknowledged, and that waits for the server.
+    subscription.send_resource_update('a:b/"part"')
+    assert ear.methods == []
+    followed.agrees.set()
+    for _ in range(3):
         await asyncio.sleep(0)
-        ((subscription, uris),) = followed.uris.items()
-        assert uris == ["a:b", "c:d"]
-        # Nothing is told before it is acknowledged, and that waits for the server.
-        subscription.send_resource_update('a:b/"part"')
-        assert ear.methods == []
-        followed.agrees.set()
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert ear.methods == ["subscriptions/acknowledged", "resources/updated"]
-        agreed = ear.heard[0]["params"]["notifications"]
-        assert agreed == {"resourceSubscriptions": ["a:b", "c:d"]}
-        assert ear.heard[-1] == {
-            "jsonrpc": "2.0",
-            "method": "notifications/resources/updated",
-            "params": {"uri": 'a:b/"part"', "_meta": {META_SUBSCRIPTION: "x"}},
-        }
-        remove()
-        assert not followed.uris
-        listeners.close()
-
-    asyncio.run(check())
+    assert ear.methods == ["subscriptions/acknowledged", "resources/updated"]
+    agreed = ear.heard[0]["params"]["notifications"]
+    assert agreed == {"resourceSubscriptions": ["a:b", "c:d"]}
+    assert ear.heard[-1] == {
+        "jsonrpc": "2.0",
+        "method": "notifications/resources/updated",
+        "params": {"uri": 'a:b/"part"', "_meta": {META_SUBSCRIPTION: "x"}},
+    }
+    remove()
+    assert not followed.uris
+    listeners.close()
 
 
-def test_who_is_no_longer_known_is_told_nothing_more() -> None:
-    async def check() -> None:
-        followed = Followed()
-        listeners = ChangeListeners(followed)
-        known, gone, unsure = Ear(), Ear(), Ear()
-        for ear, name in ((known, "operator"), (gone, "auditor")):
-            call = Call(LISTEN, "test", Credentials("x"), LISTEN_CALL.client)
-            call.caller = Caller(name)
-            wanted = honoured(toolsListChanged=True)
-            listeners.add_stateless(b"1", wanted, ear.take, ear.ping, ear.stop_listening, call)
-        followed.agrees.clear()
-        wanted = honoured(resourceSubscriptions=["a:b"])
-        listeners.add_stateless(b"2", wanted, unsure.take, unsure.ping, unsure.stop_listening, call)
-        listeners.retain_only({"operator"})
-        assert (known.over, gone.over, unsure.over) == (False, True, True)
-        # The acknowledgement comes first, even before an end.
-        assert unsure.heard[0]["method"] == "notifications/subscriptions/acknowledged"
-        assert not followed.uris
-        listeners.close()
-
-    asyncio.run(check())
+async def test_who_is_no_longer_known_is_told_nothing_more() -> None:
+    followed = Followed()
+    listeners = ChangeListeners(followed)
+    known, gone, unsure = Ear(), Ear(), Ear()
+    for ear, name in ((known, "operator"), (gone, "auditor")):
+        call = Call(LISTEN, "test", Credentials("x"), LISTEN_CALL.client)
+        call.caller = Caller(name)
+        wanted = honoured(toolsListChanged=True)
+        listeners.add_stateless(b"1", wanted, ear.take, ear.ping, ear.stop_listening, call)
+    followed.agrees.clear()
+    wanted = honoured(resourceSubscriptions=["a:b"])
+    listeners.add_stateless(b"2", wanted, unsure.take, unsure.ping, unsure.stop_listening, call)
+    listeners.retain_only({"operator"})
+    assert (known.over, gone.over, unsure.over) == (False, True, True)
+    # The acknowledgement comes first, even before an end.
+    assert unsure.heard[0]["method"] == "notifications/subscriptions/acknowledged"
+    assert not followed.uris
+    listeners.close()
 
 
-def test_a_node_that_stops_follows_nothing() -> None:
-    async def check() -> None:
-        followed = Followed()
-        listeners = ChangeListeners(followed)
-        ear = Ear()
-        wanted = honoured(resourceSubscriptions=["a:b"])
-        listeners.add_stateless(b"1", wanted, ear.take, ear.ping, ear.stop_listening, LISTEN_CALL)
-        await asyncio.sleep(0)
-        assert followed.uris
-        listeners.close()
-        assert not followed.uris
-
-    asyncio.run(check())
+async def test_a_node_that_stops_follows_nothing() -> None:
+    followed = Followed()
+    listeners = ChangeListeners(followed)
+    ear = Ear()
+    wanted = honoured(resourceSubscriptions=["a:b"])
+    listeners.add_stateless(b"1", wanted, ear.take, ear.ping, ear.stop_listening, LISTEN_CALL)
+    await asyncio.sleep(0)
+    assert followed.uris
+    listeners.close()
+    assert not followed.uris

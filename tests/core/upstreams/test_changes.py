@@ -12,6 +12,8 @@ from tests.core.upstreams.harness import Kept, kept, run, within
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.core.upstreams.servers.toolbox import changed, error, result
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
@@ -59,16 +61,13 @@ def test_a_change_is_heard_and_listed(eras: str, chunked: bool, loop: str) -> No
 
 
 @ERAS
-def test_a_stream_does_not_take_a_connection_from_the_calls(eras: str) -> None:
-    async def body() -> None:
-        async with announcing(eras) as server:
-            async with kept(ServerConfig(url=server.url(), connections=1)) as one:
-                await one.ready()
-                await server.until(lambda: listening(server) == 1)
-                for number in range(5):
-                    assert await one.text("echo", text=str(number)) == str(number)
-
-    run(body)
+async def test_a_stream_does_not_take_a_connection_from_the_calls(eras: str) -> None:
+    async with announcing(eras) as server:
+        async with kept(ServerConfig(url=server.url(), connections=1)) as one:
+            await one.ready()
+            await server.until(lambda: listening(server) == 1)
+            for number in range(5):
+                assert await one.text("echo", text=str(number)) == str(number)
 
 
 @LOOPS
@@ -98,189 +97,162 @@ def test_a_stream_that_breaks_is_opened_again_and_the_list_read_again(eras: str,
     run(body, loop=loop)
 
 
-def test_a_subscription_that_ends_properly_is_made_again() -> None:
-    async def body() -> None:
-        async with announcing("stateless") as server:
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-                await server.until(lambda: listening(server) == 1)
-                server.toolbox.end_listening()
-                await one.until(lambda: one.supervisor.lists >= 2)
-                await server.until(lambda: listening(server) == 1)
-                server.toolbox.change("echo", "heard")
-                tell(server)
-                await one.until(lambda: one.listed[-1] == ["echo", "heard"])
-
-    run(body)
+async def test_a_subscription_that_ends_properly_is_made_again() -> None:
+    async with announcing("stateless") as server:
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+            await server.until(lambda: listening(server) == 1)
+            server.toolbox.end_listening()
+            await one.until(lambda: one.supervisor.lists >= 2)
+            await server.until(lambda: listening(server) == 1)
+            server.toolbox.change("echo", "heard")
+            tell(server)
+            await one.until(lambda: one.listed[-1] == ["echo", "heard"])
 
 
-def test_a_stream_that_breaks_at_once_is_not_hammered() -> None:
-    async def body() -> None:
-        async with announcing("session") as server:
+async def test_a_stream_that_breaks_at_once_is_not_hammered() -> None:
+    async with announcing("session") as server:
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.method == "GET":
-                    answer.abort()
-                return request.method == "GET"
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.method == "GET":
+                answer.abort()
+            return request.method == "GET"
 
-            server.habit = habit
-            one = Kept(ServerConfig(url=server.url()))
-            one.supervisor.begin()
-            await one.until(lambda: len([nap for nap in one.naps.taken if nap >= 60]) >= 2)
-            waits = [nap for nap in one.naps.taken if nap >= 1]
-            assert waits[:6] == [2, 4, 8, 16, 32, 60]
-            assert one.supervisor.state is State.READY
-            await one.supervisor.end()
-
-    run(body)
+        server.habit = habit
+        one = Kept(ServerConfig(url=server.url()))
+        one.supervisor.begin()
+        await one.until(lambda: len([nap for nap in one.naps.taken if nap >= 60]) >= 2)
+        waits = [nap for nap in one.naps.taken if nap >= 1]
+        assert waits[:6] == [2, 4, 8, 16, 32, 60]
+        assert one.supervisor.state is State.READY
+        await one.supervisor.end()
 
 
 @pytest.mark.parametrize(
     "status",
     ["405 Method Not Allowed", "404 Not Found", "400 Bad Request", "403 Forbidden", "501 No"],
 )
-def test_a_server_of_sessions_without_a_stream(status: str) -> None:
+async def test_a_server_of_sessions_without_a_stream(status: str) -> None:
     """Also 404: a server that has no such route is not one that forgot the session."""
 
-    async def body() -> None:
-        async with Streamable("session", get=status, announces=True) as server:
-            async with kept(ServerConfig(url=server.url(), sessions="shared")) as one:
-                await one.ready()
-                await server.until(lambda: any(r.method == "GET" for r in server.requests))
-                for number in range(5):
-                    assert await one.text("echo", text=str(number)) == str(number)
-                gets = [r for r in server.requests if r.method == "GET"]
-                assert len(gets) == 1
-                assert one.supervisor.restarts == 0
-                # It may still say so on the answer of a call.
-                await one.text("change", names=["echo", "change"])
-                await one.until(lambda: one.listed[-1] == ["echo", "change"])
-
-    run(body)
+    async with Streamable("session", get=status, announces=True) as server:
+        async with kept(ServerConfig(url=server.url(), sessions="shared")) as one:
+            await one.ready()
+            await server.until(lambda: any(r.method == "GET" for r in server.requests))
+            for number in range(5):
+                assert await one.text("echo", text=str(number)) == str(number)
+            gets = [r for r in server.requests if r.method == "GET"]
+            assert len(gets) == 1
+            assert one.supervisor.restarts == 0
+            # It may still say so on the answer of a call.
+            await one.text("change", names=["echo", "change"])
+            await one.until(lambda: one.listed[-1] == ["echo", "change"])
 
 
-def test_a_stateless_server_without_subscriptions() -> None:
-    async def body() -> None:
-        async with announcing("stateless") as server:
+async def test_a_stateless_server_without_subscriptions() -> None:
+    async with announcing("stateless") as server:
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.rpc == "subscriptions/listen":
-                    id = request.message["id"]
-                    answer.json(error(id, -32601, "Method not found"), "404 Not Found")
-                return request.rpc == "subscriptions/listen"
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.rpc == "subscriptions/listen":
+                id = request.message["id"]
+                answer.json(error(id, -32601, "Method not found"), "404 Not Found")
+            return request.rpc == "subscriptions/listen"
 
-            server.habit = habit
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-                await server.until(
-                    lambda: any(r.rpc == "subscriptions/listen" for r in server.requests)
-                )
-                assert await one.text("echo", text="x") == "x"
-                asked = [r for r in server.requests if r.rpc == "subscriptions/listen"]
-                assert len(asked) == 1
-                assert one.supervisor.restarts == 0
-                message = asked[0].message["params"]
-                assert message["notifications"] == {"toolsListChanged": True}
-
-    run(body)
+        server.habit = habit
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+            await server.until(
+                lambda: any(r.rpc == "subscriptions/listen" for r in server.requests)
+            )
+            assert await one.text("echo", text="x") == "x"
+            asked = [r for r in server.requests if r.rpc == "subscriptions/listen"]
+            assert len(asked) == 1
+            assert one.supervisor.restarts == 0
+            message = asked[0].message["params"]
+            assert message["notifications"] == {"toolsListChanged": True}
 
 
-def test_a_stateless_server_that_announces_nothing_is_not_listened_to() -> None:
-    async def body() -> None:
-        async with Streamable("stateless", get="stream") as server:
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-                await one.text("echo", text="x")
-            kinds = {(request.method, request.rpc) for request in server.requests}
-            assert ("GET", "") not in kinds
-            assert ("POST", "subscriptions/listen") not in kinds
-
-    run(body)
+async def test_a_stateless_server_that_announces_nothing_is_not_listened_to() -> None:
+    async with Streamable("stateless", get="stream") as server:
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+            await one.text("echo", text="x")
+        kinds = {(request.method, request.rpc) for request in server.requests}
+        assert ("GET", "") not in kinds
+        assert ("POST", "subscriptions/listen") not in kinds
 
 
-def test_a_session_is_heard_even_if_it_announces_no_changes() -> None:
+async def test_a_session_is_heard_even_if_it_announces_no_changes() -> None:
     """Questions, logs and updates come on the same stream."""
 
-    async def body() -> None:
-        async with Streamable("session", get="stream") as server:
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-                await server.until(lambda: server.streams)
-
-    run(body)
+    async with Streamable("session", get="stream") as server:
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+            await server.until(lambda: server.streams)
 
 
-def test_an_upstream_that_announces_a_change_whenever_it_is_asked() -> None:
+async def test_an_upstream_that_announces_a_change_whenever_it_is_asked() -> None:
     """It is read again and again, but never without a pause."""
 
-    async def body() -> None:
-        async with announcing("session", sse=True) as server:
+    async with announcing("session", sse=True) as server:
+
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.rpc != "tools/list":
+                return False
+            answer.open()
+            answer.event(changed())
+            answer.event(result(request.message["id"], {"tools": server.toolbox.tools}))
+            answer.end()
+            return True
+
+        server.habit = habit
+        one = Kept(ServerConfig(url=server.url()))
+        one.naps.hold()
+        one.supervisor.begin()
+        await one.until(lambda: one.naps.sleeping)
+        lists = one.supervisor.lists
+        assert await one.text("echo", text="x") == "x"
+        assert one.supervisor.lists == lists == 2
+        one.naps.wake()
+        await one.until(lambda: one.supervisor.lists == 3)
+        await one.supervisor.end()
+
+
+async def test_a_new_list_that_cannot_be_read_is_asked_for_again() -> None:
+    async with announcing("session") as server:
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+            await server.until(lambda: listening(server) == 1)
+            refused = 3
 
             async def habit(request: Request, answer: Answer) -> bool:
-                if request.rpc != "tools/list":
+                nonlocal refused
+                if request.rpc != "tools/list" or not refused:
                     return False
-                answer.open()
-                answer.event(changed())
-                answer.event(result(request.message["id"], {"tools": server.toolbox.tools}))
-                answer.end()
+                refused -= 1
+                answer.empty("503 Busy")
                 return True
 
             server.habit = habit
-            one = Kept(ServerConfig(url=server.url()))
+            server.toolbox.change("echo", "in the end")
+            tell(server)
+            await one.until(lambda: one.listed[-1] == ["echo", "in the end"])
+            assert one.naps.taken[:3] == pytest.approx([0.1, 0.2, 0.4])
+            assert one.supervisor.state is State.READY
+
+
+async def test_a_flood_of_announcements_is_one_new_list() -> None:
+    async with announcing("session") as server:
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+            await server.until(lambda: listening(server) == 1)
             one.naps.hold()
-            one.supervisor.begin()
-            await one.until(lambda: one.naps.sleeping)
-            lists = one.supervisor.lists
-            assert await one.text("echo", text="x") == "x"
-            assert one.supervisor.lists == lists == 2
-            one.naps.wake()
-            await one.until(lambda: one.supervisor.lists == 3)
-            await one.supervisor.end()
-
-    run(body)
-
-
-def test_a_new_list_that_cannot_be_read_is_asked_for_again() -> None:
-    async def body() -> None:
-        async with announcing("session") as server:
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-                await server.until(lambda: listening(server) == 1)
-                refused = 3
-
-                async def habit(request: Request, answer: Answer) -> bool:
-                    nonlocal refused
-                    if request.rpc != "tools/list" or not refused:
-                        return False
-                    refused -= 1
-                    answer.empty("503 Busy")
-                    return True
-
-                server.habit = habit
-                server.toolbox.change("echo", "in the end")
+            server.toolbox.change("echo", "new")
+            for _ in range(500):
                 tell(server)
-                await one.until(lambda: one.listed[-1] == ["echo", "in the end"])
-                assert one.naps.taken[:3] == pytest.approx([0.1, 0.2, 0.4])
-                assert one.supervisor.state is State.READY
-
-    run(body)
-
-
-def test_a_flood_of_announcements_is_one_new_list() -> None:
-    async def body() -> None:
-        async with announcing("session") as server:
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-                await server.until(lambda: listening(server) == 1)
-                one.naps.hold()
-                server.toolbox.change("echo", "new")
-                for _ in range(500):
-                    tell(server)
-                await one.until(lambda: one.listed[-1] == ["echo", "new"])
-                await one.text("echo", text="x")
-                assert one.supervisor.lists <= 3
-
-    run(body)
+            await one.until(lambda: one.listed[-1] == ["echo", "new"])
+            await one.text("echo", text="x")
+            assert one.supervisor.lists <= 3
 
 
 @LOOPS

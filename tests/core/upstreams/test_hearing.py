@@ -32,6 +32,8 @@ from tests.core.upstreams.harness import OWN_INFO, Naps, process, run, within
 from tests.core.upstreams.servers.http_server import Answer, Legacy, Request, Streamable
 from tests.core.upstreams.servers.toolbox import notification, result
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
@@ -125,23 +127,20 @@ def stateless(**capabilities: Any) -> Streamable:
 # -- the stream of a session
 
 
-def test_a_session_s_stream_is_open_when_it_says_so() -> None:
-    async def body() -> None:
-        async with Streamable("session", get="stream") as server:
-            async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.wait_open())
-                (stream,) = server.streams
-                for kind in ("tools", "prompts", "resources"):
-                    stream.event(notification(f"notifications/{kind}/list_changed"))
-                stream.event(notification("notifications/resources/updated", {"uri": "a:b"}))
-                await one.until(lambda: one.updated)
-                assert one.changed == ["tools", "prompts", "resources"]
-                assert one.updated == ["a:b"]
-                (get,) = gets(server)
-                assert get.headers["mcp-session-id"] == "session-1"
-                assert "last-event-id" not in get.headers
-
-    run(body)
+async def test_a_session_s_stream_is_open_when_it_says_so() -> None:
+    async with Streamable("session", get="stream") as server:
+        async with ears(ServerConfig(url=server.url())) as one:
+            await within(one.hearing.wait_open())
+            (stream,) = server.streams
+            for kind in ("tools", "prompts", "resources"):
+                stream.event(notification(f"notifications/{kind}/list_changed"))
+            stream.event(notification("notifications/resources/updated", {"uri": "a:b"}))
+            await one.until(lambda: one.updated)
+            assert one.changed == ["tools", "prompts", "resources"]
+            assert one.updated == ["a:b"]
+            (get,) = gets(server)
+            assert get.headers["mcp-session-id"] == "session-1"
+            assert "last-event-id" not in get.headers
 
 
 @LOOPS
@@ -174,98 +173,85 @@ def test_it_goes_on_where_it_ended(properly: bool, loop: str) -> None:
     run(body, loop=loop)
 
 
-def test_without_ids_everything_is_looked_at_again() -> None:
-    async def body() -> None:
-        async with Streamable("session", get="stream") as server:
-            async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.wait_open())
-                await one.hearing.watch("a:b")
-                server.streams.pop().end()
-                await one.until(lambda: one.relisted)
-                assert one.updated == ["a:b"]
-                assert "last-event-id" not in gets(server)[-1].headers
-                # The session remembers what was subscribed to.
-                assert [r.rpc for r in server.requests].count("resources/subscribe") == 1
-
-    run(body)
+async def test_without_ids_everything_is_looked_at_again() -> None:
+    async with Streamable("session", get="stream") as server:
+        async with ears(ServerConfig(url=server.url())) as one:
+            await within(one.hearing.wait_open())
+            await one.hearing.watch("a:b")
+            server.streams.pop().end()
+            await one.until(lambda: one.relisted)
+            assert one.updated == ["a:b"]
+            assert "last-event-id" not in gets(server)[-1].headers
+            # The session remembers what was subscribed to.
+            assert [r.rpc for r in server.requests].count("resources/subscribe") == 1
 
 
-def test_a_server_that_cannot_go_on_from_there_is_asked_from_here() -> None:
-    async def body() -> None:
-        async with Streamable("session", get="stream") as server:
+async def test_a_server_that_cannot_go_on_from_there_is_asked_from_here() -> None:
+    async with Streamable("session", get="stream") as server:
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                if "last-event-id" in request.headers:
-                    answer.empty("400 Bad Request")
-                return "last-event-id" in request.headers
+        async def habit(request: Request, answer: Answer) -> bool:
+            if "last-event-id" in request.headers:
+                answer.empty("400 Bad Request")
+            return "last-event-id" in request.headers
 
-            server.habit = habit
-            async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.wait_open())
-                stream = server.streams.pop()
-                stream.piece(b"id: 7\n\n")
-                stream.end()
-                await server.until(lambda: server.streams)
-                await one.until(lambda: one.relisted)
-                ids = [get.headers.get("last-event-id") for get in gets(server)]
-                assert ids == [None, "7", None]
-
-    run(body)
+        server.habit = habit
+        async with ears(ServerConfig(url=server.url())) as one:
+            await within(one.hearing.wait_open())
+            stream = server.streams.pop()
+            stream.piece(b"id: 7\n\n")
+            stream.end()
+            await server.until(lambda: server.streams)
+            await one.until(lambda: one.relisted)
+            ids = [get.headers.get("last-event-id") for get in gets(server)]
+            assert ids == [None, "7", None]
 
 
 @pytest.mark.parametrize("status", ["409 Conflict", "429 Slow Down", "503 Busy"])
-def test_a_stream_that_is_not_there_yet_is_asked_for_again(status: str) -> None:
-    async def body() -> None:
-        async with Streamable("session", get=status) as server:
-            async with ears(ServerConfig(url=server.url())) as one:
-                one.naps.hold()
-                # Nobody is kept waiting for it.
-                await within(one.hearing.wait_open())
-                await one.until(lambda: one.naps.sleeping)
-                server.get = "stream"
-                one.naps.wake()
-                await one.until(lambda: one.relisted == 1)
-                assert len(gets(server)) == 2
-                assert len(server.streams) == 1
-
-    run(body)
+async def test_a_stream_that_is_not_there_yet_is_asked_for_again(status: str) -> None:
+    async with Streamable("session", get=status) as server:
+        async with ears(ServerConfig(url=server.url())) as one:
+            one.naps.hold()
+            # Nobody is kept waiting for it.
+            await within(one.hearing.wait_open())
+            await one.until(lambda: one.naps.sleeping)
+            server.get = "stream"
+            one.naps.wake()
+            await one.until(lambda: one.relisted == 1)
+            assert len(gets(server)) == 2
+            assert len(server.streams) == 1
 
 
 @pytest.mark.parametrize("status", ["405 Method Not Allowed", "404 Not Found", "501 No"])
-def test_a_session_without_a_stream_is_asked_once(status: str) -> None:
-    async def body() -> None:
-        async with Streamable("session", get=status) as server:
-            async with ears(ServerConfig(url=server.url()), "a:b") as one:
-                await within(one.hearing.wait_open())
-                await within(one.task)
-                assert len(gets(server)) == 1
-                assert not one.naps.taken
-                # Subscriptions do not need it: updates may come on the stream of a call.
-                assert server.toolbox.subscribed == {"a:b"}
-
-    run(body)
+async def test_a_session_without_a_stream_is_asked_once(status: str) -> None:
+    async with Streamable("session", get=status) as server:
+        async with ears(ServerConfig(url=server.url()), "a:b") as one:
+            await within(one.hearing.wait_open())
+            await within(one.task)
+            assert len(gets(server)) == 1
+            assert not one.naps.taken
+            # Subscriptions do not need it: updates may come on the stream of a call.
+            assert server.toolbox.subscribed == {"a:b"}
 
 
-def test_a_stream_of_which_nothing_is_seen_counts_as_open(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_of_which_nothing_is_seen_counts_as_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(hearing, "HEADERS_TIMEOUT_SECONDS", 0.02)
 
-    async def body() -> None:
-        async with Streamable("session") as server:
-            waiting: list[Answer] = []
+    async with Streamable("session") as server:
+        waiting: list[Answer] = []
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.method == "GET":
-                    waiting.append(answer)
-                return request.method == "GET"
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.method == "GET":
+                waiting.append(answer)
+            return request.method == "GET"
 
-            server.habit = habit
-            async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.wait_open())
-                waiting[0].open()
-                waiting[0].event(notification("notifications/tools/list_changed"))
-                await one.until(lambda: one.changed)
-
-    run(body)
+        server.habit = habit
+        async with ears(ServerConfig(url=server.url())) as one:
+            await within(one.hearing.wait_open())
+            waiting[0].open()
+            waiting[0].event(notification("notifications/tools/list_changed"))
+            await one.until(lambda: one.changed)
 
 
 def test_the_pauses_between_streams() -> None:
@@ -283,56 +269,50 @@ def test_the_pauses_between_streams() -> None:
 
 
 @pytest.mark.parametrize("link", ["http", "legacy", "stdio"])
-def test_watching_on_the_session_wire(link: str) -> None:
-    async def body() -> None:
-        async with Streamable("session", get="stream") as server, Legacy() as legacy:
-            toolbox = legacy.toolbox if link == "legacy" else server.toolbox
-            config = {
-                "http": ServerConfig(url=server.url()),
-                "legacy": ServerConfig(url=legacy.url("/sse"), transport="sse"),
-                "stdio": process("--eras", "session"),
-            }[link]
-            async with ears(config, "old:one") as one:
-                await within(one.hearing.wait_open())
-                # What was watched before is watched again, and may have changed meanwhile.
-                await one.until(lambda: one.updated == ["old:one"])
-                await within(one.hearing.watch("new:one"))
-                await within(one.hearing.watch("new:one"))
-                assert one.hearing.watched == ("old:one", "new:one")
-                if link != "stdio":
-                    assert toolbox.subscribed == {"old:one", "new:one"}
-                await within(one.hearing.unwatch("old:one"))
-                await within(one.hearing.unwatch("never:seen"))
-                assert one.hearing.watched == ("new:one",)
-                if link != "stdio":
-                    assert toolbox.subscribed == {"new:one"}
-                    methods = [message.get("method") for message in toolbox.heard]
-                    assert methods.count("resources/subscribe") == 2
-                    assert methods.count("resources/unsubscribe") == 1
-
-    run(body)
+async def test_watching_on_the_session_wire(link: str) -> None:
+    async with Streamable("session", get="stream") as server, Legacy() as legacy:
+        toolbox = legacy.toolbox if link == "legacy" else server.toolbox
+        config = {
+            "http": ServerConfig(url=server.url()),
+            "legacy": ServerConfig(url=legacy.url("/sse"), transport="sse"),
+            "stdio": process("--eras", "session"),
+        }[link]
+        async with ears(config, "old:one") as one:
+            await within(one.hearing.wait_open())
+            # What was watched before is watched again, and may have changed meanwhile.
+            await one.until(lambda: one.updated == ["old:one"])
+            await within(one.hearing.watch("new:one"))
+            await within(one.hearing.watch("new:one"))
+            assert one.hearing.watched == ("old:one", "new:one")
+            if link != "stdio":
+                assert toolbox.subscribed == {"old:one", "new:one"}
+            await within(one.hearing.unwatch("old:one"))
+            await within(one.hearing.unwatch("never:seen"))
+            assert one.hearing.watched == ("new:one",)
+            if link != "stdio":
+                assert toolbox.subscribed == {"new:one"}
+                methods = [message.get("method") for message in toolbox.heard]
+                assert methods.count("resources/subscribe") == 2
+                assert methods.count("resources/unsubscribe") == 1
 
 
-def test_a_session_server_that_refuses_to_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body() -> None:
-        async with Streamable("session", get="stream") as server:
-            server.toolbox.unwatchable = {"no:one", "gone:one"}
-            async with ears(ServerConfig(url=server.url()), "gone:one", "old:one") as one:
-                await one.until(lambda: one.updated == ["old:one"])
-                with pytest.raises(UpstreamResponseError, match="Nobody is told of no:one"):
-                    await within(one.hearing.watch("no:one"))
-                assert one.hearing.watched == ("old:one",)
+async def test_a_session_server_that_refuses_to_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Streamable("session", get="stream") as server:
+        server.toolbox.unwatchable = {"no:one", "gone:one"}
+        async with ears(ServerConfig(url=server.url()), "gone:one", "old:one") as one:
+            await one.until(lambda: one.updated == ["old:one"])
+            with pytest.raises(UpstreamResponseError, match="Nobody is told of no:one"):
+                await within(one.hearing.watch("no:one"))
+            assert one.hearing.watched == ("old:one",)
 
-                async def habit(request: Request, answer: Answer) -> bool:
-                    return request.rpc == "resources/subscribe"
+            async def habit(request: Request, answer: Answer) -> bool:
+                return request.rpc == "resources/subscribe"
 
-                server.habit = habit
-                monkeypatch.setattr(hearing, "RESPONSE_TIMEOUT_SECONDS", 0.02)
-                with pytest.raises(InterlockError, match="did not respond to resources/subscribe"):
-                    await within(one.hearing.watch("silent:one"))
-                assert one.hearing.watched == ("old:one",)
-
-    run(body)
+            server.habit = habit
+            monkeypatch.setattr(hearing, "RESPONSE_TIMEOUT_SECONDS", 0.02)
+            with pytest.raises(InterlockError, match="did not respond to resources/subscribe"):
+                await within(one.hearing.watch("silent:one"))
+            assert one.hearing.watched == ("old:one",)
 
 
 # -- listening on the stateless wire
@@ -346,15 +326,14 @@ def test_a_session_server_that_refuses_to_be_watched(monkeypatch: pytest.MonkeyP
         ({"resources": {"listChanged": True}, "tools": None}, ["resourcesListChanged"]),
     ],
 )
-def test_what_a_stateless_server_is_asked_to_tell(capabilities: Any, asked: list[str]) -> None:
-    async def body() -> None:
-        async with stateless(**capabilities) as server:
-            async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.wait_open())
-                assert listens(server) == [dict.fromkeys(asked, True)]
-                assert not gets(server)
-
-    run(body)
+async def test_what_a_stateless_server_is_asked_to_tell(
+    capabilities: Any, asked: list[str]
+) -> None:
+    async with stateless(**capabilities) as server:
+        async with ears(ServerConfig(url=server.url())) as one:
+            await within(one.hearing.wait_open())
+            assert listens(server) == [dict.fromkeys(asked, True)]
+            assert not gets(server)
 
 
 def watching(server: Streamable) -> list[list[str]]:
@@ -403,77 +382,68 @@ def test_watching_on_the_stateless_wire(loop: str) -> None:
     run(body, loop=loop)
 
 
-def test_the_old_one_stays_until_the_new_one_is_acknowledged() -> None:
-    async def body() -> None:
-        async with Forgetful() as server:
-            async with ears(ServerConfig(url=server.url()), "a:1") as one:
-                await within(one.hearing.wait_open())
-                await one.until(lambda: one.updated == ["a:1"])
-                slow: list[Callable[[], None]] = []
-
-                async def habit(request: Request, answer: Answer) -> bool:
-                    if request.rpc != "subscriptions/listen":
-                        return False
-                    slow.append(lambda: server.post(request, answer))
-                    server.poke()
-                    return True
-
-                server.habit = habit
-                watch = asyncio.ensure_future(one.hearing.watch("a:2"))
-                await server.until(lambda: slow)
-                server.toolbox.update("a:1")
-                await one.until(lambda: one.updated == ["a:1", "a:1"])
-                assert watching(server) == [["a:1"]]
-                slow[0]()
-                await within(watch)
-                await server.until(lambda: watching(server) == [["a:1", "a:2"]])
-
-    run(body)
-
-
-def test_a_stateless_server_that_does_not_tell_of_a_resource() -> None:
-    async def body() -> None:
-        async with Forgetful() as server:
-            server.toolbox.unwatchable = {"no:one", "gone:one"}
-            async with ears(ServerConfig(url=server.url()), "gone:one", "old:one") as one:
-                await one.until(lambda: one.updated)
-                await within(one.hearing.wait_open())
-                with pytest.raises(InterlockError, match="does not report changes of no:one"):
-                    await within(one.hearing.watch("no:one"))
-                assert one.hearing.watched == ("old:one",)
-                # What was there is still there.
-                assert ["gone:one", "old:one"] in watching(server)
-                server.toolbox.update("old:one")
-                await one.until(lambda: one.updated[-1] == "old:one")
-
-    run(body)
-
-
-def test_a_subscription_that_is_never_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "ACKNOWLEDGE_TIMEOUT_SECONDS", 0.02)
-
-    async def body() -> None:
-        async with stateless() as server:
-            open_ones: list[Answer] = []
+async def test_the_old_one_stays_until_the_new_one_is_acknowledged() -> None:
+    async with Forgetful() as server:
+        async with ears(ServerConfig(url=server.url()), "a:1") as one:
+            await within(one.hearing.wait_open())
+            await one.until(lambda: one.updated == ["a:1"])
+            slow: list[Callable[[], None]] = []
 
             async def habit(request: Request, answer: Answer) -> bool:
                 if request.rpc != "subscriptions/listen":
                     return False
-                answer.open()
-                open_ones.append(answer)
+                slow.append(lambda: server.post(request, answer))
+                server.poke()
                 return True
 
             server.habit = habit
-            async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.wait_open())
-                with pytest.raises(InterlockError, match="did not acknowledge"):
-                    await within(one.hearing.watch("a:1"))
-                # It is heard all the same.
-                open_ones[0].event(notification("notifications/tools/list_changed"))
-                await one.until(lambda: one.changed)
-                await server.until(lambda: len(server.dropped) == 1)
+            watch = asyncio.ensure_future(one.hearing.watch("a:2"))
+            await server.until(lambda: slow)
+            server.toolbox.update("a:1")
+            await one.until(lambda: one.updated == ["a:1", "a:1"])
+            assert watching(server) == [["a:1"]]
+            slow[0]()
+            await within(watch)
+            await server.until(lambda: watching(server) == [["a:1", "a:2"]])
 
-    run(body)
+
+async def test_a_stateless_server_that_does_not_tell_of_a_resource() -> None:
+    async with Forgetful() as server:
+        server.toolbox.unwatchable = {"no:one", "gone:one"}
+        async with ears(ServerConfig(url=server.url()), "gone:one", "old:one") as one:
+            await one.until(lambda: one.updated)
+            await within(one.hearing.wait_open())
+            with pytest.raises(InterlockError, match="does not report changes of no:one"):
+                await within(one.hearing.watch("no:one"))
+            assert one.hearing.watched == ("old:one",)
+            # What was there is still there.
+            assert ["gone:one", "old:one"] in watching(server)
+            server.toolbox.update("old:one")
+            await one.until(lambda: one.updated[-1] == "old:one")
+
+
+async def test_a_subscription_that_is_never_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "ACKNOWLEDGE_TIMEOUT_SECONDS", 0.02)
+
+    async with stateless() as server:
+        open_ones: list[Answer] = []
+
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.rpc != "subscriptions/listen":
+                return False
+            answer.open()
+            open_ones.append(answer)
+            return True
+
+        server.habit = habit
+        async with ears(ServerConfig(url=server.url())) as one:
+            await within(one.hearing.wait_open())
+            with pytest.raises(InterlockError, match="did not acknowledge"):
+                await within(one.hearing.watch("a:1"))
+            # It is heard all the same.
+            open_ones[0].event(notification("notifications/tools/list_changed"))
+            await one.until(lambda: one.changed)
+            await server.until(lambda: len(server.dropped) == 1)
 
 
 @LOOPS
@@ -507,99 +477,84 @@ def test_a_subscription_that_ends_is_made_again(ending: str, loop: str) -> None:
     run(body, loop=loop)
 
 
-def test_who_announces_nothing_is_listened_to_only_for_what_is_watched() -> None:
-    async def body() -> None:
-        async with Forgetful() as server:
-            server.toolbox.capabilities = {"tools": {}}
-            async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.wait_open())
-                assert not listens(server)
-                await within(one.hearing.watch("a:1"))
-                assert listens(server) == [{"resourceSubscriptions": ["a:1"]}]
-                server.toolbox.update("a:1")
-                await one.until(lambda: one.updated == ["a:1"])
-                await within(one.hearing.unwatch("a:1"))
-                await server.until(lambda: not server.toolbox.listeners)
-                await within(one.hearing.watch("a:2"))
-                server.toolbox.update("a:2")
-                await one.until(lambda: one.updated == ["a:1", "a:2"])
-                assert not one.naps.taken
-
-    run(body)
-
-
-def test_a_server_without_subscriptions_is_not_asked_again_but_says_so() -> None:
-    async def body() -> None:
-        async with stateless() as server:
-
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.rpc == "subscriptions/listen":
-                    id = request.message["id"]
-                    error = {"code": -32601, "message": "Method not found"}
-                    answer.json({"jsonrpc": "2.0", "id": id, "error": error}, "404 Not Found")
-                return request.rpc == "subscriptions/listen"
-
-            server.habit = habit
-            async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.wait_open())
-                with pytest.raises(UpstreamResponseError, match="Method not found"):
-                    await within(one.hearing.watch("a:1"))
-                assert len(listens(server)) == 2
-                assert not one.naps.taken
-
-    run(body)
-
-
-def test_a_server_that_is_full_is_asked_again_later() -> None:
-    async def body() -> None:
-        async with stateless() as server:
-            full = 2
-
-            async def habit(request: Request, answer: Answer) -> bool:
-                nonlocal full
-                if request.rpc != "subscriptions/listen" or not full:
-                    return False
-                full -= 1
-                error = {"code": -32603, "message": "Subscription limit reached"}
-                answer.json({"jsonrpc": "2.0", "id": request.message["id"], "error": error})
-                return True
-
-            server.habit = habit
-            async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.wait_open())
-                # The list that is known was read before anybody listened.
-                await one.until(lambda: one.relisted == 1)
-                assert one.naps.taken == [2.0, 4.0]
-
-    run(body)
-
-
-def test_listening_to_a_process() -> None:
-    async def body() -> None:
-        async with ears(process("--announces")) as one:
+async def test_who_announces_nothing_is_listened_to_only_for_what_is_watched() -> None:
+    async with Forgetful() as server:
+        server.toolbox.capabilities = {"tools": {}}
+        async with ears(ServerConfig(url=server.url())) as one:
             await within(one.hearing.wait_open())
-            first = await within(one.peer.request("tools/call", {"name": "cancelled"}))
-            assert b"[]" in bytes(first.result)
+            assert not listens(server)
             await within(one.hearing.watch("a:1"))
-            # The one before it was cancelled, since no stream is closed here.
-            after = await within(one.peer.request("tools/call", {"name": "cancelled"}))
-            assert b"[]" not in bytes(after.result)
-            change = {"name": "change", "arguments": {"names": ["echo"]}}
-            await within(one.peer.request("tools/call", change))
-            await one.until(lambda: one.changed == ["tools"])
+            assert listens(server) == [{"resourceSubscriptions": ["a:1"]}]
+            server.toolbox.update("a:1")
+            await one.until(lambda: one.updated == ["a:1"])
+            await within(one.hearing.unwatch("a:1"))
+            await server.until(lambda: not server.toolbox.listeners)
+            await within(one.hearing.watch("a:2"))
+            server.toolbox.update("a:2")
+            await one.until(lambda: one.updated == ["a:1", "a:2"])
+            assert not one.naps.taken
 
-    run(body)
+
+async def test_a_server_without_subscriptions_is_not_asked_again_but_says_so() -> None:
+    async with stateless() as server:
+
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.rpc == "subscriptions/listen":
+                id = request.message["id"]
+                error = {"code": -32601, "message": "Method not found"}
+                answer.json({"jsonrpc": "2.0", "id": id, "error": error}, "404 Not Found")
+            return request.rpc == "subscriptions/listen"
+
+        server.habit = habit
+        async with ears(ServerConfig(url=server.url())) as one:
+            await within(one.hearing.wait_open())
+            with pytest.raises(UpstreamResponseError, match="Method not found"):
+                await within(one.hearing.watch("a:1"))
+            assert len(listens(server)) == 2
+            assert not one.naps.taken
+
+
+async def test_a_server_that_is_full_is_asked_again_later() -> None:
+    async with stateless() as server:
+        full = 2
+
+        async def habit(request: Request, answer: Answer) -> bool:
+            nonlocal full
+            if request.rpc != "subscriptions/listen" or not full:
+                return False
+            full -= 1
+            error = {"code": -32603, "message": "Subscription limit reached"}
+            answer.json({"jsonrpc": "2.0", "id": request.message["id"], "error": error})
+            return True
+
+        server.habit = habit
+        async with ears(ServerConfig(url=server.url())) as one:
+            await within(one.hearing.wait_open())
+            # The list that is known was read before anybody listened.
+            await one.until(lambda: one.relisted == 1)
+            assert one.naps.taken == [2.0, 4.0]
+
+
+async def test_listening_to_a_process() -> None:
+    async with ears(process("--announces")) as one:
+        await within(one.hearing.wait_open())
+        first = await within(one.peer.request("tools/call", {"name": "cancelled"}))
+        assert b"[]" in bytes(first.result)
+        await within(one.hearing.watch("a:1"))
+        # The one before it was cancelled, since no stream is closed here.
+        after = await within(one.peer.request("tools/call", {"name": "cancelled"}))
+        assert b"[]" not in bytes(after.result)
+        change = {"name": "change", "arguments": {"names": ["echo"]}}
+        await within(one.peer.request("tools/call", change))
+        await one.until(lambda: one.changed == ["tools"])
 
 
 @pytest.mark.parametrize("eras", ["session", "stateless"])
-def test_it_ends_with_its_peer(eras: str) -> None:
-    async def body() -> None:
-        server = Streamable(eras, get="stream", announces=True)
-        await server.start()
-        async with ears(ServerConfig(url=server.url())) as one:
-            await within(one.hearing.wait_open())
-            one.peer.on_transport_lost("test")
-            await within(one.task)
-        await server.stop()
-
-    run(body)
+async def test_it_ends_with_its_peer(eras: str) -> None:
+    server = Streamable(eras, get="stream", announces=True)
+    await server.start()
+    async with ears(ServerConfig(url=server.url())) as one:
+        await within(one.hearing.wait_open())
+        one.peer.on_transport_lost("test")
+        await within(one.task)
+    await server.stop()

@@ -23,118 +23,105 @@ from interlock.errors import TOO_BUSY, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE
 from tests.core.upstreams.harness import Kept, kept, run, text, within
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
 # -- reuse and limits
 
 
-def test_connections_are_kept_and_never_more_than_allowed() -> None:
-    async def body() -> None:
-        async with Streamable("stateless") as server:
-            async with kept(ServerConfig(url=server.url(), connections=4)) as one:
-                await one.ready()
-                for _ in range(10):
-                    await one.text("echo", text="x")
-                assert server.connected == 1
-                calls = [one.start("echo", {"text": str(n)}) for n in range(200)]
-                for number, call in enumerate(calls):
-                    assert text(await within(call)) == str(number)
-                assert server.connected == 4
-
-    run(body)
+async def test_connections_are_kept_and_never_more_than_allowed() -> None:
+    async with Streamable("stateless") as server:
+        async with kept(ServerConfig(url=server.url(), connections=4)) as one:
+            await one.ready()
+            for _ in range(10):
+                await one.text("echo", text="x")
+            assert server.connected == 1
+            calls = [one.start("echo", {"text": str(n)}) for n in range(200)]
+            for number, call in enumerate(calls):
+                assert text(await within(call)) == str(number)
+            assert server.connected == 4
 
 
-def test_more_calls_than_connections_wait_their_turn() -> None:
-    async def body() -> None:
-        async with Streamable("stateless") as server:
-            async with kept(ServerConfig(url=server.url(), connections=2)) as one:
-                await one.ready()
-                held = [one.start("hold", {"text": f"h{n}"}) for n in range(2)]
-                await server.until(lambda: len(server.toolbox.held) == 2)
-                waiting = [one.start("echo", {"text": f"w{n}"}) for n in range(20)]
-                heard = len(server.requests)
-                held[0].exchange.abandon("given up")
-                # Its connection is gone; a new one takes its place and serves the queue in order.
-                for number, call in enumerate(waiting):
-                    assert text(await within(call)) == f"w{number}"
-                order = [r.message["params"]["arguments"]["text"] for r in server.requests[heard:]]
-                assert order == [f"w{number}" for number in range(20)]
-                assert server.open_connections == 2
-
-    run(body)
+async def test_more_calls_than_connections_wait_their_turn() -> None:
+    async with Streamable("stateless") as server:
+        async with kept(ServerConfig(url=server.url(), connections=2)) as one:
+            await one.ready()
+            held = [one.start("hold", {"text": f"h{n}"}) for n in range(2)]
+            await server.until(lambda: len(server.toolbox.held) == 2)
+            waiting = [one.start("echo", {"text": f"w{n}"}) for n in range(20)]
+            heard = len(server.requests)
+            held[0].exchange.abandon("given up")
+            # Its connection is gone; a new one takes its place and serves the queue in order.
+            for number, call in enumerate(waiting):
+                assert text(await within(call)) == f"w{number}"
+            order = [r.message["params"]["arguments"]["text"] for r in server.requests[heard:]]
+            assert order == [f"w{number}" for number in range(20)]
+            assert server.open_connections == 2
 
 
 @pytest.mark.parametrize("how", ["abandon", "expire"])
-def test_what_is_given_up_in_the_queue_is_never_sent(how: str) -> None:
-    async def body() -> None:
-        async with Streamable("session") as server:
-            async with kept(ServerConfig(url=server.url(), connections=1)) as one:
-                await one.ready()
-                held = one.start("hold", {"text": "x"})
-                await server.until(lambda: server.toolbox.held)
-                given_up = one.start("echo", {"text": "never"})
-                after = one.start("echo", {"text": "after"})
-                if how == "abandon":
-                    given_up.exchange.abandon("The caller is gone.")
-                else:
-                    given_up.exchange.expire()
-                held.exchange.abandon("The caller is gone.")
-                assert text(await within(after)) == "after"
-                sent = [r.message["params"]["arguments"] for r in server.requests if r.tool]
-                assert {"text": "never"} not in sent
-
-    run(body)
+async def test_what_is_given_up_in_the_queue_is_never_sent(how: str) -> None:
+    async with Streamable("session") as server:
+        async with kept(ServerConfig(url=server.url(), connections=1)) as one:
+            await one.ready()
+            held = one.start("hold", {"text": "x"})
+            await server.until(lambda: server.toolbox.held)
+            given_up = one.start("echo", {"text": "never"})
+            after = one.start("echo", {"text": "after"})
+            if how == "abandon":
+                given_up.exchange.abandon("The caller is gone.")
+            else:
+                given_up.exchange.expire()
+            held.exchange.abandon("The caller is gone.")
+            assert text(await within(after)) == "after"
+            sent = [r.message["params"]["arguments"] for r in server.requests if r.tool]
+            assert {"text": "never"} not in sent
 
 
 @pytest.mark.parametrize("how", ["abandon", "expire"])
-def test_a_connection_with_an_unread_answer_is_not_used_again(how: str) -> None:
+async def test_a_connection_with_an_unread_answer_is_not_used_again(how: str) -> None:
     """In a session the server is told, may answer all the same, and nobody must meet that."""
 
-    async def body() -> None:
-        async with Streamable("session") as server:
-            async with kept(ServerConfig(url=server.url(), connections=2)) as one:
-                await one.ready()
-                held = one.start("hold", {"text": "late"})
-                await server.until(lambda: server.toolbox.held)
-                (message, send), request = (
-                    server.toolbox.held[held.exchange.id],  # type: ignore[attr-defined]
-                    server.requests[-1],
-                )
-                if how == "abandon":
-                    held.exchange.abandon("The caller is gone.")
-                else:
-                    held.exchange.expire()
-                await server.until(lambda: server.toolbox.cancelled == [held.exchange.id])  # type: ignore[attr-defined]
-                send(server.toolbox._text(message, "late"))
-                for number in range(5):
-                    assert await one.text("echo", text=str(number)) == str(number)
-                used = {r.connection for r in server.requests if r.tool == "echo"}
-                assert request.connection not in used
-
-    run(body)
+    async with Streamable("session") as server:
+        async with kept(ServerConfig(url=server.url(), connections=2)) as one:
+            await one.ready()
+            held = one.start("hold", {"text": "late"})
+            await server.until(lambda: server.toolbox.held)
+            (message, send), request = (
+                server.toolbox.held[held.exchange.id],  # type: ignore[attr-defined]
+                server.requests[-1],
+            )
+            if how == "abandon":
+                held.exchange.abandon("The caller is gone.")
+            else:
+                held.exchange.expire()
+            await server.until(lambda: server.toolbox.cancelled == [held.exchange.id])  # type: ignore[attr-defined]
+            send(server.toolbox._text(message, "late"))
+            for number in range(5):
+                assert await one.text("echo", text=str(number)) == str(number)
+            used = {r.connection for r in server.requests if r.tool == "echo"}
+            assert request.connection not in used
 
 
-def test_a_full_queue_refuses_and_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_queue_refuses_and_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_pool, "_MAX_WAITING_REQUESTS", 3)
 
-    async def body() -> None:
-        async with Streamable("stateless") as server:
-            async with kept(ServerConfig(url=server.url(), connections=1)) as one:
-                await one.ready()
-                held = one.start("hold", {"text": "held"})
-                await server.until(lambda: server.toolbox.held)
-                waiting = [one.start("echo", {"text": str(n)}) for n in range(3)]
-                with pytest.raises(UpstreamLostError) as caught:
-                    one.start("echo", {"text": "too many"})
-                assert caught.value.failure is TOO_BUSY
-                assert not caught.value.was_sent
-                assert one.supervisor.state is State.READY
-                held.exchange.abandon("make room")
-                for number, call in enumerate(waiting):
-                    assert text(await within(call)) == str(number)
-
-    run(body)
+    async with Streamable("stateless") as server:
+        async with kept(ServerConfig(url=server.url(), connections=1)) as one:
+            await one.ready()
+            held = one.start("hold", {"text": "held"})
+            await server.until(lambda: server.toolbox.held)
+            waiting = [one.start("echo", {"text": str(n)}) for n in range(3)]
+            with pytest.raises(UpstreamLostError) as caught:
+                one.start("echo", {"text": "too many"})
+            assert caught.value.failure is TOO_BUSY
+            assert not caught.value.was_sent
+            assert one.supervisor.state is State.READY
+            held.exchange.abandon("make room")
+            for number, call in enumerate(waiting):
+                assert text(await within(call)) == str(number)
 
 
 # -- closing ends
@@ -185,43 +172,37 @@ def test_a_connection_closed_in_the_moment_of_reuse_loses_the_call_honestly(
     run(body, loop=loop)
 
 
-def test_a_connection_whose_end_was_announced_gets_no_request() -> None:
+async def test_a_connection_whose_end_was_announced_gets_no_request() -> None:
     """The end is heard in one turn of the loop, the connection is gone in the next."""
 
-    async def body() -> None:
-        async with Streamable("stateless") as server:
-            async with kept(ServerConfig(url=server.url(), connections=2)) as one:
-                await one.ready()
-                assert one.supervisor.peer is not None
-                link: Any = one.supervisor.peer.transport
-                (connection,) = link._pool.idle
-                connection.eof_received()
-                assert await one.text("echo", text="x") == "x"
-                assert server.requests[-1].connection == 2
-
-    run(body)
-
-
-def test_a_connection_that_was_idle_for_long_is_not_trusted() -> None:
-    async def body() -> None:
-        now = 0.0
-
-        async with Streamable("stateless") as server:
-            one = Kept(ServerConfig(url=server.url(), connections=1))
-            one.connector._clock = lambda: now
-            one.supervisor.begin()
+    async with Streamable("stateless") as server:
+        async with kept(ServerConfig(url=server.url(), connections=2)) as one:
             await one.ready()
-            await one.text("echo", text="x")
-            assert server.connected == 1
-            now = http_pool.IDLE_TIMEOUT_SECONDS - 0.1
-            await one.text("echo", text="x")
-            assert server.connected == 1
-            now += http_pool.IDLE_TIMEOUT_SECONDS + 0.1
-            await one.text("echo", text="x")
-            assert server.connected == 2
-            await one.supervisor.end()
+            assert one.supervisor.peer is not None
+            link: Any = one.supervisor.peer.transport
+            (connection,) = link._pool.idle
+            connection.eof_received()
+            assert await one.text("echo", text="x") == "x"
+            assert server.requests[-1].connection == 2
 
-    run(body)
+
+async def test_a_connection_that_was_idle_for_long_is_not_trusted() -> None:
+    now = 0.0
+
+    async with Streamable("stateless") as server:
+        one = Kept(ServerConfig(url=server.url(), connections=1))
+        one.connector._clock = lambda: now
+        one.supervisor.begin()
+        await one.ready()
+        await one.text("echo", text="x")
+        assert server.connected == 1
+        now = http_pool.IDLE_TIMEOUT_SECONDS - 0.1
+        await one.text("echo", text="x")
+        assert server.connected == 1
+        now += http_pool.IDLE_TIMEOUT_SECONDS + 0.1
+        await one.text("echo", text="x")
+        assert server.connected == 2
+        await one.supervisor.end()
 
 
 # -- refusals
@@ -274,31 +255,28 @@ def test_refused_at_every_address_of_a_name(loop: str, free_port: int) -> None:
     assert "No route to host" in http_pool._describe_error(mixed)
 
 
-def test_a_server_that_is_gone_is_noticed_and_nothing_was_sent() -> None:
-    async def body() -> None:
-        server = Streamable("stateless")
-        await server.start()
-        async with kept(ServerConfig(url=server.url(), connections=3)) as one:
-            await one.ready()
-            one.naps.hold()
-            await server.stop()
-            # Some of these wait for a connection; all of them never left.
-            calls = [one.start("echo", {"text": "x"}) for _ in range(10)]
-            for call in calls:
-                with pytest.raises(UpstreamLostError) as caught:
-                    await within(call)
-                assert caught.value.failure is UPSTREAM_UNAVAILABLE
-                assert not caught.value.was_sent
-                assert "refused" in caught.value.message
-            await one.state(State.DEGRADED)
-            assert not await one.supervisor.wait_until_ready(0.01)
-            await server.start(server.port)
-            one.naps.wake()
-            await one.ready()
-            assert await one.text("echo", text="back") == "back"
-            await server.stop()
-
-    run(body)
+async def test_a_server_that_is_gone_is_noticed_and_nothing_was_sent() -> None:
+    server = Streamable("stateless")
+    await server.start()
+    async with kept(ServerConfig(url=server.url(), connections=3)) as one:
+        await one.ready()
+        one.naps.hold()
+        await server.stop()
+        # Some of these wait for a connection; all of them never left.
+        calls = [one.start("echo", {"text": "x"}) for _ in range(10)]
+        for call in calls:
+            with pytest.raises(UpstreamLostError) as caught:
+                await within(call)
+            assert caught.value.failure is UPSTREAM_UNAVAILABLE
+            assert not caught.value.was_sent
+            assert "refused" in caught.value.message
+        await one.state(State.DEGRADED)
+        assert not await one.supervisor.wait_until_ready(0.01)
+        await server.start(server.port)
+        one.naps.wake()
+        await one.ready()
+        assert await one.text("echo", text="back") == "back"
+        await server.stop()
 
 
 @pytest.mark.parametrize(
@@ -309,53 +287,44 @@ def test_a_server_that_is_gone_is_noticed_and_nothing_was_sent() -> None:
         ("http://[::1:2/mcp", "`url` is invalid"),
     ],
 )
-def test_an_address_that_leads_nowhere_says_so(url: str, words: str) -> None:
-    async def body() -> None:
-        async with kept(ServerConfig(url=url)) as one:
-            one.naps.hold()
-            await one.until(lambda: one.naps.sleeping)
-            assert one.supervisor.problem is not None
-            assert words in one.supervisor.problem
-
-    run(body)
+async def test_an_address_that_leads_nowhere_says_so(url: str, words: str) -> None:
+    async with kept(ServerConfig(url=url)) as one:
+        one.naps.hold()
+        await one.until(lambda: one.naps.sleeping)
+        assert one.supervisor.problem is not None
+        assert words in one.supervisor.problem
 
 
 # -- headers
 
 
-def test_configured_headers_are_sent_with_everything() -> None:
-    async def body() -> None:
-        async with Streamable("session", get="stream", announces=True) as server:
-            headers = {"Authorization": "Bearer xyz", "X-Team": "größe"}
-            async with kept(ServerConfig(url=server.url(), headers=headers)) as one:
-                await one.ready()
-                await server.until(lambda: server.streams)
-            await server.until(lambda: server.deleted)
-            methods = {request.method for request in server.requests}
-            assert methods == {"GET", "POST", "DELETE"}
-            for request in server.requests:
-                assert request.headers["authorization"] == "Bearer xyz"
-                assert request.headers["x-team"] == "größe"
-                assert request.headers["host"] == f"127.0.0.1:{server.port}"
-
-    run(body)
+async def test_configured_headers_are_sent_with_everything() -> None:
+    async with Streamable("session", get="stream", announces=True) as server:
+        headers = {"Authorization": "Bearer xyz", "X-Team": "größe"}
+        async with kept(ServerConfig(url=server.url(), headers=headers)) as one:
+            await one.ready()
+            await server.until(lambda: server.streams)
+        await server.until(lambda: server.deleted)
+        methods = {request.method for request in server.requests}
+        assert methods == {"GET", "POST", "DELETE"}
+        for request in server.requests:
+            assert request.headers["authorization"] == "Bearer xyz"
+            assert request.headers["x-team"] == "größe"
+            assert request.headers["host"] == f"127.0.0.1:{server.port}"
 
 
-def test_a_header_with_a_line_end_is_refused_and_not_shown() -> None:
-    async def body() -> None:
-        async with Streamable("stateless") as server:
-            headers = {"Authorization": "Bearer xyz\r\nX-Evil: 1"}
-            for transport in ("auto", "sse"):
-                config = ServerConfig(url=server.url(), headers=headers, transport=transport)
-                async with kept(config) as one:
-                    one.naps.hold()
-                    await one.until(lambda one=one: one.naps.sleeping)
-                    assert one.supervisor.problem is not None
-                    assert "Authorization" in one.supervisor.problem
-                    assert "xyz" not in one.supervisor.problem
-            assert not server.requests
-
-    run(body)
+async def test_a_header_with_a_line_end_is_refused_and_not_shown() -> None:
+    async with Streamable("stateless") as server:
+        headers = {"Authorization": "Bearer xyz\r\nX-Evil: 1"}
+        for transport in ("auto", "sse"):
+            config = ServerConfig(url=server.url(), headers=headers, transport=transport)
+            async with kept(config) as one:
+                one.naps.hold()
+                await one.until(lambda one=one: one.naps.sleeping)
+                assert one.supervisor.problem is not None
+                assert "Authorization" in one.supervisor.problem
+                assert "xyz" not in one.supervisor.problem
+        assert not server.requests
 
 
 # -- TLS
@@ -454,7 +423,7 @@ def test_tls_spoken_to_a_server_that_waits_for_something_else(
 # -- the pool by itself
 
 
-def test_closing_a_pool_leaves_nobody_waiting() -> None:
+async def test_closing_a_pool_leaves_nobody_waiting() -> None:
     class Waiter:
         connection = None
 
@@ -464,19 +433,16 @@ def test_closing_a_pool_leaves_nobody_waiting() -> None:
         def on_failure(self, failure: object, message: str, *, was_sent: bool) -> None:
             self.told.append(was_sent)
 
-    async def body() -> None:
-        async with Streamable("stateless") as server:
-            pool = HttpPool("up", Origin(server.url()), 2, asyncio.get_running_loop().time)
-            waiters: list[Any] = [Waiter() for _ in range(5)]
-            for waiter in waiters:
-                pool.send(b"GET / HTTP/1.1\r\n\r\n", waiter)
-            await pool.close()
-            assert [waiter.told for waiter in waiters] == [[False]] * 5
-            late: Any = Waiter()
-            pool.send(b"GET / HTTP/1.1\r\n\r\n", late)
-            assert late.told == [False]
-
-    run(body)
+    async with Streamable("stateless") as server:
+        pool = HttpPool("up", Origin(server.url()), 2, asyncio.get_running_loop().time)
+        waiters: list[Any] = [Waiter() for _ in range(5)]
+        for waiter in waiters:
+            pool.send(b"GET / HTTP/1.1\r\n\r\n", waiter)
+        await pool.close()
+        assert [waiter.told for waiter in waiters] == [[False]] * 5
+        late: Any = Waiter()
+        pool.send(b"GET / HTTP/1.1\r\n\r\n", late)
+        assert late.told == [False]
 
 
 @pytest.mark.parametrize(

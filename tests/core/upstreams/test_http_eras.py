@@ -9,92 +9,85 @@ import pytest
 
 from interlock.core.config import ServerConfig
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.harness import kept, run
+from tests.core.upstreams.harness import kept
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.core.upstreams.servers.toolbox import error, result
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 # -- the probe
 
 
 @pytest.mark.parametrize("eras", ["stateless", "both"])
-def test_a_stateless_server_is_spoken_to_statelessly(eras: str) -> None:
-    async def body() -> None:
-        async with Streamable(eras) as server:
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-                assert one.era is Era.STATELESS
-                await one.text("echo", text="x")
-        methods = [request.rpc for request in server.requests]
-        assert methods == ["server/discover", "tools/list", "tools/call"]
-        for request in server.requests:
-            assert request.headers["mcp-protocol-version"] == "2026-07-28"
-            assert request.headers["mcp-method"] == request.rpc
-            assert "mcp-session-id" not in request.headers
-            meta = request.message["params"]["_meta"]
-            assert meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
-            assert meta["io.modelcontextprotocol/clientInfo"]["name"] == "interlock-test"
-            # Lists of tools are read with all that MCP-AX says of them.
-            ax = {"experimental": {"mcpax": {"versions": ["2026-05-01"]}}}
-            promised = ax if request.rpc == "tools/list" else {}
-            assert meta["io.modelcontextprotocol/clientCapabilities"] == promised
-        assert server.requests[-1].headers["mcp-name"] == "echo"
-
-    run(body)
+async def test_a_stateless_server_is_spoken_to_statelessly(eras: str) -> None:
+    async with Streamable(eras) as server:
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+            assert one.era is Era.STATELESS
+            await one.text("echo", text="x")
+    methods = [request.rpc for request in server.requests]
+    assert methods == ["server/discover", "tools/list", "tools/call"]
+    for request in server.requests:
+        assert request.headers["mcp-protocol-version"] == "2026-07-28"
+        assert request.headers["mcp-method"] == request.rpc
+        assert "mcp-session-id" not in request.headers
+        meta = request.message["params"]["_meta"]
+        assert meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
+        assert meta["io.modelcontextprotocol/clientInfo"]["name"] == "interlock-test"
+        # Lists of tools are read with all that MCP-AX says of them.
+        ax = {"experimental": {"mcpax": {"versions": ["2026-05-01"]}}}
+        promised = ax if request.rpc == "tools/list" else {}
+        assert meta["io.modelcontextprotocol/clientCapabilities"] == promised
+    assert server.requests[-1].headers["mcp-name"] == "echo"
 
 
 @pytest.mark.parametrize("sessions", [True, False])
-def test_a_server_of_sessions_that_answers_the_probe_with_400(sessions: bool) -> None:
-    async def body() -> None:
-        async with Streamable("session", sessions=sessions) as server:
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-                assert one.era is Era.SESSION
-                await one.text("echo", text="x")
-            if sessions:
-                await server.until(lambda: server.deleted)
-        # The GET of the stream carries no method, and goes out beside `tools/list`.
-        methods = [request.rpc for request in server.requests if request.rpc]
-        assert methods[:5] == [
-            "server/discover",
-            "initialize",
-            "notifications/initialized",
-            "tools/list",
-            "tools/call",
-        ]
-        first = server.requests[1]
-        assert "mcp-protocol-version" not in first.headers
-        assert "mcp-session-id" not in first.headers
-        assert "mcp-method" not in first.headers
-        for request in server.requests[2:]:
-            assert request.headers["mcp-protocol-version"] == "2025-11-25"
-            assert request.headers.get("mcp-session-id") == ("session-1" if sessions else None)
-        assert server.deleted == (["session-1"] if sessions else [])
-
-    run(body)
+async def test_a_server_of_sessions_that_answers_the_probe_with_400(sessions: bool) -> None:
+    async with Streamable("session", sessions=sessions) as server:
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+            assert one.era is Era.SESSION
+            await one.text("echo", text="x")
+        if sessions:
+            await server.until(lambda: server.deleted)
+    # The GET of the stream carries no method, and goes out beside `tools/list`.
+    methods = [request.rpc for request in server.requests if request.rpc]
+    assert methods[:5] == [
+        "server/discover",
+        "initialize",
+        "notifications/initialized",
+        "tools/list",
+        "tools/call",
+    ]
+    first = server.requests[1]
+    assert "mcp-protocol-version" not in first.headers
+    assert "mcp-session-id" not in first.headers
+    assert "mcp-method" not in first.headers
+    for request in server.requests[2:]:
+        assert request.headers["mcp-protocol-version"] == "2025-11-25"
+        assert request.headers.get("mcp-session-id") == ("session-1" if sessions else None)
+    assert server.deleted == (["session-1"] if sessions else [])
 
 
-def test_nothing_is_asked_before_the_server_has_heard_that_we_are_ready() -> None:
+async def test_nothing_is_asked_before_the_server_has_heard_that_we_are_ready() -> None:
     """On several connections the list could overtake `initialized`, and strict servers refuse."""
 
-    async def body() -> None:
-        async with Streamable("session") as server:
-            heard_before: list[int] = []
+    async with Streamable("session") as server:
+        heard_before: list[int] = []
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.rpc == "notifications/initialized":
-                    # A slow server: there would be time enough to overtake it.
-                    for _ in range(50):
-                        await asyncio.sleep(0)
-                elif request.rpc == "tools/list":
-                    heard_before.append(server.toolbox.initialized)
-                return False
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.rpc == "notifications/initialized":
+                # A slow server: there would be time enough to overtake it.
+                for _ in range(50):
+                    await asyncio.sleep(0)
+            elif request.rpc == "tools/list":
+                heard_before.append(server.toolbox.initialized)
+            return False
 
-            server.habit = habit
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-            assert heard_before == [1]
-
-    run(body)
+        server.habit = habit
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+        assert heard_before == [1]
 
 
 @pytest.mark.parametrize(
@@ -102,22 +95,19 @@ def test_nothing_is_asked_before_the_server_has_heard_that_we_are_ready() -> Non
     ["400 Bad Request", "404 Not Found", "405 Method Not Allowed", "406 Not Acceptable",
      "415 Unsupported Media Type", "422 Unprocessable Content"],
 )  # fmt: skip
-def test_a_refused_probe_leads_to_initialize(status: str) -> None:
-    async def body() -> None:
-        async with Streamable("session") as server:
+async def test_a_refused_probe_leads_to_initialize(status: str) -> None:
+    async with Streamable("session") as server:
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.rpc == "server/discover":
-                    answer.empty(status)
-                return request.rpc == "server/discover"
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.rpc == "server/discover":
+                answer.empty(status)
+            return request.rpc == "server/discover"
 
-            server.habit = habit
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-                assert one.era is Era.SESSION
-                assert await one.text("echo", text="x") == "x"
-
-    run(body)
+        server.habit = habit
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+            assert one.era is Era.SESSION
+            assert await one.text("echo", text="x") == "x"
 
 
 @pytest.mark.parametrize(
@@ -134,41 +124,37 @@ def test_a_refused_probe_leads_to_initialize(status: str) -> None:
     ids=["unknown", "uninitialized", "of-old", "supported", "mixed", "later", "nonsense"],
 )
 @pytest.mark.parametrize("status", ["200 OK", "400 Bad Request"])
-def test_a_probe_answered_in_json_rpc_leads_to_initialize(answer_with: Any, status: str) -> None:
-    async def body() -> None:
-        async with Streamable("session") as server:
+async def test_a_probe_answered_in_json_rpc_leads_to_initialize(
+    answer_with: Any, status: str
+) -> None:
+    async with Streamable("session") as server:
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.rpc == "server/discover":
-                    answer.json(answer_with(request.message["id"]), status)
-                return request.rpc == "server/discover"
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.rpc == "server/discover":
+                answer.json(answer_with(request.message["id"]), status)
+            return request.rpc == "server/discover"
 
-            server.habit = habit
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-                assert one.era is Era.SESSION
-
-    run(body)
+        server.habit = habit
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+            assert one.era is Era.SESSION
 
 
-def test_a_server_that_speaks_only_what_nobody_knows() -> None:
-    async def body() -> None:
-        async with Streamable("session") as server:
+async def test_a_server_that_speaks_only_what_nobody_knows() -> None:
+    async with Streamable("session") as server:
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                id = request.message["id"]
-                answer.json(error(id, -32022, "Unsupported", {"supported": ["2031-01-01", 7]}))
-                return True
+        async def habit(request: Request, answer: Answer) -> bool:
+            id = request.message["id"]
+            answer.json(error(id, -32022, "Unsupported", {"supported": ["2031-01-01", 7]}))
+            return True
 
-            server.habit = habit
-            async with kept(ServerConfig(url=server.url())) as one:
-                one.naps.hold()
-                await one.until(lambda: one.naps.sleeping)
-                assert one.supervisor.problem is not None
-                assert "supports only MCP 2031-01-01, 7" in one.supervisor.problem
-        assert [request.rpc for request in server.requests] == ["server/discover"]
-
-    run(body)
+        server.habit = habit
+        async with kept(ServerConfig(url=server.url())) as one:
+            one.naps.hold()
+            await one.until(lambda: one.naps.sleeping)
+            assert one.supervisor.problem is not None
+            assert "supports only MCP 2031-01-01, 7" in one.supervisor.problem
+    assert [request.rpc for request in server.requests] == ["server/discover"]
 
 
 @pytest.mark.parametrize(
@@ -182,68 +168,59 @@ def test_a_server_that_speaks_only_what_nobody_knows() -> None:
         ("200 OK", "which is not MCP"),
     ],
 )
-def test_an_inconclusive_answer_is_no_verdict(status: str, words: str) -> None:
+async def test_an_inconclusive_answer_is_no_verdict(status: str, words: str) -> None:
     """It is not taken for a session server, and the next attempt asks afresh."""
 
-    async def body() -> None:
-        async with Streamable("both") as server:
-            broken = True
+    async with Streamable("both") as server:
+        broken = True
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                if broken:
-                    answer.whole(b"oops", status, content_type="text/plain")
-                return broken
+        async def habit(request: Request, answer: Answer) -> bool:
+            if broken:
+                answer.whole(b"oops", status, content_type="text/plain")
+            return broken
 
-            server.habit = habit
-            async with kept(ServerConfig(url=server.url())) as one:
-                one.naps.hold()
-                await one.until(lambda: one.naps.sleeping)
-                assert one.supervisor.problem is not None
-                assert words in one.supervisor.problem
-                assert [request.rpc for request in server.requests] == ["server/discover"]
-                broken = False
-                one.naps.wake()
-                await one.ready()
-                assert one.era is Era.STATELESS
-
-    run(body)
+        server.habit = habit
+        async with kept(ServerConfig(url=server.url())) as one:
+            one.naps.hold()
+            await one.until(lambda: one.naps.sleeping)
+            assert one.supervisor.problem is not None
+            assert words in one.supervisor.problem
+            assert [request.rpc for request in server.requests] == ["server/discover"]
+            broken = False
+            one.naps.wake()
+            await one.ready()
+            assert one.era is Era.STATELESS
 
 
-def test_a_server_that_never_answers_the_probe() -> None:
-    async def body() -> None:
-        async with Streamable("both") as server:
+async def test_a_server_that_never_answers_the_probe() -> None:
+    async with Streamable("both") as server:
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                return True
+        async def habit(request: Request, answer: Answer) -> bool:
+            return True
 
-            server.habit = habit
-            async with kept(ServerConfig(url=server.url(), start_timeout=0.1)) as one:
-                one.naps.hold()
-                await one.until(lambda: one.naps.sleeping)
-                assert one.supervisor.problem is not None
-                assert "was not ready within 0.1 s" in one.supervisor.problem
-                await server.until(lambda: server.open_connections == 0)
-
-    run(body)
+        server.habit = habit
+        async with kept(ServerConfig(url=server.url(), start_timeout=0.1)) as one:
+            one.naps.hold()
+            await one.until(lambda: one.naps.sleeping)
+            assert one.supervisor.problem is not None
+            assert "was not ready within 0.1 s" in one.supervisor.problem
+            await server.until(lambda: server.open_connections == 0)
 
 
-def test_a_server_that_refuses_to_start_a_session() -> None:
-    async def body() -> None:
-        async with Streamable("session") as server:
+async def test_a_server_that_refuses_to_start_a_session() -> None:
+    async with Streamable("session") as server:
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.rpc == "initialize":
-                    answer.json(error(request.message["id"], -32000, "Closed on Sundays."))
-                return request.rpc == "initialize"
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.rpc == "initialize":
+                answer.json(error(request.message["id"], -32000, "Closed on Sundays."))
+            return request.rpc == "initialize"
 
-            server.habit = habit
-            async with kept(ServerConfig(url=server.url())) as one:
-                one.naps.hold()
-                await one.until(lambda: one.naps.sleeping)
-                problem = "up refused to start a session: Closed on Sundays."
-                assert one.supervisor.problem == problem
-
-    run(body)
+        server.habit = habit
+        async with kept(ServerConfig(url=server.url())) as one:
+            one.naps.hold()
+            await one.until(lambda: one.naps.sleeping)
+            problem = "up refused to start a session: Closed on Sundays."
+            assert one.supervisor.problem == problem
 
 
 # -- redirects
@@ -251,22 +228,19 @@ def test_a_server_that_refuses_to_start_a_session() -> None:
 
 @pytest.mark.parametrize("eras", ["stateless", "session"])
 @pytest.mark.parametrize("status", ["307 Temporary Redirect", "308 Permanent Redirect"])
-def test_a_redirect_on_the_same_server_is_followed(eras: str, status: str) -> None:
-    async def body() -> None:
-        async with Streamable(eras) as server:
+async def test_a_redirect_on_the_same_server_is_followed(eras: str, status: str) -> None:
+    async with Streamable(eras) as server:
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.path == "/mcp":
-                    answer.empty(status, location="/mcp/")
-                return request.path == "/mcp"
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.path == "/mcp":
+                answer.empty(status, location="/mcp/")
+            return request.path == "/mcp"
 
-            server.habit = habit
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-                assert await one.text("echo", text="x") == "x"
-        assert [r.path for r in server.requests].count("/mcp") == 1
-
-    run(body)
+        server.habit = habit
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+            assert await one.text("echo", text="x") == "x"
+    assert [r.path for r in server.requests].count("/mcp") == 1
 
 
 @pytest.mark.parametrize(
@@ -281,20 +255,17 @@ def test_a_redirect_on_the_same_server_is_followed(eras: str, status: str) -> No
         ("/mcp", "redirects in a loop"),
     ],
 )
-def test_a_redirect_to_elsewhere_is_refused(location: str, words: str) -> None:
-    async def body() -> None:
-        async with Streamable("stateless") as server:
+async def test_a_redirect_to_elsewhere_is_refused(location: str, words: str) -> None:
+    async with Streamable("stateless") as server:
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                answer.empty("307 Whatever", location=location.format(port=server.port))
-                return True
+        async def habit(request: Request, answer: Answer) -> bool:
+            answer.empty("307 Whatever", location=location.format(port=server.port))
+            return True
 
-            server.habit = habit
-            headers = {"Authorization": "Bearer secret"}
-            async with kept(ServerConfig(url=server.url(), headers=headers)) as one:
-                one.naps.hold()
-                await one.until(lambda: one.naps.sleeping)
-                assert one.supervisor.problem is not None
-                assert words in one.supervisor.problem
-
-    run(body)
+        server.habit = habit
+        headers = {"Authorization": "Bearer secret"}
+        async with kept(ServerConfig(url=server.url(), headers=headers)) as one:
+            one.naps.hold()
+            await one.until(lambda: one.naps.sleeping)
+            assert one.supervisor.problem is not None
+            assert words in one.supervisor.problem

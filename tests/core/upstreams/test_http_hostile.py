@@ -20,6 +20,8 @@ from tests.core.pipeline.rig import turns
 from tests.core.upstreams.harness import run, within
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 PIECE = 16 * 1024
@@ -103,40 +105,34 @@ def test_head_that_never_ends_ends_the_connection(begins: bytes, goes_on: bytes,
     run(body, loop=loop)
 
 
-def test_long_answer_of_an_authorization_server_is_not_read_to_its_end(
+async def test_long_answer_of_an_authorization_server_is_not_read_to_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fetch, "TIMEOUT_SECONDS", 2 * PATIENCE)
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n"
     pieces = fetch.MAX_RESPONSE_BYTES // PIECE + 1
 
-    async def body() -> None:
-        # The server waits after that much, so only the limit can end the request.
-        async with server_of(head, b"a" * PIECE, pieces) as pool:
-            url = f"http://127.0.0.1:{pool.origin.port}/keys"
-            with pytest.raises(SignInProblem):
-                await within(fetch.fetch("GET", url, {}))
-
-    run(body)
+    # The server waits after that much, so only the limit can end the request.
+    async with server_of(head, b"a" * PIECE, pieces) as pool:
+        url = f"http://127.0.0.1:{pool.origin.port}/keys"
+        with pytest.raises(SignInProblem):
+            await within(fetch.fetch("GET", url, {}))
 
 
-def test_stream_of_many_small_chunks_is_read_to_its_end() -> None:
+async def test_stream_of_many_small_chunks_is_read_to_its_end() -> None:
     """The lengths between chunks are no body, and many of them are no head that never ends."""
     head = (
         b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
 
-    async def body() -> None:
-        async with server_of(head, b"1\r\n:\r\n" * 1000, pieces=40) as pool:
-            answered = Answered()
-            pool.send(REQUEST, answered)
-            while answered.chunks < 40_000:
-                await turns(1)
-            assert not answered.done.done()
-            assert answered.connection is not None
-            answered.connection.abort()
-
-    run(body)
+    async with server_of(head, b"1\r\n:\r\n" * 1000, pieces=40) as pool:
+        answered = Answered()
+        pool.send(REQUEST, answered)
+        while answered.chunks < 40_000:
+            await turns(1)
+        assert not answered.done.done()
+        assert answered.connection is not None
+        answered.connection.abort()
 
 
 def connections() -> list[HttpConnection]:

@@ -21,6 +21,8 @@ from tests.core.upstreams.harness import Kept, kept, official, run, text, within
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.core.upstreams.servers.toolbox import notification, result
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
@@ -275,7 +277,7 @@ def test_a_call_that_is_given_up_is_not_taken_up_again() -> None:
     with_server(body, Leaving(primer="id: e1\nretry: 20000\ndata: \n\n"))
 
 
-def test_a_call_between_two_streams_is_lost_with_its_upstream() -> None:
+async def test_a_call_between_two_streams_is_lost_with_its_upstream() -> None:
     sent: list[Any] = []
 
     async def body(one: Kept, server: Leaving) -> None:
@@ -284,20 +286,17 @@ def test_a_call_between_two_streams_is_lost_with_its_upstream() -> None:
         while sent[0].exchange.carrier is carried:
             await one.text("echo", text="x")
 
-    async def main() -> None:
-        async with Leaving(primer="id: e1\nretry: 20000\ndata: \n\n") as server:
-            async with kept(ServerConfig(url=server.url(), sessions="shared")) as one:
-                await one.ready()
-                await body(one, server)
-            with pytest.raises(UpstreamLostError) as caught:
-                await within(sent[0])
-            assert caught.value.was_sent
-
-    run(main)
+    async with Leaving(primer="id: e1\nretry: 20000\ndata: \n\n") as server:
+        async with kept(ServerConfig(url=server.url(), sessions="shared")) as one:
+            await one.ready()
+            await body(one, server)
+        with pytest.raises(UpstreamLostError) as caught:
+            await within(sent[0])
+        assert caught.value.was_sent
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_the_official_server_ends_streams_on_purpose(
+async def test_the_official_server_ends_streams_on_purpose(
     times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def not_stateless(peer: Any) -> None:
@@ -305,28 +304,25 @@ def test_the_official_server_ends_streams_on_purpose(
 
     monkeypatch.setattr(negotiate, "_discover", not_stateless)
 
-    async def body() -> None:
-        with official("resumable") as port:
-            url = f"http://127.0.0.1:{port}/mcp"
-            async with kept(ServerConfig(url=url)) as one:
-                await one.ready()
+    with official("resumable") as port:
+        url = f"http://127.0.0.1:{port}/mcp"
+        async with kept(ServerConfig(url=url)) as one:
+            await one.ready()
 
-                async def leaving(gate: str) -> None:
-                    steps: asyncio.Queue[int] = asyncio.Queue()
-                    call = one.start(
-                        "leave_and_answer",
-                        {"times": times, "gate": gate},
-                        hear=lambda _, method, params: steps.put_nowait(
-                            json.loads(bytes(params))["progress"]
-                        ),
-                        token=gate,
-                    )
-                    for step in range(1, times + 1):
-                        assert await within(steps.get()) == step
-                        assert await one.text("leave", gate=gate) == gate
-                    assert text(await within(call)) == "answered in the end"
+            async def leaving(gate: str) -> None:
+                steps: asyncio.Queue[int] = asyncio.Queue()
+                call = one.start(
+                    "leave_and_answer",
+                    {"times": times, "gate": gate},
+                    hear=lambda _, method, params: steps.put_nowait(
+                        json.loads(bytes(params))["progress"]
+                    ),
+                    token=gate,
+                )
+                for step in range(1, times + 1):
+                    assert await within(steps.get()) == step
+                    assert await one.text("leave", gate=gate) == gate
+                assert text(await within(call)) == "answered in the end"
 
-                await asyncio.gather(*(leaving(str(number)) for number in range(10)))
-                assert one.supervisor.restarts == 0
-
-    run(body)
+            await asyncio.gather(*(leaving(str(number)) for number in range(10)))
+            assert one.supervisor.restarts == 0

@@ -16,6 +16,8 @@ from tests.core.upstreams.harness import kept, official, run, text, within
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.core.upstreams.servers.toolbox import error
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
@@ -51,82 +53,70 @@ def test_a_forgotten_session_is_opened_again(forgets: str, loop: str) -> None:
     run(body, loop=loop)
 
 
-def test_a_call_that_is_under_way_when_the_session_is_forgotten_is_still_answered() -> None:
-    async def body() -> None:
-        async with Streamable("session") as server:
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-                held = one.start("hold", {"text": "answered all the same"})
-                await server.until(lambda: server.toolbox.held)
-                server.forget_sessions()
-                with pytest.raises(UpstreamLostError, match="no longer knows the session"):
-                    await within(one.start("echo"))
-                ((message, send),) = server.toolbox.held.values()
-                send(server.toolbox._text(message, "answered all the same"))
-                assert text(await within(held)) == "answered all the same"
-                await one.ready()
-
-    run(body)
+async def test_a_call_that_is_under_way_when_the_session_is_forgotten_is_still_answered() -> None:
+    async with Streamable("session") as server:
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+            held = one.start("hold", {"text": "answered all the same"})
+            await server.until(lambda: server.toolbox.held)
+            server.forget_sessions()
+            with pytest.raises(UpstreamLostError, match="no longer knows the session"):
+                await within(one.start("echo"))
+            ((message, send),) = server.toolbox.held.values()
+            send(server.toolbox._text(message, "answered all the same"))
+            assert text(await within(held)) == "answered all the same"
+            await one.ready()
 
 
-def test_a_call_under_way_that_is_not_answered_soon_is_lost_with_the_session() -> None:
-    async def body() -> None:
-        async with Streamable("session") as server:
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-                held = one.start("hold")
-                await server.until(lambda: server.toolbox.held)
-                server.forget_sessions()
-                with pytest.raises(UpstreamLostError):
-                    await within(one.start("echo"))
-                with pytest.raises(UpstreamLostError) as caught:
-                    await within(held)
-                assert caught.value.failure is UPSTREAM_LOST
-                assert caught.value.was_sent
-                await one.ready()
-
-    run(body)
+async def test_a_call_under_way_that_is_not_answered_soon_is_lost_with_the_session() -> None:
+    async with Streamable("session") as server:
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+            held = one.start("hold")
+            await server.until(lambda: server.toolbox.held)
+            server.forget_sessions()
+            with pytest.raises(UpstreamLostError):
+                await within(one.start("echo"))
+            with pytest.raises(UpstreamLostError) as caught:
+                await within(held)
+            assert caught.value.failure is UPSTREAM_LOST
+            assert caught.value.was_sent
+            await one.ready()
 
 
-def test_an_unknown_method_with_404_is_an_answer_and_no_lost_session() -> None:
-    async def body() -> None:
-        async with Streamable("session") as server:
+async def test_an_unknown_method_with_404_is_an_answer_and_no_lost_session() -> None:
+    async with Streamable("session") as server:
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.tool == "fail":
-                    id = request.message["id"]
-                    answer.json(error(id, -32601, "Method not found"), "404 Not Found")
-                return request.tool == "fail"
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.tool == "fail":
+                id = request.message["id"]
+                answer.json(error(id, -32601, "Method not found"), "404 Not Found")
+            return request.tool == "fail"
 
-            server.habit = habit
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-                with pytest.raises(UpstreamResponseError, match="Method not found"):
-                    await within(one.start("fail"))
-                assert one.supervisor.state is State.READY
-
-    run(body)
+        server.habit = habit
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+            with pytest.raises(UpstreamResponseError, match="Method not found"):
+                await within(one.start("fail"))
+            assert one.supervisor.state is State.READY
 
 
-def test_a_refusal_that_speaks_of_sessions_but_answers_the_call_is_an_answer() -> None:
-    async def body() -> None:
-        async with Streamable("session") as server:
+async def test_a_refusal_that_speaks_of_sessions_but_answers_the_call_is_an_answer() -> None:
+    async with Streamable("session") as server:
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.tool == "fail":
-                    id = request.message["id"]
-                    text = "The session argument is missing."
-                    answer.json(error(id, -32602, text), "400 Bad Request")
-                return request.tool == "fail"
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.tool == "fail":
+                id = request.message["id"]
+                text = "The session argument is missing."
+                answer.json(error(id, -32602, text), "400 Bad Request")
+            return request.tool == "fail"
 
-            server.habit = habit
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-                with pytest.raises(UpstreamResponseError, match="session argument is missing"):
-                    await within(one.start("fail"))
-                assert one.supervisor.state is State.READY
-
-    run(body)
+        server.habit = habit
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+            with pytest.raises(UpstreamResponseError, match="session argument is missing"):
+                await within(one.start("fail"))
+            assert one.supervisor.state is State.READY
 
 
 @LOOPS
@@ -156,46 +146,40 @@ def test_a_server_that_restarts_and_forgets(loop: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["json", "sse"])
-def test_the_official_server_in_both_eras(kind: str) -> None:
-    async def body() -> None:
-        with official(kind) as port:
-            url = f"http://127.0.0.1:{port}/mcp"
-            async with kept(ServerConfig(url=url)) as one:
-                await one.ready()
-                assert one.era is Era.STATELESS
-                assert await one.text("echo", text="grüezi") == "grüezi"
-                calls = [one.start("echo", {"text": str(n)}) for n in range(30)]
-                for number, call in enumerate(calls):
-                    assert text(await within(call)) == str(number)
-                stuck = one.start("wait_for_ever")
-                await one.text("echo", text="x")
-                stuck.exchange.abandon("enough")
-                assert await one.text("echo", text="y") == "y"
-
-    run(body)
+async def test_the_official_server_in_both_eras(kind: str) -> None:
+    with official(kind) as port:
+        url = f"http://127.0.0.1:{port}/mcp"
+        async with kept(ServerConfig(url=url)) as one:
+            await one.ready()
+            assert one.era is Era.STATELESS
+            assert await one.text("echo", text="grüezi") == "grüezi"
+            calls = [one.start("echo", {"text": str(n)}) for n in range(30)]
+            for number, call in enumerate(calls):
+                assert text(await within(call)) == str(number)
+            stuck = one.start("wait_for_ever")
+            await one.text("echo", text="x")
+            stuck.exchange.abandon("enough")
+            assert await one.text("echo", text="y") == "y"
 
 
-def test_the_official_server_loses_its_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_official_server_loses_its_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     async def not_stateless(peer: Any) -> None:
         return None
 
     monkeypatch.setattr(negotiate, "_discover", not_stateless)
 
-    async def body() -> None:
-        with official("json") as port:
-            url = f"http://127.0.0.1:{port}/mcp"
-            async with kept(ServerConfig(url=url)) as one:
-                await one.ready()
-                assert one.era is Era.SESSION
-                assert await one.text("echo", text="x") == "x"
-                peer = one.supervisor.peer
-                assert peer is not None
-                link: Any = peer.transport
-                link.set_protocol_headers(peer.revision, session=b"forgotten")
-                with pytest.raises(UpstreamLostError, match="no longer knows") as caught:
-                    await within(one.start("echo", {"text": "x"}))
-                assert not caught.value.was_sent
-                assert await within(one.supervisor.wait_until_ready(10))
-                assert await one.text("echo", text="y") == "y"
-
-    run(body)
+    with official("json") as port:
+        url = f"http://127.0.0.1:{port}/mcp"
+        async with kept(ServerConfig(url=url)) as one:
+            await one.ready()
+            assert one.era is Era.SESSION
+            assert await one.text("echo", text="x") == "x"
+            peer = one.supervisor.peer
+            assert peer is not None
+            link: Any = peer.transport
+            link.set_protocol_headers(peer.revision, session=b"forgotten")
+            with pytest.raises(UpstreamLostError, match="no longer knows") as caught:
+                await within(one.start("echo", {"text": "x"}))
+            assert not caught.value.was_sent
+            assert await within(one.supervisor.wait_until_ready(10))
+            assert await one.text("echo", text="y") == "y"

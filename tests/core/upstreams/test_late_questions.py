@@ -3,8 +3,9 @@ it must not be taken for another's."""
 
 from __future__ import annotations
 
-import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -104,15 +105,13 @@ class Shared:
         self.say(method="notifications/message", params={"level": "info", "data": "of operator"})
 
 
-def shared(body: Any) -> None:
-    async def run() -> None:
-        await body(Shared())
-
-    asyncio.run(run())
+@asynccontextmanager
+async def open_shared_client() -> AsyncIterator[Any]:
+    yield Shared()
 
 
-def test_a_late_question_is_nobody_elses() -> None:
-    async def body(one: Shared) -> None:
+async def test_a_late_question_is_nobody_elses() -> None:
+    async with open_shared_client() as one:
         given_up = one.call(OPERATOR)
         one.call(AUDITOR)
         given_up.abandon("The caller left.")
@@ -123,11 +122,9 @@ def test_a_late_question_is_nobody_elses() -> None:
         refused = one.channel.sent[-1]
         assert (refused["id"], refused["error"]["code"]) == ("q", -32601)
 
-    shared(body)
 
-
-def test_the_late_answer_clears_the_air() -> None:
-    async def body(one: Shared) -> None:
+async def test_the_late_answer_clears_the_air() -> None:
+    async with open_shared_client() as one:
         given_up = one.call(OPERATOR)
         one.call(AUDITOR)
         given_up.abandon("The caller left.")
@@ -136,25 +133,19 @@ def test_the_late_answer_clears_the_air() -> None:
         assert one.told.asked_of == ["auditor"]
         assert one.told.heard_by == ["auditor"]
 
-    shared(body)
 
-
-def test_a_caller_may_still_be_asked_after_a_call_of_its_own_was_given_up() -> None:
-    async def body(one: Shared) -> None:
+async def test_a_caller_may_still_be_asked_after_a_call_of_its_own_was_given_up() -> None:
+    async with open_shared_client() as one:
         one.call(OPERATOR).abandon("The caller left.")
         one.call(OPERATOR)
         one.speaks()
         assert one.told.asked_of == ["operator"]
 
-    shared(body)
 
-
-def test_nobody_is_silent_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(one: Shared) -> None:
+async def test_nobody_is_silent_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_shared_client() as one:
         one.call(OPERATOR).abandon("The caller left.")
         one.call(AUDITOR)
         monkeypatch.setattr(peer_room, "_ABANDONED_SECONDS", -1.0)
         one.speaks()
         assert one.told.asked_of == ["auditor"]
-
-    shared(body)

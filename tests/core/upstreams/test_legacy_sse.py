@@ -15,6 +15,8 @@ from tests.core.upstreams.harness import kept, official, run, text, within
 from tests.core.upstreams.servers.http_server import Answer, Legacy, Request, Streamable
 from tests.core.upstreams.servers.toolbox import result
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
@@ -58,134 +60,116 @@ def test_the_official_server_of_old(loop: str) -> None:
         ("http://[/", "an invalid endpoint URL"),
     ],
 )
-def test_an_endpoint_elsewhere_is_refused(endpoint: str, words: str) -> None:
-    async def body() -> None:
-        server = Legacy()
-        await server.start()
-        server.endpoint = endpoint.format(port=server.port)
-        headers = {"Authorization": "Bearer secret"}
-        async with kept(ServerConfig(url=server.url("/sse"), headers=headers)) as one:
-            one.naps.hold()
-            await one.until(lambda: one.naps.sleeping)
-            assert one.supervisor.problem is not None
-            assert words in one.supervisor.problem
-            await server.until(lambda: server.open_connections == 0)
-        await server.stop()
-
-    run(body)
+async def test_an_endpoint_elsewhere_is_refused(endpoint: str, words: str) -> None:
+    server = Legacy()
+    await server.start()
+    server.endpoint = endpoint.format(port=server.port)
+    headers = {"Authorization": "Bearer secret"}
+    async with kept(ServerConfig(url=server.url("/sse"), headers=headers)) as one:
+        one.naps.hold()
+        await one.until(lambda: one.naps.sleeping)
+        assert one.supervisor.problem is not None
+        assert words in one.supervisor.problem
+        await server.until(lambda: server.open_connections == 0)
+    await server.stop()
 
 
 @pytest.mark.parametrize("endpoint", ["/messages?session=1", "{base}/messages?session=1"])
-def test_an_endpoint_may_be_a_path_or_a_whole_address(endpoint: str) -> None:
-    async def body() -> None:
-        server = Legacy()
-        await server.start()
-        named = endpoint.format(base=server.url(""))
+async def test_an_endpoint_may_be_a_path_or_a_whole_address(endpoint: str) -> None:
+    server = Legacy()
+    await server.start()
+    named = endpoint.format(base=server.url(""))
+
+    async def habit(request: Request, answer: Answer) -> bool:
+        if request.method != "GET":
+            return False
+        answer.open()
+        # An early word before anybody listens must not upset anything.
+        answer.event(named, "endpoint")
+        answer.event({"jsonrpc": "2.0", "id": "early", "method": "ping"})
+        server.stream = answer
+        return True
+
+    server.habit = habit
+    async with kept(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
+        await one.ready()
+        assert await one.text("echo", text="x") == "x"
+    await server.stop()
+
+
+async def test_a_stream_that_names_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(legacy_sse, "_ENDPOINT_TIMEOUT_SECONDS", 0.05)
+
+    async with Legacy() as server:
 
         async def habit(request: Request, answer: Answer) -> bool:
-            if request.method != "GET":
-                return False
             answer.open()
-            # An early word before anybody listens must not upset anything.
-            answer.event(named, "endpoint")
-            answer.event({"jsonrpc": "2.0", "id": "early", "method": "ping"})
-            server.stream = answer
             return True
 
         server.habit = habit
         async with kept(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
-            await one.ready()
-            assert await one.text("echo", text="x") == "x"
-        await server.stop()
-
-    run(body)
-
-
-def test_a_stream_that_names_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(legacy_sse, "_ENDPOINT_TIMEOUT_SECONDS", 0.05)
-
-    async def body() -> None:
-        async with Legacy() as server:
-
-            async def habit(request: Request, answer: Answer) -> bool:
-                answer.open()
-                return True
-
-            server.habit = habit
-            async with kept(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
-                one.naps.hold()
-                await one.until(lambda: one.naps.sleeping)
-                assert one.supervisor.problem is not None
-                assert "sent no `endpoint` event" in one.supervisor.problem
-                await server.until(lambda: server.open_connections == 0)
-
-    run(body)
+            one.naps.hold()
+            await one.until(lambda: one.naps.sleeping)
+            assert one.supervisor.problem is not None
+            assert "sent no `endpoint` event" in one.supervisor.problem
+            await server.until(lambda: server.open_connections == 0)
 
 
-def test_neither_wire_is_there() -> None:
+async def test_neither_wire_is_there() -> None:
     """What the POST was told says more than what the GET was told."""
 
-    async def body() -> None:
-        async with Streamable("session", get="405 Method Not Allowed") as server:
+    async with Streamable("session", get="405 Method Not Allowed") as server:
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                answer.empty("405 No" if request.method == "GET" else "404 Not Found")
-                return True
+        async def habit(request: Request, answer: Answer) -> bool:
+            answer.empty("405 No" if request.method == "GET" else "404 Not Found")
+            return True
 
-            server.habit = habit
-            async with kept(ServerConfig(url=server.url())) as one:
-                one.naps.hold()
-                await one.until(lambda: one.naps.sleeping)
-                assert one.supervisor.problem == "up responded with HTTP 404."
-        assert [request.method for request in server.requests] == ["POST", "POST", "GET"]
-
-    run(body)
+        server.habit = habit
+        async with kept(ServerConfig(url=server.url())) as one:
+            one.naps.hold()
+            await one.until(lambda: one.naps.sleeping)
+            assert one.supervisor.problem == "up responded with HTTP 404."
+    assert [request.method for request in server.requests] == ["POST", "POST", "GET"]
 
 
 @pytest.mark.parametrize(
     ("status", "sent"),
     [("404 Not Found", False), ("307 Moved", True), ("500 Internal Server Error", True)],
 )
-def test_a_post_that_is_refused_fails_its_call(status: str, sent: bool) -> None:
-    async def body() -> None:
-        async with Legacy() as server:
-            async with kept(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
-                await one.ready()
+async def test_a_post_that_is_refused_fails_its_call(status: str, sent: bool) -> None:
+    async with Legacy() as server:
+        async with kept(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
+            await one.ready()
 
-                async def habit(request: Request, answer: Answer) -> bool:
-                    if request.tool == "echo":
-                        answer.empty(status)
-                    return request.tool == "echo"
+            async def habit(request: Request, answer: Answer) -> bool:
+                if request.tool == "echo":
+                    answer.empty(status)
+                return request.tool == "echo"
 
-                server.habit = habit
-                with pytest.raises(UpstreamLostError, match=f"HTTP {status[:3]}") as caught:
-                    await within(one.start("echo"))
-                assert caught.value.was_sent is sent
-                assert await one.text("cancelled") == "[]"
-
-    run(body)
+            server.habit = habit
+            with pytest.raises(UpstreamLostError, match=f"HTTP {status[:3]}") as caught:
+                await within(one.start("echo"))
+            assert caught.value.was_sent is sent
+            assert await one.text("cancelled") == "[]"
 
 
-def test_events_beside_one_that_is_too_long_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_events_beside_one_that_is_too_long_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(legacy_sse, "MAX_MESSAGE", 10_000)
 
-    async def body() -> None:
-        async with Legacy() as server:
-            async with kept(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
-                await one.ready()
+    async with Legacy() as server:
+        async with kept(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
+            await one.ready()
 
-                async def habit(request: Request, answer: Answer) -> bool:
-                    if request.tool != "echo":
-                        return False
-                    answer.empty("202 Accepted")
-                    assert server.stream is not None
-                    good = result(request.message["id"], {"content": []})
-                    pieces = [f"data: {'x' * 20_000}\n\n", f"data: {json.dumps(good)}\n\n"]
-                    server.stream.piece("".join(pieces).encode())
-                    return True
+            async def habit(request: Request, answer: Answer) -> bool:
+                if request.tool != "echo":
+                    return False
+                answer.empty("202 Accepted")
+                assert server.stream is not None
+                good = result(request.message["id"], {"content": []})
+                pieces = [f"data: {'x' * 20_000}\n\n", f"data: {json.dumps(good)}\n\n"]
+                server.stream.piece("".join(pieces).encode())
+                return True
 
-                server.habit = habit
-                assert await one.result("echo") == {"content": []}
-                assert one.supervisor.restarts == 0
-
-    run(body)
+            server.habit = habit
+            assert await one.result("echo") == {"content": []}
+            assert one.supervisor.restarts == 0

@@ -20,8 +20,10 @@ from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import Connector
 from interlock.core.upstreams.listing import RawOffering, list_offer
 from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockError
-from tests.core.upstreams.harness import OWN_INFO, SERVERS, run
+from tests.core.upstreams.harness import OWN_INFO, SERVERS
 from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 ERAS = ("session", "stateless")
 EVERYTHING: dict[str, Any] = {"tools": {}, "prompts": {}, "resources": {}}
@@ -74,14 +76,11 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_everything_is_listed(era: str) -> None:
-    async def body() -> None:
-        async with opened(LISTS, era=era) as peer:
-            offer = await list_offer(peer, timeout=PATIENCE)
-            assert read(offer) == WHOLE
-            assert offer.problems == {}
-
-    run(body)
+async def test_everything_is_listed(era: str) -> None:
+    async with opened(LISTS, era=era) as peer:
+        offer = await list_offer(peer, timeout=PATIENCE)
+        assert read(offer) == WHOLE
+        assert offer.problems == {}
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -95,20 +94,17 @@ def test_everything_is_listed(era: str) -> None:
         ({"tools": {}, "prompts": None, "resources": False}, ["tools/list"]),
     ],
 )
-def test_only_what_is_announced_is_asked_for(
+async def test_only_what_is_announced_is_asked_for(
     era: str, capabilities: dict[str, Any], verbs: list[str]
 ) -> None:
-    async def body() -> None:
-        async with opened(LISTS, capabilities, era) as peer:
-            offer = await list_offer(peer, timeout=PATIENCE)
-            assert await asked(peer) == verbs
-            found = sum(len(raws) for raws in read(offer).values())
-            assert found == len(verbs)
-
-    run(body)
+    async with opened(LISTS, capabilities, era) as peer:
+        offer = await list_offer(peer, timeout=PATIENCE)
+        assert await asked(peer) == verbs
+        found = sum(len(raws) for raws in read(offer).values())
+        assert found == len(verbs)
 
 
-def test_every_page_of_every_list_is_read() -> None:
+async def test_every_page_of_every_list_is_read() -> None:
     pages = {
         "prompts/list": {
             "first": {"prompts": [{"name": "a"}], "nextCursor": ""},
@@ -121,40 +117,31 @@ def test_every_page_of_every_list_is_read() -> None:
         },
     }
 
-    async def body() -> None:
-        async with opened({**LISTS, **pages}) as peer:
-            offer = read(await list_offer(peer, timeout=PATIENCE))
-            assert [one["name"] for one in offer["prompts"]] == ["a", "b", "c"]
-            assert offer["templates"] == [{"uriTemplate": "z:{z}"}]
-
-    run(body)
+    async with opened({**LISTS, **pages}) as peer:
+        offer = read(await list_offer(peer, timeout=PATIENCE))
+        assert [one["name"] for one in offer["prompts"]] == ["a", "b", "c"]
+        assert offer["templates"] == [{"uriTemplate": "z:{z}"}]
 
 
-def test_a_walk_in_a_circle_ends() -> None:
+async def test_a_walk_in_a_circle_ends() -> None:
     circle = {
         "first": {"prompts": [1], "nextCursor": "a"},
         "a": {"prompts": [2], "nextCursor": "b"},
         "b": {"prompts": [3], "nextCursor": "a"},
     }
 
-    async def body() -> None:
-        async with opened({**LISTS, "prompts/list": circle}) as peer:
-            assert read(await list_offer(peer, timeout=PATIENCE))["prompts"] == [1, 2, 3]
-
-    run(body)
+    async with opened({**LISTS, "prompts/list": circle}) as peer:
+        assert read(await list_offer(peer, timeout=PATIENCE))["prompts"] == [1, 2, 3]
 
 
-def test_a_list_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "_MAX_ENTRIES", 5)
     endless = {"first": {"resources": [1, 2, 3], "nextCursor": "0"}} | {
         str(n): {"resources": [1, 2, 3], "nextCursor": str(n + 1)} for n in range(10)
     }
 
-    async def body() -> None:
-        async with opened({**LISTS, "resources/list": endless}) as peer:
-            assert len(read(await list_offer(peer, timeout=PATIENCE))["resources"]) == 6
-
-    run(body)
+    async with opened({**LISTS, "resources/list": endless}) as peer:
+        assert len(read(await list_offer(peer, timeout=PATIENCE))["resources"]) == 6
 
 
 def failing(code: int = -32603, message: str = "out of order") -> dict[str, Any]:
@@ -176,70 +163,58 @@ WORDS = {
 
 @pytest.mark.parametrize("trouble", TROUBLES)
 @pytest.mark.parametrize("verb", LISTS)
-def test_trouble_with_one_list_hides_no_other(verb: str, trouble: str) -> None:
+async def test_trouble_with_one_list_hides_no_other(verb: str, trouble: str) -> None:
     pages, sentence = TROUBLES[trouble]
     [member] = LISTS[verb]["first"]
     pages = json.loads(json.dumps(pages).replace("{member}", member))
     name, words = WORDS[verb]
 
-    async def body() -> None:
-        async with opened({**LISTS, verb: pages}) as peer:
-            offer = await list_offer(peer, timeout=PATIENCE)
-            assert read(offer) == {**WHOLE, name: []}
-            [(where, problem)] = offer.problems.items()
-            assert (where, problem.failure) == (name, UPSTREAM_PROTOCOL)
-            assert sentence.format(words=words, verb=verb) in problem.message
-
-    run(body)
+    async with opened({**LISTS, verb: pages}) as peer:
+        offer = await list_offer(peer, timeout=PATIENCE)
+        assert read(offer) == {**WHOLE, name: []}
+        [(where, problem)] = offer.problems.items()
+        assert (where, problem.failure) == (name, UPSTREAM_PROTOCOL)
+        assert sentence.format(words=words, verb=verb) in problem.message
 
 
-def test_silence_about_one_list_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body() -> None:
-        async with opened({**LISTS, "prompts/list": {"first": None}}) as peer:
-            timeouts: list[asyncio.Timeout] = []
-            real = asyncio.timeout
+async def test_silence_about_one_list_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened({**LISTS, "prompts/list": {"first": None}}) as peer:
+        timeouts: list[asyncio.Timeout] = []
+        real = asyncio.timeout
 
-            def timeout(seconds: float | None) -> asyncio.Timeout:
-                timeouts.append(real(seconds))
-                return timeouts[-1]
+        def timeout(seconds: float | None) -> asyncio.Timeout:
+            timeouts.append(real(seconds))
+            return timeouts[-1]
 
-            monkeypatch.setattr(asyncio, "timeout", timeout)
-            reading = asyncio.ensure_future(list_offer(peer, timeout=3600))
-            # The server answers in order: its answer about itself follows the three lists.
-            while len(await asked(peer)) < len(LISTS):
-                pass
-            for one in timeouts:
-                with suppress(RuntimeError):  # this one has ended
-                    one.reschedule(asyncio.get_running_loop().time())
-            offer = await reading
-            assert read(offer) == {**WHOLE, "prompts": []}
-            assert offer.problems["prompts"].failure is UPSTREAM_UNAVAILABLE
-            assert "did not list its prompts within 3600 s" in offer.problems["prompts"].message
-            assert not peer.pending
-
-    run(body)
+        monkeypatch.setattr(asyncio, "timeout", timeout)
+        reading = asyncio.ensure_future(list_offer(peer, timeout=3600))
+        # The server answers in order: its answer about itself follows the three lists.
+        while len(await asked(peer)) < len(LISTS):
+            pass
+        for one in timeouts:
+            with suppress(RuntimeError):  # this one has ended
+                one.reschedule(asyncio.get_running_loop().time())
+        offer = await reading
+        assert read(offer) == {**WHOLE, "prompts": []}
+        assert offer.problems["prompts"].failure is UPSTREAM_UNAVAILABLE
+        assert "did not list its prompts within 3600 s" in offer.problems["prompts"].message
+        assert not peer.pending
 
 
 @pytest.mark.parametrize("verb", LISTS)
-def test_a_list_that_the_server_does_not_know_is_empty(verb: str) -> None:
-    async def body() -> None:
-        async with opened({one: LISTS[one] for one in LISTS if one != verb}) as peer:
-            offer = await list_offer(peer, timeout=PATIENCE)
-            assert read(offer) == {**WHOLE, WORDS[verb][0]: []}
-            assert offer.problems == {}
-
-    run(body)
+async def test_a_list_that_the_server_does_not_know_is_empty(verb: str) -> None:
+    async with opened({one: LISTS[one] for one in LISTS if one != verb}) as peer:
+        offer = await list_offer(peer, timeout=PATIENCE)
+        assert read(offer) == {**WHOLE, WORDS[verb][0]: []}
+        assert offer.problems == {}
 
 
-def test_when_nothing_can_be_read_that_is_an_error() -> None:
-    async def body() -> None:
-        async with opened(dict.fromkeys(LISTS, failing())) as peer:
-            with pytest.raises(InterlockError, match="up could not list its tools: out of order"):
-                await list_offer(peer, timeout=PATIENCE)
-        with pytest.raises(InterlockError):
+async def test_when_nothing_can_be_read_that_is_an_error() -> None:
+    async with opened(dict.fromkeys(LISTS, failing())) as peer:
+        with pytest.raises(InterlockError, match="up could not list its tools: out of order"):
             await list_offer(peer, timeout=PATIENCE)
-
-    run(body)
+    with pytest.raises(InterlockError):
+        await list_offer(peer, timeout=PATIENCE)
 
 
 # --- again ---
@@ -262,38 +237,27 @@ BEFORE = RawOffering(
         ),
     ],
 )
-def test_what_is_not_asked_for_stays(kind: str, verbs: list[str], new: set[str]) -> None:
-    async def body() -> None:
-        async with opened(LISTS) as peer:
-            offer = await list_offer(peer, timeout=PATIENCE, kinds=frozenset({kind}), before=BEFORE)
-            assert await asked(peer) == verbs
-            assert read(offer) == {name: WHOLE[name] if name in new else ["old"] for name in WHOLE}
-
-    run(body)
+async def test_what_is_not_asked_for_stays(kind: str, verbs: list[str], new: set[str]) -> None:
+    async with opened(LISTS) as peer:
+        offer = await list_offer(peer, timeout=PATIENCE, kinds=frozenset({kind}), before=BEFORE)
+        assert await asked(peer) == verbs
+        assert read(offer) == {name: WHOLE[name] if name in new else ["old"] for name in WHOLE}
 
 
-def test_what_cannot_be_read_stays_and_is_asked_for_the_next_time() -> None:
-    async def body() -> None:
-        async with opened({**LISTS, "prompts/list": failing()}) as peer:
-            offer = await list_offer(peer, timeout=PATIENCE, before=BEFORE)
-            assert read(offer) == {**WHOLE, "prompts": ["old"]}
-        async with opened(LISTS) as peer:
-            again = await list_offer(
-                peer, timeout=PATIENCE, kinds=frozenset({"tools"}), before=offer
-            )
-            assert await asked(peer) == ["prompts/list", "tools/list"]
-            assert read(again) == WHOLE
-            assert again.problems == {}
-
-    run(body)
+async def test_what_cannot_be_read_stays_and_is_asked_for_the_next_time() -> None:
+    async with opened({**LISTS, "prompts/list": failing()}) as peer:
+        offer = await list_offer(peer, timeout=PATIENCE, before=BEFORE)
+        assert read(offer) == {**WHOLE, "prompts": ["old"]}
+    async with opened(LISTS) as peer:
+        again = await list_offer(peer, timeout=PATIENCE, kinds=frozenset({"tools"}), before=offer)
+        assert await asked(peer) == ["prompts/list", "tools/list"]
+        assert read(again) == WHOLE
+        assert again.problems == {}
 
 
-def test_what_is_no_longer_announced_is_gone() -> None:
-    async def body() -> None:
-        async with opened(LISTS, {"tools": {}}) as peer:
-            offer = await list_offer(peer, timeout=PATIENCE, before=BEFORE)
-            assert read(offer) == {"tools": WHOLE["tools"]} | {
-                name: [] for name in ("prompts", "resources", "templates")
-            }
-
-    run(body)
+async def test_what_is_no_longer_announced_is_gone() -> None:
+    async with opened(LISTS, {"tools": {}}) as peer:
+        offer = await list_offer(peer, timeout=PATIENCE, before=BEFORE)
+        assert read(offer) == {"tools": WHOLE["tools"]} | {
+            name: [] for name in ("prompts", "resources", "templates")
+        }

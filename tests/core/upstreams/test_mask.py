@@ -21,8 +21,9 @@ from interlock.core.upstreams.pending_request import error_from_response
 from interlock.core.upstreams.secret_mask import MIN_SECRET_LENGTH, Mask, mask_json, secret_values
 from interlock.errors import DENIED, InterlockError
 from interlock.protocol.jsonrpc import ErrorObject
-from tests.core.upstreams.harness import run
 from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 TELLTALE = """
 import json, os, sys
@@ -70,35 +71,29 @@ def connector(how: str, secret: str, folder: Path) -> Connector:
     )
 
 
-def test_not_when_it_refuses_to_start(tmp_path: Path) -> None:
-    async def scene() -> None:
-        one = connector("refuse", "corr/ectHorse7", tmp_path)
+async def test_not_when_it_refuses_to_start(tmp_path: Path) -> None:
+    one = connector("refuse", "corr/ectHorse7", tmp_path)
+    with pytest.raises(InterlockError) as caught:
+        await one.connect()
+    assert "bad credential" in caught.value.message
+    assert "Horse7" not in caught.value.message
+    assert "Horse7" not in "".join(one.stderr)
+
+
+async def test_not_in_its_name_nor_in_the_errors_it_answers_with(tmp_path: Path) -> None:
+    peer = await connector("name", "corr/ectHorse7", tmp_path).connect()
+    try:
+        assert "Horse7" not in str(peer.server_info)
+        with pytest.raises(UpstreamResponseError) as answered:
+            await peer.request("tools/list")
+        assert "Horse7" not in answered.value.message
+        data = json.loads(bytes(answered.value.raw_data or b""))
+        assert data == {"request": {"headers": [1.5, "Bearer x ***"]}, "id": "req-1"}
         with pytest.raises(InterlockError) as caught:
-            await one.connect()
-        assert "bad credential" in caught.value.message
+            await list_tools(peer, timeout=PATIENCE)
         assert "Horse7" not in caught.value.message
-        assert "Horse7" not in "".join(one.stderr)
-
-    run(scene)
-
-
-def test_not_in_its_name_nor_in_the_errors_it_answers_with(tmp_path: Path) -> None:
-    async def scene() -> None:
-        peer = await connector("name", "corr/ectHorse7", tmp_path).connect()
-        try:
-            assert "Horse7" not in str(peer.server_info)
-            with pytest.raises(UpstreamResponseError) as answered:
-                await peer.request("tools/list")
-            assert "Horse7" not in answered.value.message
-            data = json.loads(bytes(answered.value.raw_data or b""))
-            assert data == {"request": {"headers": [1.5, "Bearer x ***"]}, "id": "req-1"}
-            with pytest.raises(InterlockError) as caught:
-                await list_tools(peer, timeout=PATIENCE)
-            assert "Horse7" not in caught.value.message
-        finally:
-            await peer.close()
-
-    run(scene)
+    finally:
+        await peer.close()
 
 
 def test_not_in_the_details_that_a_node_below_gives() -> None:

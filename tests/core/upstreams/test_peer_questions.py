@@ -16,9 +16,11 @@ from interlock.core.config import ServerConfig
 from interlock.core.server.mcp.sessions import Sessions
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.harness import Kept, Sent, kept, run, text, within
+from tests.core.upstreams.harness import Kept, Sent, kept, text, within
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.core.upstreams.servers.toolbox import Message, notification, result
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 OPERATOR, AUDITOR = Caller("operator"), Caller("auditor")
 ROOTS = b'{"roots":[]}'
@@ -114,211 +116,178 @@ async def asked(sent: Sent) -> ClientRequest:
     return await within(sent.questions.get())
 
 
-def test_what_could_be_two_peoples_goes_to_nobody() -> None:
-    async def body() -> None:
-        async with asker() as server:
-            heard: list[str] = []
+async def test_what_could_be_two_peoples_goes_to_nobody() -> None:
+    async with asker() as server:
+        heard: list[str] = []
 
-            def hear(call: Call, method: str, params: bytes | Raw) -> None:
-                heard.append(method)
+        def hear(call: Call, method: str, params: bytes | Raw) -> None:
+            heard.append(method)
 
-            first = await server.hold("a", OPERATOR, hear=hear)
-            second = await server.hold("b", AUDITOR, hear=hear)
-            server.ask("q")
-            refused = await server.answered("q")
-            assert refused["error"]["code"] == -32601
-            server.say("notifications/message", level="error", data="whose?")
-            await server.settle()
-            assert not heard
-            assert first.questions.empty()
-            assert second.questions.empty()
-            # On a call's own stream there is no doubt.
-            server.ask("mine", on="a")
-            (await asked(first)).respond(ROOTS)
-            assert (await server.answered("mine"))["result"] == {"roots": []}
-            server.say("notifications/message", on="b", level="error", data="clear")
-            await server.settle("b")
-            assert heard == ["notifications/message"]
-            assert second.questions.empty()
-            server.release("a")
-            server.release("b")
-            assert text(await within(first)) == "a"
-            assert text(await within(second)) == "b"
-
-    run(body)
+        first = await server.hold("a", OPERATOR, hear=hear)
+        second = await server.hold("b", AUDITOR, hear=hear)
+        server.ask("q")
+        refused = await server.answered("q")
+        assert refused["error"]["code"] == -32601
+        server.say("notifications/message", level="error", data="whose?")
+        await server.settle()
+        assert not heard
+        assert first.questions.empty()
+        assert second.questions.empty()
+        # On a call's own stream there is no doubt.
+        server.ask("mine", on="a")
+        (await asked(first)).respond(ROOTS)
+        assert (await server.answered("mine"))["result"] == {"roots": []}
+        server.say("notifications/message", on="b", level="error", data="clear")
+        await server.settle("b")
+        assert heard == ["notifications/message"]
+        assert second.questions.empty()
+        server.release("a")
+        server.release("b")
+        assert text(await within(first)) == "a"
+        assert text(await within(second)) == "b"
 
 
-def test_two_sessions_of_one_caller_are_two_people() -> None:
-    async def body() -> None:
-        async with asker() as server:
-            clients = Sessions(most=10, idle=60.0, clock=asyncio.get_running_loop().time)
-            client = Client(Era.SESSION, "2025-11-25")
-            one = await server.hold("a", session=clients.open(client, "operator"))
-            other = await server.hold("b", session=clients.open(client, "operator"))
-            server.ask("q")
-            assert (await server.answered("q"))["error"]["code"] == -32601
-            assert one.questions.empty()
-            assert other.questions.empty()
-
-    run(body)
+async def test_two_sessions_of_one_caller_are_two_people() -> None:
+    async with asker() as server:
+        clients = Sessions(most=10, idle=60.0, clock=asyncio.get_running_loop().time)
+        client = Client(Era.SESSION, "2025-11-25")
+        one = await server.hold("a", session=clients.open(client, "operator"))
+        other = await server.hold("b", session=clients.open(client, "operator"))
+        server.ask("q")
+        assert (await server.answered("q"))["error"]["code"] == -32601
+        assert one.questions.empty()
+        assert other.questions.empty()
 
 
-def test_a_question_when_nobody_calls() -> None:
-    async def body() -> None:
-        async with asker() as server:
-            server.ask("early")
-            assert (await server.answered("early"))["error"]["code"] == -32601
-            server.ask(7, "ping")
-            assert (await server.answered(7))["result"] == {}
-
-    run(body)
+async def test_a_question_when_nobody_calls() -> None:
+    async with asker() as server:
+        server.ask("early")
+        assert (await server.answered("early"))["error"]["code"] == -32601
+        server.ask(7, "ping")
+        assert (await server.answered(7))["result"] == {}
 
 
-def test_a_guessed_question_outlives_the_call_of_a_client_that_stays() -> None:
-    async def body() -> None:
-        async with asker() as server:
-            clients = Sessions(most=10, idle=60.0, clock=asyncio.get_running_loop().time)
-            session = clients.open(Client(Era.SESSION, "2025-11-25"), "operator")
-            call = await server.hold("a", session=session)
-            server.ask("q")
-            ask = await asked(call)
-            server.release("a")
-            await within(call)
-            assert ask.is_open
-            ask.respond(ROOTS)
-            assert (await server.answered("q"))["result"] == {"roots": []}
-
-    run(body)
+async def test_a_guessed_question_outlives_the_call_of_a_client_that_stays() -> None:
+    async with asker() as server:
+        clients = Sessions(most=10, idle=60.0, clock=asyncio.get_running_loop().time)
+        session = clients.open(Client(Era.SESSION, "2025-11-25"), "operator")
+        call = await server.hold("a", session=session)
+        server.ask("q")
+        ask = await asked(call)
+        server.release("a")
+        await within(call)
+        assert ask.is_open
+        ask.respond(ROOTS)
+        assert (await server.answered("q"))["result"] == {"roots": []}
 
 
 @pytest.mark.parametrize("on", ["", "a"])
-def test_a_question_ends_with_the_request_of_a_client_that_does_not_stay(on: str) -> None:
-    async def body() -> None:
-        async with asker() as server:
-            call = await server.hold("a")
-            server.ask("q", on=on)
-            ask = await asked(call)
-            withdrawn: list[str] = []
-            ask.on_withdraw = lambda _, reason: withdrawn.append(reason)
-            server.release("a")
+async def test_a_question_ends_with_the_request_of_a_client_that_does_not_stay(on: str) -> None:
+    async with asker() as server:
+        call = await server.hold("a")
+        server.ask("q", on=on)
+        ask = await asked(call)
+        withdrawn: list[str] = []
+        ask.on_withdraw = lambda _, reason: withdrawn.append(reason)
+        server.release("a")
+        await within(call)
+        assert not ask.is_open
+        assert len(withdrawn) == 1
+        # The server does not wait for ever either.
+        assert (await server.answered("q"))["error"]["code"] == -32603
+        ask.respond(ROOTS)
+        await server.settle()
+        assert len(server.answers) == 1
+
+
+async def test_a_question_ends_with_a_call_that_is_given_up() -> None:
+    async with asker() as server:
+        call = await server.hold("a")
+        server.ask("q", on="a")
+        ask = await asked(call)
+        call.exchange.abandon("The caller left.")
+        assert not ask.is_open
+        answer = await server.answered("q")
+        assert answer["error"]["message"] == "The caller left."
+        toolbox = server.server.toolbox
+        await server.server.until(lambda: toolbox.cancelled)
+
+
+async def test_a_server_that_changes_its_mind() -> None:
+    async with asker() as server:
+        call = await server.hold("a")
+        server.ask("q", on="a")
+        ask = await asked(call)
+        withdrawn: list[str] = []
+        ask.on_withdraw = lambda _, reason: withdrawn.append(reason)
+        server.say("notifications/cancelled", on="a", requestId="q", reason="Never mind.")
+        await server.settle("a")
+        assert withdrawn == ["Never mind."]
+        ask.respond(ROOTS)
+        server.release("a")
+        await within(call)
+        await server.settle()
+        assert not server.answers
+
+
+async def test_ids_that_are_in_use_and_too_many_questions() -> None:
+    async with asker() as server:
+        call = await server.hold("a")
+        server.ask("q", on="a")
+        first = await asked(call)
+        server.ask("q", on="a")
+        assert (await server.answered("q"))["error"]["code"] == -32600
+        server.answers.clear()
+        # 1 and "1" are two ids.
+        server.ask(1, on="a")
+        server.ask("1", on="a")
+        one, other = await asked(call), await asked(call)
+        other.reject(-1, "no")
+        one.respond(ROOTS)
+        assert (await server.answered("1"))["error"]["code"] == -1
+        assert (await server.answered(1))["result"] == {"roots": []}
+        for number in range(100, 200):
+            server.ask(number, on="a")
+        assert (await server.answered(199))["error"]["code"] == -32600
+        first.respond(ROOTS)
+        assert call.questions.qsize() == 99
+
+
+async def test_questions_of_a_lost_server_are_withdrawn() -> None:
+    async with asker() as server:
+        call = await server.hold("a")
+        server.ask("q", on="a")
+        ask = await asked(call)
+        server.server.cut()
+        with pytest.raises(InterlockError):
             await within(call)
-            assert not ask.is_open
-            assert len(withdrawn) == 1
-            # The server does not wait for ever either.
-            assert (await server.answered("q"))["error"]["code"] == -32603
-            ask.respond(ROOTS)
-            await server.settle()
-            assert len(server.answers) == 1
-
-    run(body)
+        assert not ask.is_open
 
 
-def test_a_question_ends_with_a_call_that_is_given_up() -> None:
-    async def body() -> None:
-        async with asker() as server:
-            call = await server.hold("a")
-            server.ask("q", on="a")
-            ask = await asked(call)
-            call.exchange.abandon("The caller left.")
-            assert not ask.is_open
-            answer = await server.answered("q")
-            assert answer["error"]["message"] == "The caller left."
-            toolbox = server.server.toolbox
-            await server.server.until(lambda: toolbox.cancelled)
+async def test_progress_of_an_answer() -> None:
+    async with asker() as server:
+        call = await server.hold("a")
+        server.ask("q", "sampling/createMessage", on="a", _meta={"progressToken": "t"})
+        ask = await asked(call)
+        assert ask.progress_token == b'"t"'
+        assert ask.on_progress is not None
+        ask.on_progress(b'{"progressToken":"t","progress":1}')
+        heard = server.server.toolbox.heard
+        await server.server.until(
+            lambda: [one for one in heard if one.get("method") == "notifications/progress"]
+        )
+        ask.respond(b"{}")
+        await server.answered("q")
 
-    run(body)
 
-
-def test_a_server_that_changes_its_mind() -> None:
-    async def body() -> None:
-        async with asker() as server:
-            call = await server.hold("a")
-            server.ask("q", on="a")
-            ask = await asked(call)
-            withdrawn: list[str] = []
-            ask.on_withdraw = lambda _, reason: withdrawn.append(reason)
-            server.say("notifications/cancelled", on="a", requestId="q", reason="Never mind.")
-            await server.settle("a")
-            assert withdrawn == ["Never mind."]
-            ask.respond(ROOTS)
-            server.release("a")
+async def test_a_stateless_server_may_not_ask() -> None:
+    async with Streamable("stateless") as server:
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+            asking = Asker(server, one)
+            call = await asking.hold("a")
+            asking.ask("q", on="a")
+            assert (await asking.answered("q"))["error"]["code"] == -32601
+            assert call.questions.empty()
+            asking.release("a")
             await within(call)
-            await server.settle()
-            assert not server.answers
-
-    run(body)
-
-
-def test_ids_that_are_in_use_and_too_many_questions() -> None:
-    async def body() -> None:
-        async with asker() as server:
-            call = await server.hold("a")
-            server.ask("q", on="a")
-            first = await asked(call)
-            server.ask("q", on="a")
-            assert (await server.answered("q"))["error"]["code"] == -32600
-            server.answers.clear()
-            # 1 and "1" are two ids.
-            server.ask(1, on="a")
-            server.ask("1", on="a")
-            one, other = await asked(call), await asked(call)
-            other.reject(-1, "no")
-            one.respond(ROOTS)
-            assert (await server.answered("1"))["error"]["code"] == -1
-            assert (await server.answered(1))["result"] == {"roots": []}
-            for number in range(100, 200):
-                server.ask(number, on="a")
-            assert (await server.answered(199))["error"]["code"] == -32600
-            first.respond(ROOTS)
-            assert call.questions.qsize() == 99
-
-    run(body)
-
-
-def test_questions_of_a_lost_server_are_withdrawn() -> None:
-    async def body() -> None:
-        async with asker() as server:
-            call = await server.hold("a")
-            server.ask("q", on="a")
-            ask = await asked(call)
-            server.server.cut()
-            with pytest.raises(InterlockError):
-                await within(call)
-            assert not ask.is_open
-
-    run(body)
-
-
-def test_progress_of_an_answer() -> None:
-    async def body() -> None:
-        async with asker() as server:
-            call = await server.hold("a")
-            server.ask("q", "sampling/createMessage", on="a", _meta={"progressToken": "t"})
-            ask = await asked(call)
-            assert ask.progress_token == b'"t"'
-            assert ask.on_progress is not None
-            ask.on_progress(b'{"progressToken":"t","progress":1}')
-            heard = server.server.toolbox.heard
-            await server.server.until(
-                lambda: [one for one in heard if one.get("method") == "notifications/progress"]
-            )
-            ask.respond(b"{}")
-            await server.answered("q")
-
-    run(body)
-
-
-def test_a_stateless_server_may_not_ask() -> None:
-    async def body() -> None:
-        async with Streamable("stateless") as server:
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-                asking = Asker(server, one)
-                call = await asking.hold("a")
-                asking.ask("q", on="a")
-                assert (await asking.answered("q"))["error"]["code"] == -32601
-                assert call.questions.empty()
-                asking.release("a")
-                await within(call)
-
-    run(body)

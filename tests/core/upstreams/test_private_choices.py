@@ -11,43 +11,42 @@ import pytest
 from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams import session_pool as private
 from interlock.protocol.mcp import META_LOG_LEVEL
-from tests.core.upstreams.harness import Sent, kept, run, within
+from tests.core.upstreams.harness import Sent, kept, within
 from tests.core.upstreams.privately import a_call, apart, client_session, send, sessions
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.core.upstreams.servers.toolbox import result
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
-def test_what_a_client_chose_is_said_when_its_session_opens() -> None:
-    async def body() -> None:
-        async with Streamable("session") as server:
-            server.toolbox.capabilities["logging"] = {}
-            levels: list[tuple[str, str]] = []
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.rpc == "logging/setLevel":
-                    level = request.message["params"]["level"]
-                    levels.append((request.headers["mcp-session-id"], level))
-                    answer.json(result(request.message["id"], {}))
-                    server.poke()
-                    return True
-                return False
+async def test_what_a_client_chose_is_said_when_its_session_opens() -> None:
+    async with Streamable("session") as server:
+        server.toolbox.capabilities["logging"] = {}
+        levels: list[tuple[str, str]] = []
 
-            server.habit = habit
-            async with kept(apart(server)) as one:
-                await one.ready()
-                clients = sessions()
-                first, second = client_session(clients), client_session(clients)
-                first.log_level = "warning"
-                one.supervisor.set_log_level("warning", first)
-                await within(send(one, session=first))
-                await within(send(one, session=second))
-                await server.until(lambda: levels)
-                second.log_level = "debug"
-                one.supervisor.set_log_level("debug", second)
-                await server.until(lambda: len(levels) == 2)
-                assert levels == [("session-2", "warning"), ("session-3", "debug")]
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.rpc == "logging/setLevel":
+                level = request.message["params"]["level"]
+                levels.append((request.headers["mcp-session-id"], level))
+                answer.json(result(request.message["id"], {}))
+                server.poke()
+                return True
+            return False
 
-    run(body)
+        server.habit = habit
+        async with kept(apart(server)) as one:
+            await one.ready()
+            clients = sessions()
+            first, second = client_session(clients), client_session(clients)
+            first.log_level = "warning"
+            one.supervisor.set_log_level("warning", first)
+            await within(send(one, session=first))
+            await within(send(one, session=second))
+            await server.until(lambda: levels)
+            second.log_level = "debug"
+            one.supervisor.set_log_level("debug", second)
+            await server.until(lambda: len(levels) == 2)
+            assert levels == [("session-2", "warning"), ("session-3", "debug")]
 
 
 def subscribed(server: Streamable) -> list[str]:
@@ -57,89 +56,80 @@ def subscribed(server: Streamable) -> list[str]:
     ]
 
 
-def test_what_is_followed_is_followed_again() -> None:
-    async def body() -> None:
-        async with Streamable("session", get="stream") as server, kept(apart(server)) as one:
-            await one.ready()
-            peers, followed, updates = one.supervisor.session_pool, [], []
-            peers._watched = lambda key: tuple(followed)
+async def test_what_is_followed_is_followed_again() -> None:
+    async with Streamable("session", get="stream") as server, kept(apart(server)) as one:
+        await one.ready()
+        peers, followed, updates = one.supervisor.session_pool, [], []
+        peers._watched = lambda key: tuple(followed)
 
-            def updated(uri: str, key: private.SessionKey) -> None:
-                updates.append((uri, key))
-                one.poke()
+        def updated(uri: str, key: private.SessionKey) -> None:
+            updates.append((uri, key))
+            one.poke()
 
-            peers._on_updated = updated
-            clients = sessions()
-            session = client_session(clients)
-            call = a_call(one, "echo", session)
-            sent = Sent(one.supervisor, call, None)
-            await within(sent)
-            await within(peers.watch("a:1", call, sent))
-            followed.append("a:1")
-            assert subscribed(server) == ["session-2"]
-            assert not updates
-            server.forget_sessions()
-            with pytest.raises(UpstreamLostError):
-                await within(send(one, session=session))
-            # Nobody has to call for it.
-            await server.until(lambda: len(subscribed(server)) == 2)
-            await one.until(lambda: updates)
-            assert updates == [("a:1", session)]
-            clients.close(session)
-            await asyncio.gather(*peers._closing, return_exceptions=True)
-            assert not len(peers)
-
-    run(body)
+        peers._on_updated = updated
+        clients = sessions()
+        session = client_session(clients)
+        call = a_call(one, "echo", session)
+        sent = Sent(one.supervisor, call, None)
+        await within(sent)
+        await within(peers.watch("a:1", call, sent))
+        followed.append("a:1")
+        assert subscribed(server) == ["session-2"]
+        assert not updates
+        server.forget_sessions()
+        with pytest.raises(UpstreamLostError):
+            await within(send(one, session=session))
+        # Nobody has to call for it.
+        await server.until(lambda: len(subscribed(server)) == 2)
+        await one.until(lambda: updates)
+        assert updates == [("a:1", session)]
+        clients.close(session)
+        await asyncio.gather(*peers._closing, return_exceptions=True)
+        assert not len(peers)
 
 
-def test_following_where_no_session_can_be_had() -> None:
-    async def body() -> None:
-        async with Streamable("session") as server, kept(apart(server)) as one:
-            await one.ready()
+async def test_following_where_no_session_can_be_had() -> None:
+    async with Streamable("session") as server, kept(apart(server)) as one:
+        await one.ready()
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.rpc == "initialize":
-                    answer.empty("503 Service Unavailable")
-                    return True
-                return False
-
-            server.habit = habit
-            session = client_session(sessions())
-            call = a_call(one, "echo", session)
-            sent = Sent(one.supervisor, call, None)
-            with pytest.raises(UpstreamLostError):
-                await within(one.supervisor.session_pool.watch("a:1", call, sent))
-            with pytest.raises(UpstreamLostError):
-                await within(sent)
-            assert not subscribed(server)
-
-    run(body)
-
-
-def test_what_a_stateless_client_wants_to_hear_reaches_the_server() -> None:
-    async def body() -> None:
-        async with Streamable("session") as server:
-            server.toolbox.capabilities["logging"] = {}
-            levels: list[str] = []
-
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.rpc != "logging/setLevel":
-                    return False
-                levels.append(request.message["params"]["level"])
-                answer.json(result(request.message["id"], {}))
-                server.poke()
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.rpc == "initialize":
+                answer.empty("503 Service Unavailable")
                 return True
+            return False
 
-            server.habit = habit
-            async with kept(apart(server)) as one:
-                await one.ready()
-                for wanted in (None, "warning", "error", "debug", "warning"):
-                    call = a_call(one, "echo", None)
-                    if wanted is not None:
-                        call.meta = {META_LOG_LEVEL: msgspec.Raw(json.dumps(wanted).encode())}
-                    await within(Sent(one.supervisor, call, None))
-                # Only ever more talkative: each caller hears what it asked for anyway.
-                await server.until(lambda: len(levels) == 2)
-                assert levels == ["warning", "debug"]
+        server.habit = habit
+        session = client_session(sessions())
+        call = a_call(one, "echo", session)
+        sent = Sent(one.supervisor, call, None)
+        with pytest.raises(UpstreamLostError):
+            await within(one.supervisor.session_pool.watch("a:1", call, sent))
+        with pytest.raises(UpstreamLostError):
+            await within(sent)
+        assert not subscribed(server)
 
-    run(body)
+
+async def test_what_a_stateless_client_wants_to_hear_reaches_the_server() -> None:
+    async with Streamable("session") as server:
+        server.toolbox.capabilities["logging"] = {}
+        levels: list[str] = []
+
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.rpc != "logging/setLevel":
+                return False
+            levels.append(request.message["params"]["level"])
+            answer.json(result(request.message["id"], {}))
+            server.poke()
+            return True
+
+        server.habit = habit
+        async with kept(apart(server)) as one:
+            await one.ready()
+            for wanted in (None, "warning", "error", "debug", "warning"):
+                call = a_call(one, "echo", None)
+                if wanted is not None:
+                    call.meta = {META_LOG_LEVEL: msgspec.Raw(json.dumps(wanted).encode())}
+                await within(Sent(one.supervisor, call, None))
+            # Only ever more talkative: each caller hears what it asked for anyway.
+            await server.until(lambda: len(levels) == 2)
+            assert levels == ["warning", "debug"]

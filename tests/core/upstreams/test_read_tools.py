@@ -9,8 +9,10 @@ import pytest
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.supervisor import RELIST_INTERVAL_SECONDS
 from tests.core.pipeline.rig import HandClock
-from tests.core.upstreams.harness import Kept, kept, run, within
+from tests.core.upstreams.harness import Kept, kept, within
 from tests.core.upstreams.servers.http_server import Streamable
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 def search(one: Kept) -> asyncio.Future[int] | None:
@@ -20,55 +22,49 @@ def search(one: Kept) -> asyncio.Future[int] | None:
     return over if searches else None
 
 
-def test_searches_share_one_reading_and_then_there_is_a_pause() -> None:
-    async def body() -> None:
-        clock = HandClock()
-        async with (
-            Streamable("session") as server,
-            kept(ServerConfig(url=server.url()), clock=clock) as one,
-        ):
-            await one.ready()
-            server.toolbox.change("echo", "new")
-            first, second = search(one), search(one)
-            assert first is not None
-            assert second is not None
-            assert [await within(first), await within(second)] == [2, 2]
-            assert one.listed[-1] == ["echo", "new"]
-            # The server announced nothing, so nobody may be told that it did.
-            assert one.supervisor.announced == frozenset()
-            clock.now += RELIST_INTERVAL_SECONDS - 0.001
-            assert search(one) is None
-            clock.now += 0.001
-            third = search(one)
-            assert third is not None
-            await within(third)
-            assert server.toolbox.lists == 3
-
-    run(body)
+async def test_searches_share_one_reading_and_then_there_is_a_pause() -> None:
+    clock = HandClock()
+    async with (
+        Streamable("session") as server,
+        kept(ServerConfig(url=server.url()), clock=clock) as one,
+    ):
+        await one.ready()
+        server.toolbox.change("echo", "new")
+        first, second = search(one), search(one)
+        assert first is not None
+        assert second is not None
+        assert [await within(first), await within(second)] == [2, 2]
+        assert one.listed[-1] == ["echo", "new"]
+        # The server announced nothing, so nobody may be told that it did.
+        assert one.supervisor.announced == frozenset()
+        clock.now += RELIST_INTERVAL_SECONDS - 0.001
+        assert search(one) is None
+        clock.now += 0.001
+        third = search(one)
+        assert third is not None
+        await within(third)
+        assert server.toolbox.lists == 3
 
 
 @pytest.mark.parametrize("how", ["fails", "is lost", "is ended"])
-def test_a_search_ends_when_the_list_cannot_be_read(how: str) -> None:
-    async def body() -> None:
-        clock = HandClock()
-        async with Streamable("session") as server:
-            async with kept(ServerConfig(url=server.url()), clock=clock) as one:
-                await one.ready()
-                if how == "fails":
-                    server.toolbox.tools = None  # type: ignore[assignment]
-                    server.toolbox.pages = {None: {"tools": 7}}
-                over = search(one)
-                assert over is not None
-                if how == "is lost":
-                    peer = one.supervisor.peer
-                    assert peer is not None
-                    await peer.close()
-                if how == "is ended":
-                    await one.supervisor.end()
-                await within(over)
-                # Nobody keeps on trying for a caller that has had its answer.
-                if how == "fails":
-                    assert not one.supervisor._list_reader._requested.is_set()
-            assert search(one) is None
-
-    run(body)
+async def test_a_search_ends_when_the_list_cannot_be_read(how: str) -> None:
+    clock = HandClock()
+    async with Streamable("session") as server:
+        async with kept(ServerConfig(url=server.url()), clock=clock) as one:
+            await one.ready()
+            if how == "fails":
+                server.toolbox.tools = None  # type: ignore[assignment]
+                server.toolbox.pages = {None: {"tools": 7}}
+            over = search(one)
+            assert over is not None
+            if how == "is lost":
+                peer = one.supervisor.peer
+                assert peer is not None
+                await peer.close()
+            if how == "is ended":
+                await one.supervisor.end()
+            await within(over)
+            # Nobody keeps on trying for a caller that has had its answer.
+            if how == "fails":
+                assert not one.supervisor._list_reader._requested.is_set()
+        assert search(one) is None

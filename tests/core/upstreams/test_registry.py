@@ -86,53 +86,45 @@ def registry_of(folder: Path, *extensions: UpstreamExtension) -> UpstreamRegistr
     return registry
 
 
-def test_first_extension_that_connects_to_a_server_does(tmp_path: Path) -> None:
-    async def body() -> None:
-        heard: list[tuple[str, ...]] = []
-        parts = [
-            Extension("hops", heard),
-            Extension("tree", heard, "ax"),
-            Extension("late", heard, "ax"),
-        ]
-        registry = registry_of(tmp_path, *parts)
-        registry.begin("plant", ServerConfig(command="plant", transport="ax", segment="plant"))
-        registry.begin("web", ServerConfig(url=URL, segment="web"))
-        assert type(registry.supervisors["plant"]._connector) is Absent
-        assert type(registry.supervisors["web"]._connector) is Connector
-        assert heard == [
-            ("hops", "connector", "plant"),
-            ("tree", "connector", "plant"),
-            ("hops", "connector", "web"),
-            ("tree", "connector", "web"),
-            ("late", "connector", "web"),
-        ]
-        await registry.stop()
-
-    asyncio.run(body())
+async def test_first_extension_that_connects_to_a_server_does(tmp_path: Path) -> None:
+    heard: list[tuple[str, ...]] = []
+    parts = [
+        Extension("hops", heard),
+        Extension("tree", heard, "ax"),
+        Extension("late", heard, "ax"),
+    ]
+    registry = registry_of(tmp_path, *parts)
+    registry.begin("plant", ServerConfig(command="plant", transport="ax", segment="plant"))
+    registry.begin("web", ServerConfig(url=URL, segment="web"))
+    assert type(registry.supervisors["plant"]._connector) is Absent
+    assert type(registry.supervisors["web"]._connector) is Connector
+    assert heard == [
+        ("hops", "connector", "plant"),
+        ("tree", "connector", "plant"),
+        ("hops", "connector", "web"),
+        ("tree", "connector", "web"),
+        ("late", "connector", "web"),
+    ]
+    await registry.stop()
 
 
-def test_all_extensions_hear_of_every_upstream_in_order(tmp_path: Path) -> None:
-    async def body() -> None:
-        heard: list[tuple[str, ...]] = []
-        parts = [Extension("tree", heard, "ax"), Extension("hops", heard)]
-        registry = registry_of(tmp_path, *parts)
-        registry.begin("plant", ServerConfig(command="plant", transport="ax", segment="plant"))
-        supervisor = registry.supervisors["plant"]
-        heard.clear()
-        assert registry._terms(supervisor) == {"degraded": True, "transport_class": "hops"}
-        peer: Any = SimpleNamespace()
-        assert supervisor._prepare is not None
-        supervisor._prepare(peer)
-        await registry.end("plant")
-        assert heard == [
-            (name, what, "plant")
-            for what in ("terms", "prepare", "ended")
-            for name in ("tree", "hops")
-        ]
-        assert not registry.supervisors
-        assert not registry.upstreams
-
-    asyncio.run(body())
+async def test_all_extensions_hear_of_every_upstream_in_order(tmp_path: Path) -> None:
+    heard: list[tuple[str, ...]] = []
+    parts = [Extension("tree", heard, "ax"), Extension("hops", heard)]
+    registry = registry_of(tmp_path, *parts)
+    registry.begin("plant", ServerConfig(command="plant", transport="ax", segment="plant"))
+    supervisor = registry.supervisors["plant"]
+    heard.clear()
+    assert registry._terms(supervisor) == {"degraded": True, "transport_class": "hops"}
+    peer: Any = SimpleNamespace()
+    assert supervisor._prepare is not None
+    supervisor._prepare(peer)
+    await registry.end("plant")
+    assert heard == [
+        (name, what, "plant") for what in ("terms", "prepare", "ended") for name in ("tree", "hops")
+    ]
+    assert not registry.supervisors
+    assert not registry.upstreams
 
 
 @pytest.mark.parametrize(
@@ -143,14 +135,11 @@ def test_all_extensions_hear_of_every_upstream_in_order(tmp_path: Path) -> None:
     ],
     ids=["transport", "tokens"],
 )
-def test_without_its_extension_a_server_is_not_connected(server: ServerConfig) -> None:
-    async def body() -> None:
-        connector = Connector(
-            "up", server, node_info=OWN_INFO, resolve=lambda one: one, clock=time.monotonic
-        )
-        with pytest.raises(InterlockError) as failed:
-            await connector.connect()
-        assert failed.value.failure is UPSTREAM_UNAVAILABLE
-        assert connector.stderr == deque()
-
-    asyncio.run(body())
+async def test_without_its_extension_a_server_is_not_connected(server: ServerConfig) -> None:
+    connector = Connector(
+        "up", server, node_info=OWN_INFO, resolve=lambda one: one, clock=time.monotonic
+    )
+    with pytest.raises(InterlockError) as failed:
+        await connector.connect()
+    assert failed.value.failure is UPSTREAM_UNAVAILABLE
+    assert connector.stderr == deque()

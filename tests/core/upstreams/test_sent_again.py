@@ -17,8 +17,10 @@ from interlock.core.config import Config, JournalConfig, ServerConfig
 from interlock.core.pipeline import pipeline as dispatch
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.harness import process, run, text, within
+from tests.core.upstreams.harness import process, text, within
 from tests.core.upstreams.servers.http_server import Streamable
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 @asynccontextmanager
@@ -58,93 +60,78 @@ def begin(one: Node, tool: str, **arguments: Any) -> asyncio.Future[Outcome]:
     return future
 
 
-def test_a_restart_that_loses_the_sessions_is_not_noticed() -> None:
-    async def body() -> None:
-        async with Streamable("session") as server:
-            async with node(ServerConfig(url=server.url(), connections=4)) as one:
-                for turn in range(3):
-                    server.forget_sessions()
-                    executed = server.toolbox.calls
-                    calls = [begin(one, "echo", text=f"{turn}-{n}") for n in range(20)]
-                    for number, call in enumerate(calls):
-                        assert text(await within(call)) == f"{turn}-{number}"
-                    # Each exactly once.
-                    assert server.toolbox.calls == executed + 20
-
-    run(body)
+async def test_a_restart_that_loses_the_sessions_is_not_noticed() -> None:
+    async with Streamable("session") as server:
+        async with node(ServerConfig(url=server.url(), connections=4)) as one:
+            for turn in range(3):
+                server.forget_sessions()
+                executed = server.toolbox.calls
+                calls = [begin(one, "echo", text=f"{turn}-{n}") for n in range(20)]
+                for number, call in enumerate(calls):
+                    assert text(await within(call)) == f"{turn}-{number}"
+                # Each exactly once.
+                assert server.toolbox.calls == executed + 20
 
 
-def test_a_call_that_may_have_been_executed_is_not_sent_again(tmp_path: Path) -> None:
-    async def body() -> None:
-        config = process("--starts", str(tmp_path / "starts"), effects={"moody": "mutating"})
-        async with node(config) as one:
-            with pytest.raises(InterlockError, match="ended by SIGKILL") as caught:
-                await within(begin(one, "moody"))
-            assert caught.value.failure is UPSTREAM_LOST
-            # The next call waits for the next process.
-            assert text(await within(begin(one, "moody"))) == "fine"
-
-    run(body)
+async def test_a_call_that_may_have_been_executed_is_not_sent_again(tmp_path: Path) -> None:
+    config = process("--starts", str(tmp_path / "starts"), effects={"moody": "mutating"})
+    async with node(config) as one:
+        with pytest.raises(InterlockError, match="ended by SIGKILL") as caught:
+            await within(begin(one, "moody"))
+        assert caught.value.failure is UPSTREAM_LOST
+        # The next call waits for the next process.
+        assert text(await within(begin(one, "moody"))) == "fine"
 
 
-def test_a_call_that_does_no_harm_is_sent_again_once(tmp_path: Path) -> None:
-    async def body() -> None:
-        effects = {"moody": "read_only", "die": "read_only"}
-        log = tmp_path / "starts"
-        async with node(process("--starts", str(log), effects=effects)) as one:
-            assert text(await within(begin(one, "moody"))) == "fine"
-            assert len(log.read_text(encoding="utf-8").splitlines()) == 2
-            with pytest.raises(InterlockError, match="ended by SIGKILL") as caught:
-                await within(begin(one, "die"))
-            assert caught.value.failure is UPSTREAM_LOST
-            assert len(log.read_text(encoding="utf-8").splitlines()) == 3
-            assert text(await within(begin(one, "echo", text="x"))) == "x"
-
-    run(body)
+async def test_a_call_that_does_no_harm_is_sent_again_once(tmp_path: Path) -> None:
+    effects = {"moody": "read_only", "die": "read_only"}
+    log = tmp_path / "starts"
+    async with node(process("--starts", str(log), effects=effects)) as one:
+        assert text(await within(begin(one, "moody"))) == "fine"
+        assert len(log.read_text(encoding="utf-8").splitlines()) == 2
+        with pytest.raises(InterlockError, match="ended by SIGKILL") as caught:
+            await within(begin(one, "die"))
+        assert caught.value.failure is UPSTREAM_LOST
+        assert len(log.read_text(encoding="utf-8").splitlines()) == 3
+        assert text(await within(begin(one, "echo", text="x"))) == "x"
 
 
-def test_a_server_that_is_away_for_a_moment_is_waited_for() -> None:
-    async def body() -> None:
-        server = Streamable("stateless")
-        await server.start()
-        async with node(ServerConfig(url=server.url())) as one:
-            await server.stop()
-            calls = [begin(one, "echo", text=str(n)) for n in range(5)]
-            await asyncio.sleep(0)
-            await server.start(server.port)
-            for number, call in enumerate(calls):
-                assert text(await within(call)) == str(number)
+async def test_a_server_that_is_away_for_a_moment_is_waited_for() -> None:
+    server = Streamable("stateless")
+    await server.start()
+    async with node(ServerConfig(url=server.url())) as one:
         await server.stop()
-
-    run(body)
+        calls = [begin(one, "echo", text=str(n)) for n in range(5)]
+        await asyncio.sleep(0)
+        await server.start(server.port)
+        for number, call in enumerate(calls):
+            assert text(await within(call)) == str(number)
+    await server.stop()
 
 
 @pytest.mark.spec("AX-13.1-2", "AX-13.1-3")
-def test_whoever_comes_back_with_other_tools_is_shown_with_those_only() -> None:
-    async def body() -> None:
-        server = Streamable("stateless")
-        await server.start()
-        async with node(ServerConfig(url=server.url(), unannotated="allow")) as one:
-            changed = asyncio.Event()
-            one.catalog.on_change(lambda *_: changed.set())
-            old = {tool.canonical for tool in one.catalog.current.tools}
-            assert "up.hold" in old
-            await server.stop()
-            schema = {"type": "object", "required": ["text"]}
-            server.toolbox.tools = [{"name": "echo", "inputSchema": schema}]
-            waiting = begin(one, "release")
-            await server.start(server.port)
-            await within(waiting)
-            await within(changed.wait())
-            (tool,) = one.catalog.current.tools
-            assert tool.canonical == "up.echo"
-            assert tool.input_schema() == schema
-            assert text(await within(begin(one, "echo", text="x"))) == "x"
-            with pytest.raises(InterlockError, match="hold"):
-                await within(begin(one, "hold"))
+async def test_whoever_comes_back_with_other_tools_is_shown_with_those_only() -> None:
+    server = Streamable("stateless")
+    await server.start()
+    async with node(ServerConfig(url=server.url(), unannotated="allow")) as one:
+        changed = asyncio.Event()
+        one.catalog.on_change(lambda *_: changed.set())
+        old = {tool.canonical for tool in one.catalog.current.tools}
+        assert "up.hold" in old
         await server.stop()
-
-    run(body)
+        schema = {"type": "object", "required": ["text"]}
+        server.toolbox.tools = [{"name": "echo", "inputSchema": schema}]
+        waiting = begin(one, "release")
+        await server.start(server.port)
+        await within(waiting)
+        await within(changed.wait())
+        (tool,) = one.catalog.current.tools
+        assert tool.canonical == "up.echo"
+        assert tool.input_schema() == schema
+        assert text(await within(begin(one, "echo", text="x"))) == "x"
+        with pytest.raises(InterlockError, match="hold"):
+            await within(begin(one, "hold"))
+    await server.stop()
 
 
 @pytest.mark.spec("AX-13.2-4")
@@ -152,16 +139,13 @@ def test_tools_stay_listed_for_five_minutes_unless_the_config_says_otherwise() -
     assert ServerConfig(url="http://127.0.0.1/mcp").grace == 300.0
 
 
-def test_a_server_that_stays_away_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_stays_away_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "RECONNECT_WAIT_SECONDS", 0.05)
 
-    async def body() -> None:
-        server = Streamable("stateless")
-        await server.start()
-        async with node(ServerConfig(url=server.url())) as one:
-            await server.stop()
-            with pytest.raises(InterlockError, match="refused") as caught:
-                await within(begin(one, "echo", text="x"))
-            assert caught.value.failure is UPSTREAM_UNAVAILABLE
-
-    run(body)
+    server = Streamable("stateless")
+    await server.start()
+    async with node(ServerConfig(url=server.url())) as one:
+        await server.stop()
+        with pytest.raises(InterlockError, match="refused") as caught:
+            await within(begin(one, "echo", text="x"))
+        assert caught.value.failure is UPSTREAM_UNAVAILABLE

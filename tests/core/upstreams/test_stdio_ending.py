@@ -31,6 +31,8 @@ from tests.core.upstreams.harness import (
 )
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
@@ -70,23 +72,20 @@ def test_no_grandchild_is_left(how: str, loop: str, monkeypatch: pytest.MonkeyPa
     run(body, loop=loop)
 
 
-def test_a_grandchild_that_holds_the_pipes_does_not_keep_the_dead_alive() -> None:
+async def test_a_grandchild_that_holds_the_pipes_does_not_keep_the_dead_alive() -> None:
     """It left the group, so it cannot be ended; the death must be noticed all the same."""
 
-    async def body() -> None:
-        async with kept(process("--grandchild", "own-session")) as one:
-            await one.ready()
-            (first,) = json.loads(await one.text("family"))
-            call = one.start("die")
-            with pytest.raises(UpstreamLostError, match="SIGKILL"):
-                await within(call)
-            await one.ready()
-            (second,) = json.loads(await one.text("family"))
-            for pid in (first, second):
-                os.kill(pid, signal.SIGKILL)
-                await death(pid)
-
-    run(body)
+    async with kept(process("--grandchild", "own-session")) as one:
+        await one.ready()
+        (first,) = json.loads(await one.text("family"))
+        call = one.start("die")
+        with pytest.raises(UpstreamLostError, match="SIGKILL"):
+            await within(call)
+        await one.ready()
+        (second,) = json.loads(await one.text("family"))
+        for pid in (first, second):
+            os.kill(pid, signal.SIGKILL)
+            await death(pid)
 
 
 @LOOPS
@@ -102,18 +101,15 @@ def test_a_stubborn_process_is_killed(loop: str, monkeypatch: pytest.MonkeyPatch
     run(body, loop=loop)
 
 
-def test_a_polite_process_gets_the_time_it_needs(tmp_path: Path) -> None:
-    async def body() -> None:
-        link = await StdioTransport.start(
-            "up",
-            ["sh", "-c", f"cat > /dev/null; echo bye > {tmp_path / 'bye'}"],
-            env={"PATH": os.environ["PATH"]},
-            cwd=None,
-        )
-        await link.close()
-        assert (tmp_path / "bye").read_text(encoding="utf-8") == "bye\n"
-
-    run(body)
+async def test_a_polite_process_gets_the_time_it_needs(tmp_path: Path) -> None:
+    link = await StdioTransport.start(
+        "up",
+        ["sh", "-c", f"cat > /dev/null; echo bye > {tmp_path / 'bye'}"],
+        env={"PATH": os.environ["PATH"]},
+        cwd=None,
+    )
+    await link.close()
+    assert (tmp_path / "bye").read_text(encoding="utf-8") == "bye\n"
 
 
 @LOOPS
@@ -169,33 +165,30 @@ def test_twenty_lives_leave_nothing_behind(loop: str) -> None:
     run(body, loop=loop)
 
 
-def test_a_process_that_does_not_read_is_not_written_to_for_ever() -> None:
+async def test_a_process_that_does_not_read_is_not_written_to_for_ever() -> None:
     """Its pipe and our buffer fill up; then calls are refused instead of kept."""
 
-    async def body() -> None:
-        link = await StdioTransport.start(
-            "up", ["sleep", "600"], env={"PATH": os.environ["PATH"]}, cwd=None
-        )
-        failures: list[tuple[object, bool]] = []
+    link = await StdioTransport.start(
+        "up", ["sleep", "600"], env={"PATH": os.environ["PATH"]}, cwd=None
+    )
+    failures: list[tuple[object, bool]] = []
 
-        class Ticket:
-            id = 1
-            carrier = None
-            is_open = True
+    class Ticket:
+        id = 1
+        carrier = None
+        is_open = True
 
-            def fail(self, failure: object, message: str, *, was_sent: bool, **_: object) -> None:
-                failures.append((failure, was_sent))
+        def fail(self, failure: object, message: str, *, was_sent: bool, **_: object) -> None:
+            failures.append((failure, was_sent))
 
-        for _ in range(40):
-            link.send(Ticket(), b"x" * 1_000_000, b"")
-            link.post(b"x" * 1_000_000, b"")
-        assert failures
-        assert failures[-1] == (UPSTREAM_UNAVAILABLE, False)
-        assert link._stdin.get_write_buffer_size() < 20_000_000
-        os.kill(link.pid or 0, signal.SIGKILL)
-        await link.close()
-
-    run(body)
+    for _ in range(40):
+        link.send(Ticket(), b"x" * 1_000_000, b"")
+        link.post(b"x" * 1_000_000, b"")
+    assert failures
+    assert failures[-1] == (UPSTREAM_UNAVAILABLE, False)
+    assert link._stdin.get_write_buffer_size() < 20_000_000
+    os.kill(link.pid or 0, signal.SIGKILL)
+    await link.close()
 
 
 @LOOPS

@@ -19,6 +19,8 @@ from interlock.core.upstreams.transports.stdio import StdioTransport
 from interlock.errors import UPSTREAM_LOST
 from tests.core.upstreams.harness import Kept, death, kept, process, run, within
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
@@ -37,24 +39,21 @@ def starts(path: Path) -> int:
 # -- starting
 
 
-def test_a_process_that_cannot_bear_the_probe_is_started_again_and_remembered(
+async def test_a_process_that_cannot_bear_the_probe_is_started_again_and_remembered(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "starts"
     config = process("--eras", "session", "--probe", "exit", "--starts", str(log))
 
-    async def body() -> None:
-        async with kept(config) as one:
-            await one.ready()
-            assert starts(log) == 2
-            assert one.states == [State.READY]
-            assert await one.text("echo", text="hi") == "hi"
-            os.kill(pid_of(one), signal.SIGKILL)
-            await one.state(State.DEGRADED)
-            await one.ready()
-            assert starts(log) == 3
-
-    run(body)
+    async with kept(config) as one:
+        await one.ready()
+        assert starts(log) == 2
+        assert one.states == [State.READY]
+        assert await one.text("echo", text="hi") == "hi"
+        os.kill(pid_of(one), signal.SIGKILL)
+        await one.state(State.DEGRADED)
+        await one.ready()
+        assert starts(log) == 3
 
 
 @LOOPS
@@ -76,21 +75,18 @@ def test_what_a_process_said_before_it_left_is_the_reason(end: str, loop: str) -
     run(body, loop=loop)
 
 
-def test_a_secret_that_a_process_prints_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_secret_that_a_process_prints_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUR_VALUE", "correct horse battery")
     words = "Cannot log in with correct horse battery and password=hunter2hunter2"
     config = process("--exit", "1", "--say", words, env={"VALUE": "${env:OUR_VALUE}"})
 
-    async def body() -> None:
-        async with kept(config) as one:
-            one.naps.hold()
-            await one.until(lambda: one.naps.sleeping)
-            assert one.supervisor.problem is not None
-            assert "Cannot log in with ***" in one.supervisor.problem
-            assert "hunter2" not in one.supervisor.problem
-            assert not any("horse" in line for line in one.supervisor.stderr)
-
-    run(body)
+    async with kept(config) as one:
+        one.naps.hold()
+        await one.until(lambda: one.naps.sleeping)
+        assert one.supervisor.problem is not None
+        assert "Cannot log in with ***" in one.supervisor.problem
+        assert "hunter2" not in one.supervisor.problem
+        assert not any("horse" in line for line in one.supervisor.stderr)
 
 
 @pytest.mark.parametrize(
@@ -118,41 +114,32 @@ def test_what_cannot_be_started_says_why(config: ServerConfig, words: str, loop:
     run(body, loop=loop)
 
 
-def test_a_process_that_never_gets_ready_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body() -> None:
-        async with kept(process("--silent", start_timeout=0.2)) as one:
-            one.naps.hold()
-            await one.until(lambda: one.naps.sleeping)
-            assert one.supervisor.problem is not None
-            assert "was not ready within 0.2 s" in one.supervisor.problem
-            assert "start_timeout" in one.supervisor.problem
-
-    run(body)
+async def test_a_process_that_never_gets_ready_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with kept(process("--silent", start_timeout=0.2)) as one:
+        one.naps.hold()
+        await one.until(lambda: one.naps.sleeping)
+        assert one.supervisor.problem is not None
+        assert "was not ready within 0.2 s" in one.supervisor.problem
+        assert "start_timeout" in one.supervisor.problem
 
 
-def test_a_process_that_crashes_on_start_is_not_hammered(tmp_path: Path) -> None:
+async def test_a_process_that_crashes_on_start_is_not_hammered(tmp_path: Path) -> None:
     log = tmp_path / "starts"
 
-    async def body() -> None:
-        async with kept(process("--exit", "1", "--starts", str(log))) as one:
-            await one.until(lambda: len(one.naps.taken) == 11)
-            first = pauses.RETRY_DELAY_SECONDS
-            expected = [min(first * 2**n, pauses.MAX_RETRY_DELAY_SECONDS) for n in range(11)]
-            assert one.naps.taken[:11] == pytest.approx(expected)
-            assert one.naps.taken[10] == pauses.MAX_RETRY_DELAY_SECONDS
-            assert one.states == [State.FAILED]
-
-    run(body)
+    async with kept(process("--exit", "1", "--starts", str(log))) as one:
+        await one.until(lambda: len(one.naps.taken) == 11)
+        first = pauses.RETRY_DELAY_SECONDS
+        expected = [min(first * 2**n, pauses.MAX_RETRY_DELAY_SECONDS) for n in range(11)]
+        assert one.naps.taken[:11] == pytest.approx(expected)
+        assert one.naps.taken[10] == pauses.MAX_RETRY_DELAY_SECONDS
+        assert one.states == [State.FAILED]
 
 
-def test_the_wait_is_jittered() -> None:
-    async def body() -> None:
-        async with kept(process("--exit", "1"), jitter=0.0) as one:
-            await one.until(lambda: len(one.naps.taken) == 3)
-            first = pauses.RETRY_DELAY_SECONDS
-            assert one.naps.taken[:3] == pytest.approx([first / 2, first, first * 2])
-
-    run(body)
+async def test_the_wait_is_jittered() -> None:
+    async with kept(process("--exit", "1"), jitter=0.0) as one:
+        await one.until(lambda: len(one.naps.taken) == 3)
+        first = pauses.RETRY_DELAY_SECONDS
+        assert one.naps.taken[:3] == pytest.approx([first / 2, first, first * 2])
 
 
 # -- dying
@@ -182,63 +169,56 @@ def test_a_death_in_the_middle_of_a_call(loop: str) -> None:
     run(body, loop=loop)
 
 
-def test_it_is_known_to_be_lost_before_the_caller_is_told() -> None:
+async def test_it_is_known_to_be_lost_before_the_caller_is_told() -> None:
     """Whoever tries again at once must wait for the next process, not meet the dead one."""
 
-    async def body() -> None:
-        async with kept(process()) as one:
-            await one.ready()
-            call = one.start("die")
-            with pytest.raises(UpstreamLostError):
-                await within(call)
-            assert one.supervisor.peer is None
-            assert await within(one.supervisor.wait_until_ready(10))
-            assert await one.text("echo", text="again") == "again"
-
-    run(body)
+    async with kept(process()) as one:
+        await one.ready()
+        call = one.start("die")
+        with pytest.raises(UpstreamLostError):
+            await within(call)
+        assert one.supervisor.peer is None
+        assert await within(one.supervisor.wait_until_ready(10))
+        assert await one.text("echo", text="again") == "again"
 
 
-def test_an_answer_that_was_written_before_the_end_still_counts() -> None:
+async def test_an_answer_that_was_written_before_the_end_still_counts() -> None:
     """It answers, then dies, so quickly that both are noticed in the same turn of the loop."""
 
-    async def body() -> None:
-        async with kept(process()) as one:
+    async with kept(process()) as one:
+        await one.ready()
+        for number in range(20):
             await one.ready()
-            for number in range(20):
-                await one.ready()
-                echoed = one.start("echo", {"text": str(number)})
-                died = one.start("die")
-                outcome = await within(echoed)
-                assert str(number).encode() in bytes(outcome.result)
-                with pytest.raises(UpstreamLostError):
-                    await within(died)
-
-    run(body)
+            echoed = one.start("echo", {"text": str(number)})
+            died = one.start("die")
+            outcome = await within(echoed)
+            assert str(number).encode() in bytes(outcome.result)
+            with pytest.raises(UpstreamLostError):
+                await within(died)
 
 
-def test_a_call_in_the_moment_of_its_end_was_never_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_in_the_moment_of_its_end_was_never_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # The signs of the end are collected for so long that the call falls into that time.
     monkeypatch.setattr(stdio, "EXIT_DETAILS_SECONDS", 60.0)
 
-    async def body() -> None:
-        async with kept(process("--grandchild", "own-session")) as one:
-            await one.ready()
-            (grandchild,) = json.loads(await one.text("family"))
-            link = one.supervisor.peer and one.supervisor.peer.transport
-            assert isinstance(link, StdioTransport)
-            os.kill(pid_of(one), signal.SIGKILL)
-            assert link._process is not None
-            await within(asyncio.shield(link._process.gone))
-            with pytest.raises(UpstreamLostError, match="is not running") as caught:
-                one.start("echo")
-            assert not caught.value.was_sent
-            assert one.supervisor.peer is None
-            os.kill(grandchild, signal.SIGKILL)
-            await one.ready()
-            for other in json.loads(await one.text("family")):
-                os.kill(other, signal.SIGKILL)
-
-    run(body)
+    async with kept(process("--grandchild", "own-session")) as one:
+        await one.ready()
+        (grandchild,) = json.loads(await one.text("family"))
+        link = one.supervisor.peer and one.supervisor.peer.transport
+        assert isinstance(link, StdioTransport)
+        os.kill(pid_of(one), signal.SIGKILL)
+        assert link._process is not None
+        await within(asyncio.shield(link._process.gone))
+        with pytest.raises(UpstreamLostError, match="is not running") as caught:
+            one.start("echo")
+        assert not caught.value.was_sent
+        assert one.supervisor.peer is None
+        os.kill(grandchild, signal.SIGKILL)
+        await one.ready()
+        for other in json.loads(await one.text("family")):
+            os.kill(other, signal.SIGKILL)
 
 
 @LOOPS
@@ -269,53 +249,44 @@ def test_a_process_that_closes_a_pipe_but_lives_on_is_replaced(
     run(body, loop=loop)
 
 
-def test_last_words_are_those_of_the_one_that_died() -> None:
-    async def body() -> None:
-        async with kept(process("--say", "All is well.\n")) as one:
+async def test_last_words_are_those_of_the_one_that_died() -> None:
+    async with kept(process("--say", "All is well.\n")) as one:
+        await one.ready()
+        await one.text("talk", lines=1)
+        os.kill(pid_of(one), signal.SIGKILL)
+        await one.state(State.DEGRADED)
+        assert one.supervisor.problem is not None
+        assert "I have a lot to say" in one.supervisor.problem
+        await one.ready()
+        os.kill(pid_of(one), signal.SIGKILL)
+        await one.until(lambda: one.supervisor.restarts == 2)
+        assert "All is well." in one.supervisor.problem
+
+
+async def test_a_flood_on_stderr_stays_bounded_and_stops_nothing() -> None:
+    async with kept(process()) as one:
+        await one.ready()
+        assert await one.text("talk", lines=50_000) == "said"
+        assert await one.text("echo", text="hi") == "hi"
+        assert len(one.supervisor.stderr) <= 200
+
+
+async def test_the_wait_starts_anew_after_it_worked() -> None:
+    async with kept(process()) as one:
+        for expected in (0.1, 0.2, 0.4):
+            # Ready and dead again without an answer: something is wrong with it.
             await one.ready()
-            await one.text("talk", lines=1)
-            os.kill(pid_of(one), signal.SIGKILL)
-            await one.state(State.DEGRADED)
-            assert one.supervisor.problem is not None
-            assert "I have a lot to say" in one.supervisor.problem
-            await one.ready()
-            os.kill(pid_of(one), signal.SIGKILL)
-            await one.until(lambda: one.supervisor.restarts == 2)
-            assert "All is well." in one.supervisor.problem
-
-    run(body)
-
-
-def test_a_flood_on_stderr_stays_bounded_and_stops_nothing() -> None:
-    async def body() -> None:
-        async with kept(process()) as one:
-            await one.ready()
-            assert await one.text("talk", lines=50_000) == "said"
-            assert await one.text("echo", text="hi") == "hi"
-            assert len(one.supervisor.stderr) <= 200
-
-    run(body)
-
-
-def test_the_wait_starts_anew_after_it_worked() -> None:
-    async def body() -> None:
-        async with kept(process()) as one:
-            for expected in (0.1, 0.2, 0.4):
-                # Ready and dead again without an answer: something is wrong with it.
-                await one.ready()
-                one.naps.hold()
-                os.kill(pid_of(one), signal.SIGKILL)
-                await one.until(lambda: one.naps.sleeping)
-                assert one.naps.taken[-1] == pytest.approx(expected)
-                one.naps.wake()
-                await one.until(lambda: not one.naps.sleeping or one.supervisor.peer)
-                await one.ready()
-            assert await one.text("echo", text="it works") == "it works"
+            one.naps.hold()
             os.kill(pid_of(one), signal.SIGKILL)
             await one.until(lambda: one.naps.sleeping)
-            assert one.naps.taken[-1] == pytest.approx(0.1)
-
-    run(body)
+            assert one.naps.taken[-1] == pytest.approx(expected)
+            one.naps.wake()
+            await one.until(lambda: not one.naps.sleeping or one.supervisor.peer)
+            await one.ready()
+        assert await one.text("echo", text="it works") == "it works"
+        os.kill(pid_of(one), signal.SIGKILL)
+        await one.until(lambda: one.naps.sleeping)
+        assert one.naps.taken[-1] == pytest.approx(0.1)
 
 
 @LOOPS

@@ -22,6 +22,8 @@ from interlock.errors import UPSTREAM_PROTOCOL
 from interlock.protocol.mcp import Era
 from tests.core.upstreams.harness import Kept, kept, process, run, script, text_of, within
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 ERAS = pytest.mark.parametrize("eras", ["stateless", "session"])
 REVISIONS = {"stateless": "2026-07-28", "session": "2025-11-25"}
@@ -52,23 +54,20 @@ def test_real_servers(server: str, loop: str) -> None:
 
 
 @pytest.mark.parametrize("server", ["demo", "official"])
-def test_real_servers_in_the_session_era(server: str) -> None:
+async def test_real_servers_in_the_session_era(server: str) -> None:
     demo = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"])
     config = demo if server == "demo" else script("sdk_stdio.py")
 
-    async def body() -> None:
-        one = Kept(config)
-        one.connector._session_first = True
-        one.supervisor.begin()
-        await one.ready()
-        peer = one.supervisor.peer
-        assert peer is not None
-        assert (peer.era, peer.revision) == (Era.SESSION, "2025-11-25")
-        if server == "official":
-            assert await one.text("echo", text="hello") == "hello"
-        await one.supervisor.end()
-
-    run(body)
+    one = Kept(config)
+    one.connector._session_first = True
+    one.supervisor.begin()
+    await one.ready()
+    peer = one.supervisor.peer
+    assert peer is not None
+    assert (peer.era, peer.revision) == (Era.SESSION, "2025-11-25")
+    if server == "official":
+        assert await one.text("echo", text="hello") == "hello"
+    await one.supervisor.end()
 
 
 @LOOPS
@@ -85,62 +84,50 @@ def test_either_era_is_found_out(eras: str, loop: str) -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-03-26", "2024-11-05"])
-def test_older_revisions_are_spoken(revision: str) -> None:
-    async def body() -> None:
-        async with kept(process("--eras", "session", "--revision", revision)) as one:
-            await one.ready()
-            assert one.supervisor.peer is not None
-            assert one.supervisor.peer.revision == revision
-            assert await one.text("echo", text="hi") == "hi"
-
-    run(body)
+async def test_older_revisions_are_spoken(revision: str) -> None:
+    async with kept(process("--eras", "session", "--revision", revision)) as one:
+        await one.ready()
+        assert one.supervisor.peer is not None
+        assert one.supervisor.peer.revision == revision
+        assert await one.text("echo", text="hi") == "hi"
 
 
-def test_a_revision_that_nobody_knows_is_a_reason() -> None:
-    async def body() -> None:
-        async with kept(process("--eras", "session", "--revision", "1999-01-01")) as one:
-            one.naps.hold()
-            await one.until(lambda: one.naps.sleeping)
-            assert one.supervisor.problem is not None
-            assert "requires MCP 1999-01-01" in one.supervisor.problem
-
-    run(body)
+async def test_a_revision_that_nobody_knows_is_a_reason() -> None:
+    async with kept(process("--eras", "session", "--revision", "1999-01-01")) as one:
+        one.naps.hold()
+        await one.until(lambda: one.naps.sleeping)
+        assert one.supervisor.problem is not None
+        assert "requires MCP 1999-01-01" in one.supervisor.problem
 
 
 @ERAS
-def test_garbage_before_and_between_messages_harms_nobody(eras: str) -> None:
-    async def body() -> None:
-        async with kept(process("--eras", eras, "--garbage")) as one:
-            await one.ready()
-            for number in range(5):
-                assert await one.text("echo", text=str(number)) == str(number)
-            peer = one.supervisor.peer
-            assert peer is not None
-            assert peer.noise > 50
-            assert not peer.pending
-            assert one.supervisor.restarts == 0
-
-    run(body)
+async def test_garbage_before_and_between_messages_harms_nobody(eras: str) -> None:
+    async with kept(process("--eras", eras, "--garbage")) as one:
+        await one.ready()
+        for number in range(5):
+            assert await one.text("echo", text=str(number)) == str(number)
+        peer = one.supervisor.peer
+        assert peer is not None
+        assert peer.noise > 50
+        assert not peer.pending
+        assert one.supervisor.restarts == 0
 
 
-def test_a_process_that_ignores_the_probe_is_asked_the_old_way(
+async def test_a_process_that_ignores_the_probe_is_asked_the_old_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(negotiate, "PROBE_TIMEOUT_SECONDS", 0.05)
 
-    async def body() -> None:
-        async with kept(process("--eras", "session", "--probe", "ignore")) as one:
-            await one.ready()
-            peer = one.supervisor.peer
-            assert peer is not None
-            assert peer.era is Era.SESSION
-            assert not peer.pending
-            assert await one.text("echo", text="hi") == "hi"
-
-    run(body)
+    async with kept(process("--eras", "session", "--probe", "ignore")) as one:
+        await one.ready()
+        peer = one.supervisor.peer
+        assert peer is not None
+        assert peer.era is Era.SESSION
+        assert not peer.pending
+        assert await one.text("echo", text="hi") == "hi"
 
 
-def test_a_stateless_process_that_is_slow_to_start_is_understood_all_the_same(
+async def test_a_stateless_process_that_is_slow_to_start_is_understood_all_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The probe goes unanswered for so long that `initialize` is tried, which it refuses."""
@@ -148,142 +135,112 @@ def test_a_stateless_process_that_is_slow_to_start_is_understood_all_the_same(
     gate = tmp_path / "gate"
     os.mkfifo(gate)
 
-    async def body() -> None:
-        peers: list[UpstreamClient] = []
-        initialize = negotiate._initialize
+    peers: list[UpstreamClient] = []
+    initialize = negotiate._initialize
 
-        async def noticed(peer: UpstreamClient, revision: str) -> None:
-            peers.append(peer)
-            asyncio.get_running_loop().call_soon(gate.write_text, "go")
-            await initialize(peer, revision)
+    async def noticed(peer: UpstreamClient, revision: str) -> None:
+        peers.append(peer)
+        asyncio.get_running_loop().call_soon(gate.write_text, "go")
+        await initialize(peer, revision)
 
-        monkeypatch.setattr(negotiate, "_initialize", noticed)
-        async with kept(process("--eras", "stateless", "--gate", str(gate))) as one:
-            await one.ready()
-            assert len(peers) == 1
-            assert one.era is Era.STATELESS
-            assert peers[0].revision == "2026-07-28"
-            assert one.supervisor.restarts == 0
-            assert await one.text("echo", text="hi") == "hi"
-
-    run(body)
+    monkeypatch.setattr(negotiate, "_initialize", noticed)
+    async with kept(process("--eras", "stateless", "--gate", str(gate))) as one:
+        await one.ready()
+        assert len(peers) == 1
+        assert one.era is Era.STATELESS
+        assert peers[0].revision == "2026-07-28"
+        assert one.supervisor.restarts == 0
+        assert await one.text("echo", text="hi") == "hi"
 
 
-def test_probe_answered_after_initialize_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_probe_answered_after_initialize_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(negotiate, "PROBE_TIMEOUT_SECONDS", 0.01)
 
-    async def body() -> None:
-        async with kept(process("--eras", "stateless", "--probe", "late")) as one:
-            await one.ready()
-            assert one.era is Era.STATELESS
-            assert one.supervisor.restarts == 0
-            assert await one.text("echo", text="hi") == "hi"
-
-    run(body)
+    async with kept(process("--eras", "stateless", "--probe", "late")) as one:
+        await one.ready()
+        assert one.era is Era.STATELESS
+        assert one.supervisor.restarts == 0
+        assert await one.text("echo", text="hi") == "hi"
 
 
-def test_unknown_ids_and_second_answers_are_dropped() -> None:
-    async def body() -> None:
-        async with kept(process()) as one:
-            await one.ready()
-            assert await one.text("strangers") == "mine"
-            assert await one.text("twice") == "first"
-            assert await one.text("echo", text="still fine") == "still fine"
-
-    run(body)
+async def test_unknown_ids_and_second_answers_are_dropped() -> None:
+    async with kept(process()) as one:
+        await one.ready()
+        assert await one.text("strangers") == "mine"
+        assert await one.text("twice") == "first"
+        assert await one.text("echo", text="still fine") == "still fine"
 
 
-def test_requests_to_us_are_answered() -> None:
-    async def body() -> None:
-        async with kept(process()) as one:
-            await one.ready()
-            answers = {a["id"]: a for a in json.loads(await one.text("ask"))}
-            assert answers["ask-ping"]["result"] == {}
-            for method in ("sampling/createMessage", "roots/list"):
-                error = answers[f"ask-{method}"]["error"]
-                assert error["code"] == -32601
-                assert method in error["message"]
-
-    run(body)
+async def test_requests_to_us_are_answered() -> None:
+    async with kept(process()) as one:
+        await one.ready()
+        answers = {a["id"]: a for a in json.loads(await one.text("ask"))}
+        assert answers["ask-ping"]["result"] == {}
+        for method in ("sampling/createMessage", "roots/list"):
+            error = answers[f"ask-{method}"]["error"]
+            assert error["code"] == -32601
+            assert method in error["message"]
 
 
-def test_an_error_of_the_server_is_passed_on_as_it_is() -> None:
-    async def body() -> None:
-        async with kept(process()) as one:
-            await one.ready()
-            with pytest.raises(UpstreamResponseError) as caught:
-                await within(one.start("fail"))
-            assert caught.value.code == -32042
-            assert caught.value.message == "It failed on purpose."
-            assert caught.value.raw_data is not None
-            assert json.loads(bytes(caught.value.raw_data)) == {"why": "asked"}
-
-    run(body)
+async def test_an_error_of_the_server_is_passed_on_as_it_is() -> None:
+    async with kept(process()) as one:
+        await one.ready()
+        with pytest.raises(UpstreamResponseError) as caught:
+            await within(one.start("fail"))
+        assert caught.value.code == -32042
+        assert caught.value.message == "It failed on purpose."
+        assert caught.value.raw_data is not None
+        assert json.loads(bytes(caught.value.raw_data)) == {"why": "asked"}
 
 
 @pytest.mark.parametrize("value", ["null", "7", '"text"', "[]", "true"])
-def test_a_result_that_is_no_object_is_the_servers_fault(value: str) -> None:
-    async def body() -> None:
-        async with kept(process()) as one:
-            await one.ready()
-            with pytest.raises(UpstreamLostError) as caught:
-                await within(one.start("null", {"as": value}))
-            assert caught.value.failure is UPSTREAM_PROTOCOL
-            assert caught.value.was_sent
-            assert await one.text("echo", text="on") == "on"
-
-    run(body)
+async def test_a_result_that_is_no_object_is_the_servers_fault(value: str) -> None:
+    async with kept(process()) as one:
+        await one.ready()
+        with pytest.raises(UpstreamLostError) as caught:
+            await within(one.start("null", {"as": value}))
+        assert caught.value.failure is UPSTREAM_PROTOCOL
+        assert caught.value.was_sent
+        assert await one.text("echo", text="on") == "on"
 
 
-def test_an_answer_without_result_and_error_is_one_all_the_same() -> None:
-    async def body() -> None:
-        async with kept(process()) as one:
-            await one.ready()
-            with pytest.raises(UpstreamLostError, match="neither result nor error") as caught:
-                await within(one.start("wordless"))
-            assert caught.value.was_sent
-
-    run(body)
+async def test_an_answer_without_result_and_error_is_one_all_the_same() -> None:
+    async with kept(process()) as one:
+        await one.ready()
+        with pytest.raises(UpstreamLostError, match="neither result nor error") as caught:
+            await within(one.start("wordless"))
+        assert caught.value.was_sent
 
 
-def test_a_batch_is_read_where_the_revision_has_batches() -> None:
-    async def body() -> None:
-        async with kept(process("--eras", "session", "--revision", "2025-03-26")) as one:
-            await one.ready()
-            lists = one.supervisor.lists
-            assert await one.text("batch") == "batched"
-            await one.until(lambda: one.supervisor.lists > lists)
-
-    run(body)
+async def test_a_batch_is_read_where_the_revision_has_batches() -> None:
+    async with kept(process("--eras", "session", "--revision", "2025-03-26")) as one:
+        await one.ready()
+        lists = one.supervisor.lists
+        assert await one.text("batch") == "batched"
+        await one.until(lambda: one.supervisor.lists > lists)
 
 
-def test_an_answer_that_is_too_long_fails_its_call_at_once(
+async def test_an_answer_that_is_too_long_fails_its_call_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stdio, "MAX_MESSAGE", 300_000)
 
-    async def body() -> None:
-        async with kept(process("--eras", "session")) as one:
-            await one.ready()
-            held = one.start("hold", {"text": "unharmed"})
-            with pytest.raises(UpstreamLostError, match="longer than 300000 bytes") as caught:
-                await within(one.start("huge", {"size": 2_000_000}))
-            assert caught.value.failure is UPSTREAM_PROTOCOL
-            assert caught.value.was_sent
-            assert await one.text("huge", size=100_000) == "x" * 100_000
-            assert await one.text("release") == "1"
-            assert text_of(json.loads(bytes((await within(held)).result))) == "unharmed"
-
-    run(body)
+    async with kept(process("--eras", "session")) as one:
+        await one.ready()
+        held = one.start("hold", {"text": "unharmed"})
+        with pytest.raises(UpstreamLostError, match="longer than 300000 bytes") as caught:
+            await within(one.start("huge", {"size": 2_000_000}))
+        assert caught.value.failure is UPSTREAM_PROTOCOL
+        assert caught.value.was_sent
+        assert await one.text("huge", size=100_000) == "x" * 100_000
+        assert await one.text("release") == "1"
+        assert text_of(json.loads(bytes((await within(held)).result))) == "unharmed"
 
 
-def test_an_answer_of_many_megabytes_is_read() -> None:
-    async def body() -> None:
-        async with kept(process()) as one:
-            await one.ready()
-            assert len(await one.text("huge", size=20_000_000)) == 20_000_000
-
-    run(body)
+async def test_an_answer_of_many_megabytes_is_read() -> None:
+    async with kept(process()) as one:
+        await one.ready()
+        assert len(await one.text("huge", size=20_000_000)) == 20_000_000
 
 
 @pytest.mark.parametrize(
@@ -306,83 +263,68 @@ def test_whose_answer_a_long_line_is(head: bytes, id: int | None) -> None:
     assert stdio.find_response_id(head) == id
 
 
-def test_progress_reaches_its_own_caller() -> None:
-    async def body() -> None:
-        heard: dict[str, list[Any]] = {"a": [], "b": []}
+async def test_progress_reaches_its_own_caller() -> None:
+    heard: dict[str, list[Any]] = {"a": [], "b": []}
 
-        def hear(name: str) -> Any:
-            return lambda _, method, params: heard[name].append((method, json.loads(bytes(params))))
+    def hear(name: str) -> Any:
+        return lambda _, method, params: heard[name].append((method, json.loads(bytes(params))))
 
-        async with kept(process()) as one:
-            await one.ready()
-            # Both callers chose the same token: it is theirs, and comes back to each.
-            first = one.start("report", {"steps": 3}, hear=hear("a"), token="t")
-            second = one.start("report", {"steps": 2}, hear=hear("b"), token="t")
-            await within(first)
-            await within(second)
-        assert [told["progress"] for _, told in heard["a"]] == [1, 2, 3]
-        assert [told["progress"] for _, told in heard["b"]] == [1, 2]
-        for method, told in heard["a"] + heard["b"]:
-            assert method == "notifications/progress"
-            assert told["progressToken"] == "t"
-
-    run(body)
+    async with kept(process()) as one:
+        await one.ready()
+        # Both callers chose the same token: it is theirs, and comes back to each.
+        first = one.start("report", {"steps": 3}, hear=hear("a"), token="t")
+        second = one.start("report", {"steps": 2}, hear=hear("b"), token="t")
+        await within(first)
+        await within(second)
+    assert [told["progress"] for _, told in heard["a"]] == [1, 2, 3]
+    assert [told["progress"] for _, told in heard["b"]] == [1, 2]
+    for method, told in heard["a"] + heard["b"]:
+        assert method == "notifications/progress"
+        assert told["progressToken"] == "t"
 
 
 # -- lists
 
 
-def test_a_change_lists_this_upstream_again_and_no_other() -> None:
-    async def body() -> None:
-        async with (
-            kept(process("--eras", "session", "--announces"), key="a") as one,
-            kept(process("--eras", "session", "--announces"), key="b") as other,
-        ):
-            await one.ready()
-            await other.ready()
-            assert await one.text("change", names=["echo", "change"]) == "changed"
-            await one.until(lambda: one.listed[-1] == ["echo", "change"])
-            assert one.supervisor.lists == 2
-            assert await other.text("echo", text="x") == "x"
-            assert other.supervisor.lists == 1
-
-    run(body)
+async def test_a_change_lists_this_upstream_again_and_no_other() -> None:
+    async with (
+        kept(process("--eras", "session", "--announces"), key="a") as one,
+        kept(process("--eras", "session", "--announces"), key="b") as other,
+    ):
+        await one.ready()
+        await other.ready()
+        assert await one.text("change", names=["echo", "change"]) == "changed"
+        await one.until(lambda: one.listed[-1] == ["echo", "change"])
+        assert one.supervisor.lists == 2
+        assert await other.text("echo", text="x") == "x"
+        assert other.supervisor.lists == 1
 
 
-def test_a_change_announced_with_the_first_list_is_not_missed() -> None:
-    async def body() -> None:
-        async with kept(process("--eras", "session", "--changes-while-listing")) as one:
-            await one.until(lambda: one.listed and one.listed[-1] == ["new"])
-
-    run(body)
+async def test_a_change_announced_with_the_first_list_is_not_missed() -> None:
+    async with kept(process("--eras", "session", "--changes-while-listing")) as one:
+        await one.until(lambda: one.listed and one.listed[-1] == ["new"])
 
 
-def test_a_stateless_process_is_listened_to() -> None:
-    async def body() -> None:
-        async with kept(process("--eras", "stateless", "--announces")) as one:
-            await one.ready()
-            # It reads in order: once this is answered, it has heard of the subscription.
-            await one.text("echo", text="x")
-            await one.text("change", names=["echo", "new"])
-            await one.until(lambda: one.listed[-1] == ["echo", "new"])
-
-    run(body)
+async def test_a_stateless_process_is_listened_to() -> None:
+    async with kept(process("--eras", "stateless", "--announces")) as one:
+        await one.ready()
+        # It reads in order: once this is answered, it has heard of the subscription.
+        await one.text("echo", text="x")
+        await one.text("change", names=["echo", "new"])
+        await one.until(lambda: one.listed[-1] == ["echo", "new"])
 
 
-def test_bad_entries_do_not_hide_good_ones() -> None:
+async def test_bad_entries_do_not_hide_good_ones() -> None:
     entries: list[Any] = [
         {"name": "good", "inputSchema": {"type": "object"}}, 7, None, {}, {"name": 3}, [],
         {"name": "no schema"}, {"name": "also good", "inputSchema": {"type": "object"}},
     ]  # fmt: skip
 
-    async def body() -> None:
-        async with kept(process("--entries", json.dumps(entries))) as one:
-            await one.ready()
-            assert len(one.supervisor.offer.tools) == len(entries)
-            assert one.tool("good").upstream_name == "good"
-            assert one.tool("also good").upstream_name == "also good"
-
-    run(body)
+    async with kept(process("--entries", json.dumps(entries))) as one:
+        await one.ready()
+        assert len(one.supervisor.offer.tools) == len(entries)
+        assert one.tool("good").upstream_name == "good"
+        assert one.tool("also good").upstream_name == "also good"
 
 
 def page(*names: str, cursor: str | None = None) -> dict[str, Any]:
@@ -400,81 +342,67 @@ def page(*names: str, cursor: str | None = None) -> dict[str, Any]:
     ],
     ids=["pages", "itself", "circle"],
 )  # fmt: skip
-def test_pages_are_followed_but_never_in_circles(pages: dict[str, Any], expected: str) -> None:
-    async def body() -> None:
-        async with kept(process("--pages", json.dumps(pages))) as one:
-            await one.ready()
-            assert "".join(one.listed[0]) == expected
-
-    run(body)
+async def test_pages_are_followed_but_never_in_circles(
+    pages: dict[str, Any], expected: str
+) -> None:
+    async with kept(process("--pages", json.dumps(pages))) as one:
+        await one.ready()
+        assert "".join(one.listed[0]) == expected
 
 
 @pytest.mark.parametrize(
     "pages",
     ['{"first": {"tools": 7}}', '{"first": {"tools": [], "nextCursor": 7}}'],
 )
-def test_a_list_that_is_none_is_a_reason(pages: str) -> None:
-    async def body() -> None:
-        async with kept(process("--pages", pages)) as one:
-            one.naps.hold()
-            await one.until(lambda: one.naps.sleeping)
-            assert one.supervisor.problem is not None
-            assert "`tools/list`" in one.supervisor.problem
-
-    run(body)
+async def test_a_list_that_is_none_is_a_reason(pages: str) -> None:
+    async with kept(process("--pages", pages)) as one:
+        one.naps.hold()
+        await one.until(lambda: one.naps.sleeping)
+        assert one.supervisor.problem is not None
+        assert "`tools/list`" in one.supervisor.problem
 
 
-def test_thousands_of_tools() -> None:
-    async def body() -> None:
-        async with kept(process("--many", "6000")) as one:
-            await one.ready()
-            assert len(one.supervisor.offer.tools) == 6000
-            assert isinstance(one.supervisor.offer.tools[0], Raw)
-
-    run(body)
+async def test_thousands_of_tools() -> None:
+    async with kept(process("--many", "6000")) as one:
+        await one.ready()
+        assert len(one.supervisor.offer.tools) == 6000
+        assert isinstance(one.supervisor.offer.tools[0], Raw)
 
 
 # -- what it is given
 
 
-def test_our_secrets_are_not_inherited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_our_secrets_are_not_inherited(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "ours alone")
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     monkeypatch.setenv("LANG", "C.UTF-8")
     monkeypatch.setenv("TOKEN_OF_THE_NODE", "s3cret")
     config = process(env={"API_KEY": "${env:TOKEN_OF_THE_NODE}", "HOME": "/given"})
 
-    async def body() -> None:
-        async with kept(config) as one:
-            await one.ready()
-            environ = json.loads(await one.text("environ"))
-        assert environ["API_KEY"] == "s3cret"
-        assert environ["HOME"] == "/given"
-        assert environ["PATH"] == os.environ["PATH"]
-        assert environ["LANG"] == "C.UTF-8"
-        allowed = {*INHERITED, "API_KEY", "LC_CTYPE"}
-        assert set(environ) <= allowed
-        assert "ours alone" not in environ.values()
-
-    run(body)
+    async with kept(config) as one:
+        await one.ready()
+        environ = json.loads(await one.text("environ"))
+    assert environ["API_KEY"] == "s3cret"
+    assert environ["HOME"] == "/given"
+    assert environ["PATH"] == os.environ["PATH"]
+    assert environ["LANG"] == "C.UTF-8"
+    allowed = {*INHERITED, "API_KEY", "LC_CTYPE"}
+    assert set(environ) <= allowed
+    assert "ours alone" not in environ.values()
 
 
-def test_it_starts_in_its_folder(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with kept(process(cwd=str(tmp_path))) as one:
-            await one.ready()
-            assert await one.text("where") == str(tmp_path)
-
-    run(body)
+async def test_it_starts_in_its_folder(tmp_path: Path) -> None:
+    async with kept(process(cwd=str(tmp_path))) as one:
+        await one.ready()
+        assert await one.text("where") == str(tmp_path)
 
 
-def test_a_command_line_is_split_as_a_shell_would() -> None:
+async def test_a_command_line_is_split_as_a_shell_would() -> None:
     path = Path(__file__).parent / "servers" / "stdio_server.py"
     config = ServerConfig(command=f"'{sys.executable}' -S \"{path}\" --eras 'session'")
 
-    async def body() -> None:
-        async with kept(config) as one:
-            await one.ready()
-            assert await one.text("echo", text="x") == "x"
-
-    run(body)
+    async with kept(config) as one:
+        await one.ready()
+        assert await one.text("echo", text="x") == "x"

@@ -18,6 +18,8 @@ from interlock.errors import UPSTREAM_UNAVAILABLE
 from tests.core.upstreams.harness import Kept, kept, process, run, within
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 READY, DEGRADED, FAILED = State.READY, State.DEGRADED, State.FAILED
 
@@ -101,176 +103,155 @@ def test_lost_and_back_within_the_grace(loop: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["http", "stdio"])
-def test_withdrawn_when_the_grace_is_over_and_listed_again_when_it_is_back(kind: str) -> None:
-    async def body() -> None:
-        server = Streamable("stateless")
-        await server.start()
-        config = ServerConfig(url=server.url(), grace=0.0)
-        if kind == "stdio":
-            config = process(grace=0.0)
-        async with kept(config) as one:
-            await one.ready()
-            one.naps.hold()
-            if kind == "http":
-                await server.stop()
-                with pytest.raises(UpstreamLostError):
-                    await within(one.start("echo"))
-            else:
-                # It will not start again for a while.
-                one.connector._configured = ServerConfig(command="no-such-program-here")
-                kill(one)
-            await one.state(DEGRADED)
-            assert one.withdrawn == 0
-            await one.until(lambda: one.naps.sleeping)
-            one.naps.wake()
-            await one.state(FAILED)
-            assert one.withdrawn == 1
-            # Withdrawn once, however often it fails on.
-            await one.until(lambda: one.naps.sleeping)
-            one.naps.wake()
-            await one.until(lambda: len(one.naps.taken) == 3)
-            assert one.withdrawn == 1
-            if kind == "http":
-                await server.start(server.port)
-            one.connector._configured = config
-            one.naps.wake()
-            await one.ready()
-            assert one.states == [READY, DEGRADED, FAILED, READY]
-            assert len(one.listed) == 2
-        await server.stop()
-
-    run(body)
+async def test_withdrawn_when_the_grace_is_over_and_listed_again_when_it_is_back(kind: str) -> None:
+    server = Streamable("stateless")
+    await server.start()
+    config = ServerConfig(url=server.url(), grace=0.0)
+    if kind == "stdio":
+        config = process(grace=0.0)
+    async with kept(config) as one:
+        await one.ready()
+        one.naps.hold()
+        if kind == "http":
+            await server.stop()
+            with pytest.raises(UpstreamLostError):
+                await within(one.start("echo"))
+        else:
+            # It will not start again for a while.
+            one.connector._configured = ServerConfig(command="no-such-program-here")
+            kill(one)
+        await one.state(DEGRADED)
+        assert one.withdrawn == 0
+        await one.until(lambda: one.naps.sleeping)
+        one.naps.wake()
+        await one.state(FAILED)
+        assert one.withdrawn == 1
+        # Withdrawn once, however often it fails on.
+        await one.until(lambda: one.naps.sleeping)
+        one.naps.wake()
+        await one.until(lambda: len(one.naps.taken) == 3)
+        assert one.withdrawn == 1
+        if kind == "http":
+            await server.start(server.port)
+        one.connector._configured = config
+        one.naps.wake()
+        await one.ready()
+        assert one.states == [READY, DEGRADED, FAILED, READY]
+        assert len(one.listed) == 2
+    await server.stop()
 
 
-def test_settings_that_do_not_concern_the_link_are_taken_at_once() -> None:
-    async def body() -> None:
-        async with kept(process()) as one:
-            await one.ready()
-            assert one.supervisor.peer is not None
-            peer = one.supervisor.peer
-            one.supervisor.configure(process(grace=7.0, timeout=3.0))
-            assert len(one.listed) == 2
-            assert one.supervisor.server.grace == 7.0
-            assert one.supervisor.timeout == 3.0
-            assert one.supervisor.peer is peer
-
-    run(body)
+async def test_settings_that_do_not_concern_the_link_are_taken_at_once() -> None:
+    async with kept(process()) as one:
+        await one.ready()
+        assert one.supervisor.peer is not None
+        peer = one.supervisor.peer
+        one.supervisor.configure(process(grace=7.0, timeout=3.0))
+        assert len(one.listed) == 2
+        assert one.supervisor.server.grace == 7.0
+        assert one.supervisor.timeout == 3.0
+        assert one.supervisor.peer is peer
 
 
 # -- patience
 
 
-def test_until_ready() -> None:
-    async def body() -> None:
-        async with Streamable("stateless") as server:
-            async with kept(ServerConfig(url=server.url())) as one:
-                supervisor = one.supervisor
-                # Still connecting: it is worth the wait.
-                assert await within(supervisor.wait_until_ready(10))
-                assert await within(supervisor.wait_until_ready(10))
-                assert one.states == [READY]
-                one.naps.hold()
-                await server.stop()
-                with pytest.raises(UpstreamLostError):
-                    await within(one.start("echo"))
-                # Lost, but the next attempt comes soon.
-                waiting = asyncio.create_task(supervisor.wait_until_ready(10))
-                await one.until(lambda: one.naps.sleeping)
-                await server.start(server.port)
-                one.naps.wake()
-                assert await within(waiting)
-                assert await one.text("echo", text="x") == "x"
-
-    run(body)
-
-
-def test_until_ready_does_not_wait_in_vain(free_port: int) -> None:
-    async def body() -> None:
-        async with kept(ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp")) as one:
+async def test_until_ready() -> None:
+    async with Streamable("stateless") as server:
+        async with kept(ServerConfig(url=server.url())) as one:
+            supervisor = one.supervisor
+            # Still connecting: it is worth the wait.
+            assert await within(supervisor.wait_until_ready(10))
+            assert await within(supervisor.wait_until_ready(10))
+            assert one.states == [READY]
             one.naps.hold()
-            await within(one.supervisor.wait_for_first_attempt())
-            # Failed: nobody knows when it comes back.
-            assert not await one.supervisor.wait_until_ready(86_400)
-
-        async with kept(process()) as other:
-            await other.ready()
-            other.naps.hold()
-            kill(other)
-            await other.until(lambda: other.naps.sleeping)
-            # Lost, and the next attempt comes later than anybody wants to wait.
-            other.supervisor._next_try += 1_000_000
-            assert not await other.supervisor.wait_until_ready(86_400)
-            assert not await other.supervisor.wait_until_ready(-1)
-
-    run(body)
+            await server.stop()
+            with pytest.raises(UpstreamLostError):
+                await within(one.start("echo"))
+            # Lost, but the next attempt comes soon.
+            waiting = asyncio.create_task(supervisor.wait_until_ready(10))
+            await one.until(lambda: one.naps.sleeping)
+            await server.start(server.port)
+            one.naps.wake()
+            assert await within(waiting)
+            assert await one.text("echo", text="x") == "x"
 
 
-def test_nobody_finds_the_dead_one_ready() -> None:
+async def test_until_ready_does_not_wait_in_vain(free_port: int) -> None:
+    async with kept(ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp")) as one:
+        one.naps.hold()
+        await within(one.supervisor.wait_for_first_attempt())
+        # Failed: nobody knows when it comes back.
+        assert not await one.supervisor.wait_until_ready(86_400)
+
+    async with kept(process()) as other:
+        await other.ready()
+        other.naps.hold()
+        kill(other)
+        await other.until(lambda: other.naps.sleeping)
+        # Lost, and the next attempt comes later than anybody wants to wait.
+        other.supervisor._next_try += 1_000_000
+        assert not await other.supervisor.wait_until_ready(86_400)
+        assert not await other.supervisor.wait_until_ready(-1)
+
+
+async def test_nobody_finds_the_dead_one_ready() -> None:
     """In every turn of the loop after the loss, ready means that a call can be made."""
 
-    async def body() -> None:
-        async with kept(process()) as one:
-            await one.ready()
-            for _ in range(10):
-                call = one.start("die")
-                with pytest.raises(UpstreamLostError):
-                    await within(call)
-                assert await within(one.supervisor.wait_until_ready(10))
-                assert await one.text("echo", text="x") == "x"
-
-    run(body)
+    async with kept(process()) as one:
+        await one.ready()
+        for _ in range(10):
+            call = one.start("die")
+            with pytest.raises(UpstreamLostError):
+                await within(call)
+            assert await within(one.supervisor.wait_until_ready(10))
+            assert await one.text("echo", text="x") == "x"
 
 
 # -- isolation
 
 
-def test_bad_neighbours_delay_nobody(free_port: int) -> None:
-    async def body() -> None:
-        async with Streamable() as silent, Streamable() as good:
+async def test_bad_neighbours_delay_nobody(free_port: int) -> None:
+    async with Streamable() as silent, Streamable() as good:
 
-            async def never(request: Request, answer: Answer) -> bool:
-                return True
+        async def never(request: Request, answer: Answer) -> bool:
+            return True
 
-            silent.habit = never
-            bad = [
-                ServerConfig(url=silent.url(), start_timeout=60),
-                ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp"),
-                process("--silent", start_timeout=60.0),
-                process("--exit", "1"),
-                ServerConfig(command="no-such-program-here"),
-            ]
-            neighbours = [Kept(config, key=f"bad{n}") for n, config in enumerate(bad)]
-            for neighbour in neighbours:
-                neighbour.naps.hold()
-                neighbour.supervisor.begin()
-            async with (
-                kept(ServerConfig(url=good.url()), key="good") as one,
-                kept(process(), key="other") as other,
-            ):
-                await one.ready()
-                await other.ready()
-                assert await one.text("echo", text="x") == "x"
-                assert await other.text("echo", text="y") == "y"
-                assert all(bad.supervisor.state is not READY for bad in neighbours)
-            await within(asyncio.gather(*(bad.supervisor.end() for bad in neighbours)))
-
-    run(body)
+        silent.habit = never
+        bad = [
+            ServerConfig(url=silent.url(), start_timeout=60),
+            ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp"),
+            process("--silent", start_timeout=60.0),
+            process("--exit", "1"),
+            ServerConfig(command="no-such-program-here"),
+        ]
+        neighbours = [Kept(config, key=f"bad{n}") for n, config in enumerate(bad)]
+        for neighbour in neighbours:
+            neighbour.naps.hold()
+            neighbour.supervisor.begin()
+        async with (
+            kept(ServerConfig(url=good.url()), key="good") as one,
+            kept(process(), key="other") as other,
+        ):
+            await one.ready()
+            await other.ready()
+            assert await one.text("echo", text="x") == "x"
+            assert await other.text("echo", text="y") == "y"
+            assert all(bad.supervisor.state is not READY for bad in neighbours)
+        await within(asyncio.gather(*(bad.supervisor.end() for bad in neighbours)))
 
 
-def test_fifty_at_once() -> None:
-    async def body() -> None:
-        async with Streamable("stateless") as server:
-            every = [Kept(ServerConfig(url=server.url()), key=f"up{n}") for n in range(50)]
-            for one in every:
-                one.supervisor.begin()
-            for one in every:
-                await one.ready()
-            calls = [one.start("echo", {"text": one.supervisor.key}) for one in every]
-            for one, call in zip(every, calls, strict=True):
-                assert one.supervisor.key.encode() in bytes((await within(call)).result)
-            await within(asyncio.gather(*(one.supervisor.end() for one in every)))
-
-    run(body)
+async def test_fifty_at_once() -> None:
+    async with Streamable("stateless") as server:
+        every = [Kept(ServerConfig(url=server.url()), key=f"up{n}") for n in range(50)]
+        for one in every:
+            one.supervisor.begin()
+        for one in every:
+            await one.ready()
+        calls = [one.start("echo", {"text": one.supervisor.key}) for one in every]
+        for one, call in zip(every, calls, strict=True):
+            assert one.supervisor.key.encode() in bytes((await within(call)).result)
+        await within(asyncio.gather(*(one.supervisor.end() for one in every)))
 
 
 # -- faults of ours
@@ -368,65 +349,53 @@ def test_twenty_connections_leave_nothing_behind(loop: str) -> None:
     run(body, loop=loop)
 
 
-def test_ending_in_every_moment_of_connecting() -> None:
-    async def body() -> None:
-        async with Streamable("session", get="stream", announces=True) as server:
-            for turns in range(40):
-                one = Kept(ServerConfig(url=server.url()))
-                one.supervisor.begin()
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                await within(one.supervisor.end())
-                assert one.supervisor.peer is None
-            await server.until(lambda: server.open_connections == 0)
-
-    run(body)
+async def test_ending_in_every_moment_of_connecting() -> None:
+    async with Streamable("session", get="stream", announces=True) as server:
+        for turns in range(40):
+            one = Kept(ServerConfig(url=server.url()))
+            one.supervisor.begin()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await within(one.supervisor.end())
+            assert one.supervisor.peer is None
+        await server.until(lambda: server.open_connections == 0)
 
 
-def test_ending_while_it_sleeps_and_ending_twice(free_port: int) -> None:
-    async def body() -> None:
-        one = Kept(ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp"))
-        await one.supervisor.end()
-        one.naps.hold()
-        one.supervisor.begin()
-        await one.until(lambda: one.naps.sleeping)
-        await within(one.supervisor.end())
-        await within(one.supervisor.end())
-        assert not one.naps.sleeping
-
-    run(body)
+async def test_ending_while_it_sleeps_and_ending_twice(free_port: int) -> None:
+    one = Kept(ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp"))
+    await one.supervisor.end()
+    one.naps.hold()
+    one.supervisor.begin()
+    await one.until(lambda: one.naps.sleeping)
+    await within(one.supervisor.end())
+    await within(one.supervisor.end())
+    assert not one.naps.sleeping
 
 
-def test_two_who_end_it_at_once_keep_nobody_waiting() -> None:
+async def test_two_who_end_it_at_once_keep_nobody_waiting() -> None:
     """The second must not interrupt how the first lets go: who waits for an answer is told."""
 
-    async def body() -> None:
-        async with Streamable("session") as server:
-            for turns in range(12):
-                one = Kept(ServerConfig(url=server.url()))
-                one.supervisor.begin()
-                await one.ready()
-                call, held = one.start("hold"), len(server.toolbox.held)
-                await server.until(lambda held=held: len(server.toolbox.held) > held)
-                first = asyncio.ensure_future(one.supervisor.end())
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                await within(asyncio.gather(first, one.supervisor.end()))
-                with pytest.raises(UpstreamLostError):
-                    await within(call)
-
-    run(body)
+    async with Streamable("session") as server:
+        for turns in range(12):
+            one = Kept(ServerConfig(url=server.url()))
+            one.supervisor.begin()
+            await one.ready()
+            call, held = one.start("hold"), len(server.toolbox.held)
+            await server.until(lambda held=held: len(server.toolbox.held) > held)
+            first = asyncio.ensure_future(one.supervisor.end())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await within(asyncio.gather(first, one.supervisor.end()))
+            with pytest.raises(UpstreamLostError):
+                await within(call)
 
 
-def test_a_server_that_does_not_take_the_farewell_delays_the_end_a_little_only() -> None:
-    async def body() -> None:
-        async with Streamable("session") as server:
+async def test_a_server_that_does_not_take_the_farewell_delays_the_end_a_little_only() -> None:
+    async with Streamable("session") as server:
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                return request.method == "DELETE"
+        async def habit(request: Request, answer: Answer) -> bool:
+            return request.method == "DELETE"
 
-            server.habit = habit
-            async with kept(ServerConfig(url=server.url())) as one:
-                await one.ready()
-
-    run(body)
+        server.habit = habit
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()

@@ -19,6 +19,8 @@ from tests.core.upstreams.servers.http_server import Answer, Legacy, Request, St
 from tests.core.upstreams.servers.toolbox import Message, result
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 shared = functools.partial(ServerConfig, sessions="shared")
 """All calls over one connection: that is where they could be in each other's way."""
@@ -104,105 +106,93 @@ def test_answers_do_not_wait_behind_calls_that_wait_for_them(loop: str) -> None:
     run(body, loop=loop)
 
 
-def test_a_question_on_the_session_s_own_stream() -> None:
-    async def body() -> None:
-        async with Streamable("session", get="stream") as server:
-            asking = Asking(server)
-            asking.on_stream = True
-            async with kept(shared(url=server.url(), connections=1)) as one:
-                await one.ready()
-                await server.until(lambda: server.streams)
-                await all_answered(one, 1)
-
-    run(body)
+async def test_a_question_on_the_session_s_own_stream() -> None:
+    async with Streamable("session", get="stream") as server:
+        asking = Asking(server)
+        asking.on_stream = True
+        async with kept(shared(url=server.url(), connections=1)) as one:
+            await one.ready()
+            await server.until(lambda: server.streams)
+            await all_answered(one, 1)
 
 
-def test_a_cancellation_does_not_wait_behind_what_it_cancels() -> None:
-    async def body() -> None:
-        async with Streamable("session") as server:
-            async with kept(shared(url=server.url(), connections=1)) as one:
-                await one.ready()
-                held = one.start("hold")
-                await server.until(lambda: server.toolbox.held)
-                waiting = one.start("echo", {"text": "behind"})
-                held.exchange.abandon("enough")
-                await server.until(lambda: server.toolbox.cancelled == [held.exchange.id])  # type: ignore[attr-defined]
-                assert text(await within(waiting)) == "behind"
-
-    run(body)
+async def test_a_cancellation_does_not_wait_behind_what_it_cancels() -> None:
+    async with Streamable("session") as server:
+        async with kept(shared(url=server.url(), connections=1)) as one:
+            await one.ready()
+            held = one.start("hold")
+            await server.until(lambda: server.toolbox.held)
+            waiting = one.start("echo", {"text": "behind"})
+            held.exchange.abandon("enough")
+            await server.until(lambda: server.toolbox.cancelled == [held.exchange.id])  # type: ignore[attr-defined]
+            assert text(await within(waiting)) == "behind"
 
 
 @pytest.mark.parametrize("habit_of", ["silence", "stream"])
-def test_a_server_that_keeps_the_connection_of_an_answer(
+async def test_a_server_that_keeps_the_connection_of_an_answer(
     habit_of: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gets it back after a while, so that the next answers have one."""
     monkeypatch.setattr(http, "_POST_TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr(http, "_EXTRA_CONNECTIONS", 1)
 
-    async def body() -> None:
-        async with Streamable("session") as server:
-            kept_open: list[Any] = []
+    async with Streamable("session") as server:
+        kept_open: list[Any] = []
 
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.tool == "hold":
-                    answer.open()
-                    for number in range(3):
-                        ping = {"jsonrpc": "2.0", "id": f"p{number}", "method": "ping"}
-                        answer.event(ping)
-                    return True
-                if "result" not in request.message:
-                    return False
-                if habit_of == "stream":
-                    answer.open()
-                kept_open.append(request.message["id"])
-                server.poke()
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.tool == "hold":
+                answer.open()
+                for number in range(3):
+                    ping = {"jsonrpc": "2.0", "id": f"p{number}", "method": "ping"}
+                    answer.event(ping)
                 return True
+            if "result" not in request.message:
+                return False
+            if habit_of == "stream":
+                answer.open()
+            kept_open.append(request.message["id"])
+            server.poke()
+            return True
 
-            server.habit = habit
-            async with kept(shared(url=server.url(), connections=1)) as one:
-                await one.ready()
-                call = one.start("hold")
-                await server.until(lambda: len(kept_open) == 3)
-                assert kept_open == ["p0", "p1", "p2"]
-                call.exchange.abandon("enough")
-
-    run(body)
+        server.habit = habit
+        async with kept(shared(url=server.url(), connections=1)) as one:
+            await one.ready()
+            call = one.start("hold")
+            await server.until(lambda: len(kept_open) == 3)
+            assert kept_open == ["p0", "p1", "p2"]
+            call.exchange.abandon("enough")
 
 
-def test_an_answer_that_cannot_be_delivered_harms_no_other_call(
+async def test_an_answer_that_cannot_be_delivered_harms_no_other_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def body() -> None:
-        failed, judge = asyncio.Event(), http.HttpTransport.on_connect_failed
+    failed, judge = asyncio.Event(), http.HttpTransport.on_connect_failed
 
-        def noticed(link: http.HttpTransport, reason: str) -> None:
-            judge(link, reason)
-            failed.set()
+    def noticed(link: http.HttpTransport, reason: str) -> None:
+        judge(link, reason)
+        failed.set()
 
-        monkeypatch.setattr(http.HttpTransport, "on_connect_failed", noticed)
-        async with Streamable("session") as server:
-            asking = Asking(server)
-            async with kept(shared(url=server.url(), connections=2)) as one:
-                await one.ready()
-                first, second = one.start("hold"), one.start("hold")
-                ask, other = await asked(first), await asked(second)
-                # It takes no new connections for a while.
-                assert server._server is not None
-                server._server.close()
-                monkeypatch.setattr(http_pool, "IDLE_TIMEOUT_SECONDS", -1.0)
-                ask.respond(ROOTS)
-                await within(failed.wait())
-                assert not asking.answers
-                assert first.exchange.is_open
-                assert second.exchange.is_open
-                await server.start(server.port)
-                other.respond(ROOTS)
-                assert text(await within(second)) == "file:///here"
-                assert one.supervisor.restarts == 0
-                first.exchange.abandon("enough")
-
-    run(body)
+    monkeypatch.setattr(http.HttpTransport, "on_connect_failed", noticed)
+    async with Streamable("session") as server:
+        asking = Asking(server)
+        async with kept(shared(url=server.url(), connections=2)) as one:
+            await one.ready()
+            first, second = one.start("hold"), one.start("hold")
+            ask, other = await asked(first), await asked(second)
+            # It takes no new connections for a while.
+            assert server._server is not None
+            server._server.close()
+            monkeypatch.setattr(http_pool, "IDLE_TIMEOUT_SECONDS", -1.0)
+            ask.respond(ROOTS)
+            await within(failed.wait())
+            assert not asking.answers
+            assert first.exchange.is_open
+            assert second.exchange.is_open
+            await server.start(server.port)
+            other.respond(ROOTS)
+            assert text(await within(second)) == "file:///here"
+            assert one.supervisor.restarts == 0
+            first.exchange.abandon("enough")
 
 
 @LOOPS
@@ -226,7 +216,7 @@ def test_a_server_of_old_asks_on_its_one_stream(loop: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sse", "legacy"])
-def test_the_official_server_asks(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_official_server_asks(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def not_stateless(peer: Any) -> None:
         return None
 
@@ -235,15 +225,12 @@ def test_the_official_server_asks(kind: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(subscriptions, "HEADERS_TIMEOUT_SECONDS", PATIENCE)
     monkeypatch.setattr(supervisor, "SUBSCRIPTION_TIMEOUT_SECONDS", PATIENCE)
 
-    async def body() -> None:
-        with official(kind) as port:
-            url = f"http://127.0.0.1:{port}/{'sse' if kind == 'legacy' else 'mcp'}"
-            async with kept(shared(url=url, connections=1)) as one:
-                await one.ready()
-                call = one.start("ask_for_roots")
-                ask = await asked(call)
-                assert json.loads(ask.params or b"{}").get("_meta", {}) == {}
-                ask.respond(ROOTS)
-                assert text(await within(call)) == "file:///here"
-
-    run(body)
+    with official(kind) as port:
+        url = f"http://127.0.0.1:{port}/{'sse' if kind == 'legacy' else 'mcp'}"
+        async with kept(shared(url=url, connections=1)) as one:
+            await one.ready()
+            call = one.start("ask_for_roots")
+            ask = await asked(call)
+            assert json.loads(ask.params or b"{}").get("_meta", {}) == {}
+            ask.respond(ROOTS)
+            assert text(await within(call)) == "file:///here"

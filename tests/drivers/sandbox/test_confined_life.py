@@ -21,7 +21,7 @@ from interlock.drivers.sandbox.confinement import Confinement
 from tests.core.upstreams.harness import alive, death, run, within
 from tests.drivers.sandbox.cells import LOOPS, PLAIN, cell, needs_confinement, ran
 
-pytestmark = needs_confinement
+pytestmark = [needs_confinement, pytest.mark.usefixtures("no_leaks")]
 
 # Says who it is, and lives until its input ends; or longer, when told so.
 SERVER = """
@@ -166,20 +166,17 @@ def test_nothing_is_left(how: str, loop: str, monkeypatch: pytest.MonkeyPatch) -
     run(body, loop=loop)
 
 
-def test_a_server_is_asked_to_leave_and_does() -> None:
+async def test_a_server_is_asked_to_leave_and_does() -> None:
     """The group is told; who launched it waits, and ends as the server does."""
 
-    async def body() -> None:
-        async with cell() as inside:
-            async with linked(inside, *server()) as (link, heard):
-                await within(heard.messages.get())
-                assert link.pid is not None
-                os.killpg(link.pid, signal.SIGTERM)
-                assert await within(heard.end) == "ended by SIGTERM"
-            async with linked(inside, *server()) as (link, heard):
-                await within(heard.messages.get())
-
-    run(body)
+    async with cell() as inside:
+        async with linked(inside, *server()) as (link, heard):
+            await within(heard.messages.get())
+            assert link.pid is not None
+            os.killpg(link.pid, signal.SIGTERM)
+            assert await within(heard.end) == "ended by SIGTERM"
+        async with linked(inside, *server()) as (link, heard):
+            await within(heard.messages.get())
 
 
 @LOOPS
@@ -197,39 +194,28 @@ def test_its_pipes_are_held_by_nobody_else(loop: str) -> None:
     ("command", "status"),
     [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", -9), ("kill -15 $$", -15), ("kill -11 $$", -11)],
 )
-def test_it_ends_as_the_server_does(command: str, status: int) -> None:
-    async def body() -> None:
-        async with cell() as inside:
-            assert await ran(inside, "sh", "-c", command) == (status, "", "")
-
-    run(body)
+async def test_it_ends_as_the_server_does(command: str, status: int) -> None:
+    async with cell() as inside:
+        assert await ran(inside, "sh", "-c", command) == (status, "", "")
 
 
-def test_streams_go_through() -> None:
-    async def body() -> None:
-        data = os.urandom(300_000).hex().encode()
-        async with cell() as inside:
-            status, output, errors = await ran(inside, "sh", "-c", "cat; echo done >&2", say=data)
-            assert (status, output, errors) == (0, data.decode(), "done\n")
-
-    run(body)
+async def test_streams_go_through() -> None:
+    data = os.urandom(300_000).hex().encode()
+    async with cell() as inside:
+        status, output, errors = await ran(inside, "sh", "-c", "cat; echo done >&2", say=data)
+        assert (status, output, errors) == (0, data.decode(), "done\n")
 
 
-def test_what_a_shell_expects_of_signals_is_so() -> None:
+async def test_what_a_shell_expects_of_signals_is_so() -> None:
     """A broken pipe ends a program, as it does outside: Python's own setting is not handed on."""
 
-    async def body() -> None:
-        async with cell() as inside:
-            _, output, _ = await ran(
-                inside, "sh", "-c", "grep -E 'SigIgn|SigBlk' /proc/self/status"
-            )
-            blocked, ignored = (int(line.split()[1], 16) for line in output.splitlines())
-            assert blocked == 0
-            # What whoever started the node ignores (as `nohup` does) is handed on, as outside.
-            named = (signal.SIGPIPE, signal.SIGXFSZ)
-            assert [number for number in named if ignored >> (number - 1) & 1] == []
-
-    run(body)
+    async with cell() as inside:
+        _, output, _ = await ran(inside, "sh", "-c", "grep -E 'SigIgn|SigBlk' /proc/self/status")
+        blocked, ignored = (int(line.split()[1], 16) for line in output.splitlines())
+        assert blocked == 0
+        # What whoever started the node ignores (as `nohup` does) is handed on, as outside.
+        named = (signal.SIGPIPE, signal.SIGXFSZ)
+        assert [number for number in named if ignored >> (number - 1) & 1] == []
 
 
 @pytest.mark.parametrize(
@@ -240,29 +226,23 @@ def test_what_a_shell_expects_of_signals_is_so() -> None:
         (["/etc/passwd"], 126, "cannot run '/etc/passwd': Permission denied"),
     ],
 )
-def test_a_program_that_cannot_be_run(argv: list[str], status: int, says: str) -> None:
-    async def body() -> None:
-        async with cell() as inside:
-            found, output, errors = await ran(inside, *argv)
-            assert (found, output) == (status, "")
-            assert says in errors
-
-    run(body)
+async def test_a_program_that_cannot_be_run(argv: list[str], status: int, says: str) -> None:
+    async with cell() as inside:
+        found, output, errors = await ran(inside, *argv)
+        assert (found, output) == (status, "")
+        assert says in errors
 
 
-def test_a_program_is_found_on_its_own_path(tmp_path: Path) -> None:
-    async def body() -> None:
-        program = tmp_path / "here" / "program"
-        program.parent.mkdir()
-        program.write_text('#!/bin/sh\necho found "$@"\n', encoding="utf-8")
-        program.chmod(0o755)
-        path = f"/nowhere:{program.parent}:{os.environ['PATH']}"
-        async with cell() as inside:
-            assert (await ran(inside, "program", "a b", env={"PATH": path}))[1] == "found a b\n"
-            found = await ran(inside, "./program", env={"PATH": path}, cwd=program.parent)
-            assert found[1] == "found\n"
-
-    run(body)
+async def test_a_program_is_found_on_its_own_path(tmp_path: Path) -> None:
+    program = tmp_path / "here" / "program"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\necho found "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    path = f"/nowhere:{program.parent}:{os.environ['PATH']}"
+    async with cell() as inside:
+        assert (await ran(inside, "program", "a b", env={"PATH": path}))[1] == "found a b\n"
+        found = await ran(inside, "./program", env={"PATH": path}, cwd=program.parent)
+        assert found[1] == "found\n"
 
 
 NODE = """
@@ -281,26 +261,23 @@ asyncio.run(main())
 """
 
 
-def test_a_server_does_not_outlive_its_node(tmp_path: Path) -> None:
+async def test_a_server_does_not_outlive_its_node(tmp_path: Path) -> None:
     """Killed, so that it cannot see to anything itself."""
 
-    async def body() -> None:
-        node = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            NODE,
-            os.environ["PATH"],
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "TMPDIR": str(tmp_path)},
-        )
-        assert node.stdout is not None
-        said = {(await within(node.stdout.readline())).strip() for _ in range(2)}
-        said.remove(b"ready")
-        pids = family(int(said.pop()))
-        assert len(pids) >= 3
-        node.kill()
-        await within(node.wait())
-        for pid in pids:
-            await death(pid)
-
-    run(body)
+    node = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        NODE,
+        os.environ["PATH"],
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert node.stdout is not None
+    said = {(await within(node.stdout.readline())).strip() for _ in range(2)}
+    said.remove(b"ready")
+    pids = family(int(said.pop()))
+    assert len(pids) >= 3
+    node.kill()
+    await within(node.wait())
+    for pid in pids:
+        await death(pid)

@@ -18,6 +18,8 @@ from interlock.drivers.sandbox.proxy import Proxy
 from tests.core.upstreams.harness import run, within
 from tests.drivers.sandbox.cells import LOOPS, here
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 
 @asynccontextmanager
 async def opened(path: Path, *listen: HostPort) -> AsyncIterator[ListenerHandover]:
@@ -90,36 +92,29 @@ def test_other_files_are_not(loop: str, tmp_path: Path) -> None:
     run(body, loop=loop)
 
 
-def test_somebody_who_only_waits_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_somebody_who_only_waits_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(door_module, "_SENDING_SECONDS", 0.05)
 
-    async def body() -> None:
-        loop = asyncio.get_running_loop()
-        async with opened(tmp_path / "door", HostPort("127.0.0.1", 1)):
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as guest:
-                guest.setblocking(False)
-                await loop.sock_connect(guest, str(tmp_path / "door"))
-                assert await within(loop.sock_recv(guest, 1)) == b""
-
-    run(body)
+    loop = asyncio.get_running_loop()
+    async with opened(tmp_path / "door", HostPort("127.0.0.1", 1)):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as guest:
+            guest.setblocking(False)
+            await loop.sock_connect(guest, str(tmp_path / "door"))
+            assert await within(loop.sock_recv(guest, 1)) == b""
 
 
-def test_another_user_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_user_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door_module.os, "geteuid", lambda: 4711)  # type: ignore[attr-defined]
 
-    async def body() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as one:
-            async with opened(tmp_path / "door", HostPort(*one.getsockname())):
-                assert await handed_over(tmp_path / "door", [one.fileno()]) == b""
-
-    run(body)
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        async with opened(tmp_path / "door", HostPort(*one.getsockname())):
+            assert await handed_over(tmp_path / "door", [one.fileno()]) == b""
 
 
-def test_a_place_that_is_taken(tmp_path: Path) -> None:
-    async def body() -> None:
-        (tmp_path / "door").touch()
-        with pytest.raises(OSError, match="in use"):
-            async with opened(tmp_path / "door"):
-                pass
-
-    run(body)
+async def test_a_place_that_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "door").touch()
+    with pytest.raises(OSError, match="in use"):
+        async with opened(tmp_path / "door"):
+            pass

@@ -19,9 +19,10 @@ from interlock.drivers.sandbox.patterns import Egress
 from interlock.drivers.sandbox.plan import PLAN, EgressRoutes, command_line, encode_plan
 from interlock.drivers.sandbox.self_test import confinement_problem, find_problem
 from interlock.errors import CONFIG, SANDBOX_UNAVAILABLE, InterlockError
-from tests.core.upstreams.harness import run
 from tests.drivers.sandbox.cells import needs_confinement
 from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 Done = subprocess.CompletedProcess[str]
 
@@ -71,20 +72,17 @@ def test_an_ordinary_user_can_confine_too() -> None:
         ({"attempt": ended(-9)}, "ended with status -9"),
     ],
 )
-def test_a_machine_that_cannot(found: dict[str, object], says: str, tmp_path: Path) -> None:
+async def test_a_machine_that_cannot(found: dict[str, object], says: str, tmp_path: Path) -> None:
     problem = find_problem(**{"settings": tmp_path, **found})  # type: ignore[arg-type]
     assert problem is not None
     assert says in problem
 
-    async def body() -> None:
-        with pytest.raises(InterlockError) as caught:
-            await Confinement.open("github@1", [], problem=lambda: problem)
-        assert caught.value.failure is SANDBOX_UNAVAILABLE
-        assert problem in caught.value.message
-        assert "github@1 is not started" in caught.value.message
-        assert "drivers.sandbox: advisory" in caught.value.message
-
-    run(body)
+    with pytest.raises(InterlockError) as caught:
+        await Confinement.open("github@1", [], problem=lambda: problem)
+    assert caught.value.failure is SANDBOX_UNAVAILABLE
+    assert problem in caught.value.message
+    assert "github@1 is not started" in caught.value.message
+    assert "drivers.sandbox: advisory" in caught.value.message
 
 
 def test_it_is_tried_once_unless_the_machine_was_too_busy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,27 +181,21 @@ def test_both_sides_use_the_same_words() -> None:
 @pytest.mark.parametrize(
     "egress", [["*"], ["https://a.example"], [f"a.example:{n}" for n in range(1, 40)]]
 )
-def test_an_egress_that_is_none_is_refused_before_anything(egress: list[str]) -> None:
-    async def body() -> None:
-        with pytest.raises(InterlockError) as caught:
-            await Confinement.open("github@1", egress, problem=lambda: "not asked")
-        assert caught.value.failure is CONFIG
-        assert caught.value.message.startswith("github@1: ")
-
-    run(body)
+async def test_an_egress_that_is_none_is_refused_before_anything(egress: list[str]) -> None:
+    with pytest.raises(InterlockError) as caught:
+        await Confinement.open("github@1", egress, problem=lambda: "not asked")
+    assert caught.value.failure is CONFIG
+    assert caught.value.message.startswith("github@1: ")
 
 
 @needs_confinement
-def test_a_folder_for_sockets_that_is_too_long(
+async def test_a_folder_for_sockets_that_is_too_long(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     long = tmp_path / ("x" * 100)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
 
-    async def body() -> None:
-        one = await Confinement.open("github@1", ["a.example"])
-        await one.close()
-        assert not list(long.iterdir())
-
-    run(body)
+    one = await Confinement.open("github@1", ["a.example"])
+    await one.close()
+    assert not list(long.iterdir())

@@ -19,6 +19,8 @@ from interlock.drivers.sandbox.proxy import MAX_HEAD_BYTES, Proxy
 from tests.core.upstreams.harness import run, within
 from tests.drivers.sandbox.cells import GREETING, LOOPS, here, outside
 
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
 STANDS_FOR_IT = "127.64.0.1"
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 RAW = pytest.mark.parametrize("raw", [True, False], ids=["raw", "proxied"])
@@ -145,15 +147,12 @@ def test_a_request_that_ends_in_the_middle(loop: str, free_port: int) -> None:
     run(body, loop=loop)
 
 
-def test_a_request_that_never_ends(monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
+async def test_a_request_that_never_ends(monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
     monkeypatch.setattr(proxy_module, "HEAD_TIMEOUT_SECONDS", 0.05)
 
-    async def body() -> None:
-        async with bench(free_port) as one:
-            assert (await one.answer(b"CONNECT a.example:443 HT")).startswith(b"HTTP/1.1 408")
-            assert (await one.answer(b"")).startswith(b"HTTP/1.1 408")
-
-    run(body)
+    async with bench(free_port) as one:
+        assert (await one.answer(b"CONNECT a.example:443 HT")).startswith(b"HTTP/1.1 408")
+        assert (await one.answer(b"")).startswith(b"HTTP/1.1 408")
 
 
 @LOOPS
@@ -343,21 +342,18 @@ def test_all_addresses_are_tried(loop: str, free_port: int) -> None:
     run(body, loop=loop)
 
 
-def test_a_host_that_never_answers(monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
+async def test_a_host_that_never_answers(monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
     monkeypatch.setattr(proxy_module, "CONNECT_TIMEOUT_SECONDS", 0.05)
 
-    async def body() -> None:
-        async def never(host: str, port: int) -> Sequence[str]:
-            await asyncio.get_running_loop().create_future()
-            return []
+    async def never(host: str, port: int) -> Sequence[str]:
+        await asyncio.get_running_loop().create_future()
+        return []
 
-        async with bench(free_port, resolve=never) as one:
-            assert (await one.answer(connect("a.example", free_port))).startswith(b"HTTP/1.1 502")
-            reader, _ = await one.client(raw=True)
-            with pytest.raises(ConnectionResetError):
-                await within(reader.read())
-
-    run(body)
+    async with bench(free_port, resolve=never) as one:
+        assert (await one.answer(connect("a.example", free_port))).startswith(b"HTTP/1.1 502")
+        reader, _ = await one.client(raw=True)
+        with pytest.raises(ConnectionResetError):
+            await within(reader.read())
 
 
 def reset(writer: asyncio.StreamWriter) -> None:

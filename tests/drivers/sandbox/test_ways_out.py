@@ -31,7 +31,7 @@ from tests.drivers.sandbox.cells import (
 )
 from tests.needs import NODE, requires_node
 
-pytestmark = needs_confinement
+pytestmark = [needs_confinement, pytest.mark.usefixtures("no_leaks")]
 
 OWN = [
     str(one.network_address)
@@ -136,144 +136,126 @@ def test_libraries_that_heed_the_environment_find_the_proxy(loop: str) -> None:
     run(body, loop=loop)
 
 
-def test_an_address_and_localhost_are_themselves() -> None:
+async def test_an_address_and_localhost_are_themselves() -> None:
     """Named as they stand, they lead to the node's machine and network, from where it is."""
 
-    async def body() -> None:
-        seen: list[str] = []
+    seen: list[str] = []
 
-        async def resolve(host: str, port: int) -> list[str]:
-            seen.append(host)
-            return ["127.0.0.1"]
+    async def resolve(host: str, port: int) -> list[str]:
+        seen.append(host)
+        return ["127.0.0.1"]
 
-        async with outside() as other:
-            port = other.port
-            named = [f"192.0.2.7:{port}", f"[2001:db8::7]:{port}", f"localhost:{port}"]
-            async with cell(*named, resolve=resolve, local_egress=True) as inside:
-                hosts = ("192.0.2.7", "2001:db8::7", "127.0.0.1", "::1", "localhost")
-                answers = await all_tried(inside, *(("tcp", host, port) for host in hosts))
-                assert answers == [GREETING] * 5
-                assert seen == ["192.0.2.7", "2001:db8::7", *["localhost"] * 3]
-                assert await tried(inside, "tcp", "192.0.2.8", port) == "ENETUNREACH"
-
-    run(body)
+    async with outside() as other:
+        port = other.port
+        named = [f"192.0.2.7:{port}", f"[2001:db8::7]:{port}", f"localhost:{port}"]
+        async with cell(*named, resolve=resolve, local_egress=True) as inside:
+            hosts = ("192.0.2.7", "2001:db8::7", "127.0.0.1", "::1", "localhost")
+            answers = await all_tried(inside, *(("tcp", host, port) for host in hosts))
+            assert answers == [GREETING] * 5
+            assert seen == ["192.0.2.7", "2001:db8::7", *["localhost"] * 3]
+            assert await tried(inside, "tcp", "192.0.2.8", port) == "ENETUNREACH"
 
 
 @pytest.mark.spec("DR-32.security-1")
-def test_the_node_itself_is_not_reached_whatever_is_named() -> None:
+async def test_the_node_itself_is_not_reached_whatever_is_named() -> None:
     """Other programs of this machine with consent; the node's own door never."""
 
-    async def body() -> None:
-        async with outside() as node, outside() as other:
-            named = [f"localhost:{node.port}", f"127.0.0.1:{node.port}", f"localhost:{other.port}"]
-            with pytest.raises(InterlockError, match="local_egress"):
-                await Confinement.open("the prisoner", named)
-            async with cell(
-                *named,
-                f"a.example:{node.port}",
-                local_egress=True,
-                resolve=resolve_outside,
-                never=[("127.0.0.1", node.port)],
-            ) as inside:
-                raw, proxied, address, allowed = await all_tried(
-                    inside,
-                    ("tcp", "localhost", node.port),
-                    ("tunnelled", "localhost", node.port),
-                    ("tunnelled", "127.0.0.1", node.port),
-                    ("tcp", "localhost", other.port),
-                )
-            assert raw == "ECONNRESET"
-            assert {proxied[0], address[0]} == {"HTTP/1.1 502 Bad Gateway"}
-            assert allowed == GREETING
-            assert (node.visits, other.visits) == (0, 1)
-
-    run(body)
+    async with outside() as node, outside() as other:
+        named = [f"localhost:{node.port}", f"127.0.0.1:{node.port}", f"localhost:{other.port}"]
+        with pytest.raises(InterlockError, match="local_egress"):
+            await Confinement.open("the prisoner", named)
+        async with cell(
+            *named,
+            f"a.example:{node.port}",
+            local_egress=True,
+            resolve=resolve_outside,
+            never=[("127.0.0.1", node.port)],
+        ) as inside:
+            raw, proxied, address, allowed = await all_tried(
+                inside,
+                ("tcp", "localhost", node.port),
+                ("tunnelled", "localhost", node.port),
+                ("tunnelled", "127.0.0.1", node.port),
+                ("tcp", "localhost", other.port),
+            )
+        assert raw == "ECONNRESET"
+        assert {proxied[0], address[0]} == {"HTTP/1.1 502 Bad Gateway"}
+        assert allowed == GREETING
+        assert (node.visits, other.visits) == (0, 1)
 
 
 @pytest.mark.skipif(not OWN, reason="this machine has no address but its loopback")
-def test_an_address_of_this_machine_needs_the_same_consent() -> None:
-    async def body() -> None:
-        own = OWN[0]
-        with socket.create_server((own, 0)) as listening:
-            port = listening.getsockname()[1]
-            async with outside() as other:
-                await other.listen_on(listening)
-                attempt = ("tcp", own, port)
-                async with cell(f"{own}:{port}", resolve=resolve_outside) as inside:
-                    assert await tried(inside, *attempt) == "ECONNRESET"
-                consent = {"resolve": resolve_outside, "local_egress": True}
-                async with cell(f"{own}:{port}", **consent) as inside:
-                    assert await tried(inside, *attempt) == GREETING
-                assert other.visits == 1
-
-    run(body)
+async def test_an_address_of_this_machine_needs_the_same_consent() -> None:
+    own = OWN[0]
+    with socket.create_server((own, 0)) as listening:
+        port = listening.getsockname()[1]
+        async with outside() as other:
+            await other.listen_on(listening)
+            attempt = ("tcp", own, port)
+            async with cell(f"{own}:{port}", resolve=resolve_outside) as inside:
+                assert await tried(inside, *attempt) == "ECONNRESET"
+            consent = {"resolve": resolve_outside, "local_egress": True}
+            async with cell(f"{own}:{port}", **consent) as inside:
+                assert await tried(inside, *attempt) == GREETING
+            assert other.visits == 1
 
 
-def test_a_name_does_not_stand_for_another() -> None:
+async def test_a_name_does_not_stand_for_another() -> None:
     """Each has an address of its own; one that is nobody's is closed at once, and told."""
 
-    async def body() -> None:
-        seen: list[str] = []
-        refused: list[tuple[str, int]] = []
+    seen: list[str] = []
+    refused: list[tuple[str, int]] = []
 
-        async def resolve(host: str, port: int) -> list[str]:
-            seen.append(host)
-            return ["127.0.0.1"]
+    async def resolve(host: str, port: int) -> list[str]:
+        seen.append(host)
+        return ["127.0.0.1"]
 
-        async with outside() as other:
-            port = other.port
-            async with cell(
-                f"a.example:{port}",
-                f"b.example:{port}",
-                "c.example:1",
-                resolve=resolve,
-                on_refused=lambda host, port: refused.append((host, port)),
-            ) as inside:
-                answers = await all_tried(
-                    inside,
-                    ("tcp", "b.example", port),
-                    ("tcp", "a.example", port),
-                    ("tcp", "c.example", port),
-                    ("tcp", "127.0.0.1", port),
-                )
-                assert answers[:2] == [GREETING] * 2
-                assert answers[2:] == ["ECONNRESET"] * 2
-                assert seen == ["b.example", "a.example"]
-                assert refused == [("127.64.0.3", port), ("127.0.0.1", port)]
-
-    run(body)
-
-
-def test_a_host_that_is_not_there() -> None:
-    async def body() -> None:
-        async with outside() as gone:
-            port = gone.port
-        async with cell(f"a.example:{port}") as inside:
-            raw, proxied = await all_tried(
-                inside, ("tcp", "a.example", port), ("tunnelled", "a.example", port)
+    async with outside() as other:
+        port = other.port
+        async with cell(
+            f"a.example:{port}",
+            f"b.example:{port}",
+            "c.example:1",
+            resolve=resolve,
+            on_refused=lambda host, port: refused.append((host, port)),
+        ) as inside:
+            answers = await all_tried(
+                inside,
+                ("tcp", "b.example", port),
+                ("tcp", "a.example", port),
+                ("tcp", "c.example", port),
+                ("tcp", "127.0.0.1", port),
             )
-            assert raw == "ECONNRESET"
-            assert proxied[0] == "HTTP/1.1 502 Bad Gateway"
-            assert "could not be reached from the node" in proxied[1]
+            assert answers[:2] == [GREETING] * 2
+            assert answers[2:] == ["ECONNRESET"] * 2
+            assert seen == ["b.example", "a.example"]
+            assert refused == [("127.64.0.3", port), ("127.0.0.1", port)]
 
-    run(body)
+
+async def test_a_host_that_is_not_there() -> None:
+    async with outside() as gone:
+        port = gone.port
+    async with cell(f"a.example:{port}") as inside:
+        raw, proxied = await all_tried(
+            inside, ("tcp", "a.example", port), ("tunnelled", "a.example", port)
+        )
+        assert raw == "ECONNRESET"
+        assert proxied[0] == "HTTP/1.1 502 Bad Gateway"
+        assert "could not be reached from the node" in proxied[1]
 
 
-def test_ports_of_the_web_are_there_without_being_named() -> None:
-    async def body() -> None:
-        wanted: list[int] = []
+async def test_ports_of_the_web_are_there_without_being_named() -> None:
+    wanted: list[int] = []
 
-        async def resolve(host: str, port: int) -> list[str]:
-            wanted.append(port)
-            raise OSError("nowhere")
+    async def resolve(host: str, port: int) -> list[str]:
+        wanted.append(port)
+        raise OSError("nowhere")
 
-        async with cell("a.example", resolve=resolve) as inside:
-            attempts = [("tcp", "a.example", port) for port in (80, 443, 8080)]
-            answers = await all_tried(inside, *attempts)
-            assert answers == ["ECONNRESET", "ECONNRESET", "ECONNREFUSED"]
-            assert wanted == [80, 443]
-
-    run(body)
+    async with cell("a.example", resolve=resolve) as inside:
+        attempts = [("tcp", "a.example", port) for port in (80, 443, 8080)]
+        answers = await all_tried(inside, *attempts)
+        assert answers == ["ECONNRESET", "ECONNRESET", "ECONNREFUSED"]
+        assert wanted == [80, 443]
 
 
 @LOOPS
@@ -351,45 +333,39 @@ const web = (host) => fetch(`http://${host}:${port}/`)
 
 @requires_node
 @pytest.mark.spec("DR-32.security-1")
-def test_node_goes_the_same_ways(tmp_path: Path) -> None:
-    async def body() -> None:
-        assert NODE is not None
-        script = tmp_path / "program.cjs"
-        script.write_text(NODE_PROGRAM, encoding="utf-8")
+async def test_node_goes_the_same_ways(tmp_path: Path) -> None:
+    assert NODE is not None
+    script = tmp_path / "program.cjs"
+    script.write_text(NODE_PROGRAM, encoding="utf-8")
 
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
-            writer.write_eof()
-            await reader.read()
-            writer.close()
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
+        writer.write_eof()
+        await reader.read()
+        writer.close()
 
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with server, cell(f"a.example:{port}", resolve=here) as inside:
-            status, output, errors = await ran(inside, NODE, str(script), str(port))
-        assert status == 0, errors
-        raw, raw_other, raw_machine, web, web_other = json.loads(output)
-        assert raw.endswith("hi")
-        assert raw_other in ("EAI_AGAIN", "ENOTFOUND")
-        assert raw_machine == "ECONNRESET"
-        assert web == "200 hi"
-        # A Node.js that heeds the proxy is refused by it, an older one finds no such name.
-        assert web_other in ("EAI_AGAIN", "ENOTFOUND") or web_other.startswith("403")
-
-    run(body)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, cell(f"a.example:{port}", resolve=here) as inside:
+        status, output, errors = await ran(inside, NODE, str(script), str(port))
+    assert status == 0, errors
+    raw, raw_other, raw_machine, web, web_other = json.loads(output)
+    assert raw.endswith("hi")
+    assert raw_other in ("EAI_AGAIN", "ENOTFOUND")
+    assert raw_machine == "ECONNRESET"
+    assert web == "200 hi"
+    # A Node.js that heeds the proxy is refused by it, an older one finds no such name.
+    assert web_other in ("EAI_AGAIN", "ENOTFOUND") or web_other.startswith("403")
 
 
-def test_nothing_is_a_way_out_when_the_node_is_not_there() -> None:
+async def test_nothing_is_a_way_out_when_the_node_is_not_there() -> None:
     """The launcher, without the node's ear: no server is run."""
 
-    async def body() -> None:
-        async with cell("a.example:1") as inside:
-            argv, env = (
-                inside.argv([sys.executable, "-c", "print('ran')"]),
-                inside.environment(PLAIN),
-            )
-        status, output, errors = await ran(None, *argv, env=env)
-        assert (status, output) == (126, "")
-        assert errors.startswith("interlock: the prisoner cannot be confined: No such file")
-
-    run(body)
+    async with cell("a.example:1") as inside:
+        argv, env = (
+            inside.argv([sys.executable, "-c", "print('ran')"]),
+            inside.environment(PLAIN),
+        )
+    status, output, errors = await ran(None, *argv, env=env)
+    assert (status, output) == (126, "")
+    assert errors.startswith("interlock: the prisoner cannot be confined: No such file")

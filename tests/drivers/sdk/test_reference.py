@@ -20,10 +20,12 @@ from interlock.drivers.sdk import (
     subscribe_mcp_prompts,
 )
 from interlock.errors import InterlockError
-from tests.core.upstreams.harness import alive, run, within
+from tests.core.upstreams.harness import alive, within
 from tests.drivers.driver_workspace import ANY, SERVER, Workspace
 from tests.drivers.sandbox.cells import needs_confinement, outside
 from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 PAIRS = {
     "define_driver": "defineDriver",
@@ -84,33 +86,30 @@ def test_importing_does_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-32.adapter-5")
-def test_a_drivers_server_can_be_reached_without_a_node(tmp_path: Path) -> None:
+async def test_a_drivers_server_can_be_reached_without_a_node(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     file = workspace.driver("echo-mcp", workspace.echoes(workspace.contract()))
 
-    async def body() -> None:
-        for driver in (file, file.parent, str(file.parent)):
-            async with connect_mcp_server(driver) as server:
-                pid = server.peer.transport.pid  # type: ignore[attr-defined]
-                names = [one["name"] for one in await list_mcp_tools(server)]
-                assert names[:2] == ["echo", "add"]
-                result = await call_mcp_tool(server, "add", {"a": 1, "b": 2})
-                assert result["structuredContent"]["sum"] == 3
-                result = await call_mcp_tool(server, "wrong", {"why": "no luck"})
-                assert result["isError"] is True
-                with pytest.raises(InterlockError):
-                    await call_mcp_tool(server, "nowhere")
-                with pytest.raises(TimeoutError):
-                    await call_mcp_tool(server, "slow", timeout=0.05)
-            assert not alive(pid)
-        # Who does not wait any longer says so.
-        assert len(workspace.heard("notifications/cancelled")) == 3
-
-    run(body)
+    for driver in (file, file.parent, str(file.parent)):
+        async with connect_mcp_server(driver) as server:
+            pid = server.peer.transport.pid  # type: ignore[attr-defined]
+            names = [one["name"] for one in await list_mcp_tools(server)]
+            assert names[:2] == ["echo", "add"]
+            result = await call_mcp_tool(server, "add", {"a": 1, "b": 2})
+            assert result["structuredContent"]["sum"] == 3
+            result = await call_mcp_tool(server, "wrong", {"why": "no luck"})
+            assert result["isError"] is True
+            with pytest.raises(InterlockError):
+                await call_mcp_tool(server, "nowhere")
+            with pytest.raises(TimeoutError):
+                await call_mcp_tool(server, "slow", timeout=0.05)
+        assert not alive(pid)
+    # Who does not wait any longer says so.
+    assert len(workspace.heard("notifications/cancelled")) == 3
 
 
 @pytest.mark.spec("DR-32.adapter-5", "DR-32.define-1")
-def test_a_definition_can_be_connected_to_as_well(tmp_path: Path) -> None:
+async def test_a_definition_can_be_connected_to_as_well(tmp_path: Path) -> None:
     driver = define_mcp_driver(
         name="Echo",
         id="echo-mcp",
@@ -129,18 +128,15 @@ def test_a_definition_can_be_connected_to_as_well(tmp_path: Path) -> None:
         ],
     )
 
-    async def body() -> None:
-        async with connect_mcp_server(driver, workspace=tmp_path) as server:
-            assert server.peer.revision == "2025-06-18"
-            assert server.server == "driver-server 1"
-            result = await call_mcp_tool(server, "plain", {"text": "hello"})
-            assert result["content"] == [{"type": "text", "text": "hello"}]
-
-    run(body)
+    async with connect_mcp_server(driver, workspace=tmp_path) as server:
+        assert server.peer.revision == "2025-06-18"
+        assert server.server == "driver-server 1"
+        result = await call_mcp_tool(server, "plain", {"text": "hello"})
+        assert result["content"] == [{"type": "text", "text": "hello"}]
 
 
 @pytest.mark.spec("DR-32.adapter-5")
-def test_new_prompts_are_heard_of(tmp_path: Path) -> None:
+async def test_new_prompts_are_heard_of(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     file = workspace.driver(
         "echo-mcp",
@@ -148,71 +144,62 @@ def test_new_prompts_are_heard_of(tmp_path: Path) -> None:
         server=workspace.server("--offers", "tools,prompts"),
     )
 
-    async def body() -> None:
-        async with connect_mcp_server(file) as server:
-            prompts = subscribe_mcp_prompts(server)
-            names = [one["name"] for one in await within(anext(prompts))]
-            assert names == ["summarize-document", "another"]
-            waiting = asyncio.ensure_future(anext(prompts))
-            await call_mcp_tool(server, "forget", {"name": "another"})
-            names = [one["name"] for one in await within(waiting)]
-            assert names == ["summarize-document"]
-            waiting = asyncio.ensure_future(anext(prompts))
-            with pytest.raises(InterlockError):
-                await call_mcp_tool(server, "crash")
-            # There is nothing more to hear.
-            with pytest.raises(StopAsyncIteration):
-                await within(waiting)
-
-    run(body)
+    async with connect_mcp_server(file) as server:
+        prompts = subscribe_mcp_prompts(server)
+        names = [one["name"] for one in await within(anext(prompts))]
+        assert names == ["summarize-document", "another"]
+        waiting = asyncio.ensure_future(anext(prompts))
+        await call_mcp_tool(server, "forget", {"name": "another"})
+        names = [one["name"] for one in await within(waiting)]
+        assert names == ["summarize-document"]
+        waiting = asyncio.ensure_future(anext(prompts))
+        with pytest.raises(InterlockError):
+            await call_mcp_tool(server, "crash")
+        # There is nothing more to hear.
+        with pytest.raises(StopAsyncIteration):
+            await within(waiting)
 
 
 @needs_confinement
-def test_what_is_reached_without_a_node_is_confined_all_the_same(tmp_path: Path) -> None:
+async def test_what_is_reached_without_a_node_is_confined_all_the_same(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     workspace.secrets({"slug": "shop-key", "name": "Key", "description": "A key."})
     contract = workspace.contract("net.dial", inputs=ANY, outputs=ANY)
 
-    async def body() -> None:
-        async with outside() as stranger:
-            file = workspace.driver(
-                "echo-mcp",
-                workspace.serves(contract, "environ"),
-                server=workspace.server(env={"KEY": "${secrets.SHOP_KEY}"}),
-                auth={"ref": "./SECRETS.md", "state": {"env": ["SHOP_KEY"]}},
-            )
-            environ = {"SHOP_KEY": "the-key-0123456789", "FOO": "1"}
-            config = workspace.config(env_secrets=["SHOP_KEY"])
-            async with connect_mcp_server(file, config=config, environ=environ) as server:
-                place = {"host": "127.0.0.1", "port": stranger.port}
-                told = (await call_mcp_tool(server, "dial", place))["structuredContent"]
-                assert set(told) == {"failed"}
-                seen = (await call_mcp_tool(server, "environ"))["structuredContent"]["environ"]
-                assert seen["KEY"] == "the-key-0123456789"
-                assert "FOO" not in seen
-                assert server.bound_secrets == ["shop-key"]
-            with pytest.raises(InterlockError) as told_why:
-                async with connect_mcp_server(file, config=config, environ={}):
-                    raise AssertionError("it has no key")
-            assert told_why.value.failure.name == "auth_required"
-        assert stranger.visits == 0
-
-    run(body)
+    async with outside() as stranger:
+        file = workspace.driver(
+            "echo-mcp",
+            workspace.serves(contract, "environ"),
+            server=workspace.server(env={"KEY": "${secrets.SHOP_KEY}"}),
+            auth={"ref": "./SECRETS.md", "state": {"env": ["SHOP_KEY"]}},
+        )
+        environ = {"SHOP_KEY": "the-key-0123456789", "FOO": "1"}
+        config = workspace.config(env_secrets=["SHOP_KEY"])
+        async with connect_mcp_server(file, config=config, environ=environ) as server:
+            place = {"host": "127.0.0.1", "port": stranger.port}
+            told = (await call_mcp_tool(server, "dial", place))["structuredContent"]
+            assert set(told) == {"failed"}
+            seen = (await call_mcp_tool(server, "environ"))["structuredContent"]["environ"]
+            assert seen["KEY"] == "the-key-0123456789"
+            assert "FOO" not in seen
+            assert server.bound_secrets == ["shop-key"]
+        with pytest.raises(InterlockError) as told_why:
+            async with connect_mcp_server(file, config=config, environ={}):
+                raise AssertionError("it has no key")
+        assert told_why.value.failure.name == "auth_required"
+    assert stranger.visits == 0
 
 
-def test_a_config_counts_where_there_is_one(tmp_path: Path) -> None:
+async def test_a_config_counts_where_there_is_one(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     file = workspace.driver(
         "echo-mcp", workspace.echoes(workspace.contract()), network={"egress": ["*"]}
     )
 
-    async def body() -> None:
-        with pytest.raises(InterlockError) as told:
-            async with connect_mcp_server(file):
-                raise AssertionError("nobody allowed that")
-        assert "any_egress" in told.value.message
-        config = parse_config("drivers: {any_egress: true}\n")
-        async with connect_mcp_server(file, config=config) as server:
-            assert await list_mcp_tools(server)
-
-    run(body)
+    with pytest.raises(InterlockError) as told:
+        async with connect_mcp_server(file):
+            raise AssertionError("nobody allowed that")
+    assert "any_egress" in told.value.message
+    config = parse_config("drivers: {any_egress: true}\n")
+    async with connect_mcp_server(file, config=config) as server:
+        assert await list_mcp_tools(server)

@@ -478,22 +478,19 @@ def test_plain_functions_run_beside_the_loop() -> None:
     assert said[8]["contents"][0]["text"] == '{"a":1}'
 
 
-def test_a_program_that_was_started_anew_counts_from_the_beginning() -> None:
+async def test_a_program_that_was_started_anew_counts_from_the_beginning() -> None:
     """Its older request goes on, and what is cancelled is what it names."""
     alone = furnished()
 
-    async def main() -> None:
-        alone.request("a", "tools/call", {"name": "slowly"}, number=1)
-        alone.request("a", "tools/call", {"name": "add", "arguments": {"one": 1}}, number=1)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        [answer] = alone.said
-        assert "result" in answer["payload"]
-        assert len(alone.place.responder) == 1
-        cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled",
-                     "params": {"requestId": 1}}  # fmt: skip
-        alone.tell("a", "mcp/request:notifications/cancelled", cancelled, to=["me"])
-        await settle(alone)
-        assert len(alone.place.responder) == 0
-
-    run(main)
+    alone.request("a", "tools/call", {"name": "slowly"}, number=1)
+    alone.request("a", "tools/call", {"name": "add", "arguments": {"one": 1}}, number=1)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    [answer] = alone.said
+    assert "result" in answer["payload"]
+    assert len(alone.place.responder) == 1
+    cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled",
+                 "params": {"requestId": 1}}  # fmt: skip
+    alone.tell("a", "mcp/request:notifications/cancelled", cancelled, to=["me"])
+    await settle(alone)
+    assert len(alone.place.responder) == 0

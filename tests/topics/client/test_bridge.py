@@ -22,7 +22,9 @@ from interlock.errors import (
 from interlock.topics.client.bridge import Bridge
 from interlock.topics.client.tools import progress_reporter
 from interlock.topics.wire.payloads import Request
-from tests.core.upstreams.harness import run, within
+from tests.core.upstreams.harness import within
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 OFFICIAL = Path(__file__).parents[2] / "behaviour" / "servers" / "official.py"
 
@@ -40,177 +42,143 @@ def call(tool: str, **arguments: Any) -> Request:
 
 
 @pytest.mark.parametrize("era", ["both", "older"])
-def test_it_answers_what_it_is_asked(era: str) -> None:
-    async def body() -> None:
-        bridge = Bridge(server(era), name="official")
-        assert not bridge.can_handle("tools/list", "")
-        async with bridge.running():
-            said = json.loads(await bridge.handle(call("echo", text="hé")))
-            assert said["content"][0]["text"] == "hé"
-            # Nothing of the newer wire, which rooms do not speak.
-            assert "resultType" not in said
-            listed = json.loads(await bridge.handle(request("tools/list")))
-            names = {tool["name"] for tool in listed["tools"]}
-            assert {"echo", "add", "report"} <= names
-            assert bridge.tools == len(names)
-            read = await bridge.handle(
-                request("resources/read", "note://today", uri="note://today")
-            )
-            assert json.loads(read)["contents"][0]["text"] == "Nothing to do."
-            assert await bridge.handle(request("ping")) == b"{}"
-        with pytest.raises(InterlockError) as ended:
-            await bridge.handle(call("echo", text="x"))
-        assert ended.value.failure is UPSTREAM_UNAVAILABLE
-
-    run(body)
+async def test_it_answers_what_it_is_asked(era: str) -> None:
+    bridge = Bridge(server(era), name="official")
+    assert not bridge.can_handle("tools/list", "")
+    async with bridge.running():
+        said = json.loads(await bridge.handle(call("echo", text="hé")))
+        assert said["content"][0]["text"] == "hé"
+        # Nothing of the newer wire, which rooms do not speak.
+        assert "resultType" not in said
+        listed = json.loads(await bridge.handle(request("tools/list")))
+        names = {tool["name"] for tool in listed["tools"]}
+        assert {"echo", "add", "report"} <= names
+        assert bridge.tools == len(names)
+        read = await bridge.handle(request("resources/read", "note://today", uri="note://today"))
+        assert json.loads(read)["contents"][0]["text"] == "Nothing to do."
+        assert await bridge.handle(request("ping")) == b"{}"
+    with pytest.raises(InterlockError) as ended:
+        await bridge.handle(call("echo", text="x"))
+    assert ended.value.failure is UPSTREAM_UNAVAILABLE
 
 
-def test_it_introduces_the_server_and_promises_what_a_room_can_use() -> None:
-    async def body() -> None:
-        bridge = Bridge(server(), name="official")
-        async with bridge.running():
-            asked = request("initialize", protocolVersion="2025-06-18", capabilities={})
-            said = json.loads(await bridge.handle(asked))
-        assert said["protocolVersion"] == "2025-06-18"
-        assert said["serverInfo"]["name"] == "official"
-        assert said["instructions"] == "Be kind."
-        assert said["capabilities"].keys() >= {"tools", "resources", "prompts"}
-        assert "logging" not in said["capabilities"]
-        assert "tasks" not in said["capabilities"]
-
-    run(body)
+async def test_it_introduces_the_server_and_promises_what_a_room_can_use() -> None:
+    bridge = Bridge(server(), name="official")
+    async with bridge.running():
+        asked = request("initialize", protocolVersion="2025-06-18", capabilities={})
+        said = json.loads(await bridge.handle(asked))
+    assert said["protocolVersion"] == "2025-06-18"
+    assert said["serverInfo"]["name"] == "official"
+    assert said["instructions"] == "Be kind."
+    assert said["capabilities"].keys() >= {"tools", "resources", "prompts"}
+    assert "logging" not in said["capabilities"]
+    assert "tasks" not in said["capabilities"]
 
 
-def test_it_offers_to_everybody_only_what_the_server_has() -> None:
-    async def body() -> None:
-        bridge = Bridge(server())
-        async with bridge.running():
-            assert bridge.can_handle("tools/call", "echo")
-            assert not bridge.can_handle("tools/call", "format_disk")
-            assert bridge.can_handle("resources/read", "note://today")
-            assert bridge.can_handle("tools/list", "")
-            for method in (
-                "sampling/createMessage",
-                "tasks/get",
-                "mcpax/confirm",
-                "logging/setLevel",
-            ):
-                assert not bridge.can_handle(method, "")
-                with pytest.raises(InterlockError) as unknown:
-                    await bridge.handle(request(method))
-                assert unknown.value.failure is METHOD_NOT_FOUND
-
-    run(body)
+async def test_it_offers_to_everybody_only_what_the_server_has() -> None:
+    bridge = Bridge(server())
+    async with bridge.running():
+        assert bridge.can_handle("tools/call", "echo")
+        assert not bridge.can_handle("tools/call", "format_disk")
+        assert bridge.can_handle("resources/read", "note://today")
+        assert bridge.can_handle("tools/list", "")
+        for method in (
+            "sampling/createMessage",
+            "tasks/get",
+            "mcpax/confirm",
+            "logging/setLevel",
+        ):
+            assert not bridge.can_handle(method, "")
+            with pytest.raises(InterlockError) as unknown:
+                await bridge.handle(request(method))
+            assert unknown.value.failure is METHOD_NOT_FOUND
 
 
-def test_errors_of_the_server_are_its_own() -> None:
-    async def body() -> None:
-        bridge = Bridge(server())
-        async with bridge.running():
-            failed = json.loads(await bridge.handle(call("refuse", why="not today")))
-            assert failed["isError"]
-            assert "refuse" in failed["content"][0]["text"]
-            with pytest.raises(InterlockError) as missing:
-                await bridge.handle(request("resources/read", "nowhere:", uri="nowhere:x"))
-            assert missing.value.message
-
-    run(body)
+async def test_errors_of_the_server_are_its_own() -> None:
+    bridge = Bridge(server())
+    async with bridge.running():
+        failed = json.loads(await bridge.handle(call("refuse", why="not today")))
+        assert failed["isError"]
+        assert "refuse" in failed["content"][0]["text"]
+        with pytest.raises(InterlockError) as missing:
+            await bridge.handle(request("resources/read", "nowhere:", uri="nowhere:x"))
+        assert missing.value.message
 
 
-def test_progress_is_told_to_whoever_asked() -> None:
-    async def body() -> None:
-        told: list[tuple[float, float, str]] = []
-        bridge = Bridge(server())
-        async with bridge.running():
-            progress_reporter.set(lambda *report: told.append(report))
-            said = request(
-                "tools/call",
-                "report",
-                name="report",
-                arguments={"steps": 2},
-                _meta={"progressToken": "of the room"},
-            )
-            await bridge.handle(said)
-        assert told == [(1.0, 2.0, "step 1"), (2.0, 2.0, "step 2")]
-
-    run(body)
-
-
-def test_who_does_not_want_it_any_more_lets_it_go() -> None:
-    async def body() -> None:
-        begun = asyncio.Event()
-        bridge = Bridge(server())
-        async with bridge.running():
-            progress_reporter.set(lambda *_: begun.set())
-            task = asyncio.ensure_future(bridge.handle(call("wait_for_ever")))
-            await within(begun.wait())
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            # The server was told, and has time for others.
-            assert json.loads(await bridge.handle(call("add", a=1)))["structuredContent"] == {
-                "sum": 2
-            }
-
-    run(body)
-
-
-def test_it_is_not_waited_for_for_ever() -> None:
-    async def body() -> None:
-        bridge = Bridge(server(timeout=0.05), name="slow")
-        async with bridge.running():
-            with pytest.raises(InterlockError) as late:
-                await bridge.handle(call("wait_for_ever"))
-            assert late.value.failure is DEADLINE_EXCEEDED
-            assert "slow did not respond" in late.value.message
-
-    run(body)
-
-
-def test_a_new_list_is_told_and_read() -> None:
-    async def body() -> None:
-        changed: asyncio.Queue[str] = asyncio.Queue()
-        bridge = Bridge(server())
-        async with bridge.running():
-            bridge.on_change = changed.put_nowait
-            assert not bridge.can_handle("tools/call", "sing")
-            await bridge.handle(call("learn", name="sing"))
-            said = await within(changed.get())
-            assert said == "notifications/tools/list_changed"
-            assert bridge.can_handle("tools/call", "sing")
-
-    run(body)
-
-
-def test_a_server_that_dies_is_started_again() -> None:
-    async def body() -> None:
-        changed: asyncio.Queue[str] = asyncio.Queue()
-        code = (
-            "import os, sys\n"
-            f"sys.path.insert(0, {str(OFFICIAL.parent)!r})\n"
-            "import official\n"
-            "official.server.add_tool(lambda: os._exit(1), name='die')\n"
-            "official.server.run()\n"
+async def test_progress_is_told_to_whoever_asked() -> None:
+    told: list[tuple[float, float, str]] = []
+    bridge = Bridge(server())
+    async with bridge.running():
+        progress_reporter.set(lambda *report: told.append(report))
+        said = request(
+            "tools/call",
+            "report",
+            name="report",
+            arguments={"steps": 2},
+            _meta={"progressToken": "of the room"},
         )
-        bridge = Bridge(ServerConfig(command=sys.executable, args=["-c", code]), name="mortal")
+        await bridge.handle(said)
+    assert told == [(1.0, 2.0, "step 1"), (2.0, 2.0, "step 2")]
+
+
+async def test_who_does_not_want_it_any_more_lets_it_go() -> None:
+    begun = asyncio.Event()
+    bridge = Bridge(server())
+    async with bridge.running():
+        progress_reporter.set(lambda *_: begun.set())
+        task = asyncio.ensure_future(bridge.handle(call("wait_for_ever")))
+        await within(begun.wait())
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        # The server was told, and has time for others.
+        assert json.loads(await bridge.handle(call("add", a=1)))["structuredContent"] == {"sum": 2}
+
+
+async def test_it_is_not_waited_for_for_ever() -> None:
+    bridge = Bridge(server(timeout=0.05), name="slow")
+    async with bridge.running():
+        with pytest.raises(InterlockError) as late:
+            await bridge.handle(call("wait_for_ever"))
+        assert late.value.failure is DEADLINE_EXCEEDED
+        assert "slow did not respond" in late.value.message
+
+
+async def test_a_new_list_is_told_and_read() -> None:
+    changed: asyncio.Queue[str] = asyncio.Queue()
+    bridge = Bridge(server())
+    async with bridge.running():
+        bridge.on_change = changed.put_nowait
+        assert not bridge.can_handle("tools/call", "sing")
+        await bridge.handle(call("learn", name="sing"))
+        said = await within(changed.get())
+        assert said == "notifications/tools/list_changed"
+        assert bridge.can_handle("tools/call", "sing")
+
+
+async def test_a_server_that_dies_is_started_again() -> None:
+    changed: asyncio.Queue[str] = asyncio.Queue()
+    code = (
+        "import os, sys\n"
+        f"sys.path.insert(0, {str(OFFICIAL.parent)!r})\n"
+        "import official\n"
+        "official.server.add_tool(lambda: os._exit(1), name='die')\n"
+        "official.server.run()\n"
+    )
+    bridge = Bridge(ServerConfig(command=sys.executable, args=["-c", code]), name="mortal")
+    async with bridge.running():
+        bridge.on_change = changed.put_nowait
+        with pytest.raises(InterlockError) as lost:
+            await bridge.handle(call("die"))
+        assert lost.value.failure is UPSTREAM_LOST
+        await within(changed.get())
+        assert json.loads(await bridge.handle(call("echo", text="back")))["content"]
+
+
+async def test_a_server_that_cannot_be_started_says_why() -> None:
+    bridge = Bridge(ServerConfig(command="/no/such/program"), name="nowhere")
+    with pytest.raises(InterlockError) as failed:
         async with bridge.running():
-            bridge.on_change = changed.put_nowait
-            with pytest.raises(InterlockError) as lost:
-                await bridge.handle(call("die"))
-            assert lost.value.failure is UPSTREAM_LOST
-            await within(changed.get())
-            assert json.loads(await bridge.handle(call("echo", text="back")))["content"]
-
-    run(body)
-
-
-def test_a_server_that_cannot_be_started_says_why() -> None:
-    async def body() -> None:
-        bridge = Bridge(ServerConfig(command="/no/such/program"), name="nowhere")
-        with pytest.raises(InterlockError) as failed:
-            async with bridge.running():
-                raise AssertionError
-        assert failed.value.failure is UPSTREAM_UNAVAILABLE
-        assert "/no/such/program" in failed.value.message
-
-    run(body)
+            raise AssertionError
+    assert failed.value.failure is UPSTREAM_UNAVAILABLE
+    assert "/no/such/program" in failed.value.message

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -48,6 +49,12 @@ def run(test: Callable[[Gateway], Awaitable[None]], **settings: Any) -> None:
     asyncio.run(main())
 
 
+@asynccontextmanager
+async def open_gateway(**settings: Any) -> AsyncIterator[Gateway]:
+    async with asyncio.timeout(PATIENCE), gateway(**settings) as made:
+        yield made
+
+
 def agent(made: Gateway, **more: Any) -> Participant:
     return Participant(made.url, **{"topic": "room", "token": TOKEN, **more})
 
@@ -59,8 +66,8 @@ def is_inside(participant: Participant) -> bool:
 # -- coming in
 
 
-def test_the_token_is_in_the_header_and_nowhere_else() -> None:
-    async def test(made: Gateway) -> None:
+async def test_the_token_is_in_the_header_and_nowhere_else() -> None:
+    async with open_gateway() as made:
         participant = agent(made, routing="directed")
         async with participant.connected():
             assert participant.id == "agent"
@@ -71,11 +78,9 @@ def test_the_token_is_in_the_header_and_nowhere_else() -> None:
         assert not is_inside(participant)
         await made.until(lambda made: not made.present)
 
-    run(test)
 
-
-def test_it_can_come_in_again() -> None:
-    async def test(made: Gateway) -> None:
+async def test_it_can_come_in_again() -> None:
+    async with open_gateway() as made:
         participant = agent(made)
         for _ in range(2):
             async with participant.connected():
@@ -83,8 +88,6 @@ def test_it_can_come_in_again() -> None:
                     async with participant.connected():
                         raise AssertionError
             await made.until(lambda made: not made.present)
-
-    run(test)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +157,8 @@ def test_a_refusal_is_the_end(status: int, name: str, caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize(("code", "name"), [(4003, "forbidden"), (4009, "namespace_conflict")])
-def test_being_sent_away_ends_the_block(code: int, name: str) -> None:
-    async def test(made: Gateway) -> None:
+async def test_being_sent_away_ends_the_block(code: int, name: str) -> None:
+    async with open_gateway() as made:
         clockwork = Clockwork()
         participant = agent(made, sleep=clockwork.sleep)
         inside = asyncio.Event()
@@ -176,11 +179,9 @@ def test_being_sent_away_ends_the_block(code: int, name: str) -> None:
         assert TOKEN not in caught.value.message
         assert clockwork.slept == []
 
-    run(test)
 
-
-def test_a_cancelled_block_stays_cancelled() -> None:
-    async def test(made: Gateway) -> None:
+async def test_a_cancelled_block_stays_cancelled() -> None:
+    async with open_gateway() as made:
         inside = asyncio.Event()
 
         async def stay() -> None:
@@ -194,8 +195,6 @@ def test_a_cancelled_block_stays_cancelled() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         await made.until(lambda made: not made.present)
-
-    run(test)
 
 
 # -- lost, and back
@@ -237,8 +236,8 @@ def test_it_comes_back_and_learns_everything_anew(caplog: pytest.LogCaptureFixtu
     assert "Retrying." in caplog.text
 
 
-def test_calls_under_way_fail_when_the_connection_is_lost() -> None:
-    async def test(made: Gateway) -> None:
+async def test_calls_under_way_fail_when_the_connection_is_lost() -> None:
+    async with open_gateway() as made:
         clockwork = Clockwork()
         participant = agent(made, sleep=clockwork.sleep)
         slow = Participant(made.url, topic="room", token="t-slow")
@@ -258,30 +257,25 @@ def test_calls_under_way_fail_when_the_connection_is_lost() -> None:
             assert caught.value.failure.name == "upstream_lost"
             assert caught.value.data == {"sent": True}
 
-    run(test)
 
-
-def test_a_gateway_that_is_not_there_is_waited_for() -> None:
-    async def main() -> None:
-        async with gateway() as made:
-            url = made.url
-        clockwork = Clockwork()
-        participant = Participant(
-            url, topic="room", token=TOKEN, sleep=clockwork.sleep, jitter=lambda: 0.0
-        )
-        async with staying(participant) as inside:
-            for _ in range(8):
-                await clockwork.until_asleep()
-                clockwork.wake()
+async def test_a_gateway_that_is_not_there_is_waited_for() -> None:
+    async with gateway() as made:
+        url = made.url
+    clockwork = Clockwork()
+    participant = Participant(
+        url, topic="room", token=TOKEN, sleep=clockwork.sleep, jitter=lambda: 0.0
+    )
+    async with staying(participant) as inside:
+        for _ in range(8):
             await clockwork.until_asleep()
-            assert not inside.is_set()
-        assert clockwork.slept == [0.5, 1, 2, 4, 8, 15, 15, 15, 15]
+            clockwork.wake()
+        await clockwork.until_asleep()
+        assert not inside.is_set()
+    assert clockwork.slept == [0.5, 1, 2, 4, 8, 15, 15, 15, 15]
 
-    asyncio.run(main())
 
-
-def test_a_gateway_that_is_busy_is_asked_again() -> None:
-    async def test(made: Gateway) -> None:
+async def test_a_gateway_that_is_busy_is_asked_again() -> None:
+    async with open_gateway() as made:
         made.refuse = (503, "Later.")
         clockwork = Clockwork()
         async with staying(agent(made, sleep=clockwork.sleep)) as inside:
@@ -290,11 +284,9 @@ def test_a_gateway_that_is_busy_is_asked_again() -> None:
             clockwork.wake()
             await inside.wait()
 
-    run(test)
 
-
-def test_whoever_does_not_welcome_is_left() -> None:
-    async def test(made: Gateway) -> None:
+async def test_whoever_does_not_welcome_is_left() -> None:
+    async with open_gateway() as made:
         made.silent = True
         clockwork = Clockwork()
         participant = agent(made, sleep=clockwork.sleep, jitter=lambda: 0.0, welcome_timeout=0.01)
@@ -314,30 +306,25 @@ def test_whoever_does_not_welcome_is_left() -> None:
         assert clockwork.slept == [0.5, 1, 2, 0.5]
         assert participant.status.welcomes == 1
 
-    run(test)
 
+async def test_who_is_cancelled_while_it_is_refused_is_cancelled() -> None:
+    standing = MembershipState("room")
+    inside = asyncio.Event()
 
-def test_who_is_cancelled_while_it_is_refused_is_cancelled() -> None:
-    async def main() -> None:
+    async def stay() -> None:
+        async with standing.cancel_on_end():
+            inside.set()
+            await asyncio.Event().wait()
+
+    for cancelled in (True, False):
+        inside.clear()
+        task = asyncio.create_task(stay())
+        await inside.wait()
+        standing.on_reject(InterlockError(FORBIDDEN, "It is over."))
+        if cancelled:
+            task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled() == cancelled
+        if not cancelled:
+            assert isinstance(task.exception(), InterlockError)
         standing = MembershipState("room")
-        inside = asyncio.Event()
-
-        async def stay() -> None:
-            async with standing.cancel_on_end():
-                inside.set()
-                await asyncio.Event().wait()
-
-        for cancelled in (True, False):
-            inside.clear()
-            task = asyncio.create_task(stay())
-            await inside.wait()
-            standing.on_reject(InterlockError(FORBIDDEN, "It is over."))
-            if cancelled:
-                task.cancel()
-            await asyncio.wait([task])
-            assert task.cancelled() == cancelled
-            if not cancelled:
-                assert isinstance(task.exception(), InterlockError)
-            standing = MembershipState("room")
-
-    asyncio.run(main())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -19,14 +19,10 @@ PAYLOAD = b'{"method":"tools/call","params":{"name":"x"}}'
 PARAMS = {"name": "x"}
 
 
-def proposing(
-    test: Callable[[Alone, Proposal], Awaitable[None]], to: tuple[str, ...] = ("a",)
-) -> None:
-    async def main() -> None:
-        alone = Alone()
-        await test(alone, alone.place.propose(KIND, PAYLOAD, to))
-
-    asyncio.run(main())
+@asynccontextmanager
+async def open_proposal(to: tuple[str, ...] = ("a",)) -> AsyncIterator[tuple[Alone, Proposal]]:
+    alone = Alone()
+    yield alone, alone.place.propose(KIND, PAYLOAD, to)
 
 
 def ends(alone: Alone, sender: str, proposal: Proposal, how: str = "approval_refused") -> None:
@@ -42,8 +38,8 @@ def ends(alone: Alone, sender: str, proposal: Proposal, how: str = "approval_ref
         ("some_other_word", "approval_refused"),
     ],
 )
-def test_whom_it_was_proposed_to_ends_it(how: str, name: str) -> None:
-    async def test(alone: Alone, proposal: Proposal) -> None:
+async def test_whom_it_was_proposed_to_ends_it(how: str, name: str) -> None:
+    async with open_proposal() as (alone, proposal):
         ends(alone, "a", proposal, how)
         with pytest.raises(InterlockError, match="not today") as told:
             await proposal.outcome()
@@ -53,11 +49,9 @@ def test_whom_it_was_proposed_to_ends_it(how: str, name: str) -> None:
         assert tracked.status == "rejected"
         assert "not today" in tracked.note
 
-    proposing(test)
 
-
-def test_nobody_else_ends_it() -> None:
-    async def test(alone: Alone, proposal: Proposal) -> None:
+async def test_nobody_else_ends_it() -> None:
+    async with open_proposal() as (alone, proposal):
         ends(alone, "b", proposal)
         assert not proposal.has_outcome
         assert alone.place.proposals.proposals[proposal.id].status == "pending"
@@ -65,17 +59,13 @@ def test_nobody_else_ends_it() -> None:
         alone.tell("a", "chat", {"text": "no"}, correlation_id=proposal.id)
         assert not proposal.has_outcome
 
-    proposing(test)
-
 
 @pytest.mark.parametrize("to", [(), ("a", "b")], ids=["all", "several"])
-def test_one_of_several_does_not_end_it(to: tuple[str, ...]) -> None:
-    async def test(alone: Alone, proposal: Proposal) -> None:
+async def test_one_of_several_does_not_end_it(to: tuple[str, ...]) -> None:
+    async with open_proposal(to) as (alone, proposal):
         ends(alone, "a", proposal)
         assert not proposal.has_outcome
         assert alone.place.proposals.proposals[proposal.id].status == "pending"
-
-    proposing(test, to)
 
 
 def test_what_another_proposed_is_not_listed_any_more() -> None:
@@ -86,10 +76,10 @@ def test_what_another_proposed_is_not_listed_any_more() -> None:
     assert alone.place.proposals.proposals[id].status == "rejected"
 
 
-def test_a_fulfilment_that_a_human_decides_elsewhere_is_none() -> None:
+async def test_a_fulfilment_that_a_human_decides_elsewhere_is_none() -> None:
     """Somebody fulfils it in the room, and the node says that it waits in the inbox."""
 
-    async def test(alone: Alone, proposal: Proposal) -> None:
+    async with open_proposal() as (alone, proposal):
         asked = alone.request(
             "b", "tools/call", PARAMS, number=1, to=["a"], correlation_id=proposal.id
         )
@@ -107,11 +97,9 @@ def test_a_fulfilment_that_a_human_decides_elsewhere_is_none() -> None:
         alone.tell("a", "mcp/response:tools/call:x", result, to=["a", "me"], correlation_id=made)
         assert await proposal.outcome() == {"content": []}
 
-    proposing(test)
 
-
-def test_any_other_error_is_the_outcome() -> None:
-    async def test(alone: Alone, proposal: Proposal) -> None:
+async def test_any_other_error_is_the_outcome() -> None:
+    async with open_proposal() as (alone, proposal):
         asked = alone.request(
             "b", "tools/call", PARAMS, number=1, to=["a"], correlation_id=proposal.id
         )
@@ -119,8 +107,6 @@ def test_any_other_error_is_the_outcome() -> None:
         alone.tell("a", "mcp/response:tools/call:x", answer, to=["b"], correlation_id=asked)
         with pytest.raises(InterlockError, match="broken"):
             await proposal.outcome()
-
-    proposing(test)
 
 
 HELD = {"code": CONFIRMATION_REQUIRED.code, "message": "It waits in the inbox."}
@@ -135,31 +121,27 @@ def answered(alone: Alone, sender: str, asked: str, **what: object) -> None:
     alone.tell(sender, "mcp/response:tools/call:x", answer, correlation_id=asked)
 
 
-def test_what_was_answered_once_is_not_held_later() -> None:
-    async def test(alone: Alone, proposal: Proposal) -> None:
+async def test_what_was_answered_once_is_not_held_later() -> None:
+    async with open_proposal() as (alone, proposal):
         asked = fulfilled(alone, proposal, "b", ["a"])
         answered(alone, "a", asked, result={"content": []})
         answered(alone, "a", asked, error=HELD)
         assert alone.place.proposals.proposals[proposal.id].status == "fulfilled"
 
-    proposing(test)
 
-
-def test_one_of_several_does_not_hold_it() -> None:
-    async def test(alone: Alone, proposal: Proposal) -> None:
+async def test_one_of_several_does_not_hold_it() -> None:
+    async with open_proposal(("a", "b")) as (alone, proposal):
         asked = fulfilled(alone, proposal, "c", ["a", "b"])
         answered(alone, "b", asked, error=HELD)
         assert alone.place.proposals.proposals[proposal.id].status == "fulfilled"
         answered(alone, "a", asked, error=HELD)
         assert alone.place.proposals.proposals[proposal.id].status == "pending"
 
-    proposing(test, ("a", "b"))
 
-
-def test_a_result_that_says_that_a_human_decides_is_no_outcome() -> None:
+async def test_a_result_that_says_that_a_human_decides_is_no_outcome() -> None:
     """So a node answers a call that its rules stop."""
 
-    async def test(alone: Alone, proposal: Proposal) -> None:
+    async with open_proposal() as (alone, proposal):
         asked = fulfilled(alone, proposal, "b", ["a"])
         held = {
             "content": [{"type": "text", "text": "It was not called."}],
@@ -170,28 +152,22 @@ def test_a_result_that_says_that_a_human_decides_is_no_outcome() -> None:
         assert not proposal.has_outcome
         assert alone.place.proposals.proposals[proposal.id].status == "pending"
 
-    proposing(test)
 
-
-def test_a_word_that_is_for_another_ends_nothing() -> None:
+async def test_a_word_that_is_for_another_ends_nothing() -> None:
     """Somebody has the node say it, about an id that it took."""
 
-    async def test(alone: Alone, proposal: Proposal) -> None:
+    async with open_proposal() as (alone, proposal):
         said = {"text": "not taken", END_REASON_MEMBER: "approval_refused"}
         alone.tell("a", "chat", said, to=["b"], correlation_id=proposal.id)
         assert not proposal.has_outcome
         assert alone.place.proposals.proposals[proposal.id].status == "pending"
 
-    proposing(test)
 
-
-def test_nobody_makes_the_fulfilment_of_another_be_forgotten() -> None:
-    async def test(alone: Alone, proposal: Proposal) -> None:
+async def test_nobody_makes_the_fulfilment_of_another_be_forgotten() -> None:
+    async with open_proposal() as (alone, proposal):
         asked = fulfilled(alone, proposal, "b", ["a"])
         own = alone.propose("c", "x", to=["c"])
         for _ in range(MAX_FULFILMENTS + 10):
             alone.request("c", "tools/call", PARAMS, to=["c"], correlation_id=own)
         answered(alone, "a", asked, result={"content": []})
         assert await proposal.outcome() == {"content": []}
-
-    proposing(test)

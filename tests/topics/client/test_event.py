@@ -100,31 +100,25 @@ def test_a_listener_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) ->
     assert "later" in caplog.text
 
 
-def test_whoever_reads_along_too_slowly_loses_the_oldest() -> None:
-    async def main() -> None:
-        lost: list[int] = []
-        events = Events(lambda: lost.append(1), max_events=3)
-        alone = Alone()
-        alone.place.listeners.add(Chat, events.add)
-        for number in range(5):
-            alone.tell("a", "chat", {"text": str(number)})
-        events.end()
-        assert [event.content.text async for event in events] == ["2", "3", "4"]
-        assert len(lost) == 2
-
-    run(main)
+async def test_whoever_reads_along_too_slowly_loses_the_oldest() -> None:
+    lost: list[int] = []
+    events = Events(lambda: lost.append(1), max_events=3)
+    alone = Alone()
+    alone.place.listeners.add(Chat, events.add)
+    for number in range(5):
+        alone.tell("a", "chat", {"text": str(number)})
+    events.end()
+    assert [event.content.text async for event in events] == ["2", "3", "4"]
+    assert len(lost) == 2
 
 
-def test_reading_along_begins_at_once_and_ends() -> None:
-    async def main() -> None:
-        alone = Alone()
-        events = alone.place.listeners.open_stream()
-        alone.tell("a", "chat", {"text": "x"})
-        assert (await anext(events)).content == Chat("x")
-        waiting = asyncio.ensure_future(anext(events))
-        await asyncio.sleep(0)
-        alone.place.listeners.end()
-        with pytest.raises(StopAsyncIteration):
-            await waiting
-
-    run(main)
+async def test_reading_along_begins_at_once_and_ends() -> None:
+    alone = Alone()
+    events = alone.place.listeners.open_stream()
+    alone.tell("a", "chat", {"text": "x"})
+    assert (await anext(events)).content == Chat("x")
+    waiting = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)
+    alone.place.listeners.end()
+    with pytest.raises(StopAsyncIteration):
+        await waiting

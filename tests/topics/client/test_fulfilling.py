@@ -38,164 +38,134 @@ def answer(alone: Alone, request: str, sender: str = "b", tool: str = "write") -
 
 
 @pytest.mark.spec("MX-3.2-2", "MX-3.2.1-2")
-def test_what_is_proposed_goes_out_as_it_is() -> None:
-    async def main() -> None:
-        alone = Alone()
-        propose(alone, "b")
-        (said,) = alone.said
-        assert said["payload"] == {"method": "tools/call", "params": PARAMS}
-        assert "correlation_id" not in said
-        with pytest.raises(SendError):
-            alone.place.send("mcp/proposal:tools/call:write", PAYLOAD, ["b"], "e")
-
-    run(main)
+async def test_what_is_proposed_goes_out_as_it_is() -> None:
+    alone = Alone()
+    propose(alone, "b")
+    (said,) = alone.said
+    assert said["payload"] == {"method": "tools/call", "params": PARAMS}
+    assert "correlation_id" not in said
+    with pytest.raises(SendError):
+        alone.place.send("mcp/proposal:tools/call:write", PAYLOAD, ["b"], "e")
 
 
-def test_the_answer_to_the_fulfilment_is_the_outcome() -> None:
-    async def main() -> None:
-        alone = Alone()
-        proposal = propose(alone, "b")
-        waiting = asyncio.ensure_future(proposal.outcome())
-        await asyncio.sleep(0)
-        request = fulfil(alone, proposal.id)
-        answer(alone, request)
-        assert await waiting == {"by": "b"}
-        # Also for who asks later, and once only.
-        answer(alone, fulfil(alone, proposal.id), sender="b")
-        assert await proposal.outcome() == {"by": "b"}
-
-    run(main)
+async def test_the_answer_to_the_fulfilment_is_the_outcome() -> None:
+    alone = Alone()
+    proposal = propose(alone, "b")
+    waiting = asyncio.ensure_future(proposal.outcome())
+    await asyncio.sleep(0)
+    request = fulfil(alone, proposal.id)
+    answer(alone, request)
+    assert await waiting == {"by": "b"}
+    # Also for who asks later, and once only.
+    answer(alone, fulfil(alone, proposal.id), sender="b")
+    assert await proposal.outcome() == {"by": "b"}
 
 
 @pytest.mark.spec("MX-7-1", "MX-3.2.1-5")
-def test_what_is_no_outcome() -> None:
-    async def main() -> None:
-        alone = Alone(others=["a", "b", "thief"])
-        proposal = propose(alone, "b")
-        # An answer to the proposal itself, to a request that nobody saw, by somebody who was not
-        # asked, to another call, and to one that went elsewhere than it was proposed.
-        answer(alone, proposal.id)
-        answer(alone, "unseen")
-        answer(alone, fulfil(alone, proposal.id), sender="thief")
-        other = fulfil(alone, proposal.id, "thief", params={"name": "read"})
-        answer(alone, other, tool="read")
-        elsewhere = fulfil(alone, proposal.id, "thief", to=["thief"])
-        answer(alone, elsewhere, sender="thief")
-        assert not proposal.has_outcome
-        assert alone.dropped == {"b": 1, "thief": 1}
-
-    run(main)
+async def test_what_is_no_outcome() -> None:
+    alone = Alone(others=["a", "b", "thief"])
+    proposal = propose(alone, "b")
+    # An answer to the proposal itself, to a request that nobody saw, by somebody who was not
+    # asked, to another call, and to one that went elsewhere than it was proposed.
+    answer(alone, proposal.id)
+    answer(alone, "unseen")
+    answer(alone, fulfil(alone, proposal.id), sender="thief")
+    other = fulfil(alone, proposal.id, "thief", params={"name": "read"})
+    answer(alone, other, tool="read")
+    elsewhere = fulfil(alone, proposal.id, "thief", to=["thief"])
+    answer(alone, elsewhere, sender="thief")
+    assert not proposal.has_outcome
+    assert alone.dropped == {"b": 1, "thief": 1}
 
 
 @pytest.mark.spec("MX-7-1")
 @pytest.mark.parametrize("amount", [5, 5_000])
-def test_nobody_who_was_not_meant_makes_an_outcome_up(amount: int) -> None:
+async def test_nobody_who_was_not_meant_makes_an_outcome_up(amount: int) -> None:
     """It asks for the same as was proposed, itself too, and is quicker with the answer."""
 
-    async def main() -> None:
-        alone = Alone(others=["a", "b", "mallory"])
-        proposal = propose(alone, "b")
-        params = PARAMS if amount == 5 else {**PARAMS, "arguments": {"path": "elsewhere"}}
-        forged = fulfil(alone, proposal.id, "mallory", to=["b", "mallory"], params=params)
-        answer(alone, forged, sender="mallory")
-        assert not proposal.has_outcome
-        # The one who was meant answers the same as anybody would get.
-        answer(alone, fulfil(alone, proposal.id), sender="b")
-        assert await proposal.outcome() == {"by": "b"}
-
-    run(main)
+    alone = Alone(others=["a", "b", "mallory"])
+    proposal = propose(alone, "b")
+    params = PARAMS if amount == 5 else {**PARAMS, "arguments": {"path": "elsewhere"}}
+    forged = fulfil(alone, proposal.id, "mallory", to=["b", "mallory"], params=params)
+    answer(alone, forged, sender="mallory")
+    assert not proposal.has_outcome
+    # The one who was meant answers the same as anybody would get.
+    answer(alone, fulfil(alone, proposal.id), sender="b")
+    assert await proposal.outcome() == {"by": "b"}
 
 
 @pytest.mark.spec("MX-3.2.1-10")
-def test_other_arguments_are_no_outcome_in_silence() -> None:
-    async def main() -> None:
-        alone = Alone()
-        proposal = propose(alone, "b")
-        waiting = asyncio.ensure_future(proposal.outcome())
-        asking = asyncio.ensure_future(proposal.outcome(changed=True))
-        await asyncio.sleep(0)
-        other = {**PARAMS, "arguments": {"path": "elsewhere"}}
-        # However often: what is noted of each has its limit, and this has not.
-        for _ in range(150):
-            answer(alone, fulfil(alone, proposal.id, params=other))
-        with pytest.raises(InterlockError, match="other arguments") as caught:
-            await waiting
-        assert caught.value.data == {"changed": True, "sent": True}
-        assert await asking == {"by": "b"}
-        # What was proposed may still be done, and is the outcome then.
-        request = fulfil(alone, proposal.id)
-        payload = {"jsonrpc": "2.0", "id": 44, "result": {"as": "proposed"}}
-        alone.tell("b", "mcp/response:tools/call:write", payload, correlation_id=request)
-        assert await proposal.outcome() == {"as": "proposed"}
-        assert await proposal.outcome(changed=True) == {"as": "proposed"}
-
-    run(main)
+async def test_other_arguments_are_no_outcome_in_silence() -> None:
+    alone = Alone()
+    proposal = propose(alone, "b")
+    waiting = asyncio.ensure_future(proposal.outcome())
+    asking = asyncio.ensure_future(proposal.outcome(changed=True))
+    await asyncio.sleep(0)
+    other = {**PARAMS, "arguments": {"path": "elsewhere"}}
+    # However often: what is noted of each has its limit, and this has not.
+    for _ in range(150):
+        answer(alone, fulfil(alone, proposal.id, params=other))
+    with pytest.raises(InterlockError, match="other arguments") as caught:
+        await waiting
+    assert caught.value.data == {"changed": True, "sent": True}
+    assert await asking == {"by": "b"}
+    # What was proposed may still be done, and is the outcome then.
+    request = fulfil(alone, proposal.id)
+    payload = {"jsonrpc": "2.0", "id": 44, "result": {"as": "proposed"}}
+    alone.tell("b", "mcp/response:tools/call:write", payload, correlation_id=request)
+    assert await proposal.outcome() == {"as": "proposed"}
+    assert await proposal.outcome(changed=True) == {"as": "proposed"}
 
 
-def test_who_was_meant_may_ask_somebody_else() -> None:
-    async def main() -> None:
-        alone = Alone(others=["a", "b", "boss"])
-        proposal = propose(alone, "boss")
-        answer(alone, fulfil(alone, proposal.id, "a", to=["b"]))
-        assert not proposal.has_outcome
-        answer(alone, fulfil(alone, proposal.id, "boss", to=["b"]))
-        assert await proposal.outcome() == {"by": "b"}
-
-    run(main)
+async def test_who_was_meant_may_ask_somebody_else() -> None:
+    alone = Alone(others=["a", "b", "boss"])
+    proposal = propose(alone, "boss")
+    answer(alone, fulfil(alone, proposal.id, "a", to=["b"]))
+    assert not proposal.has_outcome
+    answer(alone, fulfil(alone, proposal.id, "boss", to=["b"]))
+    assert await proposal.outcome() == {"by": "b"}
 
 
-def test_who_talks_much_makes_nobody_forget_a_proposal() -> None:
-    async def main() -> None:
-        alone = Alone()
-        proposal = propose(alone, "b")
-        request = fulfil(alone, proposal.id)
-        for number in range(MAX_MESSAGES):
-            alone.tell("a", "chat", {"text": str(number)})
-        answer(alone, request, tool="read")
-        answer(alone, request, sender="a")
-        assert alone.events[-1].verified is None
-        assert not proposal.has_outcome
-        answer(alone, request)
-        assert await proposal.outcome() == {"by": "b"}
-
-    run(main)
+async def test_who_talks_much_makes_nobody_forget_a_proposal() -> None:
+    alone = Alone()
+    proposal = propose(alone, "b")
+    request = fulfil(alone, proposal.id)
+    for number in range(MAX_MESSAGES):
+        alone.tell("a", "chat", {"text": str(number)})
+    answer(alone, request, tool="read")
+    answer(alone, request, sender="a")
+    assert alone.events[-1].verified is None
+    assert not proposal.has_outcome
+    answer(alone, request)
+    assert await proposal.outcome() == {"by": "b"}
 
 
-def test_words_settle_nothing() -> None:
-    async def main() -> None:
-        alone = Alone()
-        proposal = propose(alone, "b")
-        alone.tell("a", "chat", {"text": "I did it."}, correlation_id=proposal.id)
-        assert not proposal.has_outcome
-        assert alone.place.proposals.proposals[proposal.id].note == "a: I did it."
-
-    run(main)
+async def test_words_settle_nothing() -> None:
+    alone = Alone()
+    proposal = propose(alone, "b")
+    alone.tell("a", "chat", {"text": "I did it."}, correlation_id=proposal.id)
+    assert not proposal.has_outcome
+    assert alone.place.proposals.proposals[proposal.id].note == "a: I did it."
 
 
-def test_a_proposal_that_the_gateway_refuses() -> None:
-    async def main() -> None:
-        alone = Alone()
-        proposal = propose(alone, "b")
-        error = {"error": "capability_violation", "message": "You lack it."}
-        alone.tell(GATEWAY, "system/error", error, to=["me"], correlation_id=proposal.id)
-        with pytest.raises(InterlockError, match="You lack it"):
-            await proposal.outcome()
-        assert alone.place.proposals.proposals[proposal.id].status == "rejected"
-
-    run(main)
+async def test_a_proposal_that_the_gateway_refuses() -> None:
+    alone = Alone()
+    proposal = propose(alone, "b")
+    error = {"error": "capability_violation", "message": "You lack it."}
+    alone.tell(GATEWAY, "system/error", error, to=["me"], correlation_id=proposal.id)
+    with pytest.raises(InterlockError, match="You lack it"):
+        await proposal.outcome()
+    assert alone.place.proposals.proposals[proposal.id].status == "rejected"
 
 
-def test_an_error_is_the_outcome_as_well() -> None:
-    async def main() -> None:
-        alone = Alone()
-        proposal = propose(alone, "b")
-        request = fulfil(alone, proposal.id)
-        payload = {"jsonrpc": "2.0", "id": 44, "error": {"code": 1, "message": "no"}}
-        alone.tell("b", "mcp/response:tools/call:write", payload, correlation_id=request)
-        with pytest.raises(InterlockError, match="b: no"):
-            await proposal.outcome()
-
-    run(main)
+async def test_an_error_is_the_outcome_as_well() -> None:
+    alone = Alone()
+    proposal = propose(alone, "b")
+    request = fulfil(alone, proposal.id)
+    payload = {"jsonrpc": "2.0", "id": 44, "error": {"code": 1, "message": "no"}}
+    alone.tell("b", "mcp/response:tools/call:write", payload, correlation_id=request)
+    with pytest.raises(InterlockError, match="b: no"):
+        await proposal.outcome()
 
 
 @pytest.mark.spec("MX-10.2-2", "MX-10.2-3")
@@ -214,21 +184,15 @@ def test_five_minutes_and_no_longer() -> None:
     assert alone.said == []
 
 
-def test_waiting_ends_with_the_proposal() -> None:
-    async def main() -> None:
-        alone = Alone()
-        proposal = propose(alone, "b")
-        fulfil(alone, proposal.id)
-        alone.time += 1_000
-        with pytest.raises(InterlockError, match="fulfilled but got no response"):
-            await proposal.outcome()
-
-    run(main)
+async def test_waiting_ends_with_the_proposal() -> None:
+    alone = Alone()
+    proposal = propose(alone, "b")
+    fulfil(alone, proposal.id)
+    alone.time += 1_000
+    with pytest.raises(InterlockError, match="fulfilled but got no response"):
+        await proposal.outcome()
 
 
-def test_a_proposal_says_what_it_is() -> None:
-    async def main() -> None:
-        proposal = propose(Alone(), "b")
-        assert repr(proposal) == "Proposal('me-1', 'tools/call write' by 'me')"
-
-    run(main)
+async def test_a_proposal_says_what_it_is() -> None:
+    proposal = propose(Alone(), "b")
+    assert repr(proposal) == "Proposal('me-1', 'tools/call write' by 'me')"

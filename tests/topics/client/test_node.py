@@ -90,54 +90,48 @@ def plant(tmp_path: Path) -> Iterator[Plant]:
         world.close()
 
 
-def test_a_program_answers_and_dies(plant: Plant) -> None:
-    async def main() -> None:
-        boss = plant.participant("boss")
-        async with asyncio.timeout(PATIENCE), boss.connected():
-            events = boss.events()
-            with plant.program() as process:
-                while "worker" not in boss.participants:
-                    await anext(events)
-                result = await boss.call("worker", "whoami")
-                assert result["content"][0]["text"] == str(process.pid)
-                # The node is in the room as well, and its tools are asked for in the same way.
-                look = await boss.call("interlock", "ledger.look")
-                assert not look.get("isError")
-                every = await boss.request_all("tools/list", timeout=PATIENCE)
-                assert sorted(every) == ["interlock", "worker"]
-                calling = asyncio.create_task(boss.call("worker", "forever"))
-                await until(events, lambda event: event.content == Chat("I have begun."))
-                process.send_signal(signal.SIGKILL)
-                with pytest.raises(InterlockError, match="worker left the topic") as caught:
-                    await calling
-                assert caught.value.data == {"sent": True}
-                assert "worker" not in boss.participants
-
-    asyncio.run(main())
+async def test_a_program_answers_and_dies(plant: Plant) -> None:
+    boss = plant.participant("boss")
+    async with asyncio.timeout(PATIENCE), boss.connected():
+        events = boss.events()
+        with plant.program() as process:
+            while "worker" not in boss.participants:
+                await anext(events)
+            result = await boss.call("worker", "whoami")
+            assert result["content"][0]["text"] == str(process.pid)
+            # The node is in the room as well, and its tools are asked for in the same way.
+            look = await boss.call("interlock", "ledger.look")
+            assert not look.get("isError")
+            every = await boss.request_all("tools/list", timeout=PATIENCE)
+            assert sorted(every) == ["interlock", "worker"]
+            calling = asyncio.create_task(boss.call("worker", "forever"))
+            await until(events, lambda event: event.content == Chat("I have begun."))
+            process.send_signal(signal.SIGKILL)
+            with pytest.raises(InterlockError, match="worker left the topic") as caught:
+                await calling
+            assert caught.value.data == {"sent": True}
+            assert "worker" not in boss.participants
 
 
-def test_a_node_that_comes_back_is_found_again(plant: Plant) -> None:
-    async def main() -> None:
-        asleep, wake = asyncio.Event(), asyncio.Event()
+async def test_a_node_that_comes_back_is_found_again(plant: Plant) -> None:
+    asleep, wake = asyncio.Event(), asyncio.Event()
 
-        async def sleep(seconds: float) -> None:
-            asleep.set()
-            await wake.wait()
+    async def sleep(seconds: float) -> None:
+        asleep.set()
+        await wake.wait()
 
-        boss = plant.participant("boss", sleep=sleep)
-        async with boss.connected():
-            events = boss.events()
-            assert await asyncio.to_thread(plant.node.end) == 0
-            async with asyncio.timeout(PATIENCE):
-                await asleep.wait()
-            await asyncio.to_thread(plant.start)
-            wake.set()
-            async with asyncio.timeout(PATIENCE):
-                await until(events, lambda event: event.kind == "system/welcome")
-                assert boss.status.welcomes == 2
-                assert await boss.request("interlock", "ping") == {}
-
-    asyncio.run(main())
+    boss = plant.participant("boss", sleep=sleep)
+    async with boss.connected():
+        events = boss.events()
+        assert await asyncio.to_thread(plant.node.end) == 0
+        async with asyncio.timeout(PATIENCE):
+            await asleep.wait()
+        await asyncio.to_thread(plant.start)
+        wake.set()
+        async with asyncio.timeout(PATIENCE):
+            await until(events, lambda event: event.kind == "system/welcome")
+            assert boss.status.welcomes == 2
+            assert await boss.request("interlock", "ping") == {}
 
 
 @pytest.mark.spec("MX-3.2-1")
@@ -180,36 +174,31 @@ def test_a_proposal_to_the_node_waits_for_a_human(plant: Plant) -> None:
     assert plant.file.read_text().count("\n") == 1
 
 
-def test_over_tls_only_to_who_it_says_it_is(tmp_path: Path) -> None:
+async def test_over_tls_only_to_who_it_says_it_is(tmp_path: Path) -> None:
     ca = Authority(tmp_path)
     context = tls_context(*ca.issue("server", "127.0.0.1"))
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other")
 
-    async def main() -> None:
-        rooms = Rooms(rooms={"room": TopicConfig(access="private")}, tls=context)
-        await rooms.start()
-        url = rooms.url().partition("?")[0]
-        asleep = asyncio.Event()
+    rooms = Rooms(rooms={"room": TopicConfig(access="private")}, tls=context)
+    await rooms.start()
+    url = rooms.url().partition("?")[0]
+    asleep = asyncio.Event()
 
-        async def sleep(seconds: float) -> None:
-            asleep.set()
-            await asyncio.Event().wait()
+    async def sleep(seconds: float) -> None:
+        asleep.set()
+        await asyncio.Event().wait()
 
-        try:
-            async with asyncio.timeout(PATIENCE):
-                trusting = Participant(url, topic="room", token="t-agent", ca=ca.file)
-                async with trusting.connected():
-                    assert trusting.id == "agent"
-                # One whom nobody vouches for never hears the token.
-                wary = Participant(
-                    url, topic="room", token="t-human", ca=stranger.file, sleep=sleep
-                )
-                async with staying(wary) as inside:
-                    await asleep.wait()
-                    assert not inside.is_set()
-                assert not any("human" in str(row) for row in rooms.journal)
-        finally:
-            await rooms.stop()
-
-    asyncio.run(main())
+    try:
+        async with asyncio.timeout(PATIENCE):
+            trusting = Participant(url, topic="room", token="t-agent", ca=ca.file)
+            async with trusting.connected():
+                assert trusting.id == "agent"
+            # One whom nobody vouches for never hears the token.
+            wary = Participant(url, topic="room", token="t-human", ca=stranger.file, sleep=sleep)
+            async with staying(wary) as inside:
+                await asleep.wait()
+                assert not inside.is_set()
+            assert not any("human" in str(row) for row in rooms.journal)
+    finally:
+        await rooms.stop()

@@ -210,39 +210,33 @@ payloads: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
     st.sampled_from(["a", "a", "b", GATEWAY, "me"]),
     st.dictionaries(st.sampled_from(["id", "to", "correlation_id", "ts", "x"]), anything),
 )
-def test_no_envelope_does_harm(
+async def test_no_envelope_does_harm(
     kind: str, payload: dict[str, Any], sender: str, members: dict[str, Any]
 ) -> None:
-    async def main() -> None:
-        alone = Alone()
-        envelope = {
-            "protocol": "mcpx/v0.1", "id": "e", "from": sender, "kind": kind, "payload": payload,
-            **members,
-        }  # fmt: skip
-        alone.place.receive(json.dumps(envelope).encode())
-        # It was heard, or dropped and counted; nothing between.
-        assert len(alone.events) + alone.place.dropped_messages == 1
-        alone.place.on_disconnect("over")
-        await asyncio.sleep(0)
-
-    run(main)
+    alone = Alone()
+    envelope = {
+        "protocol": "mcpx/v0.1", "id": "e", "from": sender, "kind": kind, "payload": payload,
+        **members,
+    }  # fmt: skip
+    alone.place.receive(json.dumps(envelope).encode())
+    # It was heard, or dropped and counted; nothing between.
+    assert len(alone.events) + alone.place.dropped_messages == 1
+    alone.place.on_disconnect("over")
+    await asyncio.sleep(0)
 
 
 @pytest.mark.spec("MX-4.3-1")
 @given(
     st.sampled_from(["protocol", "id", "from", "kind", "to", "correlation_id", "payload"]), anything
 )
-def test_no_member_of_an_envelope_does_harm(name: str, value: Any) -> None:
-    async def main() -> None:
-        alone = Alone()
-        envelope = {
-            "protocol": "mcpx/v0.1", "id": "e", "from": "a", "kind": "chat",
-            "payload": {"text": "x"}, name: value,
-        }  # fmt: skip
-        alone.place.receive(json.dumps(envelope).encode())
-        assert len(alone.events) + alone.place.dropped_messages == 1
-
-    run(main)
+async def test_no_member_of_an_envelope_does_harm(name: str, value: Any) -> None:
+    alone = Alone()
+    envelope = {
+        "protocol": "mcpx/v0.1", "id": "e", "from": "a", "kind": "chat",
+        "payload": {"text": "x"}, name: value,
+    }  # fmt: skip
+    alone.place.receive(json.dumps(envelope).encode())
+    assert len(alone.events) + alone.place.dropped_messages == 1
 
 
 # -- saying
@@ -330,19 +324,16 @@ def answer(alone: Alone, sender: str, asked: Any, **other: Any) -> None:
 
 
 @pytest.mark.spec("MX-3.1.2-3", "MX-8.2-7", "MX-3.1.2-4")
-def test_a_response_settles_what_was_asked() -> None:
-    async def main() -> None:
-        alone = Alone()
-        asked = ask(alone, "a")
-        plain = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}'
-        assert b'"payload":' + plain in alone.texts[0]
-        assert alone.said[0]["kind"] == "mcp/request:tools/call:x"
-        answer(alone, "a", asked)
-        assert asked.done.done()
-        assert asked.responses == {"a": {"fine": True}}
-        assert alone.events[-1].verified is True
-
-    run(main)
+async def test_a_response_settles_what_was_asked() -> None:
+    alone = Alone()
+    asked = ask(alone, "a")
+    plain = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}'
+    assert b'"payload":' + plain in alone.texts[0]
+    assert alone.said[0]["kind"] == "mcp/request:tools/call:x"
+    answer(alone, "a", asked)
+    assert asked.done.done()
+    assert asked.responses == {"a": {"fine": True}}
+    assert alone.events[-1].verified is True
 
 
 @pytest.mark.spec("MX-3.1.2-5", "MX-7-1")
@@ -358,18 +349,17 @@ def test_a_response_settles_what_was_asked() -> None:
     ],
     ids=["context", "no-context", "method", "id", "id-as-text", "not-asked"],
 )
-def test_a_response_that_does_not_fit_settles_nothing(sender: str, other: dict[str, Any]) -> None:
-    async def main() -> None:
-        alone = Alone()
-        asked = ask(alone, "a")
-        answer(alone, sender, asked, **other)
-        assert not asked.done.done()
-        assert alone.dropped == {sender: 1}
-        assert alone.events == []
-        answer(alone, "a", asked)
-        assert asked.done.done()
-
-    run(main)
+async def test_a_response_that_does_not_fit_settles_nothing(
+    sender: str, other: dict[str, Any]
+) -> None:
+    alone = Alone()
+    asked = ask(alone, "a")
+    answer(alone, sender, asked, **other)
+    assert not asked.done.done()
+    assert alone.dropped == {sender: 1}
+    assert alone.events == []
+    answer(alone, "a", asked)
+    assert asked.done.done()
 
 
 @pytest.mark.spec("MX-4.3-6", "MX-3.1.2-5")
@@ -384,64 +374,52 @@ def test_a_response_to_what_was_never_seen_is_shown() -> None:
     assert alone.dropped == {}
 
 
-def test_what_was_asked_is_known_though_the_room_talks() -> None:
+async def test_what_was_asked_is_known_though_the_room_talks() -> None:
     """Others can make everybody forget what was said, but not what one waits for oneself."""
 
-    async def main() -> None:
-        alone = Alone()
-        asked = ask(alone, "a")
-        for number in range(MAX_MESSAGES + 1):
-            alone.tell("b", "chat", {"text": str(number)})
-        answer(alone, "a", asked, kind="mcp/response:tools/call:y")
-        answer(alone, "b", asked)
-        assert not asked.done.done()
-        answer(alone, "a", asked)
-        assert asked.responses == {"a": {"fine": True}}
-        assert alone.events[-1].verified is None
-
-    run(main)
+    alone = Alone()
+    asked = ask(alone, "a")
+    for number in range(MAX_MESSAGES + 1):
+        alone.tell("b", "chat", {"text": str(number)})
+    answer(alone, "a", asked, kind="mcp/response:tools/call:y")
+    answer(alone, "b", asked)
+    assert not asked.done.done()
+    answer(alone, "a", asked)
+    assert asked.responses == {"a": {"fine": True}}
+    assert alone.events[-1].verified is None
 
 
-def test_an_error_is_an_outcome() -> None:
-    async def main() -> None:
-        alone = Alone()
-        asked = ask(alone, "a")
-        payload = {"jsonrpc": "2.0", "id": 1, "error": {"code": -7, "message": "no", "data": [1]}}
-        alone.tell("a", "mcp/response:tools/call:x", payload, correlation_id=asked.message.head.id)
-        outcome = asked.responses["a"]
-        assert isinstance(outcome, InterlockError)
-        assert outcome.message == "a: no"
-        assert outcome.data == {"code": -7, "participant": "a", "data": [1]}
-
-    run(main)
+async def test_an_error_is_an_outcome() -> None:
+    alone = Alone()
+    asked = ask(alone, "a")
+    payload = {"jsonrpc": "2.0", "id": 1, "error": {"code": -7, "message": "no", "data": [1]}}
+    alone.tell("a", "mcp/response:tools/call:x", payload, correlation_id=asked.message.head.id)
+    outcome = asked.responses["a"]
+    assert isinstance(outcome, InterlockError)
+    assert outcome.message == "a: no"
+    assert outcome.data == {"code": -7, "participant": "a", "data": [1]}
 
 
-def test_who_leaves_answers_nothing_any_more() -> None:
-    async def main() -> None:
-        alone = Alone()
-        asked, other = ask(alone, "a"), ask(alone, "b")
-        alone.present("leave", "a")
-        assert asked.error.data == {"sent": True}
-        assert not other.done.done()
-        # A fresh welcome says who is gone as well.
-        alone.welcome(others=[])
-        assert other.error is not None
-
-    run(main)
+async def test_who_leaves_answers_nothing_any_more() -> None:
+    alone = Alone()
+    asked, other = ask(alone, "a"), ask(alone, "b")
+    alone.present("leave", "a")
+    assert asked.error.data == {"sent": True}
+    assert not other.done.done()
+    # A fresh welcome says who is gone as well.
+    alone.welcome(others=[])
+    assert other.error is not None
 
 
-def test_a_gateway_that_does_not_forward() -> None:
-    async def main() -> None:
-        alone = Alone()
-        asked = ask(alone, "a")
-        alone.tell(
-            GATEWAY, "system/error", {"error": "rate_limited", "message": "Slowly."},
-            to=["me"], correlation_id=asked.message.head.id,
-        )  # fmt: skip
-        assert asked.error.failure is TOO_BUSY
-        assert "Slowly." in asked.error.message
-
-    run(main)
+async def test_a_gateway_that_does_not_forward() -> None:
+    alone = Alone()
+    asked = ask(alone, "a")
+    alone.tell(
+        GATEWAY, "system/error", {"error": "rate_limited", "message": "Slowly."},
+        to=["me"], correlation_id=asked.message.head.id,
+    )  # fmt: skip
+    assert asked.error.failure is TOO_BUSY
+    assert "Slowly." in asked.error.message
 
 
 def test_lost_messages_are_counted() -> None:
@@ -452,30 +430,24 @@ def test_lost_messages_are_counted() -> None:
     assert alone.place.lost_messages == 15
 
 
-def test_everything_under_way_ends_with_the_connection() -> None:
-    async def main() -> None:
-        alone = Alone()
-        asked = ask(alone, "a")
-        alone.place.on_disconnect("the cable was pulled")
-        assert alone.place.participants == {}
-        assert asked.error.failure.name == "upstream_lost"
-        assert asked.error.data == {"sent": True}
-        assert "the cable was pulled" in asked.error.message
-
-    run(main)
+async def test_everything_under_way_ends_with_the_connection() -> None:
+    alone = Alone()
+    asked = ask(alone, "a")
+    alone.place.on_disconnect("the cable was pulled")
+    assert alone.place.participants == {}
+    assert asked.error.failure.name == "upstream_lost"
+    assert asked.error.data == {"sent": True}
+    assert "the cable was pulled" in asked.error.message
 
 
-def test_a_proposal_that_one_fulfils_oneself_is_fulfilled_once() -> None:
-    async def test() -> None:
-        alone = Alone()
-        proposal = alone.propose("a", "x", to=["me"])
-        params = b'{"name":"x","arguments":{}}'
-        asked = alone.place.send_request(["me"], "tools/call", params, correlation_id=proposal)
-        # It hears its own request as others do, and that is no second one.
-        for _ in range(5):
-            await asyncio.sleep(0)
-        tracked = alone.place.proposals.proposals[proposal]
-        assert tracked.fulfilments == (asked.message.head.id,)
-        assert (tracked.status, tracked.fulfilled_by, tracked.note) == ("fulfilled", "me", "")
-
-    run(test)
+async def test_a_proposal_that_one_fulfils_oneself_is_fulfilled_once() -> None:
+    alone = Alone()
+    proposal = alone.propose("a", "x", to=["me"])
+    params = b'{"name":"x","arguments":{}}'
+    asked = alone.place.send_request(["me"], "tools/call", params, correlation_id=proposal)
+    # It hears its own request as others do, and that is no second one.
+    for _ in range(5):
+        await asyncio.sleep(0)
+    tracked = alone.place.proposals.proposals[proposal]
+    assert tracked.fulfilments == (asked.message.head.id,)
+    assert (tracked.status, tracked.fulfilled_by, tracked.note) == ("fulfilled", "me", "")

@@ -12,7 +12,7 @@ from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 from interlock.topics.client import Proposal, SendError
 from interlock.topics.wire.threads import MAX_MESSAGES
 from tests.topics.client.places import GATEWAY, Alone
-from tests.topics.client.test_place import answer, ask, run
+from tests.topics.client.test_place import answer, ask
 
 # -- ids that come again when much was said in between
 
@@ -34,17 +34,14 @@ def test_nobody_puts_another_proposal_in_the_place_of_one() -> None:
 
 
 @pytest.mark.spec("MX-3.2.1-10")
-def test_nobody_takes_the_id_of_what_is_waited_for() -> None:
-    async def main() -> None:
-        alone = Alone()
-        asked = ask(alone, "a")
-        talk(alone)
-        alone.request("b", "ping", id=asked.message.head.id, to=["a"])
-        assert alone.dropped == {"b": 1}
-        answer(alone, "a", asked)
-        assert asked.done.done()
-
-    run(main)
+async def test_nobody_takes_the_id_of_what_is_waited_for() -> None:
+    alone = Alone()
+    asked = ask(alone, "a")
+    talk(alone)
+    alone.request("b", "ping", id=asked.message.head.id, to=["a"])
+    assert alone.dropped == {"b": 1}
+    answer(alone, "a", asked)
+    assert asked.done.done()
 
 
 def test_what_is_fulfilled_is_what_was_looked_at() -> None:
@@ -69,26 +66,23 @@ def test_what_is_fulfilled_is_what_was_looked_at() -> None:
 
 @pytest.mark.spec("MX-6.4a-2")
 @pytest.mark.parametrize("to", [[], ["b"]], ids=["to all", "to another"])
-def test_an_error_about_what_another_said_settles_nothing(to: list[str]) -> None:
-    async def main() -> None:
-        alone = Alone()
-        asked = ask(alone, "a")
-        proposal = alone.place.propose(
-            "mcp/proposal:tools/call:x", b'{"method":"tools/call","params":{"name":"x"}}', ["a"]
-        )
-        for id in (asked.message.head.id, proposal.id):
-            error = {"error": "capability_violation", "message": "b lacks capability", "lost": 7}
-            alone.tell(GATEWAY, "system/error", error, to=to, correlation_id=id)
-        assert not asked.done.done()
-        assert not proposal.has_outcome
-        assert alone.place.proposals.proposals[proposal.id].status == "pending"
-        assert alone.place.lost_messages == 0
-        # It is shown all the same.
-        assert [event.kind for event in alone.events] == ["system/error"] * 2
-        answer(alone, "a", asked)
-        assert asked.responses
-
-    run(main)
+async def test_an_error_about_what_another_said_settles_nothing(to: list[str]) -> None:
+    alone = Alone()
+    asked = ask(alone, "a")
+    proposal = alone.place.propose(
+        "mcp/proposal:tools/call:x", b'{"method":"tools/call","params":{"name":"x"}}', ["a"]
+    )
+    for id in (asked.message.head.id, proposal.id):
+        error = {"error": "capability_violation", "message": "b lacks capability", "lost": 7}
+        alone.tell(GATEWAY, "system/error", error, to=to, correlation_id=id)
+    assert not asked.done.done()
+    assert not proposal.has_outcome
+    assert alone.place.proposals.proposals[proposal.id].status == "pending"
+    assert alone.place.lost_messages == 0
+    # It is shown all the same.
+    assert [event.kind for event in alone.events] == ["system/error"] * 2
+    answer(alone, "a", asked)
+    assert asked.responses
 
 
 @pytest.mark.spec("MX-8.2-5", "MX-7.1-5")
@@ -99,20 +93,17 @@ def test_a_time_that_is_none_is_counted_against_its_sender() -> None:
     assert alone.events == []
 
 
-def test_what_became_of_a_proposal_is_waited_for_though_it_was_forgotten() -> None:
-    async def main() -> None:
-        alone = Alone(lifetime=60.0)
-        payload = b'{"method":"tools/call","params":{"name":"x"}}'
-        proposal = alone.place.propose("mcp/proposal:tools/call:x", payload, ["a"])
-        alone.place.proposals._proposals._proposals.clear()
-        waiting = asyncio.ensure_future(proposal.outcome())
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert not waiting.done()
-        waiting.cancel()
-        await asyncio.wait([waiting])
-
-    run(main)
+async def test_what_became_of_a_proposal_is_waited_for_though_it_was_forgotten() -> None:
+    alone = Alone(lifetime=60.0)
+    payload = b'{"method":"tools/call","params":{"name":"x"}}'
+    proposal = alone.place.propose("mcp/proposal:tools/call:x", payload, ["a"])
+    alone.place.proposals._proposals._proposals.clear()
+    waiting = asyncio.ensure_future(proposal.outcome())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    waiting.cancel()
+    await asyncio.wait([waiting])
 
 
 def test_a_welcome_to_a_full_house_is_longer_than_what_anybody_says() -> None:

@@ -44,31 +44,25 @@ async def work(standing: MembershipState, inside: asyncio.Event) -> None:
         await asyncio.Event().wait()
 
 
-def test_whoever_waits_or_works_is_told_that_it_is_over() -> None:
-    async def main() -> None:
-        standing = MembershipState("ops")
-        standing.on_welcome("worker", "")
+async def test_whoever_waits_or_works_is_told_that_it_is_over() -> None:
+    standing = MembershipState("ops")
+    standing.on_welcome("worker", "")
+    await standing.wait_for_welcome()
+    inside = asyncio.Event()
+    task = asyncio.ensure_future(work(standing, inside))
+    await inside.wait()
+    standing.on_reject(InterlockError(FORBIDDEN, "Go."))
+    with pytest.raises(InterlockError, match="Go"):
+        await task
+    with pytest.raises(InterlockError, match="Go"):
         await standing.wait_for_welcome()
-        inside = asyncio.Event()
-        task = asyncio.ensure_future(work(standing, inside))
-        await inside.wait()
-        standing.on_reject(InterlockError(FORBIDDEN, "Go."))
-        with pytest.raises(InterlockError, match="Go"):
-            await task
-        with pytest.raises(InterlockError, match="Go"):
-            await standing.wait_for_welcome()
-
-    asyncio.run(main())
 
 
-def test_who_is_cancelled_by_others_stays_cancelled() -> None:
-    async def main() -> None:
-        standing, inside = MembershipState("ops"), asyncio.Event()
-        task = asyncio.ensure_future(work(standing, inside))
-        await inside.wait()
-        task.cancel()
-        standing.on_reject(InterlockError(FORBIDDEN, "Go."))
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
+async def test_who_is_cancelled_by_others_stays_cancelled() -> None:
+    standing, inside = MembershipState("ops"), asyncio.Event()
+    task = asyncio.ensure_future(work(standing, inside))
+    await inside.wait()
+    task.cancel()
+    standing.on_reject(InterlockError(FORBIDDEN, "Go."))
+    with pytest.raises(asyncio.CancelledError):
+        await task

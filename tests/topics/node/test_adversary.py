@@ -101,48 +101,42 @@ def careful(folder: Path) -> Table:
     return Table(folder, rules=[RuleConfig("look first", "confirm", tools=["s.write_file"])])
 
 
-def test_no_message_of_a_room_lets_a_proposal_through(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = careful(tmp_path)
-        eve = table.let_in("eve", FULL)
-        proposal, approval = await proposed(table, eve)
-        for number, message in enumerate(everything(approval, proposal)):
-            shout(table, eve, number, message)
-        await table.quiet()
-        ping = eve.request("ping", rpc="last")
-        await eve.answered(ping)
-        record = table.gated.approvals.find(approval)
-        assert record is not None
-        assert record.state == PENDING
-        assert table.gated.upstream.started == []
-        # What looks like a fulfilment is none of the node's.
-        assert eve.of("mcp/request:") == []
-        table.close()
-
-    asyncio.run(run())
+async def test_no_message_of_a_room_lets_a_proposal_through(tmp_path: Path) -> None:
+    table = careful(tmp_path)
+    eve = table.let_in("eve", FULL)
+    proposal, approval = await proposed(table, eve)
+    for number, message in enumerate(everything(approval, proposal)):
+        shout(table, eve, number, message)
+    await table.quiet()
+    ping = eve.request("ping", rpc="last")
+    await eve.answered(ping)
+    record = table.gated.approvals.find(approval)
+    assert record is not None
+    assert record.state == PENDING
+    assert table.gated.upstream.started == []
+    # What looks like a fulfilment is none of the node's.
+    assert eve.of("mcp/request:") == []
+    table.close()
 
 
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
-def test_nor_does_any_order_of_them(
+async def test_nor_does_any_order_of_them(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    async def run() -> None:
-        table = careful(tmp_path_factory.mktemp("table"))
-        eve, bob = table.let_in("eve", FULL), table.let_in("bob", FULL)
-        proposal, approval = await proposed(table, eve)
-        messages = st.lists(st.sampled_from(everything(approval, proposal)), max_size=20)
-        for number, message in enumerate(data.draw(messages)):
-            shout(table, data.draw(st.sampled_from([eve, bob])), number, message)
-        await table.quiet()
-        await eve.answered(eve.request("ping", rpc="last"))
-        record = table.gated.approvals.find(approval)
-        assert record is not None
-        assert record.state == PENDING
-        assert table.gated.upstream.started == []
-        table.close()
-
-    asyncio.run(run())
+    table = careful(tmp_path_factory.mktemp("table"))
+    eve, bob = table.let_in("eve", FULL), table.let_in("bob", FULL)
+    proposal, approval = await proposed(table, eve)
+    messages = st.lists(st.sampled_from(everything(approval, proposal)), max_size=20)
+    for number, message in enumerate(data.draw(messages)):
+        shout(table, data.draw(st.sampled_from([eve, bob])), number, message)
+    await table.quiet()
+    await eve.answered(eve.request("ping", rpc="last"))
+    record = table.gated.approvals.find(approval)
+    assert record is not None
+    assert record.state == PENDING
+    assert table.gated.upstream.started == []
+    table.close()
 
 
 ANYTHING = st.recursive(
@@ -192,38 +186,32 @@ def test_nothing_that_is_said_takes_the_node_out_of_the_room(
     assert failures.heard == []
 
 
-def test_the_room_refuses_to_speak_for_the_node(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = careful(tmp_path)
-        eve, bob = table.let_in("eve", FULL), table.let_in("bob")
-        proposal, _ = await proposed(table, eve)
-        rpc = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": WRITE}
-        shout(table, eve, 1, (NODE_ID, "mcp/request:tools/call:s.write_file", rpc, proposal))
-        await bob.until(lambda: bool(bob.of("mcp/proposal:")))
-        assert eve.of("system/error")[-1]["payload"]["error"] == "identity_mismatch"
-        assert bob.of("mcp/request:") == []
-        table.close()
-
-    asyncio.run(run())
+async def test_the_room_refuses_to_speak_for_the_node(tmp_path: Path) -> None:
+    table = careful(tmp_path)
+    eve, bob = table.let_in("eve", FULL), table.let_in("bob")
+    proposal, _ = await proposed(table, eve)
+    rpc = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": WRITE}
+    shout(table, eve, 1, (NODE_ID, "mcp/request:tools/call:s.write_file", rpc, proposal))
+    await bob.until(lambda: bool(bob.of("mcp/proposal:")))
+    assert eve.of("system/error")[-1]["payload"]["error"] == "identity_mismatch"
+    assert bob.of("mcp/request:") == []
+    table.close()
 
 
-def test_the_proof_of_whoever_proposed_does_not_count(tmp_path: Path) -> None:
-    async def run() -> None:
-        # The anchor is called as the caller is: it is the same somebody.
-        table = Table(tmp_path, tokens={"token-of-clerk": "clerk"})
-        clerk = table.let_in("clerk")
-        proposal = clerk.propose("s.write_file", FILE)
-        await clerk.chat(proposal)
-        [approval] = table.gated.approvals.pending()
-        with pytest.raises(InterlockError) as refused:
-            await table.gated.approvals.confirm(
-                approval.id, table.gated.proof(approval), Caller("clerk")
-            )
-        assert refused.value.failure is FORBIDDEN
-        assert table.gated.upstream.started == []
-        table.close()
-
-    asyncio.run(run())
+async def test_the_proof_of_whoever_proposed_does_not_count(tmp_path: Path) -> None:
+    # The anchor is called as the caller is: it is the same somebody.
+    table = Table(tmp_path, tokens={"token-of-clerk": "clerk"})
+    clerk = table.let_in("clerk")
+    proposal = clerk.propose("s.write_file", FILE)
+    await clerk.chat(proposal)
+    [approval] = table.gated.approvals.pending()
+    with pytest.raises(InterlockError) as refused:
+        await table.gated.approvals.confirm(
+            approval.id, table.gated.proof(approval), Caller("clerk")
+        )
+    assert refused.value.failure is FORBIDDEN
+    assert table.gated.upstream.started == []
+    table.close()
 
 
 @pytest.mark.spec("MX-4.3-2", "MX-4.3-5", "MX-7-1")
@@ -235,36 +223,30 @@ def test_the_proof_of_whoever_proposed_does_not_count(tmp_path: Path) -> None:
         ("mcp/proposal:tools/call:s.write_file", {"method": "tools/list", "params": WRITE}),
     ],
 )
-def test_a_proposal_whose_kind_lies_is_put_before_nobody(
+async def test_a_proposal_whose_kind_lies_is_put_before_nobody(
     kind: str, payload: dict[str, Any], tmp_path: Path
 ) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        eve = table.let_in("eve", FULL)
-        lie = eve.say(kind, payload)
-        assert "The kind names" in await eve.chat(lie)
-        # What is proposed to all is for the people in the room, lie or not.
-        other = eve.say(kind, payload, ())
-        await eve.answered(eve.request("ping", rpc="last"))
-        assert eve.about(other) == []
-        assert eve.member.rejected == 1
-        assert table.gated.approvals.pending() == []
-        assert table.gated.upstream.started == []
-        table.close()
-
-    asyncio.run(run())
+    table = Table(tmp_path)
+    eve = table.let_in("eve", FULL)
+    lie = eve.say(kind, payload)
+    assert "The kind names" in await eve.chat(lie)
+    # What is proposed to all is for the people in the room, lie or not.
+    other = eve.say(kind, payload, ())
+    await eve.answered(eve.request("ping", rpc="last"))
+    assert eve.about(other) == []
+    assert eve.member.rejected == 1
+    assert table.gated.approvals.pending() == []
+    assert table.gated.upstream.started == []
+    table.close()
 
 
 @pytest.mark.parametrize("name", ["s__write_file", "S.write_file", "s.write_file", "s/write_file"])
-def test_no_spelling_of_a_tool_gets_around_the_rules(name: str, tmp_path: Path) -> None:
-    async def run() -> None:
-        table = careful(tmp_path)
-        eve = table.let_in("eve", FULL)
-        for kind in ("mcp/request:tools/call", f"mcp/request:tools/call:{name}"):
-            payload = await eve.answered(eve.call(name, FILE, kind=kind, rpc=kind))
-            held = payload.get("result", {}).get("structuredContent", {})
-            assert "error" in payload or held["tool"] == "s.write_file"
-        assert table.gated.upstream.started == []
-        table.close()
-
-    asyncio.run(run())
+async def test_no_spelling_of_a_tool_gets_around_the_rules(name: str, tmp_path: Path) -> None:
+    table = careful(tmp_path)
+    eve = table.let_in("eve", FULL)
+    for kind in ("mcp/request:tools/call", f"mcp/request:tools/call:{name}"):
+        payload = await eve.answered(eve.call(name, FILE, kind=kind, rpc=kind))
+        held = payload.get("result", {}).get("structuredContent", {})
+        assert "error" in payload or held["tool"] == "s.write_file"
+    assert table.gated.upstream.started == []
+    table.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import pairwise
 from pathlib import Path
 
@@ -85,183 +84,158 @@ def test_what_waits_is_counted_right(said: list[tuple[str, bool, int]], deeds: l
 # -- what is not kept at all
 
 
-def test_what_is_only_said_does_not_wait(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada, eve = table.let_in("ada", PROPOSES), table.let_in("eve")
-        for number in range(3 * MAX_MESSAGES_PER_TURN):
-            ada.propose("s.write_file", {"path": str(number)})
-            for kind, payload in (
-                ("chat", {"text": LONG}),
-                ("mcp/response:ping", {"jsonrpc": "2.0", "id": 1, "result": {"x": LONG}}),
-            ):
-                eve.say(kind, payload)
-            eve.propose("s.write_file", {"text": LONG}, to=())
-            eve.propose("s.write_file", {"text": LONG}, to=("ada",))
-        table.room.flush()
-        waiting = table.seat._inbox
-        assert waiting.message_count == 3 * MAX_MESSAGES_PER_TURN
-        assert waiting.byte_count < 200_000
-        assert eve.closed is None
-        table.close()
-
-    asyncio.run(run())
+async def test_what_is_only_said_does_not_wait(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    ada, eve = table.let_in("ada", PROPOSES), table.let_in("eve")
+    for number in range(3 * MAX_MESSAGES_PER_TURN):
+        ada.propose("s.write_file", {"path": str(number)})
+        for kind, payload in (
+            ("chat", {"text": LONG}),
+            ("mcp/response:ping", {"jsonrpc": "2.0", "id": 1, "result": {"x": LONG}}),
+        ):
+            eve.say(kind, payload)
+        eve.propose("s.write_file", {"text": LONG}, to=())
+        eve.propose("s.write_file", {"text": LONG}, to=("ada",))
+    table.room.flush()
+    waiting = table.seat._inbox
+    assert waiting.message_count == 3 * MAX_MESSAGES_PER_TURN
+    assert waiting.byte_count < 200_000
+    assert eve.closed is None
+    table.close()
 
 
 # -- how much may wait
 
 
-def test_nobody_waits_behind_a_flood(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada, eve = table.let_in("ada"), table.let_in("eve")
-        for number in range(10 * MAX_MESSAGES_PER_TURN):
-            eve.request("ping", rpc=number)
-        asked = ada.request("ping")
-        table.room.flush()
-        await turns(3)
-        assert ada.about(asked)
-        assert len(eve.of("mcp/response:")) < 5 * MAX_MESSAGES_PER_TURN
-        table.close()
-
-    asyncio.run(run())
+async def test_nobody_waits_behind_a_flood(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    ada, eve = table.let_in("ada"), table.let_in("eve")
+    for number in range(10 * MAX_MESSAGES_PER_TURN):
+        eve.request("ping", rpc=number)
+    asked = ada.request("ping")
+    table.room.flush()
+    await turns(3)
+    assert ada.about(asked)
+    assert len(eve.of("mcp/response:")) < 5 * MAX_MESSAGES_PER_TURN
+    table.close()
 
 
-def test_of_long_messages_one_is_taken_in_a_turn(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        eve = table.let_in("eve")
-        for number in range(5):
-            eve.request("ping", {"x": "x" * MAX_BYTES_PER_TURN}, rpc=number)
-        table.room.flush()
-        left = [5]
-        while left[-1]:
-            await turns(1)
-            left.append(table.seat._inbox.message_count)
-        assert max(before - after for before, after in pairwise(left)) == 1
-        table.close()
-
-    asyncio.run(run())
+async def test_of_long_messages_one_is_taken_in_a_turn(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    eve = table.let_in("eve")
+    for number in range(5):
+        eve.request("ping", {"x": "x" * MAX_BYTES_PER_TURN}, rpc=number)
+    table.room.flush()
+    left = [5]
+    while left[-1]:
+        await turns(1)
+        left.append(table.seat._inbox.message_count)
+    assert max(before - after for before, after in pairwise(left)) == 1
+    table.close()
 
 
-def test_who_has_the_most_goes_when_all_have_too_much(
+async def test_who_has_the_most_goes_when_all_have_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals, "MAX_TOTAL_WAITING_BYTES", 4 * MAX_ENVELOPE_BYTES)
 
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada, eve = table.let_in("ada"), table.let_in("eve")
-        mine = [ada.request("ping", {"x": LONG}, rpc=number) for number in range(3)]
-        for number in range(30):
-            if eve.closed is None:
-                eve.request("ping", {"x": LONG}, rpc=number)
-        table.room.flush()
-        await ada.until(lambda: all(ada.about(one) for one in mine))
-        assert ada.closed is None
-        assert eve.closed is not None
-        assert eve.closed[0] == SLOW_READER_CODE
-        assert table.seat._inbox.byte_count == 0
-        table.close()
-
-    asyncio.run(run())
+    table = Table(tmp_path)
+    ada, eve = table.let_in("ada"), table.let_in("eve")
+    mine = [ada.request("ping", {"x": LONG}, rpc=number) for number in range(3)]
+    for number in range(30):
+        if eve.closed is None:
+            eve.request("ping", {"x": LONG}, rpc=number)
+    table.room.flush()
+    await ada.until(lambda: all(ada.about(one) for one in mine))
+    assert ada.closed is None
+    assert eve.closed is not None
+    assert eve.closed[0] == SLOW_READER_CODE
+    assert table.seat._inbox.byte_count == 0
+    table.close()
 
 
-def test_what_a_guest_says_at_length_is_not_looked_at(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        guest = table.let_in("guest-a", bearer=None)
-        guest.member.caller = Caller("guest-a", can_call=False, can_register=False, kind=GUEST)
-        asked = guest.request("ping", rpc=7)
-        assert (await guest.answered(asked))["result"] == {}
-        long = guest.request("ping", {"x": "x" * MAX_GUEST_MESSAGE_BYTES}, rpc=8)
-        answer = await guest.answered(long)
-        assert "guests" in answer["error"]["message"]
-        table.close()
-
-    asyncio.run(run())
+async def test_what_a_guest_says_at_length_is_not_looked_at(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    guest = table.let_in("guest-a", bearer=None)
+    guest.member.caller = Caller("guest-a", can_call=False, can_register=False, kind=GUEST)
+    asked = guest.request("ping", rpc=7)
+    assert (await guest.answered(asked))["result"] == {}
+    long = guest.request("ping", {"x": "x" * MAX_GUEST_MESSAGE_BYTES}, rpc=8)
+    answer = await guest.answered(long)
+    assert "guests" in answer["error"]["message"]
+    table.close()
 
 
 # -- lies
 
 
 @pytest.mark.spec("MX-7.1-5", "MX-4.3-3")
-def test_a_lie_is_in_the_journal_and_answered_by_its_own_id(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        eve = table.let_in("eve")
-        asked = eve.request("tools/list", rpc="mine", kind="mcp/request:ping")
-        answer = await eve.answered(asked)
-        assert answer["id"] == "mine"
-        assert "tools/list" in answer["error"]["message"]
-        await table.quiet()
-        [row] = table.rows("topics/say")
-        assert (row["outcome"], row["name"]) == ("malformed_envelope", table.room.name)
-        assert "mcp/request:ping" in row["detail"]
-        assert eve.member.rejected == 1
-        table.close()
-
-    asyncio.run(run())
+async def test_a_lie_is_in_the_journal_and_answered_by_its_own_id(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    eve = table.let_in("eve")
+    asked = eve.request("tools/list", rpc="mine", kind="mcp/request:ping")
+    answer = await eve.answered(asked)
+    assert answer["id"] == "mine"
+    assert "tools/list" in answer["error"]["message"]
+    await table.quiet()
+    [row] = table.rows("topics/say")
+    assert (row["outcome"], row["name"]) == ("malformed_envelope", table.room.name)
+    assert "mcp/request:ping" in row["detail"]
+    assert eve.member.rejected == 1
+    table.close()
 
 
-def test_who_only_lies_is_let_go(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path, stands_still=True)
-        eve = table.let_in("eve")
-        for number in range(500):
-            if eve.closed is None:
-                eve.request("tools/list", rpc=number, kind="mcp/request:ping")
-                await turns(2)
-        assert eve.closed is not None
-        assert eve.closed[0] == SLOW_READER_CODE
-        assert NODE_ID in table.room.members
-        table.close()
-
-    asyncio.run(run())
+async def test_who_only_lies_is_let_go(tmp_path: Path) -> None:
+    table = Table(tmp_path, stands_still=True)
+    eve = table.let_in("eve")
+    for number in range(500):
+        if eve.closed is None:
+            eve.request("tools/list", rpc=number, kind="mcp/request:ping")
+            await turns(2)
+    assert eve.closed is not None
+    assert eve.closed[0] == SLOW_READER_CODE
+    assert NODE_ID in table.room.members
+    table.close()
 
 
 # -- who is quicker than the node
 
 
 @pytest.mark.parametrize(("before", "size"), [(3, 100_000), (2 * MAX_MESSAGES_PER_TURN, 10)])
-def test_nobody_fulfils_what_the_node_has_not_come_to_yet(
+async def test_nobody_fulfils_what_the_node_has_not_come_to_yet(
     before: int, size: int, tmp_path: Path
 ) -> None:
     """Everybody hears a proposal at once. It is made once all the same."""
 
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
-        file = {"path": "a.txt"}
-        for number in range(before):
-            ada.propose("s.write_file", {"path": str(number), "text": "x" * size})
-        proposal = ada.propose("s.write_file", file)
-        table.room.flush()
-        asked = bob.call("s.write_file", file, correlation_id=proposal)
-        answer = await bob.answered(asked)
-        assert answer["error"]["code"] == CONFIRMATION_REQUIRED.code
-        await ada.chat(proposal)
-        assert table.gated.upstream.started == []
-        assert table.seat._unhandled_proposals == {}
-        table.close()
-
-    asyncio.run(run())
+    table = Table(tmp_path)
+    ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
+    file = {"path": "a.txt"}
+    for number in range(before):
+        ada.propose("s.write_file", {"path": str(number), "text": "x" * size})
+    proposal = ada.propose("s.write_file", file)
+    table.room.flush()
+    asked = bob.call("s.write_file", file, correlation_id=proposal)
+    answer = await bob.answered(asked)
+    assert answer["error"]["code"] == CONFIRMATION_REQUIRED.code
+    await ada.chat(proposal)
+    assert table.gated.upstream.started == []
+    assert table.seat._unhandled_proposals == {}
+    table.close()
 
 
-def test_nothing_is_left_of_who_was_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_left_of_who_was_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(arrivals, "MAX_WAITING_MESSAGES", 5)
 
-    async def run() -> None:
-        table = Table(tmp_path)
-        for _ in range(3):
-            eve = table.let_in("eve", PROPOSES)
-            for number in range(10):
-                eve.propose("s.write_file", {"path": str(number)})
-            # Another connection takes its place before it is let go.
-            table.let_in("eve", PROPOSES)
-            await table.quiet()
-        assert table.seat._disconnecting == set()
-        assert table.seat._unhandled_proposals == {}
-        table.close()
-
-    asyncio.run(run())
+    table = Table(tmp_path)
+    for _ in range(3):
+        eve = table.let_in("eve", PROPOSES)
+        for number in range(10):
+            eve.propose("s.write_file", {"path": str(number)})
+        # Another connection takes its place before it is let go.
+        table.let_in("eve", PROPOSES)
+        await table.quiet()
+    assert table.seat._disconnecting == set()
+    assert table.seat._unhandled_proposals == {}
+    table.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -33,148 +32,128 @@ def allow_all(call: Call, made: Decision) -> Decision:
     return make_decision(PolicyAction.ALLOW, "learned", "")
 
 
-def test_one_participant_has_so_many_proposals_under_way_and_no_more(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        table.gated.authorizer.install(learned_step(allow_all))
-        table.gated.pipeline.admission.concurrent_calls = 1_000
-        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob", PROPOSES)
-        for number in range(MAX_PENDING_REQUESTS):
-            ada.propose("s.write_file", {"path": str(number)})
-        last = await table.gated.reached(MAX_PENDING_REQUESTS)
-        assert "which is the limit" in await ada.chat(ada.propose("s.write_file", {"path": "more"}))
-        assert len(table.gated.upstream.started) == MAX_PENDING_REQUESTS
-        # That is nobody else's matter, and over with the first that is answered.
-        bob.propose("s.write_file", {"path": "bob's"})
-        await table.gated.reached(MAX_PENDING_REQUESTS + 1)
-        last.answer(**SEEN)
-        await ada.until(lambda: bool(ada.of("mcp/response:")))
-        ada.propose("s.write_file", {"path": "more"})
-        await table.gated.reached(MAX_PENDING_REQUESTS + 2)
-        table.close()
-
-    asyncio.run(run())
+async def test_one_participant_has_so_many_proposals_under_way_and_no_more(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.gated.authorizer.install(learned_step(allow_all))
+    table.gated.pipeline.admission.concurrent_calls = 1_000
+    ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob", PROPOSES)
+    for number in range(MAX_PENDING_REQUESTS):
+        ada.propose("s.write_file", {"path": str(number)})
+    last = await table.gated.reached(MAX_PENDING_REQUESTS)
+    assert "which is the limit" in await ada.chat(ada.propose("s.write_file", {"path": "more"}))
+    assert len(table.gated.upstream.started) == MAX_PENDING_REQUESTS
+    # That is nobody else's matter, and over with the first that is answered.
+    bob.propose("s.write_file", {"path": "bob's"})
+    await table.gated.reached(MAX_PENDING_REQUESTS + 1)
+    last.answer(**SEEN)
+    await ada.until(lambda: bool(ada.of("mcp/response:")))
+    ada.propose("s.write_file", {"path": "more"})
+    await table.gated.reached(MAX_PENDING_REQUESTS + 2)
+    table.close()
 
 
-def test_who_proposes_much_does_not_have_others_proposals_forgotten(
+async def test_who_proposes_much_does_not_have_others_proposals_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fates, "MAX_PROPOSALS", 3)
 
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada, eve = table.let_in("ada", PROPOSES), table.let_in("eve", PROPOSES)
-        waits = ada.propose("s.write_file", {"path": "a"})
-        await ada.chat(waits)
-        table.gated.authorizer.install(learned_step(allow_all))
-        for number in range(1, 6):
-            eve.propose("s.write_file", {"path": str(number)})
-            (await table.gated.reached(number)).answer(**SEEN)
-            await eve.until(
-                lambda: len(eve.of("mcp/response:")) == len(table.gated.upstream.started)
-            )
-        assert table.seat._proposals.node_proposals.is_open(waits)
-        table.close()
-
-    asyncio.run(run())
+    table = Table(tmp_path)
+    ada, eve = table.let_in("ada", PROPOSES), table.let_in("eve", PROPOSES)
+    waits = ada.propose("s.write_file", {"path": "a"})
+    await ada.chat(waits)
+    table.gated.authorizer.install(learned_step(allow_all))
+    for number in range(1, 6):
+        eve.propose("s.write_file", {"path": str(number)})
+        (await table.gated.reached(number)).answer(**SEEN)
+        await eve.until(lambda: len(eve.of("mcp/response:")) == len(table.gated.upstream.started))
+    assert table.seat._proposals.node_proposals.is_open(waits)
+    table.close()
 
 
-def test_what_a_rule_let_through_is_told_of_even_where_it_cannot_be_shown(tmp_path: Path) -> None:
+async def test_what_a_rule_let_through_is_told_of_even_where_it_cannot_be_shown(
+    tmp_path: Path,
+) -> None:
     """The proposal just fits into an envelope, and its fulfilment does not."""
 
-    async def run() -> None:
-        table = Table(tmp_path)
-        table.gated.authorizer.install(learned_step(allow_all))
-        ada = table.let_in("ada", PROPOSES)
-        params: dict[str, Any] = {"name": "s.write_file", "arguments": {"text": ""}}
-        payload = {"method": "tools/call", "params": params}
-        envelope = {
-            "protocol": "mcpx/v0.1",
-            "id": "p",
-            "from": "ada",
-            "to": [NODE_ID],
-            "kind": "mcp/proposal:tools/call:s.write_file",
-            "payload": payload,
-        }
-        params["arguments"]["text"] = "x" * (MAX_ENVELOPE_BYTES - 20 - len(json.dumps(envelope)))
-        proposal = ada.propose("s.write_file", params=params, id="p")
-        (await table.gated.reached()).answer(**SEEN)
-        assert "was executed" in await ada.chat(proposal)
-        assert ada.of("mcp/request:", "mcp/response:") == []
-        table.close()
-
-    asyncio.run(run())
+    table = Table(tmp_path)
+    table.gated.authorizer.install(learned_step(allow_all))
+    ada = table.let_in("ada", PROPOSES)
+    params: dict[str, Any] = {"name": "s.write_file", "arguments": {"text": ""}}
+    payload = {"method": "tools/call", "params": params}
+    envelope = {
+        "protocol": "mcpx/v0.1",
+        "id": "p",
+        "from": "ada",
+        "to": [NODE_ID],
+        "kind": "mcp/proposal:tools/call:s.write_file",
+        "payload": payload,
+    }
+    params["arguments"]["text"] = "x" * (MAX_ENVELOPE_BYTES - 20 - len(json.dumps(envelope)))
+    proposal = ada.propose("s.write_file", params=params, id="p")
+    (await table.gated.reached()).answer(**SEEN)
+    assert "was executed" in await ada.chat(proposal)
+    assert ada.of("mcp/request:", "mcp/response:") == []
+    table.close()
 
 
-def test_nobody_silences_another_by_an_id_that_it_will_take(tmp_path: Path) -> None:
+async def test_nobody_silences_another_by_an_id_that_it_will_take(tmp_path: Path) -> None:
     """What a participant answers that is an upstream here counts, whoever used its id before."""
 
-    async def run() -> None:
-        table = Table(tmp_path)
-        heard: list[tuple[str, str]] = []
-        table.seat.add_listener(
-            lambda head, _: heard.append((head.sender, head.id)), participants={"bob"}
-        )
-        worker, eve = table.let_in("bob"), table.let_in("eve")
-        eve.say("chat", {"text": "first"}, id="answer-1")
-        eve.say("mcp/response:tools/list", {"jsonrpc": "2.0", "id": 1, "result": {}}, id="answer-2")
-        for id in ("answer-1", "answer-2", "answer-2"):
-            answer = {"jsonrpc": "2.0", "id": 1, "result": {}}
-            worker.say("mcp/response:tools/list", answer, id=id, correlation_id="id-1")
-        await table.quiet()
-        assert [id for sender, id in heard if sender == "bob"] == ["answer-1", "answer-2"]
-        table.close()
-
-    asyncio.run(run())
+    table = Table(tmp_path)
+    heard: list[tuple[str, str]] = []
+    table.seat.add_listener(
+        lambda head, _: heard.append((head.sender, head.id)), participants={"bob"}
+    )
+    worker, eve = table.let_in("bob"), table.let_in("eve")
+    eve.say("chat", {"text": "first"}, id="answer-1")
+    eve.say("mcp/response:tools/list", {"jsonrpc": "2.0", "id": 1, "result": {}}, id="answer-2")
+    for id in ("answer-1", "answer-2", "answer-2"):
+        answer = {"jsonrpc": "2.0", "id": 1, "result": {}}
+        worker.say("mcp/response:tools/list", answer, id=id, correlation_id="id-1")
+    await table.quiet()
+    assert [id for sender, id in heard if sender == "bob"] == ["answer-1", "answer-2"]
+    table.close()
 
 
-def test_a_flood_of_proposals_is_taken_in_many_turns(tmp_path: Path) -> None:
+async def test_a_flood_of_proposals_is_taken_in_many_turns(tmp_path: Path) -> None:
     """Between them the node serves whoever else there is."""
 
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada = table.let_in("ada", PROPOSES)
-        many = 10 * MAX_MESSAGES_PER_TURN
-        for number in range(many):
-            ada.propose("s.write_file", {"path": str(number)})
-        table.room.flush()
-        left = [many]
-        while left[-1]:
-            await turns(1)
-            left.append(table.seat._inbox.message_count)
-        assert max(before - after for before, after in pairwise(left)) == MAX_MESSAGES_PER_TURN
-        await ada.until(lambda: len(ada.of("chat")) == many)
-        table.close()
-
-    asyncio.run(run())
+    table = Table(tmp_path)
+    ada = table.let_in("ada", PROPOSES)
+    many = 10 * MAX_MESSAGES_PER_TURN
+    for number in range(many):
+        ada.propose("s.write_file", {"path": str(number)})
+    table.room.flush()
+    left = [many]
+    while left[-1]:
+        await turns(1)
+        left.append(table.seat._inbox.message_count)
+    assert max(before - after for before, after in pairwise(left)) == MAX_MESSAGES_PER_TURN
+    await ada.until(lambda: len(ada.of("chat")) == many)
+    table.close()
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_who_asks_more_than_the_node_can_take_is_let_go(large: bool, tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada, eve = table.let_in("ada"), table.let_in("eve", PROPOSES)
-        text = "x" * (MAX_ENVELOPE_BYTES - 1_000) if large else "x"
-        many = (
-            MAX_WAITING_BYTES // len(text)
-            if large
-            else MAX_WAITING_MESSAGES + 2 * MAX_MESSAGES_PER_TURN
-        )
-        for number in range(many + 10):
-            if eve.closed is None:
-                eve.propose("s.write_file", {"path": str(number), "text": text})
-        asked = ada.request("ping")
-        await ada.answered(asked)
-        assert eve.closed is not None
-        assert eve.closed[0] == SLOW_READER_CODE
-        assert "than interlock can handle" in eve.closed[1]
-        # What it had said before is not taken either, but for a few; and it may come back.
-        assert len(table.gated.approvals.pending()) <= 50
-        assert table.seat._inbox.byte_count == table.seat._inbox.message_count == 0
-        again = table.let_in("eve", PROPOSES)
-        assert "waits for approval" in await again.chat(
-            again.propose("s.write_file", {"path": "a"})
-        )
-        table.close()
-
-    asyncio.run(run())
+async def test_who_asks_more_than_the_node_can_take_is_let_go(large: bool, tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    ada, eve = table.let_in("ada"), table.let_in("eve", PROPOSES)
+    text = "x" * (MAX_ENVELOPE_BYTES - 1_000) if large else "x"
+    many = (
+        MAX_WAITING_BYTES // len(text)
+        if large
+        else MAX_WAITING_MESSAGES + 2 * MAX_MESSAGES_PER_TURN
+    )
+    for number in range(many + 10):
+        if eve.closed is None:
+            eve.propose("s.write_file", {"path": str(number), "text": text})
+    asked = ada.request("ping")
+    await ada.answered(asked)
+    assert eve.closed is not None
+    assert eve.closed[0] == SLOW_READER_CODE
+    assert "than interlock can handle" in eve.closed[1]
+    # What it had said before is not taken either, but for a few; and it may come back.
+    assert len(table.gated.approvals.pending()) <= 50
+    assert table.seat._inbox.byte_count == table.seat._inbox.message_count == 0
+    again = table.let_in("eve", PROPOSES)
+    assert "waits for approval" in await again.chat(again.propose("s.write_file", {"path": "a"}))
+    table.close()

@@ -87,105 +87,93 @@ def test_its_tables_agree(deeds: list[tuple[str, str, str, str]]) -> None:
 # -- in the room
 
 
-def test_what_was_made_stays_made_however_much_another_proposes(
+async def test_what_was_made_stays_made_however_much_another_proposes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fates, "MAX_PROPOSALS", 20)
 
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
-        eve = table.let_in("eve", PROPOSES)
-        proposal, approval = await waiting(table, ada)
-        await table.gated.confirm(approval)
-        await waiting(table, eve, {"path": "eve's"})
-        for _ in range(30):
-            await eve.chat(eve.propose("s.write_file", {"path": "eve's"}))
-        answer = await bob.answered(bob.call("s.write_file", FILE, correlation_id=proposal))
-        assert answer["error"]["code"] == ALREADY_DECIDED.code
-        assert len(table.gated.upstream.started) == 1
-        table.close()
-
-    asyncio.run(run())
+    table = Table(tmp_path)
+    ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
+    eve = table.let_in("eve", PROPOSES)
+    proposal, approval = await waiting(table, ada)
+    await table.gated.confirm(approval)
+    await waiting(table, eve, {"path": "eve's"})
+    for _ in range(30):
+        await eve.chat(eve.propose("s.write_file", {"path": "eve's"}))
+    answer = await bob.answered(bob.call("s.write_file", FILE, correlation_id=proposal))
+    assert answer["error"]["code"] == ALREADY_DECIDED.code
+    assert len(table.gated.upstream.started) == 1
+    table.close()
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_how_it_ended_is_known_when_the_inbox_has_forgotten_it(
+async def test_how_it_ended_is_known_when_the_inbox_has_forgotten_it(
     refused: bool, tmp_path: Path
 ) -> None:
-    async def run() -> None:
-        table = Table(tmp_path, approvals={"keep": 10.0})
-        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
-        proposal, approval = await waiting(table, ada)
-        approvals = table.gated.approvals
-        if refused:
-            await approvals.reject(approval.id, local=True, reason="no")
-        else:
-            await table.gated.confirm(approval)
-        async with asyncio.timeout(PATIENCE):
-            while (entry := approvals._inbox.entries.get(approval.id)) is None or entry.writing:
-                await turns(1)
-        assert entry.record.collected
-        table.gated.pass_time(11)
-        await table.quiet()
-        assert approvals.find(approval.id) is None
-        asked = bob.call("s.write_file", FILE, correlation_id=proposal)
-        if refused:
-            # Nobody made it here: whoever may can.
-            (await table.gated.reached()).answer(**SEEN)
-            assert (await bob.answered(asked))["result"] == SEEN
-        else:
-            assert (await bob.answered(asked))["error"]["code"] == ALREADY_DECIDED.code
-        table.close()
-
-    asyncio.run(run())
-
-
-def test_another_room_is_shown_what_the_call_came_to(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
-        ada = table.let_in("ada", PROPOSES)
-        there = table.let_in("ada", PROPOSES, topic=OTHER)
-        _, approval = await waiting(table, ada)
-        elsewhere = tool_call("s.write_file", FILE, credentials=ada.member.credentials)
-        assert (await table.gated.hold(elsewhere)).id == approval.id
+    table = Table(tmp_path, approvals={"keep": 10.0})
+    ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
+    proposal, approval = await waiting(table, ada)
+    approvals = table.gated.approvals
+    if refused:
+        await approvals.reject(approval.id, local=True, reason="no")
+    else:
         await table.gated.confirm(approval)
-        proposal = there.propose("s.write_file", FILE)
-        assert "was not repeated" in await there.chat(proposal)
-        await there.until(lambda: bool(there.of("mcp/response:")))
-        [fulfilment], [response] = there.of("mcp/request:"), there.of("mcp/response:")
-        assert fulfilment["correlation_id"] == proposal
-        assert response["correlation_id"] == fulfilment["id"]
-        assert len(table.gated.upstream.started) == 1
-        table.close()
+    async with asyncio.timeout(PATIENCE):
+        while (entry := approvals._inbox.entries.get(approval.id)) is None or entry.writing:
+            await turns(1)
+    assert entry.record.collected
+    table.gated.pass_time(11)
+    await table.quiet()
+    assert approvals.find(approval.id) is None
+    asked = bob.call("s.write_file", FILE, correlation_id=proposal)
+    if refused:
+        # Nobody made it here: whoever may can.
+        (await table.gated.reached()).answer(**SEEN)
+        assert (await bob.answered(asked))["result"] == SEEN
+    else:
+        assert (await bob.answered(asked))["error"]["code"] == ALREADY_DECIDED.code
+    table.close()
 
-    asyncio.run(run())
+
+async def test_another_room_is_shown_what_the_call_came_to(tmp_path: Path) -> None:
+    table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
+    ada = table.let_in("ada", PROPOSES)
+    there = table.let_in("ada", PROPOSES, topic=OTHER)
+    _, approval = await waiting(table, ada)
+    elsewhere = tool_call("s.write_file", FILE, credentials=ada.member.credentials)
+    assert (await table.gated.hold(elsewhere)).id == approval.id
+    await table.gated.confirm(approval)
+    proposal = there.propose("s.write_file", FILE)
+    assert "was not repeated" in await there.chat(proposal)
+    await there.until(lambda: bool(there.of("mcp/response:")))
+    [fulfilment], [response] = there.of("mcp/request:"), there.of("mcp/response:")
+    assert fulfilment["correlation_id"] == proposal
+    assert response["correlation_id"] == fulfilment["id"]
+    assert len(table.gated.upstream.started) == 1
+    table.close()
 
 
-def test_who_waited_for_it_in_vain_gets_it_when_it_comes_back(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
-        ada = table.let_in("ada", PROPOSES)
-        _, approval = await waiting(table, ada)
+async def test_who_waited_for_it_in_vain_gets_it_when_it_comes_back(tmp_path: Path) -> None:
+    table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
+    ada = table.let_in("ada", PROPOSES)
+    _, approval = await waiting(table, ada)
 
-        def elsewhere() -> Call:
-            return tool_call("s.write_file", FILE, credentials=ada.member.credentials)
+    def elsewhere() -> Call:
+        return tool_call("s.write_file", FILE, credentials=ada.member.credentials)
 
-        assert (await table.gated.hold(elsewhere())).id == approval.id
-        confirming = asyncio.ensure_future(
-            table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
-        )
-        exchange = await table.gated.reached()
-        hangs_up = elsewhere()
-        table.gated.start(hangs_up)
-        table.gated.pipeline.cancel(hangs_up, "its client has gone")
-        exchange.answer(**SEEN)
-        await confirming
-        assert await table.gated.ask(elsewhere()) == SEEN
-        assert len(table.gated.upstream.started) == 1
-        table.close()
-
-    asyncio.run(run())
+    assert (await table.gated.hold(elsewhere())).id == approval.id
+    confirming = asyncio.ensure_future(
+        table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
+    )
+    exchange = await table.gated.reached()
+    hangs_up = elsewhere()
+    table.gated.start(hangs_up)
+    table.gated.pipeline.cancel(hangs_up, "its client has gone")
+    exchange.answer(**SEEN)
+    await confirming
+    assert await table.gated.ask(elsewhere()) == SEEN
+    assert len(table.gated.upstream.started) == 1
+    table.close()
 
 
 # -- contracts
@@ -199,97 +187,90 @@ def contracts() -> Offering:
     )  # fmt: skip
 
 
-def test_the_context_of_a_contract_is_seen_by_the_human_and_the_room_and_sent(
+async def test_the_context_of_a_contract_is_seen_by_the_human_and_the_room_and_sent(
     tmp_path: Path,
 ) -> None:
-    async def run() -> None:
-        table = Table(tmp_path, contracts())
-        ada = table.let_in("ada", PROPOSES)
-        along = {CONTEXT: {"tenant": "blue"}, DRIVER: "other"}
-        params = {
-            "name": "disk.wipe",
-            "arguments": {"disk": "a"},
-            "_meta": {**along, "progressToken": 7},
-        }
-        proposal = ada.propose("disk.wipe", params=params)
-        await ada.chat(proposal)
-        [approval] = table.gated.approvals.pending()
-        assert json.loads(approval.meta_shown) == along
-        confirming = asyncio.ensure_future(
-            table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
-        )
-        upstream = table.gated.rig.upstreams[CONTRACTS]
-        async with asyncio.timeout(PATIENCE):
-            while not upstream.started:
-                await turns(1)
-        sent = upstream.last.call.meta
-        assert {name: json.loads(bytes(raw)) for name, raw in sent.items()} == along
-        upstream.last.answer(**SEEN)
-        await confirming
-        await ada.until(lambda: bool(ada.of("mcp/response:")))
-        [fulfilment] = ada.of("mcp/request:")
-        meta = fulfilment["payload"]["params"]["_meta"]
-        assert meta.pop("interlock/approval")["by"] == "clerk"
-        assert meta == along
-        table.close()
-
-    asyncio.run(run())
+    table = Table(tmp_path, contracts())
+    ada = table.let_in("ada", PROPOSES)
+    along = {CONTEXT: {"tenant": "blue"}, DRIVER: "other"}
+    params = {
+        "name": "disk.wipe",
+        "arguments": {"disk": "a"},
+        "_meta": {**along, "progressToken": 7},
+    }
+    proposal = ada.propose("disk.wipe", params=params)
+    await ada.chat(proposal)
+    [approval] = table.gated.approvals.pending()
+    assert json.loads(approval.meta_shown) == along
+    confirming = asyncio.ensure_future(
+        table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
+    )
+    upstream = table.gated.rig.upstreams[CONTRACTS]
+    async with asyncio.timeout(PATIENCE):
+        while not upstream.started:
+            await turns(1)
+    sent = upstream.last.call.meta
+    assert {name: json.loads(bytes(raw)) for name, raw in sent.items()} == along
+    upstream.last.answer(**SEEN)
+    await confirming
+    await ada.until(lambda: bool(ada.of("mcp/response:")))
+    [fulfilment] = ada.of("mcp/request:")
+    meta = fulfilment["payload"]["params"]["_meta"]
+    assert meta.pop("interlock/approval")["by"] == "clerk"
+    assert meta == along
+    table.close()
 
 
 # -- the identical proposal, while the first one waits
 
 
-def test_who_was_shown_the_call_is_answered_though_its_proposal_was_forgotten(
+async def test_who_was_shown_the_call_is_answered_though_its_proposal_was_forgotten(
     tmp_path: Path,
 ) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada = table.let_in("ada", PROPOSES)
-        _, approval = await waiting(table, ada)
-        again = ada.propose("s.write_file", FILE)
-        await ada.chat(again)
-        confirming = asyncio.ensure_future(
-            table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
-        )
-        exchange = await table.gated.reached()
-        # As if others had proposed so much meanwhile.
-        table.seat._proposals._outcomes.remove(again)
-        exchange.answer(**SEEN)
-        await confirming
-        await ada.until(lambda: len(ada.of("mcp/response:")) == 2)
-        assert table.seat._proposals._identical_proposals == {}
-        table.close()
-
-    asyncio.run(run())
+    table = Table(tmp_path)
+    ada = table.let_in("ada", PROPOSES)
+    _, approval = await waiting(table, ada)
+    again = ada.propose("s.write_file", FILE)
+    await ada.chat(again)
+    confirming = asyncio.ensure_future(
+        table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
+    )
+    exchange = await table.gated.reached()
+    # As if others had proposed so much meanwhile.
+    table.seat._proposals._outcomes.remove(again)
+    exchange.answer(**SEEN)
+    await confirming
+    await ada.until(lambda: len(ada.of("mcp/response:")) == 2)
+    assert table.seat._proposals._identical_proposals == {}
+    table.close()
 
 
 @pytest.mark.parametrize("how", ["approved", "refused", "expired"])
-def test_who_proposed_it_again_meanwhile_hears_of_it_as_well(how: str, tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada = table.let_in("ada", PROPOSES)
-        first, approval = await waiting(table, ada)
-        again = ada.propose("s.write_file", FILE)
-        assert "already pending" in await ada.chat(again)
-        if how == "approved":
-            await table.gated.confirm(approval)
-            await ada.until(lambda: len(ada.of("mcp/response:")) == 2)
-            requests = {one["correlation_id"]: one["id"] for one in ada.of("mcp/request:")}
-            assert set(requests) == {first, again}
-            answered = {one["correlation_id"] for one in ada.of("mcp/response:")}
-            assert answered == set(requests.values())
-            assert len(table.gated.upstream.started) == 1
+async def test_who_proposed_it_again_meanwhile_hears_of_it_as_well(
+    how: str, tmp_path: Path
+) -> None:
+    table = Table(tmp_path)
+    ada = table.let_in("ada", PROPOSES)
+    first, approval = await waiting(table, ada)
+    again = ada.propose("s.write_file", FILE)
+    assert "already pending" in await ada.chat(again)
+    if how == "approved":
+        await table.gated.confirm(approval)
+        await ada.until(lambda: len(ada.of("mcp/response:")) == 2)
+        requests = {one["correlation_id"]: one["id"] for one in ada.of("mcp/request:")}
+        assert set(requests) == {first, again}
+        answered = {one["correlation_id"] for one in ada.of("mcp/response:")}
+        assert answered == set(requests.values())
+        assert len(table.gated.upstream.started) == 1
+    else:
+        if how == "refused":
+            await table.gated.approvals.reject(approval.id, local=True, reason="no")
         else:
-            if how == "refused":
-                await table.gated.approvals.reject(approval.id, local=True, reason="no")
-            else:
-                table.gated.pass_time(approval.expires - approval.created + 1)
-            for proposal in (first, again):
-                assert "was not executed" in await ada.chat(proposal, 2)
-            ended = [one["payload"].get("interlock/ended") for one in ada.of("chat")]
-            assert len([one for one in ended if one]) == 2
-            assert table.gated.upstream.started == []
-        assert table.seat._proposals._identical_proposals == {}
-        table.close()
-
-    asyncio.run(run())
+            table.gated.pass_time(approval.expires - approval.created + 1)
+        for proposal in (first, again):
+            assert "was not executed" in await ada.chat(proposal, 2)
+        ended = [one["payload"].get("interlock/ended") for one in ada.of("chat")]
+        assert len([one for one in ended if one]) == 2
+        assert table.gated.upstream.started == []
+    assert table.seat._proposals._identical_proposals == {}
+    table.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -23,66 +22,57 @@ FILE = {"path": "a.txt", "text": "hello"}
 SECRET = "ghp_" + "a1B2" * 9
 
 
-def test_entries_say_whose_proposal_it_was_and_where(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada = table.let_in("ada-here", PROPOSES, name="ada")
-        await ada.chat(ada.propose("s.write_file", FILE))
-        [approval] = table.gated.approvals.pending()
-        await table.gated.confirm(approval)
-        await ada.until(lambda: bool(ada.of("mcp/response:")))
-        await ada.chat(ada.propose("s.no_such"))
-        rows = table.rows("proposal")
-        assert [row["outcome"] for row in rows] == ["proposed", "fulfilled", "done", "rejected"]
-        assert {(row["face"], row["caller"]) for row in rows} == {("topic", "ada")}
-        assert all(row["detail"].startswith("of ada-here: ") for row in rows)
-        table.close()
-
-    asyncio.run(run())
+async def test_entries_say_whose_proposal_it_was_and_where(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    ada = table.let_in("ada-here", PROPOSES, name="ada")
+    await ada.chat(ada.propose("s.write_file", FILE))
+    [approval] = table.gated.approvals.pending()
+    await table.gated.confirm(approval)
+    await ada.until(lambda: bool(ada.of("mcp/response:")))
+    await ada.chat(ada.propose("s.no_such"))
+    rows = table.rows("proposal")
+    assert [row["outcome"] for row in rows] == ["proposed", "fulfilled", "done", "rejected"]
+    assert {(row["face"], row["caller"]) for row in rows} == {("topic", "ada")}
+    assert all(row["detail"].startswith("of ada-here: ") for row in rows)
+    table.close()
 
 
-def test_a_guest_fills_nothing(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        guest = table.let_in("guest-abcd", PROPOSES, bearer=None)
-        guest.member.caller = Caller("guest-abcd", can_call=False, can_register=False, kind=GUEST)
-        for number in range(200):
-            guest.propose("s.write_file", {"number": number})
-        await guest.until(lambda: len(guest.of("chat")) == 200)
-        assert table.rows("proposal") == []
-        # A second may begin meanwhile.
-        assert len(table.journal.entries) <= 2 * MAX_UNKNOWN_CALLER_ENTRIES
-        table.close()
-
-    asyncio.run(run())
+async def test_a_guest_fills_nothing(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    guest = table.let_in("guest-abcd", PROPOSES, bearer=None)
+    guest.member.caller = Caller("guest-abcd", can_call=False, can_register=False, kind=GUEST)
+    for number in range(200):
+        guest.propose("s.write_file", {"number": number})
+    await guest.until(lambda: len(guest.of("chat")) == 200)
+    assert table.rows("proposal") == []
+    # A second may begin meanwhile.
+    assert len(table.journal.entries) <= 2 * MAX_UNKNOWN_CALLER_ENTRIES
+    table.close()
 
 
 @pytest.mark.parametrize("how", ["unknown", "doubled", "refused"])
-def test_what_leads_to_nothing_is_rationed(how: str, tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob", PROPOSES)
-        for number in range(200):
-            if how == "unknown":
-                ada.propose(f"s.no_such_{number}")
-            elif how == "doubled":
-                ada.propose("s.write_file", FILE)
-            else:
-                ada.propose("s.write_file", params={"name": "s.write_file", "more": number})
-        await ada.until(lambda: len(ada.of("chat")) == 200)
-        real = 1 if how == "doubled" else 0
-        assert len(table.rows("proposal")) == MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE + real
-        # What others propose is written down all the same, and so is what it proposes in earnest.
-        await bob.chat(bob.propose("s.no_such"))
-        await ada.chat(ada.propose("s.write_file", {"path": "b.txt"}))
-        last = table.rows("proposal")[-2:]
-        assert [(row["caller"], row["outcome"]) for row in last] == [
-            ("bob", "rejected"),
-            ("ada", "proposed"),
-        ]
-        table.close()
-
-    asyncio.run(run())
+async def test_what_leads_to_nothing_is_rationed(how: str, tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob", PROPOSES)
+    for number in range(200):
+        if how == "unknown":
+            ada.propose(f"s.no_such_{number}")
+        elif how == "doubled":
+            ada.propose("s.write_file", FILE)
+        else:
+            ada.propose("s.write_file", params={"name": "s.write_file", "more": number})
+    await ada.until(lambda: len(ada.of("chat")) == 200)
+    real = 1 if how == "doubled" else 0
+    assert len(table.rows("proposal")) == MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE + real
+    # What others propose is written down all the same, and so is what it proposes in earnest.
+    await bob.chat(bob.propose("s.no_such"))
+    await ada.chat(ada.propose("s.write_file", {"path": "b.txt"}))
+    last = table.rows("proposal")[-2:]
+    assert [(row["caller"], row["outcome"]) for row in last] == [
+        ("bob", "rejected"),
+        ("ada", "proposed"),
+    ]
+    table.close()
 
 
 def test_what_was_not_written_is_counted_in_the_next_entry() -> None:

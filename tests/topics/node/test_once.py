@@ -31,217 +31,188 @@ async def proposed(table: Table, guest: Guest) -> tuple[str, Approval]:
 
 
 @pytest.mark.parametrize("arguments", [FILE, {"path": "b.txt"}])
-def test_who_fulfils_what_waits_in_the_inbox_is_sent_there(arguments: Any, tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
-        proposal, approval = await proposed(table, ada)
-        fulfilment = bob.call("s.write_file", arguments, correlation_id=proposal)
-        error = (await bob.answered(fulfilment))["error"]
-        assert error["code"] == CONFIRMATION_REQUIRED.code
-        assert approval.id in error["message"]
-        assert error["data"]["confirmation_id"] == approval.id
-        # Nothing was called, and there is one thing to decide as before.
-        assert table.gated.approvals.pending() == [approval]
-        assert table.gated.upstream.started == []
-        await table.gated.confirm(approval)
-        await ada.until(lambda: len(ada.of("mcp/response:")) == 2)
-        late = await bob.answered(bob.call("s.write_file", FILE, correlation_id=proposal, rpc=2))
-        assert late["error"]["code"] == ALREADY_DECIDED.code
-        assert len(table.gated.upstream.started) == 1
-        table.close()
-
-    asyncio.run(run())
-
-
-def test_a_fulfilment_in_the_same_breath_as_the_proposal(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
-        proposal = ada.propose("s.write_file", FILE)
-        fulfilment = bob.call("s.write_file", FILE, correlation_id=proposal)
-        assert (await bob.answered(fulfilment))["error"]["code"] == CONFIRMATION_REQUIRED.code
-        await ada.chat(proposal)
-        assert table.gated.upstream.started == []
-        table.close()
-
-    asyncio.run(run())
+async def test_who_fulfils_what_waits_in_the_inbox_is_sent_there(
+    arguments: Any, tmp_path: Path
+) -> None:
+    table = Table(tmp_path)
+    ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
+    proposal, approval = await proposed(table, ada)
+    fulfilment = bob.call("s.write_file", arguments, correlation_id=proposal)
+    error = (await bob.answered(fulfilment))["error"]
+    assert error["code"] == CONFIRMATION_REQUIRED.code
+    assert approval.id in error["message"]
+    assert error["data"]["confirmation_id"] == approval.id
+    # Nothing was called, and there is one thing to decide as before.
+    assert table.gated.approvals.pending() == [approval]
+    assert table.gated.upstream.started == []
+    await table.gated.confirm(approval)
+    await ada.until(lambda: len(ada.of("mcp/response:")) == 2)
+    late = await bob.answered(bob.call("s.write_file", FILE, correlation_id=proposal, rpc=2))
+    assert late["error"]["code"] == ALREADY_DECIDED.code
+    assert len(table.gated.upstream.started) == 1
+    table.close()
 
 
-def test_what_waits_since_before_a_restart_is_made_once_as_well(tmp_path: Path) -> None:
-    async def run() -> None:
-        before = Table(tmp_path)
-        proposal, approval = await proposed(before, before.let_in("ada", PROPOSES))
-        before.close()
-        table = Table(tmp_path, keys=before.gated.keys)
-        bob = table.let_in("bob")
-        answer = await bob.answered(bob.call("s.write_file", FILE, correlation_id=proposal))
-        assert answer["error"]["data"]["confirmation_id"] == approval.id
-        assert table.gated.upstream.started == []
-        table.close()
-
-    asyncio.run(run())
+async def test_a_fulfilment_in_the_same_breath_as_the_proposal(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
+    proposal = ada.propose("s.write_file", FILE)
+    fulfilment = bob.call("s.write_file", FILE, correlation_id=proposal)
+    assert (await bob.answered(fulfilment))["error"]["code"] == CONFIRMATION_REQUIRED.code
+    await ada.chat(proposal)
+    assert table.gated.upstream.started == []
+    table.close()
 
 
-def test_who_fulfils_it_by_asking_everybody_does_not_have_it_made_again(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
-        proposal, approval = await proposed(table, ada)
-        to_all = bob.call("s.write_file", FILE, to=(), correlation_id=proposal)
-        await bob.answered(bob.request("ping"))
-        assert table.gated.upstream.started == []
-        await table.gated.confirm(approval)
-        await ada.until(lambda: bool(ada.of("mcp/response:tools/call")))
-        again = bob.call("s.write_file", FILE, to=(), correlation_id=proposal)
-        await bob.answered(bob.request("ping", rpc=2))
-        assert len(table.gated.upstream.started) == 1
-        # Somebody else may be meant, so nothing is said about it.
-        assert bob.about(to_all) == bob.about(again) == []
-        table.close()
-
-    asyncio.run(run())
+async def test_what_waits_since_before_a_restart_is_made_once_as_well(tmp_path: Path) -> None:
+    before = Table(tmp_path)
+    proposal, approval = await proposed(before, before.let_in("ada", PROPOSES))
+    before.close()
+    table = Table(tmp_path, keys=before.gated.keys)
+    bob = table.let_in("bob")
+    answer = await bob.answered(bob.call("s.write_file", FILE, correlation_id=proposal))
+    assert answer["error"]["data"]["confirmation_id"] == approval.id
+    assert table.gated.upstream.started == []
+    table.close()
 
 
-def test_what_was_made_before_a_restart_is_not_made_again(tmp_path: Path) -> None:
-    async def run() -> None:
-        before = Table(tmp_path)
-        ada = before.let_in("ada", PROPOSES)
-        proposal, approval = await proposed(before, ada)
-        await before.gated.confirm(approval)
-        await ada.until(lambda: bool(ada.of("mcp/response:tools/call")))
-        before.close()
-        table = Table(tmp_path, keys=before.gated.keys)
-        bob = table.let_in("bob")
-        answer = await bob.answered(bob.call("s.write_file", FILE, correlation_id=proposal))
-        assert answer["error"]["code"] == ALREADY_DECIDED.code
-        assert table.gated.upstream.started == []
-        table.close()
-
-    asyncio.run(run())
-
-
-def test_the_id_of_what_waits_since_before_a_restart_is_not_free(tmp_path: Path) -> None:
-    async def run() -> None:
-        before = Table(tmp_path)
-        proposal, approval = await proposed(before, before.let_in("ada", PROPOSES))
-        before.close()
-        table = Table(tmp_path, keys=before.gated.keys)
-        eve = table.let_in("eve", PROPOSES)
-        eve.propose("s.write_file", {"path": "another"}, id=proposal)
-        await eve.until(lambda: bool(eve.of("chat")))
-        assert "was used before" in eve.of("chat")[0]["payload"]["text"]
-        assert [one.id for one in table.gated.approvals.pending()] == [approval.id]
-        table.close()
-
-    asyncio.run(run())
+async def test_who_fulfils_it_by_asking_everybody_does_not_have_it_made_again(
+    tmp_path: Path,
+) -> None:
+    table = Table(tmp_path)
+    ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
+    proposal, approval = await proposed(table, ada)
+    to_all = bob.call("s.write_file", FILE, to=(), correlation_id=proposal)
+    await bob.answered(bob.request("ping"))
+    assert table.gated.upstream.started == []
+    await table.gated.confirm(approval)
+    await ada.until(lambda: bool(ada.of("mcp/response:tools/call")))
+    again = bob.call("s.write_file", FILE, to=(), correlation_id=proposal)
+    await bob.answered(bob.request("ping", rpc=2))
+    assert len(table.gated.upstream.started) == 1
+    # Somebody else may be meant, so nothing is said about it.
+    assert bob.about(to_all) == bob.about(again) == []
+    table.close()
 
 
-def test_a_topic_does_not_get_what_was_to_be_collected_elsewhere(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
-        ada = table.let_in("ada", PROPOSES)
-        elsewhere = tool_call("s.write_file", FILE, credentials=ada.member.credentials)
-        approval = await table.gated.hold(elsewhere)
-        confirming = asyncio.ensure_future(
-            table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
-        )
-        (await table.gated.reached()).answer(**SEEN)
-        await confirming
-        proposal = ada.propose("s.write_file", FILE)
-        await ada.chat(proposal)
-        [pending] = table.gated.approvals.pending()
-        assert pending.proposal is not None
-        assert (pending.proposal.id, pending.id != approval.id) == (proposal, True)
-        assert ada.of("mcp/response:") == []
-        # Whoever made the call names the approval, and gets what it came to.
-        assert await table.gated.ask(elsewhere) == SEEN
-        assert len(table.gated.upstream.started) == 1
-        table.close()
-
-    asyncio.run(run())
+async def test_what_was_made_before_a_restart_is_not_made_again(tmp_path: Path) -> None:
+    before = Table(tmp_path)
+    ada = before.let_in("ada", PROPOSES)
+    proposal, approval = await proposed(before, ada)
+    await before.gated.confirm(approval)
+    await ada.until(lambda: bool(ada.of("mcp/response:tools/call")))
+    before.close()
+    table = Table(tmp_path, keys=before.gated.keys)
+    bob = table.let_in("bob")
+    answer = await bob.answered(bob.call("s.write_file", FILE, correlation_id=proposal))
+    assert answer["error"]["code"] == ALREADY_DECIDED.code
+    assert table.gated.upstream.started == []
+    table.close()
 
 
-def test_a_refusal_is_kept_for_who_made_the_call_elsewhere_too(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
-        ada = table.let_in("ada", PROPOSES)
-        proposal, approval = await proposed(table, ada)
-
-        def elsewhere() -> Call:
-            return tool_call("s.write_file", FILE, credentials=ada.member.credentials)
-
-        assert await table.gated.hold(elsewhere()) == approval
-        await table.gated.approvals.reject(approval.id, local=True, reason="not now")
-        assert "not now" in await ada.chat(proposal, 2)
-        # It was told to make the same call again, and then is answered once.
-        assert "not now" in (await table.gated.ask(elsewhere())).message
-        assert (await table.gated.hold(elsewhere())).id != approval.id
-        table.close()
-
-    asyncio.run(run())
+async def test_the_id_of_what_waits_since_before_a_restart_is_not_free(tmp_path: Path) -> None:
+    before = Table(tmp_path)
+    proposal, approval = await proposed(before, before.let_in("ada", PROPOSES))
+    before.close()
+    table = Table(tmp_path, keys=before.gated.keys)
+    eve = table.let_in("eve", PROPOSES)
+    eve.propose("s.write_file", {"path": "another"}, id=proposal)
+    await eve.until(lambda: bool(eve.of("chat")))
+    assert "was used before" in eve.of("chat")[0]["payload"]["text"]
+    assert [one.id for one in table.gated.approvals.pending()] == [approval.id]
+    table.close()
 
 
-def test_what_a_rule_let_through_is_made_once_as_well(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        allow = make_decision(PolicyAction.ALLOW, "learned", "")
-        table.gated.authorizer.install(learned_step(lambda *_: allow))
-        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
-        proposal = ada.propose("s.write_file", FILE)
-        (await table.gated.reached()).answer(**SEEN)
-        await ada.until(lambda: bool(ada.of("mcp/response:")))
-        answer = await bob.answered(bob.call("s.write_file", FILE, correlation_id=proposal))
-        assert answer["error"]["code"] == ALREADY_DECIDED.code
-        assert len(table.gated.upstream.started) == 1
-        table.close()
+async def test_a_topic_does_not_get_what_was_to_be_collected_elsewhere(tmp_path: Path) -> None:
+    table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
+    ada = table.let_in("ada", PROPOSES)
+    elsewhere = tool_call("s.write_file", FILE, credentials=ada.member.credentials)
+    approval = await table.gated.hold(elsewhere)
+    confirming = asyncio.ensure_future(
+        table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
+    )
+    (await table.gated.reached()).answer(**SEEN)
+    await confirming
+    proposal = ada.propose("s.write_file", FILE)
+    await ada.chat(proposal)
+    [pending] = table.gated.approvals.pending()
+    assert pending.proposal is not None
+    assert (pending.proposal.id, pending.id != approval.id) == (proposal, True)
+    assert ada.of("mcp/response:") == []
+    # Whoever made the call names the approval, and gets what it came to.
+    assert await table.gated.ask(elsewhere) == SEEN
+    assert len(table.gated.upstream.started) == 1
+    table.close()
 
-    asyncio.run(run())
+
+async def test_a_refusal_is_kept_for_who_made_the_call_elsewhere_too(tmp_path: Path) -> None:
+    table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
+    ada = table.let_in("ada", PROPOSES)
+    proposal, approval = await proposed(table, ada)
+
+    def elsewhere() -> Call:
+        return tool_call("s.write_file", FILE, credentials=ada.member.credentials)
+
+    assert await table.gated.hold(elsewhere()) == approval
+    await table.gated.approvals.reject(approval.id, local=True, reason="not now")
+    assert "not now" in await ada.chat(proposal, 2)
+    # It was told to make the same call again, and then is answered once.
+    assert "not now" in (await table.gated.ask(elsewhere())).message
+    assert (await table.gated.hold(elsewhere())).id != approval.id
+    table.close()
+
+
+async def test_what_a_rule_let_through_is_made_once_as_well(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    allow = make_decision(PolicyAction.ALLOW, "learned", "")
+    table.gated.authorizer.install(learned_step(lambda *_: allow))
+    ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
+    proposal = ada.propose("s.write_file", FILE)
+    (await table.gated.reached()).answer(**SEEN)
+    await ada.until(lambda: bool(ada.of("mcp/response:")))
+    answer = await bob.answered(bob.call("s.write_file", FILE, correlation_id=proposal))
+    assert answer["error"]["code"] == ALREADY_DECIDED.code
+    assert len(table.gated.upstream.started) == 1
+    table.close()
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_what_the_node_does_not_make_others_may(refused: bool, tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
-        if refused:
-            proposal, approval = await proposed(table, ada)
-            await table.gated.approvals.reject(approval.id, local=True, reason="no")
-            await ada.chat(proposal, 2)
-        else:
-            proposal = ada.propose("s.write_file", FILE, ())
-        fulfilment = bob.call("s.write_file", FILE, correlation_id=proposal)
-        (await table.gated.reached()).answer(**SEEN)
-        assert (await bob.answered(fulfilment))["result"] == SEEN
-        table.close()
-
-    asyncio.run(run())
+async def test_what_the_node_does_not_make_others_may(refused: bool, tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
+    if refused:
+        proposal, approval = await proposed(table, ada)
+        await table.gated.approvals.reject(approval.id, local=True, reason="no")
+        await ada.chat(proposal, 2)
+    else:
+        proposal = ada.propose("s.write_file", FILE, ())
+    fulfilment = bob.call("s.write_file", FILE, correlation_id=proposal)
+    (await table.gated.reached()).answer(**SEEN)
+    assert (await bob.answered(fulfilment))["result"] == SEEN
+    table.close()
 
 
-def test_an_id_that_is_under_way_is_not_free_however_much_is_said(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada, bob, eve = table.let_in("ada"), table.let_in("bob", PROPOSES), table.let_in("eve")
-        asked = ada.call("s.look", id="the-one", rpc="first")
-        exchange = await table.gated.reached()
-        proposal, _ = await proposed(table, bob)
-        for number in range(MAX_STORED_IDS):
-            eve.say("chat", {"text": str(number)})
-            if not number % 500:
-                await table.quiet()
-        for guest in (ada, eve):
-            guest.call("s.look", id=asked, rpc="second")
-            guest.propose("s.write_file", {"path": "c.txt"}, id=proposal)
-            await guest.answered(guest.request("ping"))
-            assert guest.member.rejected == 2
-        assert table.gated.upstream.started == [exchange]
-        # Who leaves has what it asked for cancelled: it was not forgotten.
-        table.gateway.leave(ada.member)
-        await eve.answered(eve.request("ping", rpc=2))
-        assert exchange.abandoned == ["ada left the topic."]
-        table.close()
-
-    asyncio.run(run())
+async def test_an_id_that_is_under_way_is_not_free_however_much_is_said(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    ada, bob, eve = table.let_in("ada"), table.let_in("bob", PROPOSES), table.let_in("eve")
+    asked = ada.call("s.look", id="the-one", rpc="first")
+    exchange = await table.gated.reached()
+    proposal, _ = await proposed(table, bob)
+    for number in range(MAX_STORED_IDS):
+        eve.say("chat", {"text": str(number)})
+        if not number % 500:
+            await table.quiet()
+    for guest in (ada, eve):
+        guest.call("s.look", id=asked, rpc="second")
+        guest.propose("s.write_file", {"path": "c.txt"}, id=proposal)
+        await guest.answered(guest.request("ping"))
+        assert guest.member.rejected == 2
+    assert table.gated.upstream.started == [exchange]
+    # Who leaves has what it asked for cancelled: it was not forgotten.
+    table.gateway.leave(ada.member)
+    await eve.answered(eve.request("ping", rpc=2))
+    assert exchange.abandoned == ["ada left the topic."]
+    table.close()
 
 
 ODD = ("mcp/*:tools/call", "chat")
@@ -249,24 +220,23 @@ ODD = ("mcp/*:tools/call", "chat")
 
 
 @pytest.mark.parametrize("what", ["request", "proposal"])
-def test_a_context_that_may_not_be_named_cannot_be_left_out(what: str, tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        eve = table.let_in("eve", ODD)
-        if what == "request":
-            said = await eve.answered(eve.call("s.look", kind="mcp/request:tools/call"))
-            text = said["error"]["message"]
-        else:
-            text = await eve.chat(eve.propose("s.look", kind="mcp/proposal:tools/call"))
-        assert "leaves out 's.look'" in text
-        assert eve.member.rejected == 1
-        assert table.gated.upstream.started == []
-        assert table.gated.approvals.pending() == []
-        # Who may name every context may leave it out, as the draft's first sample does.
-        ada = table.let_in("ada", ("mcp/request:tools/call",))
-        asked = ada.call("s.look", kind="mcp/request:tools/call")
-        (await table.gated.reached()).answer(**SEEN)
-        assert (await ada.answered(asked))["result"] == SEEN
-        table.close()
-
-    asyncio.run(run())
+async def test_a_context_that_may_not_be_named_cannot_be_left_out(
+    what: str, tmp_path: Path
+) -> None:
+    table = Table(tmp_path)
+    eve = table.let_in("eve", ODD)
+    if what == "request":
+        said = await eve.answered(eve.call("s.look", kind="mcp/request:tools/call"))
+        text = said["error"]["message"]
+    else:
+        text = await eve.chat(eve.propose("s.look", kind="mcp/proposal:tools/call"))
+    assert "leaves out 's.look'" in text
+    assert eve.member.rejected == 1
+    assert table.gated.upstream.started == []
+    assert table.gated.approvals.pending() == []
+    # Who may name every context may leave it out, as the draft's first sample does.
+    ada = table.let_in("ada", ("mcp/request:tools/call",))
+    asked = ada.call("s.look", kind="mcp/request:tools/call")
+    (await table.gated.reached()).answer(**SEEN)
+    assert (await ada.answered(asked))["result"] == SEEN
+    table.close()

@@ -51,58 +51,49 @@ class Recorded:
         return [row for row in self.journal.entries if row["verb"] != "system/presence"]
 
 
-def test_heads_say_who_said_what_to_whom_and_not_the_words(tmp_path: Path) -> None:
-    async def run() -> None:
-        recorded = Recorded(tmp_path, whole=False)
-        ada = recorded.table.let_in("ada")
-        recorded.table.let_in("bob")
-        ada.say("chat", {"text": "unheard"}, ("bob", "eve"), id="a-1", correlation_id="c-1")
-        [row] = await recorded.rows()
-        assert row == {
-            "time_ns": 17,
-            "caller": "ada",
-            "face": "topic",
-            "verb": "chat",
-            "name": TOPIC,
-            "upstream": "",
-            "effect": "",
-            "outcome": "sent",
-            "duration_us": 0,
-            "detail": "id=a-1 to=bob,eve correlation=c-1",
-        }
-        recorded.table.close()
-
-    asyncio.run(run())
+async def test_heads_say_who_said_what_to_whom_and_not_the_words(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path, whole=False)
+    ada = recorded.table.let_in("ada")
+    recorded.table.let_in("bob")
+    ada.say("chat", {"text": "unheard"}, ("bob", "eve"), id="a-1", correlation_id="c-1")
+    [row] = await recorded.rows()
+    assert row == {
+        "time_ns": 17,
+        "caller": "ada",
+        "face": "topic",
+        "verb": "chat",
+        "name": TOPIC,
+        "upstream": "",
+        "effect": "",
+        "outcome": "sent",
+        "duration_us": 0,
+        "detail": "id=a-1 to=bob,eve correlation=c-1",
+    }
+    recorded.table.close()
 
 
-def test_it_writes_who_came_and_went(tmp_path: Path) -> None:
-    async def run() -> None:
-        recorded = Recorded(tmp_path, whole=False)
-        ada = recorded.table.let_in("ada")
-        await recorded.table.quiet()
-        recorded.table.gateway.leave(ada.member)
-        await recorded.table.quiet()
-        details = [row["detail"].split(" id=")[0] for row in recorded.journal.entries]
-        assert details[-2:] == ["join ada", "leave ada"]
-        recorded.table.close()
-
-    asyncio.run(run())
+async def test_it_writes_who_came_and_went(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path, whole=False)
+    ada = recorded.table.let_in("ada")
+    await recorded.table.quiet()
+    recorded.table.gateway.leave(ada.member)
+    await recorded.table.quiet()
+    details = [row["detail"].split(" id=")[0] for row in recorded.journal.entries]
+    assert details[-2:] == ["join ada", "leave ada"]
+    recorded.table.close()
 
 
-def test_whole_has_the_words_without_their_secrets(tmp_path: Path) -> None:
-    async def run() -> None:
-        recorded = Recorded(tmp_path, whole=True)
-        ada = recorded.table.let_in("ada")
-        ada.say("chat", {"text": f"use {SECRET}", "password": "hunter2hunter2"})
-        ada.say("chat", {"text": "a\nfake line"})
-        first, second = await recorded.rows()
-        assert SECRET not in first["detail"]
-        assert "hunter2" not in first["detail"]
-        assert '"password":"***' in first["detail"]
-        assert second["detail"].endswith('payload={"text":"a\\nfake line"}')
-        recorded.table.close()
-
-    asyncio.run(run())
+async def test_whole_has_the_words_without_their_secrets(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path, whole=True)
+    ada = recorded.table.let_in("ada")
+    ada.say("chat", {"text": f"use {SECRET}", "password": "hunter2hunter2"})
+    ada.say("chat", {"text": "a\nfake line"})
+    first, second = await recorded.rows()
+    assert SECRET not in first["detail"]
+    assert "hunter2" not in first["detail"]
+    assert '"password":"***' in first["detail"]
+    assert second["detail"].endswith('payload={"text":"a\\nfake line"}')
+    recorded.table.close()
 
 
 @pytest.mark.parametrize(
@@ -115,63 +106,51 @@ def test_whole_has_the_words_without_their_secrets(tmp_path: Path) -> None:
         b'{"deep":' + b"[" * 500 + b"]" * 500 + b"}",
     ],
 )
-def test_one_message_cannot_fill_the_journal(payload: bytes, tmp_path: Path) -> None:
-    async def run() -> None:
-        recorded = Recorded(tmp_path, whole=True)
-        ada = recorded.table.let_in("ada")
-        ada.say("chat", payload)
-        [row] = await recorded.rows()
-        assert "payload=" in row["detail"]
-        assert len(row["detail"]) <= MAX_RECORDED_CHARACTERS + 600
-        row["detail"].encode()
-        recorded.table.close()
-
-    asyncio.run(run())
+async def test_one_message_cannot_fill_the_journal(payload: bytes, tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path, whole=True)
+    ada = recorded.table.let_in("ada")
+    ada.say("chat", payload)
+    [row] = await recorded.rows()
+    assert "payload=" in row["detail"]
+    assert len(row["detail"]) <= MAX_RECORDED_CHARACTERS + 600
+    row["detail"].encode()
+    recorded.table.close()
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_no_word_of_a_head_is_a_secret(whole: bool, tmp_path: Path) -> None:
-    async def run() -> None:
-        recorded = Recorded(tmp_path, whole=whole)
-        ada = recorded.table.let_in("ada", ("*",))
-        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": SECRET}}
-        kind = f"mcp/request:tools/call:{SECRET}"
-        ada.say(kind, message, (SECRET, "bob"), id=SECRET, correlation_id=SECRET)
-        [row] = await recorded.rows()
-        assert SECRET not in str(row)
-        assert row["verb"].startswith("mcp/request:tools/call:")
-        assert "bob" in row["detail"]
-        recorded.table.close()
-
-    asyncio.run(run())
+async def test_no_word_of_a_head_is_a_secret(whole: bool, tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path, whole=whole)
+    ada = recorded.table.let_in("ada", ("*",))
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": SECRET}}
+    kind = f"mcp/request:tools/call:{SECRET}"
+    ada.say(kind, message, (SECRET, "bob"), id=SECRET, correlation_id=SECRET)
+    [row] = await recorded.rows()
+    assert SECRET not in str(row)
+    assert row["verb"].startswith("mcp/request:tools/call:")
+    assert "bob" in row["detail"]
+    recorded.table.close()
 
 
-def test_what_is_said_of_a_password_is_not_written_down(tmp_path: Path) -> None:
-    async def run() -> None:
-        recorded = Recorded(tmp_path, whole=True)
-        ada = recorded.table.let_in("ada")
-        ada.say("chat", {"text": "log in with password=hunter2hunter2, then deploy"})
-        [row] = await recorded.rows()
-        assert "hunter2" not in row["detail"]
-        assert "log in with password=***" in row["detail"]
-        assert "then deploy" in row["detail"]
-        recorded.table.close()
-
-    asyncio.run(run())
+async def test_what_is_said_of_a_password_is_not_written_down(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path, whole=True)
+    ada = recorded.table.let_in("ada")
+    ada.say("chat", {"text": "log in with password=hunter2hunter2, then deploy"})
+    [row] = await recorded.rows()
+    assert "hunter2" not in row["detail"]
+    assert "log in with password=***" in row["detail"]
+    assert "then deploy" in row["detail"]
+    recorded.table.close()
 
 
-def test_what_a_bearer_shows_is_not_written_down(tmp_path: Path) -> None:
-    async def run() -> None:
-        recorded = Recorded(tmp_path, whole=True)
-        ada = recorded.table.let_in("ada")
-        ada.say("chat", {"text": "try -H 'authorization: bearer  token-of-bob' and\tBearer x.y"})
-        [row] = await recorded.rows()
-        assert "token-of-bob" not in row["detail"]
-        assert "x.y" not in row["detail"]
-        assert "try -H" in row["detail"]
-        recorded.table.close()
-
-    asyncio.run(run())
+async def test_what_a_bearer_shows_is_not_written_down(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path, whole=True)
+    ada = recorded.table.let_in("ada")
+    ada.say("chat", {"text": "try -H 'authorization: bearer  token-of-bob' and\tBearer x.y"})
+    [row] = await recorded.rows()
+    assert "token-of-bob" not in row["detail"]
+    assert "x.y" not in row["detail"]
+    assert "try -H" in row["detail"]
+    recorded.table.close()
 
 
 @pytest.mark.parametrize(
@@ -188,18 +167,15 @@ def test_what_a_bearer_shows_is_not_written_down(tmp_path: Path) -> None:
         b'{"text":"the plan","pad":[%b{}]}' % (b"{}," * 300_000),
     ],
 )
-def test_nobody_pads_a_message_out_of_the_record(payload: bytes, tmp_path: Path) -> None:
-    async def run() -> None:
-        recorded = Recorded(tmp_path, whole=True)
-        ada = recorded.table.let_in("ada")
-        ada.say("chat", payload)
-        [row] = await recorded.rows()
-        assert '"text":"the plan"' in row["detail"]
-        assert len(row["detail"]) <= MAX_RECORDED_CHARACTERS + 600
-        row["detail"].encode()
-        recorded.table.close()
-
-    asyncio.run(run())
+async def test_nobody_pads_a_message_out_of_the_record(payload: bytes, tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path, whole=True)
+    ada = recorded.table.let_in("ada")
+    ada.say("chat", payload)
+    [row] = await recorded.rows()
+    assert '"text":"the plan"' in row["detail"]
+    assert len(row["detail"]) <= MAX_RECORDED_CHARACTERS + 600
+    row["detail"].encode()
+    recorded.table.close()
 
 
 def test_nobody_gets_out_of_the_record_by_a_time_that_is_none(
@@ -252,54 +228,45 @@ def test_no_more_is_read_than_is_kept(one: str) -> None:
 @pytest.mark.parametrize(
     "cut", [MAX_STRING_CHARACTERS, 2 * MAX_STRING_CHARACTERS, MAX_RECORDED_CHARACTERS]
 )
-def test_a_secret_where_the_record_is_cut_is_none_that_can_be_read(
+async def test_a_secret_where_the_record_is_cut_is_none_that_can_be_read(
     cut: int, tmp_path: Path
 ) -> None:
-    async def run() -> None:
-        recorded = Recorded(tmp_path, whole=True)
-        ada = recorded.table.let_in("ada")
-        for before in range(cut - 80, cut + 10, 5):
-            ada.say("chat", {"text": "x " * (before // 2) + SECRET + " y" * 50_000})
-        rows = await recorded.rows()
-        assert len(rows) == 18
-        assert not any(SECRET[:20] in row["detail"] for row in rows)
-        recorded.table.close()
-
-    asyncio.run(run())
+    recorded = Recorded(tmp_path, whole=True)
+    ada = recorded.table.let_in("ada")
+    for before in range(cut - 80, cut + 10, 5):
+        ada.say("chat", {"text": "x " * (before // 2) + SECRET + " y" * 50_000})
+    rows = await recorded.rows()
+    assert len(rows) == 18
+    assert not any(SECRET[:20] in row["detail"] for row in rows)
+    recorded.table.close()
 
 
-def test_a_name_cannot_look_like_another_word_of_the_entry(tmp_path: Path) -> None:
-    async def run() -> None:
-        recorded = Recorded(tmp_path, whole=False)
-        ada = recorded.table.let_in("ada")
-        ada.say("chat", {"text": ""}, ("x correlation=y",), id="1 to=bob")
-        [row] = await recorded.rows()
-        assert row["detail"] == 'id="1 to=bob" to="x correlation=y"'
-        many = tuple(f"participant-number-{number}" for number in range(1_000))
-        ada.say("chat", {"text": ""}, many)
-        [_, row] = await recorded.rows()
-        assert len(row["detail"]) <= 500
-        recorded.table.close()
-
-    asyncio.run(run())
+async def test_a_name_cannot_look_like_another_word_of_the_entry(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path, whole=False)
+    ada = recorded.table.let_in("ada")
+    ada.say("chat", {"text": ""}, ("x correlation=y",), id="1 to=bob")
+    [row] = await recorded.rows()
+    assert row["detail"] == 'id="1 to=bob" to="x correlation=y"'
+    many = tuple(f"participant-number-{number}" for number in range(1_000))
+    ada.say("chat", {"text": ""}, many)
+    [_, row] = await recorded.rows()
+    assert len(row["detail"]) <= 500
+    recorded.table.close()
 
 
-def test_everybody_sees_it_and_it_may_say_nothing(tmp_path: Path) -> None:
-    async def run() -> None:
-        recorded = Recorded(tmp_path, whole=False)
-        ada = recorded.table.let_in("ada")
-        await recorded.table.quiet()
-        [welcome] = ada.of("system/welcome")
-        assert {"id": RECORDER, "capabilities": []} in welcome["payload"]["participants"]
-        member = recorded.table.gateway.find_member(TOPIC, RECORDER)
-        assert member is not None
-        with pytest.raises(InterlockError) as refused:
-            recorded.table.gated.pipeline.admission.authenticate(member.credentials)
-        assert refused.value.failure is UNAUTHENTICATED
-        assert isinstance(member.credentials, Credentials)
-        recorded.table.close()
-
-    asyncio.run(run())
+async def test_everybody_sees_it_and_it_may_say_nothing(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path, whole=False)
+    ada = recorded.table.let_in("ada")
+    await recorded.table.quiet()
+    [welcome] = ada.of("system/welcome")
+    assert {"id": RECORDER, "capabilities": []} in welcome["payload"]["participants"]
+    member = recorded.table.gateway.find_member(TOPIC, RECORDER)
+    assert member is not None
+    with pytest.raises(InterlockError) as refused:
+        recorded.table.gated.pipeline.admission.authenticate(member.credentials)
+    assert refused.value.failure is UNAUTHENTICATED
+    assert isinstance(member.credentials, Credentials)
+    recorded.table.close()
 
 
 def test_a_journal_that_fails_does_not_stop_the_room(

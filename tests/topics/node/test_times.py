@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -14,33 +13,30 @@ SEEN = {"content": [{"type": "text", "text": "seen"}]}
 
 
 @pytest.mark.spec("MX-3-16")
-def test_whatever_the_node_says_has_a_time(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        ada = table.let_in("ada", FULL)
-        await ada.answered(ada.request("ping"))
-        looking = ada.call("s.look")
-        (await table.gated.reached()).answer(**SEEN)
-        await ada.answered(looking)
-        # An error, and what is said about a lie and about an id that was used.
-        await ada.answered(ada.request("tasks/list"))
-        await ada.answered(ada.call("s.look", kind="mcp/request:tools/list"))
-        ada.request("ping", id=looking)
-        # A proposal: a word about it, the fulfilment, and the response.
-        proposal = ada.propose("s.write_file", {"path": "a.txt"})
-        await ada.chat(proposal)
-        [approval] = table.gated.approvals.pending()
-        await table.gated.confirm(approval)
-        await ada.until(lambda: bool(ada.of("mcp/response:tools/call:s.write_file")))
-        said = [one for one in ada.heard if one["from"] == NODE_ID]
-        assert {one["kind"] for one in said} == {
-            "mcp/response:ping", "mcp/response:tools/call:s.look", "mcp/response:tasks/list",
-            "mcp/response:tools/list", "chat", "mcp/request:tools/call:s.write_file",
-            "mcp/response:tools/call:s.write_file",
-        }  # fmt: skip
-        assert len(ada.of("chat")) == 2
-        assert {one.get("ts") for one in said} == {STAMP}
-        assert is_timestamp(STAMP)
-        table.close()
-
-    asyncio.run(run())
+async def test_whatever_the_node_says_has_a_time(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    ada = table.let_in("ada", FULL)
+    await ada.answered(ada.request("ping"))
+    looking = ada.call("s.look")
+    (await table.gated.reached()).answer(**SEEN)
+    await ada.answered(looking)
+    # An error, and what is said about a lie and about an id that was used.
+    await ada.answered(ada.request("tasks/list"))
+    await ada.answered(ada.call("s.look", kind="mcp/request:tools/list"))
+    ada.request("ping", id=looking)
+    # A proposal: a word about it, the fulfilment, and the response.
+    proposal = ada.propose("s.write_file", {"path": "a.txt"})
+    await ada.chat(proposal)
+    [approval] = table.gated.approvals.pending()
+    await table.gated.confirm(approval)
+    await ada.until(lambda: bool(ada.of("mcp/response:tools/call:s.write_file")))
+    said = [one for one in ada.heard if one["from"] == NODE_ID]
+    assert {one["kind"] for one in said} == {
+        "mcp/response:ping", "mcp/response:tools/call:s.look", "mcp/response:tasks/list",
+        "mcp/response:tools/list", "chat", "mcp/request:tools/call:s.write_file",
+        "mcp/response:tools/call:s.write_file",
+    }  # fmt: skip
+    assert len(ada.of("chat")) == 2
+    assert {one.get("ts") for one in said} == {STAMP}
+    assert is_timestamp(STAMP)
+    table.close()

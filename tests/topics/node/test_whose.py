@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,51 +9,42 @@ import pytest
 from tests.topics.node.table import Table
 
 
-def test_a_call_is_never_anothers_who_has_the_id_by_now(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        boss = table.let_in("boss", name="eve")
-        await table.quiet()
-        # All in one turn: eve asks and leaves, and ada comes in under the same id.
-        boss.call("s.look")
-        table.gateway.leave(boss.member)
-        table.let_in("boss", name="ada")
-        await table.quiet()
-        assert {row["caller"] for row in table.rows("tools/call")} == {"eve"}
-        table.close()
-
-    asyncio.run(run())
+async def test_a_call_is_never_anothers_who_has_the_id_by_now(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    boss = table.let_in("boss", name="eve")
+    await table.quiet()
+    # All in one turn: eve asks and leaves, and ada comes in under the same id.
+    boss.call("s.look")
+    table.gateway.leave(boss.member)
+    table.let_in("boss", name="ada")
+    await table.quiet()
+    assert {row["caller"] for row in table.rows("tools/call")} == {"eve"}
+    table.close()
 
 
-def test_a_proposal_is_never_anothers_who_has_the_id_by_now(tmp_path: Path) -> None:
-    async def run() -> None:
-        table = Table(tmp_path)
-        boss = table.let_in("boss", name="eve")
-        await table.quiet()
-        proposal = boss.propose("s.write_file")
-        table.gateway.leave(boss.member)
-        other = table.let_in("boss", name="ada")
-        await other.chat(proposal)
-        [approval] = table.gated.approvals.pending()
-        assert approval.caller.name == "eve"
-        table.close()
-
-    asyncio.run(run())
+async def test_a_proposal_is_never_anothers_who_has_the_id_by_now(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    boss = table.let_in("boss", name="eve")
+    await table.quiet()
+    proposal = boss.propose("s.write_file")
+    table.gateway.leave(boss.member)
+    other = table.let_in("boss", name="ada")
+    await other.chat(proposal)
+    [approval] = table.gated.approvals.pending()
+    assert approval.caller.name == "eve"
+    table.close()
 
 
 @pytest.mark.parametrize("name", ["ada", "eve"])
-def test_what_somebody_said_who_is_gone_leads_nowhere(name: str, tmp_path: Path) -> None:
+async def test_what_somebody_said_who_is_gone_leads_nowhere(name: str, tmp_path: Path) -> None:
     """Also where the room could not send it before it was gone."""
 
-    async def run() -> None:
-        table = Table(tmp_path)
-        boss = table.let_in("boss", name="eve")
-        await table.quiet()
-        boss.call("s.look")
-        del table.room.members["boss"]
-        table.let_in("boss", name=name)
-        await table.quiet()
-        assert table.gated.upstream.started == []
-        table.close()
-
-    asyncio.run(run())
+    table = Table(tmp_path)
+    boss = table.let_in("boss", name="eve")
+    await table.quiet()
+    boss.call("s.look")
+    del table.room.members["boss"]
+    table.let_in("boss", name=name)
+    await table.quiet()
+    assert table.gated.upstream.started == []
+    table.close()

@@ -109,158 +109,134 @@ class Pair:
         self.inner.close()
 
 
-def test_what_is_refused_below_is_refused_above(tmp_path: Path) -> None:
-    async def run() -> None:
-        pair = Pair(tmp_path)
-        content = await pair.through_the_outer()
-        outcome = await pair.outer.approvals.confirm(
-            content["confirmation_id"], pair.proof(content, decision="refuse", reason="no")
-        )
-        assert json.loads(outcome.result)["status"] == "refused"
-        told = await pair.outer.ask()
-        assert told.failure.name == "approval_refused"
-        assert len(pair.outer.upstream.started) == 1
-        assert (await pair.outer.hold()).state == "pending"
-        pair.close()
-
-    asyncio.run(run())
+async def test_what_is_refused_below_is_refused_above(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    content = await pair.through_the_outer()
+    outcome = await pair.outer.approvals.confirm(
+        content["confirmation_id"], pair.proof(content, decision="refuse", reason="no")
+    )
+    assert json.loads(outcome.result)["status"] == "refused"
+    told = await pair.outer.ask()
+    assert told.failure.name == "approval_refused"
+    assert len(pair.outer.upstream.started) == 1
+    assert (await pair.outer.hold()).state == "pending"
+    pair.close()
 
 
-def test_while_it_waits_below_the_same_call_hears_of_that(tmp_path: Path) -> None:
-    async def run() -> None:
-        pair = Pair(tmp_path)
-        content = await pair.through_the_outer()
-        for _ in range(2):
-            assert (await pair.again())["structuredContent"] == content
-        assert len(pair.inner.approvals.pending()) == 1
-        # When that has expired it is a new call, and asks the outer human again.
-        pair.outer.wall += 301
-        again = await pair.outer.hold()
-        assert again.id != content["confirmation_id"]
-        pair.close()
-
-    asyncio.run(run())
+async def test_while_it_waits_below_the_same_call_hears_of_that(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    content = await pair.through_the_outer()
+    for _ in range(2):
+        assert (await pair.again())["structuredContent"] == content
+    assert len(pair.inner.approvals.pending()) == 1
+    # When that has expired it is a new call, and asks the outer human again.
+    pair.outer.wall += 301
+    again = await pair.outer.hold()
+    assert again.id != content["confirmation_id"]
+    pair.close()
 
 
-def test_a_bad_proof_is_refused_by_the_node_that_asks_for_it(tmp_path: Path) -> None:
-    async def run() -> None:
-        pair = Pair(tmp_path)
-        content = await pair.through_the_outer()
-        inner = pair.inner.approvals.find(content["confirmation_id"])
-        assert inner is not None
-        by_the_outer_human = sign(pair.outer.keys.operator, claims_for(inner, pair.inner.wall))
-        with pytest.raises(InterlockError) as error:
-            await pair.outer.approvals.confirm(inner.id, by_the_outer_human)
-        assert error.value.failure.name == "proof_invalid"
-        assert "no trust anchor" in error.value.message
-        assert pair.inner.upstream.started == []
-        pair.close()
-
-    asyncio.run(run())
+async def test_a_bad_proof_is_refused_by_the_node_that_asks_for_it(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    content = await pair.through_the_outer()
+    inner = pair.inner.approvals.find(content["confirmation_id"])
+    assert inner is not None
+    by_the_outer_human = sign(pair.outer.keys.operator, claims_for(inner, pair.inner.wall))
+    with pytest.raises(InterlockError) as error:
+        await pair.outer.approvals.confirm(inner.id, by_the_outer_human)
+    assert error.value.failure.name == "proof_invalid"
+    assert "no trust anchor" in error.value.message
+    assert pair.inner.upstream.started == []
+    pair.close()
 
 
-def test_what_is_refused_at_the_inner_node_itself_is_told_above(tmp_path: Path) -> None:
-    async def run() -> None:
-        pair = Pair(tmp_path)
-        content = await pair.through_the_outer()
-        await pair.inner.approvals.reject(content["confirmation_id"], reason="no", local=True)
-        told = await pair.again()
-        assert told.failure.name == "approval_refused"
-        # Told once: after that it is a new call.
-        assert (await pair.outer.hold()).state == "pending"
-        assert pair.inner.upstream.started == []
-        pair.close()
-
-    asyncio.run(run())
+async def test_what_is_refused_at_the_inner_node_itself_is_told_above(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    content = await pair.through_the_outer()
+    await pair.inner.approvals.reject(content["confirmation_id"], reason="no", local=True)
+    told = await pair.again()
+    assert told.failure.name == "approval_refused"
+    # Told once: after that it is a new call.
+    assert (await pair.outer.hold()).state == "pending"
+    assert pair.inner.upstream.started == []
+    pair.close()
 
 
-def test_who_asks_below_in_vain_may_ask_again(tmp_path: Path) -> None:
+async def test_who_asks_below_in_vain_may_ask_again(tmp_path: Path) -> None:
     """The node below is away, or has no time: the call waits there as before."""
 
-    async def run() -> None:
-        pair = Pair(tmp_path)
-        content = await pair.through_the_outer()
-        late = {"confirmation_id": content["confirmation_id"]}
-        for number, error in enumerate(
-            (
-                InterlockError(UPSTREAM_UNAVAILABLE, "It is away."),
-                RelayedError(TOO_BUSY, "Later."),
-                RelayedError(DEADLINE_EXCEEDED, "Still under way.", late),
-            )
-        ):
-            over = pair.outer.start(wipe())
-            exchange = await pair.outer.reached(number + 2)
-            # Whoever is away was not reached; the others have said something.
-            exchange.call.is_dispatched = isinstance(error, RelayedError)
-            exchange.fail(error)
-            assert (await over).failure is error.failure
-            pair.outer.breakers_forgive()
-        assert (await pair.again())["structuredContent"] == content
-        pair.close()
-
-    asyncio.run(run())
+    pair = Pair(tmp_path)
+    content = await pair.through_the_outer()
+    late = {"confirmation_id": content["confirmation_id"]}
+    for number, error in enumerate(
+        (
+            InterlockError(UPSTREAM_UNAVAILABLE, "It is away."),
+            RelayedError(TOO_BUSY, "Later."),
+            RelayedError(DEADLINE_EXCEEDED, "Still under way.", late),
+        )
+    ):
+        over = pair.outer.start(wipe())
+        exchange = await pair.outer.reached(number + 2)
+        # Whoever is away was not reached; the others have said something.
+        exchange.call.is_dispatched = isinstance(error, RelayedError)
+        exchange.fail(error)
+        assert (await over).failure is error.failure
+        pair.outer.breakers_forgive()
+    assert (await pair.again())["structuredContent"] == content
+    pair.close()
 
 
-def test_nobody_asks_again_who_does_not_know_what_the_question_did(tmp_path: Path) -> None:
+async def test_nobody_asks_again_who_does_not_know_what_the_question_did(tmp_path: Path) -> None:
     """The inner gate may have vanished, and the call have been made."""
 
-    async def run() -> None:
-        pair = Pair(tmp_path)
-        await pair.through_the_outer()
-        over = pair.outer.start(wipe())
-        (await pair.outer.reached(2)).lose(sent=True)
-        assert (await over).failure.name == "upstream_lost"
-        pair.outer.breakers_forgive()
-        assert (await pair.outer.hold()).state == "pending"
-        assert len(pair.outer.upstream.started) == 2
-        pair.close()
-
-    asyncio.run(run())
+    pair = Pair(tmp_path)
+    await pair.through_the_outer()
+    over = pair.outer.start(wipe())
+    (await pair.outer.reached(2)).lose(sent=True)
+    assert (await over).failure.name == "upstream_lost"
+    pair.outer.breakers_forgive()
+    assert (await pair.outer.hold()).state == "pending"
+    assert len(pair.outer.upstream.started) == 2
+    pair.close()
 
 
-def test_a_node_that_is_killed_while_it_asks_below_asks_no_more(tmp_path: Path) -> None:
-    async def run() -> None:
-        pair = Pair(tmp_path)
-        await pair.through_the_outer()
-        pair.outer.start(wipe())
-        await pair.outer.reached(2)
-        # Nothing more of it gets to the disk.
-        pair.outer.close()
-        below = offer("s", [definition("wipe", _meta=IRREVERSIBLE)], registered="aggregator")
-        after = Gated(tmp_path / "outer", below, keys=pair.outer.keys)
-        told = await after.ask()
-        assert told.failure.name == "upstream_lost"
-        assert "outcome is unknown" in told.message
-        assert (await after.hold()).state == "pending"
-        assert after.upstream.started == []
-        after.close()
-        pair.inner.close()
-
-    asyncio.run(run())
+async def test_a_node_that_is_killed_while_it_asks_below_asks_no_more(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    await pair.through_the_outer()
+    pair.outer.start(wipe())
+    await pair.outer.reached(2)
+    # Nothing more of it gets to the disk.
+    pair.outer.close()
+    below = offer("s", [definition("wipe", _meta=IRREVERSIBLE)], registered="aggregator")
+    after = Gated(tmp_path / "outer", below, keys=pair.outer.keys)
+    told = await after.ask()
+    assert told.failure.name == "upstream_lost"
+    assert "outcome is unknown" in told.message
+    assert (await after.hold()).state == "pending"
+    assert after.upstream.started == []
+    after.close()
+    pair.inner.close()
 
 
-def test_two_who_ask_at_once_ask_once(tmp_path: Path) -> None:
+async def test_two_who_ask_at_once_ask_once(tmp_path: Path) -> None:
     """And what is let through meanwhile, by the way of the outer node, is not lost."""
 
-    async def run() -> None:
-        pair = Pair(tmp_path)
-        content = await pair.through_the_outer()
-        first, second = pair.outer.start(wipe()), pair.outer.start(wipe())
-        exchange = await pair.outer.reached(2)
-        answer = await pair.inner.ask(wipe(credentials=Credentials("x", assigned_name="parent")))
-        task = asyncio.ensure_future(
-            pair.outer.approvals.confirm(content["confirmation_id"], pair.proof(content))
-        )
-        (await pair.inner.reached()).answer(content=[])
-        async with asyncio.timeout(PATIENCE):
-            assert json.loads((await task).result) == {"content": []}
-            exchange.answer(**answer)
-            assert await first == await second == {"content": []}
-        assert len(pair.outer.upstream.started) == 2
-        assert len(pair.inner.upstream.started) == 1
-        pair.close()
-
-    asyncio.run(run())
+    pair = Pair(tmp_path)
+    content = await pair.through_the_outer()
+    first, second = pair.outer.start(wipe()), pair.outer.start(wipe())
+    exchange = await pair.outer.reached(2)
+    answer = await pair.inner.ask(wipe(credentials=Credentials("x", assigned_name="parent")))
+    task = asyncio.ensure_future(
+        pair.outer.approvals.confirm(content["confirmation_id"], pair.proof(content))
+    )
+    (await pair.inner.reached()).answer(content=[])
+    async with asyncio.timeout(PATIENCE):
+        assert json.loads((await task).result) == {"content": []}
+        exchange.answer(**answer)
+        assert await first == await second == {"content": []}
+    assert len(pair.outer.upstream.started) == 2
+    assert len(pair.inner.upstream.started) == 1
+    pair.close()
 
 
 class Liar:
@@ -288,144 +264,120 @@ async def confirmed_by(pair: Pair, id: str, proof: str) -> InterlockError:
     return error.value
 
 
-def test_only_the_node_that_an_id_came_from_is_asked(tmp_path: Path) -> None:
-    async def run() -> None:
-        pair = Pair(tmp_path)
-        content = await pair.through_the_outer()
-        id = content["confirmation_id"]
-        liar = Liar(claims=True)
-        pair.outer.children.clear()
-        pair.outer.children.update({"a-liar": liar, "s": pair.child})
-        # It has heard of the id, and says it itself.
-        pair.outer.approvals._forwarder.remember(id, "a-liar", 0.0)
-        outcome = await pair.outer.approvals.confirm(id, pair.proof(content, decision="refuse"))
-        assert json.loads(outcome.result)["status"] == "refused"
-        assert liar.shown == []
-        pair.close()
-
-    asyncio.run(run())
+async def test_only_the_node_that_an_id_came_from_is_asked(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    content = await pair.through_the_outer()
+    id = content["confirmation_id"]
+    liar = Liar(claims=True)
+    pair.outer.children.clear()
+    pair.outer.children.update({"a-liar": liar, "s": pair.child})
+    # It has heard of the id, and says it itself.
+    pair.outer.approvals._forwarder.remember(id, "a-liar", 0.0)
+    outcome = await pair.outer.approvals.confirm(id, pair.proof(content, decision="refuse"))
+    assert json.loads(outcome.result)["status"] == "refused"
+    assert liar.shown == []
+    pair.close()
 
 
-def test_while_the_node_is_away_nobody_else_is_asked(tmp_path: Path) -> None:
-    async def run() -> None:
-        pair = Pair(tmp_path)
-        content = await pair.through_the_outer()
-        liar = Liar(claims=True)
-        pair.outer.children.clear()
-        pair.outer.children["a-liar"] = liar
-        error = await confirmed_by(pair, content["confirmation_id"], pair.proof(content))
-        assert error.failure.name == "upstream_unavailable"
-        assert liar.shown == []
-        pair.close()
-
-    asyncio.run(run())
+async def test_while_the_node_is_away_nobody_else_is_asked(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    content = await pair.through_the_outer()
+    liar = Liar(claims=True)
+    pair.outer.children.clear()
+    pair.outer.children["a-liar"] = liar
+    error = await confirmed_by(pair, content["confirmation_id"], pair.proof(content))
+    assert error.failure.name == "upstream_unavailable"
+    assert liar.shown == []
+    pair.close()
 
 
-def test_a_forgotten_id_is_looked_for_without_the_proof(tmp_path: Path) -> None:
+async def test_a_forgotten_id_is_looked_for_without_the_proof(tmp_path: Path) -> None:
     """A neighbour that answers everything, and one that knows nothing, see no proof."""
 
-    async def run() -> None:
-        (tmp_path / "other").mkdir()
-        pair = Pair(tmp_path)
-        content = await pair.through_the_outer()
-        pair.forget()
-        pair.outer.approvals._forwarder._find_upstream = lambda _: None
-        liar, other = Liar(), Inner(Gated(tmp_path / "other"))
-        pair.outer.children.clear()
-        pair.outer.children.update({"a-liar": liar, "other": other, "s": pair.child})
-        id, proof = content["confirmation_id"], pair.proof(content)
-        task = asyncio.ensure_future(pair.outer.approvals.confirm(id, proof))
-        (await pair.inner.reached()).answer(content=[])
-        async with asyncio.timeout(PATIENCE):
-            assert json.loads((await task).result) == {"content": []}
-        assert liar.shown == [NO_PROOF]
-        assert other.shown == [NO_PROOF]
-        assert pair.child.shown == [NO_PROOF, proof]
-        other.gated.close()
-        pair.close()
-
-    asyncio.run(run())
+    (tmp_path / "other").mkdir()
+    pair = Pair(tmp_path)
+    content = await pair.through_the_outer()
+    pair.forget()
+    pair.outer.approvals._forwarder._find_upstream = lambda _: None
+    liar, other = Liar(), Inner(Gated(tmp_path / "other"))
+    pair.outer.children.clear()
+    pair.outer.children.update({"a-liar": liar, "other": other, "s": pair.child})
+    id, proof = content["confirmation_id"], pair.proof(content)
+    task = asyncio.ensure_future(pair.outer.approvals.confirm(id, proof))
+    (await pair.inner.reached()).answer(content=[])
+    async with asyncio.timeout(PATIENCE):
+        assert json.loads((await task).result) == {"content": []}
+    assert liar.shown == [NO_PROOF]
+    assert other.shown == [NO_PROOF]
+    assert pair.child.shown == [NO_PROOF, proof]
+    other.gated.close()
+    pair.close()
 
 
-def test_two_that_claim_a_forgotten_id_are_both_left_alone(tmp_path: Path) -> None:
-    async def run() -> None:
-        pair = Pair(tmp_path)
-        content = await pair.through_the_outer()
-        pair.forget()
-        pair.outer.approvals._forwarder._find_upstream = lambda _: None
-        liar = Liar(claims=True)
-        pair.outer.children.clear()
-        pair.outer.children.update({"a-liar": liar, "s": pair.child})
-        error = await confirmed_by(pair, content["confirmation_id"], pair.proof(content))
-        assert error.failure.name == "unknown_approval"
-        assert error.data is not None
-        assert error.data["upstreams"] == ["a-liar", "s"]
-        assert liar.shown == [NO_PROOF]
-        assert pair.inner.upstream.started == []
-        pair.close()
-
-    asyncio.run(run())
+async def test_two_that_claim_a_forgotten_id_are_both_left_alone(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    content = await pair.through_the_outer()
+    pair.forget()
+    pair.outer.approvals._forwarder._find_upstream = lambda _: None
+    liar = Liar(claims=True)
+    pair.outer.children.clear()
+    pair.outer.children.update({"a-liar": liar, "s": pair.child})
+    error = await confirmed_by(pair, content["confirmation_id"], pair.proof(content))
+    assert error.failure.name == "unknown_approval"
+    assert error.data is not None
+    assert error.data["upstreams"] == ["a-liar", "s"]
+    assert liar.shown == [NO_PROOF]
+    assert pair.inner.upstream.started == []
+    pair.close()
 
 
-def test_nobody_answers_for_the_node_at_whose_gate_a_call_waits(tmp_path: Path) -> None:
+async def test_nobody_answers_for_the_node_at_whose_gate_a_call_waits(tmp_path: Path) -> None:
     """After a restart, while that node is away: another says that it knows the id."""
 
-    async def run() -> None:
-        pair = Pair(tmp_path)
-        content = await pair.through_the_outer()
-        pair.outer.approvals._forwarder._upstreams.clear()
-        pair.outer.approvals._forwarder._find_upstream = lambda _: None
-        pair.outer.children.clear()
-        pair.outer.children["a-liar"] = Liar(claims=True)
-        error = await confirmed_by(pair, content["confirmation_id"], pair.proof(content))
-        assert error.failure.name in ("unknown_approval", "upstream_unavailable")
-        # The original caller still hears that its call waits.
-        assert (await pair.again())["structuredContent"] == content
-        pair.close()
-
-    asyncio.run(run())
+    pair = Pair(tmp_path)
+    content = await pair.through_the_outer()
+    pair.outer.approvals._forwarder._upstreams.clear()
+    pair.outer.approvals._forwarder._find_upstream = lambda _: None
+    pair.outer.children.clear()
+    pair.outer.children["a-liar"] = Liar(claims=True)
+    error = await confirmed_by(pair, content["confirmation_id"], pair.proof(content))
+    assert error.failure.name in ("unknown_approval", "upstream_unavailable")
+    # The original caller still hears that its call waits.
+    assert (await pair.again())["structuredContent"] == content
+    pair.close()
 
 
-def test_where_a_call_waits_is_where_its_proof_goes() -> None:
-    async def run() -> None:
-        right, wrong = Liar(claims=True), Liar(claims=True)
-        at = {"z" * 32: "right"}
-        below = ProofForwarder(lambda: {"wrong": wrong, "right": right}, at.get)
-        assert (await below.confirm("z" * 32, "proof")).upstream == "right"
-        assert right.shown == ["proof"]
-        assert wrong.shown == []
-
-    asyncio.run(run())
+async def test_where_a_call_waits_is_where_its_proof_goes() -> None:
+    right, wrong = Liar(claims=True), Liar(claims=True)
+    at = {"z" * 32: "right"}
+    below = ProofForwarder(lambda: {"wrong": wrong, "right": right}, at.get)
+    assert (await below.confirm("z" * 32, "proof")).upstream == "right"
+    assert right.shown == ["proof"]
+    assert wrong.shown == []
 
 
-def test_a_node_between_passes_the_look_down_and_shows_nothing() -> None:
-    async def run() -> None:
-        knows = Liar(claims=True)
-        between = ProofForwarder(lambda: {"knows": knows})
+async def test_a_node_between_passes_the_look_down_and_shows_nothing() -> None:
+    knows = Liar(claims=True)
+    between = ProofForwarder(lambda: {"knows": knows})
+    with pytest.raises(InterlockError) as error:
+        await between.confirm("z" * 32, NO_PROOF)
+    assert error.value.failure is PROOF_INVALID
+    assert knows.shown == [NO_PROOF]
+
+
+async def test_not_everything_is_carried_down(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    for nonsense in ("", "x", "y" * 500, "../../etc", "a b c d e f g h i j k"):
         with pytest.raises(InterlockError) as error:
-            await between.confirm("z" * 32, NO_PROOF)
-        assert error.value.failure is PROOF_INVALID
-        assert knows.shown == [NO_PROOF]
-
-    asyncio.run(run())
-
-
-def test_not_everything_is_carried_down(tmp_path: Path) -> None:
-    async def run() -> None:
-        pair = Pair(tmp_path)
-        for nonsense in ("", "x", "y" * 500, "../../etc", "a b c d e f g h i j k"):
-            with pytest.raises(InterlockError) as error:
-                await pair.outer.approvals.confirm(nonsense, "proof")
-            assert error.value.failure.name == "unknown_approval"
-        assert pair.child.asked == []
-        with pytest.raises(InterlockError) as error:
-            await pair.outer.approvals.confirm("z" * 32, "proof")
+            await pair.outer.approvals.confirm(nonsense, "proof")
         assert error.value.failure.name == "unknown_approval"
-        assert pair.child.asked == ["z" * 32]
-        assert pair.child.shown == [NO_PROOF]
-        pair.close()
-
-    asyncio.run(run())
+    assert pair.child.asked == []
+    with pytest.raises(InterlockError) as error:
+        await pair.outer.approvals.confirm("z" * 32, "proof")
+    assert error.value.failure.name == "unknown_approval"
+    assert pair.child.asked == ["z" * 32]
+    assert pair.child.shown == [NO_PROOF]
+    pair.close()
 
 
 def test_only_so_much_is_remembered() -> None:
@@ -436,20 +388,17 @@ def test_only_so_much_is_remembered() -> None:
     assert "approval-number-9" not in below._upstreams
 
 
-def test_what_an_ordinary_server_says_is_not_believed(tmp_path: Path) -> None:
+async def test_what_an_ordinary_server_says_is_not_believed(tmp_path: Path) -> None:
     """A server that is no node answers as if it were one."""
 
-    async def run() -> None:
-        gated = Gated(tmp_path, default="allow")
-        over = gated.start(tool_call("s.wipe", {}))
-        gated.upstream.last.answer(
-            content=[],
-            isError=True,
-            structuredContent={"confirmation_id": "c" * 32},
-            _meta={"x-mcpax-status": "confirmation_required"},
-        )
-        assert (await over)["isError"] is True
-        assert gated.approvals._forwarder._upstreams == {}
-        gated.close()
-
-    asyncio.run(run())
+    gated = Gated(tmp_path, default="allow")
+    over = gated.start(tool_call("s.wipe", {}))
+    gated.upstream.last.answer(
+        content=[],
+        isError=True,
+        structuredContent={"confirmation_id": "c" * 32},
+        _meta={"x-mcpax-status": "confirmation_required"},
+    )
+    assert (await over)["isError"] is True
+    assert gated.approvals._forwarder._upstreams == {}
+    gated.close()

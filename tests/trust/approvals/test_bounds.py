@@ -30,203 +30,172 @@ class BadSession:
 
 
 @pytest.mark.parametrize("decision", ["approve", "refuse"])
-def test_a_client_that_cannot_be_told_strands_nothing(tmp_path: Path, decision: str) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        held = await gated.hold()
-        entry = gated.approvals._inbox.entries.get(held.id)
-        assert entry is not None
-        entry.session, entry.url_offered = BadSession(), True  # type: ignore[assignment]
-        if decision == "approve":
-            assert (await gated.confirm(held))["content"][0]["text"] == "wiped"
-        else:
-            proof = gated.proof(held, decision="refuse")
-            async with asyncio.timeout(PATIENCE):
-                outcome = await gated.approvals.confirm(held.id, proof)
-            assert json.loads(outcome.result)["status"] == "refused"
-        gated.close()
-
-    asyncio.run(run())
+async def test_a_client_that_cannot_be_told_strands_nothing(tmp_path: Path, decision: str) -> None:
+    gated = Gated(tmp_path)
+    held = await gated.hold()
+    entry = gated.approvals._inbox.entries.get(held.id)
+    assert entry is not None
+    entry.session, entry.url_offered = BadSession(), True  # type: ignore[assignment]
+    if decision == "approve":
+        assert (await gated.confirm(held))["content"][0]["text"] == "wiped"
+    else:
+        proof = gated.proof(held, decision="refuse")
+        async with asyncio.timeout(PATIENCE):
+            outcome = await gated.approvals.confirm(held.id, proof)
+        assert json.loads(outcome.result)["status"] == "refused"
+    gated.close()
 
 
-def test_a_call_that_cannot_even_be_begun_is_void(
+async def test_a_call_that_cannot_even_be_begun_is_void(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        held = await gated.hold()
+    gated = Gated(tmp_path)
+    held = await gated.hold()
 
-        def fails(*_: object) -> None:
-            raise KeyError("a mistake of ours")
+    def fails(*_: object) -> None:
+        raise KeyError("a mistake of ours")
 
-        with monkeypatch.context() as broken:
-            broken.setattr(gated.approvals.gate, "dispatch", fails)
-            async with asyncio.timeout(PATIENCE):
-                with pytest.raises(InterlockError, match="not executed"):
-                    await gated.approvals.confirm(held.id, gated.proof(held))
-        found = gated.approvals.find(held.id)
-        assert found is not None
-        assert found.state == "void"
-        assert gated.upstream.started == []
-        # The caller asks again, and is given a new approval.
-        assert (await gated.hold()).id != held.id
-        gated.close()
-
-    asyncio.run(run())
-
-
-def test_who_was_removed_while_the_proof_was_looked_at(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        held = await gated.hold()
-        looked = 0
-
-        async def look() -> None:
-            nonlocal looked
-            looked += 1
-            gated.anchors.all = ()
-
-        gated.proofs.refresh = look
-        for attempt in (
-            gated.approvals.confirm(held.id, gated.proof(held)),
-            gated.approvals.reject(held.id, proof=gated.proof(held, decision="refuse")),
-        ):
-            with pytest.raises(InterlockError) as error:
-                await attempt
-            assert error.value.failure is PROOF_INVALID
-        assert looked == 2
-        gated.close()
-
-    asyncio.run(run())
-
-
-def test_a_proof_that_was_used_elsewhere_does_not_count(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        held = await gated.hold()
-        used = iter([False, True])
-
-        def checker(one: Approval, proof: str, now: float) -> ProofVerdict:
-            return ProofVerdict("phone", "passkey", "approve", record_use=lambda: next(used))
-
-        gated.proofs.register("passkey", checker)
-        with pytest.raises(InterlockError, match="a copy"):
-            await gated.approvals.confirm(held.id, "passkey:x")
-        assert (await gated.confirm(held, "passkey:x"))["content"]
-        gated.close()
-
-    asyncio.run(run())
-
-
-def test_two_at_once_while_it_is_looked_at(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        held = await gated.hold()
-        both = asyncio.Barrier(2)
-
-        async def look() -> None:
-            await both.wait()
-
-        gated.proofs.refresh = look
-        deciding = [
-            asyncio.ensure_future(gated.approvals.confirm(held.id, gated.proof(held)))
-            for _ in range(2)
-        ]
-        (await gated.reached()).answer(content=[])
+    with monkeypatch.context() as broken:
+        broken.setattr(gated.approvals.gate, "dispatch", fails)
         async with asyncio.timeout(PATIENCE):
-            came = await asyncio.gather(*deciding, return_exceptions=True)
-        assert sum(isinstance(one, InterlockError) for one in came) == 1
-        assert len(gated.upstream.started) == 1
-        gated.close()
-
-    asyncio.run(run())
-
-
-def test_wrong_proofs_do_not_fill_the_journal(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        held = await gated.hold()
-        for _ in range(50):
-            with pytest.raises(InterlockError):
-                await gated.approvals.confirm(held.id, "x.y.z")
-        noted = [one for one in gated.journal.entries if one["outcome"] == PROOF_INVALID.name]
-        assert len(noted) == 20
-        gated.close()
-
-    asyncio.run(run())
+            with pytest.raises(InterlockError, match="not executed"):
+                await gated.approvals.confirm(held.id, gated.proof(held))
+    found = gated.approvals.find(held.id)
+    assert found is not None
+    assert found.state == "void"
+    assert gated.upstream.started == []
+    # The caller asks again, and is given a new approval.
+    assert (await gated.hold()).id != held.id
+    gated.close()
 
 
-def test_nobody_is_asked_about_more_than_anybody_reads(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        error = await gated.ask(wipe({"x": "a" * 65_536}))
-        assert error.failure is INVALID_ARGUMENTS
-        assert "limit is 65536 bytes" in error.message
-        assert gated.approvals.pending() == []
-        gated.close()
+async def test_who_was_removed_while_the_proof_was_looked_at(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    held = await gated.hold()
+    looked = 0
 
-    asyncio.run(run())
+    async def look() -> None:
+        nonlocal looked
+        looked += 1
+        gated.anchors.all = ()
+
+    gated.proofs.refresh = look
+    for attempt in (
+        gated.approvals.confirm(held.id, gated.proof(held)),
+        gated.approvals.reject(held.id, proof=gated.proof(held, decision="refuse")),
+    ):
+        with pytest.raises(InterlockError) as error:
+            await attempt
+        assert error.value.failure is PROOF_INVALID
+    assert looked == 2
+    gated.close()
 
 
-def test_a_caller_has_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proof_that_was_used_elsewhere_does_not_count(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    held = await gated.hold()
+    used = iter([False, True])
+
+    def checker(one: Approval, proof: str, now: float) -> ProofVerdict:
+        return ProofVerdict("phone", "passkey", "approve", record_use=lambda: next(used))
+
+    gated.proofs.register("passkey", checker)
+    with pytest.raises(InterlockError, match="a copy"):
+        await gated.approvals.confirm(held.id, "passkey:x")
+    assert (await gated.confirm(held, "passkey:x"))["content"]
+    gated.close()
+
+
+async def test_two_at_once_while_it_is_looked_at(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    held = await gated.hold()
+    both = asyncio.Barrier(2)
+
+    async def look() -> None:
+        await both.wait()
+
+    gated.proofs.refresh = look
+    deciding = [
+        asyncio.ensure_future(gated.approvals.confirm(held.id, gated.proof(held))) for _ in range(2)
+    ]
+    (await gated.reached()).answer(content=[])
+    async with asyncio.timeout(PATIENCE):
+        came = await asyncio.gather(*deciding, return_exceptions=True)
+    assert sum(isinstance(one, InterlockError) for one in came) == 1
+    assert len(gated.upstream.started) == 1
+    gated.close()
+
+
+async def test_wrong_proofs_do_not_fill_the_journal(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    held = await gated.hold()
+    for _ in range(50):
+        with pytest.raises(InterlockError):
+            await gated.approvals.confirm(held.id, "x.y.z")
+    noted = [one for one in gated.journal.entries if one["outcome"] == PROOF_INVALID.name]
+    assert len(noted) == 20
+    gated.close()
+
+
+async def test_nobody_is_asked_about_more_than_anybody_reads(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    error = await gated.ask(wipe({"x": "a" * 65_536}))
+    assert error.failure is INVALID_ARGUMENTS
+    assert "limit is 65536 bytes" in error.message
+    assert gated.approvals.pending() == []
+    gated.close()
+
+
+async def test_a_caller_has_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "MAX_PENDING_BYTES_PER_CALLER", 10_000)
 
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        await gated.hold(wipe({"x": "a" * 3000}))
-        error = await gated.ask(wipe({"x": "b" * 3000}))
-        assert error.failure is TOO_BUSY
-        await gated.hold(wipe({"x": "b"}))
-        gated.close()
-
-    asyncio.run(run())
+    gated = Gated(tmp_path)
+    await gated.hold(wipe({"x": "a" * 3000}))
+    error = await gated.ask(wipe({"x": "b" * 3000}))
+    assert error.failure is TOO_BUSY
+    await gated.hold(wipe({"x": "b"}))
+    gated.close()
 
 
-def test_what_was_never_executed_leaves_no_arguments_behind(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        held = await gated.hold(wipe({"x": "a" * 3000}))
-        told = asyncio.Event()
-        gated.approvals.watch(lambda _: told.set())
-        gated.pass_time(301)
-        async with asyncio.timeout(PATIENCE):
-            await told.wait()
-        found = gated.approvals.find(held.id)
-        assert found is not None
-        assert (found.state, found.shown, found.arguments) == ("expired", ARGUMENTS_REMOVED, b"")
-        assert gated.approvals.view(found)["arguments"] is None
-        gated.close()
-
-    asyncio.run(run())
+async def test_what_was_never_executed_leaves_no_arguments_behind(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    held = await gated.hold(wipe({"x": "a" * 3000}))
+    told = asyncio.Event()
+    gated.approvals.watch(lambda _: told.set())
+    gated.pass_time(301)
+    async with asyncio.timeout(PATIENCE):
+        await told.wait()
+    found = gated.approvals.find(held.id)
+    assert found is not None
+    assert (found.state, found.shown, found.arguments) == ("expired", ARGUMENTS_REMOVED, b"")
+    assert gated.approvals.view(found)["arguments"] is None
+    gated.close()
 
 
-def test_results_are_kept_as_long_as_there_is_room(
+async def test_results_are_kept_as_long_as_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate, "MAX_RETAINED_BYTES_PER_CALLER", 5_000)
     long = "r" * 3000
 
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        for number in range(3):
-            held = await gated.hold(wipe({"disk": number}))
-            task = asyncio.ensure_future(gated.approvals.confirm(held.id, gated.proof(held)))
-            exchange = await gated.reached(number + 1)
-            exchange.answer(content=[{"type": "text", "text": long}])
-            async with asyncio.timeout(PATIENCE):
-                assert long in (await task).result.decode()
-            gated.pass_time(1)
-        kept = sum(gate.record_size(one.record) for one in gated.approvals._inbox)
-        assert kept <= 5_000
-        # The oldest was not kept, and that it was executed still is: it is not made again.
-        first = await gated.ask(wipe({"disk": 0}))
-        assert "The call was executed" in first["content"][0]["text"]
-        last = await gated.ask(wipe({"disk": 2}))
-        assert last["content"][0]["text"] == long
-        assert len(gated.upstream.started) == 3
-        gated.close()
-
-    asyncio.run(run())
+    gated = Gated(tmp_path)
+    for number in range(3):
+        held = await gated.hold(wipe({"disk": number}))
+        task = asyncio.ensure_future(gated.approvals.confirm(held.id, gated.proof(held)))
+        exchange = await gated.reached(number + 1)
+        exchange.answer(content=[{"type": "text", "text": long}])
+        async with asyncio.timeout(PATIENCE):
+            assert long in (await task).result.decode()
+        gated.pass_time(1)
+    kept = sum(gate.record_size(one.record) for one in gated.approvals._inbox)
+    assert kept <= 5_000
+    # The oldest was not kept, and that it was executed still is: it is not made again.
+    first = await gated.ask(wipe({"disk": 0}))
+    assert "The call was executed" in first["content"][0]["text"]
+    last = await gated.ask(wipe({"disk": 2}))
+    assert last["content"][0]["text"] == long
+    assert len(gated.upstream.started) == 3
+    gated.close()
 
 
 @pytest.mark.parametrize(

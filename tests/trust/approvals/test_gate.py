@@ -32,236 +32,200 @@ def confirmed(gated: Gated, id: str, proof: str) -> asyncio.Task[Any]:
 
 
 @pytest.mark.spec("AX-11.3-1", "AX-11.3-2", "AX-11.3-12")
-def test_a_dangerous_call_is_answered_and_waits(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        answer = await gated.ask(wipe({"disk": "a", "api_key": "hush"}))
-        assert answer["isError"] is True
-        assert answer["_meta"] == {"x-mcpax-status": "confirmation_required"}
-        content = answer["structuredContent"]
-        assert content["status"] == "confirmation_required"
-        assert content["tool"] == "s.wipe"
-        assert content["arguments"] == {"disk": "a", "api_key": "hush"}
-        assert "masked" not in content
-        assert content["capability"]["reversible"] is False
-        assert content["route"] == ["s", "wipe"]
-        assert content["expires_at"] == "2027-01-15T08:05:00Z"
-        assert content["confirmation_id"] in answer["content"][0]["text"]
-        assert gated.upstream.started == []
-        approval = gated.approvals.find(content["confirmation_id"])
-        assert approval is not None
-        assert await gated.confirm(approval) == WIPED
-        [exchange] = gated.upstream.started
-        assert json.loads(bytes(exchange.call.arguments)) == {"disk": "a", "api_key": "hush"}
-        gated.close()
-
-    asyncio.run(run())
+async def test_a_dangerous_call_is_answered_and_waits(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    answer = await gated.ask(wipe({"disk": "a", "api_key": "hush"}))
+    assert answer["isError"] is True
+    assert answer["_meta"] == {"x-mcpax-status": "confirmation_required"}
+    content = answer["structuredContent"]
+    assert content["status"] == "confirmation_required"
+    assert content["tool"] == "s.wipe"
+    assert content["arguments"] == {"disk": "a", "api_key": "hush"}
+    assert "masked" not in content
+    assert content["capability"]["reversible"] is False
+    assert content["route"] == ["s", "wipe"]
+    assert content["expires_at"] == "2027-01-15T08:05:00Z"
+    assert content["confirmation_id"] in answer["content"][0]["text"]
+    assert gated.upstream.started == []
+    approval = gated.approvals.find(content["confirmation_id"])
+    assert approval is not None
+    assert await gated.confirm(approval) == WIPED
+    [exchange] = gated.upstream.started
+    assert json.loads(bytes(exchange.call.arguments)) == {"disk": "a", "api_key": "hush"}
+    gated.close()
 
 
-def test_what_is_safe_is_not_held(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        over = gated.start(tool_call("s.look", {}))
-        gated.upstream.last.answer(content=[])
-        assert await over == {"content": []}
-        assert gated.approvals.recent() == []
-        gated.close()
-
-    asyncio.run(run())
+async def test_what_is_safe_is_not_held(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    over = gated.start(tool_call("s.look", {}))
+    gated.upstream.last.answer(content=[])
+    assert await over == {"content": []}
+    assert gated.approvals.recent() == []
+    gated.close()
 
 
 @pytest.mark.spec("ST-4.8.4-6")
-def test_the_one_who_asked_gets_the_outcome_once(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        approval = await gated.hold()
-        await gated.confirm(approval)
-        assert await gated.ask() == WIPED
-        assert len(gated.upstream.started) == 1
-        again = await gated.hold()
-        assert again.id != approval.id
-        assert len(gated.upstream.started) == 1
-        gated.close()
-
-    asyncio.run(run())
+async def test_the_one_who_asked_gets_the_outcome_once(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    approval = await gated.hold()
+    await gated.confirm(approval)
+    assert await gated.ask() == WIPED
+    assert len(gated.upstream.started) == 1
+    again = await gated.hold()
+    assert again.id != approval.id
+    assert len(gated.upstream.started) == 1
+    gated.close()
 
 
-def test_who_confirms_its_own_call_with_a_proof_has_been_told(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        approval = await gated.hold()
-        await gated.confirm(approval, by=Caller("local"))
-        again = await gated.hold()
-        assert again.id != approval.id
-        gated.close()
-
-    asyncio.run(run())
+async def test_who_confirms_its_own_call_with_a_proof_has_been_told(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    approval = await gated.hold()
+    await gated.confirm(approval, by=Caller("local"))
+    again = await gated.hold()
+    assert again.id != approval.id
+    gated.close()
 
 
-def test_the_same_call_waits_under_the_same_id(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        first = gated.start(wipe({"a": 1, "b": 2}))
-        # Not even written yet, and in another order.
-        second = gated.start(wipe({"b": 2, "a": 1}))
-        ids = {
-            (await one)["structuredContent"]["confirmation_id"]
-            for one in (first, second, gated.start(wipe({"a": 1, "b": 2})))
-        }
-        assert len(ids) == 1
-        other = await gated.hold(wipe({"a": 1, "b": 3}))
-        assert other.id not in ids
-        assert len(gated.approvals.pending()) == 2
-        gated.close()
-
-    asyncio.run(run())
+async def test_the_same_call_waits_under_the_same_id(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    first = gated.start(wipe({"a": 1, "b": 2}))
+    # Not even written yet, and in another order.
+    second = gated.start(wipe({"b": 2, "a": 1}))
+    ids = {
+        (await one)["structuredContent"]["confirmation_id"]
+        for one in (first, second, gated.start(wipe({"a": 1, "b": 2})))
+    }
+    assert len(ids) == 1
+    other = await gated.hold(wipe({"a": 1, "b": 3}))
+    assert other.id not in ids
+    assert len(gated.approvals.pending()) == 2
+    gated.close()
 
 
-def test_another_caller_has_another_approval(tmp_path: Path) -> None:
-    async def run() -> None:
-        from interlock.core.call import Credentials
+async def test_another_caller_has_another_approval(tmp_path: Path) -> None:
+    from interlock.core.call import Credentials
 
-        gated = Gated(tmp_path, tokens={"one": "chief", "two": "deputy"})
-        chief = await gated.hold(wipe(credentials=Credentials("10.0.0.1", "one")))
-        deputy = await gated.hold(wipe(credentials=Credentials("10.0.0.1", "two")))
-        assert chief.id != deputy.id
-        assert chief.digest != deputy.digest
-        gated.close()
-
-    asyncio.run(run())
+    gated = Gated(tmp_path, tokens={"one": "chief", "two": "deputy"})
+    chief = await gated.hold(wipe(credentials=Credentials("10.0.0.1", "one")))
+    deputy = await gated.hold(wipe(credentials=Credentials("10.0.0.1", "two")))
+    assert chief.id != deputy.id
+    assert chief.digest != deputy.digest
+    gated.close()
 
 
-def test_the_same_call_waits_for_the_one_under_way(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        approval = await gated.hold()
+async def test_the_same_call_waits_for_the_one_under_way(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    approval = await gated.hold()
+    task = confirmed(gated, approval.id, gated.proof(approval))
+    exchange = await gated.reached()
+    waiting = [gated.start(wipe()) for _ in range(3)]
+    hung_up = wipe()
+    gone = gated.start(hung_up)
+    gated.pipeline.cancel(hung_up)
+    assert (await gone).failure.name == "cancelled"
+    exchange.answer(**WIPED)
+    assert json.loads((await task).result) == WIPED
+    assert [await one for one in waiting] == [WIPED] * 3
+    assert len(gated.upstream.started) == 1
+    assert gated.rig.under_way == 0
+    assert (await gated.hold()).id != approval.id
+    gated.close()
+
+
+async def test_who_waits_for_too_long_is_told_to_come_back(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    approval = await gated.hold()
+    task = confirmed(gated, approval.id, gated.proof(approval))
+    exchange = await gated.reached()
+    exchange.call.deadline = exchange.call.hard_deadline = 0.0
+    waiting = gated.start(wipe())
+    gated.rig.clock.advance(121.0)
+    late = await waiting
+    assert late.failure.name == "deadline_exceeded"
+    exchange.answer(**WIPED)
+    await task
+    assert await gated.ask() == WIPED
+    gated.close()
+
+
+async def test_what_became_of_it_when_the_upstream_fails(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    states = {}
+    for end in ("answer", "lost", "unsent", "late"):
+        approval = await gated.hold(wipe({"disk": end}))
+        before = len(gated.upstream.started)
         task = confirmed(gated, approval.id, gated.proof(approval))
-        exchange = await gated.reached()
-        waiting = [gated.start(wipe()) for _ in range(3)]
-        hung_up = wipe()
-        gone = gated.start(hung_up)
-        gated.pipeline.cancel(hung_up)
-        assert (await gone).failure.name == "cancelled"
-        exchange.answer(**WIPED)
-        assert json.loads((await task).result) == WIPED
-        assert [await one for one in waiting] == [WIPED] * 3
-        assert len(gated.upstream.started) == 1
-        assert gated.rig.under_way == 0
-        assert (await gated.hold()).id != approval.id
-        gated.close()
-
-    asyncio.run(run())
-
-
-def test_who_waits_for_too_long_is_told_to_come_back(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        approval = await gated.hold()
-        task = confirmed(gated, approval.id, gated.proof(approval))
-        exchange = await gated.reached()
-        exchange.call.deadline = exchange.call.hard_deadline = 0.0
-        waiting = gated.start(wipe())
-        gated.rig.clock.advance(121.0)
-        late = await waiting
-        assert late.failure.name == "deadline_exceeded"
-        exchange.answer(**WIPED)
-        await task
-        assert await gated.ask() == WIPED
-        gated.close()
-
-    asyncio.run(run())
+        exchange = await gated.reached(before + 1)
+        if end == "answer":
+            exchange.answer_error(-32000, "no such disk")
+        elif end == "late":
+            exchange.expire()
+        elif end == "lost":
+            exchange.lose(sent=True)
+        else:
+            # What was never sent may be sent again, once.
+            exchange.lose(sent=False)
+            (await gated.reached(before + 2)).lose(sent=False)
+        with pytest.raises(InterlockError) as error:
+            await task
+        found = gated.approvals.find(approval.id)
+        assert found is not None
+        states[end] = found.state
+        assert found.arguments == b""
+        # Its caller is told the same, once.
+        told = await gated.ask(wipe({"disk": end}))
+        assert told.failure is error.value.failure
+        gated.breakers_forgive()
+    assert states == {"answer": "done", "lost": "lost", "unsent": "void", "late": "lost"}
+    gated.close()
 
 
-def test_what_became_of_it_when_the_upstream_fails(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        states = {}
-        for end in ("answer", "lost", "unsent", "late"):
-            approval = await gated.hold(wipe({"disk": end}))
-            before = len(gated.upstream.started)
-            task = confirmed(gated, approval.id, gated.proof(approval))
-            exchange = await gated.reached(before + 1)
-            if end == "answer":
-                exchange.answer_error(-32000, "no such disk")
-            elif end == "late":
-                exchange.expire()
-            elif end == "lost":
-                exchange.lose(sent=True)
-            else:
-                # What was never sent may be sent again, once.
-                exchange.lose(sent=False)
-                (await gated.reached(before + 2)).lose(sent=False)
-            with pytest.raises(InterlockError) as error:
-                await task
-            found = gated.approvals.find(approval.id)
-            assert found is not None
-            states[end] = found.state
-            assert found.arguments == b""
-            # Its caller is told the same, once.
-            told = await gated.ask(wipe({"disk": end}))
-            assert told.failure is error.value.failure
-            gated.breakers_forgive()
-        assert states == {"answer": "done", "lost": "lost", "unsent": "void", "late": "lost"}
-        gated.close()
-
-    asyncio.run(run())
+async def test_what_cannot_be_written_is_not_held_and_not_made(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    approval = await gated.hold()
+    with sqlite3.connect(tmp_path / "approvals.db") as file:
+        file.execute("DROP TABLE approval")
+    error = await gated.ask(wipe({"disk": "b"}))
+    assert error.failure is UNRECORDABLE
+    with pytest.raises(InterlockError) as unwritten:
+        await gated.approvals.confirm(approval.id, gated.proof(approval))
+    assert unwritten.value.failure is UNRECORDABLE
+    assert gated.upstream.started == []
+    assert "approvals.db" in gated.store.problem
+    gated.close()
 
 
-def test_what_cannot_be_written_is_not_held_and_not_made(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        approval = await gated.hold()
-        with sqlite3.connect(tmp_path / "approvals.db") as file:
-            file.execute("DROP TABLE approval")
-        error = await gated.ask(wipe({"disk": "b"}))
-        assert error.failure is UNRECORDABLE
-        with pytest.raises(InterlockError) as unwritten:
-            await gated.approvals.confirm(approval.id, gated.proof(approval))
-        assert unwritten.value.failure is UNRECORDABLE
-        assert gated.upstream.started == []
-        assert "approvals.db" in gated.store.problem
-        gated.close()
+async def test_only_so_many_wait(tmp_path: Path) -> None:
+    from interlock.core.call import Credentials
 
-    asyncio.run(run())
-
-
-def test_only_so_many_wait(tmp_path: Path) -> None:
-    async def run() -> None:
-        from interlock.core.call import Credentials
-
-        gated = Gated(
-            tmp_path,
-            tokens={"one": "chief", "two": "deputy"},
-            settings={"most": 3, "most_per_caller": 2},
-        )
-        chief, deputy = (Credentials("10.0.0.1", one) for one in ("one", "two"))
-        for disk in "ab":
-            await gated.hold(wipe({"disk": disk}, credentials=chief))
-        error = await gated.ask(wipe({"disk": "c"}, credentials=chief))
-        assert error.failure is TOO_BUSY
-        await gated.hold(wipe({"disk": "a"}, credentials=deputy))
-        error = await gated.ask(wipe({"disk": "b"}, credentials=deputy))
-        assert error.failure is TOO_BUSY
-        gated.close()
-
-    asyncio.run(run())
+    gated = Gated(
+        tmp_path,
+        tokens={"one": "chief", "two": "deputy"},
+        settings={"most": 3, "most_per_caller": 2},
+    )
+    chief, deputy = (Credentials("10.0.0.1", one) for one in ("one", "two"))
+    for disk in "ab":
+        await gated.hold(wipe({"disk": disk}, credentials=chief))
+    error = await gated.ask(wipe({"disk": "c"}, credentials=chief))
+    assert error.failure is TOO_BUSY
+    await gated.hold(wipe({"disk": "a"}, credentials=deputy))
+    error = await gated.ask(wipe({"disk": "b"}, credentials=deputy))
+    assert error.failure is TOO_BUSY
+    gated.close()
 
 
 @pytest.mark.parametrize(
     "arguments",
     [b'{"disk":"a","disk":"b"}', b'{"x":[{"a":1,"a":1}]}', b'{"x":{"a":1,"\\u0061":1}}'],
 )
-def test_arguments_that_two_readers_read_in_two_ways_are_refused(
+async def test_arguments_that_two_readers_read_in_two_ways_are_refused(
     tmp_path: Path, arguments: bytes
 ) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        error = await gated.ask(wipe(arguments))
-        assert error.failure is INVALID_ARGUMENTS
-        assert gated.approvals.recent() == []
-        gated.close()
-
-    asyncio.run(run())
+    gated = Gated(tmp_path)
+    error = await gated.ask(wipe(arguments))
+    assert error.failure is INVALID_ARGUMENTS
+    assert gated.approvals.recent() == []
+    gated.close()
 
 
 def test_no_secret_is_left_when_it_is_over(tmp_path: Path) -> None:
@@ -281,96 +245,81 @@ def test_no_secret_is_left_when_it_is_over(tmp_path: Path) -> None:
     assert b"correct horse" not in (tmp_path / "approvals.db").read_bytes()
 
 
-def test_nobody_can_use_an_approval_by_its_id(tmp_path: Path) -> None:
+async def test_nobody_can_use_an_approval_by_its_id(tmp_path: Path) -> None:
     """Whatever a client says, it comes without an approval."""
 
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        approval = await gated.hold()
-        forged = wipe({"disk": "b"}, meta={"approval": approval.id, "x-mcpax-approval": "yes"})
-        other = await gated.hold(forged)
-        assert other.id != approval.id
-        by_hand = wipe()
-        by_hand.approval_id = approval.id
-        error = await gated.ask(by_hand)
-        assert error.failure is not UPSTREAM_LOST
-        assert gated.upstream.started == []
-        gated.close()
-
-    asyncio.run(run())
+    gated = Gated(tmp_path)
+    approval = await gated.hold()
+    forged = wipe({"disk": "b"}, meta={"approval": approval.id, "x-mcpax-approval": "yes"})
+    other = await gated.hold(forged)
+    assert other.id != approval.id
+    by_hand = wipe()
+    by_hand.approval_id = approval.id
+    error = await gated.ask(by_hand)
+    assert error.failure is not UPSTREAM_LOST
+    assert gated.upstream.started == []
+    gated.close()
 
 
-def test_what_is_kept_goes_in_time(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path, settings={"keep": 10.0})
-        approval = await gated.hold()
-        await gated.confirm(approval)
-        gated.pass_time(11.0)
-        assert gated.approvals.find(approval.id) is None
-        with pytest.raises(InterlockError) as error:
-            await gated.approvals.confirm(approval.id, gated.proof(approval))
-        assert error.value.failure.name == "unknown_approval"
-        assert (await gated.hold()).id != approval.id
-        gated.close()
-        assert [one.state for one in Gated(tmp_path).approvals.recent()] == ["pending"]
-
-    asyncio.run(run())
+async def test_what_is_kept_goes_in_time(tmp_path: Path) -> None:
+    gated = Gated(tmp_path, settings={"keep": 10.0})
+    approval = await gated.hold()
+    await gated.confirm(approval)
+    gated.pass_time(11.0)
+    assert gated.approvals.find(approval.id) is None
+    with pytest.raises(InterlockError) as error:
+        await gated.approvals.confirm(approval.id, gated.proof(approval))
+    assert error.value.failure.name == "unknown_approval"
+    assert (await gated.hold()).id != approval.id
+    gated.close()
+    assert [one.state for one in Gated(tmp_path).approvals.recent()] == ["pending"]
 
 
-def test_a_held_call_names_its_rule_and_what_could_not_be_evaluated(tmp_path: Path) -> None:
-    async def run() -> None:
-        rule = RuleConfig("long-trips", then="confirm", tools=["s.look"], when="args.days > 7")
-        gated = Gated(tmp_path, rules=[rule])
-        long = await gated.ask(tool_call("s.look", {"days": 8}))
-        assert "Rule: long-trips." in long["content"][0]["text"]
-        assert "reason" not in long["structuredContent"]
-        unknown = await gated.ask(tool_call("s.look", {}))
-        assert "long-trips" in unknown["structuredContent"]["reason"]
-        assert "days" in unknown["structuredContent"]["reason"]
-        gated.close()
-
-    asyncio.run(run())
+async def test_a_held_call_names_its_rule_and_what_could_not_be_evaluated(tmp_path: Path) -> None:
+    rule = RuleConfig("long-trips", then="confirm", tools=["s.look"], when="args.days > 7")
+    gated = Gated(tmp_path, rules=[rule])
+    long = await gated.ask(tool_call("s.look", {"days": 8}))
+    assert "Rule: long-trips." in long["content"][0]["text"]
+    assert "reason" not in long["structuredContent"]
+    unknown = await gated.ask(tool_call("s.look", {}))
+    assert "long-trips" in unknown["structuredContent"]["reason"]
+    assert "days" in unknown["structuredContent"]["reason"]
+    gated.close()
 
 
 @pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 10**40])
-def test_an_integer_that_some_readers_round_is_refused(tmp_path: Path, number: int) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        refused = await gated.ask(wipe({"disk": "a", "deep": [{"n": number}]}))
-        assert refused.failure is INVALID_ARGUMENTS
-        assert gated.approvals.recent() == []
-        await gated.hold(wipe({"disk": "a", "n": 2**53 if number > 0 else -(2**53)}))
-        gated.close()
-
-    asyncio.run(run())
+async def test_an_integer_that_some_readers_round_is_refused(tmp_path: Path, number: int) -> None:
+    gated = Gated(tmp_path)
+    refused = await gated.ask(wipe({"disk": "a", "deep": [{"n": number}]}))
+    assert refused.failure is INVALID_ARGUMENTS
+    assert gated.approvals.recent() == []
+    await gated.hold(wipe({"disk": "a", "n": 2**53 if number > 0 else -(2**53)}))
+    gated.close()
 
 
 @pytest.mark.parametrize("end", ["answer", "error", "cancel"])
-def test_gate_hears_once_that_an_approved_call_is_over(tmp_path: Path, end: str) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        gate, heard = gated.approvals.gate, []
-        finished = gate.on_result
+async def test_gate_hears_once_that_an_approved_call_is_over(tmp_path: Path, end: str) -> None:
+    gated = Gated(tmp_path)
+    gate, heard = gated.approvals.gate, []
+    finished = gate.on_result
 
-        def count(call: Call, *how: Any) -> None:
-            heard.append(call.approval_id)
-            finished(call, *how)
+    def count(call: Call, *how: Any) -> None:
+        heard.append(call.approval_id)
+        finished(call, *how)
 
-        gate.on_result = count  # type: ignore[method-assign]
-        approval = await gated.hold()
-        task = confirmed(gated, approval.id, gated.proof(approval))
-        exchange = await gated.reached()
-        if end == "answer":
-            exchange.answer(**WIPED)
+    gate.on_result = count  # type: ignore[method-assign]
+    approval = await gated.hold()
+    task = confirmed(gated, approval.id, gated.proof(approval))
+    exchange = await gated.reached()
+    if end == "answer":
+        exchange.answer(**WIPED)
+        await task
+    elif end == "error":
+        exchange.answer_error(-32000, "no such disk")
+    else:
+        gated.pipeline.cancel(exchange.call)
+    if end != "answer":
+        with pytest.raises(InterlockError):
             await task
-        elif end == "error":
-            exchange.answer_error(-32000, "no such disk")
-        else:
-            gated.pipeline.cancel(exchange.call)
-        if end != "answer":
-            with pytest.raises(InterlockError):
-                await task
-        assert heard == [approval.id]
-        gated.close()
-
-    asyncio.run(run())
+    assert heard == [approval.id]
+    gated.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -19,20 +18,17 @@ from tests.trust.approvals.test_proofs import approval
 
 
 @pytest.mark.parametrize("client", [a_session_client, a_stateless_client])
-def test_what_is_collected_is_marked(tmp_path: Path, client: object) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        assert callable(client)
-        held = await gated.hold(wipe(client=client()))
-        at = format_utc(gated.wall)
-        # Whoever confirms hears it first-hand.
-        assert "_meta" not in await gated.confirm(held)
-        gated.pass_time(60)
-        assert (await gated.ask(wipe(client=client())))["content"][0]["text"] == "wiped"
-        assert gated.marks == [(held.id, at)]
-        gated.close()
-
-    asyncio.run(run())
+async def test_what_is_collected_is_marked(tmp_path: Path, client: object) -> None:
+    gated = Gated(tmp_path)
+    assert callable(client)
+    held = await gated.hold(wipe(client=client()))
+    at = format_utc(gated.wall)
+    # Whoever confirms hears it first-hand.
+    assert "_meta" not in await gated.confirm(held)
+    gated.pass_time(60)
+    assert (await gated.ask(wipe(client=client())))["content"][0]["text"] == "wiped"
+    assert gated.marks == [(held.id, at)]
+    gated.close()
 
 
 @pytest.mark.parametrize("era", Era)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import json
 from base64 import urlsafe_b64encode
@@ -302,53 +301,45 @@ def test_an_anchor_for_some_tools_only(tmp_path: Path) -> None:
     assert error.value.failure is PROOF_INVALID
 
 
-def test_a_one_time_token_is_used_once_for_good(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
+async def test_a_one_time_token_is_used_once_for_good(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
 
-        def token(about: Approval, id: str, **more: Any) -> str:
-            return sign(
-                gated.keys.service, claims_for(about, gated.wall, token_id=id, **more), "HS256"
-            )
+    def token(about: Approval, id: str, **more: Any) -> str:
+        return sign(gated.keys.service, claims_for(about, gated.wall, token_id=id, **more), "HS256")
 
-        first = await gated.hold()
-        await gated.confirm(first, token(first, "t-1"))
-        second = await gated.hold(wipe({"disk": "b"}))
-        with pytest.raises(InterlockError) as error:
-            await gated.approvals.confirm(second.id, token(second, "t-1"))
-        assert error.value.failure is PROOF_INVALID
-        with pytest.raises(InterlockError) as error:
-            await gated.approvals.reject(second.id, proof=token(second, "t-1", decision="refuse"))
-        assert error.value.failure is PROOF_INVALID
-        gated.close()
-        # Also after a restart.
-        again = Gated(tmp_path, keys=gated.keys)
-        found = again.approvals.find(second.id)
-        assert found is not None
-        with pytest.raises(InterlockError) as error:
-            await again.approvals.confirm(second.id, token(found, "t-1"))
-        assert error.value.failure is PROOF_INVALID
-        await again.confirm(found, token(found, "t-2"))
-        again.close()
-
-    asyncio.run(run())
+    first = await gated.hold()
+    await gated.confirm(first, token(first, "t-1"))
+    second = await gated.hold(wipe({"disk": "b"}))
+    with pytest.raises(InterlockError) as error:
+        await gated.approvals.confirm(second.id, token(second, "t-1"))
+    assert error.value.failure is PROOF_INVALID
+    with pytest.raises(InterlockError) as error:
+        await gated.approvals.reject(second.id, proof=token(second, "t-1", decision="refuse"))
+    assert error.value.failure is PROOF_INVALID
+    gated.close()
+    # Also after a restart.
+    again = Gated(tmp_path, keys=gated.keys)
+    found = again.approvals.find(second.id)
+    assert found is not None
+    with pytest.raises(InterlockError) as error:
+        await again.approvals.confirm(second.id, token(found, "t-1"))
+    assert error.value.failure is PROOF_INVALID
+    await again.confirm(found, token(found, "t-2"))
+    again.close()
 
 
-def test_verify_by_rule(tmp_path: Path) -> None:
-    async def run() -> None:
-        rule = RuleConfig("two eyes", "verify", tools=["s.wipe"], reason="it is production")
-        gated = Gated(tmp_path, rules=[rule])
-        answer = await gated.ask()
-        assert "it is production" in answer["content"][0]["text"]
-        approval = gated.approvals.pending()[0]
-        assert (approval.action, approval.rule) == ("verify", "two eyes")
-        service = sign(gated.keys.service, claims_for(approval, gated.wall, token_id="t"), "HS256")
-        with pytest.raises(InterlockError):
-            await gated.approvals.confirm(approval.id, service)
-        await gated.confirm(approval)
-        gated.close()
-
-    asyncio.run(run())
+async def test_verify_by_rule(tmp_path: Path) -> None:
+    rule = RuleConfig("two eyes", "verify", tools=["s.wipe"], reason="it is production")
+    gated = Gated(tmp_path, rules=[rule])
+    answer = await gated.ask()
+    assert "it is production" in answer["content"][0]["text"]
+    approval = gated.approvals.pending()[0]
+    assert (approval.action, approval.rule) == ("verify", "two eyes")
+    service = sign(gated.keys.service, claims_for(approval, gated.wall, token_id="t"), "HS256")
+    with pytest.raises(InterlockError):
+        await gated.approvals.confirm(approval.id, service)
+    await gated.confirm(approval)
+    gated.close()
 
 
 # -- anchors

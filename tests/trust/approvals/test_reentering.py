@@ -18,26 +18,23 @@ from tests.patience import PATIENCE
 from tests.trust.approvals.gated import Gated, wipe
 
 
-def test_a_caller_that_is_not_known_any_more_gets_nothing_done(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path, tokens={"one": "chief"})
-        approval = await gated.hold(wipe(credentials=Credentials("10.0.0.1", "one")))
+async def test_a_caller_that_is_not_known_any_more_gets_nothing_done(tmp_path: Path) -> None:
+    gated = Gated(tmp_path, tokens={"one": "chief"})
+    approval = await gated.hold(wipe(credentials=Credentials("10.0.0.1", "one")))
 
-        def recall(caller: Caller) -> Caller:
-            assert caller.name == "chief"
-            raise InterlockError(UNAUTHENTICATED, "chief is not known here any more.")
+    def recall(caller: Caller) -> Caller:
+        assert caller.name == "chief"
+        raise InterlockError(UNAUTHENTICATED, "chief is not known here any more.")
 
-        gated.pipeline.admission.recall = recall
-        with pytest.raises(InterlockError) as error:
-            await gated.approvals.confirm(approval.id, gated.proof(approval))
-        assert error.value.failure is UNAUTHENTICATED
-        found = gated.approvals.find(approval.id)
-        assert found is not None
-        assert found.state == "void"
-        assert gated.upstream.started == []
-        gated.close()
-
-    asyncio.run(run())
+    gated.pipeline.admission.recall = recall
+    with pytest.raises(InterlockError) as error:
+        await gated.approvals.confirm(approval.id, gated.proof(approval))
+    assert error.value.failure is UNAUTHENTICATED
+    found = gated.approvals.find(approval.id)
+    assert found is not None
+    assert found.state == "void"
+    assert gated.upstream.started == []
+    gated.close()
 
 
 def test_the_credentials_of_the_gate_are_nobodys() -> None:
@@ -46,103 +43,88 @@ def test_the_credentials_of_the_gate_are_nobodys() -> None:
             Authenticator(tokens)(APPROVED_CREDENTIALS)
 
 
-def test_the_call_is_made_as_its_caller_and_with_nothing_else(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path, tokens={"one": "chief"})
-        credentials = Credentials("10.0.0.1", "one")
-        approval = await gated.hold(
-            wipe(credentials=credentials, meta={"progressToken": 7, "sneaked": "in"})
-        )
-        await gated.confirm(approval)
-        call = gated.upstream.last.call
-        assert call.caller is not None
-        assert call.caller.name == "chief"
-        assert call.credentials.bearer is None
-        assert (call.meta, call.extra_params) == (None, None)
-        assert call.is_retryable is False
-        gated.close()
-
-    asyncio.run(run())
+async def test_the_call_is_made_as_its_caller_and_with_nothing_else(tmp_path: Path) -> None:
+    gated = Gated(tmp_path, tokens={"one": "chief"})
+    credentials = Credentials("10.0.0.1", "one")
+    approval = await gated.hold(
+        wipe(credentials=credentials, meta={"progressToken": 7, "sneaked": "in"})
+    )
+    await gated.confirm(approval)
+    call = gated.upstream.last.call
+    assert call.caller is not None
+    assert call.caller.name == "chief"
+    assert call.credentials.bearer is None
+    assert (call.meta, call.extra_params) == (None, None)
+    assert call.is_retryable is False
+    gated.close()
 
 
-def test_a_call_that_is_given_up_before_it_leaves_is_void(tmp_path: Path) -> None:
+async def test_a_call_that_is_given_up_before_it_leaves_is_void(tmp_path: Path) -> None:
     """Approved before a restart, made again by its caller, who hangs up at once."""
 
-    async def run() -> None:
-        from tests.trust.approvals.test_restart import stopped_in
+    from tests.trust.approvals.test_restart import stopped_in
 
-        before = await stopped_in(tmp_path, "approved")
-        gated = Gated(tmp_path, keys=before.keys)
-        over = asyncio.Event()
-        gated.approvals.watch(lambda record: over.set() if record.is_final else None)
-        call = wipe()
-        answer = gated.start(call)
-        gated.pipeline.cancel(call)
-        assert (await answer).failure.name == "cancelled"
-        async with asyncio.timeout(PATIENCE):
-            await over.wait()
-        [record] = gated.approvals.recent()
-        assert record.state == "void"
-        assert gated.upstream.started == []
-        gated.close()
-
-    asyncio.run(run())
+    before = await stopped_in(tmp_path, "approved")
+    gated = Gated(tmp_path, keys=before.keys)
+    over = asyncio.Event()
+    gated.approvals.watch(lambda record: over.set() if record.is_final else None)
+    call = wipe()
+    answer = gated.start(call)
+    gated.pipeline.cancel(call)
+    assert (await answer).failure.name == "cancelled"
+    async with asyncio.timeout(PATIENCE):
+        await over.wait()
+    [record] = gated.approvals.recent()
+    assert record.state == "void"
+    assert gated.upstream.started == []
+    gated.close()
 
 
-def test_what_was_approved_before_a_restart_is_sent_with_nothing_else(tmp_path: Path) -> None:
+async def test_what_was_approved_before_a_restart_is_sent_with_nothing_else(tmp_path: Path) -> None:
     """The caller makes it again, with something beside it that no human saw."""
 
-    async def run() -> None:
-        from tests.trust.approvals.test_restart import stopped_in
+    from tests.trust.approvals.test_restart import stopped_in
 
-        before = await stopped_in(tmp_path, "approved")
-        gated = Gated(tmp_path, keys=before.keys)
-        answer = gated.start(wipe(meta={"dev.interlock/driver": "another"}))
-        sent = await gated.reached()
-        assert (sent.call.meta, sent.call.extra_params) == (None, None)
-        sent.answer(content=[])
-        assert await answer == {"content": []}
-        gated.close()
-
-    asyncio.run(run())
+    before = await stopped_in(tmp_path, "approved")
+    gated = Gated(tmp_path, keys=before.keys)
+    answer = gated.start(wipe(meta={"dev.interlock/driver": "another"}))
+    sent = await gated.reached()
+    assert (sent.call.meta, sent.call.extra_params) == (None, None)
+    sent.answer(content=[])
+    assert await answer == {"content": []}
+    gated.close()
 
 
-def test_the_tool_of_an_approved_call_is_known_as_approved(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        seen = []
-        gated.approvals.gate.on_approved_tool = lambda tool, by: seen.append((tool.canonical, by))
-        approval = await gated.hold()
-        assert seen == []
-        await gated.confirm(approval)
-        assert seen == [("s.wipe", "clerk")]
-        gated.close()
-
-    asyncio.run(run())
+async def test_the_tool_of_an_approved_call_is_known_as_approved(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    seen = []
+    gated.approvals.gate.on_approved_tool = lambda tool, by: seen.append((tool.canonical, by))
+    approval = await gated.hold()
+    assert seen == []
+    await gated.confirm(approval)
+    assert seen == [("s.wipe", "clerk")]
+    gated.close()
 
 
-def test_who_may_only_approve_may_bring_a_proof(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        people = {
-            "seer": Caller("seer", can_call=False, can_view_approvals=True),
-            "child": Caller("child", can_call=False),
-        }
-        gated.pipeline.admission.authenticate = Authenticator(people)
-        approval = await gated.hold(wipe(credentials=Credentials("local")))
+async def test_who_may_only_approve_may_bring_a_proof(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    people = {
+        "seer": Caller("seer", can_call=False, can_view_approvals=True),
+        "child": Caller("child", can_call=False),
+    }
+    gated.pipeline.admission.authenticate = Authenticator(people)
+    approval = await gated.hold(wipe(credentials=Credentials("local")))
 
-        def request(bearer: str) -> Call:
-            params = {"confirmation_id": approval.id, "proof": gated.proof(approval)}
-            extra = {key: Raw(json.dumps(value).encode()) for key, value in params.items()}
-            credentials = Credentials("10.0.0.1", bearer)
-            return Call("mcpax/confirm", "test", credentials, SESSION, extra_params=extra)
+    def request(bearer: str) -> Call:
+        params = {"confirmation_id": approval.id, "proof": gated.proof(approval)}
+        extra = {key: Raw(json.dumps(value).encode()) for key, value in params.items()}
+        credentials = Credentials("10.0.0.1", bearer)
+        return Call("mcpax/confirm", "test", credentials, SESSION, extra_params=extra)
 
-        assert (await gated.ask(request("child"))).failure.name == "forbidden"
-        over = gated.start(request("seer"))
-        (await gated.reached()).answer(content=[])
-        assert await over == {"content": []}
-        refused = await gated.ask(wipe(credentials=Credentials("10.0.0.1", "seer")))
-        assert refused.failure.name == "forbidden"
-        gated.close()
-
-    asyncio.run(run())
+    assert (await gated.ask(request("child"))).failure.name == "forbidden"
+    over = gated.start(request("seer"))
+    (await gated.reached()).answer(content=[])
+    assert await over == {"content": []}
+    refused = await gated.ask(wipe(credentials=Credentials("10.0.0.1", "seer")))
+    assert refused.failure.name == "forbidden"
+    gated.close()

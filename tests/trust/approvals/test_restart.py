@@ -35,174 +35,147 @@ async def stopped_in(folder: Path, state: str) -> Gated:
     return gated
 
 
-def test_what_waited_still_waits(tmp_path: Path) -> None:
-    async def run() -> None:
-        before = await stopped_in(tmp_path, "pending")
-        gated = Gated(tmp_path, keys=before.keys)
-        [approval] = gated.approvals.pending()
-        assert (await gated.hold()).id == approval.id
-        assert await gated.confirm(approval) == WIPED
-        assert await gated.ask() == WIPED
-        gated.close()
-
-    asyncio.run(run())
+async def test_what_waited_still_waits(tmp_path: Path) -> None:
+    before = await stopped_in(tmp_path, "pending")
+    gated = Gated(tmp_path, keys=before.keys)
+    [approval] = gated.approvals.pending()
+    assert (await gated.hold()).id == approval.id
+    assert await gated.confirm(approval) == WIPED
+    assert await gated.ask() == WIPED
+    gated.close()
 
 
-def test_what_was_approved_is_made_when_its_caller_comes_back(tmp_path: Path) -> None:
-    async def run() -> None:
-        before = await stopped_in(tmp_path, APPROVED)
-        gated = Gated(tmp_path, keys=before.keys)
-        [approval] = gated.approvals.recent()
-        assert approval.state == APPROVED
-        # Not by itself, nor by another proof.
-        assert gated.upstream.started == []
-        with pytest.raises(InterlockError) as error:
-            await gated.approvals.confirm(approval.id, gated.proof(approval))
-        assert error.value.failure is ALREADY_DECIDED
-        over = gated.start(wipe())
-        twin = gated.start(wipe())
-        exchange = await gated.reached()
-        exchange.answer(**WIPED)
-        assert await over == WIPED
-        assert await twin == WIPED
-        assert len(gated.upstream.started) == 1
-        found = gated.approvals.find(approval.id)
-        assert found is not None
-        assert found.state == "done"
-        assert (await gated.hold()).id != approval.id
-        gated.close()
-
-    asyncio.run(run())
+async def test_what_was_approved_is_made_when_its_caller_comes_back(tmp_path: Path) -> None:
+    before = await stopped_in(tmp_path, APPROVED)
+    gated = Gated(tmp_path, keys=before.keys)
+    [approval] = gated.approvals.recent()
+    assert approval.state == APPROVED
+    # Not by itself, nor by another proof.
+    assert gated.upstream.started == []
+    with pytest.raises(InterlockError) as error:
+        await gated.approvals.confirm(approval.id, gated.proof(approval))
+    assert error.value.failure is ALREADY_DECIDED
+    over = gated.start(wipe())
+    twin = gated.start(wipe())
+    exchange = await gated.reached()
+    exchange.answer(**WIPED)
+    assert await over == WIPED
+    assert await twin == WIPED
+    assert len(gated.upstream.started) == 1
+    found = gated.approvals.find(approval.id)
+    assert found is not None
+    assert found.state == "done"
+    assert (await gated.hold()).id != approval.id
+    gated.close()
 
 
-def test_what_its_caller_adds_when_it_comes_back_is_not_sent(tmp_path: Path) -> None:
-    async def run() -> None:
-        before = await stopped_in(tmp_path, APPROVED)
-        gated = Gated(tmp_path, keys=before.keys)
-        again = wipe(b'{ "disk":"\\u0061" }', extra_params={"force": Raw(b"true")})
-        over = gated.start(again)
-        exchange = await gated.reached()
-        assert bytes(exchange.call.arguments) == b'{"disk": "a"}'
-        assert exchange.call.extra_params is None
-        exchange.answer(**WIPED)
-        assert await over == WIPED
-        gated.close()
-
-    asyncio.run(run())
+async def test_what_its_caller_adds_when_it_comes_back_is_not_sent(tmp_path: Path) -> None:
+    before = await stopped_in(tmp_path, APPROVED)
+    gated = Gated(tmp_path, keys=before.keys)
+    again = wipe(b'{ "disk":"\\u0061" }', extra_params={"force": Raw(b"true")})
+    over = gated.start(again)
+    exchange = await gated.reached()
+    assert bytes(exchange.call.arguments) == b'{"disk": "a"}'
+    assert exchange.call.extra_params is None
+    exchange.answer(**WIPED)
+    assert await over == WIPED
+    gated.close()
 
 
-def test_what_was_approved_expires_as_well(tmp_path: Path) -> None:
-    async def run() -> None:
-        before = await stopped_in(tmp_path, APPROVED)
-        gated = Gated(tmp_path, keys=before.keys)
-        [approval] = gated.approvals.recent()
-        gated.wall += 301
-        assert (await gated.hold()).id != approval.id
-        assert gated.upstream.started == []
-        gated.close()
-
-    asyncio.run(run())
+async def test_what_was_approved_expires_as_well(tmp_path: Path) -> None:
+    before = await stopped_in(tmp_path, APPROVED)
+    gated = Gated(tmp_path, keys=before.keys)
+    [approval] = gated.approvals.recent()
+    gated.wall += 301
+    assert (await gated.hold()).id != approval.id
+    assert gated.upstream.started == []
+    gated.close()
 
 
-def test_what_was_under_way_is_lost_and_never_made_again(tmp_path: Path) -> None:
-    async def run() -> None:
-        before = await stopped_in(tmp_path, DISPATCHING)
-        gated = Gated(tmp_path, keys=before.keys)
-        error = await gated.ask()
-        assert error.failure is UPSTREAM_LOST
-        assert "outcome is unknown" in error.message
-        [approval] = gated.approvals.recent()
-        assert approval.state == "lost"
-        with pytest.raises(InterlockError) as late:
-            await gated.approvals.confirm(approval.id, gated.proof(approval))
-        assert late.value.failure is ALREADY_DECIDED
-        assert gated.upstream.started == []
-        gated.close()
-        # Told once, on record, and it stays so.
-        again = Gated(tmp_path, keys=before.keys)
-        assert [one.state for one in again.approvals.recent()] == ["lost"]
-        assert (await again.hold()).id != approval.id
-        again.close()
-
-    asyncio.run(run())
+async def test_what_was_under_way_is_lost_and_never_made_again(tmp_path: Path) -> None:
+    before = await stopped_in(tmp_path, DISPATCHING)
+    gated = Gated(tmp_path, keys=before.keys)
+    error = await gated.ask()
+    assert error.failure is UPSTREAM_LOST
+    assert "outcome is unknown" in error.message
+    [approval] = gated.approvals.recent()
+    assert approval.state == "lost"
+    with pytest.raises(InterlockError) as late:
+        await gated.approvals.confirm(approval.id, gated.proof(approval))
+    assert late.value.failure is ALREADY_DECIDED
+    assert gated.upstream.started == []
+    gated.close()
+    # Told once, on record, and it stays so.
+    again = Gated(tmp_path, keys=before.keys)
+    assert [one.state for one in again.approvals.recent()] == ["lost"]
+    assert (await again.hold()).id != approval.id
+    again.close()
 
 
 @pytest.mark.parametrize("clock", [-3600.0, 301.0])
-def test_a_clock_that_jumped_while_it_was_down(tmp_path: Path, clock: float) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        approval = await gated.hold()
-        gated.close()
-        again = Gated(tmp_path, keys=gated.keys, now=gated.wall + clock)
-        with pytest.raises(InterlockError) as error:
-            await again.approvals.confirm(approval.id, again.proof(approval))
-        assert error.value.failure in (CONFIRMATION_EXPIRED, ALREADY_DECIDED)
-        assert again.upstream.started == []
-        assert again.approvals.pending() == []
-        again.close()
-
-    asyncio.run(run())
+async def test_a_clock_that_jumped_while_it_was_down(tmp_path: Path, clock: float) -> None:
+    gated = Gated(tmp_path)
+    approval = await gated.hold()
+    gated.close()
+    again = Gated(tmp_path, keys=gated.keys, now=gated.wall + clock)
+    with pytest.raises(InterlockError) as error:
+        await again.approvals.confirm(approval.id, again.proof(approval))
+    assert error.value.failure in (CONFIRMATION_EXPIRED, ALREADY_DECIDED)
+    assert again.upstream.started == []
+    assert again.approvals.pending() == []
+    again.close()
 
 
-def test_outcomes_are_kept_for_whoever_asked(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        first = await gated.hold()
-        await gated.confirm(first)
-        second = await gated.hold(wipe({"disk": "b"}))
-        await gated.approvals.reject(second.id, local=True, reason="no")
-        third = await gated.hold(wipe({"disk": "c"}))
-        await gated.confirm(third)
-        assert await gated.ask(wipe({"disk": "c"})) == WIPED
-        gated.close()
-        again = Gated(tmp_path, keys=gated.keys)
-        assert await again.ask() == WIPED
-        refused = await again.ask(wipe({"disk": "b"}))
-        assert refused.failure.name == "approval_refused"
-        # Collected before: a new call.
-        assert (await again.hold(wipe({"disk": "c"}))).id != third.id
-        assert again.upstream.started == []
-        again.close()
-
-    asyncio.run(run())
+async def test_outcomes_are_kept_for_whoever_asked(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    first = await gated.hold()
+    await gated.confirm(first)
+    second = await gated.hold(wipe({"disk": "b"}))
+    await gated.approvals.reject(second.id, local=True, reason="no")
+    third = await gated.hold(wipe({"disk": "c"}))
+    await gated.confirm(third)
+    assert await gated.ask(wipe({"disk": "c"})) == WIPED
+    gated.close()
+    again = Gated(tmp_path, keys=gated.keys)
+    assert await again.ask() == WIPED
+    refused = await again.ask(wipe({"disk": "b"}))
+    assert refused.failure.name == "approval_refused"
+    # Collected before: a new call.
+    assert (await again.hold(wipe({"disk": "c"}))).id != third.id
+    assert again.upstream.started == []
+    again.close()
 
 
-def test_a_node_beside_it_keeps_its_own(tmp_path: Path) -> None:
+async def test_a_node_beside_it_keeps_its_own(tmp_path: Path) -> None:
     """Two that share a state folder: none takes from the other while it lives."""
 
-    async def run() -> None:
-        one = Gated(tmp_path)
-        approval = await one.hold()
-        other = Gated(tmp_path, keys=one.keys)
-        assert other.approvals.recent() == []
-        with pytest.raises(InterlockError) as error:
-            await other.approvals.confirm(approval.id, other.proof(approval))
-        assert error.value.failure.name == "unknown_approval"
-        own = await other.hold()
-        assert own.id != approval.id
-        assert await one.confirm(approval) == WIPED
-        one.close()
-        other.close()
-        heir = Gated(tmp_path, keys=one.keys)
-        assert {one.id for one in heir.approvals.recent()} == {approval.id, own.id}
-        heir.close()
-
-    asyncio.run(run())
+    one = Gated(tmp_path)
+    approval = await one.hold()
+    other = Gated(tmp_path, keys=one.keys)
+    assert other.approvals.recent() == []
+    with pytest.raises(InterlockError) as error:
+        await other.approvals.confirm(approval.id, other.proof(approval))
+    assert error.value.failure.name == "unknown_approval"
+    own = await other.hold()
+    assert own.id != approval.id
+    assert await one.confirm(approval) == WIPED
+    one.close()
+    other.close()
+    heir = Gated(tmp_path, keys=one.keys)
+    assert {one.id for one in heir.approvals.recent()} == {approval.id, own.id}
+    heir.close()
 
 
-def test_a_store_that_cannot_be_read_stops_only_what_it_must(tmp_path: Path) -> None:
-    async def run() -> None:
-        (tmp_path / "approvals.db").write_bytes(b"this is no database" * 100)
-        gated = Gated(tmp_path)
-        assert gated.approvals.recent() == []
-        assert (await gated.ask()).failure.name == "journal_unavailable"
+async def test_a_store_that_cannot_be_read_stops_only_what_it_must(tmp_path: Path) -> None:
+    (tmp_path / "approvals.db").write_bytes(b"this is no database" * 100)
+    gated = Gated(tmp_path)
+    assert gated.approvals.recent() == []
+    assert (await gated.ask()).failure.name == "journal_unavailable"
 
-        over = gated.start(tool_call("s.look", {}))
-        gated.upstream.last.answer(content=[])
-        assert await over == {"content": []}
-        gated.close()
-
-    asyncio.run(run())
+    over = gated.start(tool_call("s.look", {}))
+    gated.upstream.last.answer(content=[])
+    assert await over == {"content": []}
+    gated.close()
 
 
 def test_a_store_of_something_else_is_left_alone(tmp_path: Path) -> None:
@@ -220,19 +193,16 @@ def test_a_store_of_something_else_is_left_alone(tmp_path: Path) -> None:
         assert file.execute("SELECT name FROM sqlite_master").fetchall() == [("recipes",)]
 
 
-def test_result_of_an_upstream_too_long_to_be_kept(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        approval = await gated.hold()
-        task: asyncio.Task[Any] = asyncio.ensure_future(
-            gated.approvals.confirm(approval.id, gated.proof(approval))
-        )
-        exchange = await gated.reached()
-        text = "x" * (1024 * 1024)
-        exchange.answer(content=[{"type": "text", "text": text}])
-        assert json.loads((await task).result)["content"][0]["text"] == text
-        late = await gated.ask()
-        assert "too long" in late["content"][0]["text"]
-        gated.close()
-
-    asyncio.run(run())
+async def test_result_of_an_upstream_too_long_to_be_kept(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    approval = await gated.hold()
+    task: asyncio.Task[Any] = asyncio.ensure_future(
+        gated.approvals.confirm(approval.id, gated.proof(approval))
+    )
+    exchange = await gated.reached()
+    text = "x" * (1024 * 1024)
+    exchange.answer(content=[{"type": "text", "text": text}])
+    assert json.loads((await task).result)["content"][0]["text"] == text
+    late = await gated.ask()
+    assert "too long" in late["content"][0]["text"]
+    gated.close()

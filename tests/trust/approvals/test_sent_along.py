@@ -65,28 +65,25 @@ def sent(gated: Gated) -> Any:
     return None if meta is None else {key: json.loads(bytes(raw)) for key, raw in meta.items()}
 
 
-def test_it_is_seen_and_sent(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Served(tmp_path, contracts())
-        given = {**TENANT, DRIVER: "disk-mcp", "traceparent": "00-1-1-00", "own": "s3cret"}
-        answer = await gated.ask(asked(given))
-        along = {**TENANT, DRIVER: "disk-mcp"}
-        assert answer["structuredContent"]["meta"] == along
-        [approval] = gated.approvals.pending()
-        assert view(approval)["meta"] == along
-        assert json.loads(to_json(approval, gated.wall)["meta_text"]) == along
-        assert b"s3cret" not in approval.meta
-        assert await gated.confirm(approval) == SENT
-        assert sent(gated) == along
-        # Who asked gets the outcome by the very same call.
-        assert await gated.ask(asked(given)) == SENT
-        assert len(gated.upstream.started) == 1
-        found = gated.approvals.find(approval.id)
-        assert found is not None
-        assert (found.meta, json.loads(found.meta_shown)) == (b"", along)
-        gated.close()
-
-    asyncio.run(run())
+async def test_it_is_seen_and_sent(tmp_path: Path) -> None:
+    gated = Served(tmp_path, contracts())
+    given = {**TENANT, DRIVER: "disk-mcp", "traceparent": "00-1-1-00", "own": "s3cret"}
+    answer = await gated.ask(asked(given))
+    along = {**TENANT, DRIVER: "disk-mcp"}
+    assert answer["structuredContent"]["meta"] == along
+    [approval] = gated.approvals.pending()
+    assert view(approval)["meta"] == along
+    assert json.loads(to_json(approval, gated.wall)["meta_text"]) == along
+    assert b"s3cret" not in approval.meta
+    assert await gated.confirm(approval) == SENT
+    assert sent(gated) == along
+    # Who asked gets the outcome by the very same call.
+    assert await gated.ask(asked(given)) == SENT
+    assert len(gated.upstream.started) == 1
+    found = gated.approvals.find(approval.id)
+    assert found is not None
+    assert (found.meta, json.loads(found.meta_shown)) == (b"", along)
+    gated.close()
 
 
 @pytest.mark.parametrize(
@@ -94,105 +91,92 @@ def test_it_is_seen_and_sent(tmp_path: Path) -> None:
     [None, {}, {CONTEXT: {"tenant": "green"}}, {**TENANT, DRIVER: "disk-mcp"}, {CONTEXT: None}],
     ids=["nothing", "empty", "another", "more", "null"],
 )
-def test_with_something_else_beside_it_it_is_another_call(
+async def test_with_something_else_beside_it_it_is_another_call(
     tmp_path: Path, other: dict[str, Any] | None
 ) -> None:
-    async def run() -> None:
-        gated = Served(tmp_path, contracts())
-        one, another = await gated.hold(asked(TENANT)), await gated.hold(asked(other))
-        assert one.id != another.id
-        assert one.digest != another.digest
-        # In whatever spelling: the same is the same.
-        same = asked()
-        same.meta = {CONTEXT: Raw(b'{ "tenant" : "blue" }')}
-        assert (await gated.hold(same)).id == one.id
-        gated.close()
-
-    asyncio.run(run())
+    gated = Served(tmp_path, contracts())
+    one, another = await gated.hold(asked(TENANT)), await gated.hold(asked(other))
+    assert one.id != another.id
+    assert one.digest != another.digest
+    # In whatever spelling: the same is the same.
+    same = asked()
+    same.meta = {CONTEXT: Raw(b'{ "tenant" : "blue" }')}
+    assert (await gated.hold(same)).id == one.id
+    gated.close()
 
 
-def test_secrets_are_masked_for_people_and_sent_as_they_are(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Served(tmp_path, contracts())
-        known = frozenset({digest_of_secret("hunter2hunter2")})
-        gated.approvals.gate.secrets = known
-        given = {CONTEXT: {"api_key": "hunter2hunter2", "token": "shown"}}
-        answer = await gated.ask(asked(given))
-        [approval] = gated.approvals.pending()
-        for shown in (answer, view(approval), to_json(approval, gated.wall)):
-            assert "hunter2" not in json.dumps(shown)
-            assert "14 characters" in json.dumps(shown)
-            assert '"token": "shown"' in json.dumps(shown)
-        assert approval.masked == ("/meta/dev.interlock~1context/api_key",)
-        assert "hunter2" in json.dumps(view(gated.approvals.reveal(approval.id, "clerk")))
-        await gated.confirm(approval)
-        assert sent(gated) == given
-        gated.close()
-
-    asyncio.run(run())
+async def test_secrets_are_masked_for_people_and_sent_as_they_are(tmp_path: Path) -> None:
+    gated = Served(tmp_path, contracts())
+    known = frozenset({digest_of_secret("hunter2hunter2")})
+    gated.approvals.gate.secrets = known
+    given = {CONTEXT: {"api_key": "hunter2hunter2", "token": "shown"}}
+    answer = await gated.ask(asked(given))
+    [approval] = gated.approvals.pending()
+    for shown in (answer, view(approval), to_json(approval, gated.wall)):
+        assert "hunter2" not in json.dumps(shown)
+        assert "14 characters" in json.dumps(shown)
+        assert '"token": "shown"' in json.dumps(shown)
+    assert approval.masked == ("/meta/dev.interlock~1context/api_key",)
+    assert "hunter2" in json.dumps(view(gated.approvals.reveal(approval.id, "clerk")))
+    await gated.confirm(approval)
+    assert sent(gated) == given
+    gated.close()
 
 
 @pytest.mark.parametrize(
     "meta", [b'{"dev.interlock/context":{"tenant":"green"}}', b""], ids=["another", "nothing"]
 )
-def test_a_record_that_says_something_else_is_not_sent(tmp_path: Path, meta: bytes) -> None:
+async def test_a_record_that_says_something_else_is_not_sent(tmp_path: Path, meta: bytes) -> None:
     """The proof is about a digest, and that is about all that is sent."""
 
-    async def run() -> None:
-        gated = Served(tmp_path, contracts())
-        approval = await gated.hold(asked(TENANT))
-        entry = gated.approvals._inbox.entries.get(approval.id)
-        assert entry is not None
-        entry.record = msgspec.structs.replace(approval, meta=meta)
-        with pytest.raises(InterlockError, match="the call changed") as error:
-            await gated.approvals.confirm(approval.id, gated.proof(approval))
-        assert error.value.failure is CONFIRMATION_EXPIRED
-        assert gated.upstream.started == []
-        gated.close()
-
-    asyncio.run(run())
+    gated = Served(tmp_path, contracts())
+    approval = await gated.hold(asked(TENANT))
+    entry = gated.approvals._inbox.entries.get(approval.id)
+    assert entry is not None
+    entry.record = msgspec.structs.replace(approval, meta=meta)
+    with pytest.raises(InterlockError, match="the call changed") as error:
+        await gated.approvals.confirm(approval.id, gated.proof(approval))
+    assert error.value.failure is CONFIRMATION_EXPIRED
+    assert gated.upstream.started == []
+    gated.close()
 
 
-def test_what_was_approved_before_the_node_was_started_anew_is_sent_with_it(tmp_path: Path) -> None:
-    async def run() -> None:
-        before = Served(tmp_path, contracts())
-        approval = await before.hold(asked(TENANT))
-        entry = before.approvals._inbox.entries.get(approval.id)
-        assert entry is not None
-        over = asyncio.get_running_loop().create_future()
-        step = approval.with_state(APPROVED, by="clerk", proof="operator", decided=before.wall)
-        before.approvals._inbox.save(entry, step, over.set_result)
-        await over
-        before.close()
-        gated = Served(tmp_path, contracts(), keys=before.keys)
-        # Without it, it is another call, which waits.
-        assert (await gated.hold(asked())).id != approval.id
-        handle = {"x-mcpax-approval": approval.id}
-        going = gated.start(asked({**TENANT, "own": "something", **handle}))
-        (await gated.reached()).answer(**SENT)
-        assert await going == SENT
-        assert sent(gated) == TENANT
-        gated.close()
+async def test_what_was_approved_before_the_node_was_started_anew_is_sent_with_it(
+    tmp_path: Path,
+) -> None:
+    before = Served(tmp_path, contracts())
+    approval = await before.hold(asked(TENANT))
+    entry = before.approvals._inbox.entries.get(approval.id)
+    assert entry is not None
+    over = asyncio.get_running_loop().create_future()
+    step = approval.with_state(APPROVED, by="clerk", proof="operator", decided=before.wall)
+    before.approvals._inbox.save(entry, step, over.set_result)
+    await over
+    before.close()
+    gated = Served(tmp_path, contracts(), keys=before.keys)
+    # Without it, it is another call, which waits.
+    assert (await gated.hold(asked())).id != approval.id
+    handle = {"x-mcpax-approval": approval.id}
+    going = gated.start(asked({**TENANT, "own": "something", **handle}))
+    (await gated.reached()).answer(**SENT)
+    assert await going == SENT
+    assert sent(gated) == TENANT
+    gated.close()
 
-    asyncio.run(run())
 
-
-def test_nobody_is_asked_about_a_context_that_would_be_refused(tmp_path: Path) -> None:
+async def test_nobody_is_asked_about_a_context_that_would_be_refused(tmp_path: Path) -> None:
     def check(context: Any) -> None:
         if "tenant" not in context:
             raise InterlockError(INVALID_ARGUMENTS, "The context does not fit.")
 
-    async def run() -> None:
-        gated = Served(tmp_path, contracts(check))
-        for meta in (None, {CONTEXT: None}, {CONTEXT: {}}):
-            error = await gated.ask(asked(meta))
-            assert isinstance(error, InterlockError)
-            assert error.failure is INVALID_ARGUMENTS
-        assert gated.approvals.pending() == []
-        await gated.hold(asked(TENANT))
-        gated.close()
-
-    asyncio.run(run())
+    gated = Served(tmp_path, contracts(check))
+    for meta in (None, {CONTEXT: None}, {CONTEXT: {}}):
+        error = await gated.ask(asked(meta))
+        assert isinstance(error, InterlockError)
+        assert error.failure is INVALID_ARGUMENTS
+    assert gated.approvals.pending() == []
+    await gated.hold(asked(TENANT))
+    gated.close()
 
 
 @pytest.mark.parametrize(
@@ -200,34 +184,28 @@ def test_nobody_is_asked_about_a_context_that_would_be_refused(tmp_path: Path) -
     [b'{"tenant":"blue","tenant":"green"}', b'{"x":1e999}', b'"%b"' % (b"x" * 70_000)],
     ids=["twice", "too-large-a-number", "too-long"],
 )
-def test_what_two_could_read_in_two_ways_is_refused(tmp_path: Path, raw: bytes) -> None:
-    async def run() -> None:
-        gated = Served(tmp_path, contracts())
-        call = asked()
-        call.meta = {CONTEXT: Raw(raw)}
-        error = await gated.ask(call)
-        assert isinstance(error, InterlockError)
-        assert error.failure is INVALID_ARGUMENTS
-        assert gated.approvals.pending() == []
-        gated.close()
-
-    asyncio.run(run())
+async def test_what_two_could_read_in_two_ways_is_refused(tmp_path: Path, raw: bytes) -> None:
+    gated = Served(tmp_path, contracts())
+    call = asked()
+    call.meta = {CONTEXT: Raw(raw)}
+    error = await gated.ask(call)
+    assert isinstance(error, InterlockError)
+    assert error.failure is INVALID_ARGUMENTS
+    assert gated.approvals.pending() == []
+    gated.close()
 
 
-def test_of_other_tools_nothing_is_kept_or_sent(tmp_path: Path) -> None:
+async def test_of_other_tools_nothing_is_kept_or_sent(tmp_path: Path) -> None:
     """What a server of the config makes of its callers' `_meta` is nobody's business here."""
 
-    async def run() -> None:
-        gated = Gated(tmp_path, dangerous())
-        approval = await gated.hold(wipe(meta=TENANT))
-        assert (approval.meta, approval.meta_shown) == (b"", b"")
-        assert "meta" not in view(approval)
-        assert (await gated.hold(wipe())).id == approval.id
-        await gated.confirm(approval)
-        assert sent(gated) is None
-        gated.close()
-
-    asyncio.run(run())
+    gated = Gated(tmp_path, dangerous())
+    approval = await gated.hold(wipe(meta=TENANT))
+    assert (approval.meta, approval.meta_shown) == (b"", b"")
+    assert "meta" not in view(approval)
+    assert (await gated.hold(wipe())).id == approval.id
+    await gated.confirm(approval)
+    assert sent(gated) is None
+    gated.close()
 
 
 async def _held(folder: Path) -> Approval:
@@ -259,29 +237,26 @@ def test_in_a_list_it_is_cut_with_the_arguments(tmp_path: Path) -> None:
     assert "meta" not in listed
 
 
-def test_a_node_above_shows_it_too(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Served(tmp_path, contracts())
-        answer = await gated.ask(asked(TENANT))
-        [approval] = gated.approvals.pending()
+async def test_a_node_above_shows_it_too(tmp_path: Path) -> None:
+    gated = Served(tmp_path, contracts())
+    answer = await gated.ask(asked(TENANT))
+    [approval] = gated.approvals.pending()
 
-        def said(content: dict[str, Any]) -> Approval | None:
-            return read_report(
-                json.dumps({**answer, "structuredContent": content}).encode(),
-                upstream="low",
-                tool="low.disk.wipe",
-                caller=approval.caller,
-                effect="irreversible",
-                now=gated.wall,
-            )
+    def said(content: dict[str, Any]) -> Approval | None:
+        return read_report(
+            json.dumps({**answer, "structuredContent": content}).encode(),
+            upstream="low",
+            tool="low.disk.wipe",
+            caller=approval.caller,
+            effect="irreversible",
+            now=gated.wall,
+        )
 
-        shown = said(answer["structuredContent"])
-        assert shown is not None
-        assert view(shown)["meta"] == TENANT
-        assert said({**answer["structuredContent"], "meta": {"x": "y" * 50_000}}) is None
-        gated.close()
-
-    asyncio.run(run())
+    shown = said(answer["structuredContent"])
+    assert shown is not None
+    assert view(shown)["meta"] == TENANT
+    assert said({**answer["structuredContent"], "meta": {"x": "y" * 50_000}}) is None
+    gated.close()
 
 
 def test_no_rule_is_learned_from_it(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -91,22 +90,19 @@ def test_only_so_many_are_kept_and_none_for_longer_than_it_waits() -> None:
     assert shown.pending(NOW + 301) == []
 
 
-def test_it_is_never_taken_for_an_approval_of_the_node_itself(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        held = await gated.hold()
-        one = said()
-        assert one is not None
-        gated.approvals._add_child_approval(replace(one, id=held.id))
-        gated.approvals._add_child_approval(replace(one, audience=NODE))
-        assert gated.approvals.pending_at_children() == []
-        assert gated.approvals.find(held.id) == held
-        gated.approvals._add_child_approval(one)
-        assert gated.approvals.find(ID) == one
-        assert gated.approvals.pending() == [held]
-        with pytest.raises(InterlockError) as error:
-            await gated.approvals.reject(ID, local=True)
-        assert "a proof is required" in error.value.message
-        gated.close()
-
-    asyncio.run(run())
+async def test_it_is_never_taken_for_an_approval_of_the_node_itself(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    held = await gated.hold()
+    one = said()
+    assert one is not None
+    gated.approvals._add_child_approval(replace(one, id=held.id))
+    gated.approvals._add_child_approval(replace(one, audience=NODE))
+    assert gated.approvals.pending_at_children() == []
+    assert gated.approvals.find(held.id) == held
+    gated.approvals._add_child_approval(one)
+    assert gated.approvals.find(ID) == one
+    assert gated.approvals.pending() == [held]
+    with pytest.raises(InterlockError) as error:
+        await gated.approvals.reject(ID, local=True)
+    assert "a proof is required" in error.value.message
+    gated.close()

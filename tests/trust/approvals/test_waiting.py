@@ -56,230 +56,192 @@ def charged(gated: Gated) -> int:
     return 0 if account is None else account.window.count
 
 
-def test_the_journal_has_one_execution_and_what_was_collected(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        approval = await gated.hold()
-        assert await gated.confirm(approval) == WIPED
-        assert await gated.ask() == WIPED
-        calls = [one for one in gated.journal.entries if one["verb"] == "tools/call"]
-        assert [one["outcome"] for one in calls] == ["confirmation_required", "ok", "collected"]
-        assert [f"approval:{approval.id}" in one["detail"] for one in calls[1:]] == [True, True]
-        # The upstream was called once: the other one was held.
-        assert gated.rig.audit.by_upstream["s"].calls == 2
-        gated.close()
-
-    asyncio.run(run())
+async def test_the_journal_has_one_execution_and_what_was_collected(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    approval = await gated.hold()
+    assert await gated.confirm(approval) == WIPED
+    assert await gated.ask() == WIPED
+    calls = [one for one in gated.journal.entries if one["verb"] == "tools/call"]
+    assert [one["outcome"] for one in calls] == ["confirmation_required", "ok", "collected"]
+    assert [f"approval:{approval.id}" in one["detail"] for one in calls[1:]] == [True, True]
+    # The upstream was called once: the other one was held.
+    assert gated.rig.audit.by_upstream["s"].calls == 2
+    gated.close()
 
 
-def test_a_failure_is_collected_as_well(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        approval = await gated.hold()
-        task = asyncio.ensure_future(gated.approvals.confirm(approval.id, gated.proof(approval)))
-        (await gated.reached()).answer_error(-5, "It is stuck.")
-        await asyncio.wait([task])
-        assert isinstance(task.exception(), InterlockError)
-        error = await gated.ask()
-        assert (error.code, error.message) == (-5, "It is stuck.")
-        last = gated.journal.entries[-1]
-        assert last["outcome"] == "collected"
-        assert last["detail"] == f"approval:{approval.id} It is stuck."
-        gated.close()
-
-    asyncio.run(run())
+async def test_a_failure_is_collected_as_well(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    approval = await gated.hold()
+    task = asyncio.ensure_future(gated.approvals.confirm(approval.id, gated.proof(approval)))
+    (await gated.reached()).answer_error(-5, "It is stuck.")
+    await asyncio.wait([task])
+    assert isinstance(task.exception(), InterlockError)
+    error = await gated.ask()
+    assert (error.code, error.message) == (-5, "It is stuck.")
+    last = gated.journal.entries[-1]
+    assert last["outcome"] == "collected"
+    assert last["detail"] == f"approval:{approval.id} It is stuck."
+    gated.close()
 
 
-def test_those_who_wait_collect(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        approval = await gated.hold()
-        confirmed = asyncio.ensure_future(
-            gated.approvals.confirm(approval.id, gated.proof(approval))
-        )
-        exchange = await gated.reached()
-        waiting = gated.start(wipe())
-        exchange.answer(**WIPED)
-        await confirmed
-        assert await waiting == WIPED
-        calls = [one for one in gated.journal.entries if one["verb"] == "tools/call"]
-        assert sorted(one["outcome"] for one in calls) == [
-            "collected",
-            "confirmation_required",
-            "ok",
-        ]
-        assert gated.rig.audit.by_upstream["s"].calls == 2
-        gated.close()
-
-    asyncio.run(run())
+async def test_those_who_wait_collect(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    approval = await gated.hold()
+    confirmed = asyncio.ensure_future(gated.approvals.confirm(approval.id, gated.proof(approval)))
+    exchange = await gated.reached()
+    waiting = gated.start(wipe())
+    exchange.answer(**WIPED)
+    await confirmed
+    assert await waiting == WIPED
+    calls = [one for one in gated.journal.entries if one["verb"] == "tools/call"]
+    assert sorted(one["outcome"] for one in calls) == [
+        "collected",
+        "confirmation_required",
+        "ok",
+    ]
+    assert gated.rig.audit.by_upstream["s"].calls == 2
+    gated.close()
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_who_proposes_a_call_and_makes_it_too_collects_it(tmp_path: Path, restarted: bool) -> None:
+async def test_who_proposes_a_call_and_makes_it_too_collects_it(
+    tmp_path: Path, restarted: bool
+) -> None:
     """It was told to make the call again for the result: that must not be a second approval."""
 
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        approval = await gated.hold(wipe(proposal=PROPOSED))
-        assert await gated.hold() == approval
-        if restarted:
-            gated.close()
-            gated = Gated(tmp_path, keys=gated.keys)
-        assert await gated.confirm(approval) == WIPED
-        assert await gated.ask() == WIPED
-        assert len(gated.upstream.started) == 1
-        assert (await gated.hold()).id != approval.id
+    gated = Gated(tmp_path)
+    approval = await gated.hold(wipe(proposal=PROPOSED))
+    assert await gated.hold() == approval
+    if restarted:
         gated.close()
-
-    asyncio.run(run())
-
-
-def test_what_was_only_proposed_was_told_in_the_room(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = Gated(tmp_path)
-        approval = await gated.hold(wipe(proposal=PROPOSED))
-        assert await gated.confirm(approval) == WIPED
-        assert (await gated.hold(wipe(proposal=PROPOSED))).id != approval.id
-        gated.close()
-
-    asyncio.run(run())
+        gated = Gated(tmp_path, keys=gated.keys)
+    assert await gated.confirm(approval) == WIPED
+    assert await gated.ask() == WIPED
+    assert len(gated.upstream.started) == 1
+    assert (await gated.hold()).id != approval.id
+    gated.close()
 
 
-def test_only_so_many_wait_for_one_approval(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = with_page(tmp_path)
-        _, state = await shown(gated)
-        waiting = [gated.start(accepting(state)) for _ in range(MAX_WAITING_CALLS_PER_APPROVAL)]
-        error = await gated.ask(accepting(state))
-        assert error.failure is TOO_BUSY
-        assert len(list(gated.pipeline.running_calls())) == MAX_WAITING_CALLS_PER_APPROVAL
-        # One who leaves makes room.
-        gated.pipeline.cancel(next(iter(gated.pipeline.running_calls())))
-        waiting.append(gated.start(accepting(state)))
-        assert not waiting[-1].done()
-        await gated.pipeline.drain(0)
-        gated.close()
-
-    asyncio.run(run())
+async def test_what_was_only_proposed_was_told_in_the_room(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    approval = await gated.hold(wipe(proposal=PROPOSED))
+    assert await gated.confirm(approval) == WIPED
+    assert (await gated.hold(wipe(proposal=PROPOSED))).id != approval.id
+    gated.close()
 
 
-def test_only_so_many_of_one_caller_wait(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = with_page(tmp_path)
-        over = 0
-        for number in range(MAX_WAITING_CALLS_PER_CALLER // MAX_WAITING_CALLS_PER_APPROVAL + 1):
-            disk = f"disk {number}"
-            _, state = await shown(gated, disk)
-            ended = [
-                gated.start(accepting(state, disk)) for _ in range(MAX_WAITING_CALLS_PER_APPROVAL)
-            ]
-            over += sum(one.done() for one in ended)
-        assert over == MAX_WAITING_CALLS_PER_APPROVAL
-        assert len(list(gated.pipeline.running_calls())) == MAX_WAITING_CALLS_PER_CALLER
-        await gated.pipeline.drain(0)
-        gated.close()
-
-    asyncio.run(run())
+async def test_only_so_many_wait_for_one_approval(tmp_path: Path) -> None:
+    gated = with_page(tmp_path)
+    _, state = await shown(gated)
+    waiting = [gated.start(accepting(state)) for _ in range(MAX_WAITING_CALLS_PER_APPROVAL)]
+    error = await gated.ask(accepting(state))
+    assert error.failure is TOO_BUSY
+    assert len(list(gated.pipeline.running_calls())) == MAX_WAITING_CALLS_PER_APPROVAL
+    # One who leaves makes room.
+    gated.pipeline.cancel(next(iter(gated.pipeline.running_calls())))
+    waiting.append(gated.start(accepting(state)))
+    assert not waiting[-1].done()
+    await gated.pipeline.drain(0)
+    gated.close()
 
 
-def test_who_was_not_given_the_page_does_not_wait(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = with_page(tmp_path)
-        approval, state = await shown(gated)
-        _, of_another = await shown(gated, "b")
-        for wrong in (None, "i1.AAAA", of_another, state[:-1]):
-            # Each is answered at once with what it waits for.
-            again = await gated.ask(accepting(wrong))
-            assert again["resultType"] == "input_required"
-        assert list(gated.pipeline.running_calls()) == []
-        waiting = gated.start(accepting(state))
-        assert not waiting.done()
-        assert await gated.confirm(approval) == WIPED
-        assert await waiting == WIPED
-        gated.close()
+async def test_only_so_many_of_one_caller_wait(tmp_path: Path) -> None:
+    gated = with_page(tmp_path)
+    over = 0
+    for number in range(MAX_WAITING_CALLS_PER_CALLER // MAX_WAITING_CALLS_PER_APPROVAL + 1):
+        disk = f"disk {number}"
+        _, state = await shown(gated, disk)
+        ended = [gated.start(accepting(state, disk)) for _ in range(MAX_WAITING_CALLS_PER_APPROVAL)]
+        over += sum(one.done() for one in ended)
+    assert over == MAX_WAITING_CALLS_PER_APPROVAL
+    assert len(list(gated.pipeline.running_calls())) == MAX_WAITING_CALLS_PER_CALLER
+    await gated.pipeline.drain(0)
+    gated.close()
 
-    asyncio.run(run())
+
+async def test_who_was_not_given_the_page_does_not_wait(tmp_path: Path) -> None:
+    gated = with_page(tmp_path)
+    approval, state = await shown(gated)
+    _, of_another = await shown(gated, "b")
+    for wrong in (None, "i1.AAAA", of_another, state[:-1]):
+        # Each is answered at once with what it waits for.
+        again = await gated.ask(accepting(wrong))
+        assert again["resultType"] == "input_required"
+    assert list(gated.pipeline.running_calls()) == []
+    waiting = gated.start(accepting(state))
+    assert not waiting.done()
+    assert await gated.confirm(approval) == WIPED
+    assert await waiting == WIPED
+    gated.close()
 
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-def test_a_user_who_declines_withdraws_the_call(tmp_path: Path, action: str) -> None:
-    async def run() -> None:
-        gated = with_page(tmp_path)
-        approval, state = await shown(gated)
-        _, of_another = await shown(gated, "b")
-        answered = Raw(ACCEPT.replace(b"accept", action.encode()))
-        for given, state_after in ((of_another, "pending"), (state, "refused")):
-            extra = {"inputResponses": answered, "requestState": Raw(json.dumps(given).encode())}
-            told = await gated.ask(wipe({"disk": "a"}, **MODEL, extra_params=extra))
-            record = gated.approvals.find(approval.id)
-            assert record is not None
-            wanted = state_after if action == "decline" else "pending"
-            assert record.state == wanted
-        if action == "decline":
-            assert told.failure.name == "approval_refused"
-            assert (record.by, record.proof) == ("model", "declined")
-        assert gated.upstream.started == []
-        gated.close()
-
-    asyncio.run(run())
+async def test_a_user_who_declines_withdraws_the_call(tmp_path: Path, action: str) -> None:
+    gated = with_page(tmp_path)
+    approval, state = await shown(gated)
+    _, of_another = await shown(gated, "b")
+    answered = Raw(ACCEPT.replace(b"accept", action.encode()))
+    for given, state_after in ((of_another, "pending"), (state, "refused")):
+        extra = {"inputResponses": answered, "requestState": Raw(json.dumps(given).encode())}
+        told = await gated.ask(wipe({"disk": "a"}, **MODEL, extra_params=extra))
+        record = gated.approvals.find(approval.id)
+        assert record is not None
+        wanted = state_after if action == "decline" else "pending"
+        assert record.state == wanted
+    if action == "decline":
+        assert told.failure.name == "approval_refused"
+        assert (record.by, record.proof) == ("model", "declined")
+    assert gated.upstream.started == []
+    gated.close()
 
 
-def test_who_waits_pays_nothing(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = with_page(tmp_path)
-        approval, state = await shown(gated)
-        assert charged(gated) == 0
-        leaving, staying = gated.start(accepting(state)), gated.start(accepting(state))
-        gated.pipeline.cancel(next(iter(gated.pipeline.running_calls())))
-        await leaving
-        await gated.confirm(approval)
-        assert await staying == WIPED
-        # The one call that was made.
-        assert charged(gated) == 1
-        gated.close()
-
-    asyncio.run(run())
+async def test_who_waits_pays_nothing(tmp_path: Path) -> None:
+    gated = with_page(tmp_path)
+    approval, state = await shown(gated)
+    assert charged(gated) == 0
+    leaving, staying = gated.start(accepting(state)), gated.start(accepting(state))
+    gated.pipeline.cancel(next(iter(gated.pipeline.running_calls())))
+    await leaving
+    await gated.confirm(approval)
+    assert await staying == WIPED
+    # The one call that was made.
+    assert charged(gated) == 1
+    gated.close()
 
 
-def test_a_node_that_stops_does_not_wait_for_them(tmp_path: Path) -> None:
-    async def run() -> None:
-        gated = with_page(tmp_path)
-        _, state = await shown(gated)
-        waiting = gated.start(accepting(state))
-        sent = gated.start(tool_call("s.look", {}))
-        exchange = await gated.reached()
-        stopping = asyncio.ensure_future(gated.pipeline.drain(60))
-        async with asyncio.timeout(PATIENCE):
-            assert (await waiting).failure is SHUTTING_DOWN
-            assert not sent.done()
-            exchange.answer(content=[])
-            await stopping
-            await sent
-        gated.close()
-
-    asyncio.run(run())
+async def test_a_node_that_stops_does_not_wait_for_them(tmp_path: Path) -> None:
+    gated = with_page(tmp_path)
+    _, state = await shown(gated)
+    waiting = gated.start(accepting(state))
+    sent = gated.start(tool_call("s.look", {}))
+    exchange = await gated.reached()
+    stopping = asyncio.ensure_future(gated.pipeline.drain(60))
+    async with asyncio.timeout(PATIENCE):
+        assert (await waiting).failure is SHUTTING_DOWN
+        assert not sent.done()
+        exchange.answer(content=[])
+        await stopping
+        await sent
+    gated.close()
 
 
 @pytest.mark.parametrize("action", ["accept", "decline"])
-def test_state_of_an_earlier_approval_does_not_act_on_the_pending_one(
+async def test_state_of_an_earlier_approval_does_not_act_on_the_pending_one(
     tmp_path: Path, action: str
 ) -> None:
-    async def run() -> None:
-        gated = with_page(tmp_path)
-        first, state = await shown(gated)
-        waiting = gated.start(accepting(state))
-        assert await gated.confirm(first) == WIPED
-        assert (await waiting)["content"] == WIPED["content"]
-        second, _ = await shown(gated)
-        assert second.id != first.id
-        extra = {
-            "inputResponses": Raw(b'{"approval":{"action":"%b"}}' % action.encode()),
-            "requestState": Raw(b'"%b"' % state.encode()),
-        }
-        # It is answered at once with the pending approval: it neither waits for it nor ends it.
-        answer = await gated.ask(wipe({"disk": "a"}, **MODEL, extra_params=extra))
-        assert second.id in json.dumps(answer)
-        assert [one.id for one in gated.approvals.pending()] == [second.id]
-        gated.close()
-
-    asyncio.run(run())
+    gated = with_page(tmp_path)
+    first, state = await shown(gated)
+    waiting = gated.start(accepting(state))
+    assert await gated.confirm(first) == WIPED
+    assert (await waiting)["content"] == WIPED["content"]
+    second, _ = await shown(gated)
+    assert second.id != first.id
+    extra = {
+        "inputResponses": Raw(b'{"approval":{"action":"%b"}}' % action.encode()),
+        "requestState": Raw(b'"%b"' % state.encode()),
+    }
+    # It is answered at once with the pending approval: it neither waits for it nor ends it.
+    answer = await gated.ask(wipe({"disk": "a"}, **MODEL, extra_params=extra))
+    assert second.id in json.dumps(answer)
+    assert [one.id for one in gated.approvals.pending()] == [second.id]
+    gated.close()

@@ -23,112 +23,100 @@ def run(test: Any) -> None:
 
 
 @pytest.mark.spec("AQ-8.8.2-5", "AQ-8.8.2-2")
-def test_only_an_operator_who_signed_in_sees_codes(tmp_path: Path) -> None:
-    async def test() -> None:
-        office = CodeOffice(tmp_path)
-        node = office.node
-        await node.begin()
-        id = verification(await node.report("drop_table users"))
-        await node.waiting("unblock")
-        code = node.code(id)
-        # Not with a token that may see approvals, not as the node's own user, not by a guess.
-        answers = [
-            await office.ask("GET", "/approvals/codes"),
-            await office.ask("GET", "/approvals/codes", authorization="Bearer clerk"),
-            await office.ask("GET", "/approvals/codes", local=True),
-            await office.ask("GET", "/approvals/codes", local=True, interlock_session="x" * 43),
-            await office.ask("POST", "/approvals/codes", {"renew": id}, local=True),
-            await office.ask("POST", "/approvals/codes", {"blocked": "ada"}, local=True),
-            await office.ask("HEAD", "/approvals/codes", local=True),
-        ]
-        assert all(status >= 400 for status, _ in answers)
-        # What those may see who may see approvals has no code in it.
-        for path in ("/approvals/", f"/approvals/{(await node.waiting('unblock')).id}"):
-            status, told = await office.ask("GET", path, local=True)
-            assert status == 200
-            answers.append((status, told))
-        assert code not in json.dumps(answers)
-        assert office.refusals
-
-        session = await office.sign_in()
-        status, shown = await office.ask("GET", "/approvals/codes", interlock_session=session)
+async def test_only_an_operator_who_signed_in_sees_codes(tmp_path: Path) -> None:
+    office = CodeOffice(tmp_path)
+    node = office.node
+    await node.begin()
+    id = verification(await node.report("drop_table users"))
+    await node.waiting("unblock")
+    code = node.code(id)
+    # Not with a token that may see approvals, not as the node's own user, not by a guess.
+    answers = [
+        await office.ask("GET", "/approvals/codes"),
+        await office.ask("GET", "/approvals/codes", authorization="Bearer clerk"),
+        await office.ask("GET", "/approvals/codes", local=True),
+        await office.ask("GET", "/approvals/codes", local=True, interlock_session="x" * 43),
+        await office.ask("POST", "/approvals/codes", {"renew": id}, local=True),
+        await office.ask("POST", "/approvals/codes", {"blocked": "ada"}, local=True),
+        await office.ask("HEAD", "/approvals/codes", local=True),
+    ]
+    assert all(status >= 400 for status, _ in answers)
+    # What those may see who may see approvals has no code in it.
+    for path in ("/approvals/", f"/approvals/{(await node.waiting('unblock')).id}"):
+        status, told = await office.ask("GET", path, local=True)
         assert status == 200
-        [challenge] = shown["challenges"]
-        assert (challenge["id"], challenge["code"]) == (id, code)
-        assert shown["blocks"][0]["caller"] == "ada"
-        assert challenge["approval"] == (await node.waiting("unblock")).id
-        node.close()
+        answers.append((status, told))
+    assert code not in json.dumps(answers)
+    assert office.refusals
 
-    run(test())
+    session = await office.sign_in()
+    status, shown = await office.ask("GET", "/approvals/codes", interlock_session=session)
+    assert status == 200
+    [challenge] = shown["challenges"]
+    assert (challenge["id"], challenge["code"]) == (id, code)
+    assert shown["blocks"][0]["caller"] == "ada"
+    assert challenge["approval"] == (await node.waiting("unblock")).id
+    node.close()
 
 
 @pytest.mark.spec("AQ-8.8.2-5")
-def test_a_lost_code_is_renewed(tmp_path: Path) -> None:
-    async def test() -> None:
-        office = CodeOffice(tmp_path)
-        node = office.node
-        await node.begin()
-        id = verification(await node.report("drop_table users"))
-        await node.waiting("unblock")
-        session = await office.sign_in()
-        status, made = await office.ask(
-            "POST", "/approvals/codes", {"renew": id[:8]}, interlock_session=session
-        )
-        assert status == 200
-        assert made["id"] != id
-        old = await node.refused("verify_challenge", challenge_id=id, code=node.code(id))
-        assert old.code == "TOKEN_INVALID"
-        told = await node.answered(
-            "verify_challenge", challenge_id=made["id"], code=made["code"].lower()
-        )
-        assert told["unblocked"]
-        for sent, status in [
-            ({"renew": id}, 404),
-            ({"renew": ""}, 400),
-            ({"renew": "x", "blocked": "y"}, 400),
-            ({"blocked": "ada"}, 404),
-            ({"code": "x"}, 400),
-        ]:
-            assert (await office.ask("POST", "/approvals/codes", sent, interlock_session=session))[
-                0
-            ] == status
-        node.close()
-
-    run(test())
+async def test_a_lost_code_is_renewed(tmp_path: Path) -> None:
+    office = CodeOffice(tmp_path)
+    node = office.node
+    await node.begin()
+    id = verification(await node.report("drop_table users"))
+    await node.waiting("unblock")
+    session = await office.sign_in()
+    status, made = await office.ask(
+        "POST", "/approvals/codes", {"renew": id[:8]}, interlock_session=session
+    )
+    assert status == 200
+    assert made["id"] != id
+    old = await node.refused("verify_challenge", challenge_id=id, code=node.code(id))
+    assert old.code == "TOKEN_INVALID"
+    told = await node.answered(
+        "verify_challenge", challenge_id=made["id"], code=made["code"].lower()
+    )
+    assert told["unblocked"]
+    for sent, status in [
+        ({"renew": id}, 404),
+        ({"renew": ""}, 400),
+        ({"renew": "x", "blocked": "y"}, 400),
+        ({"blocked": "ada"}, 404),
+        ({"code": "x"}, 400),
+    ]:
+        assert (await office.ask("POST", "/approvals/codes", sent, interlock_session=session))[
+            0
+        ] == status
+    node.close()
 
 
 @pytest.mark.spec("AQ-8.8.3-1")
-def test_an_operator_asks_for_somebody_who_is_blocked(tmp_path: Path) -> None:
-    async def test() -> None:
-        office = CodeOffice(tmp_path)
-        node = office.node
-        await node.begin()
-        await node.report("drop_table users")
-        await node.waiting("unblock")
-        node.pass_time(400)
-        session = await office.sign_in()
-        _, shown = await office.ask("GET", "/approvals/codes", interlock_session=session)
-        assert (shown["challenges"], len(shown["blocks"])) == ([], 1)
-        status, made = await office.ask(
-            "POST", "/approvals/codes", {"blocked": "ada"}, interlock_session=session
-        )
-        assert status == 200
-        record = node.approvals.find(made["approval"])
-        assert record is not None
-        await node.decide(record)
-        assert len(node.loop.blocks) == 0
-        assert {"challenge_renewed", "unblocked"} <= set(node.words("ada"))
-        node.close()
-
-    run(test())
+async def test_an_operator_asks_for_somebody_who_is_blocked(tmp_path: Path) -> None:
+    office = CodeOffice(tmp_path)
+    node = office.node
+    await node.begin()
+    await node.report("drop_table users")
+    await node.waiting("unblock")
+    node.pass_time(400)
+    session = await office.sign_in()
+    _, shown = await office.ask("GET", "/approvals/codes", interlock_session=session)
+    assert (shown["challenges"], len(shown["blocks"])) == ([], 1)
+    status, made = await office.ask(
+        "POST", "/approvals/codes", {"blocked": "ada"}, interlock_session=session
+    )
+    assert status == 200
+    record = node.approvals.find(made["approval"])
+    assert record is not None
+    await node.decide(record)
+    assert len(node.loop.blocks) == 0
+    assert {"challenge_renewed", "unblocked"} <= set(node.words("ada"))
+    node.close()
 
 
-def test_without_a_loop_there_is_no_such_path(tmp_path: Path) -> None:
-    async def test() -> None:
-        office = CodeOffice(tmp_path)
-        office.app.verification = None
-        status, told = await office.ask("GET", "/approvals/codes", local=True)
-        assert (status, told["error"]) == (404, "unknown_approval")
-        office.node.close()
-
-    run(test())
+async def test_without_a_loop_there_is_no_such_path(tmp_path: Path) -> None:
+    office = CodeOffice(tmp_path)
+    office.app.verification = None
+    status, told = await office.ask("GET", "/approvals/codes", local=True)
+    assert (status, told["error"]) == (404, "unknown_approval")
+    office.node.close()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -72,9 +73,14 @@ def play(scene: Callable[[Desk], Awaitable[None]], **settings: Any) -> None:
     asyncio.run(main())
 
 
+@asynccontextmanager
+async def open_authority(**settings: Any) -> AsyncIterator[Desk]:
+    yield Desk(**settings)
+
+
 @pytest.mark.spec("ST-4.8.3-1")
-def test_the_server_is_asked_once_a_minute() -> None:
-    async def scene(desk: Desk) -> None:
+async def test_the_server_is_asked_once_a_minute() -> None:
+    async with open_authority() as desk:
         known = await desk.find("opaque")
         assert known is not None
         assert known.caller == Caller(
@@ -99,11 +105,9 @@ def test_the_server_is_asked_once_a_minute() -> None:
         assert "no introspection server accepts" in await desk.refusal("opaque")
         assert len(desk.asked) == 2
 
-    play(scene)
 
-
-def test_an_answer_counts_no_longer_than_the_token() -> None:
-    async def scene(desk: Desk) -> None:
+async def test_an_answer_counts_no_longer_than_the_token() -> None:
+    async with open_authority() as desk:
         desk.says = {"active": True, **claims(exp=NOW + 5 - LEEWAY_SECONDS)}
         known = await desk.find("opaque")
         assert known is not None
@@ -116,8 +120,6 @@ def test_an_answer_counts_no_longer_than_the_token() -> None:
             None,
             None,
         )
-
-    play(scene)
 
 
 @pytest.mark.parametrize(
@@ -135,16 +137,14 @@ def test_an_answer_counts_no_longer_than_the_token() -> None:
     ],
     ids=str,
 )
-def test_what_it_says_must_hold(says: dict[str, Any], why: str) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_what_it_says_must_hold(says: dict[str, Any], why: str) -> None:
+    async with open_authority() as desk:
         desk.says = says
         assert why in await desk.refusal("opaque")
 
-    play(scene)
 
-
-def test_one_question_for_all_who_ask_at_once() -> None:
-    async def scene(desk: Desk) -> None:
+async def test_one_question_for_all_who_ask_at_once() -> None:
+    async with open_authority() as desk:
         desk.gate = asyncio.Event()
         asking = [asyncio.create_task(desk.find("opaque")) for _ in range(20)]
         impatient = asking.pop()
@@ -156,11 +156,9 @@ def test_one_question_for_all_who_ask_at_once() -> None:
         assert len({one.caller.name for one in found if one is not None}) == 1
         assert desk.asked == ["opaque"]
 
-    play(scene)
 
-
-def test_strangers_cannot_make_the_node_ask_without_end() -> None:
-    async def scene(desk: Desk) -> None:
+async def test_strangers_cannot_make_the_node_ask_without_end() -> None:
+    async with open_authority() as desk:
         desk.gate = asyncio.Event()
         asking = [asyncio.create_task(desk.find(f"t{number}")) for number in range(MAX_REQUESTS)]
         await desk.all_asked.wait()
@@ -171,19 +169,15 @@ def test_strangers_cannot_make_the_node_ask_without_end() -> None:
         await asyncio.gather(*asking)
         assert await desk.find("one-more")
 
-    play(scene)
 
-
-def test_a_server_that_does_not_answer_is_asked_again_soon() -> None:
-    async def scene(desk: Desk) -> None:
+async def test_a_server_that_does_not_answer_is_asked_again_soon() -> None:
+    async with open_authority() as desk:
         says, desk.says = desk.says, None
         assert "cannot be reached" in await desk.refusal("opaque")
         desk.says = says
         assert "cannot be reached" in await desk.refusal("opaque")
         desk.now += FAILURE_CACHE_SECONDS
         assert await desk.find("opaque")
-
-    play(scene)
 
 
 def test_a_fault_while_asking_is_a_refusal(caplog: pytest.LogCaptureFixture) -> None:
@@ -195,8 +189,8 @@ def test_a_fault_while_asking_is_a_refusal(caplog: pytest.LogCaptureFixture) -> 
     assert "could not be checked" in caplog.text
 
 
-def test_a_node_that_stops_asks_nobody_any_more() -> None:
-    async def scene(desk: Desk) -> None:
+async def test_a_node_that_stops_asks_nobody_any_more() -> None:
+    async with open_authority() as desk:
         desk.gate = asyncio.Event()
         waiting = asyncio.create_task(desk.find("opaque"))
         await asyncio.sleep(0)
@@ -205,15 +199,11 @@ def test_a_node_that_stops_asks_nobody_any_more() -> None:
         with pytest.raises(asyncio.CancelledError):
             await waiting
 
-    play(scene)
-
 
 @pytest.mark.spec("ST-4.8.5-2")
-def test_what_was_revoked_here_is_refused() -> None:
-    async def scene(desk: Desk) -> None:
+async def test_what_was_revoked_here_is_refused() -> None:
+    async with open_authority(access=AccessSnapshot(subjects={"somebody": NOW})) as desk:
         assert "revoked" in await desk.refusal("opaque")
-
-    play(scene, access=AccessSnapshot(subjects={"somebody": NOW}))
 
 
 @pytest.mark.parametrize("bearer", ["", "two words", "é", "a\x01b", "x" * 20_000])

@@ -14,8 +14,10 @@ from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams.supervisor import State
 from tests.core.upstreams.harness import within
 from tests.core.upstreams.oauth.authority import Asked, Authority, Protected, Wanderer
-from tests.core.upstreams.oauth.worlds import House, at_home
+from tests.core.upstreams.oauth.worlds import House, open_house
 from tests.core.upstreams.servers.http_server import Answer, Legacy, Request
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 eras = pytest.mark.parametrize("eras", ["stateless", "session"])
 
@@ -31,8 +33,8 @@ def robot(world: House, method: str = "client_secret_basic") -> None:
 
 
 @pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
-def test_a_secret(tmp_path: Path, method: str) -> None:
-    async def body(world: House) -> None:
+async def test_a_secret(tmp_path: Path, method: str) -> None:
+    async with open_house(tmp_path) as world:
         robot(world, method)
         world.server.scope = "read"
         async with world.node(**SECRET) as one:
@@ -50,15 +52,13 @@ def test_a_secret(tmp_path: Path, method: str) -> None:
         assert (kept.access_token, kept.issuer) == ("", world.authority.issuer)
         assert SECRET["client_secret"].encode() not in world.store.path.read_bytes()
 
-    at_home(tmp_path, body)
 
-
-def test_a_signed_assertion(tmp_path: Path) -> None:
+async def test_a_signed_assertion(tmp_path: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     pem = key.private_bytes(serialization.Encoding.PEM, form, plain).decode()
 
-    async def body(world: House) -> None:
+    async with open_house(tmp_path) as world:
         robot(world, "private_key_jwt")
         client = world.authority.clients["robot"]
         client.secret, client.key = "", ECKey.import_key(pem)
@@ -69,11 +69,9 @@ def test_a_signed_assertion(tmp_path: Path) -> None:
             await one.ready()
             assert await one.text("echo", text="hi") == "hi"
 
-    at_home(tmp_path, body)
 
-
-def test_a_wrong_secret_is_told(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_a_wrong_secret_is_told(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         robot(world)
         async with world.node(**SECRET | {"client_secret": "wrong-secret"}) as one:
             await one.state(State.FAILED)
@@ -81,11 +79,9 @@ def test_a_wrong_secret_is_told(tmp_path: Path) -> None:
                 "Cannot sign in to up: the authorization server refused: invalid_client."
             )
 
-    at_home(tmp_path, body)
 
-
-def test_a_secret_is_not_shown_to_another_authority(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_a_secret_is_not_shown_to_another_authority(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         robot(world)
         async with world.node(**SECRET) as one:
             await one.ready()
@@ -100,11 +96,9 @@ def test_a_secret_is_not_shown_to_another_authority(tmp_path: Path) -> None:
                 assert "the config allows only" in (one.supervisor.problem or "")
             assert not evil.to("/token")
 
-    at_home(tmp_path, body)
 
-
-def test_more_rights_are_asked_for(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_more_rights_are_asked_for(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         robot(world)
         world.server.scope = "read"
         world.server.needs = {"echo": "write"}
@@ -114,11 +108,9 @@ def test_more_rights_are_asked_for(tmp_path: Path) -> None:
         last = world.authority.token_requests("client_credentials")[-1]
         assert set(last.form["scope"].split()) == {"read", "write"}
 
-    at_home(tmp_path, body)
 
-
-def test_renewed_before_it_ends(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_renewed_before_it_ends(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         robot(world)
         async with world.node(**SECRET) as one:
             await one.ready()
@@ -129,15 +121,13 @@ def test_renewed_before_it_ends(tmp_path: Path) -> None:
         # Only the very first request went without.
         assert world.server.refused == 1
 
-    at_home(tmp_path, body)
-
 
 # -- a browser that agrees by itself
 
 
 @eras
-def test_a_browser_that_follows_redirects(tmp_path: Path, eras: str) -> None:
-    async def body(world: House) -> None:
+async def test_a_browser_that_follows_redirects(tmp_path: Path, eras: str) -> None:
+    async with open_house(tmp_path, eras) as world:
         world.server.scope = "read"
         world.server.needs = {"echo": "write"}
         browser = Wanderer()
@@ -150,11 +140,9 @@ def test_a_browser_that_follows_redirects(tmp_path: Path, eras: str) -> None:
             assert len(browser.pages) == 2
         assert (await world.grant()).access_token == world.server.seen_tokens[-1]
 
-    at_home(tmp_path, body, eras)
 
-
-def test_another_authority_means_another_client(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_another_authority_means_another_client(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         browser = Wanderer()
         world.authority.refreshable = False
         async with world.node(browser=browser) as one:
@@ -167,11 +155,9 @@ def test_another_authority_means_another_client(tmp_path: Path) -> None:
                 assert len(second.to("/register")) == 1
                 assert first not in str([asked.query for asked in second.asked])
 
-    at_home(tmp_path, body)
 
-
-def test_a_step_up_that_never_helps(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_a_step_up_that_never_helps(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         browser = Wanderer()
         world.server.scope = "admin"
         guard = world.server.habit
@@ -190,11 +176,9 @@ def test_a_step_up_that_never_helps(tmp_path: Path) -> None:
             assert "which was requested already" in (one.supervisor.problem or "")
         assert len(browser.pages) == 1
 
-    at_home(tmp_path, body)
 
-
-def test_a_sign_in_that_never_helps(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_a_sign_in_that_never_helps(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         browser = Wanderer()
 
         async def never(request: Request, answer: Answer) -> bool:
@@ -210,8 +194,6 @@ def test_a_sign_in_that_never_helps(tmp_path: Path) -> None:
             await within(world.naps.fallen())
             assert "requires a sign-in again" in (one.supervisor.problem or "")
         assert len(browser.pages) <= 3
-
-    at_home(tmp_path, body)
 
 
 # -- the old transport
@@ -239,8 +221,8 @@ class OldProtected(Legacy):
 
 
 @pytest.mark.parametrize("transport", ["auto", "sse"])
-def test_the_old_transport(tmp_path: Path, transport: str) -> None:
-    async def body(world: House) -> None:
+async def test_the_old_transport(tmp_path: Path, transport: str) -> None:
+    async with open_house(tmp_path) as world:
         robot(world)
         async with OldProtected(world.authority) as old:
             url = old.url("/sse")
@@ -258,11 +240,9 @@ def test_the_old_transport(tmp_path: Path, transport: str) -> None:
                 await one.ready()
                 assert await one.text("echo", text="hi") == "hi"
 
-    at_home(tmp_path, body)
 
-
-def test_the_old_transport_needs_a_human(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_the_old_transport_needs_a_human(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         async with OldProtected(world.authority) as old:
             old.guard.prm = {"resource": old.url("")}
             url = old.url("/sse")
@@ -271,11 +251,9 @@ def test_the_old_transport_needs_a_human(tmp_path: Path) -> None:
                 await one.state(State.FAILED)
                 assert one.supervisor.problem == ("up requires a sign-in. Run `interlock login up`")
 
-    at_home(tmp_path, body)
 
-
-def test_a_renewal_is_not_cut_in_half_when_the_node_stops(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_a_renewal_is_not_cut_in_half_when_the_node_stops(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         await world.log_in()
         asked = asyncio.Event()
 
@@ -291,5 +269,3 @@ def test_a_renewal_is_not_cut_in_half_when_the_node_stops(tmp_path: Path) -> Non
         # What came of it is kept, or the next start would find a refresh token that was used.
         kept = await world.grant()
         assert kept.refresh_token in world.authority.refresh
-
-    at_home(tmp_path, body)

@@ -15,7 +15,9 @@ from interlock.core.upstreams.oauth.fetch import FetchResponse, fetch
 from interlock.core.upstreams.oauth.sign_in import SignInRequest, sign_in
 from interlock.core.upstreams.oauth.urls import canonical
 from tests.core.upstreams.oauth.authority import Authority, Protected, Reply
-from tests.core.upstreams.oauth.worlds import NOW, Entrance, at_the_entrance
+from tests.core.upstreams.oauth.worlds import NOW, open_sign_in
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 # -- finding the way
 
@@ -30,10 +32,10 @@ from tests.core.upstreams.oauth.worlds import NOW, Entrance, at_the_entrance
         ("/tenant1", "appended", True, "/.well-known/anything"),
     ],
 )
-def test_metadata_wherever_they_may_be(
+async def test_metadata_wherever_they_may_be(
     tmp_path: Path, path: str, oidc: str, named: bool, prm_path: str
 ) -> None:
-    async def body(world: Entrance) -> None:
+    async with open_sign_in(tmp_path, path, oidc) as world:
         world.server.names_metadata = named
         world.server.prm_path = prm_path
         if prm_path.endswith("resource"):
@@ -48,13 +50,11 @@ def test_metadata_wherever_they_may_be(
         (exchange,) = world.authority.token_requests("authorization_code")
         assert exchange.form["resource"] == published
 
-    at_the_entrance(tmp_path, body, path, oidc)
 
-
-def test_an_old_server_is_its_own_issuer(tmp_path: Path) -> None:
+async def test_an_old_server_is_its_own_issuer(tmp_path: Path) -> None:
     """Without metadata of its own, as 2025-03-26 had it."""
 
-    async def body(world: Entrance) -> None:
+    async with open_sign_in(tmp_path) as world:
         world.server.prm_path = None
         guard = world.server.habit
         assert guard is not None
@@ -71,29 +71,23 @@ def test_an_old_server_is_its_own_issuer(tmp_path: Path) -> None:
         assert grant.issuer == world.server.url("")
         assert grant.resource == canonical(world.server.url())
 
-    at_the_entrance(tmp_path, body)
 
-
-def test_a_server_that_wants_no_sign_in(tmp_path: Path) -> None:
-    async def body(world: Entrance) -> None:
+async def test_a_server_that_wants_no_sign_in(tmp_path: Path) -> None:
+    async with open_sign_in(tmp_path) as world:
         world.server.prm_path = None
         assert "Check whether it supports OAuth." in await world.refused()
 
-    at_the_entrance(tmp_path, body)
 
-
-def test_a_redirect_within_one_server_is_followed(tmp_path: Path) -> None:
-    async def body(world: Entrance) -> None:
+async def test_a_redirect_within_one_server_is_followed(tmp_path: Path) -> None:
+    async with open_sign_in(tmp_path) as world:
         place = "/.well-known/oauth-authorization-server"
         world.authority.habits[place] = lambda asked: Reply(302, b"", location="/elsewhere")
         world.authority.habits["/elsewhere"] = lambda asked: Reply(200, world.authority.document())
         assert (await world.sign_in()).issuer == world.authority.issuer
 
-    at_the_entrance(tmp_path, body)
 
-
-def test_a_redirect_to_another_server_is_not(tmp_path: Path) -> None:
-    async def body(world: Entrance) -> None:
+async def test_a_redirect_to_another_server_is_not(tmp_path: Path) -> None:
+    async with open_sign_in(tmp_path) as world:
         async with Authority() as evil:
             place = "/.well-known/oauth-authorization-server"
             world.authority.habits[place] = lambda asked: Reply(
@@ -107,25 +101,21 @@ def test_a_redirect_to_another_server_is_not(tmp_path: Path) -> None:
             assert "not followed" in await world.refused()
             assert not evil.asked
 
-    at_the_entrance(tmp_path, body)
-
 
 # -- who must not be believed
 
 
-def test_metadata_of_another_resource(tmp_path: Path) -> None:
-    async def body(world: Entrance) -> None:
+async def test_metadata_of_another_resource(tmp_path: Path) -> None:
+    async with open_sign_in(tmp_path) as world:
         world.server.prm = {"resource": "https://evil.example.com/mcp"}
         assert "describe another resource (https://evil.example.com/mcp)" in await world.refused()
         assert not world.authority.asked
 
-    at_the_entrance(tmp_path, body)
 
-
-def test_metadata_on_a_foreign_server(tmp_path: Path) -> None:
+async def test_metadata_on_a_foreign_server(tmp_path: Path) -> None:
     """They may stand elsewhere, but then too they must speak of this server."""
 
-    async def body(world: Entrance) -> None:
+    async with open_sign_in(tmp_path) as world:
         async with Authority() as foreign, Protected(foreign) as other:
             named = other.url("/.well-known/oauth-protected-resource/mcp")
             challenge = BearerChallenge(resource_metadata=named)
@@ -136,12 +126,10 @@ def test_metadata_on_a_foreign_server(tmp_path: Path) -> None:
             grant = await sign_in(occasion, world.browser, world.wallet, fetch, now=NOW)
             assert grant.issuer == foreign.issuer
 
-    at_the_entrance(tmp_path, body)
-
 
 @pytest.mark.parametrize("issuer", ["https://honest.example.com", "{}/", "http://localhost:{port}"])
-def test_metadata_of_another_issuer(tmp_path: Path, issuer: str) -> None:
-    async def body(world: Entrance) -> None:
+async def test_metadata_of_another_issuer(tmp_path: Path, issuer: str) -> None:
+    async with open_sign_in(tmp_path) as world:
         authority = world.authority
         authority.metadata["issuer"] = issuer.format(authority.issuer, port=authority.port)
         why = await world.refused()
@@ -149,33 +137,27 @@ def test_metadata_of_another_issuer(tmp_path: Path, issuer: str) -> None:
         assert not world.browser.pages
         assert not authority.to("/register")
 
-    at_the_entrance(tmp_path, body)
-
 
 @pytest.mark.parametrize(
     "methods",
     [{"code_challenge_methods_supported": None}, {"code_challenge_methods_supported": ["plain"]}],
 )
-def test_no_pkce_no_sign_in(tmp_path: Path, methods: dict[str, Any]) -> None:
-    async def body(world: Entrance) -> None:
+async def test_no_pkce_no_sign_in(tmp_path: Path, methods: dict[str, Any]) -> None:
+    async with open_sign_in(tmp_path) as world:
         world.authority.metadata |= methods
         assert "does not declare PKCE (S256)" in await world.refused()
         assert not world.browser.pages
-
-    at_the_entrance(tmp_path, body)
 
 
 @pytest.mark.parametrize(
     "endpoint",
     ["authorization_endpoint", "token_endpoint", "registration_endpoint", "revocation_endpoint"],
 )
-def test_plain_http_is_for_this_machine(tmp_path: Path, endpoint: str) -> None:
-    async def body(world: Entrance) -> None:
+async def test_plain_http_is_for_this_machine(tmp_path: Path, endpoint: str) -> None:
+    async with open_sign_in(tmp_path) as world:
         world.authority.metadata[endpoint] = "http://example.com/x"
         assert "http://example.com/x, which is not https" in await world.refused()
         assert not world.browser.pages
-
-    at_the_entrance(tmp_path, body)
 
 
 @pytest.mark.parametrize(
@@ -189,19 +171,17 @@ def test_plain_http_is_for_this_machine(tmp_path: Path, endpoint: str) -> None:
         "",
     ],
 )
-def test_an_issuer_without_tls(tmp_path: Path, issuer: str) -> None:
-    async def body(world: Entrance) -> None:
+async def test_an_issuer_without_tls(tmp_path: Path, issuer: str) -> None:
+    async with open_sign_in(tmp_path) as world:
         world.server.prm = {"authorization_servers": [issuer]}
         why = await world.refused()
         assert "not https" in why or "invalid URL" in why
 
-    at_the_entrance(tmp_path, body)
 
-
-def test_a_server_elsewhere_has_no_business_with_this_machine(tmp_path: Path) -> None:
+async def test_a_server_elsewhere_has_no_business_with_this_machine(tmp_path: Path) -> None:
     """It could make the node ask whatever listens on loopback."""
 
-    async def body(world: Entrance) -> None:
+    async with open_sign_in(tmp_path) as world:
         asked: list[str] = []
 
         async def pretend(method: str, url: str, headers: Any, body: bytes = b"") -> FetchResponse:
@@ -219,8 +199,6 @@ def test_a_server_elsewhere_has_no_business_with_this_machine(tmp_path: Path) ->
             await sign_in(occasion, world.browser, world.wallet, pretend, now=NOW)
         assert len(asked) == 1
 
-    at_the_entrance(tmp_path, body)
-
 
 @pytest.mark.parametrize(
     ("knob", "value", "words"),
@@ -230,21 +208,17 @@ def test_a_server_elsewhere_has_no_business_with_this_machine(tmp_path: Path) ->
         ("consents", False, "denied in the browser"),
     ],
 )
-def test_a_bad_way_back(tmp_path: Path, knob: str, value: Any, words: str) -> None:
-    async def body(world: Entrance) -> None:
+async def test_a_bad_way_back(tmp_path: Path, knob: str, value: Any, words: str) -> None:
+    async with open_sign_in(tmp_path) as world:
         setattr(world.authority, knob, value)
         assert words in await world.refused()
         # The code went nowhere.
         assert not world.authority.to("/token")
 
-    at_the_entrance(tmp_path, body)
 
-
-def test_a_promised_issuer_that_does_not_come(tmp_path: Path) -> None:
-    async def body(world: Entrance) -> None:
+async def test_a_promised_issuer_that_does_not_come(tmp_path: Path) -> None:
+    async with open_sign_in(tmp_path) as world:
         world.authority.iss = None
         world.authority.metadata["authorization_response_iss_parameter_supported"] = True
         assert "promises to send it" in await world.refused()
         assert not world.authority.to("/token")
-
-    at_the_entrance(tmp_path, body)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.loopback import LoopbackBrowser
-from tests.core.upstreams.harness import run, within
+from tests.core.upstreams.harness import within
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 PAGE = "https://auth.example.com/authorize?client_id=me&state=right"
 
@@ -29,24 +32,22 @@ async def get(browser: LoopbackBrowser, target: str, host: str = "localhost") ->
     return await knock(port, f"GET {target} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n")
 
 
-def opened(body: Callable[[LoopbackBrowser, asyncio.Future[str]], Awaitable[None]]) -> None:
-    async def main() -> None:
-        shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+@asynccontextmanager
+async def open_callback() -> AsyncIterator[tuple[LoopbackBrowser, asyncio.Future[str]]]:
+    shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-        async def show(url: str) -> None:
-            shown.set_result(url)
+    async def show(url: str) -> None:
+        shown.set_result(url)
 
-        browser = await LoopbackBrowser(show, timeout=20.0).open()
-        try:
-            await body(browser, shown)
-        finally:
-            await browser.close()
-
-    run(main)
+    browser = await LoopbackBrowser(show, timeout=20.0).open()
+    try:
+        yield browser, shown
+    finally:
+        await browser.close()
 
 
-def test_there_and_back() -> None:
-    async def body(browser: LoopbackBrowser, shown: asyncio.Future[str]) -> None:
+async def test_there_and_back() -> None:
+    async with open_callback() as (browser, shown):
         visit = asyncio.ensure_future(browser.visit(PAGE))
         assert await within(shown) == PAGE
         answer = await get(browser, "/callback?code=c&state=right&iss=x")
@@ -56,8 +57,6 @@ def test_there_and_back() -> None:
         assert await within(visit) == f"{browser.redirect_uri}?code=c&state=right&iss=x"
         # Once is enough.
         assert "400 Bad Request" in await get(browser, "/callback?code=d&state=right")
-
-    opened(body)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +73,10 @@ def test_there_and_back() -> None:
         ("GET //[/callback?code=c&state=right", "localhost", 400),
     ],
 )
-def test_whoever_else_knocks_does_not_disturb(request_line: str, host: str, status: int) -> None:
-    async def body(browser: LoopbackBrowser, shown: asyncio.Future[str]) -> None:
+async def test_whoever_else_knocks_does_not_disturb(
+    request_line: str, host: str, status: int
+) -> None:
+    async with open_callback() as (browser, shown):
         visit = asyncio.ensure_future(browser.visit(PAGE))
         await within(shown)
         port = int(browser.redirect_uri.split(":")[2].partition("/")[0])
@@ -85,20 +86,16 @@ def test_whoever_else_knocks_does_not_disturb(request_line: str, host: str, stat
         await get(browser, "/callback?code=c&state=right", "127.0.0.1")
         await within(visit)
 
-    opened(body)
 
-
-def test_what_is_no_request() -> None:
-    async def body(browser: LoopbackBrowser, shown: asyncio.Future[str]) -> None:
+async def test_what_is_no_request() -> None:
+    async with open_callback() as (browser, _shown):
         port = int(browser.redirect_uri.split(":")[2].partition("/")[0])
         assert await knock(port, "\r\n\r\n") != ""
         assert await knock(port, "x" * 40_000) == ""
 
-    opened(body)
 
-
-def test_what_a_human_pastes() -> None:
-    async def body(browser: LoopbackBrowser, shown: asyncio.Future[str]) -> None:
+async def test_what_a_human_pastes() -> None:
+    async with open_callback() as (browser, shown):
         assert not browser.accept_redirect("http://localhost:1/callback?state=right")
         visit = asyncio.ensure_future(browser.visit(PAGE))
         await within(shown)
@@ -108,47 +105,35 @@ def test_what_a_human_pastes() -> None:
         assert browser.accept_redirect("http://localhost:1/callback?code=c&state=right")
         assert "code=c" in await within(visit)
 
-    opened(body)
+
+async def test_nobody_comes_back() -> None:
+    async def show(url: str) -> None:
+        return
+
+    browser = await LoopbackBrowser(show, timeout=0.01).open()
+    with pytest.raises(SignInProblem, match="no redirect from the browser"):
+        await browser.visit(PAGE)
+    await browser.close()
 
 
-def test_nobody_comes_back() -> None:
-    async def main() -> None:
-        async def show(url: str) -> None:
-            return
+async def test_a_port_that_is_taken() -> None:
+    async def show(url: str) -> None:
+        return
 
-        browser = await LoopbackBrowser(show, timeout=0.01).open()
-        with pytest.raises(SignInProblem, match="no redirect from the browser"):
-            await browser.visit(PAGE)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        browser = LoopbackBrowser(show, timeout=1.0)
+        with pytest.raises(SignInProblem, match=f"port {port} of this machine, and it is in use"):
+            await browser.open(port, is_exact=True)
+        # One that is only preferred gives way.
+        await browser.open(port)
+        assert f":{port}/" not in browser.redirect_uri
         await browser.close()
 
-    run(main)
 
-
-def test_a_port_that_is_taken() -> None:
-    async def main() -> None:
-        async def show(url: str) -> None:
-            return
-
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            port = taken.getsockname()[1]
-            browser = LoopbackBrowser(show, timeout=1.0)
-            with pytest.raises(
-                SignInProblem, match=f"port {port} of this machine, and it is in use"
-            ):
-                await browser.open(port, is_exact=True)
-            # One that is only preferred gives way.
-            await browser.open(port)
-            assert f":{port}/" not in browser.redirect_uri
-            await browser.close()
-
-    run(main)
-
-
-def test_only_loopback_is_listened_on() -> None:
-    async def body(browser: LoopbackBrowser, shown: asyncio.Future[str]) -> None:
+async def test_only_loopback_is_listened_on() -> None:
+    async with open_callback() as (browser, _shown):
         assert browser._callback.hosts() <= {"127.0.0.1", "::1"}
         assert "127.0.0.1" in browser._callback.hosts()
-
-    opened(body)

@@ -12,8 +12,10 @@ from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams.supervisor import State
 from tests.core.upstreams.harness import text, within
 from tests.core.upstreams.oauth.authority import Reply
-from tests.core.upstreams.oauth.worlds import AGAIN, NEEDED, House, at_home
+from tests.core.upstreams.oauth.worlds import AGAIN, NEEDED, House, at_home, open_house
 from tests.core.upstreams.servers.http_server import Answer, Request
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 eras = pytest.mark.parametrize("eras", ["stateless", "session"])
 
@@ -22,8 +24,8 @@ eras = pytest.mark.parametrize("eras", ["stateless", "session"])
 
 
 @eras
-def test_every_request_carries_the_token(tmp_path: Path, eras: str) -> None:
-    async def body(world: House) -> None:
+async def test_every_request_carries_the_token(tmp_path: Path, eras: str) -> None:
+    async with open_house(tmp_path, eras, announces=True, get="stream") as world:
         grant = await world.log_in()
         start = len(world.server.requests)
         async with world.node() as one:
@@ -36,12 +38,10 @@ def test_every_request_carries_the_token(tmp_path: Path, eras: str) -> None:
         if eras == "session":
             assert {request.method for request in sent} == {"GET", "POST", "DELETE"}
 
-    at_home(tmp_path, body, eras, announces=True, get="stream")
-
 
 @eras
-def test_a_token_that_ends_is_renewed_and_the_call_goes_on(tmp_path: Path, eras: str) -> None:
-    async def body(world: House) -> None:
+async def test_a_token_that_ends_is_renewed_and_the_call_goes_on(tmp_path: Path, eras: str) -> None:
+    async with open_house(tmp_path, eras) as world:
         before = await world.log_in()
         async with world.node() as one:
             await one.ready()
@@ -63,11 +63,9 @@ def test_a_token_that_ends_is_renewed_and_the_call_goes_on(tmp_path: Path, eras:
         assert after.refresh_token in world.authority.refresh
         assert before.refresh_token in world.authority.spent
 
-    at_home(tmp_path, body, eras)
 
-
-def test_many_calls_one_renewal(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_many_calls_one_renewal(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         await world.log_in()
         async with world.node() as one:
             await one.ready()
@@ -78,13 +76,11 @@ def test_many_calls_one_renewal(tmp_path: Path) -> None:
                 assert found == texts
         assert len(world.authority.token_requests("refresh_token")) == 3
 
-    at_home(tmp_path, body)
 
-
-def test_a_refusal_that_comes_late(tmp_path: Path) -> None:
+async def test_a_refusal_that_comes_late(tmp_path: Path) -> None:
     """When it comes there is a new token already, and that one is not renewed."""
 
-    async def body(world: House) -> None:
+    async with open_house(tmp_path) as world:
         await world.log_in()
         guard, late = world.server.habit, asyncio.Event()
         assert guard is not None
@@ -106,13 +102,11 @@ def test_a_refusal_that_comes_late(tmp_path: Path) -> None:
             assert text(await within(behind)) == "slow"
         assert len(world.authority.token_requests("refresh_token")) == 1
 
-    at_home(tmp_path, body)
 
-
-def test_a_human_who_signs_in_during_a_renewal(tmp_path: Path) -> None:
+async def test_a_human_who_signs_in_during_a_renewal(tmp_path: Path) -> None:
     """Theirs is the newer grant, whatever comes of the renewal."""
 
-    async def body(world: House) -> None:
+    async with open_house(tmp_path) as world:
         await world.log_in()
         for good in (True, False):
             async with world.node() as one:
@@ -133,11 +127,9 @@ def test_a_human_who_signs_in_during_a_renewal(tmp_path: Path) -> None:
                 assert world.server.seen_tokens[-1] == newer.access_token
             assert await world.grant() == newer
 
-    at_home(tmp_path, body)
 
-
-def test_an_unrotated_refresh_token_is_kept(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_an_unrotated_refresh_token_is_kept(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         world.authority.rotates = False
         world.authority.says_scope = False
         before = await world.log_in(scopes=["a"])
@@ -148,11 +140,9 @@ def test_an_unrotated_refresh_token_is_kept(tmp_path: Path) -> None:
         after = await world.grant()
         assert (after.refresh_token, after.scope) == (before.refresh_token, "a")
 
-    at_home(tmp_path, body)
 
-
-def test_a_token_is_renewed_before_it_ends(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_a_token_is_renewed_before_it_ends(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         before = await world.log_in()
         async with world.node() as one:
             await one.ready()
@@ -169,13 +159,11 @@ def test_a_token_is_renewed_before_it_ends(tmp_path: Path) -> None:
         assert world.server.refused == 1  # the one that `login` asked
         assert len(world.authority.token_requests("refresh_token")) == 1
 
-    at_home(tmp_path, body)
 
-
-def test_an_early_renewal_that_fails_is_tried_again_later(
+async def test_an_early_renewal_that_fails_is_tried_again_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def body(world: House) -> None:
+    async with open_house(tmp_path) as world:
         before = await world.log_in()
         world.authority.habits["/token"] = lambda asked: Reply(503, b"")
         async with world.node() as one:
@@ -195,26 +183,22 @@ def test_an_early_renewal_that_fails_is_tried_again_later(
             assert (await world.grant()).access_token != before.access_token
         assert "Cannot sign in to up: the authorization server refused (HTTP 503)" in caplog.text
 
-    at_home(tmp_path, body)
 
-
-def test_a_token_that_ended_while_nobody_looked(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_a_token_that_ended_while_nobody_looked(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         before = await world.log_in()
         world.now = before.expires_at + 1
         async with world.node() as one:
             await one.ready()
         assert before.access_token not in world.server.seen_tokens
 
-    at_home(tmp_path, body)
-
 
 # -- without one
 
 
 @eras
-def test_without_a_token_it_says_what_to_do_and_waits(tmp_path: Path, eras: str) -> None:
-    async def body(world: House) -> None:
+async def test_without_a_token_it_says_what_to_do_and_waits(tmp_path: Path, eras: str) -> None:
+    async with open_house(tmp_path, eras) as world:
         async with world.node() as one:
             await one.state(State.FAILED)
             assert one.supervisor.problem == NEEDED
@@ -232,13 +216,11 @@ def test_without_a_token_it_says_what_to_do_and_waits(tmp_path: Path, eras: str)
             assert await one.text("echo", text="hi") == "hi"
         assert set(world.naps.taken) == {1.0}
 
-    at_home(tmp_path, body, eras)
 
-
-def test_it_asks_again_after_a_while(tmp_path: Path) -> None:
+async def test_it_asks_again_after_a_while(tmp_path: Path) -> None:
     """The server may no longer want a sign-in."""
 
-    async def body(world: House) -> None:
+    async with open_house(tmp_path) as world:
         async with world.node() as one:
             await one.state(State.FAILED)
             world.server.habit = None
@@ -246,8 +228,6 @@ def test_it_asks_again_after_a_while(tmp_path: Path) -> None:
                 await world.naps.fallen()
                 world.naps.wake()
             await one.ready()
-
-    at_home(tmp_path, body)
 
 
 def test_a_refresh_token_that_has_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -276,10 +256,10 @@ def test_a_refresh_token_that_has_ended(tmp_path: Path, caplog: pytest.LogCaptur
         at_home(tmp_path, body)
 
 
-def test_a_sign_in_by_a_human_wins_over_a_renewal(tmp_path: Path) -> None:
+async def test_a_sign_in_by_a_human_wins_over_a_renewal(tmp_path: Path) -> None:
     """It came while the old refresh token was being refused."""
 
-    async def body(world: House) -> None:
+    async with open_house(tmp_path) as world:
         await world.log_in()
         async with world.node() as one:
             await one.ready()
@@ -289,11 +269,9 @@ def test_a_sign_in_by_a_human_wins_over_a_renewal(tmp_path: Path) -> None:
             assert world.server.seen_tokens[-1] == newer.access_token
             assert not world.authority.token_requests("refresh_token")
 
-    at_home(tmp_path, body)
 
-
-def test_an_authority_that_is_down_is_no_reason_to_bother_a_human(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_an_authority_that_is_down_is_no_reason_to_bother_a_human(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         before = await world.log_in()
         async with world.node() as one:
             await one.ready()
@@ -306,11 +284,9 @@ def test_an_authority_that_is_down_is_no_reason_to_bother_a_human(tmp_path: Path
             assert await one.text("echo", text="hi") == "hi"
         assert before.refresh_token in world.authority.spent
 
-    at_home(tmp_path, body)
 
-
-def test_a_client_that_was_forgotten_is_registered_anew(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_a_client_that_was_forgotten_is_registered_anew(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         before = await world.log_in()
         async with world.node() as one:
             await one.ready()
@@ -325,13 +301,11 @@ def test_a_client_that_was_forgotten_is_registered_anew(tmp_path: Path) -> None:
             world.naps.wake()
             await one.ready()
 
-    at_home(tmp_path, body)
 
-
-def test_a_token_that_the_server_never_likes(tmp_path: Path) -> None:
+async def test_a_token_that_the_server_never_likes(tmp_path: Path) -> None:
     """It is not renewed for ever, and the call ends with a sentence."""
 
-    async def body(world: House) -> None:
+    async with open_house(tmp_path) as world:
         await world.log_in()
         async with world.node() as one:
             await one.ready()
@@ -351,11 +325,9 @@ def test_a_token_that_the_server_never_likes(tmp_path: Path) -> None:
             assert len(world.server.requests) - calls == 2
             assert len(world.authority.token_requests("refresh_token")) == 1
 
-    at_home(tmp_path, body)
 
-
-def test_two_processes_use_a_refresh_token_once(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_two_processes_use_a_refresh_token_once(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         await world.log_in()
         async with world.node() as one, world.node() as other:
             await one.ready()
@@ -376,5 +348,3 @@ def test_two_processes_use_a_refresh_token_once(tmp_path: Path) -> None:
             assert (text(await first), text(await second)) == ("1", "2")
         assert len(world.authority.token_requests("refresh_token")) == 1
         assert len(world.authority.spent) == 1
-
-    at_home(tmp_path, body)

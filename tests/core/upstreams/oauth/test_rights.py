@@ -15,15 +15,17 @@ from interlock.core.upstreams.supervisor import State
 from interlock.errors import InterlockError
 from tests.core.upstreams.harness import Kept
 from tests.core.upstreams.oauth.authority import Protected
-from tests.core.upstreams.oauth.worlds import NEEDED, House, at_home
+from tests.core.upstreams.oauth.worlds import NEEDED, open_house
 from tests.core.upstreams.servers.http_server import Answer, Request
 from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 # -- what a token is not good for
 
 
-def test_more_rights_take_a_human(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_more_rights_take_a_human(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         world.server.scope = "read"
         world.server.needs = {"echo": "write"}
         await world.log_in()
@@ -44,11 +46,9 @@ def test_more_rights_take_a_human(tmp_path: Path) -> None:
             assert await one.text("echo", text="hi") == "hi"
             assert (await world.grant()).missing_scope == ""
 
-    at_home(tmp_path, body)
 
-
-def test_rights_that_were_asked_for_and_not_given(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_rights_that_were_asked_for_and_not_given(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         world.server.needs = {"echo": "admin"}
         grant = await world.log_in(scopes=["admin"])
         world.authority.tokens[grant.access_token].scope = ""
@@ -57,11 +57,9 @@ def test_rights_that_were_asked_for_and_not_given(tmp_path: Path) -> None:
             with pytest.raises(UpstreamLostError, match="which was requested already"):
                 await one.result("echo", {"text": "hi"})
 
-    at_home(tmp_path, body)
 
-
-def test_a_403_that_is_not_about_scopes(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_a_403_that_is_not_about_scopes(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         await world.log_in()
         async with world.node() as one:
             await one.ready()
@@ -75,11 +73,9 @@ def test_a_403_that_is_not_about_scopes(tmp_path: Path) -> None:
                 await one.result("echo", {"text": "hi"})
         assert not world.authority.token_requests("refresh_token")
 
-    at_home(tmp_path, body)
 
-
-def test_a_403_without_a_token(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_a_403_without_a_token(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         challenge = ""
 
         async def no(request: Request, answer: Answer) -> bool:
@@ -98,11 +94,9 @@ def test_a_403_without_a_token(tmp_path: Path) -> None:
             await one.state(State.FAILED)
             assert one.supervisor.problem == NEEDED
 
-    at_home(tmp_path, body)
 
-
-def test_a_token_that_was_stored_and_has_ended_meanwhile(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_a_token_that_was_stored_and_has_ended_meanwhile(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         world.server.open = True
         async with world.node() as one:
             await one.ready()
@@ -112,11 +106,9 @@ def test_a_token_that_was_stored_and_has_ended_meanwhile(tmp_path: Path) -> None
             assert await one.text("echo", text="hi") == "hi"
         assert len(world.authority.token_requests("refresh_token")) == 1
 
-    at_home(tmp_path, body)
 
-
-def test_a_server_that_is_open_but_for_its_calls(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_a_server_that_is_open_but_for_its_calls(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         world.server.open = True
         async with world.node() as one:
             await one.ready()
@@ -127,8 +119,6 @@ def test_a_server_that_is_open_but_for_its_calls(tmp_path: Path) -> None:
             await world.log_in()
             assert await one.text("echo", text="hi") == "hi"
 
-    at_home(tmp_path, body)
-
 
 # -- a grant that is not for this
 
@@ -138,19 +128,19 @@ def test_a_server_that_is_open_but_for_its_calls(tmp_path: Path) -> None:
     [{"issuer": "http://127.0.0.1:1"}, {"client_id": "by-hand"}],
     ids=["another issuer", "another client"],
 )
-def test_a_grant_for_other_settings_is_not_used(tmp_path: Path, settings: dict[str, str]) -> None:
-    async def body(world: House) -> None:
+async def test_a_grant_for_other_settings_is_not_used(
+    tmp_path: Path, settings: dict[str, str]
+) -> None:
+    async with open_house(tmp_path) as world:
         await world.log_in()
         async with world.node(**settings) as one:
             await one.state(State.FAILED)
             assert one.supervisor.problem == NEEDED
         assert not world.server.seen_tokens
 
-    at_home(tmp_path, body)
 
-
-def test_a_grant_for_another_url_is_not_used(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_a_grant_for_another_url_is_not_used(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         await world.log_in()
         async with Protected(world.authority) as other:
             world.server = other
@@ -159,11 +149,9 @@ def test_a_grant_for_another_url_is_not_used(tmp_path: Path) -> None:
                 assert one.supervisor.problem == NEEDED
             assert not other.seen_tokens
 
-    at_home(tmp_path, body)
 
-
-def test_credentials_of_its_own_come_first(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_credentials_of_its_own_come_first(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         await world.log_in()
         bearers = BearerRegistry(world.store)
         for more in (
@@ -180,11 +168,10 @@ def test_credentials_of_its_own_come_first(tmp_path: Path) -> None:
             await one.supervisor.end()
         assert not world.server.seen_tokens
 
-    at_home(tmp_path, body)
 
+async def test_a_401_that_does_not_speak_of_bearers(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
 
-def test_a_401_that_does_not_speak_of_bearers(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
         async def no(request: Request, answer: Answer) -> bool:
             answer.empty("401 Unauthorized", www_authenticate="Basic realm=x")
             return True
@@ -195,11 +182,9 @@ def test_a_401_that_does_not_speak_of_bearers(tmp_path: Path) -> None:
             assert one.supervisor.problem is not None
             assert "Check `headers` of this server or, if it requires" in one.supervisor.problem
 
-    at_home(tmp_path, body)
 
-
-def test_a_broken_store_is_told_to_who_needs_it(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_a_broken_store_is_told_to_who_needs_it(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         world.store.path.write_bytes(b"not a database" * 100)
         async with world.node() as one:
             await one.state(State.FAILED)
@@ -210,11 +195,9 @@ def test_a_broken_store_is_told_to_who_needs_it(tmp_path: Path) -> None:
         async with world.node() as one:
             await one.ready()
 
-    at_home(tmp_path, body)
 
-
-def test_what_a_server_lets_slip_is_masked(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_what_a_server_lets_slip_is_masked(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         grant = await world.log_in()
         async with world.node() as one:
             await one.ready()
@@ -227,11 +210,9 @@ def test_what_a_server_lets_slip_is_masked(tmp_path: Path) -> None:
                 (await world.grant()).access_token
             )
 
-    at_home(tmp_path, body)
 
-
-def test_over_plain_http_no_token_is_sent(tmp_path: Path) -> None:
-    async def body(world: House) -> None:
+async def test_over_plain_http_no_token_is_sent(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as world:
         bearer = BearerRegistry(world.store).bearer("up")
         server = ServerConfig(url="http://mcp.example.com/mcp")
         told: list[str] = []
@@ -251,8 +232,6 @@ def test_over_plain_http_no_token_is_sent(tmp_path: Path) -> None:
         await world.log_in()
         assert await bearer.prepare(server, lambda _: None) is None
         assert bearer.current() == b""
-
-    at_home(tmp_path, body)
 
 
 def test_a_node_without_sign_ins_loads_nothing_for_them(tmp_path: Path) -> None:

@@ -12,14 +12,16 @@ from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import fetch
 from interlock.core.upstreams.oauth.sign_in import revoke_grant
 from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
-from tests.core.upstreams.oauth.worlds import NOW, Entrance, at_the_entrance
+from tests.core.upstreams.oauth.worlds import NOW, Entrance, at_the_entrance, open_sign_in
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 # -- who the node is
 
 
 @pytest.mark.parametrize("method", ["none", "client_secret_basic", "client_secret_post"])
-def test_a_registration_of_its_own(tmp_path: Path, method: str) -> None:
-    async def body(world: Entrance) -> None:
+async def test_a_registration_of_its_own(tmp_path: Path, method: str) -> None:
+    async with open_sign_in(tmp_path) as world:
         world.authority.method = method
         world.server.scope = "read"
         grant = await world.sign_in()
@@ -43,11 +45,9 @@ def test_a_registration_of_its_own(tmp_path: Path, method: str) -> None:
         await world.sign_in(grant, more="write")
         assert len(world.authority.to("/register")) == 3
 
-    at_the_entrance(tmp_path, body)
 
-
-def test_a_registration_belongs_to_its_issuer(tmp_path: Path) -> None:
-    async def body(world: Entrance) -> None:
+async def test_a_registration_belongs_to_its_issuer(tmp_path: Path) -> None:
+    async with open_sign_in(tmp_path) as world:
         first = await world.sign_in()
         async with Authority() as second:
             second.clients["taken"] = world.authority.clients[first.client.client_id]
@@ -57,8 +57,6 @@ def test_a_registration_belongs_to_its_issuer(tmp_path: Path) -> None:
             assert len(second.to("/register")) == 1
             shown = [one.query.get("client_id") for one in second.to("/authorize")]
             assert shown == [grant.client.client_id] != [first.client.client_id]
-
-    at_the_entrance(tmp_path, body)
 
 
 @pytest.mark.parametrize(
@@ -81,27 +79,23 @@ def test_a_registration_belongs_to_its_issuer(tmp_path: Path) -> None:
         (Reply(200, b"<html>"), "is not a client"),
     ],
 )
-def test_a_registration_that_is_of_no_use(tmp_path: Path, reply: Reply, words: str) -> None:
-    async def body(world: Entrance) -> None:
+async def test_a_registration_that_is_of_no_use(tmp_path: Path, reply: Reply, words: str) -> None:
+    async with open_sign_in(tmp_path) as world:
         world.authority.habits["/register"] = lambda asked: reply
         assert words in await world.refused()
         assert not world.browser.pages
 
-    at_the_entrance(tmp_path, body)
 
-
-def test_nobody_registers_and_nothing_is_configured(tmp_path: Path) -> None:
-    async def body(world: Entrance) -> None:
+async def test_nobody_registers_and_nothing_is_configured(tmp_path: Path) -> None:
+    async with open_sign_in(tmp_path) as world:
         world.authority.metadata["registration_endpoint"] = None
         why = await world.refused()
         assert "set oauth.client_id" in why
         assert world.browser.redirect_uri in why
 
-    at_the_entrance(tmp_path, body)
 
-
-def test_a_document_before_a_registration(tmp_path: Path) -> None:
-    async def body(world: Entrance) -> None:
+async def test_a_document_before_a_registration(tmp_path: Path) -> None:
+    async with open_sign_in(tmp_path) as world:
         document = "https://example.com/interlock.json"
         grant = await world.sign_in(client_metadata_url=document)
         assert grant.client.kind == "registered"
@@ -110,12 +104,10 @@ def test_a_document_before_a_registration(tmp_path: Path) -> None:
         assert (grant.client.kind, grant.client.client_id) == ("document", document)
         assert len(world.authority.to("/register")) == 1
 
-    at_the_entrance(tmp_path, body)
-
 
 @pytest.mark.parametrize("method", ["none", "client_secret_basic", "client_secret_post"])
-def test_a_configured_client_before_everything(tmp_path: Path, method: str) -> None:
-    async def body(world: Entrance) -> None:
+async def test_a_configured_client_before_everything(tmp_path: Path, method: str) -> None:
+    async with open_sign_in(tmp_path) as world:
         secret = "" if method == "none" else "s3cr3t/+ :ü"
         world.authority.method = method
         world.authority.metadata["client_id_metadata_document_supported"] = True
@@ -130,11 +122,9 @@ def test_a_configured_client_before_everything(tmp_path: Path, method: str) -> N
         # The secret stays where the config has it.
         assert grant.client.client_secret == ""
 
-    at_the_entrance(tmp_path, body)
 
-
-def test_a_configured_client_is_not_shown_to_another_issuer(tmp_path: Path) -> None:
-    async def body(world: Entrance) -> None:
+async def test_a_configured_client_is_not_shown_to_another_issuer(tmp_path: Path) -> None:
+    async with open_sign_in(tmp_path) as world:
         world.authority.register("by-hand")
         first = await world.sign_in(client_id="by-hand")
         async with Authority() as second:
@@ -148,11 +138,9 @@ def test_a_configured_client_is_not_shown_to_another_issuer(tmp_path: Path) -> N
             grant = await world.sign_in(first, client_id="by-hand", issuer=second.issuer)
             assert grant.issuer == second.issuer
 
-    at_the_entrance(tmp_path, body)
 
-
-def test_one_of_several_authorization_servers(tmp_path: Path) -> None:
-    async def body(world: Entrance) -> None:
+async def test_one_of_several_authorization_servers(tmp_path: Path) -> None:
+    async with open_sign_in(tmp_path) as world:
         async with Authority() as second:
             first = world.authority
             world.server.prm = {"authorization_servers": [first.issuer, second.issuer]}
@@ -162,14 +150,12 @@ def test_one_of_several_authorization_servers(tmp_path: Path) -> None:
             # The one that was used before, for as long as it is named.
             assert (await world.sign_in(chosen)).issuer == second.issuer
 
-    at_the_entrance(tmp_path, body)
-
 
 # -- what it asks for
 
 
-def test_scopes(tmp_path: Path) -> None:
-    async def body(world: Entrance) -> None:
+async def test_scopes(tmp_path: Path) -> None:
+    async with open_sign_in(tmp_path) as world:
         await world.sign_in()
         assert "scope" not in world.browser.parameters()
         world.server.scopes_supported = ["a", "b"]
@@ -188,11 +174,9 @@ def test_scopes(tmp_path: Path) -> None:
         world.authority.says_scope = False
         assert (await world.sign_in(scopes=["mine"])).scope == "mine offline_access"
 
-    at_the_entrance(tmp_path, body)
 
-
-def test_when_a_token_ends(tmp_path: Path) -> None:
-    async def body(world: Entrance) -> None:
+async def test_when_a_token_ends(tmp_path: Path) -> None:
+    async with open_sign_in(tmp_path) as world:
         grant = await world.sign_in()
         assert (grant.expires_at, grant.renew_at) == (NOW + 3600, NOW + 3540)
         world.authority.lifetime = 10
@@ -203,21 +187,17 @@ def test_when_a_token_ends(tmp_path: Path) -> None:
         grant = await world.sign_in()
         assert (grant.expires_at, grant.renew_at, grant.refresh_token) == (0, 0, "")
 
-    at_the_entrance(tmp_path, body)
 
-
-def test_each_sign_in_has_secrets_of_its_own(tmp_path: Path) -> None:
-    async def body(world: Entrance) -> None:
+async def test_each_sign_in_has_secrets_of_its_own(tmp_path: Path) -> None:
+    async with open_sign_in(tmp_path) as world:
         for _ in range(3):
             await world.sign_in()
         for name in ("state", "code_challenge"):
             assert len({world.browser.parameters(number)[name] for number in range(3)}) == 3
 
-    at_the_entrance(tmp_path, body)
 
-
-def test_a_server_that_fails_is_told_apart_from_one_that_refuses(tmp_path: Path) -> None:
-    async def body(world: Entrance) -> None:
+async def test_a_server_that_fails_is_told_apart_from_one_that_refuses(tmp_path: Path) -> None:
+    async with open_sign_in(tmp_path) as world:
         broken = lambda asked: Reply(503, b"")  # noqa: E731
         for place in ("/.well-known/oauth-authorization-server", "/register", "/token"):
             world.authority.habits = {place: broken}
@@ -228,8 +208,6 @@ def test_a_server_that_fails_is_told_apart_from_one_that_refuses(tmp_path: Path)
         with pytest.raises(SignInProblem, match="cannot connect to 127") as caught:
             await world.sign_in()
         assert caught.value.is_temporary
-
-    at_the_entrance(tmp_path, body)
 
 
 def test_nothing_of_it_is_logged_or_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -246,8 +224,8 @@ def test_nothing_of_it_is_logged_or_shown(tmp_path: Path, caplog: pytest.LogCapt
         at_the_entrance(tmp_path, body)
 
 
-def test_signing_out_gives_both_tokens_back(tmp_path: Path) -> None:
-    async def body(world: Entrance) -> None:
+async def test_signing_out_gives_both_tokens_back(tmp_path: Path) -> None:
+    async with open_sign_in(tmp_path) as world:
         grant = await world.sign_in()
         await revoke_grant(grant, OAuthConfig(), fetch)
         assert world.authority.revoked == [grant.refresh_token, grant.access_token]
@@ -259,5 +237,3 @@ def test_signing_out_gives_both_tokens_back(tmp_path: Path) -> None:
         with pytest.raises(SignInProblem) as caught:
             await revoke_grant(grant, OAuthConfig(), fetch)
         assert grant.refresh_token not in caught.value.reason
-
-    at_the_entrance(tmp_path, body)

@@ -65,6 +65,12 @@ def at_the_entrance(
     run(main)
 
 
+@asynccontextmanager
+async def open_sign_in(folder: Path, path: str = "", oidc: str = "") -> AsyncIterator[Entrance]:
+    async with Authority(path, oidc=oidc) as authority, Protected(authority) as server:
+        yield Entrance(folder, authority, server)
+
+
 class Naps:
     """Sleeps that last until the test ends them."""
 
@@ -160,3 +166,9 @@ def at_home(
             await body(House(folder, authority, server))
 
     run(main)
+
+
+@asynccontextmanager
+async def open_house(folder: Path, eras: str = "both", **more: Any) -> AsyncIterator[House]:
+    async with Authority() as authority, Protected(authority, eras, **more) as server:
+        yield House(folder, authority, server)
