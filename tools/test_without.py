@@ -185,7 +185,7 @@ def _marked(tests: Path, absent: Sequence[str]) -> set[str]:
     for path in tests.rglob("test_*.py"):
         name = path.relative_to(tests).as_posix()
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.FunctionDef):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 marks, marked = node.decorator_list, f"{name}::{node.name}"
             elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
                 marks, marked = list(_each(node.value)), name

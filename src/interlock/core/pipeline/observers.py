@@ -20,7 +20,7 @@ _log = logging.getLogger("interlock.pipeline")
 class CallObserver:
     """Gets the events of every call, in the order of these methods. It must be fast and not block.
 
-    Only the journal may delay a call: see `Audit.intend`.
+    Only the journal may delay a call: see `Audit.record_intent`.
     """
 
     declared_latency_only = False
@@ -51,10 +51,10 @@ class CallObserver:
         outcome: Outcome | None = None,
         error: InterlockError | None = None,
     ) -> None:
-        """A call is over. Told once.
+        """Called once when a call is over.
 
         Args:
-            word: how it ended, as the journal has it: `ok`, `tool_error`, the name of a failure, …
+            outcome_name: as in the journal: `ok`, `tool_error`, the name of a failure, …
             duration_us: since its start.
             detail: the reason of a failure.
         """
