@@ -88,7 +88,7 @@ def test_places_recall_and_coverage_are_counted(folder: Path) -> None:
 
 
 def test_finding_skips_it_with_a_reason(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "installed", lambda: None)
+    monkeypatch.setattr(finding, "find_model_loader", lambda: None)
     monkeypatch.setattr(finding, "list_real_servers", lambda *_: [])
     monkeypatch.delenv(live_mcp_bench.ENVIRONMENT, raising=False)
     report, _ = finding.run(finding.FindingSettings(quick=True))

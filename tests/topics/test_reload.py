@@ -85,6 +85,6 @@ async def test_whose_issuer_has_to_be_asked_is_looked_at_when_it_has_answered(
         await asyncio.to_thread(apply_unsettled)
         await asyncio.to_thread(node.until, lambda: asked == ["settled"], "it to be asked")
         if settles:
-            assert node.node.component(Topics).gateway.outside() != []
+            assert node.node.component(Topics).gateway.connected_members() != []
         else:
             assert (await agent.closed())[0] == 4003
