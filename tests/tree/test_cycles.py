@@ -102,13 +102,13 @@ async def test_too_many_below_are_refused(tmp_path: Path) -> None:
             2, "second", **{"x-mcpax-subtree-ids": [uuid(2), uuid(3), many[5]]}
         )
         assert error_of(answer)[0] == -32602
-        assert "Too many nodes below" in answer["error"]["message"]
+        assert "Too many nodes in the tree below" in answer["error"]["message"]
         assert answer["error"]["data"]["field"] == "x-mcpax-subtree-ids"
         second = hub.child().registered(2, "second", **{"x-mcpax-subtree-ids": [uuid(2)]})
         assert len(hub.registrar.subtree_ids()) == ax.MAX_SUBTREE_IDS
         # Its news are refused; itself it may stay.
         answer = second.beat(**{"x-mcpax-subtree-ids": [uuid(2), uuid(3)]})
-        assert "Too many nodes below" in answer["error"]["message"]
+        assert "Too many nodes in the tree below" in answer["error"]["message"]
         assert second.beat()["result"]["status"] == "ok"
         assert len(hub.registrar.subtree_ids()) == ax.MAX_SUBTREE_IDS
         # The same subserver in its own place counts once.

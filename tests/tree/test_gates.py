@@ -354,5 +354,5 @@ async def test_a_changed_policy_voids_what_waits(tmp_path: Path) -> None:
         assert approving.approvals.pending() == []
         with pytest.raises(InterlockError) as error:
             await tree.confirm(wanted, "root")
-        assert "The policy changed since it was asked for" in error.value.message
+        assert "The policy changed after the call was made" in error.value.message
         assert tree.executed("a") == 0

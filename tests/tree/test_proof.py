@@ -71,7 +71,7 @@ def test_a_proof_is_a_token_for_one_parent(algorithm: str) -> None:
 
 @pytest.mark.parametrize("key", ["hunter2", "", pem(KEYS["EdDSA"][0], public=True)])
 def test_what_is_no_private_key_is_told_without_showing_it(key: str) -> None:
-    with pytest.raises(InterlockError, match="no private key") as caught:
+    with pytest.raises(InterlockError, match="not a private key") as caught:
         mint_proof(AUTHORITY, key, ROOT, lambda: 0.0)
     assert caught.value.failure is CONFIG
     assert "hunter2" not in str(caught.value)

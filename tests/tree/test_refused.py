@@ -95,7 +95,7 @@ def test_a_parent_that_does_not_answer_is_given_up() -> None:
         assert at(registrant) is RegistrantState.INTRODUCING
         await world.time.turn(room.REQUEST_TIMEOUT_SECONDS)
         assert at(registrant) is RegistrantState.WAITING
-        assert "did not answer within 10 s" in (registrant.status().problem or "")
+        assert "did not respond within 10 s" in (registrant.status().problem or "")
         assert not world.root.ends[0].is_open
 
     play(scene, world)

@@ -161,7 +161,9 @@ def test_a_parent_that_gives_another_name_is_not_stayed_with() -> None:
 
     async def scene(world: World, registrant: Registrant) -> None:
         assert at(registrant) is RegistrantState.WAITING
-        assert "registered it as 'other'" in (registrant.status().problem or "")
+        assert "registered the segment 'other' instead of 'edge'" in (
+            registrant.status().problem or ""
+        )
         assert world.registered == []
 
     play(scene, world)
@@ -181,10 +183,10 @@ def test_an_mcp_server_that_is_no_aggregator_is_told_apart() -> None:
 
     async def scene(world: World, registrant: Registrant) -> None:
         assert at(registrant) is RegistrantState.WAITING
-        assert "nobody can register with" in (registrant.status().problem or "")
+        assert "is an MCP server without MCP-AX" in (registrant.status().problem or "")
         world.root.hello = {"versions": ["2099-01-01"]}
         await world.time.turn(1.0)
-        assert "no revision of MCP-AX" in (registrant.status().problem or "")
+        assert "no MCP-AX revision" in (registrant.status().problem or "")
         assert registrant.status().symbol == "unsupported_protocol_version"
 
     play(scene, world)
@@ -234,7 +236,7 @@ async def test_a_parent_that_forgot_the_session_is_registered_with_again_on_the_
         assert world.root.session != first
         assert at(registrant) is RegistrantState.REGISTERED
         assert len(world.registered) == 2
-        assert world.lost == ["The parent has forgotten it."]
+        assert world.lost == ["The parent does not know the session any more."]
         await world.time.turn(5.0)
         assert at(registrant) is RegistrantState.REGISTERED
 
@@ -248,7 +250,7 @@ async def test_a_parent_that_is_silent_is_lost_at_the_deadline() -> None:
             await world.time.turn(0.1)
             assert world.time.now - start < 4.0
         assert world.time.now - start >= 3.0
-        assert "silent for 3 s" in world.lost[0]
+        assert "no response for 3 s" in world.lost[0]
         # It went on beating: it may have been heard.
         assert not world.root.ends[0].is_open
         world.root.silent = False
@@ -290,7 +292,9 @@ async def test_a_lost_parent_is_dialled_again_soon() -> None:
         await world.time.turn(30.0)
         world.root.end.close(1001, "going away")
         await settle()
-        assert world.lost == ["ws://127.0.0.1:1/ax is lost: it closed the channel: going away."]
+        assert world.lost == [
+            "Connection to ws://127.0.0.1:1/ax lost: it closed the channel: going away."
+        ]
         assert registrant.assigned_segment is None
         assert registrant.identity().parent_id is None
         await world.time.turn(0.25)

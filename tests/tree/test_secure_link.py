@@ -178,6 +178,6 @@ async def test_a_stranger_without_a_token_is_told_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_parent(tmp_path, monkeypatch) as root:
-        with pytest.raises(InterlockError, match="Present a token that the parent knows"):
+        with pytest.raises(InterlockError, match="Use a token that the parent accepts"):
             async with plant().connect(root.url, ca=root.ca.file):
                 raise AssertionError

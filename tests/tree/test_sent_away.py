@@ -87,10 +87,10 @@ async def test_a_node_tries_again_slowly_and_says_so_once(caplog: pytest.LogCapt
         return said
 
     async with open_parent() as (world, registrant):
-        assert lines() == ["registered as edge with ws://127.0.0.1:1/ax"]
+        assert lines() == ["parent ws://127.0.0.1:1/ax: registered as edge"]
         send_away(world, -31001, "namespace_conflict", "Taken.")
         await settle()
-        assert lines() == ["the parent is lost: Taken."]
+        assert lines() == ["parent ws://127.0.0.1:1/ax: connection lost: Taken."]
         for again in range(5):
             await world.time.turn(23.0)
             assert len(world.registered) == again + 2
@@ -100,11 +100,11 @@ async def test_a_node_tries_again_slowly_and_says_so_once(caplog: pytest.LogCapt
         await world.time.turn(23.0)
         send_away(world, -31004, "authority_rejected", "No proof.")
         await settle()
-        assert lines() == ["the parent is lost: No proof."]
+        assert lines() == ["parent ws://127.0.0.1:1/ax: connection lost: No proof."]
         # This time it may stay.
         await world.time.turn(60.0)
         assert at(registrant) is RegistrantState.REGISTERED
-        assert lines() == ["registered as edge with ws://127.0.0.1:1/ax"]
+        assert lines() == ["parent ws://127.0.0.1:1/ax: registered as edge"]
 
 
 def test_two_parents_that_are_away_are_told_of_once_each(
@@ -119,7 +119,7 @@ def test_two_parents_that_are_away_are_told_of_once_each(
         await world.time.turn(60.0)
         assert len(world.dialled) > 8
         assert [one.getMessage() for one in caplog.records] == [
-            f"not registered with {url}: It cannot be reached." for url in world.parents
+            f"parent {url}: not registered: It cannot be reached." for url in world.parents
         ]
 
     play(scene, world)

@@ -111,7 +111,9 @@ async def test_it_must_register_as_what_the_config_calls_it(tmp_path: Path) -> N
         await one.until(State.FAILED)
         problem = one.supervisor.problem or ""
         assert "plant did not register" in problem
-        assert any("The config calls it 'edge'" in line for line in one.supervisor.stderr)
+        assert any(
+            "The config assigns the segment 'edge'" in line for line in one.supervisor.stderr
+        )
         await one.end()
 
 

@@ -149,4 +149,4 @@ def test_a_store_that_cannot_be_used_turns_nobody_away(
                 await until(root, lambda: lists(root, "plant.vent"))
 
     uvloop.run(run())
-    assert "is another one to its tree" in caplog.text
+    assert "a temporary id, which changes with a restart" in caplog.text

@@ -49,7 +49,7 @@ def test_trouble_inside_ends_only_the_answer(
         socket.close()
 
     asyncio.run(run())
-    assert "the tree could not be told" in caplog.text
+    assert "tree socket: cannot build the tree" in caplog.text
 
 
 async def test_closing_ends_what_is_being_told(tmp_path: Path) -> None:

@@ -174,17 +174,20 @@ def test_what_a_node_says_of_itself_changes_nothing_here() -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (None, "It did not tell its part of the tree within 0.01 s."),
-        (InterlockError(UPSTREAM_LOST, "it is gone."), "could not tell its part of the tree: it"),
-        (b"[]", "cannot be read"),
-        (b"{}", "cannot be read"),
-        (b"\xff", "cannot be read"),
-        (b'{"name":"x","children":[{"name":1}]}', "cannot be read"),
-        (told(children=[{"name": "x", "state": "splendid"}]), "cannot be read"),
-        (told(children=[{"name": "x", "role": "king"}]), "cannot be read"),
-        (told(children=[{"name": "x" * 301}]), "cannot be read"),
-        (told(children=[{"name": "x", "calls": -1}]), "cannot be read"),
-        (b'{"name":"x","children":[' * 100_000, "cannot be read"),
+        (None, "The node did not send its part of the tree within 0.01 s."),
+        (
+            InterlockError(UPSTREAM_LOST, "it is gone."),
+            "The node did not send its part of the tree: it is gone.",
+        ),
+        (b"[]", "sent an invalid part of the tree"),
+        (b"{}", "sent an invalid part of the tree"),
+        (b"\xff", "sent an invalid part of the tree"),
+        (b'{"name":"x","children":[{"name":1}]}', "sent an invalid part of the tree"),
+        (told(children=[{"name": "x", "state": "splendid"}]), "sent an invalid part of the tree"),
+        (told(children=[{"name": "x", "role": "king"}]), "sent an invalid part of the tree"),
+        (told(children=[{"name": "x" * 301}]), "sent an invalid part of the tree"),
+        (told(children=[{"name": "x", "calls": -1}]), "sent an invalid part of the tree"),
+        (b'{"name":"x","children":[' * 100_000, "sent an invalid part of the tree"),
     ],
 )
 def test_a_child_without_a_good_answer_is_shown_as_it_is_known(answer: Any, said: str) -> None:

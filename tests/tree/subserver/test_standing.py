@@ -83,7 +83,7 @@ async def stay(url: str, subserver: Subserver, entered: Callable[[], None]) -> N
 
 def test_who_is_sent_away_for_good_is_told_why(running: Running) -> None:
     error = InterlockError(FORBIDDEN, "Not any more.")
-    with pytest.raises(InterlockError, match=r"Not any more\. Ask whoever runs") as caught:
+    with pytest.raises(InterlockError, match=r"Not any more\. Ask the administrator of") as caught:
         running.wait(stay(url_of(running), Subserver("plant"), lambda: dismiss(running, error)))
     assert caught.value.failure is FORBIDDEN
     assert not running.do(running.node.component(Tree).registrar.subservers)
@@ -166,7 +166,7 @@ def test_a_lost_node_is_told_of_once_and_when_it_is_back(
     url = re.escape(url_of(running))
     assert len(lines()) == 3
     assert re.fullmatch(f"registered as plant at {url}", lines()[0])
-    assert re.fullmatch(rf"{url} is lost: .*\. Trying again\.", lines()[1])
+    assert re.fullmatch(rf"Connection to {url} lost: .*\. Trying again\.", lines()[1])
     assert re.fullmatch(f"registered again as plant at {url}", lines()[2])
 
 
@@ -269,6 +269,8 @@ def test_a_program_that_is_sent_away_ends_with_the_sentence(
     one = program(url_of(running))
     one.says("registered as plant")
     running.do(lambda: dismiss(running, InterlockError(FORBIDDEN, "Not any more.")))
-    one.says("-c: Not any more. Ask whoever runs the parent for leave to register.")
+    one.says(
+        "-c: Not any more. Ask the administrator of the parent for the permission to register."
+    )
     assert one.process.wait(PATIENCE) == 1
     assert sum("registered" in line for line in one.seen) == 1

@@ -173,9 +173,9 @@ async def test_strangers_cannot_make_the_node_ask_without_end() -> None:
 async def test_a_server_that_does_not_answer_is_asked_again_soon() -> None:
     async with open_authority() as desk:
         says, desk.says = desk.says, None
-        assert "cannot be reached" in await desk.refusal("opaque")
+        assert "cannot check the token now" in await desk.refusal("opaque")
         desk.says = says
-        assert "cannot be reached" in await desk.refusal("opaque")
+        assert "cannot check the token now" in await desk.refusal("opaque")
         desk.now += FAILURE_CACHE_SECONDS
         assert await desk.find("opaque")
 
@@ -183,7 +183,7 @@ async def test_a_server_that_does_not_answer_is_asked_again_soon() -> None:
 def test_a_fault_while_asking_is_a_refusal(caplog: pytest.LogCaptureFixture) -> None:
     async def scene(desk: Desk) -> None:
         desk.says = 7  # type: ignore[assignment]
-        assert "cannot be reached" in await desk.refusal("opaque")
+        assert "cannot check the token now" in await desk.refusal("opaque")
 
     play(scene)
     assert "could not be checked" in caplog.text

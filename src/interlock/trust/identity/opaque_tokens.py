@@ -255,4 +255,4 @@ class OpaqueTokens:
 
 
 def _unreachable_error() -> InterlockError:
-    return token_error("the introspection server cannot be reached. Try again later")
+    return token_error("the introspection server cannot check the token now. Try again later")

@@ -122,7 +122,7 @@ class SignedTokens:
                 raise token_error(
                     "the keys of the token's issuer cannot be read now. Try again later"
                 )
-            raise token_error("the issuer has no key with this key id")
+            raise token_error("the issuer has no key for the `kid` and `alg` of the token")
         payload = verify_jws(token, keys, algorithm)
         claims = None if payload is None else _decode_object(payload)
         if claims is None:
