@@ -404,7 +404,7 @@ def test_more_at_once_than_anybody_means(plain: Running, monkeypatch: pytest.Mon
 
 
 def test_a_node_that_stops_says_so(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_room, "LAST_CALLS", 0.05)
+    monkeypatch.setattr(node_room, "DRAIN_SECONDS", 0.05)
     node = start()
     with node.local() as wire, node.local() as idle:
         listen(wire, "l")

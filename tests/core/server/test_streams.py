@@ -246,7 +246,7 @@ def test_a_node_that_stops_ends_its_streams_in_order(start: Any) -> None:
 def test_a_node_that_stops_answers_whoever_waits(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_room, "LAST_CALLS", 0.05)
+    monkeypatch.setattr(node_room, "DRAIN_SECONDS", 0.05)
     node = start()
     session = node.session()
     with node.connect() as stateless, node.connect() as old, node.connect() as streaming:

@@ -319,7 +319,7 @@ def test_a_token_that_nobody_looks_at_is_told_once(
     start: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
     node, wrong = start(), ("Authorization", "Bearer wrong")
-    said = "somebody on this machine shows a token, and nobody looks at it"
+    said = "a caller on this machine presents a token that is not checked"
     assert node.once(node.call("echo", {"text": "x"})).status == 200
     assert said not in caplog.text
     for _ in range(2):

@@ -78,8 +78,7 @@ def registry_of(folder: Path, *extensions: UpstreamExtension) -> UpstreamRegistr
         on_changed=lambda: None,
     )
     pipeline: Any = SimpleNamespace(
-        subscriptions=SimpleNamespace(on_resource_update=None, watched=lambda *_: ()),
-        measures=SimpleNamespace(forget=lambda _: None),
+        subscriptions=SimpleNamespace(on_resource_update=None, active_uris=lambda *_: ()),
     )
     registry.attach(pipeline)
     registry.extend(*extensions)
