@@ -198,7 +198,7 @@ async def test_what_makes_no_sense(shelf: Shelf) -> None:
             ("/contracts?name=%FF", "query of the URL is invalid"),
             ("/contracts?protocol=xml", "json-schema, protobuf"),
             ("/contracts?since=soon", "ISO 8601"),
-            ("/contracts/Order?version=2..x", "is not a range"),
+            ("/contracts/Order?version=2..x", "is not a version range"),
             ("/contracts/Order/log?count=0", "from 1 to 1000"),
             ("/contracts/Order/log?count=99999999999999999999", "from 1 to 1000"),
         ):

@@ -223,7 +223,7 @@ async def test_from_a_parent(tmp_path: Path) -> None:
             async with asyncio.timeout(PATIENCE):
                 told = json.loads((await root.pipeline.run(call)).result)
             waiting = held(told)
-            assert waiting["reason"].startswith("Its contract asks")
+            assert waiting["reason"].startswith("The contract requires approval")
             assert not file.exists()
             assert workspace.heard("tools/call") == []
             await human.confirms(child, waiting)

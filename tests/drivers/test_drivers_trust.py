@@ -43,7 +43,7 @@ async def test_unsigned_changed_and_foreign_drivers_are_not_used(tmp_path: Path)
         told = {id: node.status(id).problem for id in folders}
         assert told["good-mcp"] == ""
         assert "not signed" in told["unsigned-mcp"]
-        assert "not among drivers.trust" in told["foreign-mcp"]
+        assert "not in drivers.trust" in told["foreign-mcp"]
         assert "driver.py changed" in told["changed-mcp"]
         states = {node.status(id).state for id in folders if id != "good-mcp"}
         assert states == {"refused"}

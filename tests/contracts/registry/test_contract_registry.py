@@ -89,7 +89,7 @@ def test_what_is_not_there_says_what_is(shelf: Shelf) -> None:
         registry.find("ToolInvocationRequests")
     with pytest.raises(InterlockError, match=r"Found: agent \(json-schema\)"):
         registry.find(REQUEST, domain="shop")
-    with pytest.raises(InterlockError, match="is not a range of versions"):
+    with pytest.raises(InterlockError, match="is not a version range"):
         registry.find(REQUEST, "no range")
     assert registry.versions(REQUEST) == ["2.3.0", "2.3.4", "2.4.0"]
     assert registry.versions("Nobody") == []
