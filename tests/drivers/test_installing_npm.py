@@ -154,7 +154,7 @@ def test_the_program_of_a_package(world: World) -> None:
         (bins / name).touch()
     (world.folder / "evil").touch()
     assert said("cli.js") is None  # nothing was installed to its end
-    marker = {"method": "npm", "install_digest": "x", "at": 1.0, "settings": {}}
+    marker = {"method": "npm", "wanted": "x", "at": 1.0, "settings": {}}
     (world.folder / MARKER).write_text(json.dumps(marker))
     assert said("cli.js") == "tiny"
     assert said({"serve": "cli.js"}) == "serve"

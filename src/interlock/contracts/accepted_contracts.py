@@ -32,7 +32,7 @@ from interlock.primitives.timestamps import format_utc
 _log = logging.getLogger("interlock.drivers")
 
 
-class AcceptedContract(Struct, frozen=True):
+class AcceptedContract(Struct, frozen=True, rename={"reported_digest": "told"}):
     """The accepted version of a contract, on which callers rely."""
 
     version: str

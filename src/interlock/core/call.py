@@ -64,7 +64,18 @@ class Credentials(msgspec.Struct, frozen=True, gc=False):
         ]
 
 
-class Caller(msgspec.Struct, frozen=True, gc=False):
+_STORED_CALLER_NAMES: Final = {
+    "can_call": "calls",
+    "can_register": "registers",
+    "can_join": "joins",
+    "can_view_approvals": "approves",
+    "expires_at": "expires",
+    "parent_caller": "above",
+}
+"""Attributes of callers whose name differs in stored approvals and blocks."""
+
+
+class Caller(msgspec.Struct, frozen=True, gc=False, rename=_STORED_CALLER_NAMES):
     """An authenticated caller and its rights."""
 
     name: str

@@ -47,7 +47,7 @@ _MAX_FILE_BYTES: Final = 1024 * 1024
 _NAME: Final = re.compile(r"(?:@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*")
 
 
-class InstallMarker(Struct, frozen=True):
+class InstallMarker(Struct, frozen=True, rename={"install_digest": "wanted"}):
     """The marker of a completed installation."""
 
     method: str

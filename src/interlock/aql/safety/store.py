@@ -30,7 +30,11 @@ CANCELLED = "cancelled"
 FAILED = "failed"
 
 
-class AgentExecution(msgspec.Struct):
+_STORED_NAMES: Final = {"owner": "who", "block_time": "of", "code_digest": "sealed"}
+"""Attributes whose name differs in stored records."""
+
+
+class AgentExecution(msgspec.Struct, rename=_STORED_NAMES):
     """An agent execution, from `execute_agent` until it is completed or aborted."""
 
     id: str
@@ -50,7 +54,7 @@ class AgentExecution(msgspec.Struct):
     """Wall clock time of the last reported step."""
 
 
-class PrincipalBlock(msgspec.Struct, frozen=True):
+class PrincipalBlock(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
     """A block of a principal, until an operator lifts it."""
 
     owner: Principal
@@ -62,7 +66,7 @@ class PrincipalBlock(msgspec.Struct, frozen=True):
     challenge: str = ""
 
 
-class BlockLift(msgspec.Struct, frozen=True):
+class BlockLift(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
     """The end of a block. Without this record a block does not end, even if its own record is
     missing.
     """
@@ -87,7 +91,7 @@ class CodeDigest(msgspec.Struct, frozen=True):
         return "CodeDigest(…)"
 
 
-class SafetyChallenge(msgspec.Struct, frozen=True):
+class SafetyChallenge(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
     """A challenge: an agent must enter the code that a person was shown."""
 
     id: str
@@ -107,7 +111,7 @@ class SafetyChallenge(msgspec.Struct, frozen=True):
     """The key of the step, if the challenge is about a step."""
 
 
-class CodeAttempts(msgspec.Struct, frozen=True):
+class CodeAttempts(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
     """The wrong codes of one principal."""
 
     owner: Principal

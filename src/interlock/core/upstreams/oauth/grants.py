@@ -24,7 +24,18 @@ RENEW_EARLY_SECONDS: Final = 60.0
 """A token is renewed this long before it expires, or after 4/5 of a shorter lifetime."""
 
 
-class RegisteredClient(msgspec.Struct, frozen=True):
+_STORED_NAMES: Final = {
+    "auth_method": "method",
+    "secret_expires_at": "secret_ends",
+    "requested_scope": "asked",
+    "missing_scope": "wanted",
+    "expires_at": "ends",
+    "renew_at": "renew",
+}
+"""Attributes whose name differs in stored records."""
+
+
+class RegisteredClient(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
     """The node's client at one authorization server."""
 
     kind: ClientKind
@@ -43,7 +54,7 @@ class RegisteredClient(msgspec.Struct, frozen=True):
         return f"RegisteredClient({self.kind}, issuer={self.issuer!r})"
 
 
-class Grant(msgspec.Struct, frozen=True):
+class Grant(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
     """A grant of an authorization server to a person or to the node."""
 
     url: str
