@@ -181,7 +181,7 @@ def test_one_that_a_human_has_to_confirm_is_collected_by_a_retry(tmp_path: Path)
         held = desk.until(node, id, "failed")["error"]
         assert held["code"] == "CONFIRMATION_REQUIRED"
         assert "retry_execution" in held["message"]
-        assert "waits for a human" in held["message"]
+        assert "waits for approval" in held["message"]
         assert "'confirmation_token'" not in held["message"]
         assert held["details"]["approval"] == "pending"
         again = desk.data(node, "retry_execution", execution_id=id)
@@ -193,7 +193,7 @@ def test_one_that_a_human_has_to_confirm_is_collected_by_a_retry(tmp_path: Path)
         assert approvals.answer(node, {"confirmation_id": approval}, proof) is not None
         told = desk.until(node, id, "failed")["error"]
         assert told["details"]["approval"] == "done"
-        assert "it was done: retry_execution collects" in told["message"]
+        assert "Call retry_execution to collect the result." in told["message"]
         desk.data(node, "retry_execution", execution_id=id)
         done = desk.until(node, id, "completed")
         assert done["attempt"] == 3

@@ -256,14 +256,14 @@ def test_the_sign_in_is_as_it_was_declared(patterns: Workspace, world: World) ->
     assert refresh is not None
     assert (refresh.cmd, refresh.every) == ("", 3600.0)
     done = world.run_here("drivers", "check", "-c", str(PATTERNS / "interlock.yaml"))
-    assert "the sign-in will not be kept fresh" in done.stderr
+    assert "the sign-in will expire" in done.stderr
     # With the hook there is nothing to warn of.
     copied = world.cwd / "patterns"
     shutil.copytree(PATTERNS, copied)
     (copied / ".drivers/github-mcp/driver.py").write_text("# its hooks\n")
     done = world.run_here("drivers", "check", "patterns")
     assert done.returncode == 0
-    assert "kept fresh" not in done.stderr
+    assert "the sign-in will expire" not in done.stderr
 
 
 def maps(

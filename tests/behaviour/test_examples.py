@@ -189,7 +189,7 @@ def test_three_levels(world: World) -> None:
     assert [one["calls"] for one in edge["children"]] == [2, 3]
     text = world.run("tree", "--config", str(example.folder / "root.yaml")).stdout
     # Two of the nodes have a tool of their own, which is listed above them.
-    assert text.startswith("3 nodes · 4 servers · 6 tools · all well\n")
+    assert text.startswith("3 nodes · 4 servers · 6 tools · no problems\n")
     assert (regional["role"], edge["role"]) == ("aggregator", "gateway")
     assert "\n    ├ m1" in text
     example.as_written("root.yaml")

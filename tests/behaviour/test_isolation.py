@@ -111,7 +111,7 @@ def test_a_question_outside_any_call_may_be_forbidden(start: Any) -> None:
             async with client_of(node, "operator", list_roots_callback=asked) as client:
                 await client.call_tool("web.later", {"what": "roots"})
                 came = await told(client, "web.what_came_of_it")
-                assert "does not let servers ask for roots" in came["error"]
+                assert "does not allow roots requests of this server" in came["error"]
 
         asyncio.run(asyncio.wait_for(body(), PATIENCE))
 

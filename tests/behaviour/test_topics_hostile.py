@@ -93,7 +93,7 @@ def told_of(peer: Peer) -> list[tuple[str, str, str]]:
         ("not JSON", "malformed_envelope", "The message is not JSON"),
         ("[]", "malformed_envelope", "one JSON object: the envelope."),
         ("{}", "malformed_envelope", "has no member `protocol`"),
-        (changed(id=1), "malformed_envelope", "`id` of the envelope is not a text"),
+        (changed(id=1), "malformed_envelope", "`id` of the envelope must be a string"),
         (changed(payload=[]), "malformed_envelope", "`payload` of the envelope must be an object."),
         (whole[:-1] + ',"kind":"chat"}', "malformed_envelope", "send it once."),
         (changed(protocol="mcpx/v0.2"), "protocol_mismatch", 'use a client for "mcpx/v0.1"'),

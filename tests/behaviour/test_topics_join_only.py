@@ -82,7 +82,7 @@ def test_who_may_only_join_proposes_and_calls_nothing(world: World) -> None:
         assert world.run("reject", "--reason", "not today", "--", held["id"]).returncode == 0
         _, errors = running.process.communicate(timeout=PATIENCE)
         assert running.process.returncode == 1
-        assert "demo.notes_add waits for a human" in errors
-        assert errors.splitlines()[-1].endswith("refused it: not today")
+        assert "demo.notes_add waits for approval" in errors
+        assert errors.splitlines()[-1].endswith("rejected it: not today")
     finally:
         running.close()

@@ -50,9 +50,9 @@ def test_a_key_at_the_terminal_fulfils_a_proposal_in_the_room(office: Office) ->
     async def run() -> None:
         async with office.everybody() as peers:
             proposal, shown = await proposed(office, peers)
-            words = f"in the topic {TOPIC} by proposer, where everybody sees the outcome"
+            words = f"in the topic {TOPIC} by proposer. All participants see the outcome"
             listed = await asyncio.to_thread(office.world.run, "approvals")
-            assert f"asked by proposer, proposed {words}" in listed.stdout
+            assert f"called by proposer, proposed {words}" in listed.stdout
             approve = ("approve", "--yes", "--key", "chief", "--passphrase-file", "phrase")
             done = await asyncio.to_thread(office.world.run, *approve, "--", shown["id"])
             assert done.returncode == 0, done.stderr

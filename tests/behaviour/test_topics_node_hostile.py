@@ -179,7 +179,7 @@ async def told_of_reuse(peer: Peer, id: str) -> None:
     told = await peer.until(lambda one: one["from"] == NODE and one.get("to") == [peer.id])
     assert told["kind"] == "chat"
     assert "correlation_id" not in told
-    assert f"its id '{id}' was there before" in told["payload"]["text"]
+    assert f"its id '{id}' was used before" in told["payload"]["text"]
     assert "needs a new id" in told["payload"]["text"]
 
 
