@@ -103,25 +103,25 @@ def test_approve_with_a_key(office: World) -> None:
     listed = office.run_here("approvals")
     assert id in listed.stdout
     assert "demo.notes_delete  (cannot be undone)" in listed.stdout
-    assert "asked by local" in listed.stdout
+    assert "called by local" in listed.stdout
     assert '"id": 1' in listed.stdout
     done = office.run_here(
         "approve", "--yes", "--key", "chief", "--passphrase-file", "phrase", "--", id[:8]
     )
     assert done.returncode == 0, done.stderr
-    assert "approved by chief: ok" in done.stderr
+    assert "Approved by chief: ok" in done.stderr
     # As `interlock call` prints it: the tool's words, and nothing of the protocol.
     assert done.stdout == "Deleted note 1: Welcome\n"
     # By the approval's id the same is told again, and nothing is done twice.
     again = office.run_here("call", "demo.notes_delete", "id=1", "--approval", id)
     assert (again.returncode, again.stdout) == (0, "Deleted note 1: Welcome\n")
     assert waiting(office) == []
-    assert "nothing waits." in office.run_here("approvals").stderr
+    assert "No pending approvals." in office.run_here("approvals").stderr
     late = office.run_here(
         "approve", "--yes", "--key", "chief", "--passphrase-file", "phrase", "--", id
     )
     assert late.returncode == 1
-    assert "does not wait any more: done" in late.stderr
+    assert "no longer pending. Its state is done." in late.stderr
 
 
 def test_who_asks_first_is_told_how_somebody_enrols(office: World) -> None:
@@ -137,7 +137,7 @@ def test_who_asks_first_is_told_how_somebody_enrols(office: World) -> None:
 def test_refuse_needs_no_key_here(office: World) -> None:
     id = held(office)
     done = office.run_here("reject", "--reason", "not today", "--", id)
-    assert (done.returncode, done.stdout) == (0, "refused by local.\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "Rejected by local.\n"), done.stderr
     told = office.run_here("call", "demo.notes_delete", "id=1", "--approval", id)
     assert told.returncode == 1
     assert "not today" in told.stdout + told.stderr
@@ -164,7 +164,7 @@ def test_a_key_that_is_not_enrolled_confirms_nothing(office: World) -> None:
     assert (done.returncode, "no trust anchor of this node signed it" in done.stderr) == (1, True)
     (office.cwd / "phrase").write_text("fail  wrong\n", encoding="utf-8")
     done = office.run_here(*named)
-    assert (done.returncode, "not its passphrase" in done.stderr) == (3, True)
+    assert (done.returncode, "wrong passphrase" in done.stderr) == (3, True)
     assert [one["id"] for one in waiting(office)] == [id]
 
 
@@ -175,7 +175,8 @@ def test_a_removed_key_counts_no_more(office: World) -> None:
     assert office.run_here("keys", "remove", "chief").returncode == 1
     done = office.run_here("keys", "remove", "chief", *sign)
     assert done.returncode == 0
-    assert "counts no more" in done.stdout
+    assert ": the key " in done.stdout
+    assert " is removed." in done.stdout
     done = office.run_here(
         "approve", "--yes", "--key", "chief", "--passphrase-file", "phrase", "--", id
     )
@@ -186,21 +187,21 @@ def test_a_removed_key_counts_no_more(office: World) -> None:
 def test_a_person_is_shown_everything_and_asked(office: World) -> None:
     new_key(office)
     id = held(office)
-    seen, code = at_terminal(office, ["approve", "--", id], {"through?": "n\n"})
+    seen, code = at_terminal(office, ["approve", "--", id], {"Approve this call?": "n\n"})
     assert code == 1
     for words in (
         "demo.notes_delete",
         "cannot be undone",
-        "asked by:  local",
-        "│ Deletes a note for good",
+        "caller:    local",
+        "│ Deletes a note permanently",
         '"id": 1',
         "digest:",
     ):
         assert words in seen
     assert [one["id"] for one in waiting(office)] == [id]
-    answers = {"through?": "y\n", "Passphrase of chief": f"{PHRASE}\n"}
+    answers = {"Approve this call?": "y\n", "Passphrase of chief": f"{PHRASE}\n"}
     seen, code = at_terminal(office, ["approve", "--", id], answers)
-    assert (code, "approved by chief: ok" in seen) == (0, True)
+    assert (code, "Approved by chief: ok" in seen) == (0, True)
     assert PHRASE not in seen
 
 
@@ -233,7 +234,7 @@ def test_approving_masked_arguments_is_deliberate(world: World) -> None:
     assert (blind.returncode, "--reveal" in blind.stderr) == (2, True)
     answers = {"without seeing them?": "n\n"}
     told, code = at_terminal(world, ["approve", id], answers)
-    assert (code, "through?" in told, "correct horse" in told) == (1, False, False)
+    assert (code, "Approve this call?" in told, "correct horse" in told) == (1, False, False)
     assert not tools.with_suffix(".calls").exists()
     done = world.run_here(*approve, "--reveal", id)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
@@ -249,7 +250,7 @@ def test_approving_masked_arguments_is_deliberate(world: World) -> None:
 def test_nobody_there_to_ask(office: World) -> None:
     new_key(office)
     done = office.run("approve", "--", held(office))
-    assert (done.returncode, "give --yes" in done.stderr) == (2, True)
+    assert (done.returncode, "add --yes" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["approve", "reject"])
@@ -257,7 +258,7 @@ def test_an_id_is_not_guessed(office: World, command: str) -> None:
     new_key(office)
     id = held(office)
     more = ["--yes", "--passphrase-file", "phrase"] if command == "approve" else []
-    for given, said in (("", "there is no id"), (" ", "there is no id"), (id[:5], "too short")):
+    for given, said in (("", "id is empty"), (" ", "id is empty"), (id[:5], "too short")):
         done = office.run_here(command, *more, "--", given)
         assert (done.returncode, said in done.stderr) == (2, True)
     done = office.run_here(command, *more, "--", "x" * 30)
@@ -278,9 +279,9 @@ def test_the_key_that_counts_is_found(office: World) -> None:
     none = office.run_here("approve", "--yes", *phrase, "--", id)
     assert none.returncode == 1
     for words in (
-        "caller is the one who asked",
+        "caller is the key of the caller",
         "visitor is not enrolled with this node: interlock keys enrol visitor --public",
-        "github-only is for other tools: github.*",
+        "github-only is limited to other tools: github.*",
     ):
         assert words in none.stderr
     new_key(office, "chief", *by)
@@ -288,27 +289,28 @@ def test_the_key_that_counts_is_found(office: World) -> None:
     several = office.run_here("approve", "--yes", *phrase, "--", id)
     assert several.returncode == 1
     assert (
-        "several of your keys count here (chief, deputy): choose with --key NAME" in several.stderr
+        "Several of your keys can approve this call (chief, deputy). Choose one: --key NAME"
+        in several.stderr
     )
     office.run_here("keys", "remove", "deputy", "--key", "caller", *phrase)
     done = office.run_here("approve", "--yes", *phrase, "--", id)
-    assert (done.returncode, "approved by chief: ok" in done.stderr) == (0, True)
+    assert (done.returncode, "Approved by chief: ok" in done.stderr) == (0, True)
 
 
 def test_a_key_is_looked_at_before_anybody_is_asked(office: World) -> None:
     id = held(office)
     seen, code = at_terminal(office, ["approve", "--key", "nobody", "--", id], {})
-    assert (code, "cannot be read" in seen, "through?" in seen) == (3, True, False)
+    assert (code, "Cannot read the key" in seen, "Approve this call?" in seen) == (3, True, False)
     (office.cwd / "x.pem").write_text("no key", encoding="utf-8")
     seen, code = at_terminal(office, ["approve", "--key", "x.pem", "--", id], {})
-    assert (code, "no private key" in seen, "through?" in seen) == (3, True, False)
+    assert (code, "is not a private key" in seen, "Approve this call?" in seen) == (3, True, False)
 
 
 def test_leaving_the_question(office: World) -> None:
     new_key(office)
     id = held(office)
     # What a terminal sends for Ctrl-D; Ctrl-C ends in the same way.
-    seen, code = at_terminal(office, ["approve", "--", id], {"through?": "\x04"})
+    seen, code = at_terminal(office, ["approve", "--", id], {"Approve this call?": "\x04"})
     assert (code, "Aborted" in seen) == (130, False)
     assert [one["id"] for one in waiting(office)] == [id]
 
@@ -319,7 +321,7 @@ def test_a_tool_that_fails_is_a_failure(office: World) -> None:
     phrase = ("--yes", "--passphrase-file", "phrase")
     done = office.run_here("approve", *phrase, "--", id)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "approved by chief: tool_error" in done.stderr
+    assert "Approved by chief: tool_error" in done.stderr
     assert "999" in done.stderr
     id = held(office, 998)
     done = office.run_here("approve", *phrase, "--json", "--", id)
@@ -347,7 +349,7 @@ def test_a_gate_below_is_told_in_a_sentence(office: World) -> None:
         assert done.returncode == 0, done.stderr
         (below,) = waiting(office)
         (line,) = done.stdout.splitlines()
-        assert "A node below has a gate of its own" in line
+        assert "The child node requires its own approval" in line
         assert f"interlock approve {below['id']}" in line
     finally:
         above.close()
@@ -381,7 +383,7 @@ def test_no_node(world: World) -> None:
     world.config({"demo": DEMO})
     for command in (["approvals"], ["approve", "x" * 6, "--yes"], ["reject", "x" * 6]):
         done = world.run_here(*command)
-        assert (done.returncode, "no node answers" in done.stderr) == (4, True)
+        assert (done.returncode, "No node is running at" in done.stderr) == (4, True)
 
 
 def test_a_new_key(world: World) -> None:
@@ -405,15 +407,15 @@ def test_a_new_key(world: World) -> None:
         ("chief", "operator (config)"),
     ]
     again = world.run_here("keys", "new", "chief", "--passphrase-file", "phrase")
-    assert (again.returncode, "is there already" in again.stderr) == (3, True)
+    assert (again.returncode, " exists. " in again.stderr) == (3, True)
     bare = world.run_here("keys", "new", "deputy", "--no-passphrase")
     assert (bare.returncode, "Warning" in bare.stderr) == (0, True)
     assert world.run_here("keys", "new", "../x", "--no-passphrase").returncode == 2
-    typed = {"key of cleo": f"{PHRASE}\n", "Once more": f"{PHRASE}\n"}
+    typed = {"key of cleo": f"{PHRASE}\n", "Repeat the passphrase": f"{PHRASE}\n"}
     assert at_terminal(world, ["keys", "new", "cleo", "--no-enrol"], typed)[1] == 0
-    typed["Once more"] = "another\n"
+    typed["Repeat the passphrase"] = "another\n"
     seen, code = at_terminal(world, ["keys", "new", "dora"], typed | {"key of dora": "some one\n"})
-    assert (code, "not the same" in seen) == (3, True)
+    assert (code, "The two passphrases differ" in seen) == (3, True)
     (world.cwd / "phrase").write_text("short", encoding="utf-8")
     short = world.run_here("keys", "new", "dora", "--passphrase-file", "phrase")
     assert (short.returncode, "at least 8" in short.stderr) == (3, True)
@@ -452,7 +454,7 @@ def test_a_key_is_made_for_the_node_that_runs(world: World) -> None:
     assert (again.returncode, enrol in again.stderr) == (3, True)
     assert world.run_here(*enrol.split()[1:]).returncode == 0
     again = world.run_here("keys", "new", "chief", "--node", here)
-    assert (again.returncode, "is there already" in again.stderr) == (3, True)
+    assert (again.returncode, " exists. " in again.stderr) == (3, True)
     assert "not enrolled" not in again.stderr
 
 
@@ -524,7 +526,7 @@ def test_an_approval_outlives_the_node(office: World) -> None:
     office.up().wait_for_line("demo is ready")
     assert wait_until("it waits still", lambda: [one["id"] for one in waiting(office)]) == [id]
     done = office.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", id)
-    assert "approved by chief" in done.stderr, done
+    assert "Approved by chief" in done.stderr, done
 
 
 @pytest.mark.parametrize(
@@ -545,7 +547,7 @@ def test_what_is_sent_beside_the_arguments_is_seen(
     _print_details(msgspec.convert(said, PendingApproval))
     seen = capsys.readouterr().err
     assert "arguments:\n  │ {}" in seen
-    assert ("beside them" in seen) is (along is not None)
+    assert ("_meta, sent with the arguments" in seen) is (along is not None)
     assert ('"tenant": "blue"' in seen) is (along is not None)
 
 
@@ -553,7 +555,7 @@ def test_hints_name_the_node_as_the_command_did(world: World) -> None:
     world.up("--demo", "--listen", str(world.port)).wait_for_line("demo is ready")
     here = f"127.0.0.1:{world.port}"
     held = world.run_here("call", "demo.notes_delete", "id=1", "--node", here)
-    assert f"Enrol first: interlock keys new NAME --node {here}\n" in held.stderr
+    assert f"Enrol one: interlock keys new NAME --node {here}\n" in held.stderr
     listed = world.run_here("approvals", "--node", here)
     assert f"interlock approve ID --node {here}, or" in listed.stderr
     assert f"interlock reject ID --reason WHY --node {here}\n" in listed.stderr
@@ -561,16 +563,16 @@ def test_hints_name_the_node_as_the_command_did(world: World) -> None:
         made = world.run_here("keys", "new", name, "--no-passphrase", "--node", here)
         assert made.returncode == 0, made.stderr
     pending = world.run_here("keys", "list", "--node", here).stdout
-    admit = pending.partition("does not count yet: ")[2].partition(")")[0]
+    admit = pending.partition("not active yet: ")[2].partition(")")[0]
     assert admit.endswith(f" --node {here}")
     assert f"{admit}\n" in world.run_here("approvals", "--node", here).stderr
     # As printed, it runs.
     done = world.run_here(*admit.split()[1:], "--yes", "--key", "chief")
     assert done.returncode == 0, done.stderr
     status = world.run_here("status", "--node", here).stdout
-    assert f"waiting for a human: interlock approvals --node {here}\n" in status
+    assert f"pending approval: interlock approvals --node {here}\n" in status
     tokens = world.run_here("token", "list", "--node", here).stderr
-    assert f"interlock token create NAME --node {here} makes one" in tokens
+    assert f"Create one: interlock token create NAME --node {here}\n" in tokens
 
 
 def test_hints_name_the_config_as_the_command_did(world: World) -> None:

@@ -39,12 +39,12 @@ def test_what_came_of_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     _print_decision(answer({"content": [{"type": "text", "text": "wiped"}]}), json=False)
     out, err = capsys.readouterr()
     assert out.strip() == "wiped"
-    assert "passed on to the node mid" in err
+    assert "Sent to the child node mid, where the call is pending." in err
 
 
 def test_a_refusal_is_said_as_one(capsys: pytest.CaptureFixture[str]) -> None:
     _print_decision(answer({"status": "refused", "confirmation_id": "x"}), json=False)
-    assert capsys.readouterr().out.strip() == "refused."
+    assert capsys.readouterr().out.strip() == "Rejected."
 
 
 def test_a_call_that_failed_below_failed() -> None:
@@ -61,7 +61,7 @@ def test_a_paused_step_is_shown_by_what_the_agent_wants() -> None:
         tool="aql.proceed",
         arguments_text=json.dumps(asked),
     )
-    assert "  delete docs · says the agent helper" in _format_row(one)
+    assert "  delete docs · reported by the agent helper" in _format_row(one)
     # Whoever else has such arguments is shown as anything else.
     assert '{"element_name"' in _format_row(msgspec.structs.replace(one, tool="shop.proceed"))
     assert "[1]" in _format_row(msgspec.structs.replace(one, arguments_text="[1]"))

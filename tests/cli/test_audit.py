@@ -184,7 +184,10 @@ def test_several_approvals_begin_alike(desk: Desk) -> None:
         opened.record((NOW, "ci", "mcp", *about))
     opened.close()
     done = desk.run("search", "--approval", "a")
-    assert (done.exit_code, "3 approvals begin with a" in done.stderr) == (2, True)
+    assert (done.exit_code, "3 approvals have an id that begins with a." in done.stderr) == (
+        2,
+        True,
+    )
     # A whole id is one, also when another begins with it.
     assert desk.found("--approval", "a2") == [8]
 

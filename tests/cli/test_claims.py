@@ -41,5 +41,5 @@ def test_a_claim_is_shown_and_given_up(world: World) -> None:
     assert "proven" in world.run("claims", "list").stdout
     assert world.run("claims", "remove", "other").returncode == 1
     gone = world.run("claims", "remove", "edge")
-    assert (gone.returncode, gone.stdout) == (0, "edge belongs to nobody any more.\n")
+    assert (gone.returncode, gone.stdout) == (0, "The claim on edge is removed.\n")
     assert json.loads(world.run("claims", "list", "--json").stdout) == []

@@ -201,8 +201,8 @@ def test_add_warns_of_secrets_and_of_what_is_missing(world: World) -> None:
         "X-Api-Key looks like a secret, and interlock.yaml now contains its plain value"
         in done.stderr
     )
-    assert "'${env:WIKI_X_API_KEY}' would refer to it" in done.stderr
-    assert "'Bearer ${env:WIKI_PROXY_AUTHORIZATION}' would refer to it" in done.stderr
+    assert "Write a reference instead: '${env:WIKI_X_API_KEY}'" in done.stderr
+    assert "Write a reference instead: 'Bearer ${env:WIKI_PROXY_AUTHORIZATION}'" in done.stderr
     assert "abc123" not in done.stderr
     assert "the environment variable WIKI_TOKEN is not set" in done.stderr
 
@@ -273,7 +273,7 @@ def test_import_writes_and_leaves_what_is_there(world: World) -> None:
     done = world.run("import", str(world.folder / "other" / "mcp.json"), "--write")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "Added github to interlock.yaml\n"
-    assert "interlock.yaml already has another server web" in done.stderr
+    assert "interlock.yaml has another server named web, which stays unchanged" in done.stderr
     # Without the client's own entry nobody would reach that one any more.
     assert '"mcpServers" > "github"' in done.stderr
     assert '"mcpServers" > "web"' not in done.stderr
@@ -350,7 +350,7 @@ def test_a_config_that_cannot_be_written_is_told(world: World) -> None:
         assert done.returncode == 3
         assert done.stdout == ""
         assert "Cannot write file/it.yaml: " in done.stderr
-        assert "with --config" in done.stderr
+        assert "to: --config FILE" in done.stderr
 
 
 def test_import_without_anything_to_import(world: World) -> None:

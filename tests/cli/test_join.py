@@ -91,12 +91,12 @@ def test_an_unmodified_server_is_called_through_the_tree(world: World, join: Joi
     node = world.up()
     one = join(parent_of(world), "--segment", "demo", "--", *DEMO.split())
     one.says("starting demo: ")
-    one.says(f"registered as demo at {parent_of(world)}; 9 tools")
+    one.says(f"Registered as demo at {parent_of(world)}, 9 tools")
     wait_until("the tools", lambda: node.status()["tools"] >= 9 or None)
     called = world.run_here("call", "demo.roll_dice", "sides=2", "count=1")
     assert called.returncode == 0, called.stderr
     assert one.end() == 0
-    one.says(f"left {parent_of(world)}")
+    one.says(f"Deregistered from {parent_of(world)}")
     wait_until("their end", lambda: node.status()["tools"] < 9 or None)
 
 
@@ -106,7 +106,7 @@ def test_the_id_of_a_server_outlives_it_and_two_of_it_do_not_meet(world: World, 
     seen = []
     for number in (signal.SIGINT, signal.SIGTERM):
         one = join(parent_of(world), "-s", "demo", "--", *DEMO.split())
-        one.says("registered as demo")
+        one.says("Registered as demo")
         (folder,) = (world.state / "interlock" / "join").iterdir()
         seen.append(folder)
         again = world.run("join", parent_of(world), "-s", "demo", "--", *DEMO.split())
@@ -131,11 +131,11 @@ def test_whoever_is_sent_away_for_good_ends_with_the_reason(world: World, join: 
     world.config()
     world.up()
     one = join(parent_of(world), "-s", "demo", "--", *DEMO.split())
-    one.says("registered as demo")
+    one.says("Registered as demo")
     world.config({"demo": DEMO})
     one.says("Choose another segment,")
     assert one.process.wait(PATIENCE) == 1
-    assert sum("registered as" in line for line in one.seen) == 1
+    assert sum("Registered as" in line for line in one.seen) == 1
 
 
 def test_what_is_wrong_is_said_once(world: World) -> None:
@@ -150,13 +150,13 @@ def test_what_is_wrong_is_said_once(world: World) -> None:
 def test_a_parent_that_comes_later_and_comes_back(world: World, join: Join) -> None:
     world.config()
     one = join(parent_of(world), "-s", "demo", "--heartbeat", "200ms", "--", *DEMO.split())
-    one.says("Trying again until Ctrl-C.")
+    one.says("Retrying until Ctrl-C.")
     node = world.up()
-    one.says("registered as demo")
+    one.says("Registered as demo")
     assert node.end() == 0
     one.says("is lost")
     world.up()
-    one.says("registered as demo")
+    one.says("Registered as demo")
 
 
 def test_a_token_is_shown_and_never_told(world: World, join: Join) -> None:
@@ -166,9 +166,9 @@ def test_a_token_is_shown_and_never_told(world: World, join: Join) -> None:
     refused = world.run("join", parent_of(world), "-s", "demo", "--", *DEMO.split())
     if refused.returncode == 0:
         pytest.fail("a node with tokens let a stranger in")
-    assert "Present a token that the parent knows." in refused.stderr
+    assert "Use a token that the parent accepts." in refused.stderr
     one = join(parent_of(world), "-s", "demo", "--token-env", "T", "--", *DEMO.split(), T=token)
-    one.says("registered as demo")
+    one.says("Registered as demo")
     assert token not in "".join(one.seen)
 
 
@@ -181,13 +181,21 @@ def test_a_token_is_shown_and_never_told(world: World, join: Join) -> None:
         (("http://127.0.0.1:1/ax", "--", "prog"), 2, "is not the address of a node"),
         (("unix:/x", "-s", "A", "--", "prog"), 2, "is not a segment"),
         (("unix:/x", "--authority", "edge", "--", "prog"), 2, "is not an authority"),
-        (("unix:/x", "--authority-key", "k", "--", "prog"), 2, "without --authority: give that"),
-        (("wss://x/ax", "--certificate", "c", "--", "prog"), 2, "--certificate is nothing without"),
-        (("wss://x/ax", "--key", "k", "--", "prog"), 2, "without --certificate: give that too"),
-        (("unix:/x", "--token-env", "not a name", "--", "prog"), 2, "wants the name of an"),
+        (
+            ("unix:/x", "--authority-key", "k", "--", "prog"),
+            2,
+            "--authority-key requires --authority. Add it.",
+        ),
+        (
+            ("wss://x/ax", "--certificate", "c", "--", "prog"),
+            2,
+            "--certificate requires --key. Add it.",
+        ),
+        (("wss://x/ax", "--key", "k", "--", "prog"), 2, "--key requires --certificate. Add it."),
+        (("unix:/x", "--token-env", "not a name", "--", "prog"), 2, "takes the name of an"),
         (("unix:/x", "--heartbeat", "soon", "--", "prog"), 2, "is not a duration"),
         (("unix:/x", "--url", "ftp://x"), 2, "not a URL of an MCP server"),
-        (("unix:/x", "--url", "http://127.0.0.1/mcp"), 2, "give one with --segment"),
+        (("unix:/x", "--url", "http://127.0.0.1/mcp"), 2, "Set one with --segment"),
         (("unix:/x", "-H", "a: b", "--", "prog"), 2, "--header is for --url"),
         (("unix:/x", "--url", "http://x", "-e", "A=b"), 2, "--env is for a command"),
         (("unix:/x", "-s", "a", "--", "/no/such/program"), 4, "was not found"),
@@ -200,7 +208,7 @@ def test_a_token_is_shown_and_never_told(world: World, join: Join) -> None:
         (
             ("unix:/x", "--authority", "dns:a", "--authority-key", "/dev/null", "--", "prog"),
             3,
-            "--authority-key: The authority's key is no private key",
+            "--authority-key: The key of the authority is not a private key",
         ),
         (
             ("wss://x/ax", "--certificate", "c.pem", "--key", "k.pem", "--", "prog"),
@@ -263,9 +271,9 @@ def test_what_stands_on_the_command_line_is_meant_as_it_stands() -> None:
     server = read_server(["run", "${env:HOME}"], None, ["A", "B=${env:C}"], [])
     assert server.args == ["$${env:HOME}"]
     assert server.env == {"A": "${env:A}", "B": "${env:C}"}
-    with pytest.raises(typer.BadParameter, match="wants NAME"):
+    with pytest.raises(typer.BadParameter, match="takes NAME"):
         read_server(["run"], None, ["=x"], [])
     remote = read_server([], "http://x", [], ["Authorization: Bearer ${env:T}"])
     assert remote.headers == {"Authorization": "Bearer ${env:T}"}
-    with pytest.raises(typer.BadParameter, match="--header wants"):
+    with pytest.raises(typer.BadParameter, match="--header takes"):
         read_server([], "http://x", [], ["nothing"])

@@ -20,7 +20,10 @@ from interlock.core.journal.journal import JournalHealth
             JournalHealth("slow", "2 writes waited longer than 10 s", 2, 0, 5, 2),
             "slow (2 writes waited longer than 10 s)",
         ),
-        (JournalHealth("ok", "", 0, 0, 7, 2), "ok (2 calls refused because the disk was late)"),
+        (
+            JournalHealth("ok", "", 0, 0, 7, 2),
+            "ok (2 calls rejected because the disk was too slow)",
+        ),
     ],
 )
 def test_journal_in_the_status(health: JournalHealth | None, shown: str) -> None:

@@ -127,7 +127,7 @@ async def test_signing_in_beside_a_running_node(world: World) -> None:
         called = await person.run("call", "jira.echo", "text=hi")
         assert "interlock login jira" in called.stderr
         told = await person.run("logout", "jira")
-        assert told.stdout == "There was no sign-in to jira.\n"
+        assert told.stdout == "Not signed in to jira.\n"
 
         assert await asyncio.to_thread(node.end) == 0
         kept = (world.state / "interlock" / "tokens.db").stat()
@@ -150,7 +150,7 @@ async def test_a_browser_on_another_machine(world: World) -> None:
             os.close(ours)
             os.close(theirs)
         assert code == 0, person.output
-        assert "That is not the address of this sign-in." in person.output
+        assert "This is not the address of this sign-in." in person.output
         assert person.said[-1] == "Signed in to jira.\n"
 
 
@@ -177,7 +177,7 @@ async def test_a_server_without_a_way_to_renew(world: World) -> None:
     async with open_terminal(world) as (person, authority, _server):
         authority.refreshable = False
         assert await person.login("jira", "--no-browser") == 0
-        assert "no way to renew it" in person.output
+        assert "The server sent no refresh token." in person.output
 
 
 @pytest.mark.parametrize(

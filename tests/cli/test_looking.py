@@ -104,7 +104,7 @@ def test_every_command_explains_itself(world: World) -> None:
     assert done.returncode == 0
     for command in COMMANDS:
         assert re.search(rf"^│ {command} ", done.stdout, re.MULTILINE), command
-    for code in ("0 done", "1 it failed", "2 wrong usage", "3 a problem", "130 interrupted"):
+    for code in ("0 success", "1 failure", "2 wrong usage", "3 config error", "130 interrupted"):
         assert code in " ".join(done.stdout.split())
     for command in ("up", "call", "doctor", "add"):
         told = world.run_here(command, "--help").stdout

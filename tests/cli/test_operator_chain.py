@@ -146,11 +146,11 @@ def test_another_file_in_its_place_is_noticed(office: World) -> None:
     other.add(enrol_key(public, Invitation("x")))
     other.path.rename(database(office))
     (node,) = office._nodes
-    node.wait_for_line("cut or exchanged")
+    node.wait_for_line("cut or replaced")
     assert approve(office, id, "x").returncode == 1
     node.end(signal.SIGTERM)
     again = office.up()
-    assert "cut or exchanged" in "".join(again.seen)
+    assert "cut or replaced" in "".join(again.seen)
     again.wait_for_line("demo is ready")
     wait_until("it waits still", lambda: [one["id"] for one in waiting(office)])
     assert approve(office, id, "x").returncode == 1

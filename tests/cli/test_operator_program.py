@@ -111,7 +111,7 @@ def test_an_agent_is_blocked_survives_nothing_and_is_let_go(world: World) -> Non
     assert f"interlock operator end {id}" in done(world, "operator")
     # And by key, without a code.
     assert report(world, "drop_table users")["data"]["stopped"] is True
-    assert "may act again" in done(world, "operator", "unblock", "local", "--yes")
+    assert "is unblocked." in done(world, "operator", "unblock", "local", "--yes")
     assert report(world, "list the notes of the demo")["data"]["continue"] is True
     # What an operator ended is watched no more.
     assert f"{id} of local is cancelled." in done(world, "operator", "end", id[:14])

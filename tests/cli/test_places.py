@@ -87,7 +87,7 @@ def test_a_key_that_cannot_be_kept_is_told(world: World) -> None:
     )
     assert done.returncode == 3
     assert done.stderr.splitlines()[-1] == (
-        f"interlock: a key cannot be kept in {world.cwd}/file/interlock/keys: Not a directory. "
+        f"interlock: Cannot write a key to {world.cwd}/file/interlock/keys: Not a directory. "
         "Set $XDG_CONFIG_HOME to a folder that you can write to."
     )
 

@@ -72,7 +72,7 @@ def test_a_condition_that_cannot_be_judged_says_so(ruled: World) -> None:
     assert "when: size(args.x) > 3 cannot be evaluated (args has no member x)" in missing
     number = explain('{"x": 5}')
     assert "cannot be evaluated (size(int)" in number
-    assert "so it is taken to be true" in missing
+    assert "so it counts as true" in missing
     short = explain('{"x": "abc"}')
     assert "allow  by default:safe" in short
     assert "verify  long  when: size(args.x) > 3 is not true" in short

@@ -91,13 +91,13 @@ def test_what_takes_a_new_start_is_said(world: World) -> None:
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace(str(world.port), "1"), encoding="utf-8")
     node.wait_for_line("config reloaded: nothing to apply")
-    node.wait_for_line("listen changed in the config: that takes a new start of the node")
+    node.wait_for_line(r"listen changed in the config\. Restart the node to apply this\.")
     # Back to what it was started with: nothing waits any more.
     path.write_text(text, encoding="utf-8")
     node.wait_for_line("config reloaded: nothing to apply")
     node.send(signal.SIGHUP)
     node.wait_for_line("config reloaded: nothing changed")
-    assert "".join(node.seen).count("needs a restart.") == 1
+    assert "".join(node.seen).count("Restart the node to apply this.") == 1
     assert node.pids() == before
     assert node.end() == 0
     # It cleans up what it made, not what the new config would have made.

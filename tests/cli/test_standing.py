@@ -107,7 +107,7 @@ def test_the_parent(world: World, below: World) -> None:
     below.config(parent={"url": url, "segment": "edge"})
     offline = below.run("doctor")
     assert offline.returncode == 0, offline.stdout
-    assert f"✓ parent: {url}, not tried: no node is running\n" in offline.stdout
+    assert f"✓ parent: {url}, not tested: no node is running\n" in offline.stdout
     node = below.up()
     wait_until("the parent", lambda: node.status()["parent"]["state"] == "registered")
     well = below.run("doctor")
@@ -139,12 +139,12 @@ def test_a_parent_that_cannot_be_dialled(world: World) -> None:
         (
             "ws://p/ax refused: 401 Unauthorized.", "unauthenticated",
             "not registered as edge: ws://p/ax refused: 401 Unauthorized. "
-            "Present a token that the parent knows.",
+            "Use a token that the parent accepts.",
         ),
         (
             "No.", "scope_denied",
             "not registered as edge with ws://p/ax: No. "
-            "Ask whoever runs the parent for leave to register.",
+            "Ask the administrator of the parent for the permission to register.",
         ),
     ],
 )  # fmt: skip

@@ -195,7 +195,9 @@ def test_the_end_of_the_node_is_told(world: World) -> None:
         wait_until("its end", lambda: process.poll() is not None)
         assert process.returncode == 4
         assert process.stderr is not None
-        assert process.stderr.read() == "interlock: the node has ended the connection.\n"
+        assert (
+            process.stderr.read() == "interlock: The node closed the connection. Look at its log.\n"
+        )
     finally:
         process.kill()
         process.communicate()
@@ -211,4 +213,4 @@ def test_a_server_that_hangs_does_not_hold_up_the_first_list(world: World) -> No
     done = world.run("tools")
     assert done.returncode == 0
     assert "9 tools of 1 server" in done.stdout
-    assert "interlock: hangs: it did not get ready in time" in done.stderr
+    assert "interlock: hangs: not ready in time" in done.stderr

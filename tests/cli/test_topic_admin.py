@@ -178,7 +178,7 @@ async def test_it_is_for_administrators_alone(world: World) -> None:
             for token, says in (
                 ("agent", "agent is not an administrator of topics"),
                 ("wrong-0123456789abcdef", "token"),
-                (None, "Show one by $INTERLOCK_TOKEN or --token-file."),
+                (None, "Set a token with $INTERLOCK_TOKEN or --token-file."),
             ):
                 done = await there.run(*arguments, token=token)
                 assert (done.returncode, done.stdout) == (1, ""), done

@@ -57,7 +57,10 @@ async def test_help_is_shown_and_not_sent() -> None:
 
 
 async def test_all_of_one_are_rejected_and_the_proposer_is_told() -> None:
-    for count, told in ((3, ["It was rejected."] * 3), (50, ["50 proposals of yours were"])):
+    for count, told in (
+        (3, ["It was rejected."] * 3),
+        (50, ["50 proposals of yours were rejected"]),
+    ):
         alone = Alone()
         ids = [alone.propose("a", "pay", {"sum": number}) for number in range(count)]
         alone.propose("b", "read")

@@ -143,7 +143,7 @@ def test_a_human_talks_sees_who_is_there_and_fulfils_with_a_key(
         outcome = room.do(proposal.outcome(PATIENCE))
         assert outcome["content"][0]["text"] == "wrote /tmp/report"
         assert heard.written == ["/tmp/report"]
-        terminal.wait_for("answers human, agent: tools/call write_file: wrote /tmp/report")
+        terminal.wait_for("responds to human, agent: tools/call write_file: wrote /tmp/report")
         # And one that is not wanted.
         room.do(agent.propose("worker", "tools/call", call("/etc/passwd")))
         terminal.wait_for("── proposals: 1 ──")
@@ -191,9 +191,9 @@ def test_the_terminal_is_given_back_when_one_is_sent_away(world: World, room: To
         terminal.wait_for_words("and join again.")
         assert terminal.settings == terminal.before
         told = terminal.written[terminal.written.rindex("\x1b[?1049l") :].replace("\r\n", " ")
-        assert "You are out of ops: another program came in as the same participant" in told
+        assert "Disconnected from ops: another program joined as the same participant" in told
         assert "(join, watch, send, call and bridge each have one)" in told
-        assert "Give each program a token of its own, by $INTERLOCK_TOKEN or --token-file" in told
+        assert "Give each program its own token, with $INTERLOCK_TOKEN or --token-file" in told
 
 
 def test_a_flood_neither_hides_nor_decides_anything(world: World, room: TopicRoom) -> None:
@@ -296,8 +296,8 @@ def test_nobody_is_waited_for_to_say_one_thing(world: World) -> None:
     assert done.returncode == 4
     # Once, and not that somebody tries again.
     assert done.stderr == (
-        f"interlock: {nowhere} cannot be reached: Connection refused. Is a gateway running there? "
-        "`interlock up` starts a node. --gateway selects another gateway, --node a node of this"
+        f"interlock: Cannot connect to {nowhere}: Connection refused. Is a gateway running there? "
+        "`interlock up` starts a node. --gateway selects another gateway, --node a node of this "
         "machine.\n"
     )
 
@@ -339,7 +339,7 @@ def test_what_a_gateway_says_can_be_all_that_is_wanted(
     assert not any("not this" in line for line in watching.lines)
     done = world.run_here(*args(room, "watch", "--kind", "system/p*"))
     assert done.returncode == 2
-    assert "all of it as system/*" in " ".join(done.stderr.replace("│", " ").split())
+    assert "or system/* for all of them" in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_in_a_pipe_lines_are_said_and_heard(world: World, room: TopicRoom, start: Any) -> None:
@@ -353,7 +353,7 @@ def test_in_a_pipe_lines_are_said_and_heard(world: World, room: TopicRoom, start
     wait_until("they were heard", lambda: heard.chats[2:] == ["@nobody four", "five"])
     room.do(agent.chat("three"))
     joined.wait_for("agent: three")
-    note = "nobody is not in ops now, and it was said to everybody. There: agent."
+    note = "nobody is not in ops now, so it was sent to everybody. Other participants: agent."
     assert joined.end() == (0, f"Note: {note}\n")
 
 
@@ -395,4 +395,4 @@ def test_a_bridge_needs_one_server(world: World, room: TopicRoom) -> None:
     for more in ((), ("--url", "http://127.0.0.1:1/mcp", "--", "prog")):
         done = world.run_here(*args(room, "bridge"), *more)
         assert done.returncode == 2
-        assert "name one server" in done.stderr.replace("\n", " ")
+        assert "Name one server" in done.stderr.replace("\n", " ")

@@ -130,7 +130,7 @@ def test_nobody_is_waited_for_who_was_never_there(world: World, command: str) ->
         assert terminal.end() == 4
         terminal.wait_for_words("--node a node of this machine.")
     told = terminal.written.replace("\r\n", " ")
-    assert f"interlock: {nowhere} cannot be reached: Connection refused." in told
+    assert f"interlock: Cannot connect to {nowhere}: Connection refused." in told
     assert "`interlock up` starts a node. --gateway selects another" in told
     assert "Retrying" not in told
     assert "\x1b[?1049h" not in told
@@ -144,9 +144,9 @@ def test_a_node_that_does_not_run_is_to_be_started(world: World, command: list[s
     done = world.run("topic", *command)
     assert done.returncode == 4
     assert done.stderr == (
-        f"interlock: ws://127.0.0.1:{world.port}/ws cannot be reached: Connection refused. Start "
-        "the node with: interlock up. Or select a node at another address with --node, or"
-        "any other gateway.\n"
+        f"interlock: Cannot connect to ws://127.0.0.1:{world.port}/ws: Connection refused. Start "
+        "the node with: interlock up. Or select a node at another address with --node, or "
+        "any other gateway with --gateway.\n"
     )
     # One that runs elsewhere is named.
     other = free_port()
@@ -165,7 +165,7 @@ def test_who_answers_at_first_with_no_is_asked_again(capsys: pytest.CaptureFixtu
         there.error = full
         for _ in range(2):
             await again(0)
-        there.error = InterlockError(UPSTREAM_UNAVAILABLE, "n cannot be reached: no.")
+        there.error = InterlockError(UPSTREAM_UNAVAILABLE, "Cannot connect to n: no.")
         with pytest.raises(InterlockError):
             await again(0)
         # Who was inside looks for it again, whatever became of it.
@@ -240,8 +240,11 @@ def test_a_topic_that_is_not_in_the_config_is_told(world: World, name: str, word
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--gateway", "wss://n/ws", "--config", "none.yaml"], "leave --config out"),
-        (["--gateway", "wss://n/ws", "--node", "8420"], "leave --node out"),
+        (
+            ["--gateway", "wss://n/ws", "--config", "none.yaml"],
+            "--config cannot be combined with --gateway",
+        ),
+        (["--gateway", "wss://n/ws", "--node", "8420"], "--node cannot be combined with --gateway"),
         (["--gateway", "ws://127.0.0.1:1/ws", "--ca", "none.pem"], "--ca requires a"),
         (["--ca", "none.pem"], "--ca requires a"),
         (["--node", "8420", "--ca", "none.pem"], "--ca requires a"),
@@ -282,7 +285,7 @@ def test_a_node_says_where_its_topics_are(world: World) -> None:
     )
     assert done.returncode == 1
     assert "no topics" not in done.stderr
-    assert f"so ws://127.0.0.1:{world.port}/ws was tried; --gateway names another" in done.stderr
+    assert f"so ws://127.0.0.1:{world.port}/ws was tried. Set another" in done.stderr
 
 
 def test_a_node_by_its_address_may_speak_tls(world: World) -> None:

@@ -101,11 +101,10 @@ def test_without_a_config_it_says_how_to_begin(world: World) -> None:
     assert done.stderr == (
         "interlock: No config file: no --config, no $INTERLOCK_CONFIG, no ./interlock.yaml "
         "and no ~/.config/interlock/interlock.yaml\n"
-        "Try one of these:\n"
-        "  interlock up --demo                      a node with a small built-in server, to look "
-        "around\n"
-        "  interlock import --write                 take over the servers of your MCP clients\n"
-        "  interlock add NAME URL-or-COMMAND ...    write a config with one server\n"
+        "Run one of these commands:\n"
+        "  interlock up --demo                      start a node with a small demo server\n"
+        "  interlock import --write                 import the servers of your MCP clients\n"
+        "  interlock add NAME URL-or-COMMAND ...    create a config with one server\n"
         "  echo 'drivers: {}' > interlock.yaml      run the drivers of this folder (.drivers)\n"
     )
 

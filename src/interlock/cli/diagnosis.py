@@ -182,7 +182,7 @@ def suggest_fixes(
     if "did not register, but speaks MCP" in error.message:
         # The message already says what to do.
         return []
-    if "did not" in error.message and "within" in error.message:
+    if re.search(r"(was not ready|did not register) within", error.message):
         return [
             f"allow more time: start_timeout: {server.start_timeout * 4:g}s",
             "start the server by hand and look at its output: the first start can be a download",

@@ -270,7 +270,7 @@ def registration_timeout_error(
         )
     else:
         message = (
-            f"{key} did not register within {timeout:g} s, and does not open_mcp_client MCP. "
+            f"{key} did not register within {timeout:g} s, and does not speak MCP. "
             "To allow more time, increase `start_timeout` of this server."
         )
     return InterlockError(UPSTREAM_UNAVAILABLE, message + describe_stray_line(child))
