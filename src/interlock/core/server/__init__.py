@@ -1,1 +1,1 @@
-"""What clients connect to: HTTP and MCP. It translates, and decides nothing."""
+"""The server that clients connect to: HTTP and MCP. It only translates; the pipeline decides."""

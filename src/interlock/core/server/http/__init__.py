@@ -1,1 +1,1 @@
-"""HTTP: uvicorn's protocol with a fast lane, and the guard at its door."""
+"""The HTTP server: uvicorn's protocol with a fast path, the host and origin guard, the routes."""

@@ -1,4 +1,4 @@
-"""Reading requests and writing answers in ASGI, for the few paths that are served that way."""
+"""Helpers that read requests and write responses in ASGI, for the paths that ASGI apps serve."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Fields = Iterable[tuple[bytes, bytes]]
 T = TypeVar("T")
 
 Told = tuple[object, Callable[[], bytes], bool]
-"""What is to be told: by what it is known (None: nothing), what makes bytes of it, and whether it
-is the last."""
+"""The state that an event reports: a value that identifies the state (None: no event is sent), a
+function that encodes it, and True if it is the last."""
 
 JSON: Final = b"application/json"
 
@@ -33,7 +33,7 @@ async def respond(
     content_type: bytes,
     fields: Fields = (),
 ) -> None:
-    """One whole answer."""
+    """Send a complete response."""
     headers = [
         (b"content-type", content_type),
         (b"content-length", str(len(body)).encode()),
@@ -48,49 +48,60 @@ async def respond_json(send: Send, status: int, body: Any, fields: Fields = ()) 
 
 
 async def read_json(scope: Scope, receive: Receive, type: type[T], most: int) -> T:
-    """The body as this type. Raises InterlockError.
+    """Read the body of a request as JSON and decode it.
 
-    The content type is demanded: a page of another origin cannot send it without being asked.
+    The JSON content type is required: a page of another origin cannot send it without a CORS
+    preflight.
+
+    Args:
+        type: the type of the decoded body.
+        most: the maximum size of the body in bytes.
+
+    Raises:
+        InterlockError: the content type is wrong, or the body is incomplete, too large or invalid.
     """
-    sent = dict(scope["headers"]).get(b"content-type", b"")
-    if sent.partition(b";")[0].strip().lower() != JSON:
+    content_type = dict(scope["headers"]).get(b"content-type", b"")
+    if content_type.partition(b";")[0].strip().lower() != JSON:
         raise InterlockError(INVALID_REQUEST, "Send JSON, as `Content-Type: application/json`.")
     body = bytearray()
     while True:
-        part = await receive()
-        if part["type"] != "http.request":
-            raise InterlockError(INVALID_REQUEST, "The request ended before its body did.")
-        body += part.get("body", b"")
+        message = await receive()
+        if message["type"] != "http.request":
+            raise InterlockError(
+                INVALID_REQUEST, "The connection ended before the body was complete."
+            )
+        body += message.get("body", b"")
         if len(body) > most:
-            raise InterlockError(PAYLOAD_TOO_LARGE, f"More than {most} bytes are not read.")
-        if not part.get("more_body", False):
+            raise InterlockError(PAYLOAD_TOO_LARGE, f"The body is longer than {most} bytes.")
+        if not message.get("more_body", False):
             break
     try:
         return msgspec.json.decode(bytes(body), type=type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InterlockError(
-            INVALID_REQUEST, f"The body is not what is expected: {error}."
+            INVALID_REQUEST, f"The body does not match the expected schema: {error}."
         ) from None
 
 
 class EventStream:
-    """Server-sent events, until the client leaves or there is no more to tell."""
+    """A stream of server-sent events. It ends when the client disconnects, after `end`, or after
+    the last event."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
         self._send = send
-        self._woken = asyncio.Event()
-        self._gone = False
+        self._wake_event = asyncio.Event()
+        self._disconnected = False
         self.ended = False
 
     def end(self) -> None:
-        """Nothing more is told, whatever happens."""
+        """End the stream without another event."""
         self.ended = True
-        self._woken.set()
+        self._wake_event.set()
 
     def wake(self) -> None:
-        """There is something new; `run` looks at it."""
-        self._woken.set()
+        """Make `run` read the state again."""
+        self._wake_event.set()
 
     async def run(
         self,
@@ -101,39 +112,46 @@ class EventStream:
         ping: float,
         may: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        """Tell what there is, whenever it is something else than before. `may` is asked before
-        anything is told: whether the other side may hear it still."""
+        """Send the state now and after each change, until the stream ends.
+
+        Args:
+            event: the name of the events.
+            tell: reads the state. A state that equals the previous one is not sent again.
+            fields: header fields of the response.
+            ping: the time in seconds after which a silent stream gets a comment.
+            may: called before each event. False ends the stream: the caller has lost access.
+        """
         headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no"), *fields]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        leaving = asyncio.ensure_future(self._until_gone())
-        told: object = None
+        disconnect_task = asyncio.ensure_future(self._wait_for_disconnect())
+        last_state: object = None
         try:
-            while not self._gone:
-                self._woken.clear()
+            while not self._disconnected:
+                self._wake_event.clear()
                 if may is not None and not await may():
                     break
-                if self.ended or self._gone:
+                if self.ended or self._disconnected:
                     break
-                now, data, last = tell()
-                if now is not None and now != told:
-                    told = now
-                    await self._body(encode_event(data(), event))
-                if last:
+                state, encode, is_last = tell()
+                if state is not None and state != last_state:
+                    last_state = state
+                    await self._send_body(encode_event(encode(), event))
+                if is_last:
                     break
                 try:
                     async with asyncio.timeout(ping):
-                        await self._woken.wait()
+                        await self._wake_event.wait()
                 except TimeoutError:
-                    await self._body(COMMENT_PING)
+                    await self._send_body(COMMENT_PING)
         finally:
-            leaving.cancel()
+            disconnect_task.cancel()
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _until_gone(self) -> None:
+    async def _wait_for_disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             continue
-        self._gone = True
-        self._woken.set()
+        self._disconnected = True
+        self._wake_event.set()
 
-    async def _body(self, data: bytes) -> None:
+    async def _send_body(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})

@@ -1,6 +1,6 @@
-"""What a browser has to be told before it lets a page call, and read the answer.
+"""CORS headers and preflight responses for pages of allowed origins.
 
-Only pages that the guard lets in are told anything: to all others the browser says no by itself.
+Pages of other origins get no CORS headers, so the browser blocks them.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _HEADERS: Final = sorted(
         b"Mcp-Name", b"Mcp-Session-Id", *(name.title() for name in CREDENTIAL_HEADERS),
     ]
 )  # fmt: skip
-_ANSWER: Final = (
+_RESPONSE_LINES: Final = (
     b"access-control-allow-origin: %b\r\n"
     b"access-control-expose-headers: Mcp-Session-Id, WWW-Authenticate\r\n"
     b"vary: Origin\r\n"
 )
-_KEPT_FOR: Final = 600
-"""For how many seconds a browser need not ask again."""
+_PREFLIGHT_MAX_AGE_SECONDS: Final = 600
+"""How long a browser may cache the response to a preflight."""
 
 
 def answer_lines(origin: bytes) -> bytes:
-    """The header lines of every answer to a page of this origin."""
-    return _ANSWER % origin.strip()
+    """Return the header lines of every response to a page of this origin."""
+    return _RESPONSE_LINES % origin.strip()
 
 
 def is_preflight(exchange: HttpExchange) -> bool:
-    """Whether a browser asks if a page may call."""
+    """Return whether the request is a CORS preflight."""
     fields = exchange.head.fields
     return (
         exchange.head.method == b"OPTIONS"
@@ -43,18 +43,19 @@ def is_preflight(exchange: HttpExchange) -> bool:
 
 
 def answer_preflight(exchange: HttpExchange) -> None:
-    """Yes, it may: the guard has looked at its origin."""
+    """Allow a preflight request. The guard has accepted its origin already."""
     fields = exchange.head.fields
-    asked = fields.get(b"access-control-request-headers", b"")
-    # Arguments that travel in headers have names that only the tools know.
-    own = sorted(
+    requested_headers = fields.get(b"access-control-request-headers", b"")
+    # The names of headers that carry arguments depend on the tools.
+    param_headers = sorted(
         name
-        for name in {one.strip().lower() for one in asked.split(b",")}
+        for name in {name.strip().lower() for name in requested_headers.split(b",")}
         if name.startswith(headers.PARAM_PREFIX)
     )
+    allowed_headers = b", ".join([*_HEADERS, *param_headers])
     lines = (
         b"access-control-allow-methods: %b\r\naccess-control-allow-headers: %b\r\n"
-        b"access-control-max-age: %d\r\n" % (_METHODS, b", ".join([*_HEADERS, *own]), _KEPT_FOR)
+        b"access-control-max-age: %d\r\n" % (_METHODS, allowed_headers, _PREFLIGHT_MAX_AGE_SECONDS)
     )
     if fields.get(b"access-control-request-private-network") == b"true":
         lines += b"access-control-allow-private-network: true\r\n"

@@ -1,5 +1,5 @@
-"""Reads the credentials of an HTTP request. Every path and every upgrade to a WebSocket uses this
-module, so another kind of credential is read here and nowhere else."""
+"""The credentials of HTTP requests. Every path and every WebSocket upgrade reads them here, so a
+new kind of credential is added in this module only."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from interlock.core.server.http.guard import is_forwarded, peer_of
 from interlock.protocol.headers import read_bearer
 
 CREDENTIAL_HEADERS: Final = (b"authorization",)
-"""The headers that carry a credential, in lower case. None of them may be sent twice, and pages of
-allowed origins may send them."""
+"""The headers that carry a credential, in lower case. A request may contain each of them once.
+Pages of allowed origins may send them."""
 CERTIFICATE: Final = "interlock.certificate"
-"""Where the app finds the names in the client's certificate, among the extensions of its scope."""
+"""The extension of the ASGI scope that holds the names in the client certificate."""
 PEER: Final = "interlock.peer"
-"""Where the app finds who is on the other side, among the extensions of its scope."""
+"""The extension of the ASGI scope that holds the peer of the connection."""
 
 
 def read_credentials(
@@ -26,9 +26,9 @@ def read_credentials(
     """Read the credentials in the headers of a request.
 
     Args:
-        fields: the headers by their names in lower case.
+        fields: the headers, by name in lower case.
         peer: the other side of the connection, as in `Credentials.peer`. A request that a proxy
-            passed on is `forwarded`, whoever connected.
+            forwarded gets the peer `forwarded` instead.
         certificate: the names in the verified client certificate.
     """
     if is_forwarded(fields):
@@ -39,7 +39,7 @@ def read_credentials(
 
 
 def read_scope_credentials(scope: Scope) -> Credentials:
-    """Read the credentials of a request that the ASGI app serves."""
+    """Read the credentials of a request to an ASGI app."""
     extensions = scope.get("extensions", {})
     if PEER in extensions:
         peer = extensions[PEER]["name"]

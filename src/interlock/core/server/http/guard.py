@@ -1,7 +1,7 @@
-"""The guard at the HTTP door: is this request meant for us, and does it come from where it may?
+"""The guard of an HTTP listener: checks `Host` and `Origin` of every request.
 
-A web page can make a browser talk to a server on loopback, and DNS rebinding can make it look like
-the same origin. `Host` and `Origin` give both away.
+A web page can make a browser send requests to a server on loopback, and DNS rebinding can make the
+server look like the page's own origin. `Origin` reveals the first attack, `Host` the second.
 """
 
 from __future__ import annotations
@@ -22,17 +22,24 @@ _FORWARDING: Final = frozenset({b"forwarded", b"via", b"x-real-ip"})
 
 
 def peer_name(client: tuple[str, int] | None) -> str:
-    """Who is on the other side of a connection: `loopback`, or an address."""
+    """Return the name of the other side of a connection: `loopback`, or the address."""
     if client is None:
-        # It was gone before it could be looked at.
+        # The client disconnected before its address was read.
         return "unknown"
     host, port = client
     return LOOPBACK if Address(host, port).loopback else host
 
 
 def peer_of(client: tuple[str, int] | None, server: tuple[str, int | None] | None) -> str:
-    """The same, but `loopback` only for this process's own user: `other_user` for every other one,
-    and where nobody knows whose the connection is. `server`: our side of the connection."""
+    """Return the peer of a connection, as in `Credentials.peer`.
+
+    Like `peer_name`, but `loopback` only if the user of this process owns the connection. Other
+    users of this machine, and connections whose owner is unknown, get `other_user`.
+
+    Args:
+        client: the address of the client.
+        server: the address of our side of the connection.
+    """
     name = peer_name(client)
     if name != LOOPBACK:
         return name
@@ -42,19 +49,23 @@ def peer_of(client: tuple[str, int] | None, server: tuple[str, int | None] | Non
 
 
 def is_forwarded(names: Iterable[bytes]) -> bool:
-    """Whether a proxy passed a request on, by the names of its headers, in lower case."""
+    """Return whether a proxy forwarded a request.
+
+    Args:
+        names: the names of the request's headers, in lower case.
+    """
     return any(name in _FORWARDING or name.startswith(b"x-forwarded-") for name in names)
 
 
 def certificate_names(transport: asyncio.BaseTransport) -> tuple[str, ...]:
-    """The names (DNS, URI, mail) in the certificate that the other side has shown, where there is
-    TLS and the certificate was verified."""
-    return tuple(value for kind, value in verified_names(transport) if _is_a(kind, value))
+    """Return the names (DNS, URI, email) in the verified client certificate. Without TLS or without
+    a verified certificate there are none."""
+    return tuple(value for kind, value in verified_names(transport) if _has_form_of(kind, value))
 
 
-def _is_a(kind: str, value: str) -> bool:
-    """Whether a name looks like what it is said to be: no name may pass for
-    one of another kind."""
+def _has_form_of(kind: str, value: str) -> bool:
+    """Return whether a certificate name has the form of its kind. A name of one kind must not look
+    like a name of another kind."""
     if kind == "DNS":
         return ":" not in value and "@" not in value
     if kind == "email":
@@ -63,8 +74,11 @@ def _is_a(kind: str, value: str) -> bool:
 
 
 class Guard:
-    """Knows the hosts and origins that are welcome. One object for all paths of a listener, which
-    learns its address and changes with the config."""
+    """The allowed hosts and origins of a listener.
+
+    All paths of a listener share one guard. The listener sets its address, and a config reload
+    changes the lists.
+    """
 
     def __init__(
         self,
@@ -75,61 +89,78 @@ class Guard:
         allowed_origins: Iterable[str] = (),
         secure: bool = False,
     ) -> None:
-        """`secure`: the listener speaks TLS, so that its own pages have an origin of https."""
+        """Create the guard of a listener.
+
+        Args:
+            host: the address of the listener.
+            port: the port of the listener.
+            allowed_hosts: additional values of `Host` to accept.
+            allowed_origins: origins whose pages may send requests.
+            secure: True if the listener uses TLS: the origin of its own pages is then `https`.
+        """
         self._address = (host, port, secure)
         self._allowed = (frozenset(allowed_hosts), frozenset(allowed_origins))
         self._update()
 
     def listen_at(self, host: str, port: int, *, secure: bool = False) -> None:
-        """Take the address that the listener really has."""
+        """Set the actual address of the listener."""
         self._address = (host, port, secure)
         self._update()
 
     def configure(self, allowed_hosts: Iterable[str], allowed_origins: Iterable[str]) -> None:
-        """Welcome these from now on."""
+        """Replace the allowed hosts and origins."""
         self._allowed = (frozenset(allowed_hosts), frozenset(allowed_origins))
         self._update()
 
     def _update(self) -> None:
         (host, port, secure), (names, allowed_origins) = self._address, self._allowed
         loopback = Address(host, port).loopback
-        welcome = {*_LOOPBACK_NAMES, f"[{host}]" if ":" in host else host}
-        hosts = {f"{name}:{port}".lower().encode() for name in welcome}
+        own_names = {*_LOOPBACK_NAMES, f"[{host}]" if ":" in host else host}
+        hosts = {f"{name}:{port}".lower().encode() for name in own_names}
         if port == 80:
-            hosts |= {name.encode() for name in welcome}
+            hosts |= {name.encode() for name in own_names}
         hosts |= {name.lower().encode() for name in names}
         origins = {origin.rstrip("/").lower().encode() for origin in allowed_origins}
         if loopback:
-            # The node's own pages. Another port of this machine is another origin: what is served
-            # there may show anybody's content.
+            # The node's own pages. Another port of this machine is another origin: a server there
+            # may show content of untrusted people.
             scheme = "https" if secure else "http"
-            origins |= {f"{scheme}://{name}:{port}".lower().encode() for name in welcome}
+            origins |= {f"{scheme}://{name}:{port}".lower().encode() for name in own_names}
             if port == (443 if secure else 80):
-                origins |= {f"{scheme}://{name}".lower().encode() for name in welcome}
-        # Beyond loopback every caller has a token, which a rebound page does not have.
+                origins |= {f"{scheme}://{name}".lower().encode() for name in own_names}
+        # Beyond loopback every caller needs a token, which a page cannot get by DNS rebinding.
         self._check_host = loopback or bool(names)
         self._hosts, self._origins = hosts, origins
         self.version = object()
-        """Another object after every change: what was decided before does not hold any more."""
+        """The identity of the current settings. A new object replaces it after every change, so
+        that cached decisions become invalid."""
 
     def refusal(self, host: bytes | None, origin: bytes | None) -> str | None:
-        """Why the request is refused, or None."""
-        if self._check_host and host not in self._hosts and not self._host_welcome(host):
-            return "The Host header names another server; `allowed_hosts` can let it in."
-        if origin is not None and not self._origin_allowed(origin):
+        """Return why the request is rejected, or None if it is allowed.
+
+        Args:
+            host: the value of `Host`.
+            origin: the value of `Origin`.
+        """
+        if self._check_host and host not in self._hosts and not self._is_host_allowed(host):
             return (
-                f"Pages of {_named(origin)} may not call. To allow them, add the origin to "
-                "`allowed_origins` in the config."
+                "The Host header names another server. To accept it, add the host to "
+                "`allowed_hosts` in the config."
+            )
+        if origin is not None and not self._is_origin_allowed(origin):
+            return (
+                f"Pages of {_describe_origin(origin)} may not call. To allow them, add the origin "
+                "to `allowed_origins` in the config."
             )
         return None
 
-    def _host_welcome(self, host: bytes | None) -> bool:
+    def _is_host_allowed(self, host: bytes | None) -> bool:
         return host is not None and host.strip().lower() in self._hosts
 
-    def _origin_allowed(self, origin: bytes) -> bool:
+    def _is_origin_allowed(self, origin: bytes) -> bool:
         return origin.strip().lower() in self._origins
 
 
-def _named(origin: bytes) -> str:
-    """An origin in a sentence, unless it is none."""
+def _describe_origin(origin: bytes) -> str:
+    """Return the origin for a message, or "this origin" if the value is not a valid origin."""
     return origin.decode() if _ORIGIN.fullmatch(origin) else "this origin"

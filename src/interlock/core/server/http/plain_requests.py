@@ -1,5 +1,7 @@
-"""Requests for the paths beside the MCP endpoint: who makes them, and what is said to whoever may
-not. They are judged and written down as calls are, though no tool is called."""
+"""Requests to paths other than the MCP endpoint: caller, origin check and rejection.
+
+The policy and the journal treat these requests as calls, although no tool is called.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +20,32 @@ from interlock.errors import FOREIGN_ORIGIN, InterlockError
 from interlock.protocol.mcp import LATEST_STATELESS, Era
 
 FIELDS: Final = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
-"""What every answer carries: it is for whoever asked, and is what it says that it is."""
+"""The headers of every response: no cache may store it, and no browser may guess another type."""
 _CLIENT: Final = Client(Era.STATELESS, LATEST_STATELESS)
-_MOST_NAME: Final = 200
+_MAX_NAME_LENGTH: Final = 200
 
 
 def call_of(scope: Scope, verb: str, name: str | None = None, peer: str | None = None) -> Call:
-    """The request as a call. `name`: the path, if nothing else is said. `peer`: where it comes
-    from, when the connection does not tell."""
+    """Return the request as a call.
+
+    Args:
+        verb: the method of the call.
+        name: the name of the call. Default: the path.
+        peer: the peer, for connections that do not tell it.
+    """
     credentials = read_scope_credentials(scope)
     if peer is not None:
         credentials = replace(credentials, peer=peer)
-    named = scope["path"][:_MOST_NAME] if name is None else name
-    return Call(verb, "http", credentials, _CLIENT, name=named)
+    call_name = scope["path"][:_MAX_NAME_LENGTH] if name is None else name
+    return Call(verb, "http", credentials, _CLIENT, name=call_name)
 
 
 def check_origin(guard: Guard, scope: Scope) -> None:
-    """Raises InterlockError for a request that another page, or another name, made."""
+    """Reject a request with a `Host` or an `Origin` that the guard does not allow.
+
+    Raises:
+        InterlockError: the guard rejects the request.
+    """
     fields = dict(scope["headers"])
     refusal = guard.refusal(fields.get(b"host"), fields.get(b"origin"))
     if refusal is not None:
@@ -42,16 +53,20 @@ def check_origin(guard: Guard, scope: Scope) -> None:
 
 
 async def caller_of(call: Call, authenticate: Callable[[Credentials], Caller]) -> Caller:
-    """Who makes it, once those were asked who have to be. Raises InterlockError."""
+    """Return the caller of a request. Wait for an identity that is still being resolved.
+
+    Raises:
+        InterlockError: the credentials are rejected.
+    """
     try:
         return authenticate(call.credentials)
-    except PendingIdentity as unsettled:
-        await unsettled.resolve()
+    except PendingIdentity as pending:
+        await pending.resolve()
         return authenticate(call.credentials)
 
 
 def words(word: str, sentence: str) -> dict[str, Any]:
-    """What is wrong, for a program and for a person."""
+    """Return the body of an error response: a code for programs and a message for people."""
     return {"error": word, "message": sentence}
 
 
@@ -63,7 +78,11 @@ async def turn_away(
     *,
     data: dict[str, Any] | None = None,
 ) -> None:
-    """Say why not, and by which token it would be otherwise."""
+    """Reject a request, with a challenge that tells the client which token it needs.
+
+    Args:
+        data: more details about the error.
+    """
     fields = list(FIELDS)
     challenge = challenges.challenge(error, shown=call.credentials.bearer is not None)
     if challenge is not None:

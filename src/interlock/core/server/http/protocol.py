@@ -1,10 +1,10 @@
-"""uvicorn's HTTP protocol, with a fast lane for the MCP endpoint.
+"""uvicorn's HTTP protocol, with a fast path for the MCP endpoint.
 
-uvicorn keeps the HTTP work: TLS, keep-alive, shutdown. Requests for the MCP path skip ASGI and are
-handed over whole, connections that become WebSockets leave HTTP altogether (`upgrade.py`); every
-other path is served by the ordinary ASGI app. The limits on headers and bodies stand here, before
-anything is decoded. The body of a POST that does not arrive with its head is read only after the
-host, the origin and the token in the head were accepted.
+uvicorn does the HTTP work: TLS, keep-alive, shutdown. Requests for the MCP path skip ASGI and are
+passed to their handler when they are complete. Connections that become WebSockets leave HTTP
+(`upgrade.py`). The ASGI app serves every other path. This module enforces the limits on headers and
+bodies before anything is decoded. The body of a POST that does not arrive together with its head is
+read only after the host, the origin and the token in the head were accepted.
 """
 
 from __future__ import annotations
@@ -28,43 +28,43 @@ if TYPE_CHECKING:
     from interlock.core.server.http.router import DirectRoute, RouteTable, WebSocketRoute
 
 KEEP_ALIVE = 75.0
-"""How long a connection may be idle, and how long a request may take to arrive."""
+"""How many seconds a connection may be idle, and how many a request may take to arrive."""
 LINGER = 2.0
-"""How long a client that was hung up on is given to read why."""
-_LONGEST_URL: Final = 8192
-_MOST_PIPELINED: Final = 64
-_HEADS_KEPT: Final = 32
+"""How many seconds a rejected client has to read the error before the connection is aborted."""
+_MAX_URL_LENGTH: Final = 8192
+_MAX_PIPELINED_REQUESTS: Final = 64
+_MAX_CACHED_HEADS: Final = 32
 
 _log = logging.getLogger("interlock.server")
 
 
-class _Elsewhere:
-    """Stands in for the exchange while the ASGI app answers."""
+class _AsgiExchange:
+    """A placeholder for the active exchange while the ASGI app responds."""
 
 
-_ELSEWHERE: Final = _Elsewhere()
+_ASGI_EXCHANGE: Final = _AsgiExchange()
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """A connection from a client. `bound` makes the class that uvicorn is given."""
+    """A connection from a client. uvicorn gets the class that `bound` returns."""
 
     routes: dict[bytes, DirectRoute]
-    """Who serves which path; every path that is not here is the ASGI app's."""
+    """The direct routes by path. The ASGI app serves every other path."""
     websockets: dict[bytes, WebSocketRoute]
-    """Who decides about a WebSocket on which path; anywhere else the offer is passed over."""
+    """The WebSocket routes by path. An upgrade request for another path is served as plain HTTP."""
     table: RouteTable
     limits: Limits
 
     @classmethod
     def bound(cls, table: RouteTable, limits: Limits) -> type[HttpProtocol]:
-        """The class for the connections of one listener."""
-        bound = {
+        """Return the class for the connections of one listener."""
+        attributes = {
             "routes": table.direct,
             "websockets": table.websockets,
             "table": table,
             "limits": limits,
         }
-        return type("BoundHttpProtocol", (cls,), bound)
+        return type("BoundHttpProtocol", (cls,), attributes)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -73,32 +73,33 @@ class HttpProtocol(HttpToolsProtocol):
         self._receiving: RequestHead | None = None
         self._checked = False
         self._checking: HttpExchange | None = None
-        """Stands for the request whose head is being checked. Nothing is read meanwhile."""
+        """The request whose head is being checked. Reading is paused during the check."""
         self._body: list[bytes] = []
         self._body_size = 0
         self._between = True
         self._head_done = False
-        self._offered = False
+        self._wants_upgrade = False
         self._messages = 0
-        self._beside_body = 0
+        self._non_body_bytes = 0
         self._chunk = b""
         self._heads: dict[bytes, RequestHead] = {}
-        # The one that came last, for which not even a look-up is needed.
+        # The most recent head, which needs no look-up.
         self._last_head: RequestHead | None = None
         self._last_bytes = b""
         self._last_start = 0
         self._last_size = -1
-        self._active: HttpExchange | _Elsewhere | None = None
+        self._active: HttpExchange | _AsgiExchange | None = None
         self._queued: deque[HttpExchange] = deque()
         self._header_bytes = 0
         self._refused = False
         self._idle_since = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
         self.date_of: Any = None
-        """The headers of uvicorn's that the date was taken from: others every second."""
+        """The default headers of uvicorn that `_date` was made from. uvicorn replaces them every
+        second."""
         self._date = b""
         self.json_head = b""
-        """The head of a JSON answer with status 200, up to its length, at that time."""
+        """The head of a JSON response with status 200, with the current date, up to its length."""
 
     # -- asyncio.Protocol
 
@@ -122,8 +123,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._between and self._active is None:
-            # Most clients send the same head again and again: when it is known, and the whole
-            # request is here, there is nothing to parse.
+            # Most clients repeat the same head. A complete request with a cached head needs no
+            # parsing.
             start = self._last_start
             if len(data) == self._last_size and data[:start] == self._last_bytes:
                 head = self._last_head
@@ -145,22 +146,22 @@ class HttpProtocol(HttpToolsProtocol):
     def _parse(self, data: bytes) -> None:
         while data and not self._refused:
             self._chunk = data if self._between else b""
-            before, body_before = self._messages, self._body_size
+            messages_before, body_size_before = self._messages, self._body_size
             rest = b""
             try:
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
-                rest = self._offer(data[upgrade.args[0] :])
+                rest = self._handle_upgrade(data[upgrade.args[0] :])
             except httptools.HttpParserError as error:
                 if isinstance(error, httptools.HttpParserCallbackError) and not self._refused:
-                    _log.warning("a request could not be taken", exc_info=error)
-                self.refuse(400, b"This is not a request that HTTP/1.1 knows.")
-            if self._messages == before and not self._between:
-                # What is neither body nor a finished header is kept by the parser: a header that
-                # never ends must not fill the memory.
-                self._beside_body += len(data) - (self._body_size - body_before)
-                most = 2 * (self.limits.header_bytes + _LONGEST_URL) + 8 * self._body_size
-                if self._beside_body > most:
+                    _log.warning("request from %s: parsing failed", self.peer, exc_info=error)
+                self.refuse(400, b"This is not a valid HTTP/1.1 request.")
+            if self._messages == messages_before and not self._between:
+                # The parser buffers everything that is neither body nor a complete header. A header
+                # without an end must not fill the memory.
+                self._non_body_bytes += len(data) - (self._body_size - body_size_before)
+                limit = 2 * (self.limits.header_bytes + _MAX_URL_LENGTH) + 8 * self._body_size
+                if self._non_body_bytes > limit:
                     self._refuse_headers()
             if self._receiving is not None and not self._checked:
                 self._check_head(self._receiving)
@@ -169,29 +170,38 @@ class HttpProtocol(HttpToolsProtocol):
             data = rest
         self._chunk = b""
 
-    def _offer(self, behind: bytes) -> bytes:
-        """The client offers to leave HTTP. Returns what is to be read on as HTTP."""
+    def _handle_upgrade(self, remaining: bytes) -> bytes:
+        """Handle a request to upgrade the connection.
+
+        Args:
+            remaining: the bytes after the head of the request.
+
+        Returns:
+            The bytes to parse as HTTP.
+        """
         path, _, query = self.url.partition(b"?")
         route = self.websockets.get(path)
         if route is None or not is_upgrade_request(self.headers):
-            named = self.table.named_websockets() if path in self.routes else []
-            if named and is_upgrade_request(self.headers):
-                there = ", and ".join(named).encode()
-                self.refuse(404, b"No WebSocket is taken here: %b." % there)
+            hints = self.table.named_websockets() if path in self.routes else []
+            if hints and is_upgrade_request(self.headers):
+                hint = ", and ".join(hints).encode()
+                self.refuse(404, b"This path accepts no WebSocket: %b." % hint)
                 return b""
-            return self._without_offer() + behind
+            return self._without_upgrade() + remaining
         if self._refused or self._active is not None:
-            # Other answers are still to be written. Nobody does that; asking again works.
-            self.refuse(503, b"Ask again on a connection of its own.")
+            # Earlier responses are not written yet. No known client pipelines an upgrade request,
+            # and a retry on another connection works.
+            self.refuse(503, b"Repeat the request on a connection of its own.")
         else:
-            offer(self, route.take, query, behind)
+            offer(self, route.take, query, remaining)
         return b""
 
     def let_go(self) -> None:
-        """The connection is somebody else's from now on, and nothing here counts it any more."""
+        """Give the connection to another protocol. The HTTP server no longer counts it."""
         self._refused = True
         self._between = False
-        # It and this point at each other, and nobody tells this when the connection ends.
+        # The parser and this object refer to each other, and `connection_lost` is not called here
+        # any more, so the cycle is broken now.
         self.parser = None  # type: ignore[assignment]
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -200,17 +210,17 @@ class HttpProtocol(HttpToolsProtocol):
         self.connections.discard(self)
         self._resume_reading()
 
-    def _without_offer(self) -> bytes:
-        """The head that was just read, without the offer to upgrade.
+    def _without_upgrade(self) -> bytes:
+        """Return the head that was just read, without the request to upgrade.
 
-        Nothing but HTTP/1.1 is spoken here, and whoever offers more takes that too. But the parser
-        believes that HTTP has ended with the offer: a new one goes on.
+        A server may ignore the upgrade and continue with HTTP/1.1 (RFC 9110 §7.8). The parser
+        treats the upgrade request as the end of HTTP, so a new parser continues.
         """
         method, version = self.parser.get_method(), self.parser.get_http_version()
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         if method == b"CONNECT":
-            self.refuse(405, b"This is no proxy.")
+            self.refuse(405, b"CONNECT is not supported: this server is not a proxy.")
             return b""
         lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
         for name, value in self.headers:
@@ -222,7 +232,7 @@ class HttpProtocol(HttpToolsProtocol):
         return b"\r\n".join([*lines, b"", b""])
 
     def pause_writing(self) -> None:
-        """The client does not read its answers: it gets to ask again when it has."""
+        """Stop reading requests until the client has read its responses."""
         super().pause_writing()
         self.flow.pause_reading()
 
@@ -251,14 +261,14 @@ class HttpProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         self._body = []
         self._body_size = 0
-        self._beside_body = 0
+        self._non_body_bytes = 0
         self._receiving = self._checking = None
         self._checked = False
         self._idle_since = self.loop.time()
 
     def on_url(self, url: bytes) -> None:
         self.url += url
-        if len(self.url) > _LONGEST_URL:
+        if len(self.url) > _MAX_URL_LENGTH:
             self.refuse(414, b"The URL is too long.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -266,15 +276,15 @@ class HttpProtocol(HttpToolsProtocol):
         if self._header_bytes > self.limits.header_bytes:
             self._refuse_headers()
         elif not self._head_done:
-            # Afterwards it is a trailer: whoever stands between the client and us has not seen it.
+            # After the head it is a trailer. Proxies do not check trailers, so they are ignored.
             self.headers.append((name.lower(), value))
             if len(self.headers) > self.limits.header_count:
                 self._refuse_headers()
 
     def on_headers_complete(self) -> None:
         self._head_done = True
-        self._offered = self.parser.should_upgrade()
-        if self._refused or self._offered:
+        self._wants_upgrade = self.parser.should_upgrade()
+        if self._refused or self._wants_upgrade:
             return
         path, _, query = self.url.partition(b"?")
         route = self.routes.get(path)
@@ -287,28 +297,28 @@ class HttpProtocol(HttpToolsProtocol):
         head.chunked = parser.get_http_version() != "1.0"
         length = head.fields.get(b"content-length")
         if length is not None and length.isdigit() and int(length) > self.limits.body_bytes:
-            self._too_large()
+            self._refuse_body()
 
     def _check_head(self, head: RequestHead) -> None:
-        """The head is here, the body is not: decide by the head whether the body is read."""
+        """Decide from the head whether the body is read. The body has not arrived yet."""
         self._checked = True
         self._checking = exchange = HttpExchange(self, head, b"", False)
         if head.method == b"POST":
-            head.check(exchange, self._head_checked)
+            head.check(exchange, self._on_head_checked)
         else:
-            # No other method needs its body, so none is kept.
-            self._head_checked(exchange, None)
+            # No other method needs its body, so the body is discarded.
+            self._on_head_checked(exchange, None)
 
-    def _head_checked(self, exchange: HttpExchange, refusal: Serve | None) -> None:
+    def _on_head_checked(self, exchange: HttpExchange, refusal: Serve | None) -> None:
         if self._checking is not exchange:
-            # The connection has ended, or the body was on its way already.
+            # The connection has ended, or the body has arrived in the meantime.
             return
         self._checking = None
         head = exchange.head
         if refusal is None:
             if self._active is None and head.fields.get(b"expect", b"").lower() == b"100-continue":
-                # Behind another request it would land in that one's answer; clients do not wait
-                # long.
+                # During another exchange it would become part of that response. Without it, clients
+                # send the body after a short time.
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             if not self._queued and not self.flow.write_paused:
                 self.flow.resume_reading()
@@ -333,14 +343,14 @@ class HttpProtocol(HttpToolsProtocol):
         if self._refused:
             return
         if self._body_size > self.limits.body_bytes:
-            self._too_large()
+            self._refuse_body()
         elif self._receiving is None:
             super().on_body(body)
         elif self._receiving.method == b"POST":
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        if self._refused or self._offered:
+        if self._refused or self._wants_upgrade:
             return
         self._between = True
         head = self._receiving
@@ -348,14 +358,14 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_message_complete()
             return
         self._receiving = self._checking = None
-        body = self._body
+        chunks = self._body
         head.keep_alive = self.parser.should_keep_alive()
-        whole = body[0] if len(body) == 1 else b"".join(body)
-        exchange = HttpExchange(self, head, whole, head.keep_alive)
-        self._remember(head)
+        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        exchange = HttpExchange(self, head, body, head.keep_alive)
+        self._cache_head(head)
         if self._active is not None or self.flow.write_paused:
-            # Pipelined: answers go out in the order of the requests.
-            if len(self._queued) >= _MOST_PIPELINED:
+            # Pipelined: responses are sent in the order of the requests.
+            if len(self._queued) >= _MAX_PIPELINED_REQUESTS:
                 self.refuse(429, b"Too many requests at once on one connection.")
                 return
             self._queued.append(exchange)
@@ -364,15 +374,15 @@ class HttpProtocol(HttpToolsProtocol):
         self._active = exchange
         head.serve(exchange)
 
-    def _remember(self, head: RequestHead) -> None:
-        """Keep the head of a request that came in one piece, with its length."""
+    def _cache_head(self, head: RequestHead) -> None:
+        """Cache the head of a request that arrived in one piece, with the length of its body."""
         chunk, fields = self._chunk, head.fields
         if not chunk or b"transfer-encoding" in fields or b"expect" in fields:
             return
         end = chunk.find(b"\r\n\r\n")
         if len(chunk) == end + 4 + self._body_size:
             head.length = self._body_size
-            if len(self._heads) >= _HEADS_KEPT:
+            if len(self._heads) >= _MAX_CACHED_HEADS:
                 self._heads.clear()
             self._heads[chunk[: end + 4]] = head
 
@@ -380,8 +390,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _hand_to_asgi(self) -> None:
         if self._queued or isinstance(self._active, HttpExchange):
-            # Behind an MCP request on the same connection. Nobody does that; asking again works.
-            self.refuse(503, b"Ask again on a connection of its own.")
+            # Pipelined after an MCP request. No known client does this, and a retry on another
+            # connection works.
+            self.refuse(503, b"Repeat the request on a connection of its own.")
             return
         url, headers = self.url, self.headers
         super().on_message_begin()
@@ -390,21 +401,21 @@ class HttpProtocol(HttpToolsProtocol):
         try:
             super().on_headers_complete()
         except httptools.HttpParserInvalidURLError:
-            self.refuse(400, b"This URL cannot be read.")
+            self.refuse(400, b"The URL is not valid.")
             return
-        # The app runs later, in a task of its own.
+        # The app runs later, in its own task.
         self.scope["extensions"] = {
             CERTIFICATE: {"names": self.certificate},
             PEER: {"name": self.peer},
         }
-        self._active = _ELSEWHERE
+        self._active = _ASGI_EXCHANGE
 
     def on_response_complete(self) -> None:
-        """An ASGI response is complete: a pipelined MCP request may be waiting behind it."""
+        """Serve the next pipelined MCP request after a complete ASGI response."""
         super().on_response_complete()
-        # One timer watches over the connection, and it is not this one.
+        # `_idle_timer` watches the connection instead of uvicorn's timer.
         self._unset_keepalive_if_required()
-        if self._active is _ELSEWHERE and self.cycle.response_complete:
+        if self._active is _ASGI_EXCHANGE and self.cycle.response_complete:
             self._active = None
             if self._refused and not self._queued:
                 self._hang_up()
@@ -433,7 +444,7 @@ class HttpProtocol(HttpToolsProtocol):
         return self._date
 
     def finished(self, exchange: HttpExchange) -> None:
-        """The answer has been written whole."""
+        """Continue with the next request after the response of an exchange is complete."""
         if exchange is not self._active:
             return
         self._active = None
@@ -449,7 +460,8 @@ class HttpProtocol(HttpToolsProtocol):
             return
         if self._queued and not self.flow.write_paused:
             self._active = exchange = self._queued.popleft()
-            # Not from inside the callback that finished the last one: a long queue would recurse.
+            # Not inside the callback that finished the previous exchange: a long queue would
+            # recurse.
             self.loop.call_soon(self._serve_queued, exchange)
             return
         if not self.flow.write_paused:
@@ -463,29 +475,30 @@ class HttpProtocol(HttpToolsProtocol):
             exchange.head.serve(exchange)
 
     def _check_idle(self) -> None:
-        """One timer per connection, not one per request."""
+        """Close the connection if it has been idle for too long. There is one timer per connection,
+        not one per request."""
         self._idle_timer = None
         if self._active is not None:
             return
-        left = self._idle_since + KEEP_ALIVE - self.loop.time()
-        if left > 0:
-            self._idle_timer = self.loop.call_later(left, self._check_idle)
+        remaining = self._idle_since + KEEP_ALIVE - self.loop.time()
+        if remaining > 0:
+            self._idle_timer = self.loop.call_later(remaining, self._check_idle)
         elif self.unread():
-            # Whoever has not read its answer by now will not.
+            # A client that has not read its response by now will not read it.
             self.transport.abort()
         elif self._between or self._refused:
             self.transport.close()
         else:
-            self.refuse(408, b"The request did not come to its end in time.")
+            self.refuse(408, b"The request was not complete in time.")
 
-    # -- refusing
+    # -- rejection
 
     def _refuse_headers(self) -> None:
         self.refuse(431, b"The request has too many or too large headers.")
 
-    def _too_large(self) -> None:
-        if self._receiving is None and self._active is not _ELSEWHERE:
-            # The ASGI app has answered long ago; all that is left is to stop listening.
+    def _refuse_body(self) -> None:
+        if self._receiving is None and self._active is not _ASGI_EXCHANGE:
+            # The ASGI app has responded already, so only the connection is closed.
             self._refused = True
             self._hang_up()
             return
@@ -493,9 +506,12 @@ class HttpProtocol(HttpToolsProtocol):
         self.refuse(413, b"The body is larger than %d bytes, the node's limit." % limit)
 
     def refuse(self, status: int, message: bytes, headers: bytes = b"") -> None:
-        """Answer and hang up: what follows on this connection is not to be trusted.
+        """Reject the request and close the connection. The bytes that follow are not trusted.
 
-        `message` as it stands in JSON, `headers` as ready lines.
+        Args:
+            status: the HTTP status.
+            message: the error message, escaped for a JSON string.
+            headers: encoded header lines.
         """
         if self._refused:
             return
@@ -505,7 +521,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._body = []
         last = self._queued[-1] if self._queued else self._active
         if isinstance(last, HttpExchange):
-            # Others are before it. They get their answers, and then the client is hung up on.
+            # Earlier requests get their responses first. Then the connection is closed.
             last.keep_alive = False
         elif last is None:
             self._active = refusal = HttpExchange(
@@ -518,10 +534,10 @@ class HttpProtocol(HttpToolsProtocol):
             )
 
     def _hang_up(self) -> None:
-        """Close once everything is written.
+        """Close the connection after everything is written.
 
-        A socket that is closed while the client still sends resets the connection, and the client
-        may never read why. So the client of a refused request is given time to stop.
+        If a socket is closed while the client still sends, the connection is reset and the client
+        may never read the error. So the client of a rejected request gets `LINGER` seconds to stop.
         """
         if not self._refused or not self.transport.can_write_eof():
             self.transport.close()

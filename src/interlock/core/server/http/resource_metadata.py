@@ -1,8 +1,8 @@
-"""Where a client gets a token for this node: protected-resource metadata (RFC 9728), and the
-challenge that leads there from a refusal (RFC 6750).
+"""Protected-resource metadata (RFC 9728), and the challenge in a rejection that refers to it
+(RFC 6750): both tell a client where it gets a token for this node.
 
-Both are for everybody to read, pages of any origin included: there is no secret in them, and a
-client that has no token yet needs them to get one.
+Both are public and readable by pages of any origin: they contain no secret, and a client without a
+token needs them to get one.
 """
 
 from __future__ import annotations
@@ -19,16 +19,22 @@ PLAIN_CHALLENGE: Final = b"Bearer"
 
 
 class ResourceMetadata:
-    """What is said of one node."""
+    """The protected-resource metadata of a node (RFC 9728 §2)."""
 
     def __init__(self, resource: str, issuers: Sequence[str], *, mcp_path: str) -> None:
-        """`resource`: the node's public address, as tokens name it."""
+        """Create the metadata.
+
+        Args:
+            resource: the public address of the node, as in the audience of tokens.
+            issuers: the addresses of the authorization servers.
+            mcp_path: the path of the MCP endpoint.
+        """
         parts = urlsplit(resource)
         path = "" if parts.path == "/" else parts.path
         self.url = f"{parts.scheme}://{parts.netloc}{WELL_KNOWN}{path}"
-        """Where the document is, for those outside."""
+        """The public address of the document."""
         self.paths = frozenset({WELL_KNOWN, WELL_KNOWN + path, WELL_KNOWN + mcp_path})
-        """Where it is served. A proxy in front may have taken a part of the path away."""
+        """The paths that serve the document. A proxy may have removed a part of the path."""
         self.document: dict[str, Any] = {
             "resource": resource,
             "authorization_servers": list(issuers),
@@ -38,45 +44,47 @@ class ResourceMetadata:
         }
 
     def challenge(self, error: InterlockError, *, shown: bool) -> bytes | None:
-        """The value of `WWW-Authenticate` for a refusal; None when a token would change nothing.
+        """Return the value of `WWW-Authenticate` for a rejection, or None if no token would help.
 
-        `shown`: whether the request came with a token.
+        Args:
+            error: the rejection.
+            shown: True if the request contained a token.
         """
-        where = f'resource_metadata="{self.url}"'
+        metadata = f'resource_metadata="{self.url}"'
         if error.failure is UNAUTHENTICATED:
-            wrong = ', error="invalid_token"' if shown else ""
-            return f"Bearer {where}{wrong}".encode()
+            token_error = ', error="invalid_token"' if shown else ""
+            return f"Bearer {metadata}{token_error}".encode()
         missing = missing_scopes(error)
         if missing:
-            return (
-                f'Bearer error="insufficient_scope", scope="{" ".join(missing)}", {where}'.encode()
-            )
+            scopes = " ".join(missing)
+            return f'Bearer error="insufficient_scope", scope="{scopes}", {metadata}'.encode()
         return None
 
 
 class Challenges:
-    """What refused clients are told about tokens. One object for all paths of a node; whoever knows
-    the issuers keeps its metadata up to date."""
+    """The challenges for rejected requests. All paths of a node share one object. The component
+    that knows the issuers updates its metadata."""
 
     def __init__(self) -> None:
         self.metadata: ResourceMetadata | None = None
-        """None: there is nowhere to send them."""
+        """None if the node has no issuer."""
 
     def challenge(self, error: InterlockError, *, shown: bool) -> bytes | None:
-        """See `ResourceMetadata.challenge`."""
+        """Return the value of `WWW-Authenticate`. See `ResourceMetadata.challenge`."""
         if self.metadata is not None:
             return self.metadata.challenge(error, shown=shown)
         return PLAIN_CHALLENGE if error.failure is UNAUTHENTICATED else None
 
 
 def missing_scopes(error: InterlockError) -> list[str]:
-    """The scopes for want of which a call was refused."""
+    """Return the missing scopes for which a call was rejected."""
     missing = (error.data or {}).get("missing") if error.failure is FORBIDDEN else None
     if not isinstance(missing, list | tuple):
         return []
-    # What stands in a header must not end it.
-    return [one for one in missing if isinstance(one, str) and one.isascii() and _plain(one)]
+    # A scope must not end the header or the quoted string that contains it.
+    return [scope for scope in missing if isinstance(scope, str) and _is_scope_token(scope)]
 
 
-def _plain(scope: str) -> bool:
-    return scope.isprintable() and not any(one in scope for one in '" \\')
+def _is_scope_token(scope: str) -> bool:
+    """Return whether a scope has only characters of a scope token (RFC 6749 §3.3)."""
+    return scope.isascii() and scope.isprintable() and not any(char in scope for char in '" \\')

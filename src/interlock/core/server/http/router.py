@@ -1,12 +1,12 @@
-"""The paths of an HTTP listener: one table of routes, and the app that serves most of them.
+"""The paths of an HTTP listener: the route table, and the ASGI app that serves most routes.
 
-Parts of the node contribute routes (`routes()`). The kind of a route says who may come:
+Components contribute routes (`routes()`). The kind of a route determines who has access:
 
-- `DirectRoute`: served by the connection itself, without ASGI; checks callers on its own,
-- `AppRoute`: an ASGI app that checks hosts, origins and callers on its own,
-- `PublicDocument`: read by anybody, pages of any origin included,
-- `StatusDocument`: read by those who may call,
-- `WebSocketRoute`: takes connections that leave HTTP; checks callers on its own.
+- `DirectRoute`: served by the connection, without ASGI; checks callers itself,
+- `AppRoute`: an ASGI app that checks hosts, origins and callers itself,
+- `PublicDocument`: readable without a check, also by pages of any origin,
+- `StatusDocument`: readable by every admitted caller,
+- `WebSocketRoute`: accepts connections that leave HTTP; checks callers itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NO_STORE: Final = (b"cache-control", b"no-store")
 _UPGRADE: Final = ((b"upgrade", b"websocket"), (b"connection", b"upgrade"))
 _NO_WEBSOCKET: Final = (
     "{} are joined by WebSocket, and this request does not ask for one. If a proxy stands in "
-    "between, it has to pass on the headers Upgrade and Connection."
+    "between, configure it to forward the headers Upgrade and Connection."
 )
 
 
@@ -52,17 +52,17 @@ def _always() -> bool:
 
 
 class DirectRoute(Struct, frozen=True):
-    """A path that the connection serves without ASGI."""
+    """A path that the HTTP connection serves without ASGI."""
 
     path: str
     serve: Serve
     check: Check = let_pass
     title: str = ""
-    """What an answer about an unknown path calls it. Empty: it is not named there."""
+    """The name of the path in the response for an unknown path. Empty: the path is not listed."""
 
 
 class AppRoute(Struct, frozen=True):
-    """A path of an ASGI app, and all paths below it."""
+    """A path of an ASGI app and, unless `below` is False, all paths below it."""
 
     path: str
     app: App
@@ -71,14 +71,14 @@ class AppRoute(Struct, frozen=True):
 
 
 class PublicDocument(Struct, frozen=True):
-    """A document for everybody."""
+    """A public document."""
 
     path: str
     document: Callable[[], Any]
 
 
 class StatusDocument(Struct, frozen=True):
-    """A document for those who may call. `document` may return an awaitable."""
+    """A document for admitted callers. `document` may return an awaitable."""
 
     path: str
     document: Callable[[], Any]
@@ -86,14 +86,14 @@ class StatusDocument(Struct, frozen=True):
 
 
 class WebSocketRoute(Struct, frozen=True):
-    """A path of WebSockets."""
+    """A path that accepts WebSockets."""
 
     path: str
     take: Upgrades
     title: str = ""
-    """What an answer about another path calls it, in the plural. Empty: it is not named there."""
+    """The name of the path, in the plural, in responses for other paths. Empty: not listed."""
     is_there: Callable[[], bool] = _always
-    """Whether it is named in answers. `take` decides about requests in any case."""
+    """True if responses list the path. `take` decides about requests in any case."""
 
 
 Route = DirectRoute | AppRoute | PublicDocument | StatusDocument | WebSocketRoute
@@ -101,54 +101,60 @@ R = TypeVar("R", DirectRoute, AppRoute, PublicDocument, StatusDocument, WebSocke
 
 
 class RouteTable:
-    """The routes of one listener, by kind and path. Of two with one path, the first counts."""
+    """The routes of a listener, by kind and path. Of two routes with the same path, the first is
+    used."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
-        self.direct = {path.encode(): one for path, one in self._kind(DirectRoute).items()}
-        self._websockets = self._kind(WebSocketRoute)
-        self.websockets = {path.encode(): one for path, one in self._websockets.items()}
-        self.public = self._kind(PublicDocument)
-        self.status = self._kind(StatusDocument)
-        self._apps = self._kind(AppRoute)
-        self._above = tuple((f"{one.path}/", one) for one in self._apps.values() if one.below)
+        self.direct = {path.encode(): route for path, route in self._by_path(DirectRoute).items()}
+        self._websockets = self._by_path(WebSocketRoute)
+        self.websockets = {path.encode(): route for path, route in self._websockets.items()}
+        self.public = self._by_path(PublicDocument)
+        self.status = self._by_path(StatusDocument)
+        self._apps = self._by_path(AppRoute)
+        self._app_prefixes = tuple(
+            (f"{route.path}/", route) for route in self._apps.values() if route.below
+        )
 
-    def _kind(self, kind: type[R]) -> dict[str, R]:
-        found: dict[str, R] = {}
+    def _by_path(self, kind: type[R]) -> dict[str, R]:
+        """Return the routes of one kind by path."""
+        routes: dict[str, R] = {}
         for route in self.routes:
             if isinstance(route, kind):
-                found.setdefault(route.path, route)
-        return found
+                routes.setdefault(route.path, route)
+        return routes
 
     def app_at(self, path: str) -> App | None:
-        """The ASGI app that serves a path."""
+        """Return the ASGI app that serves a path."""
         route = self._apps.get(path)
         if route is None:
-            route = next((one for start, one in self._above if path.startswith(start)), None)
+            route = next(
+                (route for prefix, route in self._app_prefixes if path.startswith(prefix)), None
+            )
         return route.app if route is not None and route.is_there() else None
 
     def websocket_at(self, path: str) -> WebSocketRoute | None:
-        """The WebSocket route that a plain request for a path may have meant."""
+        """Return the listed WebSocket route at the path of a request without an upgrade."""
         route = self._websockets.get(path)
         return route if route is not None and route.title and route.is_there() else None
 
     def named_websockets(self) -> list[str]:
-        """Where WebSockets are taken, in words."""
+        """Return a description of each listed WebSocket route."""
         return [
-            f"{one.title} are at {one.path}"
-            for one in self.websockets.values()
-            if one.title and one.is_there()
+            f"{route.title} are at {route.path}"
+            for route in self.websockets.values()
+            if route.title and route.is_there()
         ]
 
     def describe(self) -> str:
-        """What is there, for whoever asked for something else."""
-        direct = [f"{one.title} is {one.path}" for one in self.direct.values() if one.title]
-        there = ", and ".join([*direct, *self.named_websockets()])
-        return f"There is nothing here. {there}." if there else "There is nothing here."
+        """Return the message for an unknown path. It lists the paths that exist."""
+        direct = [f"{route.title} is {route.path}" for route in self.direct.values() if route.title]
+        hints = ", and ".join([*direct, *self.named_websockets()])
+        return f"There is nothing here. {hints}." if hints else "There is nothing here."
 
 
 class Router:
-    """The ASGI app of a listener: every path that is not served directly."""
+    """The ASGI app of a listener. It serves every path without a `DirectRoute`."""
 
     def __init__(
         self, table: RouteTable, *, pipeline: Pipeline, guard: Guard, challenges: Challenges
@@ -157,8 +163,8 @@ class Router:
         self._pipeline = pipeline
         self._guard = guard
         self._challenges = challenges
-        self._unsettled = 0
-        """How many wait until it is known who they are."""
+        self._pending_identities = 0
+        """The number of requests whose caller's identity is being resolved."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, table = scope["path"], self.table
@@ -167,37 +173,37 @@ class Router:
             await app(scope, receive, send)
             return
         fields, method = dict(scope["headers"]), scope["method"]
-        public = self._public(path)
+        public = self._find_public_document(path)
         origin = None if public is not None else fields.get(b"origin")
         refusal = self._guard.refusal(fields.get(b"host"), origin)
         if refusal is not None:
             foreign = InterlockError(FOREIGN_ORIGIN, refusal)
             self._pipeline.record_rejection(call_of(scope, method, ""), foreign)
-            await _answer(send, 403, words(foreign.failure.name, refusal))
+            await _respond(send, 403, words(foreign.failure.name, refusal))
             return
         if public is not None:
-            await _tell_everybody(send, method, public())
+            await _respond_public(send, method, public())
             return
-        joined, status = table.websocket_at(path), table.status.get(path)
-        if joined is not None:
-            hint = _NO_WEBSOCKET.format(joined.title.capitalize())
-            await _answer(send, 426, words("upgrade_required", hint), fields=_UPGRADE)
+        websocket, status = table.websocket_at(path), table.status.get(path)
+        if websocket is not None:
+            hint = _NO_WEBSOCKET.format(websocket.title.capitalize())
+            await _respond(send, 426, words("upgrade_required", hint), fields=_UPGRADE)
         elif status is None:
-            await _answer(send, 404, words("not_found", table.describe()))
+            await _respond(send, 404, words("not_found", table.describe()))
         elif method not in ("GET", "HEAD"):
-            await _answer(send, 405, words("method_not_allowed", "Use GET."))
+            await _respond(send, 405, words("method_not_allowed", "Use GET."))
         else:
-            await self._show(status, scope, send)
+            await self._respond_status(status, scope, send)
 
-    def _public(self, path: str) -> Callable[[], Any] | None:
-        """What stands at a path that is for everybody. None: nothing of that kind."""
+    def _find_public_document(self, path: str) -> Callable[[], Any] | None:
+        """Return the function that makes the public document of a path, or None."""
         metadata = self._challenges.metadata
         if metadata is not None and path in metadata.paths:
             return lambda: metadata.document
-        found = self.table.public.get(path)
-        return None if found is None else found.document
+        route = self.table.public.get(path)
+        return None if route is None else route.document
 
-    async def _show(self, route: StatusDocument, scope: Scope, send: Send) -> None:
+    async def _respond_status(self, route: StatusDocument, scope: Scope, send: Send) -> None:
         if route.authenticated:
             call = call_of(scope, route.path.removeprefix("/"), "")
             try:
@@ -206,36 +212,36 @@ class Router:
                 shown = call.credentials.bearer is not None
                 challenge = self._challenges.challenge(error, shown=shown)
                 body = words(error.failure.name, error.message)
-                await _answer(send, error.failure.http, body, challenge)
+                await _respond(send, error.failure.http, body, challenge)
                 return
-        told = route.document()
-        await _answer(send, 200, await told if inspect.isawaitable(told) else told)
+        document = route.document()
+        await _respond(send, 200, await document if inspect.isawaitable(document) else document)
 
     async def _admit(self, call: Call) -> None:
         try:
             self._pipeline.admit(call)
-        except PendingIdentity as unsettled:
-            if self._unsettled >= MAX_PENDING_IDENTITIES:
+        except PendingIdentity as pending:
+            if self._pending_identities >= MAX_PENDING_IDENTITIES:
                 raise pending_identities_error() from None
-            self._unsettled += 1
+            self._pending_identities += 1
             try:
-                await unsettled.resolve()
+                await pending.resolve()
             finally:
-                self._unsettled -= 1
+                self._pending_identities -= 1
             self._pipeline.admit(call)
 
 
-async def _answer(
+async def _respond(
     send: Send, status: int, body: Any, challenge: bytes | None = None, *, fields: Fields = ()
 ) -> None:
-    sent = [_NO_STORE, *fields]
+    all_fields = [_NO_STORE, *fields]
     if challenge is not None:
-        sent.append((b"www-authenticate", challenge))
-    await respond_json(send, status, body, sent)
+        all_fields.append((b"www-authenticate", challenge))
+    await respond_json(send, status, body, all_fields)
 
 
-async def _tell_everybody(send: Send, method: str, document: Any) -> None:
-    """A public document, which pages of any origin may read too."""
+async def _respond_public(send: Send, method: str, document: Any) -> None:
+    """Send a public document. Pages of any origin may read it."""
     payload = encode_value(document) if method in ("GET", "HEAD") else b""
     status = 200 if payload else 204 if method == "OPTIONS" else 405
     fields = [

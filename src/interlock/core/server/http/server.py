@@ -1,4 +1,4 @@
-"""uvicorn, run by us: on a socket that is already bound, without its signal handling."""
+"""A uvicorn server on a socket that is bound already, without uvicorn's signal handling."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from interlock.core.server.http.protocol import KEEP_ALIVE
 from interlock.errors import CONFIG, InterlockError
 
 GRACEFUL: Final = 5
+"""How many seconds open requests have to finish when the server stops."""
 _BACKLOG: Final = 2048
 
 
 class _Server(uvicorn.Server):
-    """Signals are the business of whoever runs it: a node has more to end than HTTP."""
+    """uvicorn's server without signal handling: the node handles signals, because it stops more
+    than the HTTP server."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -30,10 +32,19 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """An HTTP listener of ours: a node's, or that of a registry by itself."""
+    """An HTTP listener of a node or of a standalone registry."""
 
     def __init__(self, host: str, port: int, ssl_context: ssl.SSLContext | None = None) -> None:
-        """With `ssl_context` (see `tls_context`) nothing but TLS is spoken."""
+        """Bind the socket.
+
+        Args:
+            host: the address to listen on.
+            port: the port to listen on. 0 selects a free port.
+            ssl_context: makes the listener accept TLS only (see `tls_context`).
+
+        Raises:
+            InterlockError: the address cannot be bound.
+        """
         self._ssl_context = ssl_context
         self.secure = ssl_context is not None
         self._socket = _bind(host, port)
@@ -42,18 +53,18 @@ class HttpServer:
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self, lane: type[HttpToolsProtocol], app: Any) -> None:
+    async def start(self, protocol: type[HttpToolsProtocol], app: Any) -> None:
         context = self._ssl_context
         config = uvicorn.Config(
             app,
-            http=lane,
+            http=protocol,
             ws="none",
             lifespan="off",
             interface="asgi3",
             log_config=None,
             access_log=False,
             server_header=False,
-            # Who is on the other side is what the connection says, not what a header does.
+            # The peer is the address of the connection. Headers that name another are not trusted.
             proxy_headers=False,
             timeout_keep_alive=int(KEEP_ALIVE),
             timeout_graceful_shutdown=GRACEFUL,
@@ -68,7 +79,7 @@ class HttpServer:
             await asyncio.sleep(0)
 
     def stop_listening(self) -> None:
-        """No new connections, and on those that are there no new requests."""
+        """Accept no new connections, and no new requests on open connections."""
         if self._server is not None and self._server.started:
             for server in self._server.servers:
                 server.close()
@@ -76,7 +87,7 @@ class HttpServer:
                 connection.shutdown()
 
     async def stop(self) -> None:
-        """Stop listening, let what is under way finish, and close the rest."""
+        """Stop listening, wait up to `GRACEFUL` seconds for open requests, and close the rest."""
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
             await self._task
@@ -85,8 +96,16 @@ class HttpServer:
 
 
 def tls_context(certificate: str, key: str, client_ca: str | None = None) -> ssl.SSLContext:
-    """TLS 1.3 for the listener, from PEM files. With a `client_ca` a client may show a certificate,
-    and one that this CA did not sign is refused. Raises InterlockError for files it cannot use.
+    """Return the TLS 1.3 context of a listener.
+
+    Args:
+        certificate: the PEM file of the certificate.
+        key: the PEM file of the private key.
+        client_ca: the PEM file of the CA that signs client certificates. A client certificate is
+            optional; the handshake rejects one that this CA did not sign.
+
+    Raises:
+        InterlockError: a file cannot be used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -107,7 +126,7 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as exc:
         listener.close()
-        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if exc.errno == errno.EADDRINUSE:
             advice = (
                 "Another program listens there, perhaps another node: stop it, or choose a free "
@@ -116,7 +135,7 @@ def _bind(host: str, port: int) -> socket.socket:
         else:
             advice = "Set `listen` to an address of this machine."
         raise InterlockError(
-            CONFIG, f"Cannot listen on {shown}: {exc.strerror}. {advice}"
+            CONFIG, f"Cannot listen on {address}: {exc.strerror}. {advice}"
         ) from None
     listener.setblocking(False)
     return listener

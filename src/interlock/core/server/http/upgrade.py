@@ -1,6 +1,7 @@
-"""A request to leave HTTP: whoever serves its path makes a channel of the connection, or refuses.
+"""WebSocket upgrade requests: the handler of the path accepts the connection as a channel, or
+rejects it.
 
-It is decided at once, before the callable that was given the `WebSocketRequest` returns.
+The handler decides before it returns.
 """
 
 from __future__ import annotations
@@ -23,39 +24,44 @@ _log = logging.getLogger("interlock.server")
 
 
 class UpgradedConnection(Protocol):
-    """What becomes of a connection that has left HTTP."""
+    """The protocol of a connection that has left HTTP."""
 
     def data_received(self, data: bytes, /) -> None:
-        """Take what came."""
+        """Process bytes from the client."""
 
 
 T = TypeVar("T", bound=UpgradedConnection)
 
 
 class WebSocketRequest:
-    """A lawful request for a WebSocket."""
+    """A valid request to open a WebSocket (RFC 6455 §4.2.1)."""
 
     def __init__(
-        self, lane: HttpProtocol, query: bytes, headers: list[tuple[bytes, bytes]]
+        self, protocol: HttpProtocol, query: bytes, headers: list[tuple[bytes, bytes]]
     ) -> None:
         self.query = query
         self.headers = headers
-        """Its headers as they came, names in lower case."""
+        """The headers in their original order, with names in lower case."""
         self.fields = dict(headers)
-        """The same by name: of several with one name, the last."""
-        self.credentials = read_credentials(self.fields, lane.peer, lane.certificate)
+        """The headers by name. Of several headers with the same name, the last."""
+        self.credentials = read_credentials(self.fields, protocol.peer, protocol.certificate)
         self.channel: UpgradedConnection | None = None
         self.decided = False
-        self._lane = lane
+        self._protocol = protocol
 
     def accept(self, *, label: str = "", max_message: int = MAX_MESSAGE) -> WebSocketChannel:
-        """Answer 101 and make a channel of the connection. HTTP knows nothing of it any more:
-        whoever has the channel closes it."""
+        """Respond 101 and turn the connection into a channel. The HTTP server no longer tracks the
+        connection: the owner of the channel must close it.
+
+        Args:
+            label: the name of the channel in log lines.
+            max_message: the maximum size of a message in bytes.
+        """
         self._decide()
-        lane = self._lane
-        lane.let_go()
+        protocol = self._protocol
+        protocol.let_go()
         channel = accept(
-            lane.transport,
+            protocol.transport,
             self.fields,
             peer=self.credentials.peer,
             label=label,
@@ -65,51 +71,72 @@ class WebSocketRequest:
         return channel
 
     def hand_over(self, make: Callable[[Any], T], *, subprotocol: bytes = b"") -> T:
-        """Answer 101 and give the transport to what `make` makes: that becomes the transport's
-        protocol at once, and speaks WebSocket by itself."""
+        """Respond 101 and give the transport to another protocol.
+
+        Args:
+            make: creates the protocol. It must set itself as the protocol of the transport
+                immediately, and implement WebSocket framing.
+            subprotocol: the selected subprotocol.
+        """
         self._decide()
-        lane = self._lane
-        lane.let_go()
-        transport = lane.transport
+        protocol = self._protocol
+        protocol.let_go()
+        transport = protocol.transport
         transport.write(
             opening.write_response(self.fields[b"sec-websocket-key"].strip(), subprotocol)
         )
-        taken = make(transport)
-        self.channel = taken
-        return taken
+        connection = make(transport)
+        self.channel = connection
+        return connection
 
     def refuse(self, status: int, sentence: str, headers: bytes = b"") -> None:
-        """Answer why not, and hang up. `headers`: ready header lines."""
+        """Reject the request and close the connection.
+
+        Args:
+            status: the HTTP status.
+            sentence: the error message.
+            headers: encoded header lines.
+        """
         self._decide()
-        self._lane.refuse(status, _in_json(sentence), headers)
+        self._protocol.refuse(status, _escape_json(sentence), headers)
 
     def _decide(self) -> None:
         if self.decided:
-            raise RuntimeError("it is decided already")
+            raise RuntimeError("the upgrade request has been accepted or rejected already")
         self.decided = True
 
 
 Upgrades = Callable[[WebSocketRequest], object]
-"""Decides about the upgrade requests for a path."""
+"""Accepts or rejects the upgrade requests for a path."""
 
 
-def offer(lane: HttpProtocol, take: Upgrades, query: bytes, behind: bytes) -> None:
-    """Let `take` decide about the request that `lane` has just read. `behind`: what followed it."""
-    parser = lane.parser
-    refusal = opening.find_rejection(parser.get_method(), parser.get_http_version(), lane.headers)
+def offer(protocol: HttpProtocol, take: Upgrades, query: bytes, remaining: bytes) -> None:
+    """Let `take` accept or reject an upgrade request.
+
+    Args:
+        protocol: the connection that has just read the request.
+        take: the handler of the path.
+        query: the query of the URL.
+        remaining: the bytes after the request.
+    """
+    parser = protocol.parser
+    refusal = opening.find_rejection(
+        parser.get_method(), parser.get_http_version(), protocol.headers
+    )
     if refusal is not None:
-        lane.refuse(refusal.status, _in_json(refusal.message), refusal.headers)
+        protocol.refuse(refusal.status, _escape_json(refusal.message), refusal.headers)
         return
-    upgrade = WebSocketRequest(lane, query, list(lane.headers))
+    upgrade = WebSocketRequest(protocol, query, list(protocol.headers))
     try:
         take(upgrade)
     except Exception as error:
-        _log.warning("an upgrade request could not be taken", exc_info=error)
+        _log.warning("upgrade request from %s: the handler failed", protocol.peer, exc_info=error)
     if not upgrade.decided:
-        upgrade.refuse(500, "The node could not decide about this connection.")
-    if upgrade.channel is not None and behind:
-        upgrade.channel.data_received(behind)
+        upgrade.refuse(500, "The node failed on this request; see its log.")
+    if upgrade.channel is not None and remaining:
+        upgrade.channel.data_received(remaining)
 
 
-def _in_json(sentence: str) -> bytes:
+def _escape_json(sentence: str) -> bytes:
+    """Return a text as the inside of a JSON string."""
     return msgspec.json.encode(sentence)[1:-1]
