@@ -81,10 +81,10 @@ def session(ear: Ear) -> Session:
 
 def tell_now(listeners: ChangeListeners) -> None:
     """Do not wait for the end of a burst."""
-    assert listeners._told is not None
-    listeners._told.cancel()
-    listeners._tell()
-    assert listeners._told is None
+    assert listeners._change_timer is not None
+    listeners._change_timer.cancel()
+    listeners._send_changes()
+    assert listeners._change_timer is None
 
 
 # -- what is honoured

@@ -51,7 +51,7 @@ def post(node: Running, *tools: str) -> None:
 
 
 def nothing_more_to_tell(node: Running) -> None:
-    assert node.do(lambda: node.node._change_listeners._told) is None
+    assert node.do(lambda: node.node._change_listeners._change_timer) is None
 
 
 # -- changes

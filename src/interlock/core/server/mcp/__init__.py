@@ -1,1 +1,1 @@
-"""MCP as clients speak it: both eras, over HTTP, stdio and a Unix socket."""
+"""The MCP server: both protocol generations, over HTTP, stdio and a Unix socket."""

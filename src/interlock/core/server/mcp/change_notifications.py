@@ -1,8 +1,8 @@
-"""Who wants to hear about changes, and telling them: once, after the new list is ready.
+"""Change notifications to the clients that listen, one per change, after the new list is ready.
 
-Session clients listen on a stream of their session, stateless clients on the answer of
-`subscriptions/listen`, and hear only what they asked for there. Changes that come in a burst, as
-when a node starts, are told as one.
+Session clients listen on a stream of their session. Stateless clients listen on the response to
+`subscriptions/listen`, and get only the notifications that they subscribed to. Changes in a burst,
+for example while a node starts, are combined into one notification.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from interlock.errors import INVALID_PARAMS, ProtocolError
 from interlock.protocol import jsonrpc, mcp
 
 BURST: Final = 0.05
+"""The time in seconds in which changes are combined into one notification."""
 PING_EVERY = 15.0
-_MOST_FOLLOWED: Final = 1_000
-"""So many resources may be named in one subscription."""
+"""The time in seconds between two pings on the streams of listening clients."""
+_MAX_FOLLOWED_RESOURCES: Final = 1_000
+"""The maximum number of resources in one subscription."""
 
-_CHANGED: Final = {
+_LIST_CHANGED_METHODS: Final = {
     "tools": mcp.TOOLS_CHANGED,
     "prompts": mcp.PROMPTS_CHANGED,
     "resources": mcp.RESOURCES_CHANGED,
 }
-"""How a new list is announced, by its kind. In this order, when there are several."""
-_FILTERS: Final = {kind: f"{kind}ListChanged" for kind in _CHANGED}
+"""The notification for a new list, by kind. Several notifications are sent in this order."""
+_FILTERS: Final = {kind: f"{kind}ListChanged" for kind in _LIST_CHANGED_METHODS}
 _FOLLOWED: Final = "resourceSubscriptions"
 _TASKS: Final = "taskIds"
 
@@ -41,7 +43,7 @@ _log = logging.getLogger("interlock.server")
 
 
 class ResourceFollower(Protocol):
-    """Subscribes followers to resources. Calls their `send_resource_update`."""
+    """Subscribes followers to resources and calls their `send_resource_update`."""
 
     async def subscribe_all(self, follower: Any, call: Call, uris: Iterable[str]) -> list[str]: ...
 
@@ -49,9 +51,9 @@ class ResourceFollower(Protocol):
 
 
 class Subscription:
-    """A stateless client that listens: the answer to its `subscriptions/listen`."""
+    """The subscription of a stateless client: its response to `subscriptions/listen`."""
 
-    __slots__ = ("_early", "_end", "_meta", "_send", "honoured", "id", "owner", "ping")
+    __slots__ = ("_early_updates", "_end", "_meta", "_send", "honoured", "id", "owner", "ping")
 
     def __init__(
         self,
@@ -62,13 +64,14 @@ class Subscription:
         end: Callable[[], None],
     ) -> None:
         self.id = id
-        """The raw id of the request; everything told on the subscription carries it."""
+        """The raw id of the request. Every notification of the subscription carries it."""
         self.ping = ping
         self.honoured = honoured
         self._send = send
         self._end = end
         self._meta = b'{"%b":%b}' % (mcp.META_SUBSCRIPTION.encode(), id)
-        self._early: list[str] | None = []
+        self._early_updates: list[str] | None = []
+        """Resources that changed before the subscription was acknowledged. None: acknowledged."""
         self.owner: str | None = None
         """The name of its caller."""
 
@@ -76,46 +79,48 @@ class Subscription:
         honoured = jsonrpc.encode_value(self.honoured)
         params = b'{"_meta":%b,"notifications":%b}' % (self._meta, honoured)
         self._send(jsonrpc.notification(mcp.ACKNOWLEDGED, params))
-        early, self._early = self._early, None
-        for uri in early or ():
+        early_updates, self._early_updates = self._early_updates, None
+        for uri in early_updates or ():
             self.send_resource_update(uri)
 
     def changed(self, kind: str) -> None:
         if _FILTERS[kind] in self.honoured:
-            self._send(jsonrpc.notification(_CHANGED[kind], b'{"_meta":%b}' % self._meta))
+            self._send(
+                jsonrpc.notification(_LIST_CHANGED_METHODS[kind], b'{"_meta":%b}' % self._meta)
+            )
 
     def send_resource_update(self, uri: str) -> None:
-        """A resource that it follows is not what it was."""
-        if self._early is not None:
-            # Not before it is acknowledged.
-            self._early.append(uri)
+        """Notify the client that a resource has changed."""
+        if self._early_updates is not None:
+            # The acknowledgement must be sent first.
+            self._early_updates.append(uri)
             return
         params = b'{"uri":%b,"_meta":%b}' % (jsonrpc.encode_value(uri), self._meta)
         self._send(jsonrpc.notification(mcp.RESOURCE_UPDATED, params))
 
     def finish(self) -> None:
-        """The node ends it, and says so."""
+        """End the subscription with its result."""
         result = b'{"resultType":"complete","_meta":%b}' % self._meta
         self._send(jsonrpc.result_response(self.id, result))
         self._end()
 
 
 class ChangeListeners:
-    """Everybody who listens, on any wire."""
+    """All clients that listen for changes, in both protocol generations."""
 
     def __init__(self, follows: ResourceFollower | None = None) -> None:
         self.follows = follows
         self._sessions: dict[Session, None] = {}
         self._subscriptions: dict[Subscription, None] = {}
-        self._agreeing: dict[Subscription, asyncio.Task[None]] = {}
-        """Those whose servers are still being asked."""
-        self._news: set[str] = set()
-        self._told: asyncio.TimerHandle | None = None
-        self._pinger: asyncio.TimerHandle | None = None
+        self._pending_subscriptions: dict[Subscription, asyncio.Task[None]] = {}
+        """The subscriptions whose resources are still being subscribed to on the servers."""
+        self._changed_kinds: set[str] = set()
+        self._change_timer: asyncio.TimerHandle | None = None
+        self._ping_timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        """How many streams are listened on."""
-        return len(self._subscriptions) + sum(one.way.connected for one in self._sessions)
+        """Return the number of streams on which clients listen."""
+        return len(self._subscriptions) + sum(session.way.connected for session in self._sessions)
 
     # -- stateless clients
 
@@ -123,31 +128,37 @@ class ChangeListeners:
     def honoured(
         params: dict[str, Raw], capabilities: dict[str, Any], client: Client | None = None
     ) -> dict[str, Any]:
-        """The part of a listen request's filter that this node serves. Raises InterlockError."""
+        """Return the part of the filter in `subscriptions/listen` that this node supports.
+
+        Raises:
+            InterlockError: the filter is invalid.
+        """
         if "notifications" not in params:
             raise ProtocolError(
-                "`notifications` is missing: what is to be listened for?", INVALID_PARAMS
+                "`notifications` is missing: name the notifications to subscribe to.",
+                INVALID_PARAMS,
             )
-        wanted = jsonrpc.decode_value(params["notifications"])
-        if not isinstance(wanted, dict):
+        requested = jsonrpc.decode_value(params["notifications"])
+        if not isinstance(requested, dict):
             raise ProtocolError("`notifications` must be an object.", INVALID_PARAMS)
-        if client is not None and _TASKS in wanted:
+        if client is not None and _TASKS in requested:
             check_task_support(client)
         honoured: dict[str, Any] = {}
         for kind, name in _FILTERS.items():
-            if wanted.get(name) is True and _offers(capabilities, kind, "listChanged"):
+            if requested.get(name) is True and _has_capability(capabilities, kind, "listChanged"):
                 honoured[name] = True
-        uris = wanted.get(_FOLLOWED)
+        uris = requested.get(_FOLLOWED)
         if uris is None:
             return honoured
         if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
             raise ProtocolError(f"`{_FOLLOWED}` must be a list of URIs.", INVALID_PARAMS)
-        if len(uris) > _MOST_FOLLOWED:
+        if len(uris) > _MAX_FOLLOWED_RESOURCES:
             raise ProtocolError(
-                f"`{_FOLLOWED}` may name {_MOST_FOLLOWED} resources: use several subscriptions.",
+                f"`{_FOLLOWED}` may name {_MAX_FOLLOWED_RESOURCES} resources: "
+                "use several subscriptions.",
                 INVALID_PARAMS,
             )
-        if uris and _offers(capabilities, "resources", "subscribe"):
+        if uris and _has_capability(capabilities, "resources", "subscribe"):
             honoured[_FOLLOWED] = uris
         return honoured
 
@@ -160,25 +171,35 @@ class ChangeListeners:
         end: Callable[[], None],
         call: Call | None = None,
     ) -> Callable[[], None]:
-        """Acknowledge a subscription and serve it. Returns what ends it.
+        """Add the subscription of a stateless client and acknowledge it.
 
-        `call`: the request, when it is to follow resources too.
+        Args:
+            id: the raw id of the request.
+            honoured: the supported part of its filter.
+            send: sends a message on the stream.
+            ping: sends a ping on the stream.
+            end: ends the stream.
+            call: the request. Without it no resources are followed.
+
+        Returns:
+            A function that removes the subscription.
         """
         subscription = Subscription(id, honoured, send, ping, end)
         if call is not None and call.caller is not None:
             subscription.owner = call.caller.name
         if self.follows is not None and call is not None and _FOLLOWED in honoured:
-            # Only what the servers agreed to is acknowledged, and nothing is told before that.
+            # The acknowledgement lists only the resources that the servers accepted, and nothing is
+            # sent before it.
             task = asyncio.get_running_loop().create_task(
-                self._agree(subscription, call, honoured.pop(_FOLLOWED), self.follows)
+                self._follow_resources(subscription, call, honoured.pop(_FOLLOWED), self.follows)
             )
-            self._agreeing[subscription] = task
+            self._pending_subscriptions[subscription] = task
         else:
             honoured.pop(_FOLLOWED, None)
             self._serve(subscription)
         return lambda: self._remove(subscription)
 
-    async def _agree(
+    async def _follow_resources(
         self, subscription: Subscription, call: Call, uris: list[str], follows: ResourceFollower
     ) -> None:
         try:
@@ -187,53 +208,53 @@ class ChangeListeners:
                 subscription.honoured[_FOLLOWED] = followed
             self._serve(subscription)
         except Exception:
-            _log.exception("a subscription could not be served")
+            _log.exception("subscriptions/listen: cannot follow resources")
             subscription.finish()
         finally:
-            self._agreeing.pop(subscription, None)
+            self._pending_subscriptions.pop(subscription, None)
 
     def _serve(self, subscription: Subscription) -> None:
         subscription.acknowledge()
         self._subscriptions[subscription] = None
-        self._ping_later()
+        self._schedule_ping()
 
     def _remove(self, subscription: Subscription) -> None:
         self._subscriptions.pop(subscription, None)
-        agreeing = self._agreeing.pop(subscription, None)
-        if agreeing is not None:
-            agreeing.cancel()
+        task = self._pending_subscriptions.pop(subscription, None)
+        if task is not None:
+            task.cancel()
         if self.follows is not None:
             self.follows.unsubscribe_all(subscription)
 
     # -- sessions
 
     def add_session(self, session: Session) -> None:
-        """A session has a stream of its own now, or goes on with one."""
+        """Add a session whose client has opened or resumed a stream for notifications."""
         self._sessions[session] = None
-        self._ping_later()
+        self._schedule_ping()
 
     def remove_session(self, session: Session) -> None:
-        """A session is over."""
+        """Remove a session that has ended."""
         self._sessions.pop(session, None)
         if self.follows is not None:
             self.follows.unsubscribe_all(session)
 
-    # -- telling them
+    # -- notifications
 
     def changed(self, kinds: frozenset[str]) -> None:
-        """Lists of these kinds are new ones: tell everybody, soon."""
+        """Notify all listeners after `BURST` seconds that the lists of these kinds changed."""
         if not self._sessions and not self._subscriptions:
             return
-        self._news |= kinds
-        if self._told is None:
-            self._told = asyncio.get_running_loop().call_later(BURST, self._tell)
+        self._changed_kinds |= kinds
+        if self._change_timer is None:
+            self._change_timer = asyncio.get_running_loop().call_later(BURST, self._send_changes)
 
     def announce(self, method: str, params: bytes | Raw) -> None:
-        """Something that is about no request in particular, and about no list. Log messages are
-        for every session client, from its level on; the rest for those who speak MCP-AX.
+        """Send a notification that belongs to no request and to no list.
 
-        A client that does not read is cut off, or what it misses is kept only so far: its way to
-        it sees to that.
+        Log messages go to every session client whose log level includes them, other notifications
+        to clients that support MCP-AX. The channel of a session limits the buffer for a
+        client that does not read.
         """
         payload = b""
         for session in list(self._sessions):
@@ -247,18 +268,18 @@ class ChangeListeners:
             try:
                 session.way.send(payload, None)
             except Exception:
-                # One client's trouble is not that of the others.
+                # The failure of one client must not affect the others.
                 _log.exception("a client could not be told of %s", method)
 
     def close(self) -> None:
-        """The node stops: end every stream the way its wire wants it."""
-        for timer in (self._told, self._pinger):
+        """End every stream as its protocol generation requires. The node is stopping."""
+        for timer in (self._change_timer, self._ping_timer):
             if timer is not None:
                 timer.cancel()
-        for subscription in self._agreeing:
-            # Even an end comes only after that.
+        for subscription in self._pending_subscriptions:
+            # The acknowledgement must precede the result.
             subscription.acknowledge()
-        for subscription in [*self._subscriptions, *self._agreeing]:
+        for subscription in [*self._subscriptions, *self._pending_subscriptions]:
             subscription.finish()
             self._remove(subscription)
         for session in list(self._sessions):
@@ -266,39 +287,39 @@ class ChangeListeners:
         self._sessions.clear()
 
     def retain_only(self, callers: Container[str]) -> None:
-        """Only these callers are known any more: nobody else is told anything from now on."""
-        for subscription in [*self._subscriptions, *self._agreeing]:
+        """End the subscriptions of all other callers."""
+        for subscription in [*self._subscriptions, *self._pending_subscriptions]:
             if subscription.owner is not None and subscription.owner not in callers:
-                if subscription in self._agreeing:
+                if subscription in self._pending_subscriptions:
                     subscription.acknowledge()
                 subscription.finish()
                 self._remove(subscription)
 
-    def _tell(self) -> None:
-        self._told = None
-        news, self._news = self._news, set()
-        for kind, method in _CHANGED.items():
-            if kind in news:
+    def _send_changes(self) -> None:
+        self._change_timer = None
+        kinds, self._changed_kinds = self._changed_kinds, set()
+        for kind, method in _LIST_CHANGED_METHODS.items():
+            if kind in kinds:
                 for session in list(self._sessions):
                     session.send_notification(method, None)
                 for subscription in list(self._subscriptions):
                     subscription.changed(kind)
 
-    def _ping_later(self) -> None:
-        if self._pinger is None:
-            self._pinger = asyncio.get_running_loop().call_later(PING_EVERY, self._ping)
+    def _schedule_ping(self) -> None:
+        if self._ping_timer is None:
+            self._ping_timer = asyncio.get_running_loop().call_later(PING_EVERY, self._ping)
 
     def _ping(self) -> None:
-        self._pinger = None
+        self._ping_timer = None
         for session in list(self._sessions):
             session.way.ping()
         for subscription in list(self._subscriptions):
             subscription.ping()
         if self._sessions or self._subscriptions:
-            self._ping_later()
+            self._schedule_ping()
 
 
-def _offers(capabilities: dict[str, Any], kind: str, what: str) -> bool:
-    """Whether the node says that it announces this."""
-    said = capabilities.get(kind)
-    return isinstance(said, dict) and said.get(what) is True
+def _has_capability(capabilities: dict[str, Any], kind: str, member: str) -> bool:
+    """Return whether a capability of the node has this member set to true."""
+    capability = capabilities.get(kind)
+    return isinstance(capability, dict) and capability.get(member) is True

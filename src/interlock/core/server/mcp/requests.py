@@ -1,4 +1,4 @@
-"""From a client's request to a Call: what the params hold, in either era."""
+"""Reads the requests of clients into calls, in both protocol generations."""
 
 from __future__ import annotations
 
@@ -10,37 +10,41 @@ from msgspec import UNSET, Raw
 from interlock.core.call import EMPTY_OBJECT, Call, Client, Credentials
 from interlock.core.pipeline.notification_filter import read_level
 from interlock.errors import INVALID_PARAMS, ProtocolError
-from interlock.protocol import lookalike_members as twins
-from interlock.protocol import mcp
+from interlock.protocol import lookalike_members, mcp
 from interlock.protocol.jsonrpc import Message, decode_members, decode_value
 
 MOST_PROMISED: Final = 16 * 1024
+"""The maximum size in bytes of the capabilities that a client declares."""
 _VERSION_KEY: Final = mcp.META_VERSION.encode()
 _decode_str = msgspec.json.Decoder(str).decode
-_ANSWERED: Final = frozenset(mcp.CLIENT_REQUESTS.values())
-"""What a client promises that answers what servers ask."""
-_IN_ALL: Final = ("_meta", "inputResponses", "requestState")
+_CLIENT_REQUEST_CAPABILITIES: Final = frozenset(mcp.CLIENT_REQUESTS.values())
+"""The client capabilities that let servers send client requests."""
+_COMMON_MEMBERS: Final = ("_meta", "inputResponses", "requestState")
 _ALIASES: Final = {"meta": "_meta"}
-_BY_ANYBODY: Final = twins.KnownMembers(*_IN_ALL)
-"""What a request has that may mean anything."""
+_DEFAULT_MEMBERS: Final = lookalike_members.KnownMembers(*_COMMON_MEMBERS)
+"""The known members of `params` of a method without a table of its own."""
 
 
 def _known_members(method: mcp.Method) -> tuple[str, ...]:
-    named = (method.name_field,) if method.name_field else ()
-    return (*named, *method.members, *(("cursor",) if method.lists else ()))
+    name_members = (method.name_field,) if method.name_field else ()
+    return (*name_members, *method.members, *(("cursor",) if method.lists else ()))
 
 
 _KNOWN: Final = {
-    verb: twins.KnownMembers(*_IN_ALL, *members, aliases=_ALIASES)
+    verb: lookalike_members.KnownMembers(*_COMMON_MEMBERS, *members, aliases=_ALIASES)
     for verb, method in mcp.METHODS.items()
     if (members := _known_members(method))
 }
-"""The members of `params` that mean something, by the verb."""
-_OF_REFERENCES: Final = twins.KnownMembers("type", "name", "uri")
+"""The known members of `params`, by method."""
+_REFERENCE_MEMBERS: Final = lookalike_members.KnownMembers("type", "name", "uri")
 
 
 def read_params(message: Message) -> dict[str, Raw]:
-    """The members of `params`. Raises ProtocolError when it is no object."""
+    """Return the members of `params`.
+
+    Raises:
+        ProtocolError: `params` is not an object.
+    """
     params = message.params
     if params is UNSET:
         return {}
@@ -51,7 +55,11 @@ def read_params(message: Message) -> dict[str, Raw]:
 
 
 def read_meta(params: dict[str, Raw]) -> dict[str, Raw]:
-    """The members of `_meta`, taken out of `params`."""
+    """Remove `_meta` from `params` and return its members.
+
+    Raises:
+        ProtocolError: `_meta` is not an object.
+    """
     meta = params.pop("_meta", None)
     if meta is None:
         return {}
@@ -62,7 +70,11 @@ def read_meta(params: dict[str, Raw]) -> dict[str, Raw]:
 
 
 def read_string(members: dict[str, Raw], key: str) -> str | None:
-    """A member that must be a string when it is there."""
+    """Return the value of an optional string member.
+
+    Raises:
+        ProtocolError: the value is not a string.
+    """
     raw = members.get(key)
     if raw is None:
         return None
@@ -82,26 +94,36 @@ def read_call(
     client: Client,
     owner: str = "",
 ) -> Call:
-    """The call that a request asks for. `params` and `meta` are used up.
+    """Return the call for a request.
 
-    What the node itself reads has a place in the call; everything else stays raw in `extra`.
+    The members that the node reads become fields of the call. The others stay raw in `extra`.
+
+    Args:
+        verb: the method of the request.
+        params: the members of `params` without `_meta`. The call takes over the object.
+        meta: the members of `_meta`. The call takes over the object.
+        face: the name of the transport, as in `Call.face`.
+        owner: the owner of the session.
+
+    Raises:
+        ProtocolError: a member is missing, invalid or looks like another one.
     """
     name = ""
     cursor = None
     arguments: bytes | Raw = EMPTY_OBJECT
-    named = mcp.NAME_FIELDS.get(verb)
-    if named is not None:
-        name = read_string(params, named) or ""
+    name_field = mcp.NAME_FIELDS.get(verb)
+    if name_field is not None:
+        name = read_string(params, name_field) or ""
         if not name:
-            raise ProtocolError(f"`{named}` is missing: which one is meant?", INVALID_PARAMS)
-        del params[named]
-        if named == "name":
+            raise ProtocolError(f"`{name_field}` is missing: which one is meant?", INVALID_PARAMS)
+        del params[name_field]
+        if name_field == "name":
             arguments = params.pop("arguments", EMPTY_OBJECT)
     elif verb in mcp.LIST_METHODS:
         cursor = read_string(params, "cursor")
         params.pop("cursor", None)
     if params:
-        _refuse_twins(verb, params)
+        _reject_lookalikes(verb, params)
     return Call(
         verb,
         face,
@@ -116,26 +138,37 @@ def read_call(
     )
 
 
-def _refuse_twins(verb: str, params: dict[str, Raw]) -> None:
-    """What goes on to a server beside what was judged must not pass for it there. Raises
-    ProtocolError."""
-    found = _KNOWN.get(verb, _BY_ANYBODY).find_lookalike(params)
-    if found is not None:
-        raise ProtocolError(twins.describe_lookalike("`params`", *found), INVALID_PARAMS)
+def _reject_lookalikes(verb: str, params: dict[str, Raw]) -> None:
+    """Reject members whose names look like known members. A server must not mistake an unchecked
+    member for the member that the policy checked.
+
+    Raises:
+        ProtocolError: there is such a member.
+    """
+    lookalike = _KNOWN.get(verb, _DEFAULT_MEMBERS).find_lookalike(params)
+    if lookalike is not None:
+        raise ProtocolError(
+            lookalike_members.describe_lookalike("`params`", *lookalike), INVALID_PARAMS
+        )
     if verb == mcp.COMPLETE_ARGUMENT and "ref" in params:
         try:
-            found = _OF_REFERENCES.find_lookalike(decode_members(params["ref"]))
+            lookalike = _REFERENCE_MEMBERS.find_lookalike(decode_members(params["ref"]))
         except ProtocolError:
-            # It is no object: refused by whoever looks for what it names.
+            # `ref` is not an object. The lookup of its target rejects it.
             return
-        if found is not None:
-            raise ProtocolError(twins.describe_lookalike("`ref`", *found), INVALID_PARAMS)
+        if lookalike is not None:
+            raise ProtocolError(
+                lookalike_members.describe_lookalike("`ref`", *lookalike), INVALID_PARAMS
+            )
 
 
 def read_client(method: str, meta: dict[str, Raw]) -> Client:
-    """The client of a stateless request, from what every request must carry.
+    """Return the client of a stateless request, from the required members of `_meta`.
 
-    Whether its revision is one of ours is for the caller to check: the headers come first.
+    The caller of this function checks whether the revision is supported, after the headers.
+
+    Raises:
+        ProtocolError: a member is missing or invalid.
     """
     version = meta.get(mcp.META_VERSION)
     capabilities = meta.get(mcp.META_CLIENT_CAPABILITIES)
@@ -147,57 +180,69 @@ def read_client(method: str, meta: dict[str, Raw]) -> Client:
             f"`_meta` lacks {' and '.join(missing)}, which every request must carry.",
             INVALID_PARAMS,
         )
-    promised = read_capabilities(capabilities, f"`_meta` {mcp.META_CLIENT_CAPABILITIES}")
+    capabilities_json = read_capabilities(capabilities, f"`_meta` {mcp.META_CLIENT_CAPABILITIES}")
     if mcp.META_LOG_LEVEL in meta:
         read_level(meta[mcp.META_LOG_LEVEL])
     revision = read_string(meta, mcp.META_VERSION) or ""
-    # Only a list is written in the client's own name style; a call is understood in any.
+    # Only lists depend on the name style of the client. Calls accept every style.
     name = client_name(meta) if method in mcp.LIST_METHODS else ""
-    return Client(mcp.Era.STATELESS, revision, name, promised)
+    return Client(mcp.Era.STATELESS, revision, name, capabilities_json)
 
 
 def client_name(meta: dict[str, Raw]) -> str:
-    """What the client of a stateless request calls itself; empty when it does not say."""
-    info = meta.get(mcp.META_CLIENT_INFO)
-    if info is None:
+    """Return the client name in a stateless request. Empty if there is none."""
+    raw_info = meta.get(mcp.META_CLIENT_INFO)
+    if raw_info is None:
         return ""
-    about = decode_value(info)
-    name = about.get("name") if isinstance(about, dict) else None
+    info = decode_value(raw_info)
+    name = info.get("name") if isinstance(info, dict) else None
     return name if isinstance(name, str) else ""
 
 
 def read_initialize(message: Message) -> Client:
-    """The client that opens a session. Raises ProtocolError."""
+    """Return the client of an `initialize` request.
+
+    Raises:
+        ProtocolError: the request is invalid.
+    """
     if message.params is UNSET:
         raise ProtocolError("`params` is missing from `initialize`.", INVALID_PARAMS)
     try:
-        opened = msgspec.json.decode(message.params, type=mcp.InitializeParams)
+        params = msgspec.json.decode(message.params, type=mcp.InitializeParams)
     except (msgspec.DecodeError, RecursionError) as exc:
         raise ProtocolError(f"`initialize` cannot be read: {exc}.", INVALID_PARAMS) from None
-    promised = read_capabilities(opened.capabilities, "`capabilities`")
+    capabilities = read_capabilities(params.capabilities, "`capabilities`")
     return Client(
         mcp.Era.SESSION,
-        mcp.negotiate_revision(opened.protocol_version),
-        opened.client_info.name,
-        promised,
-        accepts_requests=not _ANSWERED.isdisjoint(decode_members(promised)),
+        mcp.negotiate_revision(params.protocol_version),
+        params.client_info.name,
+        capabilities,
+        accepts_requests=not _CLIENT_REQUEST_CAPABILITIES.isdisjoint(decode_members(capabilities)),
     )
 
 
 def read_capabilities(raw: Raw, where: str) -> bytes:
-    """What a client says that it can do, as it came. Raises ProtocolError.
+    """Return the raw capabilities of a client.
 
-    It is kept for as long as the client is known, so it has a limit of its own.
+    They are kept as long as the client is known, so they have a separate size limit.
+
+    Args:
+        raw: the capabilities.
+        where: the name of the member, for the error message.
+
+    Raises:
+        ProtocolError: the capabilities are not an object, or are too large.
     """
-    promised = bytes(raw)
-    if promised[:1] != b"{":
+    capabilities = bytes(raw)
+    if capabilities[:1] != b"{":
         raise ProtocolError(f"{where} must be an object.", INVALID_PARAMS)
-    if len(promised) > MOST_PROMISED:
+    if len(capabilities) > MOST_PROMISED:
         raise ProtocolError(f"{where} is longer than {MOST_PROMISED} bytes.", INVALID_PARAMS)
-    return promised
+    return capabilities
 
 
 def claims_stateless(message: Message) -> bool:
-    """Whether a request without a telling header carries the stateless wire's `_meta`."""
+    """Return whether a request without a version header contains the `_meta` of a stateless
+    request."""
     params = message.params
     return params is not UNSET and _VERSION_KEY in bytes(params)

@@ -1,4 +1,4 @@
-"""From outcomes and errors to what a client of a given revision may be sent."""
+"""Writes outcomes and errors as responses in the protocol revision of the client."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from interlock.protocol.jsonrpc import (
 )
 from interlock.protocol.mcpax import encode_error
 
-# The status of an error that came from an upstream, by its code. Everything else is 200: the
-# request was served, its outcome is an error.
+# The HTTP status of an error from an upstream, by its code. All other errors get 200: the request
+# was served, and its outcome is an error.
 _STATUS_BY_CODE: Final = {
     -32700: 400,
     -32600: 400,
@@ -30,7 +30,7 @@ _STATUS_BY_CODE: Final = {
     -32022: 400,
 }
 _KEEPABLE: Final = frozenset(verb for verb, method in mcp.METHODS.items() if method.cacheable)
-"""Methods whose stateless results must say how long they may be kept."""
+"""The methods whose stateless results must declare how long clients may cache them."""
 _STRUCTURED: Final = b'"structuredContent"'
 _STRUCTURED_LENGTH: Final = len(_STRUCTURED)
 _EMPTY: Final = b"{}"
@@ -40,12 +40,16 @@ _COMPLETE: Final = b'{"resultType":"complete"}'
 def write_outcome(
     id: bytes, outcome: Outcome, client: Client, server_info: bytes, verb: str = mcp.TOOLS_CALL
 ) -> bytes:
-    """The response for a call that succeeded, in the client's era."""
+    """Return the response for a successful call, in the protocol generation of the client."""
     return result_response(id, write_result(outcome, client, server_info, verb))
 
 
 def write_result(outcome: Outcome, client: Client, server_info: bytes, verb: str) -> bytes:
-    """What a call came to, in the client's era."""
+    """Return the result of a call, in the protocol generation of the client.
+
+    Raises:
+        InterlockError: the result cannot be expressed in that generation.
+    """
     result = outcome.result
     if outcome.era is client.era:
         if client.era is mcp.Era.STATELESS and outcome.summary is not None:
@@ -57,102 +61,105 @@ def write_result(outcome: Outcome, client: Client, server_info: bytes, verb: str
         if result == _EMPTY:
             return _COMPLETE
         result = mcp.to_stateless_result(result, server_info)
-        glance = outcome.summary
-        if verb in _KEEPABLE and (glance is None or glance.result_type in ("", mcp.COMPLETE)):
-            result = _not_to_be_kept(result)
+        summary = outcome.summary
+        if verb in _KEEPABLE and (summary is None or summary.result_type in ("", mcp.COMPLETE)):
+            result = _forbid_caching(result)
         return result
-    glance = outcome.summary or mcp.summarize_result(result)
-    if glance.result_type not in ("", mcp.COMPLETE):
-        shown = glance.result_type[:50]
+    summary = outcome.summary or mcp.summarize_result(result)
+    if summary.result_type not in ("", mcp.COMPLETE):
+        result_type = summary.result_type[:50]
         raise InterlockError(
             UPSTREAM_PROTOCOL,
-            f"The server's `resultType` is {shown}, which means nothing to this client.",
+            f"The server's `resultType` is {result_type}, which this client does not support.",
         )
-    return _lawful_content(mcp.to_session_result(result, glance))
+    return _remove_non_object_content(mcp.to_session_result(result, summary))
 
 
-def with_own_meta(result: bytes, glance: mcp.ResultSummary, server_info: bytes) -> bytes:
-    """A stateless server's result for a stateless client: who sends it is for this node to say.
+def with_own_meta(result: bytes, summary: mcp.ResultSummary, server_info: bytes) -> bytes:
+    """Replace the reserved keys of `_meta` in the result of a stateless server for a stateless
+    client.
 
-    What `_meta` says beside that passes as it is; the reserved keys are between two neighbours.
+    The reserved keys, such as the server info, describe one hop, so this node sets its own. All
+    other keys of `_meta` pass unchanged.
     """
-    if not glance.result_type:
-        # Older drafts did not ask for it; it counts as this, and clients insist on it.
+    if not summary.result_type:
+        # Older drafts did not require `resultType`. The default is "complete", and clients require
+        # the member.
         members = decode_members(result)
         result = encode_members({"resultType": Raw(b'"complete"'), **members})
-    if glance.meta is UNSET:
+    if summary.meta is UNSET:
         return result
-    theirs = bytes(glance.meta)
-    ours = _own_meta(theirs, server_info)
-    if ours == theirs:
+    server_meta = bytes(summary.meta)
+    node_meta = _replace_reserved(server_meta, server_info)
+    if node_meta == server_meta:
         return result
-    if result.count(theirs) == 1:
-        return result.replace(theirs, ours)
+    if result.count(server_meta) == 1:
+        return result.replace(server_meta, node_meta)
     members = decode_members(result)
-    members["_meta"] = Raw(ours)
+    members["_meta"] = Raw(node_meta)
     return encode_members(members)
 
 
 def _without_reserved(result: bytes) -> bytes:
-    """A session server's result for a session client: what is between two neighbours stays there.
-
-    What says something about a task is the exception: it means the same to everybody.
+    """Remove the reserved keys of `_meta`, which describe one hop, from the result of a session
+    server for a session client. The keys about tasks stay: they have the same meaning on every hop.
     """
     members = decode_members(result)
     try:
         meta = decode_members(members["_meta"])
     except (KeyError, ProtocolError):
         return result
-    kept = {
+    remaining = {
         key: value
         for key, value in meta.items()
         if key in mcp.TASK_META_KEYS or not key.startswith(mcp.RESERVED)
     }
-    if len(kept) == len(meta):
+    if len(remaining) == len(meta):
         return result
-    if kept:
-        members["_meta"] = Raw(encode_members(kept))
+    if remaining:
+        members["_meta"] = Raw(encode_members(remaining))
     else:
         del members["_meta"]
     return encode_members(members)
 
 
 @lru_cache(maxsize=1024)
-def _own_meta(theirs: bytes, server_info: bytes) -> bytes:
-    """Most servers say the same about themselves with every result."""
+def _replace_reserved(meta: bytes, server_info: bytes) -> bytes:
+    """Replace the reserved keys of `_meta` with those of this node. The results are cached, because
+    most servers send the same `_meta` with every result."""
     try:
-        kept = {
+        members = {
             key: value
-            for key, value in decode_members(theirs).items()
+            for key, value in decode_members(meta).items()
             if not key.startswith(mcp.RESERVED)
         }
     except ProtocolError:
-        return theirs
-    kept[mcp.META_SERVER_INFO] = Raw(server_info)
-    return encode_members(kept)
+        return meta
+    members[mcp.META_SERVER_INFO] = Raw(server_info)
+    return encode_members(members)
 
 
-def _lawful_content(result: bytes) -> bytes:
-    """A result as older revisions know it: its structured content is an object or not there.
+def _remove_non_object_content(result: bytes) -> bytes:
+    """Remove `structuredContent` that is not an object: older revisions allow only objects.
 
-    What is left out stands in `content` as text too; the newer revision demands that.
+    No content is lost: the newer revision requires the same content as text in `content`.
     """
-    at = result.find(_STRUCTURED)
-    while at >= 0:
-        after = at + _STRUCTURED_LENGTH
-        if result[after : after + 16].lstrip(b" \t\r\n:")[:1] != b"{":
+    start = result.find(_STRUCTURED)
+    while start >= 0:
+        end = start + _STRUCTURED_LENGTH
+        if result[end : end + 16].lstrip(b" \t\r\n:")[:1] != b"{":
             members = decode_members(result)
             content = members.get("structuredContent")
             if content is not None and bytes(content)[:1] != b"{":
                 del members["structuredContent"]
                 return encode_members(members)
             return result
-        at = result.find(_STRUCTURED, after)
+        start = result.find(_STRUCTURED, end)
     return result
 
 
-def _not_to_be_kept(result: bytes) -> bytes:
-    """A session server says nothing about how long its answer holds, so it does not."""
+def _forbid_caching(result: bytes) -> bytes:
+    """Mark a result as not cacheable: a session server does not declare how long it is valid."""
     members = decode_members(result)
     members.setdefault("ttlMs", Raw(b"0"))
     members.setdefault("cacheScope", Raw(b'"private"'))
@@ -162,9 +169,14 @@ def _not_to_be_kept(result: bytes) -> bytes:
 def write_error(
     id: bytes, error: InterlockError, client: Client | None, *, ax: bool = False
 ) -> tuple[int, bytes]:
-    """The HTTP status and the response for a call that failed.
+    """Return the HTTP status and the response for a failed call.
 
-    `ax`: it goes up an MCP-AX link. Clients that say they speak MCP-AX read it as it is there.
+    Args:
+        id: the raw id of the request.
+        error: the error.
+        client: the client, if known.
+        ax: True to use the error format of MCP-AX links. Clients that declare support for MCP-AX
+            always get that format.
     """
     stateless = client is not None and client.era is mcp.Era.STATELESS
     ax = ax or (client is not None and mcp.supports_ax(client.capabilities))
@@ -178,12 +190,12 @@ def write_error(
         and client is not None
         and client.revision in mcp.ARGUMENT_ERROR_RESULT_REVISIONS
     ):
-        # So that the model reads what it did wrong, and can mend it.
+        # As a tool error, so that the model reads the message and can correct its arguments.
         result = mcp.write_tool_error(error.message, failure.name, error.data)
         if stateless:
             result = b'{"resultType":"complete",' + result[1:]
         return 200, result_response(id, result)
-    # What a node below could not do is no word about this node, nor about the client's session.
+    # An error of a child node says nothing about this node or about the client's session.
     status = 200 if isinstance(error, RelayedError) else failure.http
     if ax:
         return status, error_response(id, *encode_error(error))

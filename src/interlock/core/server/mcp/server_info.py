@@ -1,4 +1,4 @@
-"""How the node introduces itself: the answers to `initialize` and `server/discover`."""
+"""The description of the node in the results of `initialize` and `server/discover`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DISCOVER_TTL_MS: Final = 60_000
 
 
 class Introduction(msgspec.Struct, frozen=True):
-    """Who the node is and what it offers, as of now."""
+    """The name, the capabilities and the instructions of the node at this time."""
 
     server_info: dict[str, Any]
     capabilities: dict[str, Any]
@@ -24,52 +24,61 @@ class Introduction(msgspec.Struct, frozen=True):
 
 
 class ServerInfo:
-    """Makes the introductions. `introduce` is asked each time: an upstream may have changed it."""
+    """Writes the results that describe the node."""
 
     def __init__(self, introduce: Callable[[], Introduction]) -> None:
+        """Create the server info.
+
+        Args:
+            introduce: returns the current introduction. It is called for every result, because
+                upstreams change it.
+        """
         self._introduce = introduce
         self.server_info = b"{}"
-        """Ready bytes: every stateless result carries them."""
+        """The encoded server info, which every stateless result contains."""
         self.about_operations: Callable[[OperationView], str | None] = lambda _: None
-        """The instructions of an AQL view, with the names of its endpoints. None: the view shows
-        tools, as `auto` does while they are few."""
+        """Returns the instructions of an AQL view, with the names of its endpoints. None: the view
+        shows tools, as `auto` does for a small number of tools."""
         self.refresh()
 
     def refresh(self) -> None:
-        """Who the node is may have changed."""
+        """Encode the server info again after a change."""
         self.server_info = encode_value(self._introduce().server_info)
 
     @property
     def capabilities(self) -> dict[str, Any]:
-        """What the node says that it can do."""
+        """The capabilities that the node declares."""
         return self._introduce().capabilities
 
     def initialize_result(self, revision: str, view: OperationView | None = None) -> bytes:
-        about = self._introduce()
+        introduction = self._introduce()
         result: dict[str, Any] = {
             "protocolVersion": revision,
-            "capabilities": capabilities_for_session(about.capabilities),
-            "serverInfo": about.server_info,
+            "capabilities": capabilities_for_session(introduction.capabilities),
+            "serverInfo": introduction.server_info,
         }
-        if instructions := self._instructions(about, view):
+        if instructions := self._instructions(introduction, view):
             result["instructions"] = instructions
         return encode_value(result)
 
     def discover_result(self, view: OperationView | None = None) -> bytes:
-        about = self._introduce()
+        introduction = self._introduce()
         result: dict[str, Any] = {
             "resultType": mcp.COMPLETE,
             "supportedVersions": list(mcp.REVISIONS),
-            "capabilities": about.capabilities,
-            "_meta": {mcp.META_SERVER_INFO: about.server_info},
+            "capabilities": introduction.capabilities,
+            "_meta": {mcp.META_SERVER_INFO: introduction.server_info},
             "ttlMs": DISCOVER_TTL_MS,
             "cacheScope": "private",
         }
-        if instructions := self._instructions(about, view):
+        if instructions := self._instructions(introduction, view):
             result["instructions"] = instructions
         return encode_value(result)
 
-    def _instructions(self, about: Introduction, view: OperationView | None) -> str | None:
-        """In a view of AQL what all servers say together would cost more than its endpoints."""
-        own = None if view is None or view.mode == "plain" else self.about_operations(view)
-        return about.instructions if own is None else own
+    def _instructions(self, introduction: Introduction, view: OperationView | None) -> str | None:
+        """Return the instructions for a view. An AQL view has its own: the instructions of all
+        upstreams together would use more tokens than the endpoints of the view."""
+        view_instructions = (
+            None if view is None or view.mode == "plain" else self.about_operations(view)
+        )
+        return introduction.instructions if view_instructions is None else view_instructions

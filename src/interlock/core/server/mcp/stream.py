@@ -1,4 +1,5 @@
-"""MCP over a stream of lines: stdio, or the node's own Unix socket. Both eras on one channel."""
+"""MCP over a stream of lines: stdio or the Unix socket of the node. Both protocol generations use
+the same channel."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _log = logging.getLogger("interlock.server")
 
 
 class McpStream:
-    """One client on one channel of lines. Feed it bytes; it writes whole lines."""
+    """A client on a channel of lines. It receives bytes and writes complete lines."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class McpStream:
         )
 
     def feed(self, data: bytes) -> None:
-        """Bytes from the client."""
+        """Process bytes from the client."""
         for line in self._lines.feed(data):
             if isinstance(line, OversizeLine):
                 self._conversation.send_error(NULL, line.error(), None)
@@ -59,11 +60,11 @@ class McpStream:
                 self._conversation.take(line)
 
     def closed(self) -> None:
-        """The client is gone: so is the need for its answers."""
+        """Cancel the client's calls and end its session. The client has disconnected."""
         self._conversation.closed()
 
     async def drained(self) -> None:
-        """Wait until every request under way has been answered."""
+        """Wait until every open request has its response."""
         await self._conversation.drained()
 
     def _send(self, payload: bytes) -> None:
@@ -71,19 +72,24 @@ class McpStream:
 
 
 class McpStreamServer(asyncio.Protocol):
-    """A client that comes over a socket."""
+    """The connection of a client over a Unix socket."""
 
     def __init__(
         self,
         make: Callable[[Callable[[bytes], None]], McpStream],
         connected: set[McpStreamServer] | None = None,
     ) -> None:
-        """`connected` holds it for as long as its client is there."""
+        """Create the connection.
+
+        Args:
+            make: creates the stream, from the function that writes to the client.
+            connected: contains this object while its client is connected.
+        """
         self._make = make
         self._connected = set() if connected is None else connected
         self._stream: McpStream | None = None
         self._transport: asyncio.Transport | None = None
-        self._finishing: asyncio.Task[None] | None = None
+        self._finish_task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods, but not the base class.
@@ -96,13 +102,13 @@ class McpStreamServer(asyncio.Protocol):
             self._stream.feed(data)
 
     def eof_received(self) -> bool:
-        """The client has said everything: if it still listens, it gets what it asked for."""
-        if self._transport is not None and _hung_up(self._transport):
+        """Finish the open requests, unless the client has closed both directions."""
+        if self._transport is not None and _is_peer_closed(self._transport):
             return False
         if self._stream is not None:
-            # The last line may lack its end.
+            # The last line may lack its line break.
             self._stream.feed(b"\n")
-            self._finishing = asyncio.get_running_loop().create_task(self._finish(self._stream))
+            self._finish_task = asyncio.get_running_loop().create_task(self._finish(self._stream))
         return True
 
     async def _finish(self, stream: McpStream) -> None:
@@ -111,14 +117,14 @@ class McpStreamServer(asyncio.Protocol):
             self._transport.close()
 
     def stop(self) -> None:
-        """The node stops, and everything asked of it has been answered."""
+        """Close the connection. The node stops, and every request has its response."""
         if self._transport is not None:
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connected.discard(self)
-        if self._finishing is not None:
-            self._finishing.cancel()
+        if self._finish_task is not None:
+            self._finish_task.cancel()
         if self._stream is not None:
             self._stream.closed()
             self._stream = None
@@ -128,18 +134,22 @@ class McpStreamServer(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         if transport.get_write_buffer_size() > _MOST_UNREAD:
-            _log.warning("a local client does not read its answers; it is cut off")
+            _log.warning(
+                "local client: %d bytes of responses are unread, closing the connection",
+                transport.get_write_buffer_size(),
+            )
             transport.abort()
             return
         transport.write(data)
 
 
-def _hung_up(transport: asyncio.Transport) -> bool:
-    """Whether the other side of a Unix socket is gone, and has not just ended its own part."""
+def _is_peer_closed(transport: asyncio.Transport) -> bool:
+    """Return whether the peer of a Unix socket has closed both directions, not only its sending
+    direction."""
     try:
-        watch = select.poll()
-        watch.register(transport.get_extra_info("socket").fileno(), 0)
-        return any(events & select.POLLHUP for _, events in watch.poll(0))
+        poller = select.poll()
+        poller.register(transport.get_extra_info("socket").fileno(), 0)
+        return any(events & select.POLLHUP for _, events in poller.poll(0))
     except (AttributeError, OSError, ValueError):
-        # No poll on this system, or the socket is closed already: then writing will tell.
+        # The system has no poll, or the socket is closed already. The next write will fail.
         return False

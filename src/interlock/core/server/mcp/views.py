@@ -1,9 +1,9 @@
-"""Which view a client sees: every tool, or what a feature shows instead (AQL's endpoints).
+"""The view of a client: every tool (the plain view), or the endpoints of a feature such as AQL.
 
-Whoever asks in its URL (`?view=aql`) gets what it asks for; else the config says it, by client and
-caller. Where the config denies the plain view, nobody gets it by asking, by default or by what it
-calls itself, but for this machine's command line, which comes by the node's own socket. What a view
-shows is made elsewhere.
+The URL selects a view (`?view=aql`). Without a selection the config decides, by client and caller.
+If the config denies the plain view, no client gets it by request, by default or by its name. The
+command line of this machine, which uses the Unix socket of the node, is the only exception. The
+feature itself makes the contents of a view.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from interlock.errors import INVALID_REQUEST, ProtocolError
 from interlock.protocol.aql_terms import PLAIN_VIEW, OperationView, matches_glob
 
 CHOSEN: Final = "notifications/interlock/view"
-"""How a client of lines, which has no URL, names a view before it says anything else."""
-_OURSELVES: Final = frozenset({"interlock", "interlock-cli"})
-"""What nodes and the command line call themselves as clients: they want tools."""
+"""The method that selects a view on a stream, which has no URL. It is the first message."""
+_INTERLOCK_CLIENTS: Final = frozenset({"interlock", "interlock-cli"})
+"""The client names of nodes and of the command line, which need the plain view."""
 _PLAIN: Final = "plain"
 
 
 class ViewRule(NamedTuple):
-    """Who sees which view. Every list that is not empty must fit."""
+    """A rule that gives a view to some clients. Every list that is not empty must match."""
 
     view: str
     clients: Sequence[str] = ()
@@ -35,25 +35,26 @@ class ViewRule(NamedTuple):
 
 
 class ViewTable(NamedTuple):
-    """The views of a feature, and who sees which."""
+    """The views of a feature, and the rules that select them."""
 
     faces: Mapping[str, OperationView]
-    """By name; without the plain one."""
+    """The views by name, without the plain view."""
     default: str
-    """What clients see that ask for nothing."""
+    """The name of the view of clients that select none."""
     instead: OperationView
-    """What replaces the plain view: where it is denied, and for a namespace without a view."""
+    """The view that replaces the plain view where it is denied, and the view of a URL that has a
+    namespace but no view."""
     rules: Sequence[ViewRule] = ()
-    """Who sees something else than the default: the first rule that fits."""
+    """The exceptions from the default. The first rule that matches is used."""
     denied: bool = False
-    """Whether nobody gets the plain view."""
+    """True if clients cannot get the plain view."""
 
 
 _ONLY_PLAIN: Final = ViewTable({}, _PLAIN, PLAIN_VIEW)
 
 
 def view_table(config: Config) -> ViewTable:
-    """The views that this config has, of the first feature that has any."""
+    """Return the views in this config, from the first feature that has views."""
     for definition in section_definitions():
         if definition.views is not None:
             return definition.views(config)
@@ -61,79 +62,96 @@ def view_table(config: Config) -> ViewTable:
 
 
 class Views:
-    """The views of one node. None stands for the plain one, where nobody asked for it."""
+    """The views of a node. None stands for the plain view when the client has not requested it."""
 
     def __init__(self, config: Config | None = None, *, local: bool = False) -> None:
-        """`local`: for who comes by the node's own socket."""
+        """Create the views.
+
+        Args:
+            config: the config of the node.
+            local: True for clients of the Unix socket of the node.
+        """
         self._table = _ONLY_PLAIN
         self._default: OperationView | None = None
-        self._faces: dict[str, OperationView] = {}
+        self._views: dict[str, OperationView] = {}
         self._local = local
         config = config or Config()
         self.local = self if local else Views(config, local=True)
-        """The same for who comes by the node's own socket: only this user gets there."""
+        """The views for clients of the Unix socket, which only the user of the node can open."""
         self.configure(config)
 
     def configure(self, config: Config) -> None:
-        """What the config says from now on. Who is there already keeps what it has."""
+        """Apply a new config. Open sessions keep their views."""
         self._table = table = view_table(config)
-        self._faces = {**({} if table.denied else {_PLAIN: PLAIN_VIEW}), **table.faces}
-        self._default = self._seen(table.default)
+        self._views = {**({} if table.denied else {_PLAIN: PLAIN_VIEW}), **table.faces}
+        self._default = self._find_view(table.default)
         if not self._local:
             self.local.configure(config)
 
     @property
     def names(self) -> list[str]:
-        return list(self._faces)
+        return list(self._views)
 
     def named(self, query: bytes) -> OperationView | None:
-        """What a URL asks for. None: it leaves it to the config. Raises ProtocolError."""
+        """Return the view that the query of a URL selects. None: the config decides.
+
+        Raises:
+            ProtocolError: the query is invalid, or the view is not available.
+        """
         if not query:
             return None
         try:
-            asked = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=50)
+            fields = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=50)
         except ValueError:
-            raise ProtocolError("The URL says too many things.", INVALID_REQUEST) from None
-        views, namespaces = asked.get("view"), asked.get("namespace")
+            raise ProtocolError(
+                "The query of the URL has more than 50 fields.", INVALID_REQUEST
+            ) from None
+        views, namespaces = fields.get("view"), fields.get("namespace")
         if views is None and namespaces is None:
             return None
-        face = self.by_name(views[-1]) if views else self._default or self._table.instead
-        if namespaces and face is not PLAIN_VIEW:
-            face = OperationView(
-                face.mode, face.profile, face.families, face.prefix, namespaces[-1][:255]
+        view = self.by_name(views[-1]) if views else self._default or self._table.instead
+        if namespaces and view is not PLAIN_VIEW:
+            view = OperationView(
+                view.mode, view.profile, view.families, view.prefix, namespaces[-1][:255]
             )
-        return face
+        return view
 
     def by_name(self, name: str) -> OperationView:
-        """A view that somebody names. Raises ProtocolError."""
-        face = self._faces.get(name)
-        if face is None and name == _PLAIN:
+        """Return the view with this name.
+
+        Raises:
+            ProtocolError: the view does not exist or is denied.
+        """
+        view = self._views.get(name)
+        if view is None and name == _PLAIN:
             raise ProtocolError(
-                f"The plain view is not open here; there are {', '.join(self._faces)}.",
+                f"The plain view is not open here; there are {', '.join(self._views)}.",
                 INVALID_REQUEST,
             )
-        if face is None:
+        if view is None:
             raise ProtocolError(
-                f"There is no such view; there are {', '.join(self._faces)}.", INVALID_REQUEST
+                f"There is no such view; there are {', '.join(self._views)}.", INVALID_REQUEST
             )
-        return face
+        return view
 
     def of_client(self, client: str, caller: str) -> OperationView | None:
-        """What somebody sees who asks for nothing."""
-        ourselves = client in _OURSELVES and (self._local or not self._table.denied)
+        """Return the view of a client that selects none."""
+        is_interlock = client in _INTERLOCK_CLIENTS and (self._local or not self._table.denied)
         for rule in self._table.rules:
-            if ourselves and not rule.clients:
+            if is_interlock and not rule.clients:
                 continue
-            if _fits_one(rule.clients, client) and _fits_one(rule.callers, caller):
-                return self._seen(rule.view)
-        return None if ourselves else self._default
+            if _matches_any(rule.clients, client) and _matches_any(rule.callers, caller):
+                return self._find_view(rule.view)
+        return None if is_interlock else self._default
 
-    def _seen(self, name: str) -> OperationView | None:
-        face = self._faces.get(name)
+    def _find_view(self, name: str) -> OperationView | None:
+        """Return the view with this name, or the replacement where the plain view is denied."""
+        view = self._views.get(name)
         if self._table.denied:
-            return face or self._table.instead
-        return None if face is PLAIN_VIEW else face
+            return view or self._table.instead
+        return None if view is PLAIN_VIEW else view
 
 
-def _fits_one(globs: Sequence[str], name: str) -> bool:
+def _matches_any(globs: Sequence[str], name: str) -> bool:
+    """Return whether a name matches one of the globs. An empty list matches every name."""
     return not globs or any(matches_glob(glob, name) for glob in globs)
