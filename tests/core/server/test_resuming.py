@@ -40,7 +40,7 @@ def left(node: Running, session: Session, kept: int = 1) -> None:
     """Wait until the node knows that the connection is gone."""
 
     def alone() -> bool:
-        streams = served(node, session).outlets._outlets.values()
+        streams = served(node, session).streams._streams.values()
         return len(streams) == kept and all(one.connection is None for one in streams)
 
     node.until(alone, "the end of a connection")
@@ -368,7 +368,7 @@ def test_only_so_many_bytes_are_kept(plain: Running, monkeypatch: pytest.MonkeyP
     # The last one is always kept, however long it is.
     tell(plain, session, "c" * 5_000)
     assert plain.once(resume(session, second)).status == 400
-    (outlet,) = plain.do(lambda: list(served(plain, session).outlets._outlets.values()))
+    (outlet,) = plain.do(lambda: list(served(plain, session).streams._streams.values()))
     assert len(outlet._events) == 1
 
 
@@ -385,7 +385,7 @@ def test_streams_of_requests_are_forgotten_in_time(
         last = wire.last_event_id
         assert text_of(wire.event()) == "reported"
         wire.stream_end()
-    node.until(lambda: not len(served(node, session).outlets), "to be forgotten")
+    node.until(lambda: not len(served(node, session).streams), "to be forgotten")
     answer = node.once(resume(session, last))
     assert answer.status == 400
     assert "no longer kept" in answer.error["message"]
@@ -404,7 +404,7 @@ def test_only_so_many_streams_are_kept(start: Any, monkeypatch: pytest.MonkeyPat
             ids.append(wire.last_event_id)
             wire.event()
             wire.stream_end()
-    assert node.do(lambda: len(served(node, session).outlets)) == 2
+    assert node.do(lambda: len(served(node, session).streams)) == 2
     assert [node.once(resume(session, last)).status for last in ids] == [400, 400, 200, 200]
 
 
@@ -415,12 +415,12 @@ def test_a_session_that_ends_forgets_its_streams(start: Any) -> None:
         wire.send(session.call("report", {"steps": 1}, "c", _meta={"progressToken": 1}))
         assert text_of(_last(wire)) == "reported"
     one = node.do(lambda: served(node, session))
-    assert len(one.outlets) == 1
-    (outlet,) = one.outlets._outlets.values()
-    assert outlet.expiry is not None
+    assert len(one.streams) == 1
+    (outlet,) = one.streams._streams.values()
+    assert outlet.expiry_timer is not None
     node.once(session.delete())
-    assert len(one.outlets) == 0
-    assert outlet.expiry is None
+    assert len(one.streams) == 0
+    assert outlet.expiry_timer is None
 
 
 def _last(wire: Wire) -> Any:

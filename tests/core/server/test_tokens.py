@@ -302,7 +302,7 @@ def test_few_wait_until_it_is_known_who_they_are(own: Running) -> None:
 
     own.node.pipeline.admission.authenticate = who  # type: ignore[assignment]
     assert own.node.listeners._mcp_endpoint is not None
-    waiting = own.node.listeners._mcp_endpoint.answering._unsettled
+    waiting = own.node.listeners._mcp_endpoint.answering._pending_identities
     hello = own.http(message("initialize", initialize("2025-11-25"), 1), bearer("strange"))
     with ExitStack() as stack:
         wires = [stack.enter_context(own.connect()) for _ in range(MAX_PENDING_IDENTITIES)]

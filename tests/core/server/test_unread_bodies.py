@@ -217,7 +217,7 @@ class Asked:
     def waiting(self) -> int:
         face = self._node.node.listeners._mcp_endpoint
         assert face is not None
-        return len(face.answering._unsettled)
+        return len(face.answering._pending_identities)
 
 
 def test_no_body_is_read_while_a_token_is_asked_about(start: Callable[..., Running]) -> None:

@@ -1,7 +1,7 @@
-"""One HTTP request and its answer, without ASGI in between.
+"""An HTTP request and its response, without ASGI.
 
-The answer is either written in one piece, or becomes an event stream that stays open. Whoever
-answers need not know whether the client is still there: writing to nobody is harmless.
+The response is either written in one piece or becomes an event stream that stays open. A write
+after the client has disconnected has no effect, so handlers need not check the connection.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 JSON: Final = b"application/json"
 LARGE: Final = 64 * 1024
-"""From here on a copy is worth avoiding."""
+"""The size in bytes from which a result is written without a copy."""
 _MOST_UNREAD: Final = 4 * 1024 * 1024
-"""A client that leaves this much of its event stream unread is cut off."""
+"""The unread bytes of an event stream at which the connection is aborted."""
 
 _STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode())
@@ -38,24 +38,34 @@ JSON_HEAD: Final = {
 _STREAM_HEAD: Final = (
     b"content-type: text/event-stream\r\ncache-control: no-store\r\nx-accel-buffering: no\r\n"
 )
-_AROUND_RESULT: Final = len(b'{"jsonrpc":"2.0","id":,"result":}')
+_RESULT_ENVELOPE_LENGTH: Final = len(b'{"jsonrpc":"2.0","id":,"result":}')
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 
 
-def _nobody(exchange: HttpExchange) -> None:
+def _respond_not_found(exchange: HttpExchange) -> None:
     exchange.respond(404)
 
 
 def let_pass(exchange: HttpExchange, decide: Decide) -> None:
+    """Accept a request without a check."""
     decide(exchange, None)
 
 
 class RequestHead:
-    """What the head of a request says. On one connection it is parsed once, and then known."""
+    """The parsed head of a request. A connection parses equal heads once and reuses the result."""
 
     __slots__ = (
-        "check", "chunked", "facts", "fields", "headers", "keep_alive", "length", "lines",
-        "method", "query", "serve",
+        "check",
+        "chunked",
+        "fields",
+        "headers",
+        "keep_alive",
+        "length",
+        "lines",
+        "method",
+        "query",
+        "request_headers",
+        "serve",
     )  # fmt: skip
 
     def __init__(
@@ -67,74 +77,83 @@ class RequestHead:
         self.fields = dict(headers)
         self.keep_alive = keep_alive
         self.chunked = True
-        """Whether the client knows chunks, as all but HTTP/1.0 do."""
+        """True if the client supports chunked encoding: every version except HTTP/1.0."""
         self.length = 0
-        self.facts: RequestHeaders | None = None
-        """What a face made of these headers; kept with them."""
+        self.request_headers: RequestHeaders | None = None
+        """The MCP headers of this head, read by the MCP endpoint and cached here."""
         self.lines = b""
-        """Header lines that every answer to such a request must have."""
-        self.serve: Serve = _nobody
-        """Who serves its path."""
+        """The header lines that every response to this head must contain."""
+        self.serve: Serve = _respond_not_found
+        """The handler of the path."""
         self.check: Check = let_pass
-        """Decides whether its body is read."""
+        """Decides from the head whether the body is read."""
 
 
 @plain_stores
 class HttpExchange(msgspec.Struct, eq=False):
-    """A request that has been read whole, and the way to answer it."""
+    """A complete request, with the methods that write its response."""
 
-    lane: HttpProtocol
+    protocol: HttpProtocol
     head: RequestHead
     body: bytes
     keep_alive: bool
     on_disconnect: Callable[[HttpExchange], object] | None = None
     request_id: bytes = b""
-    """The id of the request in the body, for whoever answers it."""
+    """The raw id of the JSON-RPC request in the body. The response repeats it."""
     session: HttpSession | None = None
     call: Call | None = None
-    """The call that it became, for whoever must end it when the client hangs up."""
-    outlet: ResumableStream | None = None
-    """What remembers the events of this stream, where they can be asked for again."""
+    """The call that this request started. It is cancelled when the client disconnects."""
+    stream: ResumableStream | None = None
+    """The resumable stream of this response, on which the client can request missed events."""
     streaming: bool = False
     done: bool = False
 
     def respond(
         self, status: int, body: bytes = b"", *, headers: bytes = b"", content_type: bytes = JSON
     ) -> None:
-        """The whole answer. `headers`: ready header lines."""
+        """Write the complete response.
+
+        Args:
+            headers: encoded header lines, each with its line end.
+        """
         if self.done:
             return
         self.done = True
-        lane = self.lane
+        protocol = self.protocol
         if content_type is JSON:
             head = JSON_HEAD[status]
         else:
             head = b"%bcontent-type: %b\r\n" % (_STATUS_LINES[status], content_type)
         if not self.keep_alive:
             headers += b"connection: close\r\n"
-        transport = lane.transport
+        transport = protocol.transport
         if not transport.is_closing():
             transport.write(
                 b"%b%b%b%bcontent-length: %d\r\n\r\n%b"
-                % (head, lane.date_line(), self.head.lines, headers, len(body), body)
+                % (head, protocol.date_line(), self.head.lines, headers, len(body), body)
             )
-        lane.finished(self)
+        protocol.finished(self)
 
     def respond_result(self, id: bytes, result: bytes) -> None:
-        """A JSON-RPC result, which is what nearly every answer is: put together in one go.
+        """Write a JSON-RPC result as the complete response.
 
-        A large one is often the same for many, as a list of tools is. Copying it for every reader
-        would cost more than sending it: it is written as it is.
+        Nearly every response is a result, so it is built in one step. A large result, such as a
+        list of tools, is often the same for many clients. A copy per client would cost more than
+        sending it, so a large result is written without a copy.
+
+        Args:
+            id: the raw id of the request.
+            result: the encoded result.
         """
         if self.done:
             return
         self.done = True
-        lane = self.lane
-        transport = lane.transport
-        # Of the second in which it is sent.
-        if lane.server_state.default_headers is not lane.date_of:
-            lane.date_line()
-        head = lane.json_head
+        protocol = self.protocol
+        transport = protocol.transport
+        # The Date header changes every second.
+        if protocol.server_state.default_headers is not protocol.date_of:
+            protocol.date_line()
+        head = protocol.json_head
         if self.head.lines:
             head += self.head.lines
         if not self.keep_alive:
@@ -145,38 +164,42 @@ class HttpExchange(msgspec.Struct, eq=False):
         elif size <= LARGE:
             transport.write(
                 b'%bcontent-length: %d\r\n\r\n{"jsonrpc":"2.0","id":%b,"result":%b}'
-                % (head, _AROUND_RESULT + len(id) + size, id, result)
+                % (head, _RESULT_ENVELOPE_LENGTH + len(id) + size, id, result)
             )
         else:
             transport.write(
                 b'%bcontent-length: %d\r\n\r\n{"jsonrpc":"2.0","id":%b,"result":'
-                % (head, _AROUND_RESULT + len(id) + size, id)
+                % (head, _RESULT_ENVELOPE_LENGTH + len(id) + size, id)
             )
             transport.write(result)
             transport.write(b"}")
-        lane.finished(self)
+        protocol.finished(self)
 
     def open_stream(self, headers: bytes = b"") -> None:
-        """Turn the answer into an event stream."""
+        """Turn the response into an event stream.
+
+        Args:
+            headers: encoded header lines.
+        """
         if self.done or self.streaming:
             return
         self.streaming = True
         framing = _CHUNKED
         if not self.head.chunked:
-            # Then the stream ends with the connection.
+            # Without chunks only the end of the connection marks the end of the stream.
             self.keep_alive = False
             framing = b""
         if not self.keep_alive:
             framing += b"connection: close\r\n"
-        head = b"%b%b%b" % (_STATUS_LINES[200], self.lane.date_line(), self.head.lines)
-        self.lane.write(b"%b%b%b%b\r\n" % (head, headers, _STREAM_HEAD, framing))
+        head = b"%b%b%b" % (_STATUS_LINES[200], self.protocol.date_line(), self.head.lines)
+        self.protocol.write(b"%b%b%b%b\r\n" % (head, headers, _STREAM_HEAD, framing))
 
     def event(self, data: bytes, event: str | None = None) -> None:
         """Send one message on the stream."""
         self.write_event(encode_event(data, event))
 
     def ping(self) -> None:
-        """Keep whatever stands between us and the client from closing a quiet stream."""
+        """Send a comment, so that no intermediary closes an idle stream."""
         self.write_event(COMMENT_PING)
 
     def end_stream(self) -> None:
@@ -184,29 +207,29 @@ class HttpExchange(msgspec.Struct, eq=False):
             return
         self.done = True
         if self.head.chunked:
-            self.lane.write(b"0\r\n\r\n")
-        self.lane.finished(self)
+            self.protocol.write(b"0\r\n\r\n")
+        self.protocol.finished(self)
 
     def disconnected(self) -> None:
-        """The client has gone away."""
+        """Mark the exchange as done after the client disconnected, and notify `on_disconnect`."""
         self.done = True
         if self.on_disconnect is not None:
             self.on_disconnect(self)
 
     def write_event(self, data: bytes) -> None:
-        """Send an event that is encoded already."""
+        """Send an encoded event."""
         if self.done:
             return
-        if self.lane.unread() > _MOST_UNREAD:
-            self.lane.cut_off()
+        if self.protocol.unread() > _MOST_UNREAD:
+            self.protocol.cut_off()
             return
-        self.lane.write(b"%x\r\n%b\r\n" % (len(data), data) if self.head.chunked else data)
+        self.protocol.write(b"%x\r\n%b\r\n" % (len(data), data) if self.head.chunked else data)
 
 
 Serve = Callable[[HttpExchange], None]
-"""Answers one HTTP request, now or later."""
+"""Handles one HTTP request. It may respond later."""
 Decide = Callable[[HttpExchange, Serve | None], None]
-"""Takes the decision about a request whose body is not read yet: what answers it with a refusal.
-None: its body may come."""
+"""Takes the decision about a request whose body is not read yet: the handler that rejects the
+request, or None to read the body."""
 Check = Callable[[HttpExchange, Decide], None]
-"""Checks the head of a request before its body is read, and calls `Decide`, now or later."""
+"""Checks the head of a request before its body is read. It may call `Decide` later."""

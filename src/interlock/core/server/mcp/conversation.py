@@ -1,7 +1,8 @@
-"""MCP with one client on one channel that carries whole messages both ways. Both eras.
+"""An MCP conversation with one client on one bidirectional channel of messages, in both protocol
+generations.
 
-What the channel is made of is for others: lines on a pipe or a socket, or the old pair of an
-event stream and posted messages.
+The channel is provided by the caller: lines on a pipe or a socket, or the HTTP+SSE transport of
+2024-11-05 with an event stream and posted messages.
 """
 
 from __future__ import annotations
@@ -50,15 +51,16 @@ _log = logging.getLogger("interlock.server")
 
 
 def _nothing() -> None:
-    """What a channel does that has nothing to keep alive, or that outlives its sessions."""
+    """Do nothing: the ping and the end of channels that need neither."""
 
 
 class Conversation:
-    """One client. Hand it messages; it sends whole messages."""
+    """The protocol state of one client: it receives messages and sends messages."""
 
     speaks_ax = False
-    """Whether its errors are worded as on an MCP-AX link."""
+    """True if errors are encoded as on an MCP-AX link."""
     most_under_way = 1_000
+    """The maximum number of open requests and subscriptions."""
 
     def __init__(
         self,
@@ -74,7 +76,15 @@ class Conversation:
         end: Callable[[], None] = _nothing,
         views: Views | None = None,
     ) -> None:
-        """`stateless`: whether requests of that era may come here too."""
+        """Create the conversation.
+
+        Args:
+            send: sends a message to the client.
+            face: the name of the transport, as in `Call.face`.
+            stateless: True to accept stateless requests too.
+            ping: shows the client that the node is alive.
+            end: closes the channel when the session ends.
+        """
         self._pipeline = pipeline
         self._hello = hello
         self._listeners = listeners
@@ -82,10 +92,11 @@ class Conversation:
         self._face = face
         self._credentials = credentials
         self._views = views
-        self._chosen: OperationView | None = None
-        """The view that the client named."""
-        self._refused: ProtocolError | None = None
-        """It named one that is not there: it is shown nothing, and not something else."""
+        self._selected_view: OperationView | None = None
+        """The view that the client selected."""
+        self._view_error: ProtocolError | None = None
+        """Set after the client selected an unknown view: then every request fails, so that the
+        client does not see another view instead."""
         self._stateless = stateless
         self._way = _Channel(send, ping, end)
         self._session: Session | None = None
@@ -94,7 +105,7 @@ class Conversation:
         self._subscriptions: dict[bytes, Callable[[], None]] = {}
 
     def take(self, data: bytes) -> None:
-        """What the client sent: a message, or a batch of them. Never raises."""
+        """Process the bytes of a message or a batch from the client. Never raises."""
         try:
             message = jsonrpc.decode_message(data)
         except BadMessage as bad:
@@ -105,7 +116,7 @@ class Conversation:
             self.messages(message)
 
     def closed(self) -> None:
-        """The client is gone: so is the need for its answers."""
+        """Cancel the client's calls and end its session. The client has disconnected."""
         for call in list(self._under_way.values()):
             self._pipeline.cancel(call)
         for remove in self._subscriptions.values():
@@ -113,7 +124,7 @@ class Conversation:
         self._end_session()
 
     async def drained(self) -> None:
-        """Wait until every request under way has been answered."""
+        """Wait until every open request has its response."""
         if self._under_way:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
@@ -122,7 +133,7 @@ class Conversation:
         self._send(write_error(id, error, client, ax=self.speaks_ax)[1])
 
     def messages(self, message: Message | list[Message | BadMessage]) -> None:
-        """A message that has been read already, or a batch of them."""
+        """Process a decoded message or batch."""
         if isinstance(message, Message):
             self._message(message)
             return
@@ -148,12 +159,12 @@ class Conversation:
         client: Client | None = None
         try:
             if message.method == CHOSEN and self._views is not None:
-                self._choose(message, self._views)
-                if self._refused is None:
+                self._select_view(message, self._views)
+                if self._view_error is None:
                     self._send(jsonrpc.result_response(id, _PONG))
                     return
-            if self._refused is not None:
-                raise self._refused
+            if self._view_error is not None:
+                raise self._view_error
             params = read_params(message)
             meta = read_meta(params)
             if self._stateless and mcp.META_VERSION in meta:
@@ -166,14 +177,14 @@ class Conversation:
         except InterlockError as error:
             self.send_error(id, error, client)
         except Exception:
-            _log.exception("a request could not be served")
+            _log.exception("%s client: request failed", self._face)
             failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
             self.send_error(id, failed, client)
 
     def _response(self, message: Message) -> None:
-        """An answer to what the client was asked."""
+        """Process the response to a client request."""
         if self._session is not None:
-            self._session.answered(message)
+            self._session.on_response(message)
 
     def _request(
         self,
@@ -190,10 +201,10 @@ class Conversation:
             if method == mcp.PING:
                 self._send(jsonrpc.result_response(id, _PONG))
                 return
-            otherwise = ""
+            alternative = ""
             if self._stateless:
-                otherwise = f", or the `_meta` of {mcp.LATEST_STATELESS} every time"
-            raise ProtocolError(f"Send `initialize` first{otherwise}.", INVALID_REQUEST)
+                alternative = f", or the `_meta` of {mcp.LATEST_STATELESS} with every request"
+            raise ProtocolError(f"Send `initialize` first{alternative}.", INVALID_REQUEST)
         elif client.era is mcp.Era.STATELESS and method in mcp.REMOVED_FROM_STATELESS:
             raise InterlockError(METHOD_NOT_FOUND, f"{method} is not part of {client.revision}.")
         elif method == mcp.PING:
@@ -217,7 +228,7 @@ class Conversation:
     def _initialize(self, message: Message, id: bytes) -> None:
         client = read_initialize(message)
         caller = self._pipeline.admit(Call(mcp.INITIALIZE, self._face, self._credentials, client))
-        # Whoever introduces itself again starts anew.
+        # A second `initialize` starts a new session.
         self._end_session()
         self._session = session = Session(
             secrets.token_urlsafe(16), client, caller.name, 0.0, self._way
@@ -227,11 +238,12 @@ class Conversation:
         self._send(jsonrpc.result_response(id, result))
 
     def _view_of(self, client: str, caller: str) -> OperationView | None:
-        """What the client sees. A node above puts its own names before tools: it sees those."""
+        """Return the view of the client. A parent node, which adds its own prefix to tool names,
+        sees the tools."""
         if self._views is None or self._credentials.assigned_name:
             return None
-        if self._chosen is not None:
-            return None if self._chosen is PLAIN_VIEW else self._chosen
+        if self._selected_view is not None:
+            return None if self._selected_view is PLAIN_VIEW else self._selected_view
         return self._views.of_client(client, caller)
 
     def _end_session(self) -> None:
@@ -245,26 +257,26 @@ class Conversation:
         if message.method == mcp.CANCELLED:
             self._cancelled(message)
         elif message.method == CHOSEN and self._views is not None:
-            self._choose(message, self._views)
+            self._select_view(message, self._views)
         elif session is not None:
             if message.method == mcp.INITIALIZED:
                 self._listeners.add_session(session)
             else:
-                session.notified(message)
+                session.on_notification(message)
 
-    def _choose(self, message: Message, views: Views) -> None:
+    def _select_view(self, message: Message, views: Views) -> None:
         try:
-            self._chosen = views.by_name(read_string(read_params(message), "view") or "")
-            self._refused = None
+            self._selected_view = views.by_name(read_string(read_params(message), "view") or "")
+            self._view_error = None
         except ProtocolError as error:
-            self._chosen, self._refused = None, error
+            self._selected_view, self._view_error = None, error
             self._end_session()
 
     def _cancelled(self, message: Message) -> None:
         try:
             request_id = read_params(message).get("requestId")
         except ProtocolError:
-            # Nothing can be made of it, and nobody waits for an answer.
+            # An invalid notification is ignored: it has no response.
             return
         if request_id is None:
             return
@@ -287,7 +299,7 @@ class Conversation:
         self._take_id(id)
         view = None
         if client.era is mcp.Era.STATELESS and self._views is not None:
-            view = self._view_of(client_name(meta), self._name_of_caller())
+            view = self._view_of(client_name(meta), self._caller_name())
         call = read_call(
             method, params, meta, face=self._face, credentials=self._credentials, client=client
         )
@@ -302,21 +314,27 @@ class Conversation:
         self._under_way[id] = call
         self._pipeline.begin(call)
 
-    def _name_of_caller(self) -> str:
+    def _caller_name(self) -> str:
         try:
             return self._pipeline.admission.authenticate(self._credentials).name
         except InterlockError:
-            # Whether it may call at all is found out when it does.
+            # The call itself is rejected later.
             return ""
 
     def _place(self, call: Call) -> None:
-        """Find out where a call is on its way through the tree. Raises InterlockError.
+        """Set the position of a call on its route through the tree. A subclass for calls from a
+        parent node overrides this. The calls of a client begin here, regardless of their content.
 
-        A client's calls begin here, whatever they say.
+        Raises:
+            InterlockError: the route is invalid.
         """
 
     def _take_id(self, id: bytes) -> None:
-        """Raises InterlockError when a request with this id cannot be taken now."""
+        """Check that a request with this id can be accepted now.
+
+        Raises:
+            InterlockError: the id is in use, or there are too many open requests.
+        """
         if id in self._under_way or id in self._subscriptions:
             raise ProtocolError("A request with this id is already under way.", INVALID_REQUEST)
         if len(self._under_way) + len(self._subscriptions) >= self.most_under_way:
@@ -324,17 +342,19 @@ class Conversation:
 
     def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         id = call.context
-        if TYPE_CHECKING:  # At run time it would cost every call something.
+        if TYPE_CHECKING:  # At run time the assertion would slow down every call.
             assert isinstance(id, bytes)
         self._under_way.pop(id, None)
         try:
             if outcome is not None:
-                client, result, glance = call.client, outcome.result, outcome.summary
+                client, result, summary = call.client, outcome.result, outcome.summary
                 era = client.era
-                # What is in the client's own words already passes as it is.
+                # A result that has the client's format already is sent unchanged.
                 if outcome.era is not era or (
-                    glance is not None
-                    and (glance.meta is not UNSET or (era is _STATELESS and not glance.result_type))
+                    summary is not None
+                    and (
+                        summary.meta is not UNSET or (era is _STATELESS and not summary.result_type)
+                    )
                 ):
                     result = write_result(outcome, client, self._hello.server_info, call.method)
                 send = self._send
@@ -351,7 +371,7 @@ class Conversation:
 
 
 class _Channel:
-    """The way to the client of the session on this channel: there is only the one."""
+    """The channel of the session of a conversation. All messages use this channel."""
 
     connected = 1
 
@@ -367,4 +387,4 @@ class _Channel:
         return True
 
     def stop_listening(self) -> None:
-        """There is one channel for everything, and answers may still come on it."""
+        """Do nothing: responses may still be sent on the same channel."""

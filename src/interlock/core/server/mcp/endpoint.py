@@ -1,4 +1,4 @@
-"""The MCP endpoint over HTTP: who may knock, and which wire the request is on."""
+"""The MCP endpoint over HTTP: checks requests and selects the protocol generation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from interlock.core.server.http.cors import answer_preflight, is_preflight
 from interlock.core.server.http.exchange import Decide, HttpExchange
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.router import DirectRoute, Route
-from interlock.core.server.mcp.request_headers import RequestHeaders, facts_of
+from interlock.core.server.mcp.request_headers import RequestHeaders, read_request_headers
 from interlock.core.server.mcp.requests import claims_stateless
 from interlock.core.server.mcp.responder import Responder
 from interlock.core.server.mcp.responses import write_error
@@ -36,7 +36,7 @@ from interlock.protocol.mcp import (
     decode_tool_call,
 )
 
-_STRANGER: Final = Client(Era.SESSION, LATEST_SESSION)
+_UNKNOWN_CLIENT: Final = Client(Era.SESSION, LATEST_SESSION)
 
 _log = logging.getLogger("interlock.server")
 
@@ -65,35 +65,35 @@ class McpEndpoint:
         return (DirectRoute(path, self.serve, self.check, title="The MCP endpoint"),)
 
     def serve(self, exchange: HttpExchange) -> None:
-        """Answer one HTTP request, now or later. Never raises."""
+        """Handle one HTTP request. The response may follow later. Never raises."""
         try:
-            facts = exchange.head.facts
-            if facts is None or facts.guarded is not self._guard.version:
-                facts = facts_of(exchange, self._guard, self.views)
-            if facts.shortcut:
+            request_headers = exchange.head.request_headers
+            if request_headers is None or request_headers.guard_version is not self._guard.version:
+                request_headers = read_request_headers(exchange, self._guard, self.views)
+            if request_headers.is_fast_path:
                 request = decode_tool_call(exchange.body)
                 if request is not None:
-                    wire = self._stateless if facts.stateless else self._session
-                    if wire.take(exchange, facts, request):
+                    protocol = self._stateless if request_headers.stateless else self._session
+                    if protocol.take(exchange, request_headers, request):
                         return
             method = exchange.head.method
-            # The answer to a HEAD has no body, so a refusal could not be said.
-            if facts.refusal is not None and method != b"HEAD":
-                self._turn_away(exchange, facts, facts.refusal)
+            # The response to a HEAD request has no body, so it cannot carry an error.
+            if request_headers.refusal is not None and method != b"HEAD":
+                self._reject_origin(exchange, request_headers, request_headers.refusal)
                 return
-            if facts.twice is not None and method != b"HEAD":
-                raise ProtocolError(facts.twice + ".", INVALID_REQUEST)
-            if facts.view_problem is not None and method != b"HEAD":
-                raise facts.view_problem
+            if request_headers.repeated_header is not None and method != b"HEAD":
+                raise ProtocolError(request_headers.repeated_header + ".", INVALID_REQUEST)
+            if request_headers.view_error is not None and method != b"HEAD":
+                raise request_headers.view_error
             if method == b"POST":
-                self._post(exchange, facts)
-            elif facts.stateless and method in (b"GET", b"DELETE"):
-                # That wire has neither.
+                self._post(exchange, request_headers)
+            elif request_headers.stateless and method in (b"GET", b"DELETE"):
+                # The stateless protocol generation has neither.
                 exchange.respond(405, b"", headers=b"allow: POST\r\n")
             elif method == b"GET":
-                self._session.open_stream(exchange, facts)
+                self._session.open_stream(exchange, request_headers)
             elif method == b"DELETE":
-                self._session.end(exchange, facts)
+                self._session.end(exchange, request_headers)
             elif is_preflight(exchange):
                 answer_preflight(exchange)
             else:
@@ -103,61 +103,80 @@ class McpEndpoint:
         except InterlockError as error:
             self.answering.refuse(exchange, NULL, error, None)
         except Exception:
-            _log.exception("a request could not be served")
+            _log.exception("MCP endpoint: request failed")
             failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
             exchange.respond(500, write_error(NULL, failed, None)[1])
 
     def check(self, exchange: HttpExchange, decide: Decide) -> None:
-        """Decide by the head of a request whether its body is read."""
-        facts = facts_of(exchange, self._guard, self.views)
-        self.answering.check(exchange, facts, "http", _STRANGER, decide)
+        """Decide from the head of a request whether its body is read."""
+        request_headers = read_request_headers(exchange, self._guard, self.views)
+        self.answering.check(exchange, request_headers, "http", _UNKNOWN_CLIENT, decide)
 
-    def _turn_away(self, exchange: HttpExchange, facts: RequestHeaders, why: str) -> None:
-        error = InterlockError(FOREIGN_ORIGIN, why)
-        verb = exchange.head.method.decode("latin-1")
-        self._pipeline.record_rejection(Call(verb, "http", facts.credentials, _STRANGER), error)
+    def _reject_origin(
+        self, exchange: HttpExchange, request_headers: RequestHeaders, reason: str
+    ) -> None:
+        error = InterlockError(FOREIGN_ORIGIN, reason)
+        method = exchange.head.method.decode("latin-1")
+        self._pipeline.record_rejection(
+            Call(method, "http", request_headers.credentials, _UNKNOWN_CLIENT), error
+        )
         self.answering.refuse(exchange, NULL, error, None)
 
-    def _post(self, exchange: HttpExchange, facts: RequestHeaders) -> None:
-        if not facts.is_json:
+    def _post(self, exchange: HttpExchange, request_headers: RequestHeaders) -> None:
+        if not request_headers.is_json:
             error = ProtocolError("Send the message as application/json.", INVALID_REQUEST)
             exchange.respond(415, write_error(NULL, error, None)[1])
             return
         try:
             message = decode_message(exchange.body)
         except ProtocolError:
-            if self._told_unreadable(exchange, facts):
+            if self._respond_invalid_encoding(exchange, request_headers):
                 return
             raise
         if isinstance(message, list):
-            if facts.stateless:
+            if request_headers.stateless:
                 raise ProtocolError(
-                    f"MCP {facts.version} has no batches: send one message at a time.",
+                    f"MCP {request_headers.version} has no batches: send one message at a time.",
                     INVALID_REQUEST,
                 )
-            self._session.serve_batch(exchange, facts, message)
-        elif facts.stateless or (facts.session is None and claims_stateless(message)):
-            self._stateless.serve(exchange, facts, message)
+            self._session.serve_batch(exchange, request_headers, message)
+        elif request_headers.stateless or (
+            request_headers.session is None and claims_stateless(message)
+        ):
+            self._stateless.serve(exchange, request_headers, message)
         else:
-            self._session.serve(exchange, facts, message)
+            self._session.serve(exchange, request_headers, message)
 
-    def _told_unreadable(self, exchange: HttpExchange, facts: RequestHeaders) -> bool:
-        """Tell a client that sees operations, in their words, that its bytes are no text. False:
-        this is no such client, or no call that could be answered. Raises InterlockError."""
-        session = facts.found
-        view = facts.view or facts.viewed or (None if session is None else session.view)
+    def _respond_invalid_encoding(
+        self, exchange: HttpExchange, request_headers: RequestHeaders
+    ) -> bool:
+        """Respond to a client with an AQL view, in the format of AQL, that its request is not valid
+        UTF-8.
+
+        Returns:
+            False if the client has no such view, or the request is no call that can get a result.
+
+        Raises:
+            InterlockError: the caller is not admitted.
+        """
+        session = request_headers.cached_session
+        view = (
+            request_headers.view
+            or request_headers.client_view
+            or (None if session is None else session.view)
+        )
         operations = self._pipeline.operations
         if operations is None or view is None or view is PLAIN_VIEW:
             return False
-        found = operations.check_encoding(exchange.body)
-        if found is None:
+        encoding_error = operations.check_encoding(exchange.body)
+        if encoding_error is None:
             return False
-        id, error = found
-        client = _STRANGER if session is None else session.client
-        if facts.stateless:
+        id, error = encoding_error
+        client = _UNKNOWN_CLIENT if session is None else session.client
+        if request_headers.stateless:
             client = Client(Era.STATELESS, LATEST_STATELESS)
         endpoint = next(iter(view.tools))
-        call = Call(TOOLS_CALL, "http", facts.credentials, client, endpoint, view=view)
+        call = Call(TOOLS_CALL, "http", request_headers.credentials, client, endpoint, view=view)
         self._pipeline.admission(call)
         self._pipeline.record_rejection(call, error)
         outcome, _ = operations.write_response(call, None, error)

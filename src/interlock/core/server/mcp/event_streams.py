@@ -1,8 +1,9 @@
-"""Streams to a session's client that outlive their connections.
+"""Resumable event streams of a session (MCP 2025-11-25, "Resumability and Redelivery").
 
-Every event has an id that is unique in its session. A client whose connection broke comes back
-with the last id it saw, and gets what it missed on that one stream and nothing of any other. How
-much is kept, and for how long, is bounded: whoever comes too late is told so.
+Every event has an id that is unique in its session. A client whose connection broke reconnects with
+the last id that it received, and gets the missed events of that stream and of no other. The number,
+the size and the lifetime of buffered events are limited. A client that reconnects too late gets an
+error.
 """
 
 from __future__ import annotations
@@ -19,282 +20,331 @@ from interlock.errors import INVALID_REQUEST, InterlockError
 from interlock.protocol.sse import encode_event
 
 KEPT_FOR = 120.0
-"""How long a stream of a request waits for its client after the connection has ended."""
+"""How many seconds the stream of a request waits for its client after the connection has ended."""
 MOST_EVENTS = 256
 MOST_BYTES = 1024 * 1024
-"""What is kept of one stream. Its last event always is: of a request's stream it is the answer."""
+"""The limits of the events that one stream buffers. The last event is always kept: on the stream of
+a request it is the response."""
 MOST_STREAMS = 32
-"""How many streams without a connection one session may have."""
+"""The maximum number of streams without a connection in one session."""
 RETRY_MS = 500
-"""How soon a client whose stream has ended comes back for the rest."""
+"""The time in milliseconds after which a client reconnects (the `retry` field of an event)."""
 _PRIMED: Final = frozenset({"2025-11-25"})
-"""Revisions whose clients understand an event that only brings an id."""
+"""The revisions whose clients understand an event that has an id and no data."""
 
 
 class ResumableStream:
-    """One stream: what was sent on it lately, and the connection that carries it now."""
+    """A stream with a buffer of recent events, and the connection that carries it now."""
 
     __slots__ = (
-        "_events", "_first", "_next", "_outlets", "_size",
-        "connection", "expiry", "left_at", "number", "over", "own",
+        "_events", "_first_event", "_next_event", "_session_streams", "_size",
+        "connection", "disconnected_at", "expiry_timer", "is_finished", "is_session_stream",
+        "number",
     )  # fmt: skip
 
-    def __init__(self, outlets: ResumableStreams, number: int, *, own: bool) -> None:
+    def __init__(
+        self, session_streams: ResumableStreams, number: int, *, is_session_stream: bool
+    ) -> None:
         self.number = number
-        self.own = own
-        """Whether it is the session's own, for what belongs to no request."""
+        self.is_session_stream = is_session_stream
+        """True if it carries the messages that belong to no request, False for the stream of a
+        request."""
         self.connection: HttpExchange | None = None
-        self.over = False
-        """Whether everything has been said on it."""
-        self.left_at = 0.0
+        self.is_finished = False
+        """True after the last message."""
+        self.disconnected_at = 0.0
         """When its last connection ended, on the loop's clock."""
-        self.expiry: asyncio.TimerHandle | None = None
-        self._outlets = outlets
+        self.expiry_timer: asyncio.TimerHandle | None = None
+        self._session_streams = session_streams
         self._events: deque[bytes] = deque()
         self._size = 0
-        self._first = 0
-        """The number of the oldest event that is kept."""
-        self._next = 0
+        self._first_event = 0
+        """The number of the oldest buffered event."""
+        self._next_event = 0
 
     def send(self, payload: bytes) -> None:
-        """Send one message, and keep it for a client that has to ask again."""
-        self._event(payload, None)
+        """Send a message, and buffer it for a client that reconnects."""
+        self._send_event(payload, None)
 
     def prime(self) -> None:
-        """Give the client an id to come back with before there is anything to say."""
-        self._event(b"", RETRY_MS)
+        """Send an event without data, so that the client can resume before the first message."""
+        self._send_event(b"", RETRY_MS)
 
     def finish(self, payload: bytes | None) -> None:
-        """Send the last message, when there is one, and end the stream."""
+        """Send the last message, if any, and end the stream."""
         if payload is not None:
-            self._event(payload, None)
-        self.over = True
+            self._send_event(payload, None)
+        self.is_finished = True
         if self.connection is not None:
             self.hang_up()
         else:
-            # From now on there is something to come back for.
-            self._outlets.left(self)
+            # The response is complete. Restart the expiry, so that the client can still get it.
+            self._session_streams.on_stream_disconnected(self)
 
     def hang_up(self) -> None:
-        """End the connection; the stream goes on when the client comes back for it."""
+        """End the connection. The stream continues when the client resumes it."""
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.on_disconnect = None
             connection.end_stream()
-            self._outlets.left(self)
+            self._session_streams.on_stream_disconnected(self)
 
     def ping(self) -> None:
         if self.connection is not None:
             self.connection.ping()
 
     @property
-    def away(self) -> float:
-        """For how long it has had no connection."""
-        return 0.0 if self.connection else asyncio.get_running_loop().time() - self.left_at
+    def seconds_disconnected(self) -> float:
+        """The time in seconds without a connection."""
+        if self.connection:
+            return 0.0
+        return asyncio.get_running_loop().time() - self.disconnected_at
 
-    def missed(self, seen: int) -> list[bytes]:
-        """The events after the one that the client saw last. Raises InterlockError."""
-        if seen >= self._next:
-            raise _refusal("no such event was sent on this session")
-        if seen < self._first - 1:
-            raise _refusal("what came after it is no longer kept")
-        return list(self._events)[seen + 1 - self._first :]
+    def events_after(self, event_number: int) -> list[bytes]:
+        """Return the events after this one.
 
-    def carry_on(self, exchange: HttpExchange, events: list[bytes]) -> None:
-        """Go on over this connection: first what was missed, then whatever comes."""
-        before, self.connection = self.connection, exchange
-        if before is not None:
-            # It is dead, and only the client knows so far.
-            before.on_disconnect = None
-            before.end_stream()
-        if self.expiry is not None:
-            self.expiry.cancel()
-            self.expiry = None
-        exchange.outlet = self
-        exchange.on_disconnect = self._disconnected
+        Args:
+            event_number: the number of the last event that the client received.
+
+        Raises:
+            InterlockError: there is no such event, or later events are no longer buffered.
+        """
+        if event_number >= self._next_event:
+            raise _resume_error("no such event was sent on this session")
+        if event_number < self._first_event - 1:
+            raise _resume_error("what came after it is no longer kept")
+        return list(self._events)[event_number + 1 - self._first_event :]
+
+    def attach(self, exchange: HttpExchange, events: list[bytes]) -> None:
+        """Continue on this connection.
+
+        Args:
+            exchange: the connection, with an open event stream.
+            events: the missed events, which are sent first.
+        """
+        previous, self.connection = self.connection, exchange
+        if previous is not None:
+            # The client has reconnected, so its previous connection is dead.
+            previous.on_disconnect = None
+            previous.end_stream()
+        if self.expiry_timer is not None:
+            self.expiry_timer.cancel()
+            self.expiry_timer = None
+        exchange.stream = self
+        exchange.on_disconnect = self._on_disconnect
         for event in events:
             exchange.write_event(event)
-        if self.over:
+        if self.is_finished:
             self.hang_up()
 
-    def _event(self, payload: bytes, retry: int | None) -> None:
-        id = f"{self._outlets.mark}-{self.number}-{self._next}"
+    def _send_event(self, payload: bytes, retry: int | None) -> None:
+        id = f"{self._session_streams.id_prefix}-{self.number}-{self._next_event}"
         event = encode_event(payload, id=id, retry=retry)
-        self._next += 1
+        self._next_event += 1
         self._events.append(event)
         self._size += len(event)
         while len(self._events) > MOST_EVENTS or (
             self._size > MOST_BYTES and len(self._events) > 1
         ):
             self._size -= len(self._events.popleft())
-            self._first += 1
+            self._first_event += 1
         if self.connection is not None:
             self.connection.write_event(event)
 
-    def _disconnected(self, exchange: HttpExchange) -> None:
+    def _on_disconnect(self, exchange: HttpExchange) -> None:
         if exchange is self.connection:
             self.connection = None
-            self._outlets.left(self)
+            self._session_streams.on_stream_disconnected(self)
 
 
 class ResumableStreams:
     """All streams of one session."""
 
-    __slots__ = ("_numbers", "_outlets", "mark", "on_left", "primed")
+    __slots__ = ("_last_number", "_streams", "id_prefix", "on_disconnect", "primed")
 
     def __init__(self, revision: str) -> None:
         self.primed = revision in _PRIMED
-        self.mark = secrets.token_hex(6)
-        """Tells this session's event ids from those of every other."""
-        self.on_left: Callable[[], None] | None = None
-        """Told when a connection has ended."""
-        self._numbers = 0
-        self._outlets: dict[int, ResumableStream] = {}
+        """True if each stream begins with an event without data."""
+        self.id_prefix = secrets.token_hex(6)
+        """The first part of every event id. It distinguishes the sessions."""
+        self.on_disconnect: Callable[[], None] | None = None
+        """Called when a connection has ended."""
+        self._last_number = 0
+        self._streams: dict[int, ResumableStream] = {}
 
     @property
     def connected(self) -> int:
-        """How many of the session's own streams have a connection."""
-        return sum(1 for one in self._outlets.values() if one.own and one.connection is not None)
+        """The number of session streams that have a connection."""
+        return sum(
+            1
+            for stream in self._streams.values()
+            if stream.is_session_stream and stream.connection is not None
+        )
 
     def __len__(self) -> int:
-        return len(self._outlets)
+        return len(self._streams)
 
     # -- opening
 
-    def open_own(self, exchange: HttpExchange) -> None:
-        """A new stream of the session's own."""
-        for old in list(self._outlets.values()):
-            if old.own and old.connection is None:
-                # Its client starts anew: what it missed it does not want.
-                self._drop(old)
-        self._open(exchange, own=True)
+    def open_session_stream(self, exchange: HttpExchange) -> None:
+        """Open a new session stream, for messages that belong to no request."""
+        for stream in list(self._streams.values()):
+            if stream.is_session_stream and stream.connection is None:
+                # The client opens a new stream instead of resuming: it does not want missed events.
+                self._remove(stream)
+        self._open(exchange, is_session_stream=True)
 
-    def open_for(self, exchange: HttpExchange) -> ResumableStream | None:
-        """The stream of a request, opened when it is not. None: the client is gone."""
-        outlet: ResumableStream | None = exchange.outlet
-        if outlet is None and not exchange.done:
-            outlet = self._open(exchange, own=False)
-        return outlet
+    def open_request_stream(self, exchange: HttpExchange) -> ResumableStream | None:
+        """Return the stream of a request, and open it if necessary. None: the client has
+        disconnected."""
+        stream: ResumableStream | None = exchange.stream
+        if stream is None and not exchange.done:
+            stream = self._open(exchange, is_session_stream=False)
+        return stream
 
     def resume(self, exchange: HttpExchange, last_event_id: bytes) -> None:
-        """Go on with the stream of this event. Raises InterlockError when that cannot be."""
-        mark, _, place = last_event_id.strip().partition(b"-")
-        number, _, seen = place.partition(b"-")
-        if mark != self.mark.encode() or not (_counts(number) and _counts(seen)):
-            raise _refusal("it is no event id of this session")
-        outlet = self._outlets.get(int(number))
-        if outlet is None:
-            raise _refusal("its stream is no longer kept")
-        events = outlet.missed(int(seen))
-        exchange.open_stream()
-        outlet.carry_on(exchange, events)
+        """Resume the stream of an event.
 
-    def _open(self, exchange: HttpExchange, *, own: bool) -> ResumableStream:
-        self._numbers += 1
-        outlet = self._outlets[self._numbers] = ResumableStream(self, self._numbers, own=own)
+        Raises:
+            InterlockError: the id is invalid, or the missed events are no longer buffered.
+        """
+        prefix, _, position = last_event_id.strip().partition(b"-")
+        stream_number, _, event_number = position.partition(b"-")
+        if prefix != self.id_prefix.encode() or not (
+            _is_number(stream_number) and _is_number(event_number)
+        ):
+            raise _resume_error("it is no event id of this session")
+        stream = self._streams.get(int(stream_number))
+        if stream is None:
+            raise _resume_error("its stream is no longer kept")
+        events = stream.events_after(int(event_number))
         exchange.open_stream()
-        outlet.carry_on(exchange, [])
+        stream.attach(exchange, events)
+
+    def _open(self, exchange: HttpExchange, *, is_session_stream: bool) -> ResumableStream:
+        self._last_number += 1
+        number = self._last_number
+        stream = ResumableStream(self, number, is_session_stream=is_session_stream)
+        self._streams[number] = stream
+        exchange.open_stream()
+        stream.attach(exchange, [])
         if self.primed:
-            outlet.prime()
-        return outlet
+            stream.prime()
+        return stream
 
-    # -- the way to the client
+    # -- messages to the client
 
     def send(self, payload: bytes, call: Call | None, *, question: bool = False) -> bool:
-        """Send on exactly one stream: the call's own if it can be, else the session's own.
+        """Send a message on exactly one stream: the stream of the call if possible, else a session
+        stream.
 
-        A question is not left for a client that has been away for long.
+        Args:
+            payload: the encoded message.
+            call: the call that the message belongs to.
+            question: True for a client request. It is not buffered for a client that has been
+                disconnected for longer than `KEPT_FOR`.
+
+        Returns:
+            False if there is no stream for the message.
         """
-        outlet = self._find(call)
-        if outlet is None or (question and outlet.away > KEPT_FOR):
+        stream = self._find_stream(call)
+        if stream is None or (question and stream.seconds_disconnected > KEPT_FOR):
             return False
-        outlet.send(payload)
+        stream.send(payload)
         return True
 
-    def _find(self, call: Call | None) -> ResumableStream | None:
-        asked: ResumableStream | None = None
+    def _find_stream(self, call: Call | None) -> ResumableStream | None:
+        request_stream: ResumableStream | None = None
         exchange = None if call is None else call.context
         if isinstance(exchange, HttpExchange):
-            facts = exchange.head.facts
-            if exchange.outlet is not None or (facts is not None and facts.accepts_stream):
-                asked = self.open_for(exchange)
-            if asked is not None and asked.connection is not None:
-                return asked
-            if asked is not None and asked.number not in self._outlets:
-                asked = None
-        waiting: ResumableStream | None = None
-        # The newest first: older ones may be dead.
-        for outlet in reversed(self._outlets.values()):
-            if outlet.own:
-                if outlet.connection is not None:
-                    return outlet
-                waiting = waiting or outlet
-        # Nobody is there this moment. What is sent now waits for the client to come back.
-        return asked or waiting
+            request_headers = exchange.head.request_headers
+            if exchange.stream is not None or (
+                request_headers is not None and request_headers.accepts_stream
+            ):
+                request_stream = self.open_request_stream(exchange)
+            if request_stream is not None and request_stream.connection is not None:
+                return request_stream
+            if request_stream is not None and request_stream.number not in self._streams:
+                request_stream = None
+        disconnected_stream: ResumableStream | None = None
+        # The newest first: the connections of older streams may be dead.
+        for stream in reversed(self._streams.values()):
+            if stream.is_session_stream:
+                if stream.connection is not None:
+                    return stream
+                disconnected_stream = disconnected_stream or stream
+        # No stream has a connection now. The message is buffered until the client reconnects.
+        return request_stream or disconnected_stream
 
     def hang_up(self, call: Call) -> None:
-        """End the connection of a call, when its client knows to come back."""
+        """End the connection of a call, if its client is able to resume the stream."""
         exchange = call.context
         if not self.primed or not isinstance(exchange, HttpExchange):
             return
-        facts = exchange.head.facts
-        if exchange.outlet is not None or (facts is not None and facts.accepts_stream):
-            outlet = self.open_for(exchange)
-            if outlet is not None:
-                outlet.hang_up()
+        request_headers = exchange.head.request_headers
+        if exchange.stream is not None or (
+            request_headers is not None and request_headers.accepts_stream
+        ):
+            stream = self.open_request_stream(exchange)
+            if stream is not None:
+                stream.hang_up()
 
     def ping(self) -> None:
-        """Show that the session's own streams are alive."""
-        for outlet in list(self._outlets.values()):
-            if outlet.own:
-                outlet.ping()
+        """Send a ping on the session streams."""
+        for stream in list(self._streams.values()):
+            if stream.is_session_stream:
+                stream.ping()
 
     def stop_listening(self) -> None:
-        """End the session's own streams."""
-        for outlet in list(self._outlets.values()):
-            if outlet.own:
-                outlet.finish(None)
+        """End the session streams."""
+        for stream in list(self._streams.values()):
+            if stream.is_session_stream:
+                stream.finish(None)
 
     def end(self) -> None:
-        """The session is over, and its streams with it."""
-        outlets, self._outlets = self._outlets, {}
-        for outlet in outlets.values():
-            outlet.finish(None)
-            self._drop(outlet)
+        """End all streams. The session has ended."""
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.finish(None)
+            self._remove(stream)
 
-    # -- without a connection
+    # -- streams without a connection
 
-    def left(self, outlet: ResumableStream) -> None:
-        """A stream has lost its connection, or has no more need of it."""
-        if self.on_left is not None:
-            self.on_left()
-        if outlet.number not in self._outlets:
+    def on_stream_disconnected(self, stream: ResumableStream) -> None:
+        """Start the expiry of a stream that has lost its connection or needs no connection."""
+        if self.on_disconnect is not None:
+            self.on_disconnect()
+        if stream.number not in self._streams:
             return
         loop = asyncio.get_running_loop()
-        outlet.left_at = loop.time()
-        if outlet.expiry is not None:
-            outlet.expiry.cancel()
-            outlet.expiry = None
-        # The session's only stream of its own is kept as long as the session: a client that was
-        # away for an hour still learns what changed.
-        if not outlet.own or any(one.own for one in self._outlets.values() if one is not outlet):
-            outlet.expiry = loop.call_later(KEPT_FOR, self._drop, outlet)
-        alone = [one for one in self._outlets.values() if one.connection is None]
-        for old in alone[: max(0, len(alone) - MOST_STREAMS)]:
-            self._drop(old)
+        stream.disconnected_at = loop.time()
+        if stream.expiry_timer is not None:
+            stream.expiry_timer.cancel()
+            stream.expiry_timer = None
+        # The only session stream exists as long as the session: a client that was disconnected for
+        # an hour still gets the change notifications.
+        if not stream.is_session_stream or any(
+            other.is_session_stream for other in self._streams.values() if other is not stream
+        ):
+            stream.expiry_timer = loop.call_later(KEPT_FOR, self._remove, stream)
+        disconnected = [other for other in self._streams.values() if other.connection is None]
+        for old in disconnected[: max(0, len(disconnected) - MOST_STREAMS)]:
+            self._remove(old)
 
-    def _drop(self, outlet: ResumableStream) -> None:
-        self._outlets.pop(outlet.number, None)
-        if outlet.expiry is not None:
-            outlet.expiry.cancel()
-            outlet.expiry = None
+    def _remove(self, stream: ResumableStream) -> None:
+        self._streams.pop(stream.number, None)
+        if stream.expiry_timer is not None:
+            stream.expiry_timer.cancel()
+            stream.expiry_timer = None
 
 
-def _counts(text: bytes) -> bool:
+def _is_number(text: bytes) -> bool:
+    """Return whether the text is a decimal number of reasonable length."""
     return text.isdigit() and len(text) <= 18
 
 
-def _refusal(why: str) -> InterlockError:
+def _resume_error(reason: str) -> InterlockError:
     return InterlockError(
-        INVALID_REQUEST, f"Last-Event-ID cannot be served: {why}. Open a new stream without it."
+        INVALID_REQUEST,
+        f"Last-Event-ID cannot be served: {reason}. Open a new stream without it.",
     )

@@ -1,7 +1,7 @@
-"""The old transport, HTTP+SSE (2024-11-05), for clients that know no other.
+"""The HTTP+SSE transport of MCP 2024-11-05, for clients that support no newer transport.
 
-A GET opens a stream of events; the first one says where to post. What the client posts is taken
-with a 202, and every answer comes on the stream. The stream is the session: it ends with it.
+A GET opens an event stream. Its first event contains the path for posts. A posted message gets a
+202, and its response is sent on the stream. The session ends with the stream.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.router import DirectRoute, Route
 from interlock.core.server.mcp.change_notifications import ChangeListeners
 from interlock.core.server.mcp.conversation import Conversation
-from interlock.core.server.mcp.request_headers import RequestHeaders, facts_of
+from interlock.core.server.mcp.request_headers import RequestHeaders, read_request_headers
 from interlock.core.server.mcp.responder import Responder
 from interlock.core.server.mcp.server_info import ServerInfo
 from interlock.core.server.mcp.views import Views
@@ -44,11 +44,11 @@ _CLIENT: Final = Client(Era.SESSION, "2024-11-05")
 _log = logging.getLogger("interlock.server")
 
 
-_Step = Callable[[HttpExchange, RequestHeaders], None]
+_Handler = Callable[[HttpExchange, RequestHeaders], None]
 
 
-class _Connected:
-    """A client with an open stream."""
+class _ConnectedClient:
+    """A client with an open event stream."""
 
     __slots__ = ("conversation", "exchange", "owner")
 
@@ -59,7 +59,7 @@ class _Connected:
 
 
 class LegacySse:
-    """Serves the two paths of the old transport."""
+    """The two paths of the HTTP+SSE transport."""
 
     def __init__(
         self,
@@ -74,7 +74,11 @@ class LegacySse:
         messages_path: str = MESSAGES_PATH,
         views: Views | None = None,
     ) -> None:
-        """`most`: so many clients may be connected at once."""
+        """Create the transport.
+
+        Args:
+            most: the maximum number of connected clients.
+        """
         self._guard = guard
         self.most = most
         self.views = views
@@ -83,11 +87,11 @@ class LegacySse:
         self._listeners = listeners
         self._answering = answering
         self._messages_path = messages_path
-        self._clients: dict[str, _Connected] = {}
+        self._clients: dict[str, _ConnectedClient] = {}
         self._sse_path = sse_path
 
     def routes(self) -> Sequence[Route]:
-        """Its paths. Clients post with and without a slash."""
+        """Return the routes. Clients post with and without a trailing slash."""
         return (
             DirectRoute(self._sse_path, self.open, self._check),
             DirectRoute(self._messages_path, self.post, self._check),
@@ -98,15 +102,15 @@ class LegacySse:
         return len(self._clients)
 
     def open(self, exchange: HttpExchange) -> None:
-        """GET: a client comes."""
+        """Handle a GET: open the event stream of a client."""
         self._serve(exchange, b"GET", self._open)
 
     def post(self, exchange: HttpExchange) -> None:
-        """POST: a client says something."""
+        """Handle a POST: process a message of a client."""
         self._serve(exchange, b"POST", self._post)
 
     def retain_only(self, callers: Container[str]) -> None:
-        """Only these callers are known any more."""
+        """Disconnect all other callers."""
         for id, client in list(self._clients.items()):
             if client.owner not in callers:
                 del self._clients[id]
@@ -114,29 +118,34 @@ class LegacySse:
                 client.conversation.closed()
 
     def close(self) -> None:
-        """The node stops, and everything asked of it has been answered."""
+        """Disconnect all clients. The node stops, and every request has its response."""
         for client in list(self._clients.values()):
             client.exchange.end_stream()
             client.conversation.closed()
         self._clients.clear()
 
     def _check(self, exchange: HttpExchange, decide: Decide) -> None:
-        """Decide by the head of a request whether its body is read."""
-        facts = facts_of(exchange, self._guard)
-        self._answering.check(exchange, facts, FACE, _CLIENT, decide)
+        """Decide from the head of a request whether its body is read."""
+        request_headers = read_request_headers(exchange, self._guard)
+        self._answering.check(exchange, request_headers, FACE, _CLIENT, decide)
 
-    def _serve(self, exchange: HttpExchange, method: bytes, serve: _Step) -> None:
+    def _serve(self, exchange: HttpExchange, method: bytes, serve: _Handler) -> None:
         try:
-            facts = facts_of(exchange, self._guard)
-            if facts.refusal is not None:
-                error = InterlockError(FOREIGN_ORIGIN, facts.refusal)
-                verb = exchange.head.method.decode("latin-1")
-                self._pipeline.record_rejection(Call(verb, FACE, facts.credentials, _CLIENT), error)
+            request_headers = read_request_headers(exchange, self._guard)
+            if request_headers.refusal is not None:
+                error = InterlockError(FOREIGN_ORIGIN, request_headers.refusal)
+                rejected = Call(
+                    exchange.head.method.decode("latin-1"),
+                    FACE,
+                    request_headers.credentials,
+                    _CLIENT,
+                )
+                self._pipeline.record_rejection(rejected, error)
                 raise error
-            if facts.twice is not None:
-                raise ProtocolError(facts.twice + ".", INVALID_REQUEST)
+            if request_headers.repeated_header is not None:
+                raise ProtocolError(request_headers.repeated_header + ".", INVALID_REQUEST)
             if exchange.head.method == method:
-                serve(exchange, facts)
+                serve(exchange, request_headers)
             elif is_preflight(exchange):
                 answer_preflight(exchange)
             else:
@@ -146,17 +155,19 @@ class LegacySse:
         except InterlockError as error:
             self._answering.refuse(exchange, NULL, error, None)
         except Exception:
-            _log.exception("a request could not be served")
+            _log.exception("HTTP+SSE transport: request failed")
             failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
             self._answering.refuse(exchange, NULL, failed, None)
 
-    def _open(self, exchange: HttpExchange, facts: RequestHeaders) -> None:
-        caller = self._pipeline.admit(Call("GET", FACE, facts.credentials, _CLIENT))
-        if not facts.accepts_stream:
+    def _open(self, exchange: HttpExchange, request_headers: RequestHeaders) -> None:
+        caller = self._pipeline.admit(Call("GET", FACE, request_headers.credentials, _CLIENT))
+        if not request_headers.accepts_stream:
             exchange.respond(406)
             return
         if len(self._clients) >= self.most:
-            raise InterlockError(TOO_BUSY, "As many clients are connected as may be.")
+            raise InterlockError(
+                TOO_BUSY, f"The limit of {self.most} connected clients is reached. Try again later."
+            )
         id = secrets.token_urlsafe(24)
         conversation = Conversation(
             pipeline=self._pipeline,
@@ -165,31 +176,33 @@ class LegacySse:
             send=lambda payload: exchange.event(payload, "message"),
             ping=exchange.ping,
             face=FACE,
-            credentials=facts.credentials,
+            credentials=request_headers.credentials,
             stateless=False,
             views=self.views,
         )
-        self._clients[id] = _Connected(exchange, caller.name, conversation)
+        self._clients[id] = _ConnectedClient(exchange, caller.name, conversation)
 
-        def gone(_: HttpExchange) -> None:
+        def on_disconnect(_: HttpExchange) -> None:
             self._clients.pop(id, None)
             conversation.closed()
 
-        exchange.on_disconnect = gone
+        exchange.on_disconnect = on_disconnect
         exchange.open_stream()
         exchange.event(f"{self._messages_path}?session_id={id}".encode(), "endpoint")
 
-    def _post(self, exchange: HttpExchange, facts: RequestHeaders) -> None:
+    def _post(self, exchange: HttpExchange, request_headers: RequestHeaders) -> None:
         id = parse_qs(exchange.head.query.decode("latin-1")).get("session_id", [""])[-1]
         client = self._clients.get(id)
-        # A stranger is told that, and nothing about sessions.
+        # An unauthenticated caller gets that error, and learns nothing about sessions.
         owner = "" if client is None else client.owner
-        self._pipeline.admit(Call("POST", FACE, facts.credentials, _CLIENT, session_owner=owner))
+        self._pipeline.admit(
+            Call("POST", FACE, request_headers.credentials, _CLIENT, session_owner=owner)
+        )
         if client is None:
             raise InterlockError(
-                UNKNOWN_SESSION, "This session has ended or never was: open a new stream."
+                UNKNOWN_SESSION, "This session has ended or never existed: open a new stream."
             )
-        if not facts.is_json:
+        if not request_headers.is_json:
             raise ProtocolError("Send the message as application/json.", INVALID_REQUEST)
         message = decode_message(exchange.body)
         exchange.respond(202, b"Accepted", content_type=b"text/plain")

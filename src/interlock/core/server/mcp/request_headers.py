@@ -1,4 +1,4 @@
-"""What the HTTP headers of an MCP request say, read once for every head that a client sends."""
+"""The HTTP headers of an MCP request, read once per head and cached with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from interlock.protocol import headers, mcp
 from interlock.protocol.aql_terms import OperationView
 
 _STREAM: Final = b"text/event-stream"
-_SAID_ONCE: Final = frozenset(
+_UNIQUE_HEADERS: Final = frozenset(
     {
         *CREDENTIAL_HEADERS,
         b"content-type",
@@ -28,17 +28,18 @@ _SAID_ONCE: Final = frozenset(
         headers.SESSION_ID,
     }
 )
-"""Headers that the node decides by: of two, somebody on the way may have read the other."""
+"""The headers that may occur once, because the node bases decisions on them: if there are two, a
+proxy may have checked the other one."""
 
 
 class RequestHeaders:
-    """The headers, understood. Values are what the body must repeat, decoded."""
+    """The decoded headers of an MCP request. The body must repeat the MCP headers."""
 
     __slots__ = (
-        "accepts_stream", "client", "credentials", "duplicate", "found", "guarded", "is_json",
-        "meta", "method", "method_header", "name", "name_header", "refusal", "said", "session",
-        "shortcut", "stateless", "tool", "twice", "version", "version_header", "view",
-        "view_problem", "viewed",
+        "accepts_stream", "cached_session", "client", "client_view", "credentials", "duplicate",
+        "guard_version", "is_fast_path", "is_json", "meta", "method", "method_header", "name",
+        "name_header", "raw_meta", "refusal", "repeated_header", "session", "stateless", "tool",
+        "version", "version_header", "view", "view_error",
     )  # fmt: skip
 
     def __init__(
@@ -50,8 +51,8 @@ class RequestHeaders:
         views: Views | None = None,
     ) -> None:
         fields = head.fields
-        self.guarded = guard.version
-        """The version of the guard that they were read by."""
+        self.guard_version = guard.version
+        """The version of the guard that checked the head."""
         origin = fields.get(b"origin")
         self.refusal = guard.refusal(fields.get(b"host"), origin)
         head.lines = b"" if origin is None or self.refusal else answer_lines(origin)
@@ -59,10 +60,11 @@ class RequestHeaders:
         self.is_json = kind.strip().lower() == b"application/json"
         accept = fields.get(b"accept", b"*/*")
         self.duplicate: str | None = None
-        self.twice: str | None = None
+        self.repeated_header: str | None = None
         if len(fields) != len(head.headers):
-            accept = b",".join(v for name, v in head.headers if name == b"accept") or accept
-            self._look_for_twins(head.headers)
+            accept_values = [value for name, value in head.headers if name == b"accept"]
+            accept = b",".join(accept_values) or accept
+            self._check_duplicates(head.headers)
         self.accepts_stream = _STREAM in accept or b"*/*" in accept
         self.credentials = read_credentials(fields, peer, certificate)
         session = fields.get(headers.SESSION_ID)
@@ -77,57 +79,66 @@ class RequestHeaders:
         self.stateless = self.version in mcp.STATELESS_REVISIONS
         calls = self.method == mcp.TOOLS_CALL and self.version == mcp.LATEST_STATELESS
         self.tool = self.name if calls else None
-        """What a stateless call with these headers must name."""
+        """The tool that a stateless call with these headers must name in its body."""
         self.client: Client | None = None
         """The client of the last plain stateless call with this head."""
-        self.said = Raw(b"")
-        """Its `_meta`, as it came."""
+        self.raw_meta = Raw(b"")
+        """The raw `_meta` of that call."""
         self.meta: dict[str, Raw] | None = None
         self.view: OperationView | None = None
-        """The view that the URL asks for."""
-        self.view_problem: ProtocolError | None = None
-        self.viewed: OperationView | None = None
-        """The view of the client of the last plain stateless call."""
+        """The view that the URL selects."""
+        self.view_error: ProtocolError | None = None
+        self.client_view: OperationView | None = None
+        """The view of the last plain stateless call with this head."""
         if views is not None and head.query:
             try:
-                self.view = self.viewed = views.named(head.query)
+                self.view = self.client_view = views.named(head.query)
             except ProtocolError as error:
-                self.view_problem = error
-        self.found: HttpSession | None = None
-        """The session that the id led to the last time."""
+                self.view_error = error
+        self.cached_session: HttpSession | None = None
+        """The session that was found by the session id of this head."""
         in_session = self.session is not None and (
             self.version is None or self.version in mcp.SESSION_REVISIONS
         )
-        self.shortcut = (
+        self.is_fast_path = (
             head.method == b"POST"
             and self.is_json
             and self.refusal is None
             and self.duplicate is None
-            and self.twice is None
-            and self.view_problem is None
+            and self.repeated_header is None
+            and self.view_error is None
             and (self.stateless or in_session)
         )
-        """Whether nothing in the headers keeps a plain call from being taken straight in."""
+        """True if the headers allow a plain tool call to start without the full checks."""
 
-    def _look_for_twins(self, all_headers: list[tuple[bytes, bytes]]) -> None:
-        """Something is there twice. For a header that somebody decides by, that is a lie."""
+    def _check_duplicates(self, all_headers: list[tuple[bytes, bytes]]) -> None:
+        """Find headers that occur more than once but must not: a client that repeats a header on
+        which decisions are based tries to mislead the node or a proxy."""
         try:
             headers.pick_request_headers(all_headers)
         except ProtocolError as error:
             self.duplicate = error.message
         names = [name for name, _ in all_headers]
-        for name in sorted(_SAID_ONCE):
+        for name in sorted(_UNIQUE_HEADERS):
             if names.count(name) > 1:
-                self.twice = f"{name.decode().title()} header appears more than once"
+                self.repeated_header = f"{name.decode().title()} header appears more than once"
 
 
-def facts_of(exchange: HttpExchange, guard: Guard, views: Views | None = None) -> RequestHeaders:
-    """The facts of a head; they are kept with it for as long as the guard does not change."""
-    head, lane = exchange.head, exchange.lane
-    facts = head.facts
-    if not isinstance(facts, RequestHeaders) or facts.guarded is not guard.version:
-        facts = head.facts = RequestHeaders(head, lane.peer, guard, lane.certificate, views)
-    return facts
+def read_request_headers(
+    exchange: HttpExchange, guard: Guard, views: Views | None = None
+) -> RequestHeaders:
+    """Return the decoded headers of a request. They are cached in its head until the guard
+    changes."""
+    head, protocol = exchange.head, exchange.protocol
+    request_headers = head.request_headers
+    if (
+        not isinstance(request_headers, RequestHeaders)
+        or request_headers.guard_version is not guard.version
+    ):
+        request_headers = head.request_headers = RequestHeaders(
+            head, protocol.peer, guard, protocol.certificate, views
+        )
+    return request_headers
 
 
 def _text(value: bytes | None) -> str | None:

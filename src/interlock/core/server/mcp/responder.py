@@ -1,4 +1,4 @@
-"""Calls that HTTP clients wait for: answered whole or as a stream, and kept alive until then."""
+"""Responses to HTTP clients: complete or as a stream, with pings while a call runs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import NULL, notification, result_response
 
 QUIET = 15.0
-"""After this long without an answer a response becomes a stream, to show that it is alive."""
+"""After this many seconds without a result the response becomes a stream, which carries pings."""
 _STATELESS: Final = mcp.Era.STATELESS
 
 
 class Responder:
-    """Sends calls into the pipeline, and their outcomes back to the client."""
+    """Starts the calls of HTTP clients in the pipeline, and writes their outcomes as responses."""
 
     def __init__(
         self, *, pipeline: Pipeline, hello: ServerInfo, clock: Clock, challenges: Challenges
@@ -45,42 +45,48 @@ class Responder:
         self._hello = hello
         self._clock = clock
         self._challenges = challenges
-        self.pulse: asyncio.TimerHandle | None = None
-        """Shows, from time to time, that the node is alive. None: it has not begun."""
-        self._unsettled: dict[HttpExchange, asyncio.Task[None]] = {}
-        # Looked up once, and not for every call.
-        self.heard = self.hear
-        self.over = self._done
+        self.ping_timer: asyncio.TimerHandle | None = None
+        """The timer of the pings. None: not started."""
+        self._pending_identities: dict[HttpExchange, asyncio.Task[None]] = {}
+        # Bound methods, created once instead of for every call.
+        self.notification_callback = self.on_notification
+        self.done_callback = self._done
 
-    def start(self, exchange: HttpExchange, facts: RequestHeaders, call: Call) -> None:
-        """Send the call on its way; `exchange.request_id` is answered when it is over."""
-        if facts.accepts_stream:
-            call.on_notification = self.heard
+    def start(self, exchange: HttpExchange, request_headers: RequestHeaders, call: Call) -> None:
+        """Start a call. Its outcome becomes the response to `exchange.request_id`."""
+        if request_headers.accepts_stream:
+            call.on_notification = self.notification_callback
         call.context = exchange
-        call.on_done = self.over
-        if self.pulse is None:
-            self.begin_pulse()
+        call.on_done = self.done_callback
+        if self.ping_timer is None:
+            self.start_pings()
         self._pipeline.begin(call)
 
-    def begin_pulse(self) -> None:
-        """Calls are under way: from now on they are looked after."""
-        self.pulse = asyncio.get_running_loop().call_later(QUIET / 3, self._keep_alive)
+    def start_pings(self) -> None:
+        """Start the pings for calls in progress."""
+        self.ping_timer = asyncio.get_running_loop().call_later(QUIET / 3, self._keep_alive)
 
     def refuse(
         self, exchange: HttpExchange, id: bytes, error: InterlockError, client: Client | None
     ) -> None:
-        """Answer a request that never became a call. `client`: as far as it is known.
+        """Reject a request that has not become a call.
 
-        Where only nobody knows yet who it is from, it is served again once somebody does.
+        If the identity of the caller is still being resolved, the request is served again
+        afterwards.
+
+        Args:
+            id: the raw id of the request.
+            error: the reason.
+            client: the client, if known.
         """
-        if isinstance(error, PendingIdentity) and exchange not in self._unsettled:
-            if len(self._unsettled) < MAX_PENDING_IDENTITIES:
-                self._settle(exchange, error, lambda: exchange.head.serve(exchange))
+        if isinstance(error, PendingIdentity) and exchange not in self._pending_identities:
+            if len(self._pending_identities) < MAX_PENDING_IDENTITIES:
+                self._resolve_identity(exchange, error, lambda: exchange.head.serve(exchange))
                 return
             error = pending_identities_error()
-        self._write_refusal(exchange, id, error, client)
+        self._write_rejection(exchange, id, error, client)
 
-    def _write_refusal(
+    def _write_rejection(
         self, exchange: HttpExchange, id: bytes, error: InterlockError, client: Client | None
     ) -> None:
         status, body = write_error(id, error, client)
@@ -90,74 +96,82 @@ class Responder:
     def check(
         self,
         exchange: HttpExchange,
-        facts: RequestHeaders,
+        request_headers: RequestHeaders,
         face: str,
         client: Client,
         decide: Decide,
     ) -> None:
-        """Decide by the head of a request whether its body is read: host, origin and token."""
+        """Decide from the host, the origin and the token in the head whether the body is read."""
 
-        def refuse(refused: HttpExchange) -> None:
-            verb = refused.head.method.decode("latin-1")
-            self._pipeline.record_rejection(Call(verb, face, facts.credentials, client), error)
-            self._write_refusal(refused, NULL, error, None)
+        def reject(rejected: HttpExchange) -> None:
+            method = rejected.head.method.decode("latin-1")
+            self._pipeline.record_rejection(
+                Call(method, face, request_headers.credentials, client), error
+            )
+            self._write_rejection(rejected, NULL, error, None)
 
         error: InterlockError
         try:
-            if facts.refusal is not None:
-                raise InterlockError(FOREIGN_ORIGIN, facts.refusal)
-            self._pipeline.admission.authenticate(facts.credentials)
-        except PendingIdentity as unsettled:
-            if exchange not in self._unsettled:
-                if len(self._unsettled) < MAX_PENDING_IDENTITIES:
-                    self._settle(
+            if request_headers.refusal is not None:
+                raise InterlockError(FOREIGN_ORIGIN, request_headers.refusal)
+            self._pipeline.admission.authenticate(request_headers.credentials)
+        except PendingIdentity as pending:
+            if exchange not in self._pending_identities:
+                if len(self._pending_identities) < MAX_PENDING_IDENTITIES:
+                    self._resolve_identity(
                         exchange,
-                        unsettled,
-                        lambda: self.check(exchange, facts, face, client, decide),
+                        pending,
+                        lambda: self.check(exchange, request_headers, face, client, decide),
                     )
                     return
                 error = pending_identities_error()
             else:
-                error = unsettled
-        except InterlockError as refused:
-            error = refused
+                error = pending
+        except InterlockError as rejection:
+            error = rejection
         else:
             decide(exchange, None)
             return
-        decide(exchange, refuse)
+        decide(exchange, reject)
 
     def answer(self, exchange: HttpExchange, id: bytes, client: Client, outcome: Outcome) -> None:
-        """Answer a request that never became a call, but has a result all the same."""
+        """Write the result of a request that has not become a call."""
         result = write_result(outcome, client, self._hello.server_info, mcp.TOOLS_CALL)
         exchange.respond_result(id, result)
 
-    def _settle(
-        self, exchange: HttpExchange, unsettled: PendingIdentity, again: Callable[[], None]
+    def _resolve_identity(
+        self, exchange: HttpExchange, pending: PendingIdentity, retry: Callable[[], None]
     ) -> None:
-        """Find out whose the request is, and then do it `again`."""
+        """Resolve the identity of the caller, and then call `retry`."""
 
-        async def settle() -> None:
+        async def resolve_and_retry() -> None:
             try:
-                await unsettled.resolve()
+                await pending.resolve()
                 if not exchange.done:
-                    again()
+                    retry()
             finally:
-                del self._unsettled[exchange]
+                del self._pending_identities[exchange]
 
-        self._unsettled[exchange] = asyncio.get_running_loop().create_task(
-            settle(), name="unsettled"
+        self._pending_identities[exchange] = asyncio.get_running_loop().create_task(
+            resolve_and_retry(), name="pending identity"
         )
 
     def _challenge(self, exchange: HttpExchange, error: InterlockError) -> bytes:
-        """The header line that says what would help; empty when nothing would."""
-        facts = exchange.head.facts
-        shown = isinstance(facts, RequestHeaders) and facts.credentials.bearer is not None
+        """Return the `WWW-Authenticate` line for a rejection. Empty if no token would help."""
+        request_headers = exchange.head.request_headers
+        shown = (
+            isinstance(request_headers, RequestHeaders)
+            and request_headers.credentials.bearer is not None
+        )
         value = self._challenges.challenge(error, shown=shown)
         return b"" if value is None else b"www-authenticate: %b\r\n" % value
 
     def _status(self, status: int, error: InterlockError, client: Client | None) -> int:
-        """On the session wire an error is an answer like any other, but for those that end it, and
-        those with which a client knows to go for more rights."""
+        """Return the HTTP status of an error.
+
+        In the session generation an error is a normal response with status 200. The exceptions are
+        errors that end the session, and errors on which a client requests more scopes.
+        """
         if client is None or client.era is _STATELESS:
             return status
         if self._challenges.metadata is not None and missing_scopes(error):
@@ -165,59 +179,60 @@ class Responder:
         return status if error.failure in (UNAUTHENTICATED, UNKNOWN_SESSION) else 200
 
     def stop(self) -> None:
-        """The node stops: nothing is under way any more."""
-        for task in self._unsettled.values():
+        """Stop the pings and the pending identity checks. The node stops, and no call runs."""
+        for task in self._pending_identities.values():
             task.cancel()
-        if self.pulse is not None:
-            self.pulse.cancel()
-            self.pulse = None
+        if self.ping_timer is not None:
+            self.ping_timer.cancel()
+            self.ping_timer = None
 
-    def hear(self, call: Call, method: str, params: bytes | Raw) -> None:
-        """Progress or a log message: it turns a plain answer into a stream, the first time."""
-        self.tell(cast("HttpExchange", call.context), notification(method, params))
+    def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
+        """Send progress or a log message of a call. The first message turns the response into a
+        stream."""
+        self.send(cast("HttpExchange", call.context), notification(method, params))
 
-    def tell(self, exchange: HttpExchange, payload: bytes) -> None:
-        """Send a message that is not the last one of an answer."""
-        outlet = self.open(exchange)
-        if outlet is not None:
-            outlet.send(payload)
+    def send(self, exchange: HttpExchange, payload: bytes) -> None:
+        """Send a message that is not the last one of a response."""
+        stream = self.open(exchange)
+        if stream is not None:
+            stream.send(payload)
         else:
             exchange.event(payload)
 
     @staticmethod
     def open(exchange: HttpExchange) -> ResumableStream | None:
-        """Turn an answer into a stream. On a session it is one that can be resumed."""
+        """Turn a response into a stream. In a session the stream is resumable."""
         session: HttpSession | None = exchange.session
         if session is None:
             exchange.open_stream()
             return None
-        return session.outlets.open_for(exchange)
+        return session.streams.open_request_stream(exchange)
 
     @staticmethod
     def finish(exchange: HttpExchange, payload: bytes | None) -> None:
-        """The last message of an answer that became a stream, when there is one, and its end."""
-        outlet: ResumableStream | None = exchange.outlet
-        if outlet is not None:
-            outlet.finish(payload)
+        """Send the last message, if any, of a response that became a stream, and end the stream."""
+        stream: ResumableStream | None = exchange.stream
+        if stream is not None:
+            stream.finish(payload)
             return
         if payload is not None:
             exchange.event(payload)
         exchange.end_stream()
 
-    def _as_stream(self, call: Call, exchange: HttpExchange) -> bool:
-        """Whether a list is answered as servers of the official SDK answer it on this wire: who is
-        to take the node for such a server must not see a difference."""
-        facts = exchange.head.facts
+    def _must_stream(self, call: Call, exchange: HttpExchange) -> bool:
+        """Return whether the response to a list is a stream, as from servers that use the official
+        SDK. A client of a transparent node must not see a difference from such a server."""
+        request_headers = exchange.head.request_headers
         return (
             self._pipeline.transparent_upstream is not None
             and call.method in mcp.LIST_METHODS
-            and facts is not None
-            and facts.accepts_stream
+            and request_headers is not None
+            and request_headers.accepts_stream
         )
 
     def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         exchange = call.context
-        if TYPE_CHECKING:  # At run time it would cost every call something.
+        if TYPE_CHECKING:  # At run time the assertion would slow down every call.
             assert isinstance(exchange, HttpExchange)
         session, id, client = exchange.session, exchange.request_id, call.client
         if session is not None:
@@ -225,14 +240,16 @@ class Responder:
         if outcome is not None:
             try:
                 result = outcome.result
-                era, glance = client.era, outcome.summary
-                # What is in the client's own words already passes as it is.
+                era, summary = client.era, outcome.summary
+                # A result that has the client's format already is sent unchanged.
                 if outcome.era is not era or (
-                    glance is not None
-                    and (glance.meta is not UNSET or (era is _STATELESS and not glance.result_type))
+                    summary is not None
+                    and (
+                        summary.meta is not UNSET or (era is _STATELESS and not summary.result_type)
+                    )
                 ):
                     result = write_result(outcome, client, self._hello.server_info, call.method)
-                if glance is None and session is not None and self._as_stream(call, exchange):
+                if summary is None and session is not None and self._must_stream(call, exchange):
                     self.open(exchange)
                 if not exchange.streaming:
                     exchange.respond_result(id, result)
@@ -243,7 +260,7 @@ class Responder:
                 error = unwritable
         assert error is not None
         if error.failure is CANCELLED:
-            # A cancelled request gets no answer; its connection gets an end.
+            # A cancelled request gets no response, but its connection must end.
             exchange.open_stream()
             self.finish(exchange, None)
             return
@@ -257,28 +274,28 @@ class Responder:
             exchange.respond(status, body)
 
     def _keep_alive(self) -> None:
-        """Keep the connections of long calls from looking dead to whatever stands in between."""
-        self.pulse = None
+        """Ping the clients of long calls, so that no proxy closes their connections."""
+        self.ping_timer = None
         now = self._clock()
-        waiting = bool(self._pipeline.admission.pending_identities)
+        has_calls = bool(self._pipeline.admission.pending_identities)
         for call in list(self._pipeline.running_calls()):
-            waiting = True
-            # They stand in the order in which they began: the first young one ends the search.
+            has_calls = True
+            # The calls are ordered by start time, so the first recent call ends the search.
             if now - call.started_at < QUIET:
                 break
             exchange = call.context
             if isinstance(exchange, HttpExchange):
-                self._show_life(exchange)
-        if waiting:
-            self.begin_pulse()
+                self._ping(exchange)
+        if has_calls:
+            self.start_pings()
 
-    def _show_life(self, exchange: HttpExchange) -> None:
-        facts = exchange.head.facts
-        if exchange.done and exchange.outlet is None:
+    def _ping(self, exchange: HttpExchange) -> None:
+        request_headers = exchange.head.request_headers
+        if exchange.done and exchange.stream is None:
             return
-        if isinstance(facts, RequestHeaders) and facts.accepts_stream:
-            outlet = self.open(exchange)
-            if outlet is not None:
-                outlet.ping()
+        if isinstance(request_headers, RequestHeaders) and request_headers.accepts_stream:
+            stream = self.open(exchange)
+            if stream is not None:
+                stream.ping()
             else:
                 exchange.ping()

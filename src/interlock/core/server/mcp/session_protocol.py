@@ -1,4 +1,5 @@
-"""The session wire over HTTP (2025-03-26 to 2025-11-25): a handshake, then a session."""
+"""The session protocol generation over HTTP (2025-03-26 to 2025-11-25): `initialize` opens a
+session."""
 
 from __future__ import annotations
 
@@ -26,13 +27,13 @@ from interlock.protocol.jsonrpc import BadMessage, Message
 
 FACE: Final = "http"
 _PONG: Final = b"{}"
-_NOBODY_YET: Final = Client(mcp.Era.SESSION, mcp.LATEST_SESSION)
+_UNKNOWN_CLIENT: Final = Client(mcp.Era.SESSION, mcp.LATEST_SESSION)
 
 _log = logging.getLogger("interlock.server")
 
 
 class SessionProtocol:
-    """Serves sessions."""
+    """Handles the requests of session clients over HTTP."""
 
     def __init__(
         self,
@@ -51,17 +52,23 @@ class SessionProtocol:
         self._answering = answering
         self._views = views or Views()
         self._batches: set[asyncio.Task[None]] = set()
-        sessions.on_closed = self._closed
+        sessions.on_closed = self._on_session_closed
 
-    def take(self, exchange: HttpExchange, facts: RequestHeaders, request: mcp.ToolCall) -> bool:
-        """Start a plain call. False: something about it wants the long look of `serve`."""
-        session = facts.found
+    def take(
+        self, exchange: HttpExchange, request_headers: RequestHeaders, request: mcp.ToolCall
+    ) -> bool:
+        """Start a plain tool call.
+
+        Returns:
+            False if the request needs the full checks of `serve`.
+        """
+        session = request_headers.cached_session
         if session is None or not session.is_alive:
             try:
-                session = facts.found = self._session(facts)
+                session = request_headers.cached_session = self._find_session(request_headers)
             except InterlockError:
                 return False
-        # Not `bytes(…)`: that costs twice as much.
+        # `bytes(…)` would take twice as long.
         id = b"" + request.id
         if id in session.calls or not (id.isdigit() or id[:1] == b'"'):
             return False
@@ -73,139 +80,161 @@ class SessionProtocol:
             except ProtocolError:
                 return False
         answering = self._answering
-        hear = answering.heard if facts.accepts_stream else None
-        view = facts.view or session.view
+        on_notification = (
+            answering.notification_callback if request_headers.accepts_stream else None
+        )
+        view = request_headers.view or session.view
         if view is not None and view is PLAIN_VIEW:
             view = None
         call = Call(
-            mcp.TOOLS_CALL, FACE, facts.credentials, session.client, params.name, session.owner,
-            None, params.arguments, meta, None, None, hear, answering.over, session, None, exchange,
-            view,
+            mcp.TOOLS_CALL, FACE, request_headers.credentials, session.client, params.name,
+            session.owner, None, params.arguments, meta, None, None, on_notification,
+            answering.done_callback, session, None, exchange, view,
         )  # fmt: skip
         exchange.request_id = id
         exchange.session = session
         session.calls[id] = call
-        if answering.pulse is None:
-            answering.begin_pulse()
+        if answering.ping_timer is None:
+            answering.start_pings()
         self._pipeline.begin(call)
-        # While a call is under way nobody takes the session for a quiet one.
+        # A session with an open call is not idle.
         session.last_seen = call.started_at
         return True
 
-    def serve(self, exchange: HttpExchange, facts: RequestHeaders, message: Message) -> None:
+    def serve(
+        self, exchange: HttpExchange, request_headers: RequestHeaders, message: Message
+    ) -> None:
         id = jsonrpc.NULL if message.id is UNSET else bytes(message.id)
         method = message.method
         client: Client | None = None
         try:
             if method == mcp.INITIALIZE and message.id is not UNSET:
-                self._initialize(exchange, facts, message, id)
+                self._initialize(exchange, request_headers, message, id)
             elif method is UNSET:
-                self._owned(facts, "response").answered(message)
+                self._find_owned_session(request_headers, "response").on_response(message)
                 exchange.respond(202)
             elif message.id is UNSET:
-                self._notification(self._owned(facts, method), message)
+                self._notification(self._find_owned_session(request_headers, method), message)
                 exchange.respond(202)
             elif method == mcp.PING:
-                self._owned(facts, method)
+                self._find_owned_session(request_headers, method)
                 exchange.respond(200, jsonrpc.result_response(id, _PONG))
             else:
-                session = self._session(facts)
+                session = self._find_session(request_headers)
                 client = session.client
-                self._request(exchange, facts, session, method, id, message)
+                self._request(exchange, request_headers, session, method, id, message)
         except InterlockError as error:
             self._answering.refuse(exchange, id, error, client)
 
     def serve_batch(
-        self, exchange: HttpExchange, facts: RequestHeaders, batch: list[Message | BadMessage]
+        self,
+        exchange: HttpExchange,
+        request_headers: RequestHeaders,
+        batch: list[Message | BadMessage],
     ) -> None:
-        session = self._owned(facts, "batch")
+        session = self._find_owned_session(request_headers, "batch")
         if session.client.revision not in mcp.BATCH_REVISIONS:
             raise ProtocolError(
                 f"MCP {session.client.revision} has no batches: send one message at a time.",
                 INVALID_REQUEST,
             )
         task = asyncio.get_running_loop().create_task(
-            self._answer_batch(exchange, facts, session, batch)
+            self._serve_batch(exchange, request_headers, session, batch)
         )
         self._batches.add(task)
         task.add_done_callback(self._batches.discard)
 
-    def open_stream(self, exchange: HttpExchange, facts: RequestHeaders) -> None:
-        """GET: the stream for what belongs to no request, or the rest of one that broke."""
-        session = self._owned(facts, "GET")
-        if not facts.accepts_stream:
+    def open_stream(self, exchange: HttpExchange, request_headers: RequestHeaders) -> None:
+        """Handle a GET: open a session stream, or resume a stream whose connection ended."""
+        session = self._find_owned_session(request_headers, "GET")
+        if not request_headers.accepts_stream:
             exchange.respond(406)
             return
         last_event_id = exchange.head.fields.get(headers.LAST_EVENT_ID)
         if last_event_id is None:
-            session.outlets.open_own(exchange)
+            session.streams.open_session_stream(exchange)
         else:
-            session.outlets.resume(exchange, last_event_id)
+            session.streams.resume(exchange, last_event_id)
         self._listeners.add_session(session)
 
-    def end(self, exchange: HttpExchange, facts: RequestHeaders) -> None:
-        """DELETE: the client says goodbye."""
-        self._sessions.close(self._owned(facts, "DELETE"))
+    def end(self, exchange: HttpExchange, request_headers: RequestHeaders) -> None:
+        """Handle a DELETE: close the session."""
+        self._sessions.close(self._find_owned_session(request_headers, "DELETE"))
         exchange.respond(200)
 
-    def _closed(self, session: HttpSession) -> None:
-        """A session is over: nobody waits for its calls or hears its streams."""
+    def _on_session_closed(self, session: HttpSession) -> None:
+        """Cancel the calls of a closed session and stop its notifications."""
         for call in list(session.calls.values()):
             self._pipeline.cancel(call)
         self._listeners.remove_session(session)
 
     def _initialize(
-        self, exchange: HttpExchange, facts: RequestHeaders, message: Message, id: bytes
+        self, exchange: HttpExchange, request_headers: RequestHeaders, message: Message, id: bytes
     ) -> None:
         client = read_initialize(message)
-        caller = self._pipeline.admit(Call(mcp.INITIALIZE, FACE, facts.credentials, client))
+        caller = self._pipeline.admit(
+            Call(mcp.INITIALIZE, FACE, request_headers.credentials, client)
+        )
         session = self._sessions.open(client, caller.name)
         session.view = self._views.of_client(client.name, caller.name)
-        view = facts.view or session.view
+        view = request_headers.view or session.view
         exchange.respond(
             200,
             jsonrpc.result_response(id, self._hello.initialize_result(client.revision, view)),
             headers=b"mcp-session-id: %b\r\n" % session.id.encode(),
         )
 
-    def _session(self, facts: RequestHeaders) -> HttpSession:
-        """The session that the headers name. Raises InterlockError."""
+    def _find_session(self, request_headers: RequestHeaders) -> HttpSession:
+        """Return the session that the headers name.
+
+        Raises:
+            InterlockError: there is no such session, or the caller is not admitted.
+        """
         try:
-            return self._named(facts)
+            return self._look_up_session(request_headers)
         except InterlockError:
-            # A stranger is told that, and nothing about sessions.
-            self._pipeline.admit(Call("session", FACE, facts.credentials, _NOBODY_YET))
+            # An unauthenticated caller gets that error, and learns nothing about sessions.
+            self._pipeline.admit(
+                Call("session", FACE, request_headers.credentials, _UNKNOWN_CLIENT)
+            )
             raise
 
-    def _named(self, facts: RequestHeaders) -> HttpSession:
-        version = facts.version
-        if facts.duplicate is not None:
-            raise ProtocolError(facts.duplicate + ".", INVALID_REQUEST)
+    def _look_up_session(self, request_headers: RequestHeaders) -> HttpSession:
+        version = request_headers.version
+        if request_headers.duplicate is not None:
+            raise ProtocolError(request_headers.duplicate + ".", INVALID_REQUEST)
         if version is not None and version not in mcp.SESSION_REVISIONS:
             raise mcp.unsupported_version(version)
-        if facts.session is None:
+        if request_headers.session is None:
             raise ProtocolError(
                 "Mcp-Session-Id is missing: send `initialize` first, or the headers and `_meta` "
                 f"of {mcp.LATEST_STATELESS}.",
                 INVALID_REQUEST,
             )
-        return self._sessions.find(facts.session)
+        return self._sessions.find(request_headers.session)
 
-    def _owned(self, facts: RequestHeaders, verb: str) -> HttpSession:
-        session = self._session(facts)
+    def _find_owned_session(self, request_headers: RequestHeaders, verb: str) -> HttpSession:
+        """Return the session that the headers name, if it belongs to the caller.
+
+        Raises:
+            InterlockError: there is no such session, or it belongs to another caller.
+        """
+        session = self._find_session(request_headers)
         self._pipeline.admit(
-            Call(verb, FACE, facts.credentials, session.client, session_owner=session.owner)
+            Call(
+                verb, FACE, request_headers.credentials, session.client, session_owner=session.owner
+            )
         )
         return session
 
     def _notification(self, session: HttpSession, message: Message) -> None:
         if message.method != mcp.CANCELLED:
-            session.notified(message)
+            session.on_notification(message)
             return
         try:
             request_id = read_params(message).get("requestId")
         except ProtocolError:
-            # Nothing can be made of it, and nobody waits for an answer.
+            # An invalid notification is ignored: it has no response.
             return
         call = None if request_id is None else session.calls.get(bytes(request_id))
         if call is not None:
@@ -214,7 +243,7 @@ class SessionProtocol:
     def _request(
         self,
         exchange: HttpExchange,
-        facts: RequestHeaders,
+        request_headers: RequestHeaders,
         session: HttpSession,
         method: str,
         id: bytes,
@@ -222,15 +251,17 @@ class SessionProtocol:
     ) -> None:
         if id in session.calls:
             raise ProtocolError("A request with this id is already under way.", INVALID_REQUEST)
-        call = self._call(facts, session, method, message)
+        call = self._call(request_headers, session, method, message)
         exchange.request_id = id
         exchange.session = session
-        # Until it is answered it can be cancelled by its id.
+        # The client can cancel it by its id until it has a response.
         session.calls[id] = call
-        self._answering.start(exchange, facts, call)
+        self._answering.start(exchange, request_headers, call)
 
     @staticmethod
-    def _call(facts: RequestHeaders, session: HttpSession, method: str, message: Message) -> Call:
+    def _call(
+        request_headers: RequestHeaders, session: HttpSession, method: str, message: Message
+    ) -> Call:
         params = read_params(message)
         meta = read_meta(params)
         call = read_call(
@@ -238,31 +269,31 @@ class SessionProtocol:
             params,
             meta,
             face=FACE,
-            credentials=facts.credentials,
+            credentials=request_headers.credentials,
             client=session.client,
             owner=session.owner,
         )
         call.session = session
-        view = facts.view or session.view
+        view = request_headers.view or session.view
         if view is not None and view is not PLAIN_VIEW:
             call.view = view
         return call
 
-    async def _answer_batch(
+    async def _serve_batch(
         self,
         exchange: HttpExchange,
-        facts: RequestHeaders,
+        request_headers: RequestHeaders,
         session: HttpSession,
         batch: list[Message | BadMessage],
     ) -> None:
         info = self._hello.server_info
         exchange.session = session
 
-        async def answer(member: Message | BadMessage) -> bytes | None:
+        async def serve_member(member: Message | BadMessage) -> bytes | None:
             if isinstance(member, BadMessage):
                 return write_error(member.id, member, session.client)[1]
             if member.method is UNSET:
-                session.answered(member)
+                session.on_response(member)
                 return None
             try:
                 if member.id is UNSET:
@@ -271,13 +302,13 @@ class SessionProtocol:
                 id = bytes(member.id)
                 if member.method == mcp.PING:
                     return jsonrpc.result_response(id, _PONG)
-                call = self._call(facts, session, member.method, member)
+                call = self._call(request_headers, session, member.method, member)
                 if id in session.calls:
                     raise ProtocolError("A request with this id is under way.", INVALID_REQUEST)
                 session.calls[id] = call
                 call.context = exchange
-                if facts.accepts_stream:
-                    call.on_notification = self._answering.hear
+                if request_headers.accepts_stream:
+                    call.on_notification = self._answering.on_notification
                 try:
                     outcome = await self._pipeline.run(call)
                 finally:
@@ -289,17 +320,17 @@ class SessionProtocol:
                 id = jsonrpc.NULL if member.id is UNSET else bytes(member.id)
                 return write_error(id, error, session.client)[1]
             except Exception:
-                _log.exception("a member of a batch could not be served")
+                _log.exception("MCP batch: request failed")
                 failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
                 id = jsonrpc.NULL if member.id is UNSET else bytes(member.id)
                 return write_error(id, failed, session.client)[1]
 
-        answers = await asyncio.gather(*(answer(member) for member in batch))
-        bodies = [body for body in answers if body is not None]
+        responses = await asyncio.gather(*(serve_member(member) for member in batch))
+        bodies = [body for body in responses if body is not None]
         if exchange.streaming:
-            # Something was told on the way: then the answers follow it, one by one.
+            # A notification has turned the response into a stream. Each response is an event.
             for body in bodies:
-                self._answering.tell(exchange, body)
+                self._answering.send(exchange, body)
             self._answering.finish(exchange, None)
         elif bodies:
             exchange.respond(200, b"[" + b",".join(bodies) + b"]")

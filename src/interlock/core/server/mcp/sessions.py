@@ -1,7 +1,7 @@
-"""Sessions of clients that speak the session wire: who they are, what they wait for.
+"""The sessions of clients of the session protocol generation, with their open client requests.
 
-Clients hardly ever say goodbye. A session is dropped when it has been quiet for long, and the
-quietest one when there are too many.
+Clients rarely close their sessions. A session is closed after an idle time, and the longest idle
+sessions are closed when there are too many.
 """
 
 from __future__ import annotations
@@ -23,121 +23,134 @@ from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.aql_terms import OperationView
 from interlock.protocol.jsonrpc import Message
 
-# -- What servers have asked one client, and the answers that come back.
+# -- client requests of one session
 #
-# The ids are the session's own and never used twice, so an answer finds its question whichever
-# server put it. A progress token is the question's own id for the same reason.
+# The session assigns the ids and never reuses one, so that a response matches its client request
+# regardless of the server that sent the request. For the same reason the progress token of a client
+# request is its id.
 
-_MOST_OPEN: Final = 100
-"""So many questions may wait for one client; more would only pile up."""
+_MAX_OPEN_REQUESTS: Final = 100
+"""The maximum number of open client requests of one client."""
 
 
 class SessionRequests:
-    """The questions that one client has not answered yet."""
+    """The open client requests of one client."""
 
-    __slots__ = ("_last", "open")
+    __slots__ = ("_last_id", "open")
 
     def __init__(self) -> None:
         self.open: dict[bytes, tuple[ClientRequest, Call | None]] = {}
-        """Each with the call that it is about, by the raw id under which the client was asked."""
-        self._last = 0
+        """The client requests with the calls that they belong to, by raw id."""
+        self._last_id = 0
 
     @property
     def full(self) -> bool:
-        return len(self.open) >= _MOST_OPEN
+        return len(self.open) >= _MAX_OPEN_REQUESTS
 
-    def word(self, ask: ClientRequest) -> tuple[bytes, bytes]:
-        """A new id, and the request that puts the question under it."""
-        self._last = id = self._last + 1
-        params = ask.params
-        if params and ask.progress_token is not None:
+    def encode(self, client_request: ClientRequest) -> tuple[bytes, bytes]:
+        """Assign an id to a client request. Return the id and the encoded request."""
+        self._last_id = id = self._last_id + 1
+        params = client_request.params
+        if params and client_request.progress_token is not None:
             members = jsonrpc.decode_members(params)
             if "_meta" in members:
                 meta = jsonrpc.decode_members(members["_meta"])
                 meta[mcp.META_PROGRESS_TOKEN] = Raw(b"%d" % id)
                 members["_meta"] = Raw(jsonrpc.encode_members(meta))
                 params = jsonrpc.encode_members(members)
-        return b"%d" % id, jsonrpc.request(id, ask.method, params or None)
+        return b"%d" % id, jsonrpc.request(id, client_request.method, params or None)
 
-    def answered(self, response: Message) -> None:
-        """The client's answer goes to its question; one that nobody waits for goes nowhere."""
-        found = None if response.id is UNSET else self.open.pop(bytes(response.id), None)
-        if found is None:
+    def on_response(self, response: Message) -> None:
+        """Pass the response of the client to its client request. Ignore an unknown id."""
+        entry = None if response.id is UNSET else self.open.pop(bytes(response.id), None)
+        if entry is None:
             return
-        ask = found[0]
+        client_request = entry[0]
         if response.error is not UNSET:
             error = jsonrpc.decode_error(response.error)
-            ask.reject(error.code, error.message, None if error.data is UNSET else error.data)
+            data = None if error.data is UNSET else error.data
+            client_request.reject(error.code, error.message, data)
         elif response.result is not UNSET:
-            ask.respond(mcp.remove_hop_meta(response.result))
+            client_request.respond(mcp.remove_hop_meta(response.result))
 
-    def progress(self, notification: Message) -> None:
-        """How an answer comes along, told in the token of whoever asked."""
+    def on_progress(self, notification: Message) -> None:
+        """Pass progress on a client request to its server, with the server's progress token."""
         try:
             members = read_params(notification)
         except InterlockError:
-            # Nothing can be made of it, and nobody waits for an answer.
+            # An invalid notification is ignored: it has no response.
             return
         token = members.get("progressToken")
-        found = None if token is None else self.open.get(bytes(token))
-        if found is None:
+        entry = None if token is None else self.open.get(bytes(token))
+        if entry is None:
             return
-        ask = found[0]
-        if ask.progress_token is None or ask.on_progress is None:
+        client_request = entry[0]
+        if client_request.progress_token is None or client_request.on_progress is None:
             return
-        members["progressToken"] = Raw(ask.progress_token)
-        ask.on_progress(mcp.remove_hop_meta(jsonrpc.encode_members(members)))
+        members["progressToken"] = Raw(client_request.progress_token)
+        client_request.on_progress(mcp.remove_hop_meta(jsonrpc.encode_members(members)))
 
-    def forget(self, ask: ClientRequest) -> tuple[bytes, Call | None] | None:
-        """The id and the call of a question that is no longer asked. None: it was answered."""
-        for id, (one, call) in self.open.items():
-            if one is ask:
+    def remove(self, client_request: ClientRequest) -> tuple[bytes, Call | None] | None:
+        """Remove a withdrawn client request. Return its id and its call, or None if it has a
+        response already."""
+        for id, (open_request, call) in self.open.items():
+            if open_request is client_request:
                 del self.open[id]
                 return id, call
         return None
 
-    def refuse_all(self, why: str) -> None:
-        asks, self.open = self.open, {}
-        for ask, _ in asks.values():
-            ask.reject(INTERNAL.code, why)
+    def reject_all(self, reason: str) -> None:
+        """Reject every open client request."""
+        entries, self.open = self.open, {}
+        for client_request, _ in entries.values():
+            client_request.reject(INTERNAL.code, reason)
 
 
-_SWEEP: Final = 60.0
-"""How often quiet sessions are looked for."""
+_SWEEP_INTERVAL_SECONDS: Final = 60.0
+"""The time between two searches for idle sessions."""
 
 _log = logging.getLogger("interlock.server")
 
 
 class SessionChannel(Protocol):
-    """How a session's client is reached."""
+    """The channel to the client of a session."""
 
     @property
     def connected(self) -> int:
-        """On how many streams it listens to what belongs to none of its requests."""
+        """The number of streams on which the client gets messages that belong to no request."""
         ...
 
     def send(self, payload: bytes, call: Call | None, *, question: bool = False) -> bool:
-        """Send a message. False: there is no way to the client now."""
+        """Send a message.
+
+        Args:
+            payload: the encoded message.
+            call: the call that the message belongs to.
+            question: True for a client request.
+
+        Returns:
+            False if the client cannot be reached now.
+        """
         ...
 
     def ping(self) -> None:
-        """Show a client that listens that the node is alive."""
+        """Show the listening client that the node is alive."""
 
     def stop_listening(self) -> None:
-        """The node stops: end what belongs to no request. Requests are still answered."""
+        """End the streams that belong to no request. Open requests still get their responses."""
 
     def end(self) -> None:
-        """The session is over."""
+        """Close the channel. The session has ended."""
 
 
 class Session:
-    """One client's session: what it waits for, and what it is asked.
+    """A session of one client, with its open calls and client requests.
 
-    It is what the pipeline knows as a ClientSession.
+    It implements `ClientSession` of the pipeline.
     """
 
     __slots__ = (
-        "_questions",
+        "_client_requests",
         "calls",
         "client",
         "id",
@@ -157,108 +170,122 @@ class Session:
         self.id = id
         self.client = client
         self.owner = owner
-        """The caller it belongs to: another caller's request cannot use it."""
+        """The caller that opened the session. No other caller can use it."""
         self.last_seen = now
         self.is_alive = True
         self.calls: dict[bytes, Call] = {}
-        """Its calls that are under way, by the client's own ids."""
+        """The open calls, by the request ids of the client."""
         self.way = way
         self.log_level: str | None = None
         self.on_close: list[Callable[[], None]] = []
         self.on_roots_changed: list[Callable[[], None]] = []
-        """Run whenever the client says that its roots are others now."""
+        """Called when the client reports that its roots have changed."""
         self.view: OperationView | None = None
-        """The AQL view that its client sees. None: the plain one."""
-        self._questions = SessionRequests()
+        """The AQL view of the client. None: the plain view."""
+        self._client_requests = SessionRequests()
 
     @property
     def in_use(self) -> bool:
-        """Whether somebody is on the other side, however quiet."""
+        """True if the session has an open call or a connected client, even an idle one."""
         return bool(self.calls or self.way.connected)
 
     def send_notification(self, method: str, params: bytes | Raw | None) -> None:
-        """Send a notification that belongs to none of its requests."""
+        """Send a notification that belongs to no request."""
         self.way.send(jsonrpc.notification(method, params), None)
 
     def send_resource_update(self, uri: str) -> None:
-        """A resource that the client follows is not what it was."""
+        """Notify the client that a resource has changed."""
         self.send_notification(mcp.RESOURCE_UPDATED, jsonrpc.encode_value({"uri": uri}))
 
-    def send_request(self, ask: ClientRequest, call: Call | None) -> bool:
-        """Put a question. False: there is no way to the client, and the question is as it was."""
-        if not self.is_alive or self._questions.full:
+    def send_request(self, client_request: ClientRequest, call: Call | None) -> bool:
+        """Send a client request.
+
+        Args:
+            call: the call that the client request belongs to.
+
+        Returns:
+            False if the client cannot be reached. The client request is then unchanged.
+        """
+        if not self.is_alive or self._client_requests.full:
             return False
-        id, request = self._questions.word(ask)
+        id, request = self._client_requests.encode(client_request)
         if not self.way.send(request, call, question=True):
             return False
-        self._questions.open[id] = (ask, call)
-        ask.on_withdraw = self._withdrawn
+        self._client_requests.open[id] = (client_request, call)
+        client_request.on_withdraw = self._on_withdraw
         return True
 
     def close_stream(self, call: Call) -> None:
-        """On one channel there is nothing to come back to."""
+        """Do nothing: a session on one channel has no streams."""
 
-    def answered(self, response: Message) -> None:
-        """The client has answered a question. What nobody asked is ignored."""
-        self._questions.answered(response)
+    def on_response(self, response: Message) -> None:
+        """Process the response to a client request. Ignore an unknown id."""
+        self._client_requests.on_response(response)
 
-    def notified(self, notification: Message) -> None:
-        """The client says something that only its session understands."""
+    def on_notification(self, notification: Message) -> None:
+        """Process a notification of the client to its session."""
         if notification.method == mcp.PROGRESS:
-            self._questions.progress(notification)
+            self._client_requests.on_progress(notification)
         elif notification.method == mcp.ROOTS_CHANGED:
-            for changed in list(self.on_roots_changed):
-                changed()
+            for callback in list(self.on_roots_changed):
+                callback()
 
     def end(self) -> None:
-        """It is over: nobody will answer what is still asked."""
+        """End the session and reject its open client requests."""
         self.is_alive = False
-        self._questions.refuse_all("The client is gone and will not answer.")
-        closed, self.on_close = self.on_close, []
-        for end in closed:
+        self._client_requests.reject_all("The client is gone and will not answer.")
+        callbacks, self.on_close = self.on_close, []
+        for callback in callbacks:
             try:
-                end()
+                callback()
             except Exception:
-                _log.exception("what belonged to a session could not be ended")
+                _log.exception("session: an on_close callback failed")
         self.way.end()
 
-    def _withdrawn(self, ask: ClientRequest, reason: str) -> None:
-        found = self._questions.forget(ask)
-        if found is not None:
-            id, call = found
+    def _on_withdraw(self, client_request: ClientRequest, reason: str) -> None:
+        entry = self._client_requests.remove(client_request)
+        if entry is not None:
+            id, call = entry
             params = b'{"requestId":%b,"reason":%b}' % (id, jsonrpc.encode_value(reason))
-            # Where the question was put: on another stream it might come before it.
+            # On the stream of the client request: on another stream the cancellation might arrive
+            # first.
             self.way.send(jsonrpc.notification(mcp.CANCELLED, params), call)
 
 
 class HttpSession(Session):
-    """A session over HTTP: its client is reached by streams that outlive their connections."""
+    """A session over HTTP. Its streams are resumable."""
 
-    __slots__ = ("outlets",)
+    __slots__ = ("streams",)
 
     def __init__(self, id: str, client: Client, owner: str, now: float) -> None:
-        self.outlets = ResumableStreams(client.revision)
-        super().__init__(id, client, owner, now, self.outlets)
+        self.streams = ResumableStreams(client.revision)
+        super().__init__(id, client, owner, now, self.streams)
 
     def close_stream(self, call: Call) -> None:
-        """End the connection of a call whose answer will take long; the client comes back for it.
+        """End the connection of a call that will take long. The client resumes the stream later.
 
-        Only a client that has an event id to come back with is hung up on.
+        The connection stays open for a client that has no event id to resume from.
         """
-        self.outlets.hang_up(call)
+        self.streams.hang_up(call)
 
 
 class Sessions:
     """All sessions over HTTP."""
 
     def __init__(self, *, most: int, idle: float, clock: Clock) -> None:
+        """Create the table of sessions.
+
+        Args:
+            most: the maximum number of sessions.
+            idle: the idle time in seconds after which a session is closed.
+        """
         self._most = most
         self._idle = idle
         self._clock = clock
         self._sessions: dict[str, HttpSession] = {}
         self._next_sweep = 0.0
         self.on_closed: Callable[[HttpSession], None] | None = None
-        """Told when a session is over, whoever ended it."""
+        """Called when a session is closed, for any reason."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -268,42 +295,49 @@ class Sessions:
         self._idle = idle
 
     def open(self, client: Client, owner: str) -> HttpSession:
+        """Open a session. If there are too many, close the longest idle sessions."""
         now = self._clock()
-        self._drop_quiet(now)
+        self._close_idle(now)
         session = HttpSession(secrets.token_urlsafe(24), client, owner, now)
-        session.outlets.on_left = lambda: self._seen(session)
+        session.streams.on_disconnect = lambda: self._update_last_seen(session)
         self._sessions[session.id] = session
         return session
 
-    def _seen(self, session: HttpSession) -> None:
+    def _update_last_seen(self, session: HttpSession) -> None:
         session.last_seen = self._clock()
 
     def find(self, id: str) -> HttpSession:
-        """The session with this id. Raises InterlockError when there is none."""
+        """Return the session with this id.
+
+        Raises:
+            InterlockError: there is no such session.
+        """
         session = self._sessions.get(id)
         if session is None:
             raise InterlockError(
                 UNKNOWN_SESSION,
-                "This session has ended or never was: send `initialize` to start a new one.",
+                "This session has ended or never existed: send `initialize` to start a new one.",
             )
         session.last_seen = self._clock()
         return session
 
     def sweep(self) -> None:
-        """End those that have been quiet for too long. Clients hardly ever say goodbye."""
+        """Close the sessions that have been idle for too long."""
         self._next_sweep = 0.0
-        self._drop_quiet(self._clock(), newcomer=False)
+        self._close_idle(self._clock(), make_room=False)
 
     def retain_only(self, callers: Container[str]) -> None:
-        """Only these callers are known any more."""
-        for session in [one for one in self._sessions.values() if one.owner not in callers]:
-            self.close(session)
+        """Close the sessions of all other callers."""
+        for session in list(self._sessions.values()):
+            if session.owner not in callers:
+                self.close(session)
 
     def hang_up_on_all_but(self, callers: Container[str]) -> None:
-        """Nobody else is told anything until it comes back; its session waits for it."""
+        """End the session streams of all other callers. Their sessions stay open, and they can
+        reconnect."""
         for session in self._sessions.values():
             if session.owner not in callers:
-                session.outlets.stop_listening()
+                session.streams.stop_listening()
 
     def close(self, session: HttpSession) -> None:
         if self._sessions.pop(session.id, None) is not None:
@@ -312,20 +346,27 @@ class Sessions:
                 self.on_closed(session)
             session.end()
 
-    def _drop_quiet(self, now: float, *, newcomer: bool = True) -> None:
+    def _close_idle(self, now: float, *, make_room: bool = True) -> None:
+        """Close idle sessions.
+
+        Args:
+            now: the current time.
+            make_room: also close sessions until there is room for a new one.
+        """
         if now >= self._next_sweep:
-            self._next_sweep = now + _SWEEP
+            self._next_sweep = now + _SWEEP_INTERVAL_SECONDS
             for session in list(self._sessions.values()):
                 if session.in_use:
                     session.last_seen = now
                 elif session.last_seen < now - self._idle:
                     self.close(session)
-        if newcomer and len(self._sessions) >= self._most:
-            # A few at a time, so that the next newcomer need not search again.
-            few = max(1, self._most // 100)
-            for session in nsmallest(few, self._sessions.values(), key=_worth):
+        if make_room and len(self._sessions) >= self._most:
+            # Several at a time, so that the next new session needs no search.
+            count = max(1, self._most // 100)
+            for session in nsmallest(count, self._sessions.values(), key=_retention_key):
                 self.close(session)
 
 
-def _worth(session: Session) -> tuple[bool, float]:
+def _retention_key(session: Session) -> tuple[bool, float]:
+    """Return the sort key of a session. The sessions with the smallest keys are closed first."""
     return session.in_use, session.last_seen

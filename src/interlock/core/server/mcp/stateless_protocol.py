@@ -1,4 +1,4 @@
-"""The stateless wire over HTTP (2026-07-28): every request says everything about itself."""
+"""The stateless protocol generation over HTTP (2026-07-28): every request is self-contained."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from interlock.protocol.aql_terms import PLAIN_VIEW, OperationView
 from interlock.protocol.jsonrpc import Message, decode_members, result_response
 
 FACE: Final = "http"
-_SOMEBODY: Final = Client(mcp.Era.STATELESS, mcp.LATEST_STATELESS)
+_UNKNOWN_CLIENT: Final = Client(mcp.Era.STATELESS, mcp.LATEST_STATELESS)
 _REVISION_JSON: Final = b'"%b"' % mcp.LATEST_STATELESS.encode()
 
 
 class StatelessProtocol:
-    """Serves stateless requests."""
+    """Handles the requests of stateless clients over HTTP."""
 
     def __init__(
         self,
@@ -58,52 +58,66 @@ class StatelessProtocol:
         self._answering = answering
         self._views = views or Views()
 
-        def hung_up(exchange: HttpExchange) -> None:
+        def cancel_call(exchange: HttpExchange) -> None:
             if exchange.call is not None:
                 pipeline.cancel(exchange.call)
 
-        # One for all: nothing is made for a call that is hardly ever hung up on.
-        self._hung_up = hung_up
+        # One function for all calls, because a function per call would cost time and clients rarely
+        # disconnect.
+        self._cancel_call = cancel_call
 
-    def take(self, exchange: HttpExchange, facts: RequestHeaders, request: mcp.ToolCall) -> bool:
-        """Start a plain call. False: something about it wants the long look of `serve`."""
+    def take(
+        self, exchange: HttpExchange, request_headers: RequestHeaders, request: mcp.ToolCall
+    ) -> bool:
+        """Start a plain tool call.
+
+        Returns:
+            False if the request needs the full checks of `serve`.
+        """
         params = request.params
         raw_meta = params.meta
-        if raw_meta is UNSET or facts.tool != params.name:
+        if raw_meta is UNSET or request_headers.tool != params.name:
             return False
-        if raw_meta != facts.said and not self._understand(facts, raw_meta):
+        if raw_meta != request_headers.raw_meta and not self._read_meta(request_headers, raw_meta):
             return False
-        # Not `bytes(…)`: that costs twice as much.
+        # `bytes(…)` would take twice as long.
         id = b"" + request.id
         if not (id.isdigit() or id[:1] == b'"'):
             return False
-        client, answering = facts.client, self._answering
+        client, answering = request_headers.client, self._answering
         if client is None:
             return False
-        hear = answering.heard if facts.accepts_stream else None
-        view = facts.viewed
+        on_notification = (
+            answering.notification_callback if request_headers.accepts_stream else None
+        )
+        view = request_headers.client_view
         if view is not None and view is PLAIN_VIEW:
             view = None
         call = Call(
-            mcp.TOOLS_CALL, FACE, facts.credentials, client, params.name, "", None,
-            params.arguments, facts.meta, None, exchange.head.headers, hear, answering.over, None,
-            None, exchange, view,
+            mcp.TOOLS_CALL, FACE, request_headers.credentials, client, params.name, "", None,
+            params.arguments, request_headers.meta, None, exchange.head.headers, on_notification,
+            answering.done_callback, None, None, exchange, view,
         )  # fmt: skip
         exchange.request_id = id
-        # On this wire hanging up is how a client cancels.
+        # A stateless client cancels a call by disconnecting.
         exchange.call = call
-        exchange.on_disconnect = self._hung_up
-        if answering.pulse is None:
-            answering.begin_pulse()
+        exchange.on_disconnect = self._cancel_call
+        if answering.ping_timer is None:
+            answering.start_pings()
         self._pipeline.begin(call)
         return True
 
-    def _understand(self, facts: RequestHeaders, said: Raw) -> bool:
-        """Read the `_meta` of a request. Most clients say the same every time."""
-        # A copy, or the whole request would be kept.
-        said = said.copy()
+    def _read_meta(self, request_headers: RequestHeaders, raw_meta: Raw) -> bool:
+        """Read the `_meta` of a request into the cached headers. Most clients repeat the same
+        `_meta`.
+
+        Returns:
+            False if the request needs the full checks of `serve`.
+        """
+        # Without a copy the complete request would stay in memory.
+        raw_meta = raw_meta.copy()
         try:
-            meta = decode_members(said)
+            meta = decode_members(raw_meta)
         except ProtocolError:
             return False
         version = meta.get(mcp.META_VERSION)
@@ -111,36 +125,40 @@ class StatelessProtocol:
         if version is None or capabilities is None or bytes(version) != _REVISION_JSON:
             return False
         try:
-            promised = read_capabilities(capabilities, "")
+            capabilities_json = read_capabilities(capabilities, "")
             if mcp.META_LOG_LEVEL in meta:
                 read_level(meta[mcp.META_LOG_LEVEL])
         except ProtocolError:
             return False
-        facts.said, facts.meta = said, meta
-        facts.client = Client(mcp.Era.STATELESS, mcp.LATEST_STATELESS, "", promised)
-        facts.viewed = self._view_of(facts, client_name(meta))
+        request_headers.raw_meta, request_headers.meta = raw_meta, meta
+        request_headers.client = Client(
+            mcp.Era.STATELESS, mcp.LATEST_STATELESS, "", capabilities_json
+        )
+        request_headers.client_view = self._view_of(request_headers, client_name(meta))
         return True
 
-    def _view_of(self, facts: RequestHeaders, client: str) -> OperationView | None:
-        if facts.view is not None:
-            return facts.view
+    def _view_of(self, request_headers: RequestHeaders, client: str) -> OperationView | None:
+        if request_headers.view is not None:
+            return request_headers.view
         try:
-            caller = self._pipeline.admission.authenticate(facts.credentials).name
+            caller = self._pipeline.admission.authenticate(request_headers.credentials).name
         except InterlockError:
-            # Whether it may call at all is found out when it does.
+            # The call itself is rejected later.
             caller = ""
         return self._views.of_client(client, caller)
 
-    def serve(self, exchange: HttpExchange, facts: RequestHeaders, message: Message) -> None:
+    def serve(
+        self, exchange: HttpExchange, request_headers: RequestHeaders, message: Message
+    ) -> None:
         method = message.method
         if method is UNSET:
             raise ProtocolError("Responses are not accepted here.", INVALID_REQUEST)
         if message.id is UNSET:
-            # No notification of a client asks anything of a server here: what it no longer
-            # wants, it hangs up on. It is taken, as the wire wants it.
-            if facts.version is not None and not facts.stateless:
-                raise mcp.unsupported_version(facts.version)
-            self._pipeline.admit(Call(method, FACE, facts.credentials, _SOMEBODY))
+            # Client notifications have no effect in this generation: a client cancels by
+            # disconnecting. They are accepted, as the specification requires.
+            if request_headers.version is not None and not request_headers.stateless:
+                raise mcp.unsupported_version(request_headers.version)
+            self._pipeline.admit(Call(method, FACE, request_headers.credentials, _UNKNOWN_CLIENT))
             exchange.respond(202)
             return
         id = bytes(message.id)
@@ -149,26 +167,40 @@ class StatelessProtocol:
             params = read_params(message)
             meta = read_meta(params)
             client = read_client(method, meta)
-            self._check_headers(method, client.revision, params, facts)
+            self._check_headers(method, client.revision, params, request_headers)
             if client.revision not in mcp.STATELESS_REVISIONS:
                 raise mcp.unsupported_version(client.revision)
-            self._request(exchange, facts, method, id, params, meta, client)
+            self._request(exchange, request_headers, method, id, params, meta, client)
         except InterlockError as error:
             self._answering.refuse(exchange, id, error, client)
 
     @staticmethod
     def _check_headers(
-        method: str, version: str, params: dict[str, Raw], facts: RequestHeaders
+        method: str, version: str, params: dict[str, Raw], request_headers: RequestHeaders
     ) -> None:
-        """The headers must repeat the body: two readers must not see two requests."""
-        if facts.duplicate is not None:
-            raise InterlockError(HEADER_MISMATCH, facts.duplicate + ".")
+        """Check that the headers repeat the body. A proxy that reads only the headers must not see
+        another request than the node.
+
+        Raises:
+            InterlockError: the headers do not match the body.
+        """
+        if request_headers.duplicate is not None:
+            raise InterlockError(HEADER_MISMATCH, request_headers.duplicate + ".")
         field = headers.NAME_FIELDS.get(method)
         name = None if field is None else read_string(params, field)
-        if facts.version == version and facts.method == method and facts.name == name:
+        if (
+            request_headers.version == version
+            and request_headers.method == method
+            and request_headers.name == name
+        ):
             return
         mismatch = headers.check_request_headers(
-            method, version, name, facts.version_header, facts.method_header, facts.name_header
+            method,
+            version,
+            name,
+            request_headers.version_header,
+            request_headers.method_header,
+            request_headers.name_header,
         )
         if mismatch is not None:
             raise InterlockError(HEADER_MISMATCH, mismatch + ".")
@@ -176,46 +208,46 @@ class StatelessProtocol:
     def _request(
         self,
         exchange: HttpExchange,
-        facts: RequestHeaders,
+        request_headers: RequestHeaders,
         method: str,
         id: bytes,
         params: dict[str, Raw],
         meta: dict[str, Raw],
         client: Client,
     ) -> None:
-        credentials = facts.credentials
+        credentials = request_headers.credentials
         if method in mcp.REMOVED_FROM_STATELESS:
             raise InterlockError(METHOD_NOT_FOUND, f"{method} is not part of {client.revision}.")
         if method == mcp.DISCOVER:
             self._pipeline.admit(Call(method, FACE, credentials, client))
-            view = self._view_of(facts, client_name(meta))
+            view = self._view_of(request_headers, client_name(meta))
             exchange.respond(200, result_response(id, self._hello.discover_result(view)))
             return
         if method == mcp.LISTEN:
             request = Call(method, FACE, credentials, client)
             self._pipeline.admit(request)
-            self._listen(exchange, facts, id, params, request)
+            self._listen(exchange, request_headers, id, params, request)
             return
-        view = self._view_of(facts, client_name(meta))
+        view = self._view_of(request_headers, client_name(meta))
         call = read_call(method, params, meta, face=FACE, credentials=credentials, client=client)
         if view is not None and view is not PLAIN_VIEW:
             call.view = view
         call.header_params = exchange.head.headers
         exchange.request_id = id
-        # On this wire hanging up is how a client cancels.
+        # A stateless client cancels a call by disconnecting.
         exchange.call = call
-        exchange.on_disconnect = self._hung_up
-        self._answering.start(exchange, facts, call)
+        exchange.on_disconnect = self._cancel_call
+        self._answering.start(exchange, request_headers, call)
 
     def _listen(
         self,
         exchange: HttpExchange,
-        facts: RequestHeaders,
+        request_headers: RequestHeaders,
         id: bytes,
         params: dict[str, Raw],
         request: Call,
     ) -> None:
-        if not facts.accepts_stream:
+        if not request_headers.accepts_stream:
             exchange.respond(406)
             return
         honoured = self._listeners.honoured(params, self._hello.capabilities, request.client)
