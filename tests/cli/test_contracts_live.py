@@ -91,7 +91,7 @@ def test_from_the_change_to_accepting_it(world: World) -> None:
     told = files.run("contracts", "status")
     assert told.returncode == 1
     assert "files.read  1.0.0 → 2.0.0  held since" in told.stdout
-    assert "breaks callers: local" in told.stdout
+    assert "affected callers: local" in told.stdout
     accepted = files.run("contracts", "accept", "files.read", "--yes")
     assert accepted.returncode == 0, accepted.stderr
 
@@ -183,7 +183,7 @@ def test_a_contract_of_a_file_breaks_and_is_accepted(world: World) -> None:
     assert broke.returncode == 1
     assert broke.stdout.startswith("fs-read  1.0.0 → 1.0.0  held since ")
     assert "✗ REQUIRED_FIELD_ADDED /inputs/properties/head" in broke.stdout
-    assert "breaks drivers: files-mcp" in broke.stdout
+    assert "affected drivers: files-mcp" in broke.stdout
     other = world.run_here("contracts", "status", "fs-other")
     assert (other.returncode, other.stdout) == (0, "")
     asked = world.run_here("contracts", "accept", "fs-read")

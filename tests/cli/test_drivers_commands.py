@@ -233,7 +233,7 @@ def test_a_driver_that_somebody_vouches_for(world: World) -> None:
     assert "signed by" in drivers(world, "verify", "files-mcp")
     assert listed(world)["files-mcp"]["state"] == "unverified"
     path.write_text(path.read_text() + "\nMore.\n")
-    assert "DRIVER.md changed since it was signed" in drivers(world, "verify", code=1)
+    assert "DRIVER.md changed after the signature." in drivers(world, "verify", code=1)
     assert listed(world)["files-mcp"]["state"] == "refused"
     [row] = json.loads(world.run_here("drivers", "verify", "--json").stdout)
     assert row["signed_by"] is None

@@ -108,7 +108,7 @@ def test_status_shows_the_lines_of_a_feature(capsys: pytest.CaptureFixture[str])
         "a lamp is dark",
         "lamp: lit",
         "the node's own problem",
-        "1 call waiting for a human: interlock approvals",
+        "1 pending approval: interlock approvals",
         "1 moth",
     ]
 
@@ -119,7 +119,7 @@ def test_status_without_features(capsys: pytest.CaptureFixture[str]) -> None:
     assert first.startswith("interlock 1 at http://127.0.0.1:1/mcp, pid 7")
     assert heads.split()[:2] == ["upstream", "state"]
     assert problem == "the node's own problem"
-    assert waiting.startswith("1 call waiting")
+    assert waiting.startswith("1 pending approval")
     assert last.startswith("0 calls, 0 failed")
 
 
@@ -167,7 +167,7 @@ def test_up_refuses_an_option_of_a_feature_that_is_not_there(world: World, optio
     world.config({})
     done = world.run_here("up", option)
     assert done.returncode == 3
-    assert f"leave {option} out" in done.stderr
+    assert f"remove {option}" in done.stderr
 
 
 @pytest.mark.usefixtures("lamps")

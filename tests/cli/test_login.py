@@ -166,7 +166,7 @@ async def test_a_refusal_is_a_sentence(world: World) -> None:
         authority.consents = False
         assert await person.login("jira", "--no-browser") == 4
         assert person.said[-1] == (
-            "interlock: Cannot sign in to jira: it was denied in the browser.\n"
+            "interlock: Cannot sign in to jira: the request was denied in the browser.\n"
         )
         await authority.stop()
         assert await person.login("jira", "--no-browser") == 4

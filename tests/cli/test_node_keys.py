@@ -32,7 +32,7 @@ def test_keys_are_shown_and_changed(config: Path, tmp_path: Path) -> None:
     first = kept.kid
     [row] = json.loads(run("list", "--json", "--config", str(config)))
     assert (row["kid"], row["signs"], row["retired"]) == (first, True, None)
-    new = run("rotate", "--config", str(config)).strip().removeprefix("signs with ")
+    new = run("rotate", "--config", str(config)).strip().removeprefix("The node signs with ")
     assert kept.refresh() is True
     assert kept.kid == new != first
     rows = run("list", "--config", str(config)).splitlines()

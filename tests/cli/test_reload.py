@@ -116,10 +116,10 @@ def test_doubts_are_told_at_the_start_and_whenever_there_are_others(world: World
 
     write("local")
     node = world.up()
-    assert "no token of this config names cheif" in "".join(node.seen)
+    assert "no token of this config has the name cheif" in "".join(node.seen)
     write("superviser")
     node.wait_for_line("config reloaded: settings applied topics")
-    node.wait_for_line('names superviser; did you mean "supervisor"')
+    node.wait_for_line('has the name superviser; did you mean "supervisor"')
     # What was told is told no more, wherever it stands by now.
     write("superviser", timeout="5s")
     node.wait_for_line("config reloaded: settings applied timeout")
@@ -127,8 +127,8 @@ def test_doubts_are_told_at_the_start_and_whenever_there_are_others(world: World
     node.wait_for_line("config reloaded: settings applied timeout, topics")
     write("superviser", timeout="6s")
     node.wait_for_line("config reloaded: settings applied topics")
-    node.wait_for_line("names superviser")
+    node.wait_for_line("has the name superviser")
     node.end()
     said = "".join(node.seen)
-    assert said.count("names cheif") == 1
-    assert said.count("names superviser") == 2
+    assert said.count("has the name cheif") == 1
+    assert said.count("has the name superviser") == 2

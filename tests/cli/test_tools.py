@@ -42,7 +42,7 @@ def test_as_json_from_the_running_node(world: World) -> None:
     assert [tool["name"] for tool in only["tools"]] == ["other.roll_dice"]
     wrong = world.run_here("tools", "--server", "nobody")
     assert wrong.returncode == 2
-    assert "there is no server 'nobody'; there are demo, other" in wrong.stderr
+    assert "There is no server 'nobody'. The servers are demo, other." in wrong.stderr
 
 
 def test_without_any_config_it_finds_a_demo_node(world: World) -> None:

@@ -272,7 +272,7 @@ def test_a_proposal_is_sent_by_a_script_and_a_lie_is_not(world: World, room: Top
         (["no topic", "hi"], {}, 2, "nvalid topic"),
         (["ops", " "], {}, 2, "TEXT is empty"),
         (["ops", "--kind", "vote", "hi"], {}, 2, "JSON object"),
-        (["ops", "hi", "--token-file", "nowhere"], {}, 3, "cannot be read"),
+        (["ops", "hi", "--token-file", "nowhere"], {}, 3, "cannot read the token file"),
         (["ops", "hi", "--to", "nobody", "--kind", "system/welcome", "{}"], {}, 2, "Got"),
     ],
 )

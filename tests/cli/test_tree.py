@@ -87,7 +87,7 @@ def test_with_a_token_over_http(world: World) -> None:
     assert json.loads(done.stdout)["children"][0]["name"] == "demo"
     refused = world.run_here("tree", NODE_TOKEN="another-another-another")
     assert refused.returncode == 1
-    assert "refused the token" in refused.stderr
+    assert "rejected the token" in refused.stderr
 
 
 def test_over_tls_only_the_nodes_own_certificate_is_taken(world: World) -> None:
@@ -131,7 +131,7 @@ def test_without_a_node(world: World) -> None:
 
 def test_it_explains_itself(world: World) -> None:
     told = world.run_here("tree", "--help").stdout
-    for words in ("Examples:", "interlock tree --once", "--json", "--node", "Exit code 4"):
+    for words in ("Examples:", "interlock tree --once", "--json", "--node", "exit code is 4"):
         assert words in told
     assert re.search(r"│ tree ", world.run_here("--help").stdout)
 

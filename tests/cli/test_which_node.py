@@ -84,7 +84,7 @@ def test_an_address_without_a_node(world: World) -> None:
         assert done.returncode == 4
         here = f"127.0.0.1:{world.port}"
         assert f"No node of this user is running at {here}. " in done.stderr
-        assert f"Start one there with: interlock up --listen {here}\n" in done.stderr
+        assert f"Start one there: interlock up --listen {here}\n" in done.stderr
     wrong = world.run_here("tools", "--node", "nonsense")
     assert wrong.returncode == 2
 
@@ -205,7 +205,7 @@ def test_status_needs_no_token_of_its_own_user(world: World) -> None:
     assert "the token ${env:NODE_TOKEN}: the environment variable NODE_TOKEN" in missing.stderr
     wrong = world.run_here("status", NODE_TOKEN="something-else")
     assert wrong.returncode == 1
-    assert "refused the token (HTTP 401)" in wrong.stderr
+    assert "rejected the token (HTTP 401)" in wrong.stderr
     assert world.run_here("status", NODE_TOKEN="s3cret-s3cret-s3cret").returncode == 0
 
 

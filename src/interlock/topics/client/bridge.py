@@ -2,7 +2,7 @@
 
     bridge = Bridge(ServerConfig(command="npx -y @modelcontextprotocol/server-filesystem ."))
     async with bridge.running():
-        participant = Participant(url, topic="ops", token=token, serving=bridge)
+        participant = Participant(url, topic="ops", token=token, server=bridge)
         async with participant.connected():
             ...
 

@@ -178,7 +178,7 @@ class Participant:
 
     def _get_tool_server(self) -> ToolServer:
         if self._tools is None:
-            raise RuntimeError("This participant has `serving`, so functions cannot be registered.")
+            raise RuntimeError("This participant has `server`, so functions cannot be registered.")
         return self._tools
 
     # -- membership

@@ -93,7 +93,7 @@ def _suggest_name(name: str, names: set[str]) -> str:
         return f'did you mean "{matches[0]}"?'
     if names == {_LOCAL}:
         return 'add tokens: [{name: NAME, token: "${env:VARIABLE}"}], or: interlock token create'
-    return "correct it, or create a token: interlock token create"
+    return "correct it, or create a token with: interlock token create"
 
 
 def _joins_under_own_name(caller: str, topic: TopicConfig) -> bool:

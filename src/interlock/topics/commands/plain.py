@@ -230,7 +230,7 @@ async def run_bridge(gateway: GatewayTarget, topic: str, server: ServerConfig, n
             log_lines.log_to_stderr(logging.WARNING)
             # The bridge may be started before the gateway.
             participant = create_participant(
-                gateway, topic, retry=True, serving=bridge, sleep=asyncio.sleep
+                gateway, topic, retry=True, server=bridge, sleep=asyncio.sleep
             )
             tasks: set[asyncio.Task[None]] = set()
 

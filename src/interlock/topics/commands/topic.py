@@ -370,7 +370,7 @@ def grant(
     patterns: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="PATTERN",
+            metavar="[PATTERN]...",
             help="Kinds to allow, such as 'mcp/request:tools/*'.",
             show_default=False,
         ),
