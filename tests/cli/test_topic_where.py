@@ -218,7 +218,7 @@ def test_over_tls_the_certificate_of_the_config_is_enough(world: World) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("OPS", '; did you mean "ops"?'),
+        ("OPS", 'Its config has no topic OPS; did you mean "ops"?'),
         ("other", "Topics of its config: ops, team-*."),
     ],
 )
