@@ -174,11 +174,11 @@ def test_a_contract_of_a_file_breaks_and_is_accepted(world: World) -> None:
 
     def held() -> bool:
         shown = world.run_here("status").stdout
-        return "accept it: interlock contracts accept fs-read" in " ".join(shown.split())
+        return "accept it: `interlock contracts accept fs-read`" in " ".join(shown.split())
 
     wait_until("the contract to be held", held)
     # It is offered to nobody.
-    assert "no tool called 'fs-read'" in world.run_here(*call).stderr
+    assert "Unknown tool 'fs-read'" in world.run_here(*call).stderr
     broke = world.run_here("contracts", "status", "fs-read")
     assert broke.returncode == 1
     assert broke.stdout.startswith("fs-read  1.0.0 → 1.0.0  held since ")
