@@ -223,7 +223,7 @@ def test_a_caller_of_the_config_keeps_its_name(tmp_path: Path) -> None:
     result = shell.run("create", "agent")
     assert result.exit_code == 0
     # Everybody needed a token before.
-    assert "whoever comes" not in result.stderr
+    assert "every HTTP client needs a token" not in result.stderr
 
 
 def test_a_store_that_cannot_be_used_is_said(shell: Shell) -> None:

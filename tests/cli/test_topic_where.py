@@ -315,7 +315,7 @@ def test_a_wrong_config_without_a_node_is_what_is_wrong(world: World) -> None:
     done = world.run_here("topic", "send", "ops", "hi")
     assert done.returncode == 3
     assert "severs" in done.stderr
-    assert "earlier config" not in done.stderr
+    assert "earlier version" not in done.stderr
 
 
 def test_a_config_that_names_no_node_is_what_is_wrong(world: World) -> None:
