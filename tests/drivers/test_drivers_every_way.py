@@ -210,7 +210,7 @@ async def test_from_a_parent(tmp_path: Path) -> None:
 
     async with Grove(tmp_path) as grove:
         root = await grove.start("root", policy=ALLOW)
-        # Both nodes share an event loop. If the machine stops it, the root must not miss heartbeats.
+        # Both nodes share an event loop. A machine that stops it must not end the registration.
         parent = ParentConfig(url=ax_url(root), segment="edge", heartbeat=3600.0)
         config = workspace.config(more="policy: {default: allow}\n" + human.config)
         async with running(workspace, config.with_sections(parent)) as child:
