@@ -154,7 +154,7 @@ def test_a_parent_that_comes_later_and_comes_back(world: World, join: Join) -> N
     node = world.up()
     one.says("Registered as demo")
     assert node.end() == 0
-    one.says("is lost")
+    one.says(f"Connection to {parent_of(world)} lost")
     world.up()
     one.says("Registered as demo")
 
