@@ -35,7 +35,7 @@ def test_callers_that_no_token_names(world: World) -> None:
         {"roles": ["anything"]},
     ]
     topics = {**rooms(participants=seats), "admins": ["agent", "supervisr"]}
-    other = "correct it, or create a token: interlock token create"
+    other = "correct it, or create a token with: interlock token create"
     assert doubted(world, topics) == [
         ("topics.admins[1]", "no token of this config has the name supervisr", other),
         (
