@@ -422,7 +422,7 @@ def test_decorators_are_for_those_who_serve_themselves() -> None:
             raise AssertionError
 
     participant = Participant("wss://n/ws", topic="room", token="t", server=Silent())
-    with pytest.raises(RuntimeError, match="serving"):
+    with pytest.raises(RuntimeError, match="`server`"):
         participant.tool()(lambda: None)
     assert repr(participant) == "Participant('nobody yet', topic='room')"
 
