@@ -24,7 +24,7 @@ from interlock.topics.wire.envelope import write_envelope
 
 LENGTH = 300
 """Bytes of an envelope."""
-PATIENCE = 20.0
+HANG_TIMEOUT = 20.0
 _MASK = b"\0\0\0\0"
 _SAMPLED = 10
 
@@ -82,7 +82,7 @@ class Receiver:
 def connect(port: int, path: str, token: str = "") -> tuple[socket.socket, bytes]:
     """A WebSocket, and what came behind the opening."""
     sock = socket.socket()
-    sock.settimeout(PATIENCE)
+    sock.settimeout(HANG_TIMEOUT)
     sock.connect(("127.0.0.1", port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     bearer = f"Authorization: Bearer {token}\r\n" if token else ""
@@ -164,7 +164,7 @@ class Crowd:
     def run(self, seconds: float, window: int, messages: int = 0) -> Figures:
         """Keep `window` messages on their way, for some time or so many messages."""
         began = time.perf_counter()
-        end = began + (seconds if not messages else PATIENCE)
+        end = began + (seconds if not messages else HANG_TIMEOUT)
         awake = [one for one in self.receivers if one is not self.asleep]
         first = self.sent
         sent_at: list[float] = []
@@ -181,7 +181,7 @@ class Crowd:
             over = now >= end or (messages and self.sent - first >= messages)
             if over and slowest >= self.sent:
                 break
-            if now > end + PATIENCE:
+            if now > end + HANG_TIMEOUT:
                 raise CrowdFailure(f"{self.sent - slowest} messages never arrived")
             free = 0 if over else window - (self.sent - slowest)
             if free > 0:
@@ -261,7 +261,7 @@ class Crowd:
         assert one is not None
         assert one.decoder is not None
         self.asleep = None
-        one.sock.settimeout(PATIENCE)
+        one.sock.settimeout(HANG_TIMEOUT)
         lost, welcomed = 0, False
         while not (lost and welcomed):
             data = one.sock.recv(1 << 16)

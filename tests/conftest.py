@@ -1,4 +1,4 @@
-"""What every test may use. What a test needs from the machine is in `tests/needs.py`."""
+"""What every test may use. What a test needs from the machine is in `tests/support/programs.py`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import pytest
 from hypothesis import settings
 
 from interlock.app.features import load_features
-from tests import ports
-from tests.core.server.fixtures import plain, start  # noqa: F401 - fixtures for all tests
-from tests.support import async_tests
+from tests.support import async_tests, ports
+from tests.support.node_fixtures import plain, start  # noqa: F401 - fixtures for all tests
 
 # `make test` uses "ci": the same examples every time, so that a failure can be repeated. It tries
 # half as many as usual; a test that needs more sets its own number.
@@ -106,7 +105,7 @@ def pytest_asyncio_loop_factories(
 @pytest.fixture
 def no_leaks() -> Iterator[None]:
     """Fail on processes and files that a test leaves behind."""
-    from tests.core.upstreams.harness import leak_check
+    from tests.support.upstreams import leak_check
 
     with leak_check():
         yield

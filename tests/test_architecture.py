@@ -18,7 +18,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from interlock.app.features import load_features
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE = ("src", "tests", "bench", "tools", "examples")
@@ -96,7 +96,7 @@ def lint_imports(source: Path) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": str(source)},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=HANG_TIMEOUT,
         check=False,
     )
 

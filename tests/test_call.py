@@ -10,7 +10,7 @@ from rich.pretty import Pretty
 
 from interlock.core.call import Call, Caller, Credentials
 from interlock.trust.hop_tokens import _CachedToken
-from tests.core.pipeline.calls import SESSION
+from tests.support.calls import SESSION
 
 SECRET = "s3cret-of-somebody"
 

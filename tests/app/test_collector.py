@@ -14,7 +14,7 @@ from interlock.app.garbage_collector import (
     GarbageCollector,
     measure_memory,
 )
-from tests.core.pipeline.rig import HandClock
+from tests.support.clock import ManualClock
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def ring() -> weakref.ref[Ring]:
 
 
 def test_young_cycles_are_freed_by_the_clock() -> None:
-    clock = HandClock()
+    clock = ManualClock()
     collector = GarbageCollector(clock.call_later, lambda: 0)
     collector.start()
     for _ in range(3):
@@ -49,7 +49,7 @@ def test_young_cycles_are_freed_by_the_clock() -> None:
 
 
 def test_old_cycles_are_freed_when_the_process_has_grown() -> None:
-    clock, memory = HandClock(), [0]
+    clock, memory = ManualClock(), [0]
     collector = GarbageCollector(clock.call_later, lambda: memory[0])
     collector.start()
     kept = Ring()

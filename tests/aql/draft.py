@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema_rs
 
 from tests.aql.shelf import NEEDED, STRING, tool
-from tests.core.catalog.offers import offer
+from tests.support.offerings import offer
 
 PARAMETER = {
     "type": "object",

@@ -19,9 +19,9 @@ from interlock.core.call import Call, Caller, Client, Outcome
 from interlock.core.catalog.offering import Tool
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import Category, Danger, EndpointFamily, OperationView
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import LOCAL, SESSION
-from tests.core.pipeline.rig import Rig, ScriptedExchange, ScriptedUpstream
+from tests.support.calls import LOCAL, SESSION
+from tests.support.offerings import definition, offer
+from tests.support.pipeline import PipelineHarness, ScriptedRequest, ScriptedUpstream
 
 FACE = OperationView("single", "crude", (EndpointFamily("all", "mcp_aql", frozenset(Category)),))
 CLERK = Caller("clerk", kind="token")
@@ -113,7 +113,7 @@ class Bench:
 
     def __init__(self, path: Path | None = None, **settings: Any) -> None:
         concurrent = settings.pop("concurrent", 64)
-        self.rig = Rig(
+        self.rig = PipelineHarness(
             offer(
                 "s", [definition("build"), definition("look", annotations={"readOnlyHint": True})]
             )
@@ -136,7 +136,7 @@ class Bench:
         return self.rig.upstreams["s"]
 
     @property
-    def last(self) -> ScriptedExchange:
+    def last(self) -> ScriptedRequest:
         return self.server.last
 
     def asked(

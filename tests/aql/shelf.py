@@ -25,7 +25,7 @@ from interlock.core.catalog.snapshot import Snapshot, View
 from interlock.core.config import Config, ServerConfig
 from interlock.core.server.mcp.views import Views
 from interlock.protocol.aql_terms import BUILTIN_KEY, BUILTIN_SEGMENT, Category, OperationView
-from tests.core.catalog.offers import definition, merged, offer
+from tests.support.offerings import definition, merged, offer
 
 VIEWS = Views()
 FIVE = VIEWS.named(b"view=aql")

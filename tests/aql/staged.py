@@ -29,10 +29,10 @@ from interlock.core.catalog.offering import Offering
 from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import BUILTIN_KEY, Category, EndpointFamily, OperationView
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import SESSION, tool_call
-from tests.core.pipeline.rig import Rig, ScriptedExchange
-from tests.patience import PATIENCE
+from tests.support.calls import SESSION, tool_call
+from tests.support.offerings import definition, offer
+from tests.support.pipeline import PipelineHarness, ScriptedRequest
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals.gated import Gated
 
 CRUDE = tuple(
@@ -112,7 +112,7 @@ class Staged:
 
     def __init__(
         self,
-        rig: Rig,
+        rig: PipelineHarness,
         gated: Gated | None = None,
         config: AqlConfig | None = None,
         natives: Iterable[BuiltinOperation] = (),
@@ -268,16 +268,16 @@ class Staged:
         assert found is not None, operation
         return view.find_family(found.name, found.category).tool
 
-    async def reached(self, number: int) -> ScriptedExchange:
+    async def reached(self, number: int) -> ScriptedRequest:
         """Wait until so many calls have reached the server, and give the last of those."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while len(self.hub.started) < number:
                 self._waiting = asyncio.Event()
                 await self._waiting.wait()
         return self.hub.started[number - 1]
 
     @property
-    def last(self) -> ScriptedExchange:
+    def last(self) -> ScriptedRequest:
         return self.hub.last
 
     @property
@@ -299,7 +299,7 @@ class Staged:
 def staged(config: AqlConfig | None = None, *offerings: Offering, **settings: Any) -> Staged:
     """Without a gate: nobody has to confirm anything."""
     natives = settings.pop("natives", ())
-    return Staged(Rig(*(offerings or (hub(),)), **settings), None, config, natives)
+    return Staged(PipelineHarness(*(offerings or (hub(),)), **settings), None, config, natives)
 
 
 def gated(folder: Path, config: AqlConfig | None = None, **settings: Any) -> Staged:

@@ -18,8 +18,8 @@ from interlock.core.config import ConfigError
 from interlock.core.config.model import ServerConfig
 from interlock.core.config.trust import IdentityConfig, PolicyConfig, RuleConfig
 from tests.aql.server.aql import AqlClient
-from tests.core.server.running import Running
-from tests.core.server.workshop import tool
+from tests.support.node import NodeThread
+from tests.support.tool_server import tool
 
 FREE = PolicyConfig(
     default="allow",
@@ -29,7 +29,7 @@ FREE = PolicyConfig(
 
 @pytest.mark.spec("AQ-9.3.1-1", "AQ-9.3.3-1")
 def test_what_it_says_of_itself(tmp_path: Path) -> None:
-    node = Running(tmp_path, environ={"MCPAQL_SAFETY_LOOP": "monitoring"})
+    node = NodeThread(tmp_path, environ={"MCPAQL_SAFETY_LOOP": "monitoring"})
     try:
         said = AqlClient(node).introspect()["_protocol"]
     finally:
@@ -44,7 +44,7 @@ def test_what_it_says_of_itself(tmp_path: Path) -> None:
 
 def test_an_operation_of_a_server_that_does_not_come(tmp_path: Path) -> None:
     absent = ServerConfig(segment="far-off", command="/nonexistent/server")
-    node = Running(tmp_path, servers={"far-off": absent})
+    node = NodeThread(tmp_path, servers={"far-off": absent})
     try:
         told = AqlClient(node).ask("far_off_get_it")
     finally:
@@ -58,7 +58,7 @@ def test_an_operation_of_a_server_that_does_not_come(tmp_path: Path) -> None:
 def test_without_a_server_it_watches_what_is_done_elsewhere(tmp_path: Path) -> None:
     """A stand-alone node: an agent asks it before it does things that never pass through it."""
     safety = SafetyConfig(mode="enforcing")
-    node = Running(tmp_path, workshops={}, policy=FREE, aql=AqlConfig(view="aql", safety=safety))
+    node = NodeThread(tmp_path, workshops={}, policy=FREE, aql=AqlConfig(view="aql", safety=safety))
     try:
         client = AqlClient(node, "")
         begun = client.ask("execute_agent", {"element_name": "cleaner"}, "mcp_aql_execute")
@@ -81,7 +81,7 @@ def test_without_a_server_it_watches_what_is_done_elsewhere(tmp_path: Path) -> N
 
 @pytest.mark.spec("AQ-INT-8.2.2-1")
 def test_what_can_only_be_read_is_said(tmp_path: Path) -> None:
-    node = Running(tmp_path)
+    node = NodeThread(tmp_path)
     try:
         told = AqlClient(node).ask("introspect", {"query": "types", "name": "Note"})
     finally:
@@ -98,7 +98,7 @@ def test_what_can_only_be_read_is_said(tmp_path: Path) -> None:
 @pytest.mark.spec("AQ-ESL-2.1-1")
 def test_alone_it_has_the_seven_operations_and_no_others(tmp_path: Path) -> None:
     settings = AqlConfig(view="aql", safety_only=True, safety=SafetyConfig(mode="enforcing"))
-    node = Running(tmp_path, workshops={}, aql=settings)
+    node = NodeThread(tmp_path, workshops={}, aql=settings)
     try:
         listed = AqlClient(node, "").introspect()["operations"]
     finally:
@@ -118,11 +118,11 @@ def test_alone_it_has_the_seven_operations_and_no_others(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["MCP_AQL_ENDPOINT_MODE", "MCPAQL_SAFETY_LOOP"])
 def test_a_variable_that_nobody_knows_keeps_it_from_starting(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=name):
-        Running(tmp_path, environ={name: "five"})
+        NodeThread(tmp_path, environ={name: "five"})
 
 
 def test_a_server_that_breaks_what_it_promised_is_trusted_less(tmp_path: Path) -> None:
-    node = Running(tmp_path, aql=AqlConfig(trust={"shop": "certified"}))
+    node = NodeThread(tmp_path, aql=AqlConfig(trust={"shop": "certified"}))
     try:
         aql, journal = node.node.component(Aql), []
         aql._audit.record_change = lambda *entry: journal.append(entry)  # type: ignore[method-assign]
@@ -153,7 +153,7 @@ def test_nobody_is_shown_an_operation_of_the_nodes_own_that_it_may_not_call(
 ) -> None:
     settings = AqlConfig(view="aql", safety=SafetyConfig(mode="enforcing"))
     identity = IdentityConfig(local_scopes=["read:*"])
-    node = Running(tmp_path, identity=identity, aql=settings)
+    node = NodeThread(tmp_path, identity=identity, aql=settings)
     try:
         client = AqlClient(node, "", "stateless")
         listed = {one["name"] for one in client.introspect()["operations"]}
@@ -173,7 +173,7 @@ def test_nobody_is_shown_an_operation_of_the_nodes_own_that_it_may_not_call(
 
 def test_an_id_of_one_kind_of_execution_leads_to_its_operations(tmp_path: Path) -> None:
     settings = AqlConfig(view="aql-single", safety=SafetyConfig(mode="enforcing"))
-    node = Running(tmp_path, policy=FREE, aql=settings)
+    node = NodeThread(tmp_path, policy=FREE, aql=settings)
     try:
         client = AqlClient(node, "?view=aql-single")
         begun = client.ask("execute_agent", {"element_name": "cleaner"})["data"]
@@ -200,7 +200,7 @@ def test_vectors_are_made_before_anybody_searches(
 
     monkeypatch.setattr(embeddings, "find_model_loader", lambda: Encoder)
     # No view is configured, and nobody asks for one.
-    node = Running(tmp_path)
+    node = NodeThread(tmp_path)
     try:
         node.until(lambda: any("echo" in text for text in encoded), "vectors")
     finally:
@@ -208,7 +208,7 @@ def test_vectors_are_made_before_anybody_searches(
 
 
 def test_a_node_uses_the_one_list_of_floors(tmp_path: Path) -> None:
-    node = Running(tmp_path, workshops={})
+    node = NodeThread(tmp_path, workshops={})
     try:
         authorizer = node.node.trust.authorizer
         floors, firm = authorizer._minimums, authorizer._fixed

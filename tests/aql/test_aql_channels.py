@@ -22,7 +22,7 @@ from interlock.aql.code_channels import (
 )
 from interlock.aql.config import ChannelConfig
 from interlock.aql.safety.codes import VerificationCodes
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 KEEPS = (
     "import os, sys, json; "
@@ -33,7 +33,7 @@ KEEPS = (
 
 def run(test: Any) -> None:
     async def within() -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             await test
 
     asyncio.run(within())
@@ -112,7 +112,7 @@ def test_a_command_that_ended_before_it_read_anything(
         channel = CommandChannel([program], dict(os.environ))
         channel.show("id", "SECRETCODE", "sentence")
         (task,) = channel._tasks
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             await task
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", ended)

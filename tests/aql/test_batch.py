@@ -20,9 +20,9 @@ from interlock.core.config.trust import RuleConfig
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import Category, OperationView
 from tests.aql.staged import FIVE, SINGLE, Staged, gated, read, staged, text_result
-from tests.core.pipeline.calls import tool_call
-from tests.core.pipeline.rig import turns
-from tests.patience import PATIENCE
+from tests.support.calls import tool_call
+from tests.support.clock import run_ready_tasks
+from tests.support.timeouts import HANG_TIMEOUT
 
 GET = {"operation": "hub_get_issue", "params": {"owner": "o", "number": 1}}
 LIST = {"operation": "hub_list_issues"}
@@ -41,7 +41,7 @@ def started(
 
 def going(test: Callable[[], Awaitable[None]]) -> None:
     async def within() -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             await test()
 
     asyncio.run(within())
@@ -57,7 +57,7 @@ async def test_items_run_in_their_order_and_one_failure_stops_nothing() -> None:
     node = staged()
     _, task = started(node, [CREATE, {"operation": "nothing"}, RUN])
     first = await node.reached(1)
-    await turns(20)
+    await run_ready_tasks(20)
     assert len(node.sent) == 1, "the next one waits for the first"
     first.answer(**text_result('{"id":1}'))
     (await node.reached(2)).answer(**text_result("done"))
@@ -82,7 +82,7 @@ async def test_what_only_reads_runs_side_by_side_and_keeps_its_order() -> None:
     node = staged()
     _, task = started(node, [GET, LIST] * 6)
     await node.reached(8)
-    await turns(20)
+    await run_ready_tasks(20)
     upstream = node.hub
     assert len(upstream.started) == 8
     upstream.started[7].answer(**text_result("[7]"))
@@ -206,7 +206,7 @@ async def test_a_cancelled_batch_cancels_what_it_made() -> None:
     node.pipeline.cancel(call)
     with pytest.raises(InterlockError):
         await task
-    await turns(20)
+    await run_ready_tasks(20)
     assert exchange.abandoned
     assert len(node.sent) == 1
     assert node.rig.under_way == 0

@@ -11,8 +11,8 @@ from interlock.aql.operations import OperationCatalogBuilder
 from interlock.core.catalog.catalog import Catalog
 from interlock.protocol.aql_terms import BUILTIN_KEY, Category
 from tests.aql.shelf import NEEDED, config, native, operation_catalog, posted, tool
-from tests.core.catalog.offers import merged, offer
-from tests.effort import lines_run
+from tests.support.line_count import count_lines_run
+from tests.support.offerings import merged, offer
 
 
 def test_the_nodes_own_come_first_and_can_be_found() -> None:
@@ -127,7 +127,7 @@ def test_twice_as_many_tools_are_twice_the_work() -> None:
         ]  # fmt: skip
         snapshot = merged(*offerings)
         found: list[Any] = []
-        lines = lines_run(
+        lines = count_lines_run(
             lambda: found.extend(OperationCatalogBuilder(AqlConfig()).build(snapshot).all())
         )
         assert len(found) == 50 * servers

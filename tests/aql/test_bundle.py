@@ -10,7 +10,7 @@ import pytest
 from interlock.aql import bundle
 from interlock.aql.config import AqlConfig
 from interlock.aql.operations import OperationCatalogBuilder
-from tests.core.catalog.offers import merged, offer
+from tests.support.offerings import merged, offer
 
 ORIGINS = {
     "direct_source_metadata",

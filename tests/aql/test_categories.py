@@ -9,7 +9,7 @@ from interlock.aql.operations import classify
 from interlock.core.catalog.effects import UNKNOWN_EFFECT, Effect, EffectLevel
 from interlock.protocol.aql_terms import Category
 from tests.aql.shelf import NEEDED, STRING, only, operation_catalog, tool
-from tests.core.catalog.offers import offer
+from tests.support.offerings import offer
 
 READS = Effect(EffectLevel.READ_ONLY, True, "annotations")
 DESTROYS = Effect(EffectLevel.IRREVERSIBLE, False, "annotations")

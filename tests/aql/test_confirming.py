@@ -29,9 +29,9 @@ from interlock.protocol.mcpax import STATUS
 from interlock.trust.approvals.record import VOID, new_id
 from interlock.trust.policy.policy import Policy
 from tests.aql.staged import FIVE, READS, SINGLE, Staged, gated, props, read, text_result
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import tool_call
-from tests.patience import PATIENCE
+from tests.support.calls import tool_call
+from tests.support.offerings import definition, offer
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals.gated import a_session_client, a_stateless_client
 
 TOKENS = {"a": "agent", "b": "guard"}
@@ -40,7 +40,7 @@ REPO = {"owner": "o", "repo": "r"}
 
 def going(test: Callable[[], Awaitable[None]]) -> None:
     async def within() -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             await test()
 
     asyncio.run(within())

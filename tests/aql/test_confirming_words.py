@@ -10,7 +10,7 @@ import pytest
 from interlock.aql.config import AqlConfig, OperationConfig
 from tests.aql.staged import DELETES
 from tests.aql.test_confirming import Desk
-from tests.core.catalog.offers import definition, offer
+from tests.support.offerings import definition, offer
 
 
 @pytest.mark.spec("AQ-DNG-3.2-1")

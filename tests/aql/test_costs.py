@@ -17,7 +17,7 @@ from interlock.core.config import parse_config
 from interlock.terminal.tool_table import read_listing
 from tests.aql.shelf import NEEDED, operation_catalog, tool
 from tests.aql.test_view_table import views
-from tests.core.catalog.offers import offer
+from tests.support.offerings import offer
 
 MUCH = {
     "title": "T" * 4_000,

@@ -12,7 +12,7 @@ from interlock.aql.operations import OperationCatalogBuilder, ServerTrust
 from interlock.core.catalog.effects import EffectLevel
 from interlock.protocol.aql_terms import Category, Danger
 from tests.aql.shelf import NEEDED, STRING, only, operation_catalog, tool
-from tests.core.catalog.offers import merged, offer
+from tests.support.offerings import merged, offer
 
 MUTATING = EffectLevel.MUTATING
 

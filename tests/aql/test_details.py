@@ -12,7 +12,7 @@ from interlock.aql.operations import Parameter
 from interlock.protocol.aql_terms import Category
 from tests.aql.draft import DETAILS, GITHUB, SLACK, valid
 from tests.aql.shelf import STRING, Asking, config, face, native, parameter, tool
-from tests.core.catalog.offers import offer
+from tests.support.offerings import offer
 
 
 @pytest.fixture

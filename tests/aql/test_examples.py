@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from interlock.aql import introspection
 from interlock.protocol.aql_terms import Category
 from tests.aql.shelf import NEEDED, STRING, native, only, operation_catalog, tool
-from tests.core.catalog.offers import definition
+from tests.support.offerings import definition
 
 
 def made(schema: dict[str, Any], name: str = "run_it") -> dict[str, Any]:

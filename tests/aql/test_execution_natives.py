@@ -25,7 +25,7 @@ from interlock.core.pipeline.tasks import TaskIds, TaskReference
 from interlock.protocol.aql_terms import BUILTIN_KEY, Category
 from interlock.protocol.mcp import COMPLETE, TASKS_EXTENSION, Era
 from tests.aql.executing import CLERK, GUARD, Bench
-from tests.core.pipeline.calls import STATELESS
+from tests.support.calls import STATELESS
 
 LISTING = ListResponder(CursorCodec(b"k" * 32))
 SPEAKS_TASKS = Client(

@@ -29,7 +29,7 @@ from interlock.aql.execution_states import (
 from interlock.aql.language.errors import AqlError, is_safe_message
 from interlock.core.call import Call, principal
 from tests.aql.executing import CLERK, Bench
-from tests.core.pipeline.rig import ScriptedExchange
+from tests.support.pipeline import ScriptedRequest
 
 ALLOWED = {
     ("pending", "running"), ("pending", "cancelled"), ("running", "completed"),
@@ -83,7 +83,7 @@ class Lives(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.bench: Bench = self.run(self._open())
         self.expected: dict[str, str] = {}
-        self.exchanges: dict[str, ScriptedExchange] = {}
+        self.exchanges: dict[str, ScriptedRequest] = {}
         self.owner = principal(CLERK)
 
     async def _open(self) -> Bench:

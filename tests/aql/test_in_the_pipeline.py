@@ -26,9 +26,9 @@ from interlock.protocol.aql_terms import BUILTIN_KEY, OperationView
 from interlock.protocol.mcp import TOOLS_LIST
 from tests.aql.draft import GITHUB, SLACK
 from tests.aql.shelf import NEEDED, STRING, config, face, native, parameter, tool
-from tests.core.catalog.offers import offer
-from tests.core.pipeline.calls import LOCAL, SESSION, tool_call
-from tests.core.pipeline.rig import Rig
+from tests.support.calls import LOCAL, SESSION, tool_call
+from tests.support.offerings import offer
+from tests.support.pipeline import PipelineHarness
 
 FIVE, SINGLE = face("view=aql"), face("view=aql-single")
 
@@ -39,7 +39,7 @@ class Standing:
     def __init__(self, *offerings: Offering, which: OperationView = FIVE, **settings: Any) -> None:
         self.face = which
         said = config(**settings)
-        self.rig = Rig(*offerings)
+        self.rig = PipelineHarness(*offerings)
         authorizer = self.rig.authorizer
         pipeline, catalog = self.rig.pipeline, self.rig.catalog
         self.catalog_builder = OperationCatalogBuilder(said)

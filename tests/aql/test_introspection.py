@@ -14,7 +14,7 @@ from interlock.core.catalog.snapshot import View
 from interlock.protocol.aql_terms import SPEC_VERSION
 from tests.aql.draft import GITHUB, LINE, SLACK, valid
 from tests.aql.shelf import NEEDED, Asking, face, native, snapshot, tool
-from tests.core.catalog.offers import offer
+from tests.support.offerings import offer
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from interlock.core.call import Outcome, RelayedError, UpstreamLostError, Upstre
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import Era
 from tests.aql.test_quotas import CLERK, GUARD, HOURLY, REQUIRED, Desk, operation
-from tests.core.pipeline.calls import tool_call
+from tests.support.calls import tool_call
 
 RATE_LIMITED = b'{"isError":true,"content":[{"type":"text","text":"429 Too Many Requests: %b"}]}'
 

@@ -22,7 +22,7 @@ from interlock.protocol.aql_terms import Category
 from tests.aql.staged import FIVE, Staged, gated, read, staged, text_result
 from tests.aql.test_batch import going
 from tests.aql.test_preview import hub_with_a_reader, merging
-from tests.core.pipeline.calls import tool_call
+from tests.support.calls import tool_call
 
 STATE = {"issue_id": "1", "title": "old", "bodyText": "kept", "settings": {"b": True}}
 WHOLE = {"issue_id": "1", "title": "new", "bodyText": "kept", "settings": {"b": True}}

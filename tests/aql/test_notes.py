@@ -18,7 +18,7 @@ from interlock.aql.operations import BuiltinOperation
 from interlock.aql.request import AqlRequest, BuiltinResponse
 from interlock.core.call import Call, Caller
 from tests.aql.executing import CLERK, FACE, GUARD
-from tests.core.pipeline.calls import LOCAL, SESSION
+from tests.support.calls import LOCAL, SESSION
 
 
 class Desk:

@@ -18,8 +18,8 @@ from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import Category
 from interlock.protocol.mcp import Era
 from tests.aql.staged import FIVE, Staged, gated, read, staged
-from tests.core.pipeline.calls import tool_call
-from tests.core.pipeline.rig import turns
+from tests.support.calls import tool_call
+from tests.support.clock import run_ready_tasks
 
 PARAMETERS = (
     Parameter("name", "name", "string", True, {"type": "string"}, "Whom."),
@@ -124,7 +124,7 @@ async def test_it_may_take_its_time() -> None:
 
     node = greeting(slowly)
     _, task = begun(node)
-    await turns()
+    await run_ready_tasks()
     assert node.rig.under_way == 1
     gate.set()
     assert node.read(read(await task))["data"] == {"late": True}
@@ -156,14 +156,14 @@ async def test_it_is_cancelled_and_timed_as_any() -> None:
 
     node = greeting(forever)
     call, task = begun(node)
-    await turns()
+    await run_ready_tasks()
     node.pipeline.cancel(call, "Enough.")
     with pytest.raises(InterlockError):
         await task
-    await turns()
+    await run_ready_tasks()
     assert ended == ["Enough."]
     call, task = begun(node)
-    await turns()
+    await run_ready_tasks()
     node.rig.clock.advance(61)
     error = node.read(read(await task))["error"]
     assert error["code"] == "INTERNAL_ERROR"

@@ -35,10 +35,11 @@ from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.protocol.mcp import PROGRESS, TASKS_CANCEL, TASKS_EXTENSION, TASKS_GET, Era
 from interlock.trust.policy import Policy
 from tests.aql.executing import FACE
-from tests.core.catalog.offers import definition, offer, resource
-from tests.core.pipeline.calls import LOCAL, SESSION
-from tests.core.pipeline.rig import Rig, ScriptedExchange, turns
-from tests.patience import PATIENCE
+from tests.support.calls import LOCAL, SESSION
+from tests.support.clock import run_ready_tasks
+from tests.support.offerings import definition, offer, resource
+from tests.support.pipeline import PipelineHarness, ScriptedRequest
+from tests.support.timeouts import HANG_TIMEOUT
 
 SPEAKS_TASKS = Client(
     Era.STATELESS,
@@ -54,7 +55,7 @@ class View:
     def __init__(self) -> None:
         config = AqlConfig()
         speed = {"type": "object", "properties": {"speed": {"type": "integer"}}}
-        self.rig = Rig(
+        self.rig = PipelineHarness(
             offer(
                 "s",
                 [definition("build", inputSchema=speed), definition("pay")],
@@ -115,7 +116,7 @@ class View:
         return await self.executions.start((asked.params or {})["child"], asked)
 
     @property
-    def last(self) -> ScriptedExchange:
+    def last(self) -> ScriptedRequest:
         return self.rig.upstreams["s"].last
 
     async def ask(self, call: Call) -> dict[str, Any]:
@@ -130,7 +131,7 @@ class View:
 
         call.on_done = done
         self.rig.pipeline.begin(call)
-        outcome = await asyncio.wait_for(over, PATIENCE)
+        outcome = await asyncio.wait_for(over, HANG_TIMEOUT)
         result: dict[str, Any] = json.loads(outcome.result)
         return result
 
@@ -323,7 +324,7 @@ async def test_resources_and_relationships_by_name() -> None:
         [listed] = (await view.data("list_resources"))["items"]
         assert listed["uri"] == "file:///readme.md"
         reading = asyncio.ensure_future(view.data("get_resource", {"uri": "file:///readme.md"}))
-        await turns(20)
+        await run_ready_tasks(20)
         view.last.answer(contents=[{"uri": "file:///readme.md", "text": "Hello."}])
         assert (await reading)["contents"][0]["text"] == "Hello."
         root = {"element_type": "server", "element_name": "s"}
@@ -343,7 +344,7 @@ async def test_progress_of_an_operation_reaches_whoever_asked_for_it() -> None:
 
         meta = {"progressToken": Raw(b'"mine"')}
         working = asyncio.ensure_future(view("s_build", {}, meta=meta, on_notification=hear))
-        await turns(20)
+        await run_ready_tasks(20)
         for number in (1, 2):
             said = {"progressToken": "mine", "progress": number, "total": 3, "message": "…"}
             view.last.say(PROGRESS, json.dumps(said).encode())

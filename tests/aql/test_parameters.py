@@ -12,7 +12,7 @@ from interlock.aql import operations as parameters
 from interlock.aql.operations import Operation, SchemaProperties, one_line, type_of
 from interlock.protocol.aql_terms import Category
 from tests.aql.shelf import NEEDED, STRING, native, only, operation_catalog, parameter, tool
-from tests.core.catalog.offers import definition, offer
+from tests.support.offerings import definition, offer
 
 
 def taking(schema: Any, name: str = "run_it") -> Operation:

@@ -12,8 +12,8 @@ import pytest
 from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.core.config.trust import RuleConfig
 from tests.aql.staged import FIVE, READS, SINGLE, Staged, gated, props, read, staged, text_result
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import tool_call
+from tests.support.calls import tool_call
+from tests.support.offerings import definition, offer
 
 DELETE = {"owner": "o", "repo": "r"}
 

@@ -14,7 +14,7 @@ from interlock.aql.request import AqlRequest
 from interlock.core.call import Call
 from interlock.protocol.mcp import LOG_MESSAGE, PROGRESS
 from tests.aql.executing import FACE, Bench, Wrapping
-from tests.core.pipeline.calls import LOCAL, SESSION
+from tests.support.calls import LOCAL, SESSION
 
 
 class Desk(Bench):

@@ -33,8 +33,8 @@ from interlock.protocol.aql_terms import PLAIN_VIEW
 from interlock.protocol.mcp import Era
 from interlock.protocol.mcpax import STATUS
 from tests.aql.shelf import config, operation_catalog
-from tests.core.catalog.offers import offer
-from tests.core.pipeline.calls import tool_call
+from tests.support.calls import tool_call
+from tests.support.offerings import offer
 
 # The tenth of a minute, at half past: no period ends within a few seconds.
 NOON = datetime(2026, 2, 4, 12, 30, 6, tzinfo=UTC).timestamp()

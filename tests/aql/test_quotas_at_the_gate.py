@@ -19,8 +19,8 @@ from interlock.trust.policy.decision import PolicyAction, make_decision
 from tests.aql.language.schemas import BATCH, OPERATION_RESULT, fits
 from tests.aql.shelf import config
 from tests.aql.staged import SINGLE, Staged, gated, read, text_result
-from tests.core.pipeline.calls import tool_call
-from tests.patience import PATIENCE
+from tests.support.calls import tool_call
+from tests.support.timeouts import HANG_TIMEOUT
 
 TOKENS = {"a": "agent", "b": "guard"}
 LIMITED = {"content": [{"type": "text", "text": "429 Too Many Requests. Retry-After: 30"}]}
@@ -92,7 +92,7 @@ class Desk:
 
 def within(work: Any) -> None:
     async def run() -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             await work
 
     asyncio.run(run())

@@ -20,9 +20,10 @@ from interlock.core.config.trust import PolicyConfig
 from interlock.errors import InterlockError
 from interlock.trust.policy import Policy
 from tests.aql.executing import CLERK, FACE
-from tests.core.catalog.offers import offer, prompt, resource, template
-from tests.core.pipeline.calls import LOCAL, SESSION
-from tests.core.pipeline.rig import Rig, turns
+from tests.support.calls import LOCAL, SESSION
+from tests.support.clock import run_ready_tasks
+from tests.support.offerings import offer, prompt, resource, template
+from tests.support.pipeline import PipelineHarness
 
 ARGUMENTS = [{"name": "language", "description": "Of the code.", "required": True}]
 
@@ -40,7 +41,7 @@ class Desk:
             ],
             "templates": [template("file:///{path}")],
         }
-        self.rig = Rig(offer("s", ["t"], **({} if empty else everything)))
+        self.rig = PipelineHarness(offer("s", ["t"], **({} if empty else everything)))
         if not empty:
             self.rig.upstreams["s"].capabilities = {"resources": {}, "prompts": {}}
         listing = ListResponder(CursorCodec(b"k" * 32))
@@ -69,7 +70,7 @@ async def test_a_resource_is_what_the_plain_view_reads() -> None:
     async with open_desk() as desk:
         contents = [{"uri": "file:///readme.md", "text": "Hello."}]
         reading = desk.call("get_resource", uri="file:///readme.md")
-        await turns()
+        await run_ready_tasks()
         exchange = desk.rig.upstreams["s"].last
         assert exchange.call.method == "resources/read"
         exchange.answer(contents=contents)
@@ -130,7 +131,7 @@ async def test_a_list_is_walked_to_its_end() -> None:
 async def test_a_prompt_is_filled_in() -> None:
     async with open_desk() as desk:
         getting = desk.call("get_prompt", name="s.review", arguments={"language": "Python"})
-        await turns()
+        await run_ready_tasks()
         exchange = desk.rig.upstreams["s"].last
         assert exchange.call.method == "prompts/get"
         assert json.loads(bytes(exchange.call.arguments)) == {"language": "Python"}
@@ -153,7 +154,7 @@ async def test_what_there_is_not_is_not_found(
 ) -> None:
     async with open_desk(empty=empty) as desk:
         asking = desk.call(name, **params)
-        await turns()
+        await run_ready_tasks()
         if desk.rig.under_way:
             # A server may serve what it does not list: then it is for the server to say.
             desk.rig.upstreams["s"].last.answer_error(-32002, "Resource not found")
@@ -180,7 +181,7 @@ async def test_what_policy_denies_is_denied_here() -> None:
 async def test_giving_up_gives_up_the_request() -> None:
     async with open_desk() as desk:
         reading = desk.call("get_resource", uri="file:///readme.md")
-        await turns()
+        await run_ready_tasks()
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
@@ -205,7 +206,7 @@ async def test_an_input_that_is_needed_first_is_told() -> None:
 async def test_callers_are_asked_as_themselves() -> None:
     async with open_desk() as desk:
         reading = desk.call("get_resource", uri="file:///readme.md")
-        await turns()
+        await run_ready_tasks()
         child = desk.rig.upstreams["s"].last.call
         assert child.view is None
         assert child.credentials is LOCAL

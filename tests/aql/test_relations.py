@@ -27,7 +27,7 @@ from interlock.core.config.trust import PolicyConfig
 from interlock.trust.policy import Policy
 from tests.aql.executing import CLERK, GUARD, Bench
 from tests.aql.shelf import native, operation_catalog
-from tests.core.catalog.offers import offer
+from tests.support.offerings import offer
 
 SERVER = {"element_type": "server", "element_name": "s"}
 

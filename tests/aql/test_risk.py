@@ -20,9 +20,9 @@ from interlock.trust.policy.decision import Decision, PolicyAction, make_decisio
 from interlock.trust.policy.policy import Policy
 from tests.aql.shelf import operation_catalog
 from tests.aql.staged import SINGLE, gated, read
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import tool_call
-from tests.core.pipeline.rig import KeptJournal
+from tests.support.calls import tool_call
+from tests.support.offerings import definition, offer
+from tests.support.pipeline import MemoryJournal
 from tests.trust.decision_steps import danger_step
 
 ALLOW = make_decision(PolicyAction.ALLOW, "default:allow")
@@ -52,7 +52,7 @@ class Bench:
         **aql: Any,
     ) -> None:
         self.operation_catalog: OperationSnapshot = operation_catalog(offer("s", tools), **aql)
-        self.journal = KeptJournal()
+        self.journal = MemoryJournal()
         trusting = ServerTrust(
             {} if trust is None else {"s": trust},
             registered=lambda _: registered,

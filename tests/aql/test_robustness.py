@@ -20,8 +20,8 @@ from tests.aql.staged import CRUDE, FIVE, READS, gated, hub, read, staged, text_
 from tests.aql.test_confirming import REPO
 from tests.aql.test_confirming import Desk as Tokens
 from tests.aql.test_quotas_at_the_gate import Desk as Limits
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import tool_call
+from tests.support.calls import tool_call
+from tests.support.offerings import definition, offer
 from tests.trust.decision_steps import danger_step
 
 

@@ -23,9 +23,9 @@ from interlock.errors import InterlockError
 from interlock.protocol.mcp import TOOLS_CALL, Era, summarize_result
 from interlock.trust.policy import Policy
 from tests.aql.staged import ALL, FIVE, READS, SINGLE, Staged, hub, staged, text_result
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import LOCAL, SESSION, STATELESS
-from tests.core.pipeline.rig import Rig
+from tests.support.calls import LOCAL, SESSION, STATELESS
+from tests.support.offerings import definition, offer
+from tests.support.pipeline import PipelineHarness
 
 ORDINARY = b'{"operation":"hub_get_issue","params":{"owner":"me","number":5}}'
 
@@ -59,7 +59,7 @@ def taken(staged: Staged, call: Call) -> tuple[Any, ...] | str:
 @pytest.fixture(scope="module")
 def warm() -> Staged:
     """One that has seen every kind of ordinary request."""
-    staged = Staged(Rig(hub()))
+    staged = Staged(PipelineHarness(hub()))
     for operation, endpoint in (("hub_get_issue", "read"), ("hub_run_report", "execute")):
         params = {"owner": "me", "number": 1} if operation == "hub_get_issue" else {}
         body = json.dumps({"operation": operation, "params": params}).encode()
@@ -120,7 +120,7 @@ def test_what_is_a_little_odd_comes_to_the_same_bytes(warm: Staged, params: byte
     body = b'{"operation":"hub_get_issue","params":%b}' % params
     short, long = call_of(body), call_of(body)
     assert warm.stage._fast_path.resolve_operation(short, FIVE)
-    cold = Staged(Rig(hub()))
+    cold = Staged(PipelineHarness(hub()))
     assert cold.stage.resolve_operation(long) is GOES_ON
     assert bytes(short.arguments) == bytes(long.arguments) == params
 
@@ -163,7 +163,7 @@ def odd_call(params: bytes) -> Call:
 def test_an_open_schema_is_no_way_around_names_and_numbers(
     params: bytes, short: bool, more: dict[str, Any]
 ) -> None:
-    one, other = Staged(Rig(odds(**more))), Staged(Rig(odds(**more)))
+    one, other = Staged(PipelineHarness(odds(**more))), Staged(PipelineHarness(odds(**more)))
     first = taken(one, odd_call(b'{"ratio":1}'))
     taken(one, odd_call(b'{"ratio":1,"unheard_of":1}'))
     call = odd_call(params)
@@ -173,7 +173,7 @@ def test_an_open_schema_is_no_way_around_names_and_numbers(
 
 
 def test_nothing_is_remembered_that_another_catalog_said() -> None:
-    node = Staged(Rig(hub()))
+    node = Staged(PipelineHarness(hub()))
     assert node.stage.resolve_operation(call_of(ORDINARY)) is GOES_ON
     before = call_of(ORDINARY)
     assert node.stage.resolve_operation(before) is CHECKED
@@ -193,7 +193,7 @@ def test_nothing_is_remembered_that_another_catalog_said() -> None:
 
 
 def test_nothing_is_remembered_that_another_config_said() -> None:
-    node = Staged(Rig(hub()))
+    node = Staged(PipelineHarness(hub()))
     node.stage.resolve_operation(call_of(ORDINARY))
     assert node.stage.resolve_operation(call_of(ORDINARY)) is CHECKED
     node.stage.configure(AqlConfig())
@@ -215,7 +215,7 @@ class Counting:
 
 
 def test_whoever_counts_is_asked_every_time() -> None:
-    node = Staged(Rig(hub()))
+    node = Staged(PipelineHarness(hub()))
     for _ in range(2):
         node.stage.resolve_operation(call_of(ORDINARY))
     node.stage.quotas = counting = Counting()
@@ -237,7 +237,7 @@ def test_callers_share_nothing(warm: Staged) -> None:
 
 
 def test_views_take_turns() -> None:
-    node = Staged(Rig(hub()))
+    node = Staged(PipelineHarness(hub()))
     for expected in (GOES_ON, CHECKED, CHECKED):
         for face, endpoint in (
             (FIVE, "mcp_aql_read"),
@@ -339,7 +339,7 @@ def odds(**more: Any) -> Offering:
     )
 
 
-_PAIR = (Staged(Rig(odds())), Staged(Rig(odds())))
+_PAIR = (Staged(PipelineHarness(odds())), Staged(PipelineHarness(odds())))
 
 BLOCKS = st.one_of(
     st.text(max_size=30).map(lambda text: {"type": "text", "text": text}),

@@ -15,8 +15,8 @@ from interlock.errors import UNKNOWN_TOOL, InterlockError
 from interlock.protocol.mcp import TOOLS_LIST, Era
 from interlock.trust.policy.policy import Policy
 from tests.aql.staged import ALL, AUTO, FIVE, READS, SINGLE, props, staged, text_result
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import STATELESS, tool_call
+from tests.support.calls import STATELESS, tool_call
+from tests.support.offerings import definition, offer
 
 
 @pytest.mark.parametrize("view", [FIVE, SINGLE, ALL])

@@ -17,7 +17,7 @@ from interlock.core.catalog.snapshot import View
 from interlock.protocol.aql_terms import PLAIN_VIEW, Category, OperationView
 from interlock.protocol.mcp import Era
 from tests.aql.shelf import NEEDED, STRING, face, native, operation_catalog, tool
-from tests.core.catalog.offers import offer
+from tests.support.offerings import offer
 
 SMALL_FIVE = 4_600
 """Bytes. Five endpoints have no more than 1,500 tokens of o200k: with the worst names 946."""

@@ -17,7 +17,7 @@ from interlock.core.call import Client, Outcome
 from interlock.errors import InterlockError, failure_by_name
 from interlock.protocol.mcp import TASKS_GET, Era, summarize_result
 from tests.aql.staged import FIVE, Staged, read, staged, text_result
-from tests.core.pipeline.calls import SESSION, STATELESS, tool_call
+from tests.support.calls import SESSION, STATELESS, tool_call
 
 LISTED = {"operation": "hub_list_issues"}
 IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}

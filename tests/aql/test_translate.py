@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from interlock.aql.config import AqlConfig
 from tests.aql.staged import FIVE, READS, SINGLE, Staged, props, staged, text_result
-from tests.core.catalog.offers import definition, offer
+from tests.support.offerings import definition, offer
 
 GOOD = {"owner": "o", "issue_title": "t"}
 

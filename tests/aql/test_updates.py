@@ -8,7 +8,7 @@ import pytest
 
 from interlock.protocol.aql_terms import Category
 from tests.aql.shelf import NEEDED, STRING, only, operation_catalog, tool
-from tests.core.catalog.offers import offer
+from tests.support.offerings import offer
 
 WHOLE = {"type": "integer", "required": True}
 

@@ -21,7 +21,7 @@ from interlock.automation.store import DecisionStore
 from interlock.core.config import LearnedRule
 from interlock.errors import CONFIG, UNRECORDABLE, InterlockError
 from tests.automation.past import NOW, decision, decisions, notes
-from tests.core.state.telling import PATIENCE
+from tests.core.state.telling import HANG_TIMEOUT
 
 SETTINGS = AutomationConfig(keep=1_000_000.0, most=50)
 
@@ -121,7 +121,7 @@ def test_without_a_file_it_lasts_as_long_as_the_node(clock: Clock) -> None:
     store = DecisionStore(None, deliver=deliver, settings=SETTINGS, wall_clock=clock)
     one = decision(notes(1)[0])
     store.write(lambda one=one: one)
-    assert written.wait(PATIENCE)
+    assert written.wait(HANG_TIMEOUT)
     assert store.history() == [one]
     store.close()
 
@@ -190,7 +190,7 @@ def test_what_was_told_outlives_the_process(path: Path, clock: Clock) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", _WRITES_AND_DIES, str(path)],
         env={**os.environ, "PYTHONPATH": str(root)},
-        timeout=PATIENCE,
+        timeout=HANG_TIMEOUT,
         check=False,
     )
     assert ended.returncode == -9

@@ -21,9 +21,9 @@ from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import DENIED, InterlockError
 from interlock.trust.policy.decision import Decision, PolicyAction, make_decision
 from interlock.trust.policy.policy import Policy
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import tool_call
-from tests.core.pipeline.rig import Rig
+from tests.support.calls import tool_call
+from tests.support.offerings import definition, offer
+from tests.support.pipeline import PipelineHarness
 from tests.trust.approvals.gated import Gated, claims_for, sign
 from tests.trust.decision_steps import learned_step
 
@@ -260,8 +260,10 @@ def writing() -> Any:
 WRITES = RuleConfig(name="writes", tools=["s.write"], then="confirm")
 
 
-def permitted(*rules: RuleConfig, learned: list[LearnedRule], default: Any = "safe") -> Rig:
-    made = Rig(writing())
+def permitted(
+    *rules: RuleConfig, learned: list[LearnedRule], default: Any = "safe"
+) -> PipelineHarness:
+    made = PipelineHarness(writing())
     made.authorizer.set_policy(Policy(PolicyConfig(default=default, rules=list(rules))))
     made.authorizer.install(learned_step(LearnedRules(learned, audit=None)))
     return made

@@ -18,7 +18,7 @@ from interlock.automation.suggestion import suggest
 from interlock.core.config import LearnedRule
 from interlock.core.redaction import is_secret_key
 from tests.automation.past import SETTINGS, decision, decisions, pasts
-from tests.effort import lines_run
+from tests.support.line_count import count_lines_run
 
 MANY = range(25)
 PROGRAMS = (
@@ -456,7 +456,7 @@ def test_many_folders_take_no_longer_each() -> None:
     def taken(many: int) -> int:
         history = decisions({"path": f"/d{one}/x/{one}", "content": "x"} for one in range(many))
         found: list[object] = []
-        work = lines_run(lambda: found.extend(suggest(history, AutomationConfig())))
+        work = count_lines_run(lambda: found.extend(suggest(history, AutomationConfig())))
         assert found == []
         return work
 

@@ -25,20 +25,20 @@ from interlock.core.config import Config, ServerConfig
 from interlock.core.config.trust import AnchorConfig, ApprovalsConfig
 from interlock.protocol import mcp
 from interlock.protocol.headers import encode_header_value
-from tests.cli.program import INTERLOCK
-from tests.core.server.running import Running
-from tests.core.server.wire import (
+from tests.support.command_line import INTERLOCK
+from tests.support.http_client import (
     META,
     STATELESS,
-    Answer,
-    Wire,
+    HttpConnection,
+    HttpResponse,
     event_fields,
     initialize,
     message,
     meta,
     stateless_headers,
 )
-from tests.patience import PATIENCE
+from tests.support.node import NodeThread
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals.gated import sign
 
 VAULT: Final = Path(__file__).parent / "servers" / "vault.py"
@@ -70,7 +70,7 @@ class _Faults(logging.Handler):
             self.heard.append(self.format(record))
 
 
-class Fortress(Running):
+class Fortress(NodeThread):
     """The node, its vault, and its one human: the keeper, who has a key."""
 
     def __init__(self, folder: Path, *, servers: dict[str, Any] | None = None, **more: Any) -> None:
@@ -237,7 +237,7 @@ class _Http(Face):
     def bearer(self) -> tuple[tuple[str, str], ...]:
         return (("Authorization", f"Bearer {self.token}"),) if self.node.tokens else ()
 
-    def post(self, body: bytes, *headers: tuple[str, str], **more: Any) -> Answer:
+    def post(self, body: bytes, *headers: tuple[str, str], **more: Any) -> HttpResponse:
         return self.node.once(self.node.http(body, *self.bearer, *headers, **more))
 
 
@@ -368,7 +368,7 @@ class Pipe(Channel):
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        assert self.process.wait(PATIENCE) == 0
+        assert self.process.wait(HANG_TIMEOUT) == 0
         self.process.stdout.close()
 
     def send(self, body: bytes) -> bool:
@@ -389,7 +389,7 @@ class OldSse(_Http, Channel):
 
     def __init__(self, node: Fortress) -> None:
         super().__init__(node)
-        self.wire = Wire(("127.0.0.1", node.port))
+        self.wire = HttpConnection(("127.0.0.1", node.port))
         self.wire.send(node.http(b"", *self.bearer, method="GET", path="/sse"))
         assert self.wire.head()[0] == 200
         self.endpoint = event_fields(self.wire.chunk())["data"]
@@ -452,7 +452,7 @@ def mcp_name(method: str, params: dict[str, Any]) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def messages_in(answer: Answer) -> list[Any]:
+def messages_in(answer: HttpResponse) -> list[Any]:
     """Everything that one HTTP response says."""
     assert answer.status < 500 or answer.status == 503, answer
     if not answer.body:

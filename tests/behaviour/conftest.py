@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from interlock.core.config import ServerConfig
-from tests.core.server.running import Running
-from tests.patience import PATIENCE
+from tests.support.node import NodeThread
+from tests.support.timeouts import HANG_TIMEOUT
 
 OFFICIAL = Path(__file__).parent / "servers" / "official.py"
 UPSTREAMS = {
@@ -42,7 +42,7 @@ def official() -> Iterator[Callable[[str], str]]:
     yield start
     for process, _ in processes.values():
         process.terminate()
-        process.wait(PATIENCE)
+        process.wait(HANG_TIMEOUT)
         assert process.stdout is not None
         process.stdout.close()
 
@@ -63,23 +63,23 @@ def server_for(official: Callable[[str], str]) -> Callable[..., ServerConfig]:
 @pytest.fixture(scope="module")
 def four(
     tmp_path_factory: pytest.TempPathFactory, server_for: Callable[..., ServerConfig]
-) -> Iterator[Running]:
+) -> Iterator[NodeThread]:
     """A node in front of all four."""
     servers = {segment: server_for(segment) for segment in UPSTREAMS}
-    node = Running(tmp_path_factory.mktemp("four"), workshops={}, servers=servers)
+    node = NodeThread(tmp_path_factory.mktemp("four"), workshops={}, servers=servers)
     yield node
     node.stop()
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., NodeThread]]:
     """Starts a node of the test's own; it is stopped, and looked at, at the end."""
-    started: list[Running] = []
+    started: list[NodeThread] = []
 
-    def begin(**settings: Any) -> Running:
+    def begin(**settings: Any) -> NodeThread:
         folder = tmp_path / str(len(started))
         folder.mkdir()
-        started.append(Running(folder, **settings))
+        started.append(NodeThread(folder, **settings))
         return started[-1]
 
     yield begin

@@ -14,16 +14,16 @@ import pytest
 import yaml
 from mcp import Client
 
-from tests.cli.program import INTERLOCK, RunningNode, World
-from tests.needs import NPM
-from tests.patience import PATIENCE
+from tests.support.command_line import INTERLOCK, CommandLine, NodeProcess
+from tests.support.programs import NPM
+from tests.support.timeouts import HANG_TIMEOUT
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "drivers"
 PATTERNS = EXAMPLES / "patterns"
 FETCH_SECONDS = 100
 
 
-def names(node: RunningNode) -> set[str]:
+def names(node: NodeProcess) -> set[str]:
     async def ask() -> set[str]:
         async with Client(node.url) as client:
             return {tool.name.replace("__", ".") for tool in (await client.list_tools()).tools}
@@ -31,11 +31,11 @@ def names(node: RunningNode) -> set[str]:
     return asyncio.run(ask())
 
 
-def call(world: World, tool: str, *words: str) -> subprocess.CompletedProcess[str]:
+def call(world: CommandLine, tool: str, *words: str) -> subprocess.CompletedProcess[str]:
     return world.run_here("call", tool, *words)
 
 
-def result(world: World, tool: str, *words: str) -> Any:
+def result(world: CommandLine, tool: str, *words: str) -> Any:
     done = call(world, tool, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     try:
@@ -44,7 +44,7 @@ def result(world: World, tool: str, *words: str) -> Any:
         return done.stdout.rstrip("\n")
 
 
-def confirmed(world: World, tool: str, *words: str) -> Any:
+def confirmed(world: CommandLine, tool: str, *words: str) -> Any:
     """The result of a call that a human has to confirm first."""
     waits = call(world, tool, *words)
     assert waits.returncode == 1
@@ -58,12 +58,12 @@ def confirmed(world: World, tool: str, *words: str) -> Any:
     return result(world, tool, *words, "--approval", waiting["id"])
 
 
-def in_journal(world: World) -> list[dict[str, Any]]:
+def in_journal(world: CommandLine) -> list[dict[str, Any]]:
     done = world.run_here("audit", "search", "--json", "fs-*")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def copied(world: World, source: Path, **drivers: Any) -> Path:
+def copied(world: CommandLine, source: Path, **drivers: Any) -> Path:
     """A copy of an example is the world's folder, and its config listens where it may."""
     shutil.copytree(source, world.cwd, dirs_exist_ok=True)
     path = world.cwd / "interlock.yaml"
@@ -74,7 +74,7 @@ def copied(world: World, source: Path, **drivers: Any) -> Path:
     return path
 
 
-def installed(world: World, *ids: str) -> None:
+def installed(world: CommandLine, *ids: str) -> None:
     """Have drivers installed for real; skips where their packages cannot be had."""
     for id in ids:
         done = with_npm(world, "drivers", "install", id, "--yes")
@@ -82,7 +82,7 @@ def installed(world: World, *ids: str) -> None:
         assert f"{id} is installed" in done.stdout
 
 
-def with_npm(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
+def with_npm(world: CommandLine, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command that installs: where packages come from is a matter of the machine, so npm is
     set up as it is here, and what was fetched before is not fetched again."""
     assert NPM is not None
@@ -92,7 +92,7 @@ def with_npm(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
             [NPM, "config", "get", name],
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=HANG_TIMEOUT,
             check=True,
         )
         environ.setdefault(f"npm_config_{name}", asked.stdout.strip())

@@ -17,7 +17,7 @@ from interlock.contracts.schemas.reader import read_json, read_yaml
 from interlock.topics.config import TopicsConfig
 from tests.behaviour.adversary import CLERK, TOKENS, Fortress, Stateless
 from tests.behaviour.test_aql_adversary import Keep
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals.gated import sign
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "schemas"
@@ -99,7 +99,7 @@ class Office(Keep):
             fields["Content-Type"] = "application/json"
         request = urllib.request.Request(f"{self.base}{path}", body, fields)
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            with urllib.request.urlopen(request, timeout=HANG_TIMEOUT) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as refused:
             return refused.code, json.load(refused)

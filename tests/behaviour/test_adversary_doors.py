@@ -29,9 +29,9 @@ from tests.behaviour.adversary import (
     standing,
 )
 from tests.behaviour.test_adversary_messages import METHODS, NAMES, twins
-from tests.cli.program import World
-from tests.core.server.wire import Answer, message
-from tests.patience import PATIENCE
+from tests.support.command_line import CommandLine
+from tests.support.http_client import HttpResponse, message
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.tree.rig import HELLO, registration
 
 BY_MODEL = ("Authorization", f"Bearer {MODEL}")
@@ -52,7 +52,9 @@ def node(shared: Fortress) -> Iterator[Fortress]:
 # -- approvals over HTTP
 
 
-def ask(node: Fortress, method: str, path: str, body: Any = None, *more: tuple[str, str]) -> Answer:
+def ask(
+    node: Fortress, method: str, path: str, body: Any = None, *more: tuple[str, str]
+) -> HttpResponse:
     sent = b"" if body is None else json.dumps(body).encode()
     return node.once(node.http(sent, *more, method=method, path=path))
 
@@ -146,7 +148,7 @@ def test_no_other_path_opens_it(node: Fortress, path: str) -> None:
 
 def dial(node: Fortress, token: str) -> ClientConnection:
     headers = {"Authorization": f"Bearer {token}"}
-    return connect(f"ws://{node.host}/ax", additional_headers=headers, open_timeout=PATIENCE)
+    return connect(f"ws://{node.host}/ax", additional_headers=headers, open_timeout=HANG_TIMEOUT)
 
 
 def said_upwards(told: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -187,7 +189,7 @@ def test_a_subserver_in_league_with_the_model_gets_nothing_through(node: Fortres
 
         def until(found: Callable[[Any], bool]) -> Any:
             while True:
-                one = json.loads(wire.recv(PATIENCE))
+                one = json.loads(wire.recv(HANG_TIMEOUT))
                 heard.append(one)
                 if one.get("method") == "tools/list":
                     tools = [{"name": "open", "inputSchema": {"type": "object"}}]
@@ -234,7 +236,7 @@ def test_a_subserver_in_league_with_the_model_gets_nothing_through(node: Fortres
 
 @pytest.fixture
 def pipe(tmp_path: Any, node: Fortress) -> Iterator[Pipe]:
-    world = World(tmp_path)
+    world = CommandLine(tmp_path)
     config = world.config(state_dir=str(node.folder))
     with Pipe(node, world.environ, config) as face:
         assert isinstance(face, Pipe)

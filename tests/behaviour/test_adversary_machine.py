@@ -39,7 +39,7 @@ from tests.behaviour.adversary import (
     standing,
 )
 from tests.behaviour.test_adversary_messages import ADDED, FORGED, METHODS, NAMES, twins
-from tests.core.server.wire import message
+from tests.support.http_client import message
 
 STRANGER = OKPKey.generate_key("Ed25519")
 FEW_ARGUMENTS = [{"door": number} for number in (-1, -2, -3)]

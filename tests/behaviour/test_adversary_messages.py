@@ -22,7 +22,7 @@ from tests.behaviour.adversary import (
     messages_in,
     standing,
 )
-from tests.core.server.wire import META, STATELESS, message
+from tests.support.http_client import META, STATELESS, message
 
 pytestmark = pytest.mark.spec("AX-11.3-4")
 doors = pytest.mark.parametrize("which", FACES)

@@ -30,7 +30,7 @@ from tests.behaviour.adversary import (
     fresh,
     standing,
 )
-from tests.core.server.wire import STATELESS, message
+from tests.support.http_client import STATELESS, message
 
 doors = pytest.mark.parametrize("which", FACES)
 STRANGER = OKPKey.generate_key("Ed25519")

@@ -12,15 +12,15 @@ from mcp import Client, MCPError
 
 from interlock.core.config import ServerConfig
 from tests.behaviour.test_four_cells import (
-    PATIENCE,
+    HANG_TIMEOUT,
     complete,
     open_client,
     over_a_pipe,
     told,
     with_client,
 )
-from tests.core.server.running import Running
-from tests.core.server.workshop import Workshop
+from tests.support.node import NodeThread
+from tests.support.tool_server import ToolServer
 
 SHARED = "note://shared"
 SERVERS = ("hs", "hl", "ps", "pl")
@@ -30,7 +30,7 @@ every_server = pytest.mark.parametrize("server", SERVERS)
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     with complete("session", "hs") as hs, complete("stateless", "hl") as hl:
         servers = {
             "hs": ServerConfig(url=hs),
@@ -39,8 +39,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             "pl": over_a_pipe("stateless", "pl"),
         }
         # One more, with tools and nothing else.
-        node = Running(
-            tmp_path_factory.mktemp("many"), workshops={"plain": Workshop()}, servers=servers
+        node = NodeThread(
+            tmp_path_factory.mktemp("many"), workshops={"plain": ToolServer()}, servers=servers
         )
         yield node
         node.stop()
@@ -51,7 +51,7 @@ def shown(server: str) -> str:
 
 
 @both_modes
-async def test_capabilities_are_what_any_of_them_can(many: Running, mode: str) -> None:
+async def test_capabilities_are_what_any_of_them_can(many: NodeThread, mode: str) -> None:
     async with open_client(many, "http", mode) as client:
         can = client.server_capabilities
         assert can.tools is not None
@@ -65,7 +65,7 @@ async def test_capabilities_are_what_any_of_them_can(many: Running, mode: str) -
 
 
 @both_modes
-async def test_prompts_are_named_like_tools(many: Running, mode: str) -> None:
+async def test_prompts_are_named_like_tools(many: NodeThread, mode: str) -> None:
     async with open_client(many, "http", mode) as client:
         names = [one.name for one in (await client.list_prompts()).prompts]
         assert names == [f"{s}__{p}" for s in sorted(SERVERS) for p in ("asks", "review")]
@@ -79,7 +79,7 @@ async def test_prompts_are_named_like_tools(many: Running, mode: str) -> None:
 
 @both_modes
 @every_server
-async def test_a_uri_that_several_servers_have(many: Running, mode: str, server: str) -> None:
+async def test_a_uri_that_several_servers_have(many: NodeThread, mode: str, server: str) -> None:
     async with open_client(many, "http", mode) as client:
         uris = [one.uri for one in (await client.list_resources()).resources]
         assert len(set(uris)) == len(uris)
@@ -101,7 +101,7 @@ async def test_a_uri_that_several_servers_have(many: Running, mode: str, server:
 
 @both_modes
 @every_server
-async def test_uris_inside_answers_lead_back(many: Running, mode: str, server: str) -> None:
+async def test_uris_inside_answers_lead_back(many: NodeThread, mode: str, server: str) -> None:
     async with open_client(many, "http", mode) as client:
         result = await client.call_tool(f"{server}.rich", {})
         assert result.structured_content == {"answer": 42}
@@ -124,7 +124,9 @@ async def test_uris_inside_answers_lead_back(many: Running, mode: str, server: s
 
 @both_modes
 @every_server
-def test_updates_carry_the_uri_that_the_client_knows(many: Running, mode: str, server: str) -> None:
+def test_updates_carry_the_uri_that_the_client_knows(
+    many: NodeThread, mode: str, server: str
+) -> None:
     updates: asyncio.Queue[str] = asyncio.Queue()
 
     async def hear(heard: Any) -> None:
@@ -160,10 +162,10 @@ def upstream_subscriptions(seen: Any, uri: str) -> list[str]:
     return [what for what, about in seen["subscribed"] if uri in about.split(",")]
 
 
-async def test_followers_are_counted_and_the_server_asked_once(many: Running) -> None:
+async def test_followers_are_counted_and_the_server_asked_once(many: NodeThread) -> None:
     uri = "note://ps/own"
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         async with (
             Client(many.url, mode="legacy", cache=None) as one,
             Client(many.url, mode="legacy", cache=None) as two,

@@ -22,8 +22,8 @@ from joserfc.jwk import OKPKey
 
 from interlock.core.crash_points import POINTS
 from interlock.protocol.mcpax import APPROVAL
-from tests.cli.program import RunningNode, World
-from tests.cli.waiting import PATIENCE
+from tests.support.command_line import CommandLine, NodeProcess
+from tests.support.waiting import HANG_TIMEOUT
 from tests.trust.approvals.gated import sign
 
 LEDGER = Path(__file__).parent / "servers" / "ledger.py"
@@ -41,7 +41,7 @@ class Desk:
     """One machine, its operator's key, and a client that speaks plain HTTP."""
 
     def __init__(self, folder: Path) -> None:
-        self.world = World(folder)
+        self.world = CommandLine(folder)
         self.ledger = folder / "ledger"
         self.key = OKPKey.generate_key("Ed25519")
         (folder / "clerk.pem").write_bytes(self.key.as_pem(private=False))
@@ -51,14 +51,14 @@ class Desk:
             approvals={"anchors": [{"name": "clerk", "key": str(folder / "clerk.pem")}]},
         )
 
-    def up(self, **environ: str) -> RunningNode:
+    def up(self, **environ: str) -> NodeProcess:
         node = self.world.up(**environ)
         node.pids()
         return node
 
     def ask(
         self,
-        node: RunningNode,
+        node: NodeProcess,
         method: str,
         name: str = "",
         more_meta: dict[str, Any] | None = None,
@@ -82,7 +82,7 @@ class Desk:
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
         request = urllib.request.Request(node.url, body.encode(), headers)
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+            with urllib.request.urlopen(request, timeout=HANG_TIMEOUT) as response:
                 answer = json.load(response)
         except urllib.error.HTTPError as refused:
             answer = json.load(refused)
@@ -90,7 +90,7 @@ class Desk:
             return None
         return answer.get("result", answer.get("error"))
 
-    def press(self, node: RunningNode, button: str, approval: dict[str, Any] | None = None) -> Any:
+    def press(self, node: NodeProcess, button: str, approval: dict[str, Any] | None = None) -> Any:
         """`approval`: the one that its client was told of for the same call, and names."""
         meta = None if approval is None else {APPROVAL: approval["confirmation_id"]}
         return self.ask(node, "tools/call", "s.press", meta, arguments={"button": button})
@@ -109,27 +109,27 @@ class Desk:
             },
         )
 
-    def confirm(self, node: RunningNode, held: dict[str, Any], proof: str) -> Any:
+    def confirm(self, node: NodeProcess, held: dict[str, Any], proof: str) -> Any:
         return self.ask(node, "mcpax/confirm", confirmation_id=held["confirmation_id"], proof=proof)
 
-    def answer(self, node: RunningNode, held: dict[str, Any], proof: str) -> Any:
+    def answer(self, node: NodeProcess, held: dict[str, Any], proof: str) -> Any:
         """Confirm as an approval service does: its caller is not told with this."""
         url = f"{node.url.rpartition('/')[0]}/approvals/{held['confirmation_id']}"
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         body = json.dumps({"proof": proof}).encode()
         try:
             with urllib.request.urlopen(
-                urllib.request.Request(url, body, headers), timeout=PATIENCE
+                urllib.request.Request(url, body, headers), timeout=HANG_TIMEOUT
             ) as response:
                 return json.load(response)
         except (OSError, http.client.HTTPException):
             return None
 
-    def seen(self, node: RunningNode, id: str) -> dict[str, Any]:
+    def seen(self, node: NodeProcess, id: str) -> dict[str, Any]:
         """What the node says of an approval."""
         url = f"{node.url.rpartition('/')[0]}/approvals/{id}"
         request = urllib.request.Request(url, headers={"Accept": "application/json"})
-        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+        with urllib.request.urlopen(request, timeout=HANG_TIMEOUT) as response:
             found: dict[str, Any] = json.load(response)
         about: dict[str, Any] = found.get("approval", found)
         return about
@@ -156,7 +156,7 @@ def _held(answer: Any) -> dict[str, Any] | None:
     return None
 
 
-def _go_all_the_way(desk: Desk, node: RunningNode) -> dict[str, Any]:
+def _go_all_the_way(desk: Desk, node: NodeProcess) -> dict[str, Any]:
     """Everything that can happen to approvals, for as long as the node lives."""
     told: dict[str, Any] = {}
     told["a"] = held = _held(desk.press(node, "a"))
@@ -176,7 +176,7 @@ def _go_all_the_way(desk: Desk, node: RunningNode) -> dict[str, Any]:
 def test_killed_at(desk: Desk, point: str, after: int) -> None:
     node = desk.up(INTERLOCK_FAULT=point, INTERLOCK_FAULT_AFTER=str(after))
     told = _go_all_the_way(desk, node)
-    assert node.process.wait(PATIENCE) == -signal.SIGKILL, "the point was never reached"
+    assert node.process.wait(HANG_TIMEOUT) == -signal.SIGKILL, "the point was never reached"
     before = desk.executed("a")
     assert before <= 1
     assert desk.executed("b") == 0

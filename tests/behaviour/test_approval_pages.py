@@ -22,10 +22,10 @@ from mcp import Client, MCPError, UrlElicitationRequiredError
 
 from interlock.core.config import ServerConfig
 from interlock.core.config.trust import AnchorConfig, ApprovalsConfig
-from tests.cli.waiting import wait_until
-from tests.core.server.running import Running
-from tests.core.server.wire import initialize, message
-from tests.patience import PATIENCE
+from tests.support.http_client import initialize, message
+from tests.support.node import NodeThread
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.waiting import wait_until
 from tests.trust.approvals.gated import sign
 
 LEDGER = Path(__file__).parent / "servers" / "ledger.py"
@@ -41,7 +41,7 @@ class Place:
         server = ServerConfig(
             command=sys.executable, args=[str(LEDGER), str(self.ledger)], sessions="shared"
         )
-        self.node = Running(
+        self.node = NodeThread(
             folder,
             workshops={},
             servers={"s": server},
@@ -64,7 +64,7 @@ class Place:
     def _decides(self, url: str, decision: str, more: dict[str, str]) -> Any:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         with urllib.request.urlopen(
-            urllib.request.Request(url, headers=headers), timeout=PATIENCE
+            urllib.request.Request(url, headers=headers), timeout=HANG_TIMEOUT
         ) as page:
             shown = json.load(page)
         shown = shown.get("approval", shown)
@@ -81,7 +81,7 @@ class Place:
         }
         body = json.dumps({"proof": sign(self.key, claims)}).encode()
         with urllib.request.urlopen(
-            urllib.request.Request(url, body, headers), timeout=PATIENCE
+            urllib.request.Request(url, body, headers), timeout=HANG_TIMEOUT
         ) as answer:
             return json.load(answer)
 
@@ -194,7 +194,7 @@ async def test_the_session_wire(place: Place) -> None:
         [same] = UrlElicitationRequiredError.from_error(second.value.error).elicitations
         assert same.url == page.url
         await place.decides(page.url)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             notice = await told.get()
         assert notice.params.elicitation_id == page.elicitation_id
         result = await client.call_tool("s.press", {"button": "a"})

@@ -24,7 +24,7 @@ from tests.behaviour.adversary import (
     door,
     fresh,
 )
-from tests.core.server.wire import Answer, message
+from tests.support.http_client import HttpResponse, message
 
 pytestmark = pytest.mark.feature("aql")
 
@@ -40,7 +40,7 @@ class View(Stateless):
         self.view = view
         self.heard: list[str] = []
 
-    def post(self, body: bytes, *headers: tuple[str, str], **more: Any) -> Answer:
+    def post(self, body: bytes, *headers: tuple[str, str], **more: Any) -> HttpResponse:
         more.setdefault("path", f"/mcp?view={self.view}")
         answer = super().post(body, *headers, **more)
         self.heard.append(answer.body.decode("utf-8", "replace"))

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.behaviour import test_approval_faults
-from tests.cli.program import RunningNode, World
-from tests.cli.waiting import PATIENCE, wait_until
+from tests.support.command_line import CommandLine, NodeProcess
+from tests.support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.feature("aql")
 
@@ -24,18 +24,18 @@ TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 class Desk:
     """One machine with the demo server, and a client in the view of one endpoint."""
 
-    def __init__(self, folder: Path, world: World | None = None) -> None:
-        self.world = world or World(folder)
+    def __init__(self, folder: Path, world: CommandLine | None = None) -> None:
+        self.world = world or CommandLine(folder)
         if world is None:
             demo = {"command": sys.executable, "args": ["-m", "interlock.demo"]}
             self.world.config({"demo": demo})
 
-    def up(self) -> RunningNode:
+    def up(self) -> NodeProcess:
         node = self.world.up()
         node.pids()
         return node
 
-    def post(self, node: RunningNode, message: Any, **headers: str) -> tuple[Any, Any]:
+    def post(self, node: NodeProcess, message: Any, **headers: str) -> tuple[Any, Any]:
         request = urllib.request.Request(
             f"{node.url}?view=aql-single",
             json.dumps(message).encode(),
@@ -46,14 +46,14 @@ class Desk:
             },
             method="POST" if message is not None else "DELETE",
         )
-        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+        with urllib.request.urlopen(request, timeout=HANG_TIMEOUT) as response:
             text = response.read().decode()
             said = [line[5:] for line in text.splitlines() if line.startswith("data:")]
             body = json.loads((said[-1] if said else text) or "null")
             return body, response.headers
 
     def ask(
-        self, node: RunningNode, method: str, name: str, capabilities: Any = None, **params: Any
+        self, node: NodeProcess, method: str, name: str, capabilities: Any = None, **params: Any
     ) -> Any:
         """A request of a stateless client: its result."""
         params["_meta"] = {
@@ -65,14 +65,14 @@ class Desk:
         message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         return self.post(node, message, **headers)[0]["result"]
 
-    def data(self, node: RunningNode, operation: str, **params: Any) -> Any:
+    def data(self, node: NodeProcess, operation: str, **params: Any) -> Any:
         arguments = {"operation": operation, "params": params}
         result = self.ask(node, "tools/call", "mcp_aql", arguments=arguments)
         envelope = json.loads(result["content"][0]["text"])
         assert envelope["success"] is True, envelope
         return envelope["data"]
 
-    def until(self, node: RunningNode, id: str, status: str) -> Any:
+    def until(self, node: NodeProcess, id: str, status: str) -> Any:
         def found() -> Any:
             shown = self.data(node, "get_execution", execution_id=id)
             return shown if shown["status"] == status else None

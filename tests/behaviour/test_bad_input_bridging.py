@@ -14,8 +14,15 @@ from mcp import Client
 from interlock.core.config import ServerConfig
 from tests.behaviour.test_four_cells import complete, over_a_pipe, told, with_client
 from tests.behaviour.test_isolation import TOKENS, bearer
-from tests.core.server.running import Running
-from tests.core.server.wire import META, STATELESS, Answer, message, meta, stateless_headers
+from tests.support.http_client import (
+    META,
+    STATELESS,
+    HttpResponse,
+    message,
+    meta,
+    stateless_headers,
+)
+from tests.support.node import NodeThread
 
 FORM = {"elicitation": {"form": {}}}
 EVERYTHING = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
@@ -26,7 +33,7 @@ every_server = pytest.mark.parametrize("server", SERVERS)
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     with complete("session", "hs") as hs, complete("stateless", "hl") as hl:
         servers = {
             "hs": ServerConfig(url=hs),
@@ -34,7 +41,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             "ps": over_a_pipe("session", "ps"),
             "pl": over_a_pipe("stateless", "pl"),
         }
-        node = Running(
+        node = NodeThread(
             tmp_path_factory.mktemp("guarded"), workshops={}, servers=servers, tokens=TOKENS
         )
         yield node
@@ -53,7 +60,7 @@ def only(server: str) -> Iterator[dict[str, ServerConfig]]:
 
 
 def ask(
-    node: Running,
+    node: NodeThread,
     server: str,
     *,
     caller: str = "operator",
@@ -61,7 +68,7 @@ def ask(
     arguments: Any = None,
     capabilities: Any = None,
     **more: Any,
-) -> Answer:
+) -> HttpResponse:
     """A stateless call of a tool that asks. `more` goes into its params."""
     name = f"{server}.{tool}"
     params = {"name": name, "arguments": {"kind": "form"} if arguments is None else arguments}
@@ -72,7 +79,7 @@ def ask(
     return node.once(node.http(body, *stateless_headers("tools/call", name), bearer(caller)))
 
 
-def question(answer: Answer) -> tuple[str, str]:
+def question(answer: HttpResponse) -> tuple[str, str]:
     """The key of the one question in an answer, and the state to bring back."""
     result = answer.result
     assert result["resultType"] == "input_required", result
@@ -80,7 +87,7 @@ def question(answer: Answer) -> tuple[str, str]:
     return key, result["requestState"]
 
 
-def refused(answer: Answer) -> None:
+def refused(answer: HttpResponse) -> None:
     assert (answer.status, answer.error["code"]) == (400, -32602), answer
     assert answer.error["data"]["reason"] == "invalid_request_state"
 
@@ -89,7 +96,7 @@ def refused(answer: Answer) -> None:
 
 
 @every_server
-def test_it_works_when_nothing_is_wrong(guarded: Running, server: str) -> None:
+def test_it_works_when_nothing_is_wrong(guarded: NodeThread, server: str) -> None:
     key, state = question(ask(guarded, server))
     done = ask(guarded, server, inputResponses={key: ANSWER}, requestState=state)
     assert "somebody" in done.result["content"][0]["text"]
@@ -99,7 +106,7 @@ def test_it_works_when_nothing_is_wrong(guarded: Running, server: str) -> None:
 @pytest.mark.parametrize(
     "forged", ["", "x", "i1.", "i1.AAAA", "i1." + "A" * 200, '{"for": ["form"]}', 7, None, {}]
 )
-def test_forged_state(guarded: Running, server: str, forged: Any) -> None:
+def test_forged_state(guarded: NodeThread, server: str, forged: Any) -> None:
     answer = ask(guarded, server, inputResponses={"form": ANSWER}, requestState=forged)
     if forged is None:
         # Nothing is nothing at all: the server asks once more, or says what is wrong with it.
@@ -110,7 +117,7 @@ def test_forged_state(guarded: Running, server: str, forged: Any) -> None:
 
 @every_server
 @pytest.mark.parametrize("place", [5, -1])
-def test_state_with_a_changed_byte(guarded: Running, server: str, place: int) -> None:
+def test_state_with_a_changed_byte(guarded: NodeThread, server: str, place: int) -> None:
     key, state = question(ask(guarded, server))
     letters = list(state)
     letters[place] = "A" if letters[place] != "A" else "B"
@@ -123,7 +130,7 @@ def test_state_with_a_changed_byte(guarded: Running, server: str, place: int) ->
 
 
 @every_server
-def test_state_of_another_caller_request_or_server(guarded: Running, server: str) -> None:
+def test_state_of_another_caller_request_or_server(guarded: NodeThread, server: str) -> None:
     key, state = question(ask(guarded, server))
     brought: dict[str, Any] = {"inputResponses": {key: ANSWER}, "requestState": state}
     refused(ask(guarded, server, caller="auditor", **brought))
@@ -136,7 +143,7 @@ def test_state_of_another_caller_request_or_server(guarded: Running, server: str
 
 
 @pytest.mark.parametrize("server", ["hs", "ps"])
-def test_a_held_call_is_fetched_once(guarded: Running, server: str) -> None:
+def test_a_held_call_is_fetched_once(guarded: NodeThread, server: str) -> None:
     key, state = question(ask(guarded, server))
     brought: dict[str, Any] = {"inputResponses": {key: ANSWER}, "requestState": state}
     assert ask(guarded, server, **brought).status == 200
@@ -146,7 +153,7 @@ def test_a_held_call_is_fetched_once(guarded: Running, server: str) -> None:
 @every_server
 def test_stale_state(start: Any, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with only(server) as servers:
-        node: Running = start(workshops={}, servers=servers, tokens=TOKENS, input_timeout=60.0)
+        node: NodeThread = start(workshops={}, servers=servers, tokens=TOKENS, input_timeout=60.0)
         key, state = question(ask(node, server))
         seals = node.node.pipeline._input._seals
         now = seals._wall_clock()
@@ -155,7 +162,7 @@ def test_stale_state(start: Any, server: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("server", ["hs", "ps"])
-def test_an_incomplete_or_strange_answer(guarded: Running, server: str) -> None:
+def test_an_incomplete_or_strange_answer(guarded: NodeThread, server: str) -> None:
     key, state = question(ask(guarded, server))
     for wrong in ([], "x", {key: "text"}, {key: None}):
         answer = ask(guarded, server, inputResponses=wrong, requestState=state)
@@ -183,7 +190,7 @@ def test_an_incomplete_or_strange_answer(guarded: Running, server: str) -> None:
     ],
 )
 def test_a_missing_capability(
-    guarded: Running, server: str, kind: str, able: Any, required: Any
+    guarded: NodeThread, server: str, kind: str, able: Any, required: Any
 ) -> None:
     answer = ask(guarded, server, arguments={"kind": kind}, capabilities=able)
     assert (answer.status, answer.error["code"]) == (400, -32021)
@@ -191,7 +198,7 @@ def test_a_missing_capability(
 
 
 @pytest.mark.parametrize("server", ["hs", "ps"])
-def test_a_second_question_that_the_client_cannot_answer(guarded: Running, server: str) -> None:
+def test_a_second_question_that_the_client_cannot_answer(guarded: NodeThread, server: str) -> None:
     """What was promised holds for every question of a call, not only for the first."""
     first = ask(guarded, server, tool="ask_twice", arguments={}, capabilities=FORM)
     key, state = question(first)
@@ -205,7 +212,7 @@ def test_a_second_question_that_the_client_cannot_answer(guarded: Running, serve
 
 
 @pytest.mark.parametrize("server", ["hs", "ps"])
-def test_an_old_empty_object_means_forms(guarded: Running, server: str) -> None:
+def test_an_old_empty_object_means_forms(guarded: NodeThread, server: str) -> None:
     key, state = question(ask(guarded, server, capabilities={"elicitation": {}}))
     done = ask(
         guarded, server, capabilities={"elicitation": {}},
@@ -232,7 +239,7 @@ def test_a_refusal_of_a_session_client(server: str, start: Any) -> None:
         assert not list(node.node.pipeline.running_calls())
 
     with only(server) as servers:
-        node: Running = start(workshops={}, servers=servers)
+        node: NodeThread = start(workshops={}, servers=servers)
         with_client(node, "http", "legacy", body, sampling_callback=refuse)
 
 
@@ -240,7 +247,7 @@ def test_a_refusal_of_a_session_client(server: str, start: Any) -> None:
 
 
 @every_server
-def test_headers_that_say_something_else(guarded: Running, server: str) -> None:
+def test_headers_that_say_something_else(guarded: NodeThread, server: str) -> None:
     other = next(one for one in SERVERS if one != server)
     body = message("tools/call", {"name": f"{server}.recall", "arguments": {}, "_meta": meta()})
     for headers in (
@@ -258,7 +265,7 @@ def test_headers_that_say_something_else(guarded: Running, server: str) -> None:
 
 
 @pytest.mark.spec("ST-4.4.2-12")
-def test_a_version_that_nobody_speaks(guarded: Running) -> None:
+def test_a_version_that_nobody_speaks(guarded: NodeThread) -> None:
     said = meta("2031-01-01")
     body = message("tools/call", {"name": "hs.recall", "arguments": {}, "_meta": said})
     headers = [
@@ -276,7 +283,7 @@ def test_a_version_that_nobody_speaks(guarded: Running) -> None:
 )
 def test_cursors(start: Any, method: str) -> None:
     with complete("session", "hs") as hs:
-        node: Running = start(workshops={}, servers={"hs": ServerConfig(url=hs)}, page_size=1)
+        node: NodeThread = start(workshops={}, servers={"hs": ServerConfig(url=hs)}, page_size=1)
         session = node.session()
         first = node.once(session.request(method)).result
         if method != "resources/templates/list":
@@ -293,7 +300,7 @@ def test_cursors(start: Any, method: str) -> None:
             assert (answer.status, answer.error["code"]) == (400, -32602)
 
 
-def test_sessions_and_events_that_never_were(guarded: Running) -> None:
+def test_sessions_and_events_that_never_were(guarded: NodeThread) -> None:
     mine = guarded.session("2025-11-25", bearer("operator"))
     for forged in ("x", mine.id + "x", mine.id[:-1]):
         headers = [("Mcp-Session-Id", forged), bearer("operator")]
@@ -309,14 +316,14 @@ def test_sessions_and_events_that_never_were(guarded: Running) -> None:
     assert guarded.once(mine.request("ping")).status == 200
 
 
-def test_a_level_that_there_is_not(guarded: Running) -> None:
+def test_a_level_that_there_is_not(guarded: NodeThread) -> None:
     session = guarded.session("2025-11-25", bearer("operator"))
     for level in ("loud", "", 5, None):
         answer = guarded.once(session.request("logging/setLevel", {"level": level}))
         assert answer.error["code"] == -32602
 
 
-def test_a_client_that_hangs_up_is_forgotten(guarded: Running) -> None:
+def test_a_client_that_hangs_up_is_forgotten(guarded: NodeThread) -> None:
     """On the stateless wire that is a cancellation, also for who was to be asked."""
     name = "hs.wait"
     body = message("tools/call", {"name": name, "arguments": {"name": "hung-up"}, "_meta": meta()})

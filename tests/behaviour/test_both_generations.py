@@ -18,8 +18,8 @@ from mcp import Client, MCPError
 
 from interlock.core.config import ServerConfig, parse_config
 from interlock.errors import InterlockError
-from tests.core.server.running import Running
-from tests.patience import PATIENCE
+from tests.support.node import NodeThread
+from tests.support.timeouts import HANG_TIMEOUT
 
 BOTH = """
 import os
@@ -70,10 +70,10 @@ def clients() -> Makers:
     }
 
 
-def pids(node: Running, clients: Makers) -> dict[str, str]:
+def pids(node: NodeThread, clients: Makers) -> dict[str, str]:
     async def body() -> dict[str, str]:
         found = {}
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             for name, make in clients.items():
                 async with make(node.url) as client:
                     found[name] = await told(client, "pid")
@@ -82,9 +82,9 @@ def pids(node: Running, clients: Makers) -> dict[str, str]:
     return asyncio.run(body())
 
 
-def answer_of(node: Running, make: Callable[[str], Client]) -> str:
+def answer_of(node: NodeThread, make: Callable[[str], Client]) -> str:
     async def body() -> str:
-        async with asyncio.timeout(PATIENCE), make(node.url) as client:
+        async with asyncio.timeout(HANG_TIMEOUT), make(node.url) as client:
             return await told(client, "ask")
 
     return asyncio.run(body())

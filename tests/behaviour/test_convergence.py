@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from tests.cli.program import DEMO, RunningNode, World
-from tests.cli.waiting import PATIENCE, wait_until
+from tests.support.command_line import DEMO, CommandLine, NodeProcess
+from tests.support.waiting import HANG_TIMEOUT, wait_until
 from tests.tree.ax_list import list_for_ax
 
 INTERVAL = 0.5
@@ -25,12 +25,12 @@ OTHER = "region.demo.roll_dice"
 
 
 @pytest.fixture
-def worlds(tmp_path: Path) -> Iterator[list[World]]:
+def worlds(tmp_path: Path) -> Iterator[list[CommandLine]]:
     made = []
     for level in LEVELS:
         folder = tmp_path / level
         folder.mkdir()
-        made.append(World(folder))
+        made.append(CommandLine(folder))
     try:
         yield made
     finally:
@@ -38,7 +38,7 @@ def worlds(tmp_path: Path) -> Iterator[list[World]]:
             world.close()
 
 
-def start(worlds: list[World], level: int) -> RunningNode:
+def start(worlds: list[CommandLine], level: int) -> NodeProcess:
     more: dict[str, Any] = {}
     if level:
         more["parent"] = {
@@ -52,7 +52,7 @@ def start(worlds: list[World], level: int) -> RunningNode:
     return worlds[level].up()
 
 
-def availability(node: RunningNode) -> dict[str, str]:
+def availability(node: NodeProcess) -> dict[str, str]:
     """Every tool that the node lists, and what it says of its availability."""
 
     async def ask() -> dict[str, str]:
@@ -64,12 +64,12 @@ def availability(node: RunningNode) -> dict[str, str]:
     return asyncio.run(ask())
 
 
-def moment(what: str, node: RunningNode, right: Callable[[dict[str, str]], bool]) -> float:
+def moment(what: str, node: NodeProcess, right: Callable[[dict[str, str]], bool]) -> float:
     """When the node's list was found to be right."""
     return wait_until(what, lambda: time.time() if right(availability(node)) else None)
 
 
-def works(node: RunningNode, name: str) -> bool:
+def works(node: NodeProcess, name: str) -> bool:
     async def ask() -> bool:
         async with Client(node.url) as client:
             return not (await client.call_tool(name, {})).is_error
@@ -78,14 +78,16 @@ def works(node: RunningNode, name: str) -> bool:
 
 
 @pytest.mark.spec("AX-13.3-1", "AX-13.3-3", "AX-13.3-4")
-def test_a_lost_branch_is_known_at_the_root_within_three_intervals(worlds: list[World]) -> None:
+def test_a_lost_branch_is_known_at_the_root_within_three_intervals(
+    worlds: list[CommandLine],
+) -> None:
     nodes = [start(worlds, level) for level in range(len(LEVELS))]
     root, _, site, cell = nodes
     everything = moment("everything", root, lambda listed: TOOL in listed and OTHER in listed)
     assert everything
     assert works(root, TOOL)
     cell.process.kill()
-    cell.process.wait(PATIENCE)
+    cell.process.wait(HANG_TIMEOUT)
     right = moment("the loss at the root", root, lambda listed: listed[TOOL] == "degraded")
     lost = next(one for one in site.status()["upstreams"] if one["segment"] == "cell")
     assert lost["state"] == "degraded"
@@ -115,7 +117,7 @@ leaf.run(sys.argv[1], heartbeat=0.5)
 
 
 @pytest.mark.spec("AX-13.1-2", "AX-13.2-1")
-def test_who_comes_back_with_the_same_list_is_no_longer_degraded(worlds: list[World]) -> None:
+def test_who_comes_back_with_the_same_list_is_no_longer_degraded(worlds: list[CommandLine]) -> None:
     root = start(worlds, 0)
     script = worlds[0].folder / "leaf.py"
     script.write_text(LEAF, encoding="utf-8")

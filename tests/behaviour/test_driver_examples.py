@@ -37,7 +37,7 @@ from tests.behaviour.driver_examples import (
     result,
 )
 from tests.cli.drivers_workspace import STAND_IN
-from tests.cli.program import World
+from tests.support.command_line import CommandLine
 
 PUBLIC = {
     "filesystem-mcp", "memory-mcp", "everything-mcp", "sequential-thinking-mcp", "git-mcp",
@@ -50,8 +50,8 @@ pytestmark = [pytest.mark.feature("drivers"), pytest.mark.timeout(1800)]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    one = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[CommandLine]:
+    one = CommandLine(tmp_path)
     # Where drivers are installed.
     one.environ["XDG_DATA_HOME"] = str(tmp_path / "data")
     try:
@@ -88,7 +88,7 @@ def test_the_readme_names_every_driver_and_its_server() -> None:
         assert f"| `{manifest.id}` | `{named}` |" in text
 
 
-def test_what_the_readme_says_can_be_typed(world: World) -> None:
+def test_what_the_readme_says_can_be_typed(world: CommandLine) -> None:
     """Every command of it that installs nothing and asks nobody, as it stands there."""
     text = (EXAMPLES / "README.md").read_text()
     first, _, second = text.partition("## The patterns of AIP-32")
@@ -109,7 +109,7 @@ def test_what_the_readme_says_can_be_typed(world: World) -> None:
     assert lines == 9
 
 
-def test_nothing_of_the_examples_is_checked_with_a_complaint(world: World) -> None:
+def test_nothing_of_the_examples_is_checked_with_a_complaint(world: CommandLine) -> None:
     for folder, warnings in (
         (EXAMPLES, {"any_egress"}),
         (PATTERNS, {"hard_coded_path", "refresh_without_hook"}),
@@ -169,7 +169,9 @@ def test_the_example_says_what_aip_32_says(patterns: Workspace) -> None:
     assert [(step.method, step.settings["global"]) for step in one.install] == [("npm", False)]
 
 
-def test_the_container_is_parsed_and_its_command_shown(patterns: Workspace, world: World) -> None:
+def test_the_container_is_parsed_and_its_command_shown(
+    patterns: Workspace, world: CommandLine
+) -> None:
     one = driver(patterns, "postgres-mcp")
     assert one.auth is not None
     assert one.auth.expiry_detect == ("exception:ConnectionRefused",)
@@ -188,7 +190,7 @@ def test_the_container_is_parsed_and_its_command_shown(patterns: Workspace, worl
 
 
 @pytest.mark.spec("DR-32.example-2", "DR-32.principles-3")
-def test_the_container_s_contracts_are_served(world: World) -> None:
+def test_the_container_s_contracts_are_served(world: CommandLine) -> None:
     """With an engine that runs the stand-in, whatever the image is called."""
     copied(world, PATTERNS)
     notes, engine = world.folder / "notes", world.folder / "engine"
@@ -242,7 +244,7 @@ def test_the_remote_server_is_reached_at_its_host_only(patterns: Workspace) -> N
 
 
 @pytest.mark.spec("DR-32.example-4")
-def test_the_sign_in_is_as_it_was_declared(patterns: Workspace, world: World) -> None:
+def test_the_sign_in_is_as_it_was_declared(patterns: Workspace, world: CommandLine) -> None:
     one = driver(patterns, "github-mcp")
     assert one.auth is not None
     assert one.server is not None
@@ -288,7 +290,9 @@ def maps(
 # -- a node
 
 
-def stand_in_for_npm(world: World, config: Config, manifest: DriverManifest, notes: Path) -> None:
+def stand_in_for_npm(
+    world: CommandLine, config: Config, manifest: DriverManifest, notes: Path
+) -> None:
     """Put the stand-in where npm would have put the package of a driver."""
     assert manifest.server is not None
     folder = driver_folder(installed_drivers_path(config, world.environ, world.cwd), manifest)
@@ -309,7 +313,7 @@ def stand_in_for_npm(world: World, config: Config, manifest: DriverManifest, not
 
 
 @pytest.mark.spec("DR-32.example-1", "DR-32.principles-2", "DR-32.principles-3", "DR-32.meta-1")
-def test_aip_32_s_own_example_is_served(world: World) -> None:
+def test_aip_32_s_own_example_is_served(world: CommandLine) -> None:
     """The driver as it stands in AIP-32, its package stood in for by a server that answers as the
     one did for which AIP-32 was written."""
     said = (EXAMPLES.parents[1] / "docs" / "drivers.md").read_text()

@@ -20,9 +20,9 @@ from tests.behaviour.driver_examples import (
     result,
     with_npm,
 )
-from tests.cli.program import World
-from tests.cli.waiting import wait_until
-from tests.needs import requires_npm
+from tests.support.command_line import CommandLine
+from tests.support.programs import requires_npm
+from tests.support.waiting import wait_until
 
 JOURNALLED = {"driver.resolved", "driver.invoked", "tool.invoked"}
 
@@ -30,8 +30,8 @@ pytestmark = [pytest.mark.feature("drivers"), pytest.mark.timeout(1800)]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    one = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[CommandLine]:
+    one = CommandLine(tmp_path)
     # Where drivers are installed.
     one.environ["XDG_DATA_HOME"] = str(tmp_path / "data")
     try:
@@ -42,7 +42,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @requires_npm
 @pytest.mark.spec("DR-32.compat-3", "DR-32.principles-2", "DR-32.principles-3")
-def test_public_servers_for_real(world: World) -> None:
+def test_public_servers_for_real(world: CommandLine) -> None:
     """As the README has it: check, install, try, run, read, list, and write with a human's yes."""
     copied(world, EXAMPLES)
     before = world.run_here("drivers", "list", "--json")
@@ -92,7 +92,7 @@ def test_public_servers_for_real(world: World) -> None:
 
 @requires_npm
 @pytest.mark.spec("DR-32.skill-1")
-def test_a_driver_is_made_for_a_package_of_npm(world: World) -> None:
+def test_a_driver_is_made_for_a_package_of_npm(world: CommandLine) -> None:
     """Kind, package and tools in; files out that validate as they are, and that work."""
     world.config()
     made = with_npm(

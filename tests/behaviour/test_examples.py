@@ -16,8 +16,8 @@ import pytest
 import yaml
 from mcp import Client
 
-from tests.cli.program import RunningNode, World
-from tests.cli.waiting import wait_until, wait_until_gone
+from tests.support.command_line import CommandLine, NodeProcess
+from tests.support.waiting import wait_until, wait_until_gone
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -39,7 +39,7 @@ AT_ROOT = {"local.clock"} | {f"regional.{name}" for name in AT_REGIONAL}
 class Example:
     """A copy of an example, and its topmost node once it runs on a free port."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: CommandLine, name: str) -> None:
         self.world = world
         self.folder = world.folder / name
         shutil.copytree(EXAMPLES / name, self.folder)
@@ -47,7 +47,7 @@ class Example:
         beside = str(Path(sys.executable).parent)
         world.environ["PATH"] = os.pathsep.join([beside, world.environ["PATH"]])
 
-    def up(self, config: str, expected: set[str]) -> RunningNode:
+    def up(self, config: str, expected: set[str]) -> NodeProcess:
         """Start it as the README says, and wait until all is there."""
         path = self.folder / config
         document = yaml.safe_load(path.read_text())
@@ -75,15 +75,15 @@ class Example:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    one = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[CommandLine]:
+    one = CommandLine(tmp_path)
     try:
         yield one
     finally:
         one.close()
 
 
-def names(node: RunningNode) -> set[str]:
+def names(node: NodeProcess) -> set[str]:
     """What a stock client sees."""
 
     async def ask() -> set[str]:
@@ -95,7 +95,7 @@ def names(node: RunningNode) -> set[str]:
     return asyncio.run(ask())
 
 
-def call(node: RunningNode, name: str, arguments: dict[str, Any] | None = None) -> Any:
+def call(node: NodeProcess, name: str, arguments: dict[str, Any] | None = None) -> Any:
     """The structured content of a result, or else its text."""
 
     async def ask() -> Any:
@@ -128,7 +128,7 @@ def started_below(pid: int) -> list[int]:
 
 @pytest.mark.feature("tree")
 @pytest.mark.spec("AX-C.1-1", "AX-1.1-1", "AX-3.1-1")
-def test_saas(world: World) -> None:
+def test_saas(world: CommandLine) -> None:
     example = Example(world, "saas")
     node = example.up("interlock.yaml", SAAS)
     assert names(node) == SAAS
@@ -146,7 +146,7 @@ def test_saas(world: World) -> None:
 
 @pytest.mark.feature("tree")
 @pytest.mark.spec("AX-C.3-1", "AX-1.1-2")
-def test_regional(world: World) -> None:
+def test_regional(world: CommandLine) -> None:
     example = Example(world, "regional")
     node = example.up("global.yaml", REGIONAL)
     assert names(node) == REGIONAL
@@ -168,7 +168,7 @@ def test_regional(world: World) -> None:
 
 @pytest.mark.feature("tree")
 @pytest.mark.spec("AX-2-2", "AX-2-3", "AX-3.1-1", "AX-3.1-2", "AX-1.1-2")
-def test_three_levels(world: World) -> None:
+def test_three_levels(world: CommandLine) -> None:
     example = Example(world, "three-levels")
     node = example.up("root.yaml", AT_ROOT)
     assert names(node) == AT_ROOT
@@ -205,7 +205,7 @@ def test_three_levels(world: World) -> None:
     ],
 )
 def test_each_node_of_it_works_alone(
-    world: World, config: str, expected: set[str], called: str
+    world: CommandLine, config: str, expected: set[str], called: str
 ) -> None:
     node = Example(world, "three-levels").up(config, expected)
     assert names(node) == expected
@@ -214,7 +214,7 @@ def test_each_node_of_it_works_alone(
 
 @pytest.mark.feature("tree")
 @pytest.mark.spec("AX-3.1-4", "AX-3.2-1")
-def test_a_client_of_a_tree_reads_plain_mcp(world: World) -> None:
+def test_a_client_of_a_tree_reads_plain_mcp(world: CommandLine) -> None:
     example = Example(world, "three-levels")
     example.up("root.yaml", AT_ROOT)
     socket = next(iter(world.state.rglob("node.sock")))
@@ -253,7 +253,7 @@ def test_a_client_of_a_tree_reads_plain_mcp(world: World) -> None:
 
 
 @pytest.mark.feature("tree")
-def test_the_commands_of_every_readme_are_real(world: World) -> None:
+def test_the_commands_of_every_readme_are_real(world: CommandLine) -> None:
     """What a README tells to start is there, and every tool that it calls exists."""
     for name, listed in (("saas", SAAS), ("regional", REGIONAL), ("three-levels", AT_ROOT)):
         text = (EXAMPLES / name / "README.md").read_text()
@@ -269,7 +269,7 @@ def test_the_commands_of_every_readme_are_real(world: World) -> None:
 
 
 @pytest.mark.feature("tree")
-def test_guarded(world: World) -> None:
+def test_guarded(world: CommandLine) -> None:
     example = Example(world, "guarded")
     config = str(example.folder / "interlock.yaml")
     example.up("interlock.yaml", {"bank.balance", "bank.pay"})

@@ -22,8 +22,8 @@ from mcp import Client, MCPError
 from mcp.shared.message import SessionMessage
 
 from interlock.core.config import ServerConfig
-from tests.core.server.running import Running
-from tests.patience import PATIENCE
+from tests.support.node import NodeThread
+from tests.support.timeouts import HANG_TIMEOUT
 
 COMPLETE = Path(__file__).parent / "servers" / "complete.py"
 SERVERS = {
@@ -59,7 +59,7 @@ def over_a_pipe(era: str, name: str) -> ServerConfig:
 
 
 @pytest.fixture(scope="module")
-def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     with complete("session", "hs") as hs, complete("stateless", "hl") as hl:
         with complete("both", "hb") as hb:
             urls = {"hs": hs, "hl": hl, "hb": hb}
@@ -67,7 +67,7 @@ def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
                 key: ServerConfig(url=urls[key]) if how == "http" else over_a_pipe(era, key)
                 for key, (how, era) in SERVERS.items()
             }
-            node = Running(tmp_path_factory.mktemp("six"), workshops={}, servers=servers)
+            node = NodeThread(tmp_path_factory.mktemp("six"), workshops={}, servers=servers)
             yield node
             node.stop()
 
@@ -105,7 +105,7 @@ async def lines(path: str) -> AsyncIterator[Any]:
 
 
 def with_client(
-    node: Running,
+    node: NodeThread,
     face: str,
     mode: str,
     body: Callable[[Client], Awaitable[None]],
@@ -117,7 +117,7 @@ def with_client(
         where = lines(str(path))
 
     async def run() -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             async with Client(where, mode=mode, cache=None, **settings) as client:
                 assert client.protocol_version == REVISIONS[mode]
                 await body(client)
@@ -127,14 +127,14 @@ def with_client(
 
 @asynccontextmanager
 async def open_client(
-    node: Running, face: str, mode: str, **settings: Any
+    node: NodeThread, face: str, mode: str, **settings: Any
 ) -> AsyncIterator[Client]:
     where: Any = node.url
     if face == "lines":
         path = node.node.listeners._unix_path or node.wait(node.node.listen_locally())
         where = lines(str(path))
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         async with Client(where, mode=mode, cache=None, **settings) as client:
             assert client.protocol_version == REVISIONS[mode]
             yield client
@@ -196,7 +196,7 @@ EXPECTED: dict[str, Any] = {
 
 @every_client
 @every_server
-async def test_questions(six: Running, server: str, face: str, mode: str) -> None:
+async def test_questions(six: NodeThread, server: str, face: str, mode: str) -> None:
     async with open_client(six, face, mode, **ABLE) as client:
         for kind, expected in EXPECTED.items():
             found = await told(client, f"{server}.ask", kind=kind)
@@ -213,7 +213,7 @@ async def test_questions(six: Running, server: str, face: str, mode: str) -> Non
 
 @every_client
 @every_server
-def test_a_client_that_declines(six: Running, server: str, face: str, mode: str) -> None:
+def test_a_client_that_declines(six: NodeThread, server: str, face: str, mode: str) -> None:
     async def decline(context: Any, params: Any) -> Any:
         return types.ElicitResult(action="decline")
 
@@ -228,7 +228,7 @@ def test_a_client_that_declines(six: Running, server: str, face: str, mode: str)
 @every_server
 @pytest.mark.parametrize("kind", ["sampling", "form", "url", "roots"])
 async def test_a_client_that_cannot(
-    six: Running, server: str, face: str, mode: str, kind: str
+    six: NodeThread, server: str, face: str, mode: str, kind: str
 ) -> None:
     async with open_client(six, face, mode) as client:
         speaks = text_of(await client.call_tool(f"{server}.protocol", {}))
@@ -246,7 +246,7 @@ async def test_a_client_that_cannot(
 @every_client
 @every_server
 async def test_what_the_server_learns_of_its_client(
-    six: Running, server: str, face: str, mode: str
+    six: NodeThread, server: str, face: str, mode: str
 ) -> None:
     async with open_client(six, face, mode, **ABLE) as client:
         can = await told(client, f"{server}.client")
@@ -264,7 +264,7 @@ async def test_what_the_server_learns_of_its_client(
 
 @every_client
 @every_server
-async def test_answers_are_whole(six: Running, server: str, face: str, mode: str) -> None:
+async def test_answers_are_whole(six: NodeThread, server: str, face: str, mode: str) -> None:
     async with open_client(six, face, mode) as client:
         tools = {one.name: one for one in (await client.list_tools()).tools}
         rich = tools[f"{server}__rich"]
@@ -297,7 +297,7 @@ async def test_answers_are_whole(six: Running, server: str, face: str, mode: str
 @pytest.mark.spec("AX-10.1-3")
 @every_client
 @every_server
-async def test_meta_of_a_request(six: Running, server: str, face: str, mode: str) -> None:
+async def test_meta_of_a_request(six: NodeThread, server: str, face: str, mode: str) -> None:
     async with open_client(six, face, mode) as client:
         trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         given: Any = {"traceparent": trace, "tracestate": "a=1", "baggage": "b=2"}
@@ -319,7 +319,7 @@ async def test_meta_of_a_request(six: Running, server: str, face: str, mode: str
 @every_client
 @every_server
 async def test_resources_prompts_and_completion(
-    six: Running, server: str, face: str, mode: str
+    six: NodeThread, server: str, face: str, mode: str
 ) -> None:
     async with open_client(six, face, mode) as client:
         listed = {one.uri: one for one in (await client.list_resources()).resources}
@@ -368,7 +368,7 @@ async def test_resources_prompts_and_completion(
 
 @every_client
 @every_server
-def test_logs(six: Running, server: str, face: str, mode: str) -> None:
+def test_logs(six: NodeThread, server: str, face: str, mode: str) -> None:
     heard: list[str] = []
 
     async def log(params: types.LoggingMessageNotificationParams) -> None:
@@ -388,7 +388,7 @@ def test_logs(six: Running, server: str, face: str, mode: str) -> None:
 
 @every_client
 @every_server
-def test_no_logs_for_who_did_not_ask(six: Running, server: str, face: str, mode: str) -> None:
+def test_no_logs_for_who_did_not_ask(six: NodeThread, server: str, face: str, mode: str) -> None:
     heard: list[str] = []
 
     async def log(params: types.LoggingMessageNotificationParams) -> None:
@@ -405,7 +405,7 @@ def test_no_logs_for_who_did_not_ask(six: Running, server: str, face: str, mode:
 
 @every_client
 @every_server
-async def test_progress(six: Running, server: str, face: str, mode: str) -> None:
+async def test_progress(six: NodeThread, server: str, face: str, mode: str) -> None:
     heard: list[tuple[float, float | None, str | None]] = []
 
     async def progress(done: float, total: float | None, message: str | None) -> None:
@@ -420,7 +420,7 @@ async def test_progress(six: Running, server: str, face: str, mode: str) -> None
 
 @every_client
 @every_server
-def test_a_new_tool_is_announced_once(six: Running, server: str, face: str, mode: str) -> None:
+def test_a_new_tool_is_announced_once(six: NodeThread, server: str, face: str, mode: str) -> None:
     news: asyncio.Queue[str] = asyncio.Queue()
 
     async def hear(message: Any) -> None:
@@ -456,7 +456,7 @@ def test_a_new_tool_is_announced_once(six: Running, server: str, face: str, mode
 
 @every_client
 @every_server
-def test_a_resource_that_changes(six: Running, server: str, face: str, mode: str) -> None:
+def test_a_resource_that_changes(six: NodeThread, server: str, face: str, mode: str) -> None:
     updates: asyncio.Queue[str] = asyncio.Queue()
     uri = f"note://{server}/own"
 
@@ -482,7 +482,7 @@ def test_a_resource_that_changes(six: Running, server: str, face: str, mode: str
 
 @every_client
 @every_server
-async def test_a_call_that_is_given_up(six: Running, server: str, face: str, mode: str) -> None:
+async def test_a_call_that_is_given_up(six: NodeThread, server: str, face: str, mode: str) -> None:
     async with open_client(six, face, mode) as client:
         begun = asyncio.Event()
 

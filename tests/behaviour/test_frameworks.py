@@ -21,8 +21,8 @@ from interlock.core.config import ServerConfig
 from interlock.core.journal.reader import JournalReader
 from interlock.protocol.mcp import TOOLS_CALL
 from tests.behaviour.frameworks.agent import FRAMEWORKS
-from tests.core.server.running import Running
-from tests.needs import FRAMEWORKS_PYTHON, requires_frameworks
+from tests.support.node import NodeThread
+from tests.support.programs import FRAMEWORKS_PYTHON, requires_frameworks
 
 pytestmark = [requires_frameworks, pytest.mark.timeout(600)]
 
@@ -104,7 +104,7 @@ def model_api() -> Iterator[ModelApi]:
     api.close()
 
 
-def run_agent(framework: str, node: Running, api: ModelApi) -> subprocess.CompletedProcess[str]:
+def run_agent(framework: str, node: NodeThread, api: ModelApi) -> subprocess.CompletedProcess[str]:
     command = [str(FRAMEWORKS_PYTHON), str(AGENT), framework, node.url, api.url]
     # No proxy of the machine stands before loopback, and nothing is reported to anybody.
     environ = {"PATH": "", "NO_PROXY": "*", "DO_NOT_TRACK": "1", "HOME": str(node.folder)}
@@ -114,7 +114,7 @@ def run_agent(framework: str, node: Running, api: ModelApi) -> subprocess.Comple
 @pytest.mark.spec("AX-4.1-6")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_framework_calls_a_tool_through_a_node(
-    start: Callable[..., Running],
+    start: Callable[..., NodeThread],
     server_for: Callable[..., ServerConfig],
     model_api: ModelApi,
     framework: str,

@@ -17,20 +17,20 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 
 from interlock.core.config import AskConfig, ServerConfig
 from interlock.core.upstreams import session_pool as private
-from tests.behaviour.test_four_cells import PATIENCE, complete, fill_in, over_a_pipe, told
-from tests.core.server.running import Running, Session
-from tests.core.server.wire import initialize, message
-from tests.core.upstreams.harness import open_files
+from tests.behaviour.test_four_cells import HANG_TIMEOUT, complete, fill_in, over_a_pipe, told
+from tests.support.http_client import initialize, message
+from tests.support.node import HttpSession, NodeThread
+from tests.support.upstreams import open_files
 
 TOKENS = {"operator": "a-secret", "auditor": "b-secret"}
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     """A node with two callers, before a server that remembers and one that everybody shares."""
     with complete("session", "web") as web:
         servers = {"web": ServerConfig(url=web), "pipe": over_a_pipe("session", "pipe")}
-        node = Running(
+        node = NodeThread(
             tmp_path_factory.mktemp("shared"), workshops={}, servers=servers, tokens=TOKENS
         )
         yield node
@@ -43,7 +43,7 @@ def bearer(caller: str) -> tuple[str, str]:
 
 @asynccontextmanager
 async def client_of(
-    node: Running, caller: str, mode: str = "legacy", **settings: Any
+    node: NodeThread, caller: str, mode: str = "legacy", **settings: Any
 ) -> AsyncIterator[Client]:
     async with create_mcp_http_client(headers=dict([bearer(caller)])) as http:
         transport = streamable_http_client(node.url, http_client=http)
@@ -58,7 +58,7 @@ def roots_of(name: str) -> Callable[[Any], Any]:
     return roots
 
 
-def test_what_a_server_remembers(shared: Running) -> None:
+def test_what_a_server_remembers(shared: NodeThread) -> None:
     async def body() -> None:
         async with (
             client_of(shared, "operator") as first,
@@ -77,10 +77,10 @@ def test_what_a_server_remembers(shared: Running) -> None:
                 result = await client.call_tool("web.recall", {})
                 assert result.content[0].text == name  # type: ignore[union-attr]
 
-    asyncio.run(asyncio.wait_for(body(), PATIENCE))
+    asyncio.run(asyncio.wait_for(body(), HANG_TIMEOUT))
 
 
-def test_questions_outside_any_call(shared: Running) -> None:
+def test_questions_outside_any_call(shared: NodeThread) -> None:
     async def body() -> None:
         async with (
             client_of(shared, "operator", list_roots_callback=roots_of("first")) as first,
@@ -96,7 +96,7 @@ def test_questions_outside_any_call(shared: Running) -> None:
                 assert found == {"roots": [{"uri": f"file:///{name}"}]}
             assert "error" in await told(unable, "web.what_came_of_it")
 
-    asyncio.run(asyncio.wait_for(body(), PATIENCE))
+    asyncio.run(asyncio.wait_for(body(), HANG_TIMEOUT))
 
 
 def test_a_question_outside_any_call_may_be_forbidden(start: Any) -> None:
@@ -113,10 +113,10 @@ def test_a_question_outside_any_call_may_be_forbidden(start: Any) -> None:
                 came = await told(client, "web.what_came_of_it")
                 assert "does not allow roots requests of this server" in came["error"]
 
-        asyncio.run(asyncio.wait_for(body(), PATIENCE))
+        asyncio.run(asyncio.wait_for(body(), HANG_TIMEOUT))
 
 
-def test_logs_outside_any_call(shared: Running) -> None:
+def test_logs_outside_any_call(shared: NodeThread) -> None:
     heard: dict[str, asyncio.Queue[str]] = {}
 
     def log_of(name: str) -> Callable[[Any], Any]:
@@ -143,7 +143,7 @@ def test_logs_outside_any_call(shared: Running) -> None:
                 assert await heard[name].get() == f"a secret of {name}"
             assert all(one.empty() for one in heard.values())
 
-    asyncio.run(asyncio.wait_for(body(), PATIENCE))
+    asyncio.run(asyncio.wait_for(body(), HANG_TIMEOUT))
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
@@ -176,10 +176,10 @@ def test_a_question_on_a_shared_channel_that_could_be_anothers(start: Any, mode:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
 
-    asyncio.run(asyncio.wait_for(body(), PATIENCE))
+    asyncio.run(asyncio.wait_for(body(), HANG_TIMEOUT))
 
 
-def test_logs_on_a_shared_channel_that_could_be_anothers(shared: Running) -> None:
+def test_logs_on_a_shared_channel_that_could_be_anothers(shared: NodeThread) -> None:
     heard: list[str] = []
 
     async def log(params: Any) -> None:
@@ -204,13 +204,13 @@ def test_logs_on_a_shared_channel_that_could_be_anothers(shared: Running) -> Non
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
 
-    asyncio.run(asyncio.wait_for(body(), PATIENCE))
+    asyncio.run(asyncio.wait_for(body(), HANG_TIMEOUT))
 
 
 # -- sessions of others
 
 
-def test_a_session_is_of_no_use_to_anybody_else(shared: Running) -> None:
+def test_a_session_is_of_no_use_to_anybody_else(shared: NodeThread) -> None:
     mine = shared.session("2025-11-25", bearer("operator"))
     theirs = tuple(one for one in mine.headers if one[0] != "Authorization")
     body = message("tools/call", {"name": "web.recall", "arguments": {}}, 1)
@@ -226,16 +226,16 @@ def test_a_session_is_of_no_use_to_anybody_else(shared: Running) -> None:
     assert shared.once(mine.request("ping")).status == 200
 
 
-def private_sessions(node: Running) -> int:
+def private_sessions(node: NodeThread) -> int:
     return node.do(lambda: len(node.node.upstreams.supervisors["web"].session_pool))
 
 
-def call(session: Session, tool: str) -> bytes:
+def call(session: HttpSession, tool: str) -> bytes:
     return session.request("tools/call", {"name": f"web.{tool}", "arguments": {}})
 
 
 @pytest.mark.parametrize("how", ["deleted", "idle"])
-def test_a_clients_session_takes_its_upstream_session_with_it(shared: Running, how: str) -> None:
+def test_a_clients_session_takes_its_upstream_session_with_it(shared: NodeThread, how: str) -> None:
     before = private_sessions(shared)
     session = shared.session("2025-11-25", bearer("operator"))
     assert shared.once(call(session, "recall")).status == 200
@@ -260,7 +260,7 @@ def test_a_clients_session_takes_its_upstream_session_with_it(shared: Running, h
 
 
 def test_no_more_sessions_than_there_may_be(
-    shared: Running, monkeypatch: pytest.MonkeyPatch
+    shared: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(private, "MAX_SESSIONS", private_sessions(shared) + 2)
     for _ in range(6):
@@ -269,7 +269,7 @@ def test_no_more_sessions_than_there_may_be(
         assert private_sessions(shared) <= private.MAX_SESSIONS
 
 
-def test_two_hundred_clients_come_and_go(shared: Running) -> None:
+def test_two_hundred_clients_come_and_go(shared: NodeThread) -> None:
     def come_and_go(caller: str) -> None:
         session = shared.session("2025-11-25", bearer(caller))
         with shared.connect() as wire:

@@ -14,10 +14,10 @@ from mcp_types import CallToolResult, Implementation, TextContent
 
 from interlock.core.config import ServerConfig
 from tests.behaviour.conftest import UPSTREAMS
-from tests.cli.program import DEMO, RunningNode, World
-from tests.core.server.running import Running
-from tests.core.server.workshop import Workshop, tool
-from tests.patience import PATIENCE
+from tests.support.command_line import DEMO, CommandLine, NodeProcess
+from tests.support.node import NodeThread
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.tool_server import ToolServer, tool
 
 MODES = {"auto": "2026-07-28", "legacy": "2025-11-25"}
 
@@ -26,14 +26,14 @@ every_upstream = pytest.mark.parametrize("upstream", UPSTREAMS)
 
 
 def with_client(
-    node: Running | RunningNode,
+    node: NodeThread | NodeProcess,
     mode: str,
     body: Callable[[Client], Awaitable[None]],
     **settings: Any,
 ) -> None:
     async def run() -> None:
         # A list is asked for anew each time: what is tested is the node, not the client's cache.
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             async with Client(node.url, mode=mode, cache=None, **settings) as client:
                 await body(client)
 
@@ -42,9 +42,9 @@ def with_client(
 
 @asynccontextmanager
 async def open_client(
-    node: Running | RunningNode, mode: str, **settings: Any
+    node: NodeThread | NodeProcess, mode: str, **settings: Any
 ) -> AsyncIterator[Client]:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         async with Client(node.url, mode=mode, cache=None, **settings) as client:
             yield client
 
@@ -61,7 +61,7 @@ def text_of(result: Any) -> str:
 
 @pytest.mark.spec("AX-1.1-1", "AX-3.1-1")
 @both_modes
-async def test_one_flat_list_of_everything(four: Running, mode: str) -> None:
+async def test_one_flat_list_of_everything(four: NodeThread, mode: str) -> None:
     async with open_client(four, mode) as client:
         assert client.protocol_version == MODES[mode]
         assert client.server_info is not None
@@ -76,7 +76,7 @@ async def test_one_flat_list_of_everything(four: Running, mode: str) -> None:
 
 
 @pytest.mark.spec("ST-4.4.2-12")
-def test_which_era_each_upstream_speaks(four: Running) -> None:
+def test_which_era_each_upstream_speaks(four: NodeThread) -> None:
     status = four.do(four.node.status)
     assert {one.key: one.revision for one in status.upstreams} == {
         segment: "2026-07-28" if era == "both" else "2025-11-25"
@@ -87,7 +87,7 @@ def test_which_era_each_upstream_speaks(four: Running) -> None:
 @pytest.mark.spec("AX-1.1-1", "ST-4.4.2-12")
 @both_modes
 @every_upstream
-async def test_calls(four: Running, mode: str, upstream: str) -> None:
+async def test_calls(four: NodeThread, mode: str, upstream: str) -> None:
     async with open_client(four, mode) as client:
         assert text_of(await client.call_tool(f"{upstream}.echo", {"text": "Grüezi"})) == "Grüezi"
         result = await client.call_tool(f"{upstream}.add", {"a": 2, "b": 3})
@@ -102,7 +102,7 @@ async def test_calls(four: Running, mode: str, upstream: str) -> None:
 
 @both_modes
 @every_upstream
-async def test_progress(four: Running, mode: str, upstream: str) -> None:
+async def test_progress(four: NodeThread, mode: str, upstream: str) -> None:
     async with open_client(four, mode) as client:
         heard: list[Any] = []
 
@@ -116,7 +116,7 @@ async def test_progress(four: Running, mode: str, upstream: str) -> None:
 
 @both_modes
 @every_upstream
-def test_a_call_that_is_given_up(four: Running, mode: str, upstream: str) -> None:
+def test_a_call_that_is_given_up(four: NodeThread, mode: str, upstream: str) -> None:
     async def body(client: Client) -> None:
         waiting = asyncio.Event()
 
@@ -139,7 +139,7 @@ def test_a_call_that_is_given_up(four: Running, mode: str, upstream: str) -> Non
 
 @both_modes
 @every_upstream
-async def test_arguments_that_do_not_fit(four: Running, mode: str, upstream: str) -> None:
+async def test_arguments_that_do_not_fit(four: NodeThread, mode: str, upstream: str) -> None:
     async with open_client(four, mode) as client:
         result = await client.call_tool(f"{upstream}.add", {"a": "two"})
         assert result.is_error
@@ -147,7 +147,7 @@ async def test_arguments_that_do_not_fit(four: Running, mode: str, upstream: str
 
 
 @both_modes
-async def test_a_tool_that_is_not_there(four: Running, mode: str) -> None:
+async def test_a_tool_that_is_not_there(four: NodeThread, mode: str) -> None:
     async with open_client(four, mode) as client:
         with pytest.raises(MCPError) as caught:
             await client.call_tool("web.ecko", {})
@@ -158,7 +158,7 @@ async def test_a_tool_that_is_not_there(four: Running, mode: str) -> None:
 
 
 @both_modes
-async def test_what_the_node_does_not_serve(four: Running, mode: str) -> None:
+async def test_what_the_node_does_not_serve(four: NodeThread, mode: str) -> None:
     async with open_client(four, mode) as client:
         with pytest.raises(MCPError) as caught:
             await client.get_prompt("nope", {})
@@ -167,7 +167,7 @@ async def test_what_the_node_does_not_serve(four: Running, mode: str) -> None:
 
 
 @both_modes
-async def test_many_calls_at_once(four: Running, mode: str) -> None:
+async def test_many_calls_at_once(four: NodeThread, mode: str) -> None:
     async with open_client(four, mode) as client:
         calls = [
             client.call_tool(f"{upstream}.echo", {"text": f"{upstream} {number}"})
@@ -182,7 +182,7 @@ async def test_many_calls_at_once(four: Running, mode: str) -> None:
 
 @pytest.mark.spec("ST-4.4.3-6")
 @both_modes
-async def test_clients_come_and_go(four: Running, mode: str) -> None:
+async def test_clients_come_and_go(four: NodeThread, mode: str) -> None:
     async with open_client(four, mode) as stays:
         for _ in range(3):
             async with Client(four.url, mode=mode) as goes:
@@ -192,7 +192,7 @@ async def test_clients_come_and_go(four: Running, mode: str) -> None:
 
 @pytest.mark.spec("AX-4.1-6")
 @both_modes
-async def test_an_unknown_client_sees_names_without_dots(four: Running, mode: str) -> None:
+async def test_an_unknown_client_sees_names_without_dots(four: NodeThread, mode: str) -> None:
     async with open_client(four, mode) as client:
         names = [one.name for one in (await client.list_tools()).tools]
         assert "web__echo" in names
@@ -201,7 +201,7 @@ async def test_an_unknown_client_sees_names_without_dots(four: Running, mode: st
 
 
 @both_modes
-async def test_a_client_without_a_model_sees_canonical_names(four: Running, mode: str) -> None:
+async def test_a_client_without_a_model_sees_canonical_names(four: NodeThread, mode: str) -> None:
     async with open_client(
         four, mode, client_info=Implementation(name="inspector-client", version="2")
     ) as client:
@@ -217,7 +217,7 @@ async def test_a_client_without_a_model_sees_canonical_names(four: Running, mode
 @both_modes
 @pytest.mark.parametrize("era", ["session", "stateless"])
 def test_a_change_reaches_the_client(start: Any, mode: str, era: str) -> None:
-    shop = Workshop(era)
+    shop = ToolServer(era)
     node = start(workshops={"shop": shop})
     shop.wait_for(lambda: shop._listening, "the node to listen")
 
@@ -313,7 +313,7 @@ def test_a_list_that_has_not_changed_is_not_asked_for_again(start: Any, mode: st
 async def test_the_upstream_hears_of_a_call_that_is_given_up(
     start: Any, mode: str, era: str
 ) -> None:
-    shop = Workshop(era)
+    shop = ToolServer(era)
     node = start(workshops={"shop": shop})
 
     async with open_client(node, mode) as client:
@@ -335,7 +335,7 @@ async def test_the_upstream_hears_of_a_call_that_is_given_up(
 @pytest.mark.spec("AX-1.1-1")
 @both_modes
 def test_interlock_up_with_its_demo(tmp_path: Path, mode: str) -> None:
-    world = World(tmp_path)
+    world = CommandLine(tmp_path)
     world.config({"demo": DEMO})
     try:
         program = world.up()
@@ -362,8 +362,8 @@ def test_interlock_up_with_its_demo(tmp_path: Path, mode: str) -> None:
 @both_modes
 def test_a_node_behind_a_node_behind_a_node(start: Any, mode: str) -> None:
     edge = start()
-    region = start(workshops={"local": Workshop()}, servers={"edge": ServerConfig(url=edge.url)})
-    root = start(workshops={"here": Workshop()}, servers={"region": ServerConfig(url=region.url)})
+    region = start(workshops={"local": ToolServer()}, servers={"edge": ServerConfig(url=edge.url)})
+    root = start(workshops={"here": ToolServer()}, servers={"region": ServerConfig(url=region.url)})
 
     async def body(client: Client) -> None:
         names = [one.name for one in (await client.list_tools()).tools]
@@ -390,7 +390,7 @@ def test_a_node_behind_a_node_behind_a_node(start: Any, mode: str) -> None:
 
 @pytest.mark.spec("AX-1.1-8")
 def test_a_callers_token_stops_here_and_the_nodes_own_goes_on(start: Any) -> None:
-    shop = Workshop()
+    shop = ToolServer()
     node = start(workshops={"shop": shop}, tokens={"clerk": "clerks-own", "up": "for-the-shop"})
     guarded = ServerConfig(url=shop.url, headers={"Authorization": "Bearer ${env:T_up}"})
     node.wait(node.node.apply(node.config(servers={"shop": guarded})))

@@ -11,18 +11,18 @@ import pytest
 from interlock.core.config import ServerConfig
 from interlock.core.server.http.server import HttpServer
 from interlock.errors import InterlockError
-from tests.core.server.running import Running, text_of
-from tests.core.server.wire import Wire, message
-from tests.core.server.workshop import Workshop
-from tests.ports import free_port
+from tests.support.http_client import HttpConnection, message
+from tests.support.node import NodeThread, result_text
+from tests.support.ports import free_port
+from tests.support.tool_server import ToolServer
 
 
-def names(node: Running) -> set[str]:
+def names(node: NodeThread) -> set[str]:
     tools = node.once(node.stateless("tools/list")).result["tools"]
     return {one["name"].partition("__")[0] for one in tools}
 
 
-def apply(node: Running, **changes: Any) -> Any:
+def apply(node: NodeThread, **changes: Any) -> Any:
     change = node.wait(node.node.apply(node.config(**changes)))
     node.wait(node.node.until_settled(10))
     return change
@@ -30,7 +30,7 @@ def apply(node: Running, **changes: Any) -> Any:
 
 @pytest.mark.spec("ST-4.4.1-1")
 def test_a_server_is_added_and_taken_away_while_the_node_runs(start: Any) -> None:
-    shop, other = Workshop(), Workshop("stateless")
+    shop, other = ToolServer(), ToolServer("stateless")
     node = start(workshops={"shop": shop, "other": other})
     everything = node.config().servers
     only = {"shop": everything["shop"]}
@@ -43,7 +43,7 @@ def test_a_server_is_added_and_taken_away_while_the_node_runs(start: Any) -> Non
         data = node.stateless(
             "tools/call", {"name": "other.echo", "arguments": {"text": "hi"}}, name="other.echo"
         )
-        assert text_of(wire.ask(data)) == "hi"
+        assert result_text(wire.ask(data)) == "hi"
         assert names(node) == {"shop", "other"}
         apply(node, servers=only)
         answer = wire.ask(data)
@@ -53,7 +53,7 @@ def test_a_server_is_added_and_taken_away_while_the_node_runs(start: Any) -> Non
 
 
 def test_a_server_that_moves_to_where_nobody_answers_is_no_longer_shown(start: Any) -> None:
-    shop = Workshop()
+    shop = ToolServer()
     node = start(workshops={"shop": shop})
     assert names(node) == {"shop"}
     gone = ServerConfig(url=f"http://127.0.0.1:{free_port()}/mcp")
@@ -69,7 +69,7 @@ def test_a_config_that_cannot_be_used_changes_nothing(start: Any) -> None:
     with pytest.raises(InterlockError, match="NOT_THERE"):
         node.wait(node.node.apply(missing))
     token = ("Authorization", "Bearer s3cret")
-    assert text_of(node.once(node.call("echo", {"text": "x"}, 1, token))) == "x"
+    assert result_text(node.once(node.call("echo", {"text": "x"}, 1, token))) == "x"
 
 
 def test_pages_of_a_list_change_with_the_config(start: Any) -> None:
@@ -108,8 +108,8 @@ def test_as_many_calls_at_once_as_the_config_says(start: Any) -> None:
         session = node.once(node.call("echo", {"text": "two"}))
         assert session.error["data"]["retryable"] is True
         node.do(lambda: node.shop.release(held))
-        assert text_of(wire.answer()) == "released"
-    assert text_of(node.once(node.call("echo", {"text": "two"}))) == "two"
+        assert result_text(wire.answer()) == "released"
+    assert result_text(node.once(node.call("echo", {"text": "two"}))) == "two"
 
 
 # -- where it listens
@@ -167,6 +167,6 @@ def test_ipv6(start: Any) -> None:
     node = start(listen="[::1]:0")
     assert node.url == f"http://[::1]:{node.port}/mcp"
     data = node.call("echo", {"text": "six"}).replace(b"127.0.0.1", b"[::1]")
-    with Wire(("::1", node.port), family=socket.AF_INET6) as wire:
-        assert text_of(wire.ask(data)) == "six"
+    with HttpConnection(("::1", node.port), family=socket.AF_INET6) as wire:
+        assert result_text(wire.ask(data)) == "six"
     assert node.do(node.node.status).calls == 1

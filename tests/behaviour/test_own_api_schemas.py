@@ -28,7 +28,7 @@ from interlock.tree.config import ParentConfig
 from interlock.trust.operators.store import Invitation
 from tests.behaviour.adversary import CHILD, CLERK, MODEL, fresh
 from tests.behaviour.office import (
-    PATIENCE,
+    HANG_TIMEOUT,
     SCHEMAS,
     Caller,
     Office,
@@ -37,10 +37,10 @@ from tests.behaviour.office import (
     schema_of,
 )
 from tests.behaviour.test_aql_adversary import View
-from tests.core.server.running import Running
-from tests.core.server.workshop import Workshop
 from tests.drivers.driver_workspace import Workspace
 from tests.drivers.driver_workspace import running as on_workspace
+from tests.support.node import NodeThread
+from tests.support.tool_server import ToolServer
 
 ROOM = "ops-1"
 
@@ -55,14 +55,14 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
 
 
 @pytest.fixture(scope="module")
-def child(office: Office, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def child(office: Office, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     """A node below it, with a server of its own."""
     parent = ParentConfig(
         url=f"ws://127.0.0.1:{office.port}/ax", segment="edge", token="${env:PARENT_TOKEN}"
     )
-    node = Running(
+    node = NodeThread(
         tmp_path_factory.mktemp("child"),
-        workshops={"shop": Workshop()},
+        workshops={"shop": ToolServer()},
         environ={"PARENT_TOKEN": CHILD},
         parent=parent,
     )
@@ -107,7 +107,7 @@ def test_every_path_of_the_node_is_in_the_document(office: Office) -> None:
         assert told != {"error": "not_found", "message": unknown}, path
 
 
-def test_how_it_fares(office: Office, child: Running) -> None:
+def test_how_it_fares(office: Office, child: NodeThread) -> None:
     must_be("Health", office.told("/healthz", None))
     status = office.told("/status")
     must_be("NodeStatus", status)
@@ -259,7 +259,7 @@ async def test_topics(office: Office) -> None:
 
 @pytest.mark.spec("ST-4.6.3-4")
 def test_the_generated_client_asks_a_live_node(
-    office: Office, child: Running, client_module: Any
+    office: Office, child: NodeThread, client_module: Any
 ) -> None:
     client = client_module.Client(office.base, token=CLERK)
     assert client.get_health().status == "ok"
@@ -309,7 +309,7 @@ def test_the_generated_client_decides(office: Office, client_module: Any) -> Non
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> Iterator[Running]:
+def library(tmp_path: Path) -> Iterator[NodeThread]:
     """A node with a registry, in which the node's own API is published."""
     registry = ContractRegistry(tmp_path / "registry")
     try:
@@ -323,7 +323,7 @@ def library(tmp_path: Path) -> Iterator[Running]:
         registry.deprecate("TopicStatus", 1, author="ada", migration_uri="https://a.example/2")
     finally:
         registry.close()
-    node = Running(
+    node = NodeThread(
         tmp_path, workshops={}, contracts=ContractsConfig(registry=str(tmp_path / "registry"))
     )
     try:
@@ -332,7 +332,7 @@ def library(tmp_path: Path) -> Iterator[Running]:
         node.stop()
 
 
-def test_the_registry(library: Running, client_module: Any) -> None:
+def test_the_registry(library: NodeThread, client_module: Any) -> None:
     base = f"http://127.0.0.1:{library.port}"
 
     def told(path: str, sent: Any = None) -> Any:
@@ -340,7 +340,7 @@ def test_the_registry(library: Running, client_module: Any) -> None:
         request = urllib.request.Request(
             f"{base}{path}", body, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(request, timeout=HANG_TIMEOUT) as answer:
             return json.load(answer)
 
     listed = told("/contracts")

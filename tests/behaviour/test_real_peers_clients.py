@@ -18,14 +18,14 @@ import pytest
 
 from interlock.core.config import ServerConfig
 from tests.behaviour.conftest import OFFICIAL
-from tests.cli.program import INTERLOCK, World
 from tests.conformance import fetched
-from tests.core.server.running import Running
-from tests.patience import PATIENCE
+from tests.support.command_line import INTERLOCK, CommandLine
+from tests.support.node import NodeThread
+from tests.support.timeouts import HANG_TIMEOUT
 
 CLIENT = Path(__file__).parent / "clients" / "official.mjs"
 STATIC = "demo://resource/static/document/architecture.md"
-SECONDS = PATIENCE
+SECONDS = HANG_TIMEOUT
 
 pytestmark = pytest.mark.timeout(1800)
 MODES = ["session", "legacy", "modern", "auto"]
@@ -48,13 +48,13 @@ def program() -> str:
 
 
 @pytest.fixture(scope="module")
-def node(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def node(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     everything = fetch(fetched.SERVER_EVERYTHING) / "dist" / "index.js"
     servers = {
         "every": ServerConfig(command=program, args=[str(everything), "stdio"]),
         "both": ServerConfig(command=sys.executable, args=[str(OFFICIAL), "stdio", "both"]),
     }
-    running = Running(tmp_path_factory.mktemp("node"), workshops={}, servers=servers)
+    running = NodeThread(tmp_path_factory.mktemp("node"), workshops={}, servers=servers)
     yield running
     running.stop()
 
@@ -116,7 +116,7 @@ def text(result: dict[str, Any]) -> str:
 
 @pytest.mark.spec("AX-1.1-1", "ST-4.4.1-2")
 @every_mode
-def test_everything_that_is_offered(program: str, node: Running, mode: str) -> None:
+def test_everything_that_is_offered(program: str, node: NodeThread, mode: str) -> None:
     steps = [
         do("getServerVersion"),
         do("getServerCapabilities"),
@@ -162,7 +162,7 @@ def test_everything_that_is_offered(program: str, node: Running, mode: str) -> N
 
 
 @every_mode
-def test_what_is_asked_of_the_client(program: str, node: Running, mode: str) -> None:
+def test_what_is_asked_of_the_client(program: str, node: NodeThread, mode: str) -> None:
     page = "https://example.com/agree"
     ran = drive(
         program,
@@ -180,7 +180,7 @@ def test_what_is_asked_of_the_client(program: str, node: Running, mode: str) -> 
 
 
 @every_mode
-def test_progress(program: str, node: Running, mode: str) -> None:
+def test_progress(program: str, node: NodeThread, mode: str) -> None:
     step = call("every.trigger-long-running-operation", duration=0.3, steps=3)
     result, heard = drive(program, mode, node.url, {**step, "progress": True}).progress()
     assert "completed" in text(result)
@@ -188,7 +188,7 @@ def test_progress(program: str, node: Running, mode: str) -> None:
 
 
 @every_mode
-def test_resource_updates(program: str, node: Running, mode: str) -> None:
+def test_resource_updates(program: str, node: NodeThread, mode: str) -> None:
     stateless = mode in ("modern", "auto")
     ran = drive(
         program,
@@ -208,7 +208,7 @@ def test_resource_updates(program: str, node: Running, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["session", "legacy"])
-def test_log_messages(program: str, node: Running, mode: str) -> None:
+def test_log_messages(program: str, node: NodeThread, mode: str) -> None:
     ran = drive(
         program,
         mode,
@@ -225,7 +225,7 @@ def test_log_messages(program: str, node: Running, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["session", "legacy"])
-def test_the_old_transport_of_two_addresses(program: str, node: Running, mode: str) -> None:
+def test_the_old_transport_of_two_addresses(program: str, node: NodeThread, mode: str) -> None:
     """HTTP+SSE of 2024-11-05, which old clients still speak."""
     address = node.url.rpartition("/")[0] + "/sse"
     ran = drive(
@@ -249,7 +249,7 @@ def test_the_old_transport_of_two_addresses(program: str, node: Running, mode: s
 @every_mode
 def test_a_client_that_starts_programs(program: str, tmp_path: Path, mode: str) -> None:
     """`interlock stdio`, as a client has it in its config."""
-    world = World(tmp_path)
+    world = CommandLine(tmp_path)
     everything = fetch(fetched.SERVER_EVERYTHING) / "dist" / "index.js"
     servers = {"every": {"command": program, "args": [str(everything), "stdio"]}}
     config = world.config(servers)
@@ -305,7 +305,7 @@ class Inspector:
 
 
 @pytest.fixture
-def inspector(program: str, node: Running, tmp_path: Path) -> Inspector:
+def inspector(program: str, node: NodeThread, tmp_path: Path) -> Inspector:
     return Inspector(program, node.url, tmp_path)
 
 

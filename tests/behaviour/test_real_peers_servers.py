@@ -42,9 +42,9 @@ from mcp_types import (
 
 from interlock.core.config import ServerConfig
 from tests.conformance import fetched
-from tests.core.server.running import Running
-from tests.patience import PATIENCE
-from tests.ports import free_port
+from tests.support.node import NodeThread
+from tests.support.ports import free_port
+from tests.support.timeouts import HANG_TIMEOUT
 
 MODES = {"auto": "2026-07-28", "legacy": "2025-11-25"}
 STATIC = "demo://resource/static/document/architecture.md"
@@ -88,22 +88,22 @@ def everything_over_http(node_program: str, transport: str) -> Iterator[str]:
     assert process.stderr is not None
     try:
         said = next((line for line in process.stderr if str(port) in line), None)
-        assert said is not None, f"it ended with {process.wait(PATIENCE)}"
+        assert said is not None, f"it ended with {process.wait(HANG_TIMEOUT)}"
         # It writes a line for every message, and would wait for somebody to read them.
         reading = threading.Thread(target=process.stderr.read, daemon=True)
         reading.start()
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(PATIENCE)
-    reading.join(PATIENCE)
+        process.wait(HANG_TIMEOUT)
+    reading.join(HANG_TIMEOUT)
     process.stderr.close()
 
 
 @pytest.fixture(scope="module")
 def nodes(
     node_program: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Running]]:
+) -> Iterator[dict[str, NodeThread]]:
     """A node in front of server-everything, by its transport."""
     over_stdio = ServerConfig(
         command=node_program, args=[program(fetched.SERVER_EVERYTHING), "stdio"]
@@ -118,7 +118,7 @@ def nodes(
             "sse": ServerConfig(url=f"{sse}/sse"),
         }
         running = {
-            transport: Running(
+            transport: NodeThread(
                 tmp_path_factory.mktemp(transport), workshops={}, servers={"every": server}
             )
             for transport, server in servers.items()
@@ -131,15 +131,15 @@ def nodes(
 
 
 @pytest.fixture
-def node(nodes: dict[str, Running], transport: str) -> Running:
+def node(nodes: dict[str, NodeThread], transport: str) -> NodeThread:
     return nodes[transport]
 
 
 def with_client(
-    node: Running, mode: str, body: Callable[[Client], Awaitable[None]], **settings: Any
+    node: NodeThread, mode: str, body: Callable[[Client], Awaitable[None]], **settings: Any
 ) -> None:
     async def run() -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             async with Client(node.url, mode=mode, cache=None, **settings) as client:
                 assert client.protocol_version == MODES[mode]
                 await body(client)
@@ -148,8 +148,8 @@ def with_client(
 
 
 @asynccontextmanager
-async def open_client(node: Running, mode: str, **settings: Any) -> AsyncIterator[Client]:
-    async with asyncio.timeout(PATIENCE):
+async def open_client(node: NodeThread, mode: str, **settings: Any) -> AsyncIterator[Client]:
+    async with asyncio.timeout(HANG_TIMEOUT):
         async with Client(node.url, mode=mode, cache=None, **settings) as client:
             assert client.protocol_version == MODES[mode]
             yield client
@@ -164,7 +164,7 @@ def texts(result: Any) -> str:
 
 @both_modes
 @every_transport
-async def test_tools(node: Running, mode: str) -> None:
+async def test_tools(node: NodeThread, mode: str) -> None:
     async with open_client(node, mode) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert {"every__echo", "every__get-sum", "every__trigger-sampling-request"} <= set(tools)
@@ -191,7 +191,7 @@ async def test_tools(node: Running, mode: str) -> None:
 
 @both_modes
 @every_transport
-async def test_progress(node: Running, mode: str) -> None:
+async def test_progress(node: NodeThread, mode: str) -> None:
     async with open_client(node, mode) as client:
         heard: list[tuple[float, float | None]] = []
 
@@ -209,7 +209,7 @@ async def test_progress(node: Running, mode: str) -> None:
 
 @both_modes
 @every_transport
-async def test_resources(node: Running, mode: str) -> None:
+async def test_resources(node: NodeThread, mode: str) -> None:
     async with open_client(node, mode) as client:
         listed = {one.uri: one for one in (await client.list_resources()).resources}
         assert STATIC in listed
@@ -233,7 +233,7 @@ async def test_resources(node: Running, mode: str) -> None:
 @pytest.mark.spec("ST-4.4.1-7")
 @both_modes
 @every_transport
-async def test_prompts_and_completion(node: Running, mode: str) -> None:
+async def test_prompts_and_completion(node: NodeThread, mode: str) -> None:
     async with open_client(node, mode) as client:
         prompts = {one.name: one for one in (await client.list_prompts()).prompts}
         assert {"every__simple-prompt", "every__args-prompt"} <= set(prompts)
@@ -269,7 +269,7 @@ async def complete(
 
 @both_modes
 @every_transport
-async def test_sampling(node: Running, mode: str) -> None:
+async def test_sampling(node: NodeThread, mode: str) -> None:
     async with open_client(node, mode, sampling_callback=complete) as client:
         arguments = {"prompt": "Which way?", "maxTokens": 77}
         result = await client.call_tool("every.trigger-sampling-request", arguments)
@@ -279,7 +279,7 @@ async def test_sampling(node: Running, mode: str) -> None:
 
 @both_modes
 @every_transport
-def test_elicitation(node: Running, mode: str) -> None:
+def test_elicitation(node: NodeThread, mode: str) -> None:
     asked: list[ElicitRequestParams] = []
 
     async def fill_in(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
@@ -302,7 +302,7 @@ def test_elicitation(node: Running, mode: str) -> None:
 @both_modes
 @every_transport
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-def test_elicitation_that_is_refused(node: Running, mode: str, action: Any) -> None:
+def test_elicitation_that_is_refused(node: NodeThread, mode: str, action: Any) -> None:
     async def refuse(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
         return ElicitResult(action=action)
 
@@ -315,7 +315,7 @@ def test_elicitation_that_is_refused(node: Running, mode: str, action: Any) -> N
 
 @both_modes
 @every_transport
-def test_elicitation_by_a_page(node: Running, mode: str) -> None:
+def test_elicitation_by_a_page(node: NodeThread, mode: str) -> None:
     page = "https://example.com/agree"
     asked: list[ElicitRequestParams] = []
 
@@ -334,7 +334,7 @@ def test_elicitation_by_a_page(node: Running, mode: str) -> None:
 
 
 @both_modes
-def test_roots(nodes: dict[str, Running], mode: str) -> None:
+def test_roots(nodes: dict[str, NodeThread], mode: str) -> None:
     async def roots(context: ClientRequestContext) -> ListRootsResult:
         return ListRootsResult(roots=[Root(uri="file:///some/where", name="Where")])
 
@@ -348,7 +348,7 @@ def test_roots(nodes: dict[str, Running], mode: str) -> None:
 @both_modes
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_one_callers_roots_are_not_anothers(
-    nodes: dict[str, Running], start: Any, transport: str, mode: str
+    nodes: dict[str, NodeThread], start: Any, transport: str, mode: str
 ) -> None:
     """Each has a session of its own with the server, whatever the era of the client."""
     server = nodes[transport].config().servers["every"]
@@ -374,7 +374,7 @@ async def test_one_callers_roots_are_not_anothers(
 
         return listed
 
-    async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
+    async with asyncio.timeout(HANG_TIMEOUT), AsyncExitStack() as stack:
         clerk, guard = await ask(stack, "clerk"), await ask(stack, "guard")
         for _ in range(2):
             said = [await clerk(), await guard()]
@@ -387,7 +387,7 @@ async def test_one_callers_roots_are_not_anothers(
 @pytest.mark.parametrize(
     "tool", ["trigger-sampling-request", "trigger-elicitation-request", "get-roots-list"]
 )
-async def test_a_client_that_cannot_answer(node: Running, mode: str, tool: str) -> None:
+async def test_a_client_that_cannot_answer(node: NodeThread, mode: str, tool: str) -> None:
     """The call comes to an end, and the node goes on."""
 
     async with open_client(node, mode) as client:
@@ -405,7 +405,7 @@ async def test_a_client_that_cannot_answer(node: Running, mode: str, tool: str) 
 
 
 @every_transport
-def test_log_messages(node: Running) -> None:
+def test_log_messages(node: NodeThread) -> None:
     """The server says something of its own at once, at a level that chance picks."""
     heard: list[str] = []
     came = asyncio.Event()
@@ -426,7 +426,7 @@ def test_log_messages(node: Running) -> None:
 
 @both_modes
 @every_transport
-def test_resource_updates(node: Running, mode: str) -> None:
+def test_resource_updates(node: NodeThread, mode: str) -> None:
     toggle = "every.toggle-subscriber-updates"
     heard = asyncio.Event()
 

@@ -12,10 +12,10 @@ import pytest
 from interlock.core.config import Config
 from interlock.core.journal.reader import JournalQuery, JournalReader, JournalRow
 from interlock.core.journal.verification import verify
-from tests.core.server.running import Running, text_of
+from tests.support.node import NodeThread, result_text
 
 
-class Recording(Running):
+class Recording(NodeThread):
     """A node with a tool that only reads, `echo`, and others that do not say so."""
 
     def config(self, **changes: Any) -> Config:
@@ -36,7 +36,7 @@ class Recording(Running):
         return list(JournalReader(self.journal).iterate(JournalQuery(name=name)))
 
     def reads(self) -> bool:
-        return text_of(self.once(self.call("echo", {"text": "read"}))) == "read"
+        return result_text(self.once(self.call("echo", {"text": "read"}))) == "read"
 
     def adds(self) -> dict[str, Any]:
         """What a call that may change something comes to: its error, or nothing."""

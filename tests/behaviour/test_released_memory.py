@@ -19,8 +19,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from interlock.core.upstreams.transports.transport import MAX_MESSAGE
-from tests.cli.program import RunningNode, World
-from tests.patience import PATIENCE
+from tests.support.command_line import CommandLine, NodeProcess
+from tests.support.timeouts import HANG_TIMEOUT
 
 MEBIBYTE = 1024 * 1024
 KEPT = 32 * MEBIBYTE
@@ -32,22 +32,22 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[CommandLine]:
+    made = CommandLine(tmp_path)
     yield made
     made.close()
 
 
-def memory_of(node: RunningNode) -> int:
+def memory_of(node: NodeProcess) -> int:
     """The bytes of the process that are in memory. The node has answered everything before."""
     node.status()
     pages = Path(f"/proc/{node.process.pid}/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-def upgraded(world: World, path: str) -> socket.socket:
+def upgraded(world: CommandLine, path: str) -> socket.socket:
     """A WebSocket."""
-    link = socket.create_connection(("127.0.0.1", world.port), timeout=PATIENCE)
+    link = socket.create_connection(("127.0.0.1", world.port), timeout=HANG_TIMEOUT)
     key = base64.b64encode(os.urandom(16)).decode()
     head = (
         f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{world.port}\r\nUpgrade: websocket\r\n"
@@ -76,13 +76,13 @@ def leave(link: socket.socket) -> None:
     link.close()
 
 
-def leave_half_to_a_topic(world: World) -> None:
+def leave_half_to_a_topic(world: CommandLine) -> None:
     link = upgraded(world, "/ws?topic=hall")
     link.sendall(frame_head(MEBIBYTE) + b"x" * (1000 * 1024))
     leave(link)
 
 
-def leave_half_unregistered(world: World) -> None:
+def leave_half_unregistered(world: CommandLine) -> None:
     """Somebody on `/ax` who has not registered may send 64 KiB."""
     links = [upgraded(world, "/ax") for _ in range(50)]
     for link in links:
@@ -91,13 +91,13 @@ def leave_half_unregistered(world: World) -> None:
         leave(link)
 
 
-def leave_half_registered(world: World) -> None:
+def leave_half_registered(world: CommandLine) -> None:
     with connect(f"ws://127.0.0.1:{world.port}/ax") as link:
 
         def ask(method: str, params: dict[str, Any]) -> Any:
             link.send(json.dumps({"jsonrpc": "2.0", "id": "1", "method": method, "params": params}))
             while True:
-                message = json.loads(link.recv(PATIENCE))
+                message = json.loads(link.recv(HANG_TIMEOUT))
                 if "method" not in message:
                     return message["result"]
                 error = {"code": -32601, "message": "Method not found"}
@@ -126,7 +126,7 @@ def leave_half_registered(world: World) -> None:
         link.socket.shutdown(socket.SHUT_WR)
         with suppress(ConnectionClosed):
             while True:
-                link.recv(PATIENCE)
+                link.recv(HANG_TIMEOUT)
 
 
 @pytest.mark.feature("topics")
@@ -139,7 +139,7 @@ def leave_half_registered(world: World) -> None:
     ],
 )
 def test_half_a_message_is_released_with_its_connection(
-    world: World, attack: Callable[[World], None], times: int
+    world: CommandLine, attack: Callable[[CommandLine], None], times: int
 ) -> None:
     hall = {"access": "public", "guest_message": "1MiB"}
     world.config(topics={"rooms": {"hall": hall}})
@@ -215,10 +215,10 @@ def boaster() -> Iterator[str]:
     yield f"http://127.0.0.1:{server.server_port}/mcp"
     server.shutdown()
     server.server_close()
-    thread.join(PATIENCE)
+    thread.join(HANG_TIMEOUT)
 
 
-def test_an_answer_that_is_too_long_is_released(world: World, boaster: str) -> None:
+def test_an_answer_that_is_too_long_is_released(world: CommandLine, boaster: str) -> None:
     world.config({"boaster": {"url": boaster}})
     node = world.up()
     node.wait_for_line("boaster is ready")

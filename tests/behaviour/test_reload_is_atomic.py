@@ -17,8 +17,8 @@ from interlock.drivers.config import DriversConfig
 from interlock.errors import INTERNAL, InterlockError
 from interlock.topics.config import TopicConfig, TopicsConfig
 from interlock.topics.overview import TopicsStatus
-from tests.core.server.running import Running, text_of
-from tests.core.server.workshop import Workshop
+from tests.support.node import NodeThread, result_text
+from tests.support.tool_server import ToolServer
 
 ORDER = (
     "listeners", "trust", "settings", "tree", "upstreams", "contracts", "drivers", "aql",
@@ -31,7 +31,7 @@ COMPONENTS = tuple(
 FAULT = InterlockError(INTERNAL, "The disk is full.")
 
 
-def components(node: Running) -> dict[str, Component]:
+def components(node: NodeThread) -> dict[str, Component]:
     return node.node._lifecycle._components
 
 
@@ -48,7 +48,7 @@ def break_once(component: Any, *, after: bool) -> None:
     component.apply = failing
 
 
-def observe(node: Running) -> dict[str, Any]:
+def observe(node: NodeThread) -> dict[str, Any]:
     """What a caller and an operator can see of the config in force."""
     status = node.do(node.node.status)
     tools = node.once(node.stateless("tools/list")).result
@@ -59,21 +59,21 @@ def observe(node: Running) -> dict[str, Any]:
         "policy": status.policy,
         "topics": sorted(node.do(node.node.report).part(TopicsStatus).topics),
         "problems": status.problems,
-        "call": text_of(node.once(node.call("echo", {"text": "x"}))),
+        "call": result_text(node.once(node.call("echo", {"text": "x"}))),
     }
 
 
 @pytest.fixture
-def node(start: Callable[..., Running]) -> Running:
-    other = Workshop()
+def node(start: Callable[..., NodeThread]) -> NodeThread:
+    other = ToolServer()
     running = start(
-        workshops={"shop": Workshop(), "other": other}, environ={"T_CLERK": "a-long-enough-token"}
+        workshops={"shop": ToolServer(), "other": other}, environ={"T_CLERK": "a-long-enough-token"}
     )
     assert tuple(components(running)) == COMPONENTS
     return running
 
 
-def changed_config(node: Running) -> Config:
+def changed_config(node: NodeThread) -> Config:
     """A config in which every component has something to change."""
     servers = dict(node.config().servers)
     moved = ServerConfig(url=servers["other"].url, connections=3)
@@ -95,7 +95,7 @@ def changed_config(node: Running) -> Config:
 @pytest.mark.parametrize("after", [False, True], ids=["before-its-work", "after-its-work"])
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_failure_of_any_component_restores_the_previous_config(
-    node: Running, name: str, after: bool
+    node: NodeThread, name: str, after: bool
 ) -> None:
     before, config = observe(node), node.node.config
     node.do(lambda: break_once(components(node)[name], after=after))
@@ -112,7 +112,7 @@ def test_failure_of_any_component_restores_the_previous_config(
     assert refused.status == 401
 
 
-def test_failing_check_changes_nothing(node: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_check_changes_nothing(node: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
     before, config = observe(node), node.node.config
     applied: list[str] = []
     for name, component in components(node).items():
@@ -135,7 +135,7 @@ def test_failing_check_changes_nothing(node: Running, monkeypatch: pytest.Monkey
 
 
 def test_component_that_fails_to_restore_does_not_keep_others_from_it(
-    node: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    node: NodeThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = observe(node)
 
@@ -152,7 +152,9 @@ def test_component_that_fails_to_restore_does_not_keep_others_from_it(
 
 
 def test_failing_stop_does_not_prevent_the_others(
-    start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start: Callable[..., NodeThread],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     node = start()
     stopped: list[str] = []

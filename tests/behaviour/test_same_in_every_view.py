@@ -18,8 +18,8 @@ from interlock.topics.config import TopicsConfig
 from tests.aql.server.aql import ERAS, AqlClient
 from tests.behaviour.test_unannotated_tools import WEATHER, Weather
 from tests.behaviour.topic_office import NODE, TOPIC, rpc, token
-from tests.cli.program import World
-from tests.core.server.running import Running
+from tests.support.command_line import CommandLine
+from tests.support.node import NodeThread
 from tests.topics.peers import joined
 
 Outcome = Callable[[str, dict[str, Any]], str]
@@ -59,7 +59,7 @@ def server_of(ledger: Path, **more: Any) -> ServerConfig:
     return ServerConfig(command=sys.executable, args=args, sessions="shared", **more)
 
 
-def plain_call(node: Running, name: str, arguments: dict[str, Any]) -> str:
+def plain_call(node: NodeThread, name: str, arguments: dict[str, Any]) -> str:
     client = AqlClient(node, "?view=plain")
     answer = client.request("tools/call", {"name": name, "arguments": arguments}, name)
     assert "result" in json.loads(answer.body), answer.body
@@ -70,7 +70,7 @@ def plain_call(node: Running, name: str, arguments: dict[str, Any]) -> str:
 def transparent(folder: Path, ledger: Path) -> Iterator[Outcome]:
     """The only server, shown as itself: its tools have their own names."""
     servers = {"weather": server_of(ledger, expose="transparent")}
-    node = Running(folder, workshops={}, servers=servers)
+    node = NodeThread(folder, workshops={}, servers=servers)
     try:
         yield lambda tool, arguments: plain_call(node, tool, arguments)
     finally:
@@ -83,9 +83,9 @@ def through_a_parent(folder: Path, ledger: Path) -> Iterator[Outcome]:
     (folder / "child").mkdir()
     (folder / "parent").mkdir()
     servers = {"weather": server_of(ledger, unannotated="allow")}
-    child = Running(folder / "child", workshops={}, servers=servers)
+    child = NodeThread(folder / "child", workshops={}, servers=servers)
     try:
-        parent = Running(
+        parent = NodeThread(
             folder / "parent", workshops={}, servers={"child": ServerConfig(url=child.url)}
         )
         try:
@@ -104,7 +104,7 @@ def through_a_parent(folder: Path, ledger: Path) -> Iterator[Outcome]:
 
 @contextmanager
 def at_the_terminal(folder: Path, ledger: Path) -> Iterator[Outcome]:
-    world = World(folder)
+    world = CommandLine(folder)
     try:
         world.config({"weather": {"command": sys.executable, "args": [str(WEATHER), str(ledger)]}})
         world.up().wait_for_line("weather is ready")
@@ -128,7 +128,7 @@ def at_the_terminal(folder: Path, ledger: Path) -> Iterator[Outcome]:
 def in_a_topic(folder: Path, ledger: Path) -> Iterator[Outcome]:
     """A participant that may make requests, and so need not propose."""
     seats = [{"callers": ["caller"], "capabilities": ["mcp/request:*", "chat"]}]
-    node = Running(
+    node = NodeThread(
         folder,
         workshops={},
         servers={"weather": server_of(ledger)},

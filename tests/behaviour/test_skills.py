@@ -12,12 +12,12 @@ import pytest
 
 from interlock.core.config import ServerConfig
 from interlock.core.config.trust import PolicyConfig, RuleConfig
-from tests.core.server.running import Running
-from tests.core.server.wire import Answer
+from tests.support.http_client import HttpResponse
+from tests.support.node import NodeThread
 
 SKILLS = Path(__file__).parent / "servers" / "skills.py"
 EXTENSION = "io.modelcontextprotocol/skills"
-Ask = Callable[[str, dict[str, Any]], Answer]
+Ask = Callable[[str, dict[str, Any]], HttpResponse]
 
 
 def serving(*words: str, **settings: Any) -> ServerConfig:
@@ -25,19 +25,19 @@ def serving(*words: str, **settings: Any) -> ServerConfig:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     """Two servers with skills, one of which both have, and one without any."""
     servers = {"one": serving("one", "shared", "only-one"), "two": serving("two", "shared", "b")}
-    running = Running(tmp_path_factory.mktemp("skills"), servers=servers, page_size=2)
+    running = NodeThread(tmp_path_factory.mktemp("skills"), servers=servers, page_size=2)
     yield running
     running.stop()
 
 
 @pytest.fixture(params=["session", "stateless"])
-def ask(request: pytest.FixtureRequest, node: Running) -> Ask:
+def ask(request: pytest.FixtureRequest, node: NodeThread) -> Ask:
     session = node.session() if request.param == "session" else None
 
-    def send(method: str, params: dict[str, Any]) -> Answer:
+    def send(method: str, params: dict[str, Any]) -> HttpResponse:
         if session is not None:
             return node.once(session.request(method, params))
         return node.once(node.stateless(method, params, name=params.get("uri")))
@@ -56,7 +56,7 @@ def all_skills(ask: Ask) -> list[dict[str, Any]]:
         params = {"cursor": result["nextCursor"]}
 
 
-def test_skills_are_announced_and_listed(node: Running, ask: Ask) -> None:
+def test_skills_are_announced_and_listed(node: NodeThread, ask: Ask) -> None:
     opened = node.session().opened["capabilities"]
     assert opened["extensions"][EXTENSION] == {"directoryRead": True}
     skills = all_skills(ask)

@@ -15,9 +15,9 @@ from interlock.core.config import ServerConfig
 from interlock.core.journal.reader import JournalReader
 from tests.behaviour.test_four_cells import complete, over_a_pipe
 from tests.conformance.cells import tasks_server
-from tests.core.server.running import Running
-from tests.core.server.wire import META, Answer
-from tests.core.server.workshop import Workshop
+from tests.support.http_client import META, HttpResponse
+from tests.support.node import NodeThread
+from tests.support.tool_server import ToolServer
 
 EXTENSION = META + "tasks"
 CAN: dict[str, Any] = {"elicitation": {}, "sampling": {}, "extensions": {EXTENSION: {}}}
@@ -29,21 +29,21 @@ TOKENS = {"operator": "a" * 20, "auditor": "b" * 20}
 class TaskClient:
     """A stateless client of one node."""
 
-    def __init__(self, node: Running, capabilities: Any = CAN, token: str = "") -> None:
+    def __init__(self, node: NodeThread, capabilities: Any = CAN, token: str = "") -> None:
         self._node = node
         self._meta = {META + "clientCapabilities": capabilities}
         self._headers = [("Authorization", f"Bearer {token}")] if token else []
 
-    def send(self, method: str, params: dict[str, Any], name: str | None = None) -> Answer:
+    def send(self, method: str, params: dict[str, Any], name: str | None = None) -> HttpResponse:
         data = self._node.stateless(
             method, params, 1, *self._headers, name=name, more_meta=self._meta
         )
         return self._node.once(data)
 
-    def call(self, tool: str, **arguments: Any) -> Answer:
+    def call(self, tool: str, **arguments: Any) -> HttpResponse:
         return self.send("tools/call", {"name": tool, "arguments": arguments}, tool)
 
-    def about(self, verb: str, id: str, **params: Any) -> Answer:
+    def about(self, verb: str, id: str, **params: Any) -> HttpResponse:
         return self.send(f"tasks/{verb}", {"taskId": id, **params}, id)
 
     def get(self, id: str) -> Any:
@@ -64,14 +64,14 @@ class TaskClient:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     with complete("session", "hs") as hs, tasks_server() as jobs:
         servers = {
             "pipe": over_a_pipe("session", "pipe"),
             "http": ServerConfig(url=hs),
             "jobs": ServerConfig(url=jobs, effects={"confirm_delete": "mutating"}),
         }
-        running = Running(
+        running = NodeThread(
             tmp_path_factory.mktemp("tasks"), workshops={}, servers=servers, tokens=TOKENS
         )
         yield running
@@ -79,7 +79,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture
-def operator(node: Running) -> TaskClient:
+def operator(node: NodeThread) -> TaskClient:
     return TaskClient(node, token=TOKENS["operator"])
 
 
@@ -118,7 +118,7 @@ def test_what_a_session_server_asks_becomes_a_task(operator: TaskClient, server:
 
 @session_servers
 def test_a_cancelled_task_frees_its_server(
-    node: Running, operator: TaskClient, server: str
+    node: NodeThread, operator: TaskClient, server: str
 ) -> None:
     id = operator.call(f"{server}.ask", kind="form").result["taskId"]
     assert operator.about("cancel", id).result == {"resultType": "complete"}
@@ -130,7 +130,7 @@ def test_a_cancelled_task_frees_its_server(
 
 
 @session_servers
-def test_without_the_extension_the_question_is_the_answer(node: Running, server: str) -> None:
+def test_without_the_extension_the_question_is_the_answer(node: NodeThread, server: str) -> None:
     plain = TaskClient(node, CANNOT, TOKENS["operator"])
     result = plain.call(f"{server}.ask", kind="form").result
     assert result["resultType"] == "input_required"
@@ -153,7 +153,7 @@ def test_a_stateless_servers_task_from_its_beginning_to_its_end(operator: TaskCl
     assert failed["error"]["code"] == -32603
 
 
-def test_a_server_that_needs_tasks_says_so_itself(node: Running) -> None:
+def test_a_server_that_needs_tasks_says_so_itself(node: NodeThread) -> None:
     answer = TaskClient(node, CANNOT, TOKENS["operator"]).call("jobs.failing_job")
     assert (answer.status, answer.error["code"]) == (400, -32021)
 
@@ -162,7 +162,7 @@ def test_a_server_that_needs_tasks_says_so_itself(node: Running) -> None:
 
 
 @pytest.mark.parametrize("tool", ["jobs.slow_compute", "pipe.ask"])
-def test_a_task_is_its_callers_alone(node: Running, operator: TaskClient, tool: str) -> None:
+def test_a_task_is_its_callers_alone(node: NodeThread, operator: TaskClient, tool: str) -> None:
     arguments: dict[str, Any] = {"seconds": 30} if tool.startswith("jobs") else {"kind": "form"}
     id = operator.call(tool, **arguments).result["taskId"]
     auditor = TaskClient(node, token=TOKENS["auditor"])
@@ -174,7 +174,7 @@ def test_a_task_is_its_callers_alone(node: Running, operator: TaskClient, tool: 
     operator.about("cancel", id)
 
 
-def test_what_is_refused(node: Running, operator: TaskClient) -> None:
+def test_what_is_refused(node: NodeThread, operator: TaskClient) -> None:
     for verb in ("get", "update", "cancel"):
         assert operator.about(verb, "nonsense", inputResponses={}).error["code"] == -32602
         answer = TaskClient(node, CANNOT, TOKENS["operator"]).about(verb, "x", inputResponses={})
@@ -191,7 +191,7 @@ def test_what_is_refused(node: Running, operator: TaskClient) -> None:
     assert TaskClient(node).call("pipe.ask", kind="form").status == 401
 
 
-def test_listening_for_tasks_needs_the_extension(node: Running, operator: TaskClient) -> None:
+def test_listening_for_tasks_needs_the_extension(node: NodeThread, operator: TaskClient) -> None:
     asked = {"notifications": {"taskIds": ["x"], "toolsListChanged": True}}
     plain = TaskClient(node, CANNOT, TOKENS["operator"])
     answer = plain.send("subscriptions/listen", asked)
@@ -205,7 +205,7 @@ def test_listening_for_tasks_needs_the_extension(node: Running, operator: TaskCl
         assert wire.event()["params"]["notifications"] == {"toolsListChanged": True}
 
 
-def test_the_journal_says_what_was_done_with_a_task(node: Running, operator: TaskClient) -> None:
+def test_the_journal_says_what_was_done_with_a_task(node: NodeThread, operator: TaskClient) -> None:
     id = operator.call("pipe.ask", kind="form").result["taskId"]
     operator.get(id)
     operator.about("cancel", id)
@@ -221,7 +221,7 @@ def test_the_journal_says_what_was_done_with_a_task(node: Running, operator: Tas
 # -- what is offered
 
 
-def offered(node: Running) -> tuple[Any, Any]:
+def offered(node: NodeThread) -> tuple[Any, Any]:
     """The capabilities that a stateless client and a session client are told."""
     discovered = node.once(node.stateless("server/discover")).result["capabilities"]
     return discovered, node.session().opened["capabilities"]
@@ -230,7 +230,7 @@ def offered(node: Running) -> tuple[Any, Any]:
 @pytest.mark.parametrize("expose", ["transparent", "prefixed"])
 @pytest.mark.parametrize("era", ["session", "stateless"])
 def test_tasks_are_offered_where_a_server_may_ask_on_the_way(
-    start: Callable[..., Running], era: str, expose: Any
+    start: Callable[..., NodeThread], era: str, expose: Any
 ) -> None:
     server = over_a_pipe(era, "one")
     server = ServerConfig(command=server.command, args=server.args, expose=expose)
@@ -241,10 +241,10 @@ def test_tasks_are_offered_where_a_server_may_ask_on_the_way(
 
 @pytest.mark.parametrize("expose", ["transparent", "prefixed"])
 def test_tasks_are_offered_where_a_server_has_them(
-    start: Callable[..., Running], expose: Any
+    start: Callable[..., NodeThread], expose: Any
 ) -> None:
     # Those of the session wire are another matter, between two neighbours.
-    shop = Workshop("stateless", tasks={"list": {}})
+    shop = ToolServer("stateless", tasks={"list": {}})
     node = start(workshops={"shop": shop})
     servers = {"shop": ServerConfig(url=shop.url, expose=expose)}
     node.wait(node.node.apply(node.config(servers=servers)))
@@ -259,7 +259,7 @@ def test_tasks_are_offered_where_a_server_has_them(
         assert "extensions" not in opened
 
 
-def test_through_nodes_in_a_row(start: Callable[..., Running]) -> None:
+def test_through_nodes_in_a_row(start: Callable[..., NodeThread]) -> None:
     server = over_a_pipe("session", "one")
     server = ServerConfig(command=server.command, args=server.args, expose="transparent")
     for _ in range(3):

@@ -20,9 +20,9 @@ from interlock.automation.decision import DecisionRecorder
 from interlock.automation.learned_rules import LearnedRules
 from interlock.automation.store import DecisionStore
 from interlock.automation.suggestion import suggest
-from tests.cli.program import World
-from tests.cli.waiting import wait_until
-from tests.core.catalog.offers import definition, offer
+from tests.support.command_line import CommandLine
+from tests.support.offerings import definition, offer
+from tests.support.waiting import wait_until
 from tests.topics.node.table import PROPOSES, Guest, Table
 from tests.topics.peers import Envelope, Peer, joined
 from tests.trust.decision_steps import learned_step
@@ -152,8 +152,8 @@ TOKEN = "token-of-the-proposer-" + "x" * 24
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    one = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[CommandLine]:
+    one = CommandLine(tmp_path)
     try:
         yield one
     finally:
@@ -163,7 +163,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 class Office:
     """A node with a topic, a tool that writes files, and a chief who has a key."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CommandLine) -> None:
         self.world = world
         self.notes = world.cwd / "notes"
         self.notes.mkdir()
@@ -231,7 +231,7 @@ async def fulfilled(peer: Peer, fulfilment: Envelope) -> None:
 
 
 @pytest.mark.spec("MX-9.4-2")
-def test_a_rule_is_taught_accepted_and_taken_back(world: World) -> None:
+def test_a_rule_is_taught_accepted_and_taken_back(world: CommandLine) -> None:
     office = Office(world)
 
     async def run() -> None:

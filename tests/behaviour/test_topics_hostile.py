@@ -23,7 +23,7 @@ from tests.behaviour.topic_rooms import (
     a_place,
     player,
 )
-from tests.topics.peers import PATIENCE, Peer
+from tests.topics.peers import HANG_TIMEOUT, Peer
 
 pytestmark = [pytest.mark.feature("topics"), pytest.mark.timeout(1800)]
 
@@ -232,7 +232,7 @@ def test_ids_that_are_guessed_and_bytes_that_are_not_http(place: Place) -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(sent)
             writer.write_eof()
-            answer = await asyncio.wait_for(reader.read(), PATIENCE)
+            answer = await asyncio.wait_for(reader.read(), HANG_TIMEOUT)
             assert b" 101 " not in answer
             writer.close()
         with pytest.raises(InvalidStatus) as refused:
@@ -273,7 +273,7 @@ async def sleeper(place: Place, topic: str) -> tuple[socket.socket, asyncio.Stre
 def test_one_that_never_reads(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `overflow: close` it is let go; the others hear everything meanwhile."""
     # Its buffers are the smallest there are: on a busy machine it takes long to read all of it.
-    monkeypatch.setattr("interlock.channels.websocket.CLOSING", PATIENCE)
+    monkeypatch.setattr("interlock.channels.websocket.CLOSING", HANG_TIMEOUT)
 
     async def test(join: Joins) -> None:
         topic = place.topic("strict")
@@ -286,7 +286,7 @@ def test_one_that_never_reads(place: Place, monkeypatch: pytest.MonkeyPatch) -> 
             gone = any(one["payload"].get("event") == "leave" for one in heard)
         # It finds out when it reads.
         told, seen = (1013).to_bytes(2, "big") + b"You did not read", b""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while told not in seen:
                 read = await reader.read(65536)
                 assert read
@@ -306,7 +306,7 @@ def test_one_that_reads_late_is_told_what_it_lost(place: Place) -> None:
             id = await agent.chat("x" * 60_000)
             await observer.until(id)
         seen = b""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while b"messages_lost" not in seen or b"system/welcome" not in seen[-4096:]:
                 seen = (seen + await reader.read(65536))[-100_000:]
         sock.close()

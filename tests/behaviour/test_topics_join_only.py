@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.program import DEMO, World
 from tests.cli.test_topic_program import Running
-from tests.cli.waiting import PATIENCE, wait_until
+from tests.support.command_line import DEMO, CommandLine
+from tests.support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.feature("topics")
 
@@ -22,8 +22,8 @@ BOSS = "boss-token-0123456789abcdef"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    one = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[CommandLine]:
+    one = CommandLine(tmp_path)
     try:
         yield one
     finally:
@@ -39,14 +39,14 @@ def status_at(url: str, bearer: str) -> tuple[int, str]:
     }
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(request, timeout=HANG_TIMEOUT) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refused:
         with refused:
             return refused.code, refused.read().decode()
 
 
-def test_who_may_only_join_proposes_and_calls_nothing(world: World) -> None:
+def test_who_may_only_join_proposes_and_calls_nothing(world: CommandLine) -> None:
     seats = [
         {"callers": ["agent"], "profile": "proposal_only"},
         {"callers": ["boss"], "profile": "full_access"},
@@ -80,7 +80,7 @@ def test_who_may_only_join_proposes_and_calls_nothing(world: World) -> None:
         assert held["caller"]["name"] == "agent"
         # Whoever waits for it hears of a refusal at once.
         assert world.run("reject", "--reason", "not today", "--", held["id"]).returncode == 0
-        _, errors = running.process.communicate(timeout=PATIENCE)
+        _, errors = running.process.communicate(timeout=HANG_TIMEOUT)
         assert running.process.returncode == 1
         assert "demo.notes_add waits for approval" in errors
         assert errors.splitlines()[-1].endswith("rejected it: not today")

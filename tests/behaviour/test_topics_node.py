@@ -15,14 +15,14 @@ from joserfc.jwk import OKPKey
 
 from tests.behaviour.topic_office import NODE, PRESS, TOPIC, Office, fulfilled, proposed, rpc, token
 from tests.behaviour.topic_rooms import is_now
-from tests.cli.program import World
+from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.feature("topics")
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    one = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[CommandLine]:
+    one = CommandLine(tmp_path)
     try:
         yield one
     finally:
@@ -30,7 +30,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture
-def office(world: World) -> Office:
+def office(world: CommandLine) -> Office:
     return Office(world)
 
 
@@ -122,7 +122,7 @@ def test_a_proposal_outlives_the_node(office: Office) -> None:
     assert office.pressed() == [["press", {"button": "red"}]]
 
 
-def test_an_answer_outlives_a_new_seat_of_the_node(world: World, tmp_path: Path) -> None:
+def test_an_answer_outlives_a_new_seat_of_the_node(world: CommandLine, tmp_path: Path) -> None:
     """The config changes while what a human let through is under way."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -213,7 +213,7 @@ async def test_whatever_the_node_says_has_a_time(office: Office) -> None:
             assert is_now(said["ts"])
 
 
-def test_a_topic_is_in_the_journal_only_where_that_was_chosen(world: World) -> None:
+def test_a_topic_is_in_the_journal_only_where_that_was_chosen(world: CommandLine) -> None:
     office = Office(world, record="heads")
 
     async def run() -> None:

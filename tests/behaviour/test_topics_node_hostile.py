@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.behaviour.topic_office import NODE, PRESS, Office, fulfilled, proposed, rpc
-from tests.cli.program import World
+from tests.support.command_line import CommandLine
 from tests.topics.peers import Envelope, Peer
 
 pytestmark = pytest.mark.feature("topics")
@@ -26,7 +26,7 @@ CALL_NOTE = "mcp/request:tools/call:ledger.note"
 
 @pytest.fixture(scope="module")
 def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
-    world = World(tmp_path_factory.mktemp("office"))
+    world = CommandLine(tmp_path_factory.mktemp("office"))
     try:
         yield Office(world)
     finally:
@@ -36,7 +36,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
 @pytest.fixture
 def new_office(tmp_path: Path) -> Iterator[Office]:
     """One whose inbox is empty."""
-    world = World(tmp_path)
+    world = CommandLine(tmp_path)
     try:
         yield Office(world)
     finally:

@@ -16,7 +16,7 @@ import pytest
 from interlock.errors import InterlockError
 from interlock.topics.client import Chat, Event, Participant, Proposal, SendError
 from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, a_place, player
-from tests.topics.client.gateway import PATIENCE, Gateway, gateway
+from tests.topics.client.gateway import HANG_TIMEOUT, Gateway, gateway
 from tests.topics.client.houses import until
 from tests.topics.peers import Envelope, Peer
 
@@ -134,7 +134,7 @@ def test_the_structure_of_an_envelope_comes_first(text: str) -> None:
 
 
 async def by_hand(test: Any, **capabilities: tuple[str, ...]) -> None:
-    async with asyncio.timeout(PATIENCE), gateway(capabilities) as made:
+    async with asyncio.timeout(HANG_TIMEOUT), gateway(capabilities) as made:
         await test(made)
 
 

@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
 from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, player
-from tests.cli.program import World
+from tests.support.command_line import CommandLine
 from tests.topics.peers import Envelope, Peer
 
 pytestmark = [pytest.mark.feature("topics"), pytest.mark.timeout(1800)]
@@ -41,7 +41,7 @@ ROOM = {
 class Plant(Place):
     """The node is a program of its own."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CommandLine) -> None:
         world.config(
             tokens=[{"name": name, "token": f"${{env:T_{name}}}"} for name in TOKENS],
             topics={"rooms": {TOPIC: ROOM}},
@@ -55,7 +55,7 @@ class Plant(Place):
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Plant]:
-    world = World(tmp_path)
+    world = CommandLine(tmp_path)
     try:
         yield Plant(world)
     finally:

@@ -12,9 +12,9 @@ from mcp import Client, MCPError, StdioServerParameters
 
 from interlock.core.config import ServerConfig
 from tests.behaviour.conftest import UPSTREAMS
-from tests.core.server.running import Running
-from tests.core.server.workshop import Workshop, tool
-from tests.patience import PATIENCE
+from tests.support.node import NodeThread
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.tool_server import ToolServer, tool
 
 MODES = ("auto", "legacy")
 OWN = ["echo", "add", "report", "refuse", "wait_for_ever", "learn"]
@@ -24,7 +24,7 @@ modes = pytest.mark.parametrize("mode", MODES)
 
 def ask(target: Any, mode: str, body: Callable[[Client], Any]) -> Any:
     async def run() -> Any:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             async with Client(target, mode=mode, cache=None) as client:
                 return await body(client)
 
@@ -33,7 +33,7 @@ def ask(target: Any, mode: str, body: Callable[[Client], Any]) -> Any:
 
 @asynccontextmanager
 async def open_client(target: Any, mode: str) -> AsyncIterator[Client]:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         async with Client(target, mode=mode, cache=None) as client:
             yield client
 
@@ -76,7 +76,7 @@ async def everything(client: Client) -> dict[str, Any]:
 class Shown:
     """A node in front of one official server, and what is seen with and without the node."""
 
-    def __init__(self, node: Running, direct: Any, era: str) -> None:
+    def __init__(self, node: NodeThread, direct: Any, era: str) -> None:
         self.node = node
         self.through = {mode: ask(node.url, mode, everything) for mode in MODES}
         # A server of the older era cannot be asked in the newer one; the node bridges.
@@ -98,7 +98,7 @@ def shown(
     if transport == "stdio":
         assert server.command is not None
         direct = StdioServerParameters(command=server.command, args=server.args)
-    node = Running(tmp_path_factory.mktemp("shown"), workshops={}, servers={"only": server})
+    node = NodeThread(tmp_path_factory.mktemp("shown"), workshops={}, servers={"only": server})
     try:
         yield Shown(node, direct, era)
     finally:
@@ -144,16 +144,16 @@ async def test_the_prefixed_names_work_too(shown: Shown) -> None:
 # -- names that are not listed
 
 
-def transparent_shop(start: Any, **settings: Any) -> tuple[Running, Workshop]:
-    shop = Workshop()
+def transparent_shop(start: Any, **settings: Any) -> tuple[NodeThread, ToolServer]:
+    shop = ToolServer()
     node = start(workshops={"shop": shop}, **settings)
     shown = ServerConfig(url=shop.url, expose="transparent")
     node.wait(node.node.apply(node.config(servers={"shop": shown})))
-    node.wait(node.node.until_settled(PATIENCE))
+    node.wait(node.node.until_settled(HANG_TIMEOUT))
     return node, shop
 
 
-def stateless_call(node: Running, name: str, **more: Any) -> bytes:
+def stateless_call(node: NodeThread, name: str, **more: Any) -> bytes:
     return node.stateless("tools/call", {"name": name, "arguments": {}}, name=name, **more)
 
 
@@ -207,11 +207,11 @@ def test_what_was_added_waits_for_a_person_by_its_definition(start: Any) -> None
 
 
 def test_while_its_upstream_is_restarted_the_node_introduces_itself(start: Any) -> None:
-    shop = Workshop(prompts={})
+    shop = ToolServer(prompts={})
     node = start(workshops={"shop": shop})
     shown = ServerConfig(url=shop.url, expose="transparent")
     node.wait(node.node.apply(node.config(servers={"shop": shown})))
-    node.wait(node.node.until_settled(PATIENCE))
+    node.wait(node.node.until_settled(HANG_TIMEOUT))
     assert node.session().opened["serverInfo"]["name"] == "workshop"
     assert node.session().opened["capabilities"] == {"tools": {"listChanged": True}, "prompts": {}}
 
@@ -231,11 +231,11 @@ def test_while_its_upstream_is_restarted_the_node_introduces_itself(start: Any) 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
 def test_questions_pass_with_their_params_and_errors(start: Any, era: str) -> None:
-    shop = Workshop(era, prompts={}, resources={}, completions={})
+    shop = ToolServer(era, prompts={}, resources={}, completions={})
     node = start(workshops={"shop": shop})
     shown = ServerConfig(url=shop.url, expose="transparent")
     node.wait(node.node.apply(node.config(servers={"shop": shown})))
-    node.wait(node.node.until_settled(PATIENCE))
+    node.wait(node.node.until_settled(HANG_TIMEOUT))
     session = node.session()
     asked = {"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "a", "value": "b"}}
     for data in (
@@ -260,7 +260,7 @@ def test_questions_pass_with_their_params_and_errors(start: Any, era: str) -> No
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
 def test_an_announcement_passes_even_if_the_list_reads_as_before(start: Any, era: str) -> None:
-    shop = Workshop(era)
+    shop = ToolServer(era)
     node = start(workshops={"shop": shop})
     shown = ServerConfig(url=shop.url, expose="transparent")
     node.wait(node.node.apply(node.config(servers={"shop": shown})))

@@ -12,7 +12,7 @@ import pytest
 from interlock.core.config import ServerConfig
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from tests.aql.server.aql import ERAS, AqlClient
-from tests.core.server.running import Running
+from tests.support.node import NodeThread
 
 WEATHER = Path(__file__).parent / "servers" / "weather.py"
 DELETE = {"station_id": "5"}
@@ -35,7 +35,7 @@ class Weather:
             sessions="shared",
             **config.pop("server", {}),
         )
-        self.node = Running(folder, workshops={}, servers={"weather": server}, **config)
+        self.node = NodeThread(folder, workshops={}, servers={"weather": server}, **config)
 
     def executed(self) -> list[str]:
         return self.ledger.read_text().splitlines() if self.ledger.exists() else []

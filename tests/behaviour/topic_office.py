@@ -19,8 +19,8 @@ from typing import Any
 
 from joserfc.jwk import OKPKey
 
-from tests.cli.program import World
-from tests.cli.waiting import PATIENCE
+from tests.support.command_line import CommandLine
+from tests.support.waiting import HANG_TIMEOUT
 from tests.topics.peers import Envelope, Peer, joined
 from tests.trust.approvals.gated import sign
 
@@ -44,7 +44,7 @@ def token(name: str) -> str:
 class Office:
     """A node with a topic, its ledger, and its clerk, whose key is an anchor."""
 
-    def __init__(self, world: World, record: str = "off", pipe: Path | None = None) -> None:
+    def __init__(self, world: CommandLine, record: str = "off", pipe: Path | None = None) -> None:
         """`pipe`: what the tool does is over once somebody opens it."""
         self.world = world
         self.file = world.cwd / "ledger"
@@ -112,7 +112,7 @@ class Office:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.base}{path}", data, headers)
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            with urllib.request.urlopen(request, timeout=HANG_TIMEOUT) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as refused:
             with refused:

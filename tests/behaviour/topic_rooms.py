@@ -22,12 +22,12 @@ from websockets.exceptions import InvalidStatus
 
 from interlock.topics.config import TopicsConfig
 from tests.conformance import fetched
-from tests.core.server.running import Running
-from tests.topics.peers import PATIENCE, Peer
+from tests.support.node import NodeThread
+from tests.topics.peers import HANG_TIMEOUT, Peer
 
 WS = "ws@8.22.2"
 CLIENT = Path(__file__).parent / "clients" / "topic_client.mjs"
-SECONDS = PATIENCE
+SECONDS = HANG_TIMEOUT
 LIBRARIES = ("websockets", "ws")
 
 PEOPLE = ("administrator", "supervisor", "worker", "agent", "newcomer", "monitor", "observer")
@@ -100,7 +100,7 @@ class Joins(Protocol):
 class Place:
     """Where the node is."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: NodeThread) -> None:
         self.running = running
 
     @staticmethod
@@ -222,7 +222,7 @@ async def by_ws(place: Place) -> AsyncIterator[Joins]:
         socket = sockets[known] = _NpmSocket(tell, known)
         token = None if name is None else TOKENS.get(name, name)
         tell({"open": known, "url": place.url(topic, more), "token": token})
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             await socket.opened
         return await Peer(socket).begin()
 
@@ -264,6 +264,6 @@ def player(place: Place, library: str) -> Play:
 def a_place(folder: Path) -> Iterator[Place]:
     """A node with the topics, until the last test has ended."""
     topics = msgspec.convert(TOPICS, TopicsConfig)
-    running = Running(folder, workshops={}, tokens=TOKENS, topics=topics)
+    running = NodeThread(folder, workshops={}, tokens=TOKENS, topics=topics)
     yield Place(running)
     running.stop()

@@ -13,7 +13,7 @@ import pytest
 from bench import real_servers, tokens
 from bench.real_server_table import SERVERS, RealServer
 from bench.real_servers import Conversation, Listed, NotListed, list_over_stdio
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 TOOL: dict[str, Any] = {
     "name": "find-thing",
@@ -95,8 +95,8 @@ def test_a_server_is_listed_over_stdio(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "why", "seconds"),
     [
-        ("import sys; sys.exit('no credentials')", "it ended: no credentials", PATIENCE),
-        ("print('hello'); input()", "it ended", PATIENCE),
+        ("import sys; sys.exit('no credentials')", "it ended: no credentials", HANG_TIMEOUT),
+        ("print('hello'); input()", "it ended", HANG_TIMEOUT),
         ("import time; time.sleep(600)", "it does not answer", 0.2),
     ],
 )
@@ -112,7 +112,7 @@ def test_a_server_that_cannot_be_listed_says_why(
 def test_a_server_that_ended_before_it_was_asked_says_why(tmp_path: Path) -> None:
     command, _ = demo("bad", "-c", "import sys; sys.exit('no credentials')")
     talk = Conversation(command, dict(os.environ), tmp_path)
-    talk._child.wait(PATIENCE)
+    talk._child.wait(HANG_TIMEOUT)
     with pytest.raises(NotListed, match="it ended: no credentials"), talk:
         talk.ask("initialize", {})
     assert talk._child.stdin is not None

@@ -18,7 +18,7 @@ from websockets.asyncio.server import ServerConnection, broadcast, serve
 from bench import topic_gateway, topic_peers, topics
 from bench.targets import Bench
 from bench.topic_load import LENGTH, Command, Crowd, CrowdFailure, Figures
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 Said = Callable[[int, bytes], list[bytes]]
 """What is broadcast in place of the message with this number."""
@@ -56,7 +56,7 @@ def broadcasting(said: Said) -> Iterator[int]:
     thread = threading.Thread(target=asyncio.run, args=(main(),))
     thread.start()
     try:
-        yield ports.get(timeout=PATIENCE)
+        yield ports.get(timeout=HANG_TIMEOUT)
     finally:
         stop[0]()
         thread.join()

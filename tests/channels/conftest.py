@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -24,7 +24,7 @@ def run(request: pytest.FixtureRequest) -> Run:
         async def watched() -> None:
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(lambda _, context: complaints.append(context))
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(HANG_TIMEOUT):
                 await test
             left = asyncio.all_tasks() - {asyncio.current_task()}
             assert not left, left

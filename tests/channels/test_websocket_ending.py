@@ -19,7 +19,7 @@ from interlock.protocol.websocket import (
     text_frame,
 )
 from tests.channels.conftest import Run
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 MASK = b"abcd"
 QUESTION = text_frame(b'{"q":1}', MASK)
@@ -110,7 +110,7 @@ def test_nobody_waits_for_one_that_ends_and_does_not_read(
             with socket.create_connection(("127.0.0.1", port)) as peer:
                 peer.sendall(QUESTION)
                 peer.shutdown(socket.SHUT_WR)
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(HANG_TIMEOUT):
                     await ended
                     await channels[-1].wait_closed()
 

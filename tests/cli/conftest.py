@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import World
+from tests.support.command_line import CommandLine
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    one = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[CommandLine]:
+    one = CommandLine(tmp_path)
     try:
         yield one
     finally:

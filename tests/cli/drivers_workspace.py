@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from interlock.drivers.commands.new import manifest_text
-from tests.cli.program import World
-from tests.patience import PATIENCE
+from tests.support.command_line import CommandLine
+from tests.support.timeouts import HANG_TIMEOUT
 
 STAND_IN = str(Path(__file__).with_name("drivers_stand_in.py"))
 STARTED = {"kind": "binary", "path": sys.executable, "args": [STAND_IN]}
 PATH_INPUT = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 
 
-def contract(world: World, id: str = "fs-read", **more: Any) -> Path:
+def contract(world: CommandLine, id: str = "fs-read", **more: Any) -> Path:
     """Write a TOOL.md."""
     fields: dict[str, Any] = {
         "name": id,
@@ -42,7 +42,7 @@ def entry(contract: str = "fs-read", tool: str = "read_file", **more: Any) -> di
     return {"tool": contract, "version": "^1.0.0", "metadata": {"mcp": mcp}, **more}
 
 
-def driver(world: World, id: str = "files-mcp", **more: Any) -> Path:
+def driver(world: CommandLine, id: str = "files-mcp", **more: Any) -> Path:
     """Write a DRIVER.md, of a driver whose server is the stand-in unless it says otherwise."""
     fields: dict[str, Any] = {
         "name": id,
@@ -58,7 +58,7 @@ def driver(world: World, id: str = "files-mcp", **more: Any) -> Path:
     return _written(world.cwd / ".drivers" / id / "DRIVER.md", fields)
 
 
-def secrets(world: World, driver: str, *slugs: str) -> Path:
+def secrets(world: CommandLine, driver: str, *slugs: str) -> Path:
     """Write a SECRETS.md beside a driver."""
     listed = [{"slug": slug, "name": slug, "description": f"The secret {slug}."} for slug in slugs]
     return _written(world.cwd / ".drivers" / driver / "SECRETS.md", {"secrets": listed})
@@ -85,5 +85,5 @@ def listening(transport: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/{'sse' if transport == 'sse' else 'mcp'}"
     finally:
         process.terminate()
-        process.wait(PATIENCE)
+        process.wait(HANG_TIMEOUT)
         process.stdout.close()

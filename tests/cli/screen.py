@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.cli.program import INTERLOCK, World
-from tests.cli.waiting import PATIENCE, wait_until
+from tests.support.command_line import INTERLOCK, CommandLine
+from tests.support.waiting import HANG_TIMEOUT, wait_until
 
 
 class Screen:
@@ -40,7 +40,7 @@ class Screen:
 
 
 @contextmanager
-def screen(world: World, **environ: str) -> Iterator[Screen]:
+def screen(world: CommandLine, **environ: str) -> Iterator[Screen]:
     """Ended by force when the block leaves it running."""
     terminal, its_side = pty.openpty()
     process = subprocess.Popen(
@@ -58,5 +58,5 @@ def screen(world: World, **environ: str) -> Iterator[Screen]:
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(PATIENCE)
+        process.wait(HANG_TIMEOUT)
         os.close(terminal)

@@ -13,8 +13,8 @@ import pytest
 import typer
 
 from interlock.cli.app import create_app, list_commands
-from tests.cli.program import World
-from tests.patience import PATIENCE
+from tests.support.command_line import CommandLine
+from tests.support.timeouts import HANG_TIMEOUT
 
 NAMES = sorted(command.name for command in list_commands())
 
@@ -45,7 +45,11 @@ def test_other_commands_are_not_even_read() -> None:
         "print(*sorted(name for name in sys.modules if name.startswith('interlock.cli.')))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", asks], capture_output=True, text=True, check=True, timeout=PATIENCE
+        [sys.executable, "-c", asks],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=HANG_TIMEOUT,
     )
     read = done.stdout.split()
     assert "interlock.cli.status" in read
@@ -56,7 +60,7 @@ def test_other_commands_are_not_even_read() -> None:
     } & set(read)
 
 
-def test_the_shell_is_told_what_could_come_next(world: World) -> None:
+def test_the_shell_is_told_what_could_come_next(world: CommandLine) -> None:
     asks = {"_INTERLOCK_COMPLETE": "complete_bash", "COMP_CWORD": "1"}
     done = world.run(COMP_WORDS="interlock to", **asks)
     assert done.returncode == 0, done.stderr
@@ -75,7 +79,7 @@ def test_the_shell_is_told_what_could_come_next(world: World) -> None:
     ids=["a command", "one of a group", "one before another program"],
 )  # fmt: skip
 @pytest.mark.feature("drivers")
-def test_an_option_before_its_command(world: World, written: list[str], instead: str) -> None:
+def test_an_option_before_its_command(world: CommandLine, written: list[str], instead: str) -> None:
     done = world.run_here(*written)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -85,7 +89,7 @@ def test_an_option_before_its_command(world: World, written: list[str], instead:
 
 
 @pytest.mark.parametrize("option", ["--nod", "--segment"])
-def test_an_option_that_the_command_has_not_is_unknown(world: World, option: str) -> None:
+def test_an_option_that_the_command_has_not_is_unknown(world: CommandLine, option: str) -> None:
     done = world.run_here(option, "x", "tools")
     assert done.returncode == 2
     assert f"No such option: {option}" in done.stderr
@@ -123,7 +127,7 @@ def test_what_is_written_about_a_group_is_shown() -> None:
     assert written > 5
 
 
-def test_help_breaks_its_lines_where_the_terminal_ends(world: World) -> None:
+def test_help_breaks_its_lines_where_the_terminal_ends(world: CommandLine) -> None:
     done = world.run("tools", "--help", COLUMNS="60")
     lines = [line.strip() for line in done.stdout.splitlines()]
     begin = next(number for number, line in enumerate(lines) if line.startswith("The list"))
@@ -135,7 +139,7 @@ def test_help_breaks_its_lines_where_the_terminal_ends(world: World) -> None:
     assert "interlock tools --server jira" in lines
 
 
-def test_help_gives_no_flag_a_value(world: World) -> None:
+def test_help_gives_no_flag_a_value(world: CommandLine) -> None:
     told = world.run_here("tools", "--help").stdout
     assert "--json" in told
     assert "--help" in told

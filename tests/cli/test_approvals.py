@@ -17,14 +17,14 @@ import pytest
 
 from interlock.cli.approvals import _print_details
 from interlock.terminal.approvals_client import PendingApproval
-from tests.cli.program import DEMO, INTERLOCK, World
-from tests.cli.waiting import PATIENCE, wait_until
+from tests.support.command_line import DEMO, INTERLOCK, CommandLine
+from tests.support.waiting import HANG_TIMEOUT, wait_until
 
 PHRASE = "open sesame"
 
 
 @pytest.fixture
-def office(world: World) -> World:
+def office(world: CommandLine) -> CommandLine:
     """A node whose notes cannot be deleted without a human, and two notes."""
     world.config({"demo": DEMO})
     (world.cwd / "phrase").write_text(f"{PHRASE}\n", encoding="utf-8")
@@ -34,24 +34,26 @@ def office(world: World) -> World:
     return world
 
 
-def new_key(world: World, name: str = "chief", *more: str) -> subprocess.CompletedProcess[str]:
+def new_key(
+    world: CommandLine, name: str = "chief", *more: str
+) -> subprocess.CompletedProcess[str]:
     done = world.run_here("keys", "new", name, "--passphrase-file", "phrase", *more)
     assert done.returncode == 0, done.stderr
     return done
 
 
-def delete(world: World, id: int = 1) -> subprocess.CompletedProcess[str]:
+def delete(world: CommandLine, id: int = 1) -> subprocess.CompletedProcess[str]:
     return world.run_here("call", "demo.notes_delete", f"id={id}")
 
 
-def waiting(world: World) -> list[dict[str, Any]]:
+def waiting(world: CommandLine) -> list[dict[str, Any]]:
     done = world.run_here("approvals", "--json")
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)["approvals"]
     return found
 
 
-def held(world: World, id: int = 1) -> str:
+def held(world: CommandLine, id: int = 1) -> str:
     """Ask for something that waits; the id of the approval."""
     done = delete(world, id)
     assert done.returncode == 1
@@ -62,7 +64,9 @@ def held(world: World, id: int = 1) -> str:
     return found
 
 
-def at_terminal(world: World, arguments: list[str], answers: dict[str, str]) -> tuple[str, int]:
+def at_terminal(
+    world: CommandLine, arguments: list[str], answers: dict[str, str]
+) -> tuple[str, int]:
     """Run a command on a terminal, and answer what it asks; what was to be seen, and its end."""
     here, there = pty.openpty()
     process = subprocess.Popen(
@@ -88,7 +92,7 @@ def at_terminal(world: World, arguments: list[str], answers: dict[str, str]) -> 
             seen += data.decode()
             for asked in [one for one in left if one in seen]:
                 os.write(here, left.pop(asked).encode())
-        code = process.wait(PATIENCE)
+        code = process.wait(HANG_TIMEOUT)
     finally:
         process.kill()
         process.wait()
@@ -97,7 +101,7 @@ def at_terminal(world: World, arguments: list[str], answers: dict[str, str]) -> 
 
 
 @pytest.mark.spec("AX-11.3-5", "AQ-8.8.2-5")
-def test_approve_with_a_key(office: World) -> None:
+def test_approve_with_a_key(office: CommandLine) -> None:
     new_key(office)
     id = held(office)
     listed = office.run_here("approvals")
@@ -124,7 +128,7 @@ def test_approve_with_a_key(office: World) -> None:
     assert "no longer pending. Its state is done." in late.stderr
 
 
-def test_who_asks_first_is_told_how_somebody_enrols(office: World) -> None:
+def test_who_asks_first_is_told_how_somebody_enrols(office: CommandLine) -> None:
     first = delete(office, 1)
     assert "interlock keys new NAME" in first.stdout + first.stderr
     new_key(office)
@@ -134,7 +138,7 @@ def test_who_asks_first_is_told_how_somebody_enrols(office: World) -> None:
     )
 
 
-def test_refuse_needs_no_key_here(office: World) -> None:
+def test_refuse_needs_no_key_here(office: CommandLine) -> None:
     id = held(office)
     done = office.run_here("reject", "--reason", "not today", "--", id)
     assert (done.returncode, done.stdout) == (0, "Rejected by local.\n"), done.stderr
@@ -149,7 +153,7 @@ def test_refuse_needs_no_key_here(office: World) -> None:
     assert json.loads(done.stdout)["by"] == "chief"
 
 
-def test_a_key_that_is_not_enrolled_confirms_nothing(office: World) -> None:
+def test_a_key_that_is_not_enrolled_confirms_nothing(office: CommandLine) -> None:
     new_key(office, "visitor", "--no-enrol")
     id = held(office)
     done = office.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", id)
@@ -168,7 +172,7 @@ def test_a_key_that_is_not_enrolled_confirms_nothing(office: World) -> None:
     assert [one["id"] for one in waiting(office)] == [id]
 
 
-def test_a_removed_key_counts_no_more(office: World) -> None:
+def test_a_removed_key_counts_no_more(office: CommandLine) -> None:
     new_key(office)
     id = held(office)
     sign = ("--key", "chief", "--passphrase-file", "phrase")
@@ -184,7 +188,7 @@ def test_a_removed_key_counts_no_more(office: World) -> None:
     assert office.run_here("keys", "remove", "chief").returncode == 1
 
 
-def test_a_person_is_shown_everything_and_asked(office: World) -> None:
+def test_a_person_is_shown_everything_and_asked(office: CommandLine) -> None:
     new_key(office)
     id = held(office)
     seen, code = at_terminal(office, ["approve", "--", id], {"Approve this call?": "n\n"})
@@ -205,7 +209,7 @@ def test_a_person_is_shown_everything_and_asked(office: World) -> None:
     assert PHRASE not in seen
 
 
-def test_approving_masked_arguments_is_deliberate(world: World) -> None:
+def test_approving_masked_arguments_is_deliberate(world: CommandLine) -> None:
     password = {"type": "object", "properties": {"password": {"format": "password"}}}
     tool = {"name": "enter", "inputSchema": password, "annotations": {"destructiveHint": True}}
     tools = world.folder / "tools.json"
@@ -247,14 +251,14 @@ def test_approving_masked_arguments_is_deliberate(world: World) -> None:
     assert words.count("revealed") == 2
 
 
-def test_nobody_there_to_ask(office: World) -> None:
+def test_nobody_there_to_ask(office: CommandLine) -> None:
     new_key(office)
     done = office.run("approve", "--", held(office))
     assert (done.returncode, "add --yes" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["approve", "reject"])
-def test_an_id_is_not_guessed(office: World, command: str) -> None:
+def test_an_id_is_not_guessed(office: CommandLine, command: str) -> None:
     new_key(office)
     id = held(office)
     more = ["--yes", "--passphrase-file", "phrase"] if command == "approve" else []
@@ -269,7 +273,7 @@ def test_an_id_is_not_guessed(office: World, command: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_key_that_counts_is_found(office: World) -> None:
+def test_the_key_that_counts_is_found(office: CommandLine) -> None:
     phrase = ("--passphrase-file", "phrase")
     id = held(office)
     new_key(office, "visitor", "--no-enrol")
@@ -297,7 +301,7 @@ def test_the_key_that_counts_is_found(office: World) -> None:
     assert (done.returncode, "Approved by chief: ok" in done.stderr) == (0, True)
 
 
-def test_a_key_is_looked_at_before_anybody_is_asked(office: World) -> None:
+def test_a_key_is_looked_at_before_anybody_is_asked(office: CommandLine) -> None:
     id = held(office)
     seen, code = at_terminal(office, ["approve", "--key", "nobody", "--", id], {})
     assert (code, "Cannot read the key" in seen, "Approve this call?" in seen) == (3, True, False)
@@ -306,7 +310,7 @@ def test_a_key_is_looked_at_before_anybody_is_asked(office: World) -> None:
     assert (code, "is not a private key" in seen, "Approve this call?" in seen) == (3, True, False)
 
 
-def test_leaving_the_question(office: World) -> None:
+def test_leaving_the_question(office: CommandLine) -> None:
     new_key(office)
     id = held(office)
     # What a terminal sends for Ctrl-D; Ctrl-C ends in the same way.
@@ -315,7 +319,7 @@ def test_leaving_the_question(office: World) -> None:
     assert [one["id"] for one in waiting(office)] == [id]
 
 
-def test_a_tool_that_fails_is_a_failure(office: World) -> None:
+def test_a_tool_that_fails_is_a_failure(office: CommandLine) -> None:
     new_key(office)
     id = held(office, 999)
     phrase = ("--yes", "--passphrase-file", "phrase")
@@ -328,10 +332,10 @@ def test_a_tool_that_fails_is_a_failure(office: World) -> None:
     assert (done.returncode, json.loads(done.stdout)["outcome"]) == (1, "tool_error")
 
 
-def test_a_gate_below_is_told_in_a_sentence(office: World) -> None:
+def test_a_gate_below_is_told_in_a_sentence(office: CommandLine) -> None:
     """A node above whose own gate was passed, and the node below holds the call in turn."""
     (office.folder / "above").mkdir()
-    above = World(office.folder / "above")
+    above = CommandLine(office.folder / "above")
     above.environ["HOME"] = str(office.home)
     try:
         (above.cwd / "phrase").write_text(f"{PHRASE}\n", encoding="utf-8")
@@ -355,7 +359,7 @@ def test_a_gate_below_is_told_in_a_sentence(office: World) -> None:
         above.close()
 
 
-def test_watch_shows_what_comes(office: World) -> None:
+def test_watch_shows_what_comes(office: CommandLine) -> None:
     process = subprocess.Popen(
         [*INTERLOCK, "approvals", "--watch"],
         cwd=office.cwd,
@@ -373,20 +377,20 @@ def test_watch_shows_what_comes(office: World) -> None:
         lines = iter(process.stdout.readline, "")
         assert any(other in line for line in lines)
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
+        assert process.wait(HANG_TIMEOUT) == 130
     finally:
         process.kill()
         process.communicate()
 
 
-def test_no_node(world: World) -> None:
+def test_no_node(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     for command in (["approvals"], ["approve", "x" * 6, "--yes"], ["reject", "x" * 6]):
         done = world.run_here(*command)
         assert (done.returncode, "No node is running at" in done.stderr) == (4, True)
 
 
-def test_a_new_key(world: World) -> None:
+def test_a_new_key(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     (world.cwd / "phrase").write_text(PHRASE, encoding="utf-8")
     done = new_key(world, "chief", "--tool", "demo.*", "--caller", "bot")
@@ -424,14 +428,14 @@ def test_a_new_key(world: World) -> None:
     assert "--no-passphrase" in lonely.stderr
 
 
-def test_a_key_by_the_name_of_a_caller(world: World) -> None:
+def test_a_key_by_the_name_of_a_caller(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     done = world.run_here("keys", "new", "local", "--no-passphrase")
     assert done.returncode == 0
     assert "Warning: local is the caller name of the user of this machine" in done.stderr
 
 
-def test_a_key_is_made_for_the_node_that_runs(world: World) -> None:
+def test_a_key_is_made_for_the_node_that_runs(world: CommandLine) -> None:
     world.up("--demo", "--listen", str(world.port)).wait_for_line("demo is ready")
     here = f"127.0.0.1:{world.port}"
     elsewhere = world.run_here("keys", "new", "chief", "--no-passphrase")
@@ -458,7 +462,7 @@ def test_a_key_is_made_for_the_node_that_runs(world: World) -> None:
     assert "not enrolled" not in again.stderr
 
 
-def test_half_a_key_is_not_left_behind(world: World) -> None:
+def test_half_a_key_is_not_left_behind(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     folder = world.home / ".config" / "interlock" / "keys"
     # The public part cannot be written where a folder is in the way.
@@ -476,7 +480,7 @@ def test_half_a_key_is_not_left_behind(world: World) -> None:
     assert not list(folder.glob("deputy.*"))
 
 
-def test_enrolling_others(world: World) -> None:
+def test_enrolling_others(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     done = world.run_here("keys", "enrol", "chief", "--json")
     told = json.loads(done.stdout)
@@ -496,7 +500,7 @@ def test_enrolling_others(world: World) -> None:
     assert told["address"] == "https://approve.example/x/approvals/enrol"
 
 
-def test_over_http_with_a_token(world: World, tmp_path: Path) -> None:
+def test_over_http_with_a_token(world: CommandLine, tmp_path: Path) -> None:
     """Another machine of the operator's: no socket, but a token that may see approvals."""
     (world.cwd / "phrase").write_text(PHRASE, encoding="utf-8")
     tokens = [
@@ -518,7 +522,7 @@ def test_over_http_with_a_token(world: World, tmp_path: Path) -> None:
     assert refused.returncode == 1
 
 
-def test_an_approval_outlives_the_node(office: World) -> None:
+def test_an_approval_outlives_the_node(office: CommandLine) -> None:
     new_key(office)
     id = held(office)
     (node,) = office._nodes
@@ -551,7 +555,7 @@ def test_what_is_sent_beside_the_arguments_is_seen(
     assert ('"tenant": "blue"' in seen) is (along is not None)
 
 
-def test_hints_name_the_node_as_the_command_did(world: World) -> None:
+def test_hints_name_the_node_as_the_command_did(world: CommandLine) -> None:
     world.up("--demo", "--listen", str(world.port)).wait_for_line("demo is ready")
     here = f"127.0.0.1:{world.port}"
     held = world.run_here("call", "demo.notes_delete", "id=1", "--node", here)
@@ -575,7 +579,7 @@ def test_hints_name_the_node_as_the_command_did(world: World) -> None:
     assert f"Create one: interlock token create NAME --node {here}\n" in tokens
 
 
-def test_hints_name_the_config_as_the_command_did(world: World) -> None:
+def test_hints_name_the_config_as_the_command_did(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     named = world.cwd / "my team.yaml"
     (world.cwd / "interlock.yaml").rename(named)
@@ -587,7 +591,7 @@ def test_hints_name_the_config_as_the_command_did(world: World) -> None:
     assert f"Start it: interlock up --config '{named}'\n" in asked.stderr
 
 
-def test_a_call_that_is_held_without_a_node_says_that_one_is_needed(world: World) -> None:
+def test_a_call_that_is_held_without_a_node_says_that_one_is_needed(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     done = world.run_here("call", "demo.notes_delete", "id=1")
     assert done.returncode == 1

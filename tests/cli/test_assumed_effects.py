@@ -13,7 +13,7 @@ import pytest
 from interlock.core.catalog.effect_inference import EffectChoice
 from interlock.core.catalog.effects import Effect, EffectLevel
 from interlock.terminal.assumed_effects import describe_assumed
-from tests.cli.program import World
+from tests.support.command_line import CommandLine
 
 WEATHER = Path(__file__).parents[1] / "behaviour" / "servers" / "weather.py"
 SETTINGS = ("servers.NAME.effects", "servers.NAME.unannotated", "unannotated: confirm")
@@ -30,7 +30,7 @@ def effect(level: EffectLevel, source: str = "inferred", **more: Any) -> Effect:
 
 
 @pytest.fixture
-def weather(world: World) -> World:
+def weather(world: CommandLine) -> CommandLine:
     server = {"command": sys.executable, "args": [str(WEATHER), str(world.cwd / "ledger")]}
     world.config({"weather": server})
     return world
@@ -63,7 +63,7 @@ def test_reports_nothing_where_every_tool_has_annotations() -> None:
     assert describe_assumed(said) == []
 
 
-def test_tools_lists_each_held_tool_with_its_reason(weather: World) -> None:
+def test_tools_lists_each_held_tool_with_its_reason(weather: CommandLine) -> None:
     done = weather.run_here("tools")
     (counted,) = (line for line in done.stdout.splitlines() if numbers(line) == COUNTS)
     assert counted
@@ -89,7 +89,7 @@ def test_tools_lists_each_held_tool_with_its_reason(weather: World) -> None:
         assert bool(shown) == (level == "irreversible")
 
 
-def test_doctor_reports_the_same_counts(weather: World) -> None:
+def test_doctor_reports_the_same_counts(weather: CommandLine) -> None:
     done = json.loads(weather.run_here("doctor", "--json").stdout)
     (upstream,) = done["upstreams"]
     assert numbers(upstream["assumed"][0]) == COUNTS
@@ -97,12 +97,12 @@ def test_doctor_reports_the_same_counts(weather: World) -> None:
 
 
 @pytest.mark.parametrize("setting", ["infer", "confirm", "allow"])
-def test_check_names_the_setting(world: World, setting: str) -> None:
+def test_check_names_the_setting(world: CommandLine, setting: str) -> None:
     world.config({"weather": f"{sys.executable} {WEATHER}"}, unannotated=setting)
     assert f"unannotated: {setting}" in world.run_here("check").stdout
 
 
-def test_import_names_the_settings_once_there_are_servers(world: World) -> None:
+def test_import_names_the_settings_once_there_are_servers(world: CommandLine) -> None:
     client = world.cwd / "mcp.json"
     client.write_text(json.dumps({"mcpServers": {"weather": {"command": "weather"}}}))
     done = world.run_here("import", str(client))

@@ -20,8 +20,8 @@ from interlock.cli.audit import audit
 from interlock.core.journal.journal import Journal
 from interlock.errors import InterlockError
 from interlock.terminal.options import read_moment_ns
-from tests.cli.program import DEMO, World
-from tests.cli.waiting import wait_until
+from tests.support.command_line import DEMO, CommandLine
+from tests.support.waiting import wait_until
 
 NOW = 1_800_000_000_000_000_000
 HOUR = 3600 * 1_000_000_000
@@ -285,7 +285,7 @@ def test_an_export_that_cannot_be_read_leaves_the_old_one(tmp_path: Path) -> Non
     assert target.read_text() == "last month\n"
 
 
-def test_the_journal_of_a_node_that_runs(world: World) -> None:
+def test_the_journal_of_a_node_that_runs(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     node = world.up()
     node.wait_for_line("demo is ready")

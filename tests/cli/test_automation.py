@@ -17,8 +17,8 @@ from interlock.automation.store import DecisionStore
 from interlock.core.config import LearnedRule, load_config
 from interlock.core.config.edit import rule_text
 from tests.automation.past import decisions, notes
-from tests.cli.program import World
 from tests.cli.test_approvals import at_terminal
+from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.feature("automation")
 
@@ -35,7 +35,7 @@ policy:
 class Desk:
     """A node's folder, in which decisions are remembered."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CommandLine) -> None:
         self.world = world
         self.config = world.cwd / "interlock.yaml"
         self.config.write_text(CONFIG.format(port=world.port), encoding="utf-8")
@@ -69,7 +69,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(world: World) -> Desk:
+def desk(world: CommandLine) -> Desk:
     return Desk(world)
 
 
@@ -259,7 +259,7 @@ def test_a_file_of_rules_is_tried(desk: Desk, tmp_path: Path) -> None:
     assert f"{file}:1:" in desk("replay", str(file), code=3)
 
 
-def test_what_is_not_there_is_said(desk: Desk, world: World) -> None:
+def test_what_is_not_there_is_said(desk: Desk, world: CommandLine) -> None:
     for command in (["show"], ["replay"], ["accept", "--yes"]):
         said = desk(command[0], "s00000000", *command[1:], code=1)
         assert "s00000000 was not found" in said

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
 
-from tests.cli.program import DEMO, INTERLOCK, World
+from tests.support.command_line import DEMO, INTERLOCK, CommandLine
 
 
-def test_a_callers_budget(world: World) -> None:
+def test_a_callers_budget(world: CommandLine) -> None:
     world.config(
         {"demo": DEMO}, budgets={"callers": [{"callers": ["loc*"], "calls_per_minute": 2}]}
     )
@@ -37,7 +37,7 @@ def test_a_callers_budget(world: World) -> None:
 
 
 @pytest.mark.spec("AX-1.2-3")
-async def test_budgets_act_on_calls_where_there_is_no_http_at_all(world: World) -> None:
+async def test_budgets_act_on_calls_where_there_is_no_http_at_all(world: CommandLine) -> None:
     world.config({"demo": DEMO}, budgets={"callers": [{"calls_per_minute": 2}]})
     command, *arguments = INTERLOCK
     pipe = StdioServerParameters(

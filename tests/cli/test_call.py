@@ -9,25 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import DEMO, INTERLOCK, World
-from tests.cli.waiting import PATIENCE, wait_until_gone
+from tests.support.command_line import DEMO, INTERLOCK, CommandLine
+from tests.support.waiting import HANG_TIMEOUT, wait_until_gone
 
 
 @pytest.fixture
-def demo(world: World) -> World:
+def demo(world: CommandLine) -> CommandLine:
     """A world whose config has the demo, and something that cannot start."""
     world.config({"demo": DEMO, "gone": "no-such-program-anywhere"})
     return world
 
 
-def test_it_starts_only_what_the_call_needs(demo: World) -> None:
+def test_it_starts_only_what_the_call_needs(demo: CommandLine) -> None:
     done = demo.run("call", "demo.text_stats", "text=one two")
     assert done.returncode == 0
     assert done.stderr == "No node is running. Starting demo for this command\n"
     assert done.stdout != ""
 
 
-def test_values_are_typed_by_the_schema(demo: World) -> None:
+def test_values_are_typed_by_the_schema(demo: CommandLine) -> None:
     done = demo.run("call", "demo__roll_dice", "sides=2", "count=4", "--json-output")
     assert done.returncode == 0, done.stderr
     rolled = json.loads(done.stdout)
@@ -38,7 +38,7 @@ def test_values_are_typed_by_the_schema(demo: World) -> None:
     assert "sides must be an integer. Found 'many'" in done.stderr
 
 
-def test_all_arguments_as_one_object(demo: World) -> None:
+def test_all_arguments_as_one_object(demo: CommandLine) -> None:
     (demo.cwd / "a.json").write_text('{"text": "drei kleine Wörter"}', encoding="utf-8")
     done = demo.run_here("call", "demo.text_stats", "--json", "@a.json", "--json-output")
     assert json.loads(done.stdout)["words"] == 3
@@ -47,14 +47,14 @@ def test_all_arguments_as_one_object(demo: World) -> None:
     assert "--json takes a JSON object" in done.stderr
 
 
-def test_progress_goes_to_stderr(demo: World) -> None:
+def test_progress_goes_to_stderr(demo: CommandLine) -> None:
     done = demo.run("call", "demo.count_slowly", "to=2", "delay_ms=0")
     assert done.returncode == 0
     assert done.stdout == "Counted to 2.\n"
     assert "1/2 Counted to 1 of 2\n2/2 Counted to 2 of 2\n" in done.stderr
 
 
-def test_through_the_running_node(demo: World) -> None:
+def test_through_the_running_node(demo: CommandLine) -> None:
     node = demo.up()
     node.wait_for_line("demo is ready")
     assert demo.run_here("call", "demo.notes_add", "title=Milk", "text=two litres").returncode == 0
@@ -89,7 +89,7 @@ def test_through_the_running_node(demo: World) -> None:
     ],
 )
 def test_what_goes_wrong_has_a_sentence_and_a_code(
-    demo: World, arguments: list[str], code: int, said: str
+    demo: CommandLine, arguments: list[str], code: int, said: str
 ) -> None:
     done = demo.run_here("call", *arguments)
     assert done.returncode == code, done.stderr
@@ -98,13 +98,13 @@ def test_what_goes_wrong_has_a_sentence_and_a_code(
     assert "Traceback" not in done.stderr
 
 
-def test_without_a_config_and_without_a_node(world: World) -> None:
+def test_without_a_config_and_without_a_node(world: CommandLine) -> None:
     done = world.run("call", "demo.roll_dice")
     assert done.returncode == 3
     assert "No config file" in done.stderr
 
 
-def test_an_interrupted_call_is_cancelled(demo: World) -> None:
+def test_an_interrupted_call_is_cancelled(demo: CommandLine) -> None:
     process = subprocess.Popen(
         [*INTERLOCK, "call", "demo.count_slowly", "to=100", "delay_ms=1000"],
         cwd=demo.cwd,
@@ -122,7 +122,7 @@ def test_an_interrupted_call_is_cancelled(demo: World) -> None:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         started = [int(one) for one in children.read_text().split()]
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
+        assert process.wait(HANG_TIMEOUT) == 130
         assert "Traceback" not in process.stderr.read()
         wait_until_gone(started)
     finally:

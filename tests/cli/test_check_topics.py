@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.program import World
+from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.feature("topics")
 
@@ -16,7 +16,9 @@ JOINING = [{**one, "may": ["join"]} for one in TOKENS]
 SECRETS = {name: f"{name}-0123456789abcdef0123456789abcdef" for name in ("AGENT", "WORKER")}
 
 
-def doubted(world: World, topics: dict[str, Any], **config: Any) -> list[tuple[str, str, str]]:
+def doubted(
+    world: CommandLine, topics: dict[str, Any], **config: Any
+) -> list[tuple[str, str, str]]:
     world.config(**{"tokens": TOKENS, "topics": topics, **config})
     done = world.run_here("check", "--json", **SECRETS)
     assert done.returncode == 0, done.stdout
@@ -28,7 +30,7 @@ def rooms(**room: Any) -> dict[str, Any]:
     return {"rooms": {"ops": room}}
 
 
-def test_callers_that_no_token_names(world: World) -> None:
+def test_callers_that_no_token_names(world: CommandLine) -> None:
     seats = [
         {"callers": ["agnt"]},
         {"callers": ["agent", "work*", "local", "x*"]},
@@ -51,7 +53,7 @@ def test_callers_that_no_token_names(world: World) -> None:
     ]
 
 
-def test_upstreams_that_nobody_is(world: World) -> None:
+def test_upstreams_that_nobody_is(world: CommandLine) -> None:
     seats = [{"callers": ["agent"], "id": "clerk"}, {"callers": ["worker"]}]
     upstreams: dict[str, Any] = {"wrker": {}, "worker": {}, "clerk": {}}
     topics = rooms(participants=seats, node="node", upstreams=upstreams, profile="full_access")
@@ -68,12 +70,14 @@ ISSUERS = {"issuers": [{"issuer": "https://login.example.com"}]}
 
 
 @pytest.mark.parametrize("config", [{}, {"tokens": []}])
-def test_where_others_may_come_nobody_is_a_stranger(world: World, config: dict[str, Any]) -> None:
+def test_where_others_may_come_nobody_is_a_stranger(
+    world: CommandLine, config: dict[str, Any]
+) -> None:
     room = rooms(participants=[{"callers": ["agnt"]}])
     assert doubted(world, room, identity=ISSUERS, **config) == []
 
 
-def test_callers_without_any_token(world: World) -> None:
+def test_callers_without_any_token(world: CommandLine) -> None:
     room = rooms(participants=[{"callers": ["agent", "local"]}])
     said = "no token of this config has the name agent"
     hint = 'add tokens: [{name: NAME, token: "${env:VARIABLE}"}], or: interlock token create'
@@ -84,7 +88,7 @@ def test_callers_without_any_token(world: World) -> None:
     assert doubted(world, room, tokens=[]) == []
 
 
-def test_participants_that_could_not_answer(world: World) -> None:
+def test_participants_that_could_not_answer(world: CommandLine) -> None:
     said = "worker may not send responses, so its tools cannot be listed"
     for seat, topic, mute in (
         ({"callers": ["worker"], "profile": "none"}, {}, True),
@@ -111,7 +115,7 @@ BESIDE = (
 PROPOSES = [{"callers": ["agent"], "profile": "proposal_only"}, {"callers": ["worker"]}]
 
 
-def test_callers_that_are_bound_in_topics_alone(world: World) -> None:
+def test_callers_that_are_bound_in_topics_alone(world: CommandLine) -> None:
     servers = {"demo": "http://127.0.0.1:9/mcp"}
     hint = "set may: [join] for such a token, or add a policy rule with then: confirm"
     both = ("tokens", f"agent and worker {BESIDE}", hint)
@@ -141,19 +145,21 @@ def test_callers_that_are_bound_in_topics_alone(world: World) -> None:
         {"servers": {}},
     ],
 )
-def test_callers_that_are_bound_elsewhere_as_well(world: World, config: dict[str, Any]) -> None:
+def test_callers_that_are_bound_elsewhere_as_well(
+    world: CommandLine, config: dict[str, Any]
+) -> None:
     config = {"servers": {"demo": "http://127.0.0.1:9/mcp"}, **config}
     assert doubted(world, rooms(participants=PROPOSES), **config) == []
 
 
-def test_a_rule_that_stops_some_calls_binds_nobody(world: World) -> None:
+def test_a_rule_that_stops_some_calls_binds_nobody(world: CommandLine) -> None:
     rule = {"name": "r", "then": "deny", "callers": ["agent"], "tools": ["demo.delete"]}
     servers = {"demo": "http://127.0.0.1:9/mcp"}
     found = doubted(world, rooms(participants=PROPOSES), servers=servers, policy={"rules": [rule]})
     assert [path for path, _, _ in found] == ["tokens"]
 
 
-def test_a_room_into_which_nobody_comes(world: World) -> None:
+def test_a_room_into_which_nobody_comes(world: CommandLine) -> None:
     said = "the topic is restricted and has no participants, so nobody can join"
     hint = "add participants: [{callers: [NAME], profile: full_access}], or access: private"
     assert doubted(world, rooms()) == [("topics.rooms.ops", said, hint)]
@@ -162,7 +168,7 @@ def test_a_room_into_which_nobody_comes(world: World) -> None:
     assert doubted(world, rooms(access="public")) == []
 
 
-def test_a_node_that_is_called_like_a_caller(world: World) -> None:
+def test_a_node_that_is_called_like_a_caller(world: CommandLine) -> None:
     said = "the caller agent has the same name and cannot join under it"
     hint = "set another id for the caller or for the node"
     own = {"callers": ["a*"]}
@@ -173,7 +179,7 @@ def test_a_node_that_is_called_like_a_caller(world: World) -> None:
         assert doubted(world, rooms(participants=[seat], node="agent")) == []
 
 
-def test_capabilities_that_are_none(world: World) -> None:
+def test_capabilities_that_are_none(world: CommandLine) -> None:
     good = ["mcp/*", "mcp/request:tools/*", "mcp/proposal:*", "chat", "vote", "mcpx"]
     seats = [{"callers": ["agent"], "capabilities": [*good, "mcp", "mcp/requests:tools/*"]}]
     assert [(path, words) for path, words, _ in doubted(world, rooms(participants=seats))] == [
@@ -201,7 +207,7 @@ def test_capabilities_that_are_none(world: World) -> None:
         ("mcp/request:Tools/call", "mcp/request:tools/call"),
     ],
 )
-def test_slips_in_capabilities(world: World, pattern: str, meant: str) -> None:
+def test_slips_in_capabilities(world: CommandLine, pattern: str, meant: str) -> None:
     room = rooms(participants=[{"callers": ["agent"], "capabilities": [pattern]}])
     assert doubted(world, room) == [
         (
@@ -212,7 +218,7 @@ def test_slips_in_capabilities(world: World, pattern: str, meant: str) -> None:
     ]
 
 
-def test_capabilities_of_others_are_no_slips(world: World) -> None:
+def test_capabilities_of_others_are_no_slips(world: CommandLine) -> None:
     good = [
         "vote", "chart", "Vote/*", "mcp/request:*/list", "mcp/*", "mcp/re*", "mcp/request:t*",
         "mcp/request:acme/deploy", "mcp/request:tools/call:Web_*", "mcp/request:*", "*",
@@ -221,7 +227,7 @@ def test_capabilities_of_others_are_no_slips(world: World) -> None:
     assert doubted(world, rooms(participants=[{"callers": ["agent"], "capabilities": good}])) == []
 
 
-def test_rules_about_participants_are_about_somebody(world: World) -> None:
+def test_rules_about_participants_are_about_somebody(world: CommandLine) -> None:
     rule = {"name": "r", "then": "deny", "tools": ["worker.*", "wrker.*"]}
     seats = [{"callers": ["worker"], "profile": "full_access"}]
     room = rooms(participants=seats, node="node", upstreams={"worker": {}})
@@ -234,7 +240,7 @@ def test_rules_about_participants_are_about_somebody(world: World) -> None:
     ]
 
 
-def test_topics_are_counted(world: World) -> None:
+def test_topics_are_counted(world: CommandLine) -> None:
     seats = [{"callers": ["agent"]}]
     world.config(tokens=TOKENS, topics={"rooms": {"ops": {"participants": seats}}})
     assert "2 tokens, 1 topic\n" in world.run_here("check", **SECRETS).stdout

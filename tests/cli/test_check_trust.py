@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.cli.program import DEMO, World
+from tests.support.command_line import DEMO, CommandLine
 
 ISSUER = "https://login.example.com"
 
 
-def problems(world: World, **config: Any) -> list[tuple[str, str]]:
+def problems(world: CommandLine, **config: Any) -> list[tuple[str, str]]:
     world.config({"demo": DEMO}, **config)
     done = world.run_here("check", "--json")
     told = json.loads(done.stdout)
@@ -20,7 +20,7 @@ def problems(world: World, **config: Any) -> list[tuple[str, str]]:
     return [(one["path"], one["message"]) for one in told["problems"]]
 
 
-def test_keys_that_are_not_there(world: World) -> None:
+def test_keys_that_are_not_there(world: CommandLine) -> None:
     anchors = [
         {"name": "chief", "key": "no/such.pem"},
         {"name": "desk", "kind": "service", "secret": "${env:NO_SUCH_SECRET}"},
@@ -34,7 +34,7 @@ def test_keys_that_are_not_there(world: World) -> None:
     ]
 
 
-def test_two_callers_with_one_token(world: World) -> None:
+def test_two_callers_with_one_token(world: CommandLine) -> None:
     world.environ |= {"ONE": "s3cret-0123456789abcdef", "OTHER": "s3cret-0123456789abcdef"}
     tokens = [
         {"name": "agent", "token": "${env:ONE}"},
@@ -50,7 +50,7 @@ def test_two_callers_with_one_token(world: World) -> None:
     assert "s3cret" not in str(found)
 
 
-def test_keys_that_are_none(world: World) -> None:
+def test_keys_that_are_none(world: CommandLine) -> None:
     (world.cwd / "x.pem").write_text("no key", encoding="utf-8")
     (world.cwd / "keys.json").write_text("{}", encoding="utf-8")
     anchors = [{"name": "chief", "key": "x.pem"}, {"name": "chief", "key": "x.pem"}]
@@ -86,7 +86,7 @@ FREES_SOME = {"name": "a", "then": "allow", "tools": ["demo.*"]}
         ({"default": "deny"}, 0),
     ],
 )
-def test_calls_do_not_wait_for_nobody(world: World, policy: Any, code: int) -> None:
+def test_calls_do_not_wait_for_nobody(world: CommandLine, policy: Any, code: int) -> None:
     more = {} if policy is None else {"policy": policy}
     world.config({"demo": DEMO}, approvals={"enrolled": False}, **more)
     done = world.run_here("check")
@@ -95,7 +95,7 @@ def test_calls_do_not_wait_for_nobody(world: World, policy: Any, code: int) -> N
     assert (message in done.stderr) is (code == 3)
 
 
-def test_somebody_who_counts_is_enough(world: World) -> None:
+def test_somebody_who_counts_is_enough(world: CommandLine) -> None:
     world.run_here("keys", "new", "chief", "--no-passphrase", "--no-enrol")
     public = str(world.home / ".config" / "interlock" / "keys" / "chief.pub")
     anchors = [{"name": "chief", "key": public}]
@@ -118,7 +118,7 @@ def test_somebody_who_counts_is_enough(world: World) -> None:
 )
 @pytest.mark.feature("tree")
 def test_rules_about_nobody_are_doubted(
-    world: World, tools: list[str], more: dict[str, Any], said: str
+    world: CommandLine, tools: list[str], more: dict[str, Any], said: str
 ) -> None:
     world.config({"demo": DEMO}, policy={"rules": [{**CONFIRMS, "tools": tools}]}, **more)
     done = world.run_here("check")
@@ -146,7 +146,7 @@ def test_rules_about_nobody_are_doubted(
 @pytest.mark.feature("aql")
 @pytest.mark.feature("tree")
 def test_trust_in_nobody_is_doubted(
-    world: World, key: str, more: dict[str, Any], said: str
+    world: CommandLine, key: str, more: dict[str, Any], said: str
 ) -> None:
     world.config({"demo": DEMO}, aql={"trust": {key: "certified"}}, **more)
     done = world.run_here("check")
@@ -158,7 +158,7 @@ def test_trust_in_nobody_is_doubted(
 # -- tokens
 
 
-def test_an_empty_token_is_found_before_a_node_starts(world: World) -> None:
+def test_an_empty_token_is_found_before_a_node_starts(world: CommandLine) -> None:
     tokens = [{"name": name, "token": f"${{env:{name.upper()}_TOKEN}}"} for name in ("a", "b")]
     world.environ |= {"A_TOKEN": "", "B_TOKEN": ""}
     empty = "the token is empty"
@@ -176,7 +176,7 @@ def test_an_empty_token_is_found_before_a_node_starts(world: World) -> None:
         ("0123456789abcdef", ""),
     ],
 )
-def test_a_token_that_is_none_to_speak_of(world: World, secret: str, said: str) -> None:
+def test_a_token_that_is_none_to_speak_of(world: CommandLine, secret: str, said: str) -> None:
     world.config({"demo": DEMO}, tokens=[{"name": "a", "token": "${env:A_TOKEN}"}])
     done = world.run_here("check", "--json", A_TOKEN=secret)
     assert done.returncode == 0
@@ -185,7 +185,7 @@ def test_a_token_that_is_none_to_speak_of(world: World, secret: str, said: str) 
     assert f'"{secret}"' not in done.stdout
 
 
-def test_nobody_is_told_to_write_a_secret_down(world: World) -> None:
+def test_nobody_is_told_to_write_a_secret_down(world: CommandLine) -> None:
     world.config({"demo": DEMO}, tokens=[{"name": "a", "token": "${env:A_TOKEN}"}])
     done = world.run_here("check")
     assert done.returncode == 1

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from interlock.tree.store import TreeStore
-from tests.cli.program import World
+from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.feature("tree")
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    one = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[CommandLine]:
+    one = CommandLine(tmp_path)
     try:
         yield one
     finally:
@@ -24,7 +24,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.spec("AX-4.2-5", "AX-4.2-7")
-def test_a_claim_is_shown_and_given_up(world: World) -> None:
+def test_a_claim_is_shown_and_given_up(world: CommandLine) -> None:
     folder = world.folder / "state-of-it"
     world.config(state_dir=str(folder))
     missing = world.run("claims", "list")

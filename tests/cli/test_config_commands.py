@@ -9,10 +9,10 @@ import jsonschema_rs
 import pytest
 
 from interlock.core.config import load_config
-from tests.cli.program import World
+from tests.support.command_line import CommandLine
 
 
-def test_check_says_what_is_there(world: World) -> None:
+def test_check_says_what_is_there(world: CommandLine) -> None:
     world.config(
         {
             "jira": "http://127.0.0.1:9001/mcp",
@@ -30,7 +30,7 @@ def test_check_says_what_is_there(world: World) -> None:
     )
 
 
-def test_check_finds_every_problem(world: World) -> None:
+def test_check_finds_every_problem(world: CommandLine) -> None:
     (world.cwd / "interlock.yaml").write_text(
         "lisen: 127.0.0.1:1\nservers:\n  a:\n    url: ftp://x\n", encoding="utf-8"
     )
@@ -49,7 +49,7 @@ def test_check_finds_every_problem(world: World) -> None:
 
 
 @pytest.mark.feature("drivers")
-def test_check_reports_all_kinds_of_problems_at_once(world: World) -> None:
+def test_check_reports_all_kinds_of_problems_at_once(world: CommandLine) -> None:
     (world.cwd / "interlock.yaml").write_text(
         "lisen: 127.0.0.1:1\n"
         "listen: 0.0.0.0:8420\n"
@@ -81,7 +81,7 @@ def test_check_reports_all_kinds_of_problems_at_once(world: World) -> None:
     assert len(told["problems"]) == len(done.stderr.splitlines())
 
 
-def test_check_reports_a_weak_token_beside_a_missing_reference(world: World) -> None:
+def test_check_reports_a_weak_token_beside_a_missing_reference(world: CommandLine) -> None:
     server = {"url": "http://h/", "headers": {"X": "${env:MISSING_ONE}"}}
     tokens = [{"name": "me", "token": "${env:T}"}]
     world.config({"a": server}, tokens=tokens, listen=f"0.0.0.0:{world.port}")
@@ -92,13 +92,13 @@ def test_check_reports_a_weak_token_beside_a_missing_reference(world: World) -> 
     assert done.stderr.count("16 characters") == 1
 
 
-def test_check_reports_only_what_is_wrong_with_a_file_that_is_no_yaml(world: World) -> None:
+def test_check_reports_only_what_is_wrong_with_a_file_that_is_no_yaml(world: CommandLine) -> None:
     (world.cwd / "interlock.yaml").write_text("servers: [\n", encoding="utf-8")
     done = world.run_here("check")
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (3, "", 1)
 
 
-def test_check_finds_references_that_lead_nowhere(world: World) -> None:
+def test_check_finds_references_that_lead_nowhere(world: CommandLine) -> None:
     world.config(
         {
             "a": {"url": "http://h/", "headers": {"X": "${env:MISSING_ONE} ${env:FOUND}"}},
@@ -116,7 +116,7 @@ def test_check_finds_references_that_lead_nowhere(world: World) -> None:
     assert [one["path"] for one in told["problems"]] == ["servers.a.headers.X", "servers.b.env.KEY"]
 
 
-def test_what_a_short_form_refers_to_has_the_place_of_its_server(world: World) -> None:
+def test_what_a_short_form_refers_to_has_the_place_of_its_server(world: CommandLine) -> None:
     path = world.cwd / "interlock.yaml"
     path.write_text("servers:\n  a: run --token ${env:MISSING_ONE}\n", encoding="utf-8")
     done = world.run_here("check")
@@ -124,7 +124,7 @@ def test_what_a_short_form_refers_to_has_the_place_of_its_server(world: World) -
     assert done.stderr.startswith("interlock.yaml:2:3: servers.a.args[1]: ")
 
 
-def test_tokens_are_counted_and_weighed(world: World) -> None:
+def test_tokens_are_counted_and_weighed(world: CommandLine) -> None:
     tokens = [{"name": "me", "token": "${env:T}"}]
     world.config({}, tokens=tokens)
     assert world.run_here("check", T="short").stdout.endswith("/mcp, 1 token\n")
@@ -137,7 +137,7 @@ def test_tokens_are_counted_and_weighed(world: World) -> None:
         assert "xxx" not in done.stderr
 
 
-def test_add_makes_the_file_and_keeps_what_is_there(world: World) -> None:
+def test_add_makes_the_file_and_keeps_what_is_there(world: CommandLine) -> None:
     made = world.run("add", "jira", "http://127.0.0.1:9001/mcp")
     assert made.returncode == 0, made.stderr
     assert made.stdout == "Added jira to interlock.yaml (new file)\n"
@@ -158,7 +158,7 @@ def test_add_makes_the_file_and_keeps_what_is_there(world: World) -> None:
     assert servers["files"].env == {"MODE": "quiet"}
 
 
-def test_what_was_written_can_be_given_to_a_client(world: World) -> None:
+def test_what_was_written_can_be_given_to_a_client(world: CommandLine) -> None:
     # A client starts programs in a folder of its own, with a PATH of its own.
     line = f"-m interlock stdio -c {world.cwd}/interlock.yaml\n"
     for done in (
@@ -170,7 +170,7 @@ def test_what_was_written_can_be_given_to_a_client(world: World) -> None:
         assert line in done.stderr
 
 
-def test_add_takes_a_command_with_options_of_its_own(world: World) -> None:
+def test_add_takes_a_command_with_options_of_its_own(world: CommandLine) -> None:
     done = world.run("add", "files", "npx", "-y", "server", "--root", ".")
     assert done.returncode == 0, done.stderr
     server = load_config(world.cwd / "interlock.yaml").servers["files"]
@@ -184,7 +184,7 @@ def test_add_takes_a_command_with_options_of_its_own(world: World) -> None:
     assert server.env == {"A": "b"}
 
 
-def test_add_warns_of_secrets_and_of_what_is_missing(world: World) -> None:
+def test_add_warns_of_secrets_and_of_what_is_missing(world: CommandLine) -> None:
     done = world.run_here(
         "add",
         "wiki",
@@ -223,7 +223,7 @@ def test_add_warns_of_secrets_and_of_what_is_missing(world: World) -> None:
     ],
 )
 def test_add_refuses_with_a_sentence(
-    world: World, arguments: list[str], code: int, said: str
+    world: CommandLine, arguments: list[str], code: int, said: str
 ) -> None:
     path = world.config({"jira": "http://127.0.0.1:9001/mcp"})
     before = path.read_text(encoding="utf-8")
@@ -248,7 +248,7 @@ def client_config(path: Path) -> None:
     path.write_text(json.dumps(document), encoding="utf-8")
 
 
-def test_import_shows_what_it_would_take_over(world: World) -> None:
+def test_import_shows_what_it_would_take_over(world: CommandLine) -> None:
     client_config(world.cwd / ".mcp.json")
     done = world.run("import")
     assert done.returncode == 0
@@ -267,7 +267,7 @@ def test_import_shows_what_it_would_take_over(world: World) -> None:
     assert not (world.cwd / "interlock.yaml").exists()
 
 
-def test_import_writes_and_leaves_what_is_there(world: World) -> None:
+def test_import_writes_and_leaves_what_is_there(world: CommandLine) -> None:
     client_config(world.folder / "other" / "mcp.json")
     world.config({"web": "http://127.0.0.1:1/mine"})
     done = world.run("import", str(world.folder / "other" / "mcp.json"), "--write")
@@ -282,7 +282,7 @@ def test_import_writes_and_leaves_what_is_there(world: World) -> None:
     assert servers["github"].env == {"GITHUB_TOKEN": "${env:GITHUB_TOKEN}"}
 
 
-def test_import_says_how_to_remove_each_direct_connection(world: World) -> None:
+def test_import_says_how_to_remove_each_direct_connection(world: CommandLine) -> None:
     """By the client's own command and its scope, or by the file and the key in it."""
     cwd = world.cwd.resolve()
 
@@ -327,7 +327,7 @@ def test_import_says_how_to_remove_each_direct_connection(world: World) -> None:
     assert '"far" of the folder /else/where is left out' in done.stderr
 
 
-def test_import_asks_for_no_second_connection_to_this_node(world: World) -> None:
+def test_import_asks_for_no_second_connection_to_this_node(world: CommandLine) -> None:
     world.config()
     url = f"http://127.0.0.1:{world.port}/mcp"
     servers = {"interlock": {"type": "http", "url": url}, "old": {"command": "old-server"}}
@@ -341,7 +341,7 @@ def test_import_asks_for_no_second_connection_to_this_node(world: World) -> None
         assert "claude mcp remove interlock" not in done.stderr
 
 
-def test_a_config_that_cannot_be_written_is_told(world: World) -> None:
+def test_a_config_that_cannot_be_written_is_told(world: CommandLine) -> None:
     (world.cwd / "file").touch()
     client_config(world.cwd / ".mcp.json")
     for command in (["add", "-c", "file/it.yaml", "x", "http://127.0.0.1:1/mcp"],
@@ -353,7 +353,7 @@ def test_a_config_that_cannot_be_written_is_told(world: World) -> None:
         assert "to: --config FILE" in done.stderr
 
 
-def test_import_without_anything_to_import(world: World) -> None:
+def test_import_without_anything_to_import(world: CommandLine) -> None:
     done = world.run_here("import")
     assert done.returncode == 1
     assert "No config of an MCP client was found" in done.stderr
@@ -364,7 +364,7 @@ def test_import_without_anything_to_import(world: World) -> None:
     assert "nowhere.json: there is no such file" in missing.stderr
 
 
-def test_the_schema_is_one(world: World) -> None:
+def test_the_schema_is_one(world: CommandLine) -> None:
     done = world.run_here("schema")
     assert done.returncode == 0
     schema = json.loads(done.stdout)

@@ -20,9 +20,9 @@ from interlock.contracts.tool_records import (
     create_record,
 )
 from interlock.primitives.timestamps import format_utc
-from tests.cli.program import INTERLOCK, World
 from tests.contracts.registry.git_repositories import git
-from tests.patience import PATIENCE
+from tests.support.command_line import INTERLOCK, CommandLine
+from tests.support.timeouts import HANG_TIMEOUT
 
 pytestmark = pytest.mark.feature("contracts")
 
@@ -36,7 +36,7 @@ ORDER: dict[str, Any] = {
 class Desk:
     """A config with a registry, and the commands about it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CommandLine) -> None:
         self.world = world
         self.registry = world.cwd / "contracts"
         world.config(contracts={"registry": "contracts"}, state_dir=str(world.folder / "state-of"))
@@ -62,7 +62,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(world: World) -> Desk:
+def desk(world: CommandLine) -> Desk:
     return Desk(world)
 
 
@@ -310,7 +310,7 @@ def test_watching(desk: Desk, store: ToolRecordStore) -> None:
         assert store.accept(seen, "somebody")
         assert json.loads(process.stdout.readline()) == {"tool": "files.read", "resolved": True}
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
+        assert process.wait(HANG_TIMEOUT) == 130
     finally:
         process.kill()
         process.communicate()
@@ -337,10 +337,10 @@ def test_serving_it(desk: Desk) -> None:
     try:
         assert process.stdout is not None
         url = process.stdout.readline().rsplit(" ", 1)[-1].strip()
-        with urllib.request.urlopen(f"{url}/Order?version=2.3.x", timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(f"{url}/Order?version=2.3.x", timeout=HANG_TIMEOUT) as answer:
             assert json.load(answer)["version"] == "2.3.0"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(HANG_TIMEOUT) == 0
     finally:
         process.kill()
         process.communicate()

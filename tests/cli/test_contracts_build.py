@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from interlock.contracts.registry.registry import ContractRegistry
-from tests.cli.program import World
 from tests.contracts.schemas.folders import SEARCH, folder, shop
+from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.feature("contracts")
 
@@ -24,7 +24,7 @@ needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not i
 
 
 @pytest.fixture
-def built(world: World) -> World:
+def built(world: CommandLine) -> CommandLine:
     """A folder of schemas that was built."""
     shop(world.cwd / "schemas")
     done = world.run_here("contracts", "build")
@@ -38,14 +38,14 @@ def edit(path: Path, before: str, after: str) -> None:
     path.write_text(text.replace(before, after), encoding="utf-8")
 
 
-def report(world: World, *more: str) -> dict[str, Any]:
+def report(world: CommandLine, *more: str) -> dict[str, Any]:
     done = world.run_here("contracts", "build", "--json", *more)
     told: dict[str, Any] = json.loads(done.stdout)
     return told
 
 
 @pytest.mark.spec("ST-4.6.3-6")
-def test_a_build_writes_what_is_missing_and_says_how_it_went(world: World) -> None:
+def test_a_build_writes_what_is_missing_and_says_how_it_went(world: CommandLine) -> None:
     shop(world.cwd / "schemas")
     done = world.run_here("contracts", "build")
     assert (done.returncode, done.stderr) == (0, "")
@@ -61,7 +61,7 @@ def test_a_build_writes_what_is_missing_and_says_how_it_went(world: World) -> No
 
 
 @pytest.mark.spec("ST-4.6.3-1", "ST-4.6.3-2", "ST-4.6.3-6")
-def test_the_report_for_programs(world: World) -> None:
+def test_the_report_for_programs(world: CommandLine) -> None:
     shop(world.cwd / "schemas")
     told = report(world)
     canonical = [one["path"] for one in told["files"] if not one["source"]]
@@ -81,7 +81,7 @@ def test_the_report_for_programs(world: World) -> None:
 
 
 @pytest.mark.spec("ST-4.6.2-1")
-def test_a_check_fails_when_a_build_would_change_something(built: World) -> None:
+def test_a_check_fails_when_a_build_would_change_something(built: CommandLine) -> None:
     good = built.run_here("contracts", "build", "schemas", "--check")
     assert good.returncode == 0
     assert "all generated files are up to date" in good.stdout
@@ -101,7 +101,7 @@ def test_a_check_fails_when_a_build_would_change_something(built: World) -> None
 @pytest.mark.spec("ST-4.6.3-5", "ST-4.6.2-1")
 @pytest.mark.parametrize("how", [(), ("--check",)])
 def test_drift_ends_it_with_the_sentence_of_the_specification(
-    built: World, how: tuple[str, ...]
+    built: CommandLine, how: tuple[str, ...]
 ) -> None:
     edit(built.cwd / ORDER, '"count"', '"number"')
     before = (built.cwd / ORDER).read_bytes()
@@ -121,7 +121,7 @@ def test_drift_ends_it_with_the_sentence_of_the_specification(
 
 
 @pytest.mark.spec("ST-4.6.3-2")
-def test_a_syntax_error_is_named_with_its_line(built: World) -> None:
+def test_a_syntax_error_is_named_with_its_line(built: CommandLine) -> None:
     edit(built.cwd / "schemas/proto/shop/v1/orders.proto", "int32 count = 2;", "int32 count 2;")
     done = built.run_here("contracts", "build")
     assert done.returncode == 1
@@ -131,14 +131,14 @@ def test_a_syntax_error_is_named_with_its_line(built: World) -> None:
 
 
 @pytest.mark.spec("ST-4.6.3-3")
-def test_a_json_schema_that_is_none_is_named(built: World) -> None:
+def test_a_json_schema_that_is_none_is_named(built: CommandLine) -> None:
     folder(built.cwd / "schemas", {"json/tools/search.schema.json": {**SEARCH, "type": "thing"}})
     done = built.run_here("contracts", "build")
     assert done.returncode == 1
     assert done.stderr.startswith("json/tools/search.schema.json: type: ")
 
 
-def test_what_nothing_gives_any_more_is_removed(built: World) -> None:
+def test_what_nothing_gives_any_more_is_removed(built: CommandLine) -> None:
     (built.cwd / "schemas/openapi/store.yaml").unlink()
     checked = built.run_here("contracts", "build", "--check")
     assert checked.returncode == 1
@@ -147,7 +147,7 @@ def test_what_nothing_gives_any_more_is_removed(built: World) -> None:
     assert not (built.cwd / "schemas/python/store_client.py").exists()
 
 
-def test_a_name_that_nobody_looks_for_is_noted(built: World) -> None:
+def test_a_name_that_nobody_looks_for_is_noted(built: CommandLine) -> None:
     more = {"openapi/api.yml": "x: 1\n", "json/readme.md": "x", "json/order.json": {}}
     folder(built.cwd / "schemas", more)
     done = built.run_here("contracts", "build", "--check")
@@ -159,7 +159,7 @@ def test_a_name_that_nobody_looks_for_is_noted(built: World) -> None:
     assert report(built)["ignored"] == ["json/order.json", "openapi/api.yml"]
 
 
-def test_into_another_folder(world: World) -> None:
+def test_into_another_folder(world: CommandLine) -> None:
     shop(world.cwd / "schemas")
     done = world.run_here("contracts", "build", "schemas", "--out", "made")
     assert done.returncode == 0
@@ -175,7 +175,7 @@ def test_into_another_folder(world: World) -> None:
         (["--check", "--registry", "r"], 2, "--check does not publish"),
     ],
 )
-def test_what_cannot_be(world: World, arguments: list[str], code: int, words: str) -> None:
+def test_what_cannot_be(world: CommandLine, arguments: list[str], code: int, words: str) -> None:
     shop(world.cwd / "schemas")
     done = world.run_here("contracts", "build", *arguments)
     assert done.returncode == code
@@ -185,7 +185,7 @@ def test_what_cannot_be(world: World, arguments: list[str], code: int, words: st
 
 @pytest.mark.spec("ST-4.6.4-4")
 def test_the_nodes_own_schemas_are_built_without_any_connection(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(ROOT / "schemas" / "proto", world.cwd / "schemas" / "proto")
     reached: list[Any] = []
@@ -206,7 +206,7 @@ def test_the_nodes_own_schemas_are_built_without_any_connection(
     assert made == ours
 
 
-def test_the_program_itself(world: World) -> None:
+def test_the_program_itself(world: CommandLine) -> None:
     shop(world.cwd / "schemas")
     done = world.run("contracts", "build")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -218,7 +218,7 @@ def test_the_program_itself(world: World) -> None:
 
 @needs_git
 @pytest.mark.spec("ST-4.6.3-3", "ST-4.6.3-6")
-def test_a_run_is_published_and_measured(built: World) -> None:
+def test_a_run_is_published_and_measured(built: CommandLine) -> None:
     done = built.run_here("contracts", "build", "--registry", "registry", "-m", "first")
     assert done.returncode == 0, done.stderr
     assert "published 8 contracts as registry-v1: 8 new or changed" in done.stdout
@@ -251,7 +251,7 @@ def test_a_run_is_published_and_measured(built: World) -> None:
 
 
 @needs_git
-def test_a_change_gets_the_version_that_it_asks_for(built: World) -> None:
+def test_a_change_gets_the_version_that_it_asks_for(built: CommandLine) -> None:
     assert built.run_here("contracts", "build", "--registry", "r").returncode == 0
     more = {**SEARCH, "properties": {**SEARCH["properties"], "page": {"type": "integer"}}}
     folder(built.cwd / "schemas", {"json/tools/search.schema.json": more})
@@ -267,7 +267,7 @@ def test_a_change_gets_the_version_that_it_asks_for(built: World) -> None:
 
 
 @needs_git
-def test_a_version_that_somebody_said_is_published_once(built: World) -> None:
+def test_a_version_that_somebody_said_is_published_once(built: CommandLine) -> None:
     assert built.run_here("contracts", "build", "--registry", "r").returncode == 0
     edit(built.cwd / "schemas/openapi/store.yaml", "price: {type: number}", "price: {type: string}")
     done = built.run_here("contracts", "build", "--registry", "r")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from grpc_tools import protoc
 
-from tests.cli.program import World
 from tests.manifests.texts import tool_text, write
+from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.feature("contracts")
 
@@ -23,14 +23,14 @@ def tool(schema: Any = ONE, **more: Any) -> dict[str, Any]:
     return {"name": "find", "description": "Finds.", "inputSchema": schema, **more}
 
 
-def put(world: World, **files: Any) -> None:
+def put(world: CommandLine, **files: Any) -> None:
     for name, content in files.items():
         path = world.cwd / f"{name}.json"
         path.write_text(json.dumps(content), encoding="utf-8")
 
 
 @pytest.mark.spec("ST-4.5.3-1")
-def test_a_break_is_told_by_the_exit_code_and_the_path(world: World) -> None:
+def test_a_break_is_told_by_the_exit_code_and_the_path(world: CommandLine) -> None:
     put(world, old=ONE, new=WITHOUT)
     done = world.run("contracts", "diff", "old.json", "new.json")
     assert done.returncode == 1
@@ -40,7 +40,7 @@ def test_a_break_is_told_by_the_exit_code_and_the_path(world: World) -> None:
 
 
 @pytest.mark.spec("ST-4.5.3-1")
-def test_what_is_compatible_ends_well(world: World) -> None:
+def test_what_is_compatible_ends_well(world: CommandLine) -> None:
     put(world, old=ONE, new=MORE)
     done = world.run_here("contracts", "diff", "old.json", "new.json")
     assert done.returncode == 0
@@ -50,7 +50,7 @@ def test_what_is_compatible_ends_well(world: World) -> None:
     assert (same.returncode, same.stdout, same.stderr) == (0, "", "no changes.\n")
 
 
-def test_the_side_from_which_a_schema_is_seen(world: World) -> None:
+def test_the_side_from_which_a_schema_is_seen(world: CommandLine) -> None:
     put(world, old=ONE, new={**ONE, "required": ["a"]})
     sent = world.run_here("contracts", "diff", "old.json", "new.json", "--role", "input")
     read = world.run_here("contracts", "diff", "old.json", "new.json", "--role", "output")
@@ -60,7 +60,7 @@ def test_the_side_from_which_a_schema_is_seen(world: World) -> None:
     assert "Must be one of input, output, both. Found 'sideways'" in strict.stderr
 
 
-def test_fields_that_nobody_named(world: World) -> None:
+def test_fields_that_nobody_named(world: CommandLine) -> None:
     put(world, old=ONE, new=MORE, tool_old=tool(), tool_new=tool(MORE))
     command = ("contracts", "diff", "old.json", "new.json", "--role", "input")
     assert world.run_here(*command).returncode == 1
@@ -72,7 +72,7 @@ def test_fields_that_nobody_named(world: World) -> None:
     assert "FIELD_CLAIMED  /inputSchema/properties/c" in strict.stdout
 
 
-def test_json_for_programs(world: World) -> None:
+def test_json_for_programs(world: CommandLine) -> None:
     put(world, old=tool(), new=tool(WITHOUT))
     done = world.run_here("contracts", "diff", "old.json", "new.json", "--json")
     assert done.returncode == 1
@@ -89,7 +89,7 @@ def test_json_for_programs(world: World) -> None:
     ]
 
 
-def test_lists_of_tools(world: World) -> None:
+def test_lists_of_tools(world: CommandLine) -> None:
     put(
         world,
         old={"tools": [tool(), tool(name="stay")]},
@@ -106,7 +106,7 @@ def test_lists_of_tools(world: World) -> None:
     assert (back.returncode, back.stdout) == (0, "")
 
 
-def test_contracts_of_drivers(world: World) -> None:
+def test_contracts_of_drivers(world: CommandLine) -> None:
     write(world.cwd / "old" / "TOOL.md", tool_text(version="1.4.0"))
     changing = {"mutates": ["files:workspace"], "approval": "on-mutate"}
     write(world.cwd / "new" / "TOOL.md", tool_text(version="1.5.0", **changing))
@@ -123,7 +123,7 @@ def test_contracts_of_drivers(world: World) -> None:
 PROTO = 'syntax = "proto3";\npackage p;\nmessage M {\n  string a = 1;\n}\n'
 
 
-def test_protobuf_files(world: World) -> None:
+def test_protobuf_files(world: CommandLine) -> None:
     (world.cwd / "old.proto").write_text(PROTO, encoding="utf-8")
     new = world.cwd / "new.proto"
     new.write_text(PROTO.replace("a = 1", "a = 2"), encoding="utf-8")
@@ -137,7 +137,7 @@ def test_protobuf_files(world: World) -> None:
     assert "WARNING" not in wrong.stderr
 
 
-def test_protobuf_imports(world: World) -> None:
+def test_protobuf_imports(world: CommandLine) -> None:
     folder = world.cwd / "shared"
     folder.mkdir()
     (folder / "n.proto").write_text('syntax = "proto3";\npackage n;\nmessage N {}\n')
@@ -153,7 +153,7 @@ def test_protobuf_imports(world: World) -> None:
     assert "FIELD_RENAMED  p.M.b" in done.stdout
 
 
-def test_descriptor_sets(world: World) -> None:
+def test_descriptor_sets(world: CommandLine) -> None:
     for name, text in (("old", PROTO), ("new", PROTO.replace("a = 1;", "a = 1; string b = 2;"))):
         (world.cwd / "x.proto").write_text(text, encoding="utf-8")
         out = world.cwd / name
@@ -183,7 +183,7 @@ def test_descriptor_sets(world: World) -> None:
         (b'{"name": "x", "inputSchema": {"type": 3}}', "x: inputSchema: invalid JSON Schema"),
     ],
 )
-def test_what_cannot_be_read(world: World, content: bytes, said: str) -> None:
+def test_what_cannot_be_read(world: CommandLine, content: bytes, said: str) -> None:
     put(world, old=ONE)
     (world.cwd / "new.json").write_bytes(content)
     same = world.run_here("contracts", "diff", "new.json", "new.json")
@@ -193,7 +193,7 @@ def test_what_cannot_be_read(world: World, content: bytes, said: str) -> None:
     assert "Traceback" not in same.stderr
 
 
-def test_what_cannot_be_compared(world: World) -> None:
+def test_what_cannot_be_compared(world: CommandLine) -> None:
     put(world, old=ONE, new=tool())
     done = world.run_here("contracts", "diff", "old.json", "new.json")
     assert done.returncode == 3
@@ -204,14 +204,14 @@ def test_what_cannot_be_compared(world: World) -> None:
     assert "--role applies to a plain JSON Schema" in " ".join(role.stderr.split())
 
 
-def check(world: World, old: str, new: str, *more: str) -> tuple[int, str, str]:
+def check(world: CommandLine, old: str, new: str, *more: str) -> tuple[int, str, str]:
     versions = ("--old-version", old, "--new-version", new)
     done = world.run_here("contracts", "check", "old.json", "new.json", *versions, *more)
     return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.spec("ST-4.5.3-3")
-def test_a_break_without_a_new_major(world: World) -> None:
+def test_a_break_without_a_new_major(world: CommandLine) -> None:
     put(world, old=ONE, new=WITHOUT)
     code, out, err = check(world, "1.5.0", "1.6.0")
     assert code == 1
@@ -223,7 +223,7 @@ def test_a_break_without_a_new_major(world: World) -> None:
 
 
 @pytest.mark.spec("ST-4.5.3-4")
-def test_a_new_major_needs_a_guide_and_a_notice(world: World) -> None:
+def test_a_new_major_needs_a_guide_and_a_notice(world: CommandLine) -> None:
     put(world, old=ONE, new=WITHOUT)
     (world.cwd / "guide.md").write_text("From 1.5.0 to 2.0.0: leave out b.", encoding="utf-8")
     code, _, err = check(world, "1.5.0", "2.0.0")
@@ -241,7 +241,7 @@ def test_a_new_major_needs_a_guide_and_a_notice(world: World) -> None:
     assert check(world, "1.5.0", "2.0.0", "--guide", "guide.md", *released)[0] == 0
 
 
-def test_a_verdict_for_programs(world: World) -> None:
+def test_a_verdict_for_programs(world: CommandLine) -> None:
     put(world, old=ONE, new=MORE)
     code, out, _ = check(world, "1.5.0", "1.5.1", "--json")
     told = json.loads(out)
@@ -252,7 +252,7 @@ def test_a_verdict_for_programs(world: World) -> None:
     assert "changes" not in told["verdict"]
 
 
-def test_versions_have_to_be_said(world: World) -> None:
+def test_versions_have_to_be_said(world: CommandLine) -> None:
     put(world, old=ONE, new=MORE)
     done = world.run_here("contracts", "check", "old.json", "new.json", "--new-version", "1.0.0")
     assert done.returncode == 2
@@ -262,7 +262,7 @@ def test_versions_have_to_be_said(world: World) -> None:
     assert "Invalid version '1.5'" in " ".join(wrong[2].split())
 
 
-def test_the_help_says_what_the_codes_mean(world: World) -> None:
+def test_the_help_says_what_the_codes_mean(world: CommandLine) -> None:
     for command in ("diff", "check"):
         told = world.run_here("contracts", command, "--help").stdout
         assert "Exit codes:" in told
@@ -270,7 +270,7 @@ def test_the_help_says_what_the_codes_mean(world: World) -> None:
 
 
 def test_a_file_of_too_many_bytes(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    world: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from interlock.contracts.commands import diff as contracts_diff_files
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.cli.drivers_workspace import contract, driver
-from tests.cli.program import RunningNode, World
-from tests.cli.waiting import wait_until
 from tests.contracts.registry.git_repositories import git
-from tests.patience import PATIENCE
+from tests.support.command_line import CommandLine, NodeProcess
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.feature("contracts")
 
@@ -25,7 +25,7 @@ SERVER = str(Path(__file__).with_name("changing_server.py"))
 class Files:
     """A server with one tool, and the node before it."""
 
-    def __init__(self, world: World, **contracts: Any) -> None:
+    def __init__(self, world: CommandLine, **contracts: Any) -> None:
         self.world = world
         self._tools = world.folder / "tools.json"
         self.asks_for()
@@ -43,7 +43,7 @@ class Files:
         }
         self._tools.write_text(json.dumps([{"name": "read", "inputSchema": schema}]))
 
-    def restart_server(self, node: RunningNode) -> None:
+    def restart_server(self, node: NodeProcess) -> None:
         """It ends, and the node starts it again."""
         before = node.pids()["files"]
         os.kill(before, signal.SIGKILL)
@@ -59,7 +59,7 @@ class Files:
 
 
 @pytest.mark.spec("ST-4.5.3-5")
-def test_from_the_change_to_accepting_it(world: World) -> None:
+def test_from_the_change_to_accepting_it(world: CommandLine) -> None:
     files = Files(world, on_break="hold")
     node = world.up()
     node.pids()
@@ -112,7 +112,7 @@ def test_from_the_change_to_accepting_it(world: World) -> None:
 
 
 @pytest.mark.spec("ST-4.6.4-2", "ST-4.6.4-3")
-def test_a_node_serves_its_registry(world: World) -> None:
+def test_a_node_serves_its_registry(world: CommandLine) -> None:
     import urllib.error
     import urllib.request
 
@@ -125,7 +125,7 @@ def test_a_node_serves_its_registry(world: World) -> None:
         request = urllib.request.Request(
             f"{base}/contracts{path}", body, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(request, timeout=HANG_TIMEOUT) as answer:
             return json.load(answer)
 
     wait_until("the tool to be published", lambda: ask("")["contracts"] or None)
@@ -141,7 +141,7 @@ def test_a_node_serves_its_registry(world: World) -> None:
     assert node.end() == 0
 
 
-def test_a_contract_of_a_file_breaks_and_is_accepted(world: World) -> None:
+def test_a_contract_of_a_file_breaks_and_is_accepted(world: CommandLine) -> None:
     """Nothing but drivers: no server of the config was ever seen."""
     world.config(drivers={}, contracts={"on_break": "hold"})
     contract(world)

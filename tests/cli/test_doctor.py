@@ -13,7 +13,7 @@ from interlock.cli.diagnosis import suggest_fixes
 from interlock.core.call import UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
-from tests.cli.program import DEMO, World
+from tests.support.command_line import DEMO, CommandLine
 
 NEEDS_A_KEY = """
 import sys
@@ -88,13 +88,13 @@ for line in sys.stdin:
 """
 
 
-def script(world: World, name: str, text: str) -> str:
+def script(world: CommandLine, name: str, text: str) -> str:
     path = world.folder / name
     path.write_text(text, encoding="utf-8")
     return f"{sys.executable} {path}"
 
 
-def test_all_is_well(world: World) -> None:
+def test_all_is_well(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     done = world.run("doctor")
     assert done.returncode == 0, done.stdout
@@ -106,7 +106,7 @@ def test_all_is_well(world: World) -> None:
     assert lines[4] == "All checks passed."
 
 
-def test_what_a_server_says_cannot_take_over_the_terminal(world: World) -> None:
+def test_what_a_server_says_cannot_take_over_the_terminal(world: CommandLine) -> None:
     hostile = script(world, "hostile.py", HOSTILE)
     world.config({"shown": hostile, "refuses": f"{hostile} fail"})
     done = world.run("doctor")
@@ -117,7 +117,7 @@ def test_what_a_server_says_cannot_take_over_the_terminal(world: World) -> None:
     assert not any(line.startswith("✓ forged") for line in lines)
 
 
-def test_everything_that_is_wrong_is_told_at_once(world: World) -> None:
+def test_everything_that_is_wrong_is_told_at_once(world: CommandLine) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         refused = unused.getsockname()[1]
@@ -157,7 +157,7 @@ def test_everything_that_is_wrong_is_told_at_once(world: World) -> None:
     assert "write log lines to stderr" in found["noisy"]["advice"][0]
 
 
-def test_as_text_with_the_last_words_of_the_server(world: World) -> None:
+def test_as_text_with_the_last_words_of_the_server(world: CommandLine) -> None:
     world.config({"key": script(world, "key.py", NEEDS_A_KEY)})
     done = world.run("doctor")
     assert done.returncode == 1
@@ -167,7 +167,7 @@ def test_as_text_with_the_last_words_of_the_server(world: World) -> None:
     assert done.stdout.endswith("1 server failed: key\n")
 
 
-def test_counts_the_tools_that_a_node_would_list(world: World) -> None:
+def test_counts_the_tools_that_a_node_would_list(world: CommandLine) -> None:
     """Some servers list more to a client that can be asked."""
     world.config({"picky": script(world, "picky.py", PICKY)})
     told = json.loads(world.run("doctor", "--json").stdout)
@@ -177,7 +177,7 @@ def test_counts_the_tools_that_a_node_would_list(world: World) -> None:
     assert told["upstreams"][0]["tools"] == status["tools"] == 4
 
 
-def test_a_long_line_of_stderr_is_cut_between_words(world: World) -> None:
+def test_a_long_line_of_stderr_is_cut_between_words(world: CommandLine) -> None:
     world.config({"long": script(world, "long.py", LONG)})
     node = world.up()
     node.wait_for_line("stderr: ")
@@ -191,7 +191,7 @@ def test_a_long_line_of_stderr_is_cut_between_words(world: World) -> None:
     assert told["stderr"] == [" ".join(["migration"] * 50)]
 
 
-def test_beside_a_running_node(world: World) -> None:
+def test_beside_a_running_node(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     node = world.up()
     before = node.pids()
@@ -201,7 +201,7 @@ def test_beside_a_running_node(world: World) -> None:
     assert node.pids() == before
 
 
-def test_a_taken_port_and_a_folder_without_permission(world: World) -> None:
+def test_a_taken_port_and_a_folder_without_permission(world: CommandLine) -> None:
     world.config({}, state_dir="/proc/nowhere")
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.cli.drivers_workspace import STAND_IN, contract, driver, entry, secrets
-from tests.cli.program import World
+from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.feature("drivers")
 
 
-def checked(world: World, *more: str) -> dict[str, Any]:
+def checked(world: CommandLine, *more: str) -> dict[str, Any]:
     done = world.run_here("drivers", "check", "--json", *more)
     assert "Traceback" not in done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
@@ -22,7 +22,7 @@ def checked(world: World, *more: str) -> dict[str, Any]:
     return told
 
 
-def test_all_is_well(world: World) -> None:
+def test_all_is_well(world: CommandLine) -> None:
     contract(world)
     driver(world, server={"kind": "binary", "path": "files"})
     done = world.run_here("drivers", "check")
@@ -31,7 +31,7 @@ def test_all_is_well(world: World) -> None:
     assert done.stderr == ""
 
 
-def test_problems_have_a_place_and_a_hint(world: World) -> None:
+def test_problems_have_a_place_and_a_hint(world: CommandLine) -> None:
     contract(world)
     path = driver(world, regoin=["eu"], transport="ws", version="1")
     done = world.run_here("drivers", "check")
@@ -45,7 +45,7 @@ def test_problems_have_a_place_and_a_hint(world: World) -> None:
     assert all(one["file"] == str(path) and one["line"] > 0 for one in told["problems"])
 
 
-def test_a_broken_file_takes_only_itself_out(world: World) -> None:
+def test_a_broken_file_takes_only_itself_out(world: CommandLine) -> None:
     contract(world)
     driver(world)
     broken = driver(world, "other-mcp")
@@ -67,7 +67,7 @@ def test_a_broken_file_takes_only_itself_out(world: World) -> None:
     ],
 )
 def test_what_does_not_fit_together_is_found_without_a_server(
-    world: World, change: dict[str, Any], words: str
+    world: CommandLine, change: dict[str, Any], words: str
 ) -> None:
     contract(world)
     path = driver(world, **change)
@@ -77,7 +77,7 @@ def test_what_does_not_fit_together_is_found_without_a_server(
     assert words in f"{problem['message']} {problem['hint']}".replace("Did", "did")
 
 
-def test_warnings_count_when_they_are_to(world: World) -> None:
+def test_warnings_count_when_they_are_to(world: CommandLine) -> None:
     contract(world, timeout_ms=1000)
     driver(world, "odd", timeout_override_ms=5000)
     done = world.run_here("drivers", "check")
@@ -88,7 +88,7 @@ def test_warnings_count_when_they_are_to(world: World) -> None:
     assert world.run_here("drivers", "check", "--strict").returncode == 1
 
 
-def test_a_server_is_held_against_its_driver(world: World) -> None:
+def test_a_server_is_held_against_its_driver(world: CommandLine) -> None:
     contract(world)
     contract(world, "fs-other")
     path = driver(
@@ -112,7 +112,7 @@ def test_a_server_is_held_against_its_driver(world: World) -> None:
     assert (problem["driver"], problem["line"]) == ("files-mcp", line)
 
 
-def test_a_server_that_cannot_be_reached_has_its_own_code(world: World) -> None:
+def test_a_server_that_cannot_be_reached_has_its_own_code(world: CommandLine) -> None:
     contract(world)
     driver(world, server={"kind": "binary", "path": "not-there"})
     driver(world, "fine-mcp", server={"kind": "binary", "path": sys.executable, "args": [STAND_IN]})
@@ -122,7 +122,7 @@ def test_a_server_that_cannot_be_reached_has_its_own_code(world: World) -> None:
     assert "✓ fine-mcp: 1 of 1 contracts fit" in done.stdout
 
 
-def test_paths_are_what_a_person_would_name(world: World) -> None:
+def test_paths_are_what_a_person_would_name(world: CommandLine) -> None:
     contract(world)
     one = driver(world)
     driver(world, "other-mcp").write_text("nothing")
@@ -143,7 +143,7 @@ def test_paths_are_what_a_person_would_name(world: World) -> None:
     assert "this is not a manifest" in other.stderr
 
 
-def test_a_value_in_an_inventory_is_refused_and_not_repeated(world: World) -> None:
+def test_a_value_in_an_inventory_is_refused_and_not_repeated(world: CommandLine) -> None:
     contract(world)
     driver(world, auth={"ref": "./SECRETS.md"})
     path = secrets(world, "files-mcp", "a-key")
@@ -154,7 +154,7 @@ def test_a_value_in_an_inventory_is_refused_and_not_repeated(world: World) -> No
     assert "hush" not in done.stderr + done.stdout
 
 
-def test_the_config_says_where_drivers_are(world: World) -> None:
+def test_the_config_says_where_drivers_are(world: CommandLine) -> None:
     world.config(drivers={"folders": ["servers"], "contracts": ["tools"]})
     contract(world)
     path = driver(world)
@@ -166,7 +166,7 @@ def test_the_config_says_where_drivers_are(world: World) -> None:
     assert world.run_here("drivers", "check").returncode == 3
 
 
-def test_an_empty_folder_is_no_mistake(world: World) -> None:
+def test_an_empty_folder_is_no_mistake(world: CommandLine) -> None:
     assert checked(world) == {
         "ok": True,
         "drivers": 0,

@@ -14,20 +14,20 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.cli.drivers_workspace import STARTED, contract, driver, entry, secrets
-from tests.cli.program import World
-from tests.cli.waiting import wait_until
+from tests.support.command_line import CommandLine
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.feature("drivers")
 
 
-def drivers(world: World, *arguments: str, code: int = 0, **environ: str) -> str:
+def drivers(world: CommandLine, *arguments: str, code: int = 0, **environ: str) -> str:
     done = world.run_here("drivers", *arguments, **environ)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout if code == 0 else done.stdout + done.stderr
 
 
-def listed(world: World, **environ: str) -> dict[str, dict[str, Any]]:
+def listed(world: CommandLine, **environ: str) -> dict[str, dict[str, Any]]:
     done = world.run_here("drivers", "list", "--json", **environ)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -38,7 +38,7 @@ def listed(world: World, **environ: str) -> dict[str, dict[str, Any]]:
 # -- list and show
 
 
-def test_how_drivers_stand_by_their_files(world: World) -> None:
+def test_how_drivers_stand_by_their_files(world: CommandLine) -> None:
     world.config(drivers={"any_egress": False, "env_secrets": ["A_KEY"]})
     contract(world)
     contract(world, "db-query")
@@ -75,7 +75,7 @@ def test_how_drivers_stand_by_their_files(world: World) -> None:
 
 
 @pytest.mark.spec("DR-32.pertool-1", "DR-32.mapping-2")
-def test_a_running_node_knows_better(world: World) -> None:
+def test_a_running_node_knows_better(world: CommandLine) -> None:
     """Its servers were asked: one has what its driver says, another has not."""
     world.config(drivers={"env_secrets": ["A_KEY"]})
     contract(world)
@@ -104,14 +104,14 @@ def test_a_running_node_knows_better(world: World) -> None:
     assert "read_fil" in drivers(world, "explain", "fs-other", code=1)
 
 
-def test_no_driver_at_all(world: World) -> None:
+def test_no_driver_at_all(world: CommandLine) -> None:
     done = world.run_here("drivers", "list")
     assert done.returncode == 0
     assert "interlock drivers new" in done.stderr
 
 
 @pytest.mark.spec("DR-32.server-4")
-def test_what_would_be_started_is_shown_also_without_an_engine(world: World) -> None:
+def test_what_would_be_started_is_shown_also_without_an_engine(world: CommandLine) -> None:
     contract(world)
     auth = {"ref": "./SECRETS.md", "state": {"env": ["A_KEY"]}}
     docker = {"kind": "docker", "image": "example/db:1", "args": ["--quick"],
@@ -133,7 +133,7 @@ def test_what_would_be_started_is_shown_also_without_an_engine(world: World) -> 
     assert "cannot limit a container to certain hosts" in text
 
 
-def test_a_driver_that_is_not_there(world: World) -> None:
+def test_a_driver_that_is_not_there(world: CommandLine) -> None:
     contract(world)
     driver(world)
     assert 'did you mean "files-mcp"' in drivers(world, "show", "file-mcp", code=3)
@@ -146,7 +146,7 @@ def test_a_driver_that_is_not_there(world: World) -> None:
 
 
 @pytest.fixture
-def two(world: World) -> World:
+def two(world: CommandLine) -> CommandLine:
     """Two drivers for one contract: one is cheaper, the other takes everything."""
     inputs = {
         "type": "object",
@@ -163,7 +163,7 @@ def two(world: World) -> World:
     return world
 
 
-def chosen(world: World, *more: str, code: int = 0) -> dict[str, Any]:
+def chosen(world: CommandLine, *more: str, code: int = 0) -> dict[str, Any]:
     done = world.run_here("drivers", "explain", "fs-read", "--json", *more)
     assert done.returncode == code, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
@@ -171,7 +171,7 @@ def chosen(world: World, *more: str, code: int = 0) -> dict[str, Any]:
 
 
 @pytest.mark.spec("DR-32.motive-2")
-def test_why_a_driver_is_chosen(two: World) -> None:
+def test_why_a_driver_is_chosen(two: CommandLine) -> None:
     for _ in range(3):
         told = chosen(two, "path=x")
         assert told["selected"]["provider_id"] == "cheap-mcp@1"
@@ -186,7 +186,7 @@ def test_why_a_driver_is_chosen(two: World) -> None:
     assert (nobody["selected"], nobody["code"]) == (None, "pinned_provider_unavailable")
 
 
-def test_the_config_decides_too(two: World) -> None:
+def test_the_config_decides_too(two: CommandLine) -> None:
     two.config(drivers={"policy": {"forbid": ["cloud"]}})
     assert chosen(two, "path=x")["order"] == ["dear-mcp@1"]
     two.config(drivers={"pins": {"fs-read": "dear-mcp"}})
@@ -195,7 +195,7 @@ def test_the_config_decides_too(two: World) -> None:
     assert chosen(two, "path=x")["order"] == ["cheap-mcp@1"]
 
 
-def test_what_cannot_be_explained(two: World) -> None:
+def test_what_cannot_be_explained(two: CommandLine) -> None:
     assert "there is no contract 'fs-rea'" in drivers(two, "explain", "fs-rea", code=3)
     assert "key=value" in drivers(two, "explain", "fs-read", "nonsense", code=2)
 
@@ -222,7 +222,7 @@ def keys(folder: Path) -> tuple[Path, Path]:
     return private, public
 
 
-def test_a_driver_that_somebody_vouches_for(world: World) -> None:
+def test_a_driver_that_somebody_vouches_for(world: CommandLine) -> None:
     contract(world)
     path = driver(world)
     keys(world.cwd)
@@ -239,7 +239,7 @@ def test_a_driver_that_somebody_vouches_for(world: World) -> None:
     assert row["signed_by"] is None
 
 
-def test_a_wrong_signature_is_found_by_check(world: World) -> None:
+def test_a_wrong_signature_is_found_by_check(world: CommandLine) -> None:
     contract(world)
     path = driver(world)
     (world.cwd / "other").mkdir()
@@ -273,7 +273,7 @@ def test_a_wrong_signature_is_found_by_check(world: World) -> None:
     assert broken.rstrip(".") in text
 
 
-def test_keys_that_are_none(world: World) -> None:
+def test_keys_that_are_none(world: CommandLine) -> None:
     contract(world)
     driver(world)
     assert "no trusted key" in drivers(world, "verify", code=3)
@@ -286,7 +286,7 @@ def test_keys_that_are_none(world: World) -> None:
 # -- install
 
 
-def test_what_a_driver_needs_is_installed_with_consent_only(world: World) -> None:
+def test_what_a_driver_needs_is_installed_with_consent_only(world: CommandLine) -> None:
     contract(world)
     path = driver(
         world, server={"kind": "binary", "path": "server"},
@@ -309,7 +309,7 @@ def test_what_a_driver_needs_is_installed_with_consent_only(world: World) -> Non
     assert world.run_here("drivers", "install", "files-mcp", "--again").returncode == 0
 
 
-def test_there_may_be_nothing_to_install(world: World) -> None:
+def test_there_may_be_nothing_to_install(world: CommandLine) -> None:
     contract(world)
     driver(world)
     done = world.run_here("drivers", "install", "files-mcp", "--yes")
@@ -320,7 +320,7 @@ def test_there_may_be_nothing_to_install(world: World) -> None:
     assert there.stdout == "files-mcp is on this machine already.\n"
 
 
-def test_an_install_that_fails_says_why(world: World) -> None:
+def test_an_install_that_fails_says_why(world: CommandLine) -> None:
     contract(world)
     gone = {"kind": "binary", "path": "gone"}
     driver(world, server=gone, install=[{"method": "vendored", "path": "gone"}])
@@ -330,7 +330,7 @@ def test_an_install_that_fails_says_why(world: World) -> None:
 # -- login and logout
 
 
-def test_signing_in_by_a_command(world: World) -> None:
+def test_signing_in_by_a_command(world: CommandLine) -> None:
     contract(world)
     world.config(state_dir="state")
     login = {"cmd": f"{sys.executable} -c pass", "completes_when": {"cmd": "test -e signed-in"}}
@@ -345,7 +345,7 @@ def test_signing_in_by_a_command(world: World) -> None:
     assert listed(world)["files-mcp"]["state"] == "unauthed"
 
 
-def test_drivers_that_nobody_signs_in_with(world: World) -> None:
+def test_drivers_that_nobody_signs_in_with(world: CommandLine) -> None:
     contract(world)
     driver(world)
     assert "needs no sign-in" in world.run_here("drivers", "login", "files-mcp").stderr
@@ -359,16 +359,16 @@ def test_drivers_that_nobody_signs_in_with(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["driver", "mcp", "tool", "io", "secrets"])
-def test_schemas_for_editors(world: World, name: str) -> None:
+def test_schemas_for_editors(world: CommandLine, name: str) -> None:
     schema = json.loads(drivers(world, "schema", name))
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
 
 
-def test_a_schema_that_is_not_there(world: World) -> None:
+def test_a_schema_that_is_not_there(world: CommandLine) -> None:
     assert "there is no schema" in drivers(world, "schema", "nothing", code=2)
 
 
-def test_help_is_there_for_every_command(world: World) -> None:
+def test_help_is_there_for_every_command(world: CommandLine) -> None:
     names = ["new", "check", "list", "show", "explain", "test", "install", "login", "logout",
              "sign", "verify", "schema"]  # fmt: skip
     text = drivers(world, "--help")

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.cli.drivers_workspace import STAND_IN, contract, listening
-from tests.cli.program import World
+from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.feature("drivers")
 
@@ -25,7 +25,7 @@ def front_matter(text: str) -> dict[str, object]:
     return fields
 
 
-def new(world: World, *more: str, **environ: str) -> str:
+def new(world: CommandLine, *more: str, **environ: str) -> str:
     """A driver for the stand-in; what was said about it."""
     done = world.run_here(
         "drivers", "new", "binary", sys.executable, "--id", "files-mcp", *more, "--", STAND_IN,
@@ -36,7 +36,7 @@ def new(world: World, *more: str, **environ: str) -> str:
 
 
 @pytest.mark.spec("DR-32.skill-1")
-def test_a_driver_is_made_that_validates_and_works(world: World) -> None:
+def test_a_driver_is_made_that_validates_and_works(world: CommandLine) -> None:
     said = new(world, "--tools", "read_file:fs-read,write_file:fs-write,list_directory")
     assert f"stand-in 3.2.1: {len(TOOLS)} tools" in said
     written = sorted(str(path.relative_to(world.cwd)) for path in world.cwd.rglob("*.md"))
@@ -65,7 +65,7 @@ def test_a_driver_is_made_that_validates_and_works(world: World) -> None:
     assert world.run_here("drivers", "check", "--strict").returncode == 1
 
 
-def test_effects_and_schemas_are_those_of_the_server(world: World) -> None:
+def test_effects_and_schemas_are_those_of_the_server(world: CommandLine) -> None:
     new(world, "--tools", "read_file:fs-read,write_file:fs-write,say_words")
     reads = front_matter((world.cwd / "tools/fs-read/TOOL.md").read_text())
     assert (reads["mutates"], reads["approval"], reads["risk_level"]) == ([], "auto", 0)
@@ -81,7 +81,7 @@ def test_effects_and_schemas_are_those_of_the_server(world: World) -> None:
     assert says["description"]
 
 
-def test_everything_is_taken_over_prompts_and_resources_too(world: World) -> None:
+def test_everything_is_taken_over_prompts_and_resources_too(world: CommandLine) -> None:
     said = new(world)
     assert len(list((world.cwd / "tools").iterdir())) == len(TOOLS)
     assert "the server declares that the tool changes nothing" in said
@@ -95,7 +95,7 @@ def test_everything_is_taken_over_prompts_and_resources_too(world: World) -> Non
     assert world.run_here("drivers", "check", "--live").returncode == 0
 
 
-def test_what_is_there_is_not_overwritten(world: World) -> None:
+def test_what_is_there_is_not_overwritten(world: CommandLine) -> None:
     new(world, "--tools", "read_file:fs-read")
     path = world.cwd / ".drivers/files-mcp/DRIVER.md"
     path.write_text("mine")
@@ -114,7 +114,7 @@ def test_what_is_there_is_not_overwritten(world: World) -> None:
     assert (world.cwd / "tools/fs-read/TOOL.md").read_text() == before
 
 
-def test_a_contract_that_is_there_is_bound_with_a_mapping(world: World) -> None:
+def test_a_contract_that_is_there_is_bound_with_a_mapping(world: CommandLine) -> None:
     contract(
         world,
         "db-query",
@@ -137,7 +137,7 @@ def test_a_contract_that_is_there_is_bound_with_a_mapping(world: World) -> None:
     assert "Warning: the tool does not fit it: db-other: 'query' requires 'query'" in said
 
 
-def test_a_secret_is_named_and_never_written(world: World) -> None:
+def test_a_secret_is_named_and_never_written(world: CommandLine) -> None:
     said = new(world, "--tools", "secret_length", "--secret", "STAND_IN_TOKEN",
                STAND_IN_TOKEN="hush-hush-hush")  # fmt: skip
     assert "files-mcp received the secrets stand-in-token" in said
@@ -159,7 +159,7 @@ def test_a_secret_is_named_and_never_written(world: World) -> None:
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
-def test_a_remote_server(world: World, transport: str) -> None:
+def test_a_remote_server(world: CommandLine, transport: str) -> None:
     world.config(drivers={"local_egress": True})
     with listening(transport) as url:
         done = world.run_here("drivers", "new", "remote", url, "--id", "far-mcp", "--transport",
@@ -194,7 +194,7 @@ def test_a_remote_server(world: World, transport: str) -> None:
     ],
 )
 def test_mistakes_are_told_in_a_sentence(
-    world: World, arguments: list[str], code: int, words: str
+    world: CommandLine, arguments: list[str], code: int, words: str
 ) -> None:
     done = world.run_here("drivers", "new", *arguments)
     assert done.returncode == code, done.stderr

@@ -12,12 +12,12 @@ from interlock.contracts.accepted_contracts import AcceptedContractStore
 from interlock.core.config import parse_config
 from interlock.manifests.tool_reader import load_contract
 from tests.cli.drivers_workspace import PATH_INPUT, contract, driver
-from tests.cli.program import DEMO, World
+from tests.support.command_line import DEMO, CommandLine
 
 pytestmark = pytest.mark.feature("drivers")
 
 
-def found(world: World, *command: str) -> tuple[int, str]:
+def found(world: CommandLine, *command: str) -> tuple[int, str]:
     done = world.run_here(*command, "--json")
     told = json.loads(done.stdout)
     assert told["ok"] is (done.returncode == 0)
@@ -36,7 +36,7 @@ def found(world: World, *command: str) -> tuple[int, str]:
     ],
 )
 def test_what_a_node_would_not_take(
-    world: World, settings: dict[str, Any], manifest: dict[str, Any], words: str
+    world: CommandLine, settings: dict[str, Any], manifest: dict[str, Any], words: str
 ) -> None:
     contract(world)
     driver(world, **manifest)
@@ -47,14 +47,14 @@ def test_what_a_node_would_not_take(
         assert words in told
 
 
-def test_a_reference_that_leads_nowhere(world: World) -> None:
+def test_a_reference_that_leads_nowhere(world: CommandLine) -> None:
     world.config({"demo": DEMO}, drivers={"secrets": {"key": "${env:NO_SUCH_VARIABLE}"}})
     code, told = found(world, "check")
     assert code == 1
     assert "NO_SUCH_VARIABLE" in told
 
 
-def test_a_folder_without_a_manifest_is_doubted(world: World) -> None:
+def test_a_folder_without_a_manifest_is_doubted(world: CommandLine) -> None:
     contract(world)
     path = driver(world)
     path.rename(path.with_name("driver.md"))
@@ -67,7 +67,7 @@ def test_a_folder_without_a_manifest_is_doubted(world: World) -> None:
         assert "it contains no DRIVER.md" in done.stderr
 
 
-def test_a_contract_that_broke_since_a_node_accepted_it(world: World) -> None:
+def test_a_contract_that_broke_since_a_node_accepted_it(world: CommandLine) -> None:
     path = contract(world)
     driver(world)
     world.config({"demo": DEMO}, state_dir="state")

@@ -12,10 +12,10 @@ import pytest
 from interlock.drivers.commands import status_lines as driver_rows
 from interlock.drivers.status import BindingStatus, DriverStatus
 from tests.cli.drivers_workspace import STARTED, contract, driver, entry, secrets
-from tests.cli.program import INTERLOCK, RunningNode, World
 from tests.cli.screen import screen
-from tests.cli.waiting import PATIENCE, wait_until
-from tests.ports import free_port
+from tests.support.command_line import INTERLOCK, CommandLine, NodeProcess
+from tests.support.ports import free_port
+from tests.support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.feature("drivers")
 
@@ -30,7 +30,7 @@ ABSENT = (
 )
 
 
-def keyed(world: World) -> None:
+def keyed(world: CommandLine) -> None:
     """A driver whose secret has no value."""
     contract(world, "keyed.read")
     driver(
@@ -41,7 +41,7 @@ def keyed(world: World) -> None:
     secrets(world, "keyed-mcp", "a-key")
 
 
-def absent(world: World) -> None:
+def absent(world: CommandLine) -> None:
     """A driver whose program nobody has installed."""
     contract(world, "absent.read")
     driver(
@@ -50,7 +50,7 @@ def absent(world: World) -> None:
     )  # fmt: skip
 
 
-def settled(world: World, **states: str) -> None:
+def settled(world: CommandLine, **states: str) -> None:
     """Wait until the running node says this of its drivers."""
 
     def told() -> bool:
@@ -61,7 +61,7 @@ def settled(world: World, **states: str) -> None:
     wait_until(f"drivers to be {states}", told)
 
 
-def test_status_tells_of_drivers_and_why_some_cannot_be_used(world: World) -> None:
+def test_status_tells_of_drivers_and_why_some_cannot_be_used(world: CommandLine) -> None:
     world.config(drivers={})
     contract(world)
     driver(world)
@@ -80,7 +80,7 @@ def test_status_tells_of_drivers_and_why_some_cannot_be_used(world: World) -> No
     assert "upstream state" not in shown
 
 
-def test_a_contract_that_is_wrong_is_no_driver(world: World) -> None:
+def test_a_contract_that_is_wrong_is_no_driver(world: CommandLine) -> None:
     world.config(drivers={})
     contract(world, version="one")
     driver(world)
@@ -97,7 +97,7 @@ def test_a_contract_that_is_wrong_is_no_driver(world: World) -> None:
     ]
 
 
-def test_a_missing_secret_is_told_in_one_sentence(world: World) -> None:
+def test_a_missing_secret_is_told_in_one_sentence(world: CommandLine) -> None:
     world.config(drivers={})
     keyed(world)
 
@@ -124,7 +124,7 @@ def test_a_missing_secret_is_told_in_one_sentence(world: World) -> None:
     assert "hush" not in there.stdout + there.stderr
 
 
-def test_what_is_not_installed_is_told_in_one_sentence(world: World) -> None:
+def test_what_is_not_installed_is_told_in_one_sentence(world: CommandLine) -> None:
     world.config(drivers={})
     absent(world)
     world.up()
@@ -136,14 +136,14 @@ def test_what_is_not_installed_is_told_in_one_sentence(world: World) -> None:
     assert ".." not in called.stdout + called.stderr + explained
 
 
-def test_the_log_tells_what_becomes_of_drivers(world: World) -> None:
+def test_the_log_tells_what_becomes_of_drivers(world: CommandLine) -> None:
     world.config(drivers={})
     contract(world)
     driver(world)
     keyed(world)
     log = world.cwd / "log"
     with log.open("w") as said:
-        node = RunningNode(
+        node = NodeProcess(
             subprocess.Popen(
                 [*INTERLOCK, "up", "--plain"], cwd=world.cwd, env=world.environ,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, text=True,
@@ -172,10 +172,10 @@ def test_the_log_tells_what_becomes_of_drivers(world: World) -> None:
     finally:
         if node.process.poll() is None:
             node.process.kill()
-        node.process.wait(PATIENCE)
+        node.process.wait(HANG_TIMEOUT)
 
 
-def test_a_driver_is_shown_in_the_state_that_it_has_at_the_node(world: World) -> None:
+def test_a_driver_is_shown_in_the_state_that_it_has_at_the_node(world: CommandLine) -> None:
     world.config(drivers={})
     contract(world)
     driver(world)
@@ -191,7 +191,7 @@ def test_a_driver_is_shown_in_the_state_that_it_has_at_the_node(world: World) ->
     wait_until("what the node knows", lambda: state() in ("ready", "running"))
 
 
-def test_the_screen_tells_of_drivers(world: World) -> None:
+def test_the_screen_tells_of_drivers(world: CommandLine) -> None:
     world.config(drivers={})
     contract(world)
     driver(world)
@@ -238,7 +238,7 @@ def test_trouble_is_told_worst_first_and_counted_where_there_is_no_room() -> Non
     assert driver_rows.problem_lines([]) == []
 
 
-def test_what_an_operator_should_look_at_is_in_the_list(world: World) -> None:
+def test_what_an_operator_should_look_at_is_in_the_list(world: CommandLine) -> None:
     trusted = {"pii-safe": ["somebody-else"]}
     world.config(drivers={"policy": {"trusted_tags": trusted}})
     contract(world)
@@ -255,7 +255,7 @@ def test_what_an_operator_should_look_at_is_in_the_list(world: World) -> None:
 
 
 @pytest.mark.parametrize("command", [["list"], ["explain", "fs-read"]], ids=["list", "explain"])
-def test_a_node_at_another_address_is_found(world: World, command: list[str]) -> None:
+def test_a_node_at_another_address_is_found(world: CommandLine, command: list[str]) -> None:
     world.config(drivers={"env_secrets": ["A_KEY"]}, listen=f"127.0.0.1:{free_port()}")
     contract(world)
     driver(world, server={**STARTED, "env": {"KEY": "${secrets.A_KEY}"}},
@@ -281,7 +281,7 @@ def test_a_node_at_another_address_is_found(world: World, command: list[str]) ->
     assert ("ready" if command == ["list"] else "goes to files-mcp@1") in asked.stdout
 
 
-def test_a_node_that_is_named_and_does_not_answer(world: World) -> None:
+def test_a_node_that_is_named_and_does_not_answer(world: CommandLine) -> None:
     world.config(drivers={})
     contract(world)
     driver(world)
@@ -291,7 +291,7 @@ def test_a_node_that_is_named_and_does_not_answer(world: World) -> None:
     assert done.stdout == ""
 
 
-def test_a_node_without_drivers_is_not_taken_for_this_folder(world: World) -> None:
+def test_a_node_without_drivers_is_not_taken_for_this_folder(world: CommandLine) -> None:
     other = world.cwd / "other"
     other.mkdir()
     world.config(drivers={}).rename(other / "interlock.yaml")
@@ -313,7 +313,7 @@ def test_a_node_without_drivers_is_not_taken_for_this_folder(world: World) -> No
     assert "use --node" in done.stderr
 
 
-def test_the_list_says_which_contract_is_not_offered_and_why(world: World) -> None:
+def test_the_list_says_which_contract_is_not_offered_and_why(world: CommandLine) -> None:
     nobody = f"http://127.0.0.1:{free_port()}/mcp"
     world.config(drivers={}, servers={"bank": {"url": nobody}})
     contract(world, "bank.read")

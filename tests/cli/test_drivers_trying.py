@@ -10,14 +10,14 @@ import pytest
 
 from interlock.drivers.commands.test import difference
 from tests.cli.drivers_workspace import STARTED, contract, driver, entry, listening
-from tests.cli.program import World
+from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.feature("drivers")
 
 GREETING = "Hello.\n"
 
 
-def tried(world: World, name: str, *more: str, code: int = 0) -> list[dict[str, Any]]:
+def tried(world: CommandLine, name: str, *more: str, code: int = 0) -> list[dict[str, Any]]:
     done = world.run_here("drivers", "test", name, "--json", *more)
     assert done.returncode == code, done.stdout + done.stderr
     told: list[dict[str, Any]] = json.loads(done.stdout)
@@ -25,12 +25,12 @@ def tried(world: World, name: str, *more: str, code: int = 0) -> list[dict[str, 
 
 
 @pytest.fixture
-def greeting(world: World) -> World:
+def greeting(world: CommandLine) -> CommandLine:
     (world.cwd / "greeting.txt").write_text(GREETING)
     return world
 
 
-def examples(world: World, output: str = GREETING) -> list[dict[str, Any]]:
+def examples(world: CommandLine, output: str = GREETING) -> list[dict[str, Any]]:
     path = str(world.cwd / "greeting.txt")
     return [
         {"name": "a greeting", "input": {"path": path}, "output": {"contents": output}},
@@ -39,7 +39,7 @@ def examples(world: World, output: str = GREETING) -> list[dict[str, Any]]:
 
 
 @pytest.mark.spec("DR-14.fields-11")
-def test_examples_hold_for_a_driver_or_do_not(greeting: World) -> None:
+def test_examples_hold_for_a_driver_or_do_not(greeting: CommandLine) -> None:
     contract(greeting, examples=examples(greeting))
     driver(greeting)
     found = tried(greeting, "files-mcp")
@@ -55,7 +55,7 @@ def test_examples_hold_for_a_driver_or_do_not(greeting: World) -> None:
 
 
 @pytest.mark.spec("DR-14.fields-11", "DR-32.principles-4")
-def test_every_driver_of_a_contract_is_tried_whatever_its_transport(greeting: World) -> None:
+def test_every_driver_of_a_contract_is_tried_whatever_its_transport(greeting: CommandLine) -> None:
     greeting.config(drivers={"local_egress": True})
     contract(greeting, examples=examples(greeting))
     with ExitStack() as stack:
@@ -79,7 +79,7 @@ def test_every_driver_of_a_contract_is_tried_whatever_its_transport(greeting: Wo
     assert len({json.dumps(one["value"]) for one in found}) == 1
 
 
-def test_what_fails_is_told_with_its_code(greeting: World) -> None:
+def test_what_fails_is_told_with_its_code(greeting: CommandLine) -> None:
     contract(greeting, examples=[{"input": {"path": "/no/such/file"}}])
     driver(greeting)
     [one] = tried(greeting, "files-mcp", code=1)
@@ -95,14 +95,14 @@ def test_what_fails_is_told_with_its_code(greeting: World) -> None:
     assert one["outcome"] == "failed"
 
 
-def test_a_tool_that_is_not_there(greeting: World) -> None:
+def test_a_tool_that_is_not_there(greeting: CommandLine) -> None:
     contract(greeting, examples=examples(greeting))
     driver(greeting, implements=[entry(tool="read_fil")])
     [one] = tried(greeting, "files-mcp", code=1)
     assert "Did you mean 'read_file'?" in one["message"]
 
 
-def test_what_changes_something_is_tried_only_when_it_is_wanted(greeting: World) -> None:
+def test_what_changes_something_is_tried_only_when_it_is_wanted(greeting: CommandLine) -> None:
     target = greeting.cwd / "written.txt"
     contract(
         greeting,
@@ -127,7 +127,7 @@ def test_what_changes_something_is_tried_only_when_it_is_wanted(greeting: World)
     assert target.read_text() == "x"
 
 
-def test_nothing_to_try_and_nobody_to_ask(greeting: World) -> None:
+def test_nothing_to_try_and_nobody_to_ask(greeting: CommandLine) -> None:
     contract(greeting)
     driver(greeting)
     done = greeting.run_here("drivers", "test", "files-mcp")
@@ -140,7 +140,7 @@ def test_nothing_to_try_and_nobody_to_ask(greeting: World) -> None:
     assert greeting.run_here("drivers", "test", "nothing").returncode == 3
 
 
-def test_translations_by_code_are_the_real_ones(greeting: World) -> None:
+def test_translations_by_code_are_the_real_ones(greeting: CommandLine) -> None:
     """A driver.py that is trusted takes part; one that is not does not."""
     greeting.config(drivers={"allow_code": ["files-mcp"]})
     contract(greeting, examples=examples(greeting, "HELLO.\n"))

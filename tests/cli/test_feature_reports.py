@@ -25,7 +25,7 @@ from interlock.terminal.feature_reports import (
     load_reports,
 )
 from interlock.terminal.node_discovery import NodeSelector
-from tests.cli.program import World
+from tests.support.command_line import CommandLine
 
 STATUS = NodeStatus(
     version="1", pid=7, url="http://127.0.0.1:1/mcp", uptime=1.0, upstreams=[], tools=0, calls=0,
@@ -124,7 +124,7 @@ def test_status_without_features(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("lamps")
-def test_check_tells_what_a_feature_finds(world: World) -> None:
+def test_check_tells_what_a_feature_finds(world: CommandLine) -> None:
     world.config({})
     done = world.run_here("check")
     assert done.returncode == 1
@@ -139,14 +139,14 @@ def test_check_tells_what_a_feature_finds(world: World) -> None:
 
 
 @pytest.mark.usefixtures("bare")
-def test_check_without_features(world: World) -> None:
+def test_check_without_features(world: CommandLine) -> None:
     world.config({})
     done = world.run_here("check")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.usefixtures("lamps")
-def test_doctor_tells_what_a_feature_finds(world: World) -> None:
+def test_doctor_tells_what_a_feature_finds(world: CommandLine) -> None:
     world.config({})
     done = world.run_here("doctor")
     assert done.returncode == 1
@@ -155,7 +155,7 @@ def test_doctor_tells_what_a_feature_finds(world: World) -> None:
 
 
 @pytest.mark.usefixtures("bare")
-def test_doctor_without_features(world: World) -> None:
+def test_doctor_without_features(world: CommandLine) -> None:
     world.config({})
     done = world.run_here("doctor")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "All checks passed.")
@@ -163,7 +163,9 @@ def test_doctor_without_features(world: World) -> None:
 
 @pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize("option", ["--safety-only", "--stdio-parent"])
-def test_up_refuses_an_option_of_a_feature_that_is_not_there(world: World, option: str) -> None:
+def test_up_refuses_an_option_of_a_feature_that_is_not_there(
+    world: CommandLine, option: str
+) -> None:
     world.config({})
     done = world.run_here("up", option)
     assert done.returncode == 3

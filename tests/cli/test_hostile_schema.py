@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from mcp import Client, MCPError
 
-from tests.cli.program import DEMO, World
-from tests.cli.waiting import PATIENCE
+from tests.support.command_line import DEMO, CommandLine
+from tests.support.waiting import HANG_TIMEOUT
 
 SERVER = Path(__file__).with_name("changing_server.py")
 
@@ -25,7 +25,7 @@ def doubled(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("denied", [False, True], ids=["allowed", "denied"])
-def test_node_answers_others_and_ends_when_asked(world: World, denied: bool) -> None:
+def test_node_answers_others_and_ends_when_asked(world: CommandLine, denied: bool) -> None:
     tools = world.folder / "tools.json"
     schemas = {
         "freeze": doubled(40),
@@ -63,5 +63,5 @@ def test_node_answers_others_and_ends_when_asked(world: World, denied: bool) -> 
                 rolled = await client.call_tool("demo.roll_dice", {"sides": 2, "count": 3})
                 assert not rolled.is_error
 
-    asyncio.run(asyncio.wait_for(body(), PATIENCE))
+    asyncio.run(asyncio.wait_for(body(), HANG_TIMEOUT))
     assert node.end() == 0

@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from interlock.terminal.server_options import guess_segment, read_server
-from tests.cli.program import DEMO, INTERLOCK, World
-from tests.cli.waiting import PATIENCE, wait_until
+from tests.support.command_line import DEMO, INTERLOCK, CommandLine
+from tests.support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.feature("tree")
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.feature("tree")
 class Joined:
     """`interlock join`, running."""
 
-    def __init__(self, world: World, *arguments: str, **environ: str) -> None:
+    def __init__(self, world: CommandLine, *arguments: str, **environ: str) -> None:
         self.process = subprocess.Popen(
             [*INTERLOCK, "join", *arguments],
             cwd=world.cwd,
@@ -45,7 +45,7 @@ class Joined:
         """Wait for a line with these words."""
         while True:
             try:
-                line = self._lines.get(timeout=PATIENCE)
+                line = self._lines.get(timeout=HANG_TIMEOUT)
             except queue.Empty:
                 raise AssertionError(f"no line {words!r}, only: {self.seen}") from None
             self.seen.append(line)
@@ -54,13 +54,13 @@ class Joined:
 
     def end(self, number: int = signal.SIGINT) -> int:
         self.process.send_signal(number)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(HANG_TIMEOUT)
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        self._reader.join(PATIENCE)
+        self._reader.join(HANG_TIMEOUT)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -69,7 +69,7 @@ Join = Callable[..., Joined]
 
 
 @pytest.fixture
-def join(world: World) -> Iterator[Join]:
+def join(world: CommandLine) -> Iterator[Join]:
     started: list[Joined] = []
 
     def begin(*arguments: str, **environ: str) -> Joined:
@@ -81,12 +81,12 @@ def join(world: World) -> Iterator[Join]:
         one.close()
 
 
-def parent_of(world: World) -> str:
+def parent_of(world: CommandLine) -> str:
     return f"ws://127.0.0.1:{world.port}/ax"
 
 
 @pytest.mark.spec("AX-6.1-10")
-def test_an_unmodified_server_is_called_through_the_tree(world: World, join: Join) -> None:
+def test_an_unmodified_server_is_called_through_the_tree(world: CommandLine, join: Join) -> None:
     world.config()
     node = world.up()
     one = join(parent_of(world), "--segment", "demo", "--", *DEMO.split())
@@ -100,7 +100,9 @@ def test_an_unmodified_server_is_called_through_the_tree(world: World, join: Joi
     wait_until("their end", lambda: node.status()["tools"] < 9 or None)
 
 
-def test_the_id_of_a_server_outlives_it_and_two_of_it_do_not_meet(world: World, join: Join) -> None:
+def test_the_id_of_a_server_outlives_it_and_two_of_it_do_not_meet(
+    world: CommandLine, join: Join
+) -> None:
     world.config()
     node = world.up()
     seen = []
@@ -117,7 +119,7 @@ def test_the_id_of_a_server_outlives_it_and_two_of_it_do_not_meet(world: World, 
     assert node.end() == 0
 
 
-def test_a_taken_segment_is_refused_with_advice(world: World, join: Join) -> None:
+def test_a_taken_segment_is_refused_with_advice(world: CommandLine, join: Join) -> None:
     world.config({"demo": DEMO})
     world.up()
     refused = world.run("join", parent_of(world), "-s", "demo", "--", *DEMO.split())
@@ -126,7 +128,7 @@ def test_a_taken_segment_is_refused_with_advice(world: World, join: Join) -> Non
     assert "Traceback" not in refused.stderr
 
 
-def test_whoever_is_sent_away_for_good_ends_with_the_reason(world: World, join: Join) -> None:
+def test_whoever_is_sent_away_for_good_ends_with_the_reason(world: CommandLine, join: Join) -> None:
     """Also when it was registered before: here the config gives the segment to a server."""
     world.config()
     world.up()
@@ -134,11 +136,11 @@ def test_whoever_is_sent_away_for_good_ends_with_the_reason(world: World, join: 
     one.says("Registered as demo")
     world.config({"demo": DEMO})
     one.says("Choose another segment,")
-    assert one.process.wait(PATIENCE) == 1
+    assert one.process.wait(HANG_TIMEOUT) == 1
     assert sum("Registered as" in line for line in one.seen) == 1
 
 
-def test_what_is_wrong_is_said_once(world: World) -> None:
+def test_what_is_wrong_is_said_once(world: CommandLine) -> None:
     world.config()
     world.up()
     refused = world.run("join", parent_of(world) + "/no", "-s", "demo", "--", "no-such-program")
@@ -147,7 +149,7 @@ def test_what_is_wrong_is_said_once(world: World) -> None:
     assert problems[0].count("no-such-program") == 1
 
 
-def test_a_parent_that_comes_later_and_comes_back(world: World, join: Join) -> None:
+def test_a_parent_that_comes_later_and_comes_back(world: CommandLine, join: Join) -> None:
     world.config()
     one = join(parent_of(world), "-s", "demo", "--heartbeat", "200ms", "--", *DEMO.split())
     one.says("Retrying until Ctrl-C.")
@@ -159,7 +161,7 @@ def test_a_parent_that_comes_later_and_comes_back(world: World, join: Join) -> N
     one.says("Registered as demo")
 
 
-def test_a_token_is_shown_and_never_told(world: World, join: Join) -> None:
+def test_a_token_is_shown_and_never_told(world: CommandLine, join: Join) -> None:
     token = "hunter2-hunter2-hunter2"
     world.config(tokens=[{"name": "me", "token": "${env:T}", "may": ["register"]}])
     world.up(T=token)
@@ -228,7 +230,7 @@ def test_a_token_is_shown_and_never_told(world: World, join: Join) -> None:
         (("unix:/x", "--token-env", "EMPTY", "--", "prog"), 3, "variable EMPTY is empty"),
     ],
 )
-def test_mistakes(world: World, arguments: tuple[str, ...], code: int, said: str) -> None:
+def test_mistakes(world: CommandLine, arguments: tuple[str, ...], code: int, said: str) -> None:
     done = world.run_here("join", *arguments, LINES="hunter2hunter2\n", EMPTY="")
     assert "hunter2" not in done.stderr
     whole = " ".join(done.stderr.replace("│", " ").split())

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from interlock.core.upstreams.oauth.fetch import fetch
-from tests.cli.program import INTERLOCK, World
-from tests.cli.waiting import PATIENCE, wait_until
 from tests.core.upstreams.oauth.authority import Authority, Protected
+from tests.support.command_line import INTERLOCK, CommandLine
+from tests.support.waiting import HANG_TIMEOUT, wait_until
 
 NEEDED = "jira requires a sign-in. Run `interlock login jira`"
 SERVER = {"jira": {"url": "https://mcp.example.com/mcp"}}
@@ -25,7 +25,7 @@ SERVER = {"jira": {"url": "https://mcp.example.com/mcp"}}
 class Person:
     """Somebody at a terminal, with a browser."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CommandLine) -> None:
         self.world = world
         self.said: list[str] = []
         self.page = ""
@@ -44,7 +44,7 @@ class Person:
         )
         assert process.stdout is not None
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(HANG_TIMEOUT):
                 while line := (await process.stdout.readline()).decode():
                     self.said.append(line)
                     page = re.match(r"  (http\S+)", line)
@@ -83,13 +83,13 @@ class Person:
 
 
 @asynccontextmanager
-async def open_terminal(world: World) -> AsyncIterator[tuple[Person, Authority, Protected]]:
+async def open_terminal(world: CommandLine) -> AsyncIterator[tuple[Person, Authority, Protected]]:
     async with Authority() as authority, Protected(authority) as server:
         world.config({"jira": server.url()})
         yield Person(world), authority, server
 
 
-async def test_signing_in_beside_a_running_node(world: World) -> None:
+async def test_signing_in_beside_a_running_node(world: CommandLine) -> None:
     async with open_terminal(world) as (person, authority, server):
         server.scope = "read"
         node = await asyncio.to_thread(world.up)
@@ -138,7 +138,7 @@ async def test_signing_in_beside_a_running_node(world: World) -> None:
         assert not [secret for secret in authority.secrets() if secret in written]
 
 
-async def test_a_browser_on_another_machine(world: World) -> None:
+async def test_a_browser_on_another_machine(world: CommandLine) -> None:
     """It ends up at an address that leads nowhere there, and a human carries it over."""
 
     async with open_terminal(world) as (person, _authority, _server):
@@ -154,14 +154,14 @@ async def test_a_browser_on_another_machine(world: World) -> None:
         assert person.said[-1] == "Signed in to jira.\n"
 
 
-async def test_the_same_client_and_port_again(world: World) -> None:
+async def test_the_same_client_and_port_again(world: CommandLine) -> None:
     async with open_terminal(world) as (person, authority, _server):
         for _ in range(2):
             assert await person.login("jira", "--no-browser") == 0, person.output
         assert len(authority.to("/register")) == 1
 
 
-async def test_a_refusal_is_a_sentence(world: World) -> None:
+async def test_a_refusal_is_a_sentence(world: CommandLine) -> None:
     async with open_terminal(world) as (person, authority, _server):
         authority.consents = False
         assert await person.login("jira", "--no-browser") == 4
@@ -173,7 +173,7 @@ async def test_a_refusal_is_a_sentence(world: World) -> None:
         assert "cannot connect to 127.0.0.1" in person.said[-1]
 
 
-async def test_a_server_without_a_way_to_renew(world: World) -> None:
+async def test_a_server_without_a_way_to_renew(world: CommandLine) -> None:
     async with open_terminal(world) as (person, authority, _server):
         authority.refreshable = False
         assert await person.login("jira", "--no-browser") == 0
@@ -206,7 +206,7 @@ async def test_a_server_without_a_way_to_renew(world: World) -> None:
 )
 @pytest.mark.parametrize("command", ["login", "logout"])
 def test_where_there_is_nothing_to_sign_in_to(
-    world: World, server: dict[str, Any], words: str, command: str
+    world: CommandLine, server: dict[str, Any], words: str, command: str
 ) -> None:
     world.config({"jira": server})
     done = world.run_here(command, "jira")
@@ -214,7 +214,7 @@ def test_where_there_is_nothing_to_sign_in_to(
     assert words in done.stderr
 
 
-def test_a_server_that_is_not_there(world: World) -> None:
+def test_a_server_that_is_not_there(world: CommandLine) -> None:
     world.config(SERVER)
     done = world.run_here("login", "jra")
     assert done.returncode == 3
@@ -222,7 +222,7 @@ def test_a_server_that_is_not_there(world: World) -> None:
     assert "there are: jira" in done.stderr
 
 
-def test_references_of_oauth_are_checked(world: World) -> None:
+def test_references_of_oauth_are_checked(world: CommandLine) -> None:
     oauth = {"client_id": "x", "client_secret": "${env:NOWHERE}", "issuer": "https://i.example.com"}
     path = world.config({"jira": {"url": "https://e.com/mcp", "oauth": oauth}})
     done = world.run_here("check")

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from interlock import __version__
-from tests.cli.program import DEMO, World
-from tests.cli.waiting import wait_until
-from tests.patience import PATIENCE
+from tests.support.command_line import DEMO, CommandLine
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.waiting import wait_until
 
 COMMANDS = [
     "up", "stdio", "check", "add", "import", "schema", "tools", "call", "doctor", "status",
@@ -20,7 +20,7 @@ COMMANDS = [
 ]  # fmt: skip
 
 
-def test_status_of_a_running_node(world: World) -> None:
+def test_status_of_a_running_node(world: CommandLine) -> None:
     world.config({"demo": DEMO, "gone": "no-such-program-anywhere"})
     node = world.up()
     node.wait_for_line("demo is ready")
@@ -39,7 +39,7 @@ def test_status_of_a_running_node(world: World) -> None:
 
 
 @pytest.mark.feature("topics")
-def test_status_of_topics(world: World) -> None:
+def test_status_of_topics(world: CommandLine) -> None:
     rooms = {"ops": {"access": "private", "node": "hub"}}
     world.config({"demo": DEMO}, topics={"rooms": rooms})
     world.up().wait_for_line("demo is ready")
@@ -48,7 +48,7 @@ def test_status_of_topics(world: World) -> None:
     assert "topic ops: 1 member\n" in done.stdout
 
 
-def test_status_with_a_token(world: World) -> None:
+def test_status_with_a_token(world: CommandLine) -> None:
     tokens = [{"name": "me", "token": "${env:NODE_TOKEN}"}]
     world.config({"demo": DEMO}, tokens=tokens)
     node = world.up(NODE_TOKEN="s3cret-s3cret")
@@ -57,7 +57,7 @@ def test_status_with_a_token(world: World) -> None:
     assert world.run("status").returncode == 0
 
 
-def test_status_without_a_node(world: World) -> None:
+def test_status_without_a_node(world: CommandLine) -> None:
     world.config({})
     done = world.run_here("status")
     assert done.returncode == 4
@@ -66,7 +66,7 @@ def test_status_without_a_node(world: World) -> None:
     )
 
 
-def test_the_journal_tells_who_called_what(world: World) -> None:
+def test_the_journal_tells_who_called_what(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     assert world.run_here("journal", "tail").returncode == 3
     world.run_here("call", "demo.roll_dice")
@@ -80,7 +80,7 @@ def test_the_journal_tells_who_called_what(world: World) -> None:
 
 
 @pytest.mark.parametrize("argument", ["version", "--version"])
-def test_the_version_needs_none_of_the_rest(world: World, argument: str) -> None:
+def test_the_version_needs_none_of_the_rest(world: CommandLine, argument: str) -> None:
     done = world.run(argument)
     assert done.returncode == 0
     assert done.stdout.startswith(f"interlock {__version__}\n")
@@ -93,13 +93,17 @@ def test_the_version_needs_none_of_the_rest(world: World, argument: str) -> None
         "print(*sorted(name.partition('.')[0] for name in sys.modules), file=sys.stderr)"
     )
     alone = subprocess.run(
-        [sys.executable, "-c", reads], capture_output=True, text=True, check=True, timeout=PATIENCE
+        [sys.executable, "-c", reads],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=HANG_TIMEOUT,
     )
     assert alone.stdout == done.stdout
     assert not {"asyncio", "typer", "rich", "uvloop", "httptools"} & set(alone.stderr.split())
 
 
-def test_every_command_explains_itself(world: World) -> None:
+def test_every_command_explains_itself(world: CommandLine) -> None:
     done = world.run("--help")
     assert done.returncode == 0
     for command in COMMANDS:
@@ -112,13 +116,13 @@ def test_every_command_explains_itself(world: World) -> None:
         assert f"interlock {command} " in told
 
 
-def test_an_unknown_command(world: World) -> None:
+def test_an_unknown_command(world: CommandLine) -> None:
     done = world.run_here("upp")
     assert done.returncode == 2
     assert "No such command 'upp'" in done.stderr
 
 
-def test_tool_names_complete_from_the_running_node(world: World) -> None:
+def test_tool_names_complete_from_the_running_node(world: CommandLine) -> None:
     world.config({"demo": DEMO})
 
     def completed(words: str) -> list[str]:

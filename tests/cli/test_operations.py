@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from interlock.aql import bundle
-from tests.cli.program import DEMO, World
-from tests.patience import PATIENCE
+from tests.support.command_line import DEMO, CommandLine
+from tests.support.timeouts import HANG_TIMEOUT
 
 pytestmark = pytest.mark.feature("aql")
 
@@ -25,24 +25,24 @@ operations()
 
 
 @pytest.fixture
-def demo(world: World) -> World:
+def demo(world: CommandLine) -> CommandLine:
     world.config({"demo": DEMO})
     return world
 
 
-def run(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(world: CommandLine, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments],
         cwd=world.cwd,
         env=world.environ,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=HANG_TIMEOUT,
         check=False,
     )
 
 
-def told(world: World, *arguments: str) -> dict[str, Any]:
+def told(world: CommandLine, *arguments: str) -> dict[str, Any]:
     done = run(world, *arguments)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -50,7 +50,7 @@ def told(world: World, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.spec("AQ-INT-6.3-1")
-def test_operations_are_shown_by_endpoint_and_by_category(demo: World) -> None:
+def test_operations_are_shown_by_endpoint_and_by_category(demo: CommandLine) -> None:
     done = run(demo, "list")
     assert done.returncode == 0, done.stderr
     assert "operations by endpoint" in done.stdout
@@ -63,7 +63,7 @@ def test_operations_are_shown_by_endpoint_and_by_category(demo: World) -> None:
     }  # fmt: skip
 
 
-def test_an_operation_is_found_in_other_words(demo: World) -> None:
+def test_an_operation_is_found_in_other_words(demo: CommandLine) -> None:
     found = told(demo, "search", "throw a die for me", "--words", "--json")["found"]
     assert found[0]["name"] == "demo_roll_dice"
     assert 0 < found[0]["score"] <= 1
@@ -72,7 +72,7 @@ def test_an_operation_is_found_in_other_words(demo: World) -> None:
     assert "No operation matches" in nothing.stderr
 
 
-def test_an_operation_is_explained(demo: World) -> None:
+def test_an_operation_is_explained(demo: CommandLine) -> None:
     about = told(demo, "explain", "demo_notes_delete")
     assert about["semantic_category"] == "DELETE"
     assert about["origins"]["category"]
@@ -82,7 +82,7 @@ def test_an_operation_is_explained(demo: World) -> None:
     assert "demo_notes_delete" in wrong.stderr
 
 
-def test_a_bundle_is_written_and_can_be_read_again(demo: World) -> None:
+def test_a_bundle_is_written_and_can_be_read_again(demo: CommandLine) -> None:
     made = told(demo, "bundle", "demo")
     names = {one["operation_name"] for one in made["normalized_bundle"]["operations"]}
     assert "demo_roll_dice" in names
@@ -92,13 +92,13 @@ def test_a_bundle_is_written_and_can_be_read_again(demo: World) -> None:
     assert "unknown server 'nobody'" in wrong.stderr
 
 
-def test_views_are_counted(demo: World) -> None:
+def test_views_are_counted(demo: CommandLine) -> None:
     tokens = told(demo, "tokens", "--json")["tokens"]
     assert tokens["aql-single"] < tokens["aql"]
     assert tokens["plain"] > 0
 
 
-def test_it_asks_the_node_that_runs(demo: World) -> None:
+def test_it_asks_the_node_that_runs(demo: CommandLine) -> None:
     node = demo.up()
     node.pids()
     found = told(demo, "list", "--json")["operations"]
@@ -110,7 +110,7 @@ def test_it_asks_the_node_that_runs(demo: World) -> None:
 
 @pytest.mark.parametrize("running", [True, False])
 def test_tools_in_camel_case_have_the_names_that_the_node_gives_them(
-    world: World, running: bool
+    world: CommandLine, running: bool
 ) -> None:
     schema = {"type": "object", "properties": {"path": {"type": "string"}}}
     names = ("readFile", "getURLOfPage", "plain", "write_file")

@@ -21,8 +21,8 @@ from interlock.aql.commands.operator import operator
 from interlock.core.paths import approvals_socket_path, make_private
 from interlock.trust.approvals.web import ApprovalsSocket
 from tests.aql.safety.guarded import verification
-from tests.cli.waiting import wait_until
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.waiting import wait_until
 from tests.trust.approvals_web.code_office import CodeOffice
 
 pytestmark = pytest.mark.feature("aql")
@@ -38,7 +38,7 @@ class Terminal:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
-        assert self._ready.wait(PATIENCE)
+        assert self._ready.wait(HANG_TIMEOUT)
         self.config = folder / "interlock.yaml"
         self.config.write_text(json.dumps({"servers": {}, "state_dir": str(folder)}))
         self.key = folder / "clerk.pem"
@@ -62,7 +62,7 @@ class Terminal:
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(PATIENCE)
+        self._thread.join(HANG_TIMEOUT)
         assert not self._thread.is_alive()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -170,7 +170,7 @@ def test_watching_shows_what_comes(terminal: Terminal) -> None:
         code = terminal.office.node.code(id)
         assert any(code in line for line in program.stdout)
         terminal.do(terminal.office.app.close)
-        assert program.wait(PATIENCE) == 0
+        assert program.wait(HANG_TIMEOUT) == 0
     finally:
         program.kill()
         program.wait()

@@ -13,13 +13,13 @@ import pytest
 
 from interlock.trust.operators.operators import enrol_key
 from interlock.trust.operators.store import Invitation, OperatorStore
-from tests.cli.program import DEMO, World
 from tests.cli.test_approvals import PHRASE, at_terminal, held, new_key, waiting
-from tests.cli.waiting import wait_until
+from tests.support.command_line import DEMO, CommandLine
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def office(world: World) -> World:
+def office(world: CommandLine) -> CommandLine:
     """A node with an operator whose key has a passphrase."""
     world.config({"demo": DEMO})
     (world.cwd / "phrase").write_text(f"{PHRASE}\n", encoding="utf-8")
@@ -28,17 +28,17 @@ def office(world: World) -> World:
     return world
 
 
-def database(world: World) -> Path:
+def database(world: CommandLine) -> Path:
     return world.state / "interlock" / f"127.0.0.1-{world.port}" / "operators.db"
 
 
-def listed(world: World) -> dict[str, str]:
+def listed(world: CommandLine) -> dict[str, str]:
     """Name and kind of everybody whom `keys list` shows."""
     rows = json.loads(world.run_here("keys", "list", "--json").stdout)
     return {row["name"]: row["kind"] for row in rows}
 
 
-def pending(world: World) -> str:
+def pending(world: CommandLine) -> str:
     (one,) = [
         row
         for row in json.loads(world.run_here("keys", "list", "--json").stdout)
@@ -47,15 +47,15 @@ def pending(world: World) -> str:
     return str(one["id"])
 
 
-def approve(world: World, id: str, key: str) -> subprocess.CompletedProcess[str]:
+def approve(world: CommandLine, id: str, key: str) -> subprocess.CompletedProcess[str]:
     return world.run_here("approve", "--yes", "--key", key, "--", id)
 
 
-def must_still_wait(world: World, id: str) -> None:
+def must_still_wait(world: CommandLine, id: str) -> None:
     assert [one["id"] for one in waiting(world)] == [id]
 
 
-def test_a_shell_of_the_same_user_does_not_enrol_itself(office: World) -> None:
+def test_a_shell_of_the_same_user_does_not_enrol_itself(office: CommandLine) -> None:
     id = held(office)
     made = office.run_here("keys", "new", "x", "--no-passphrase")
     assert made.returncode == 0, made.stderr
@@ -77,7 +77,7 @@ def test_a_shell_of_the_same_user_does_not_enrol_itself(office: World) -> None:
     assert any("keys approve" in one for one in status["problems"])
 
 
-def test_an_operator_admits_another(office: World) -> None:
+def test_an_operator_admits_another(office: CommandLine) -> None:
     id = held(office)
     office.run_here("keys", "new", "x", "--no-passphrase")
     asked = pending(office)
@@ -113,7 +113,7 @@ def test_an_operator_admits_another(office: World) -> None:
     assert "z" not in listed(office)
 
 
-def test_a_record_that_is_written_into_the_file_is_ignored(office: World) -> None:
+def test_a_record_that_is_written_into_the_file_is_ignored(office: CommandLine) -> None:
     office.run_here("keys", "new", "x", "--no-passphrase", "--no-enrol")
     public = (office.home / ".config/interlock/keys/x.pub").read_bytes()
     store = OperatorStore(database(office))
@@ -137,7 +137,7 @@ def test_a_record_that_is_written_into_the_file_is_ignored(office: World) -> Non
     assert any("does not count" in one for one in status["problems"])
 
 
-def test_another_file_in_its_place_is_noticed(office: World) -> None:
+def test_another_file_in_its_place_is_noticed(office: CommandLine) -> None:
     office.run_here("keys", "new", "x", "--no-passphrase", "--no-enrol")
     public = (office.home / ".config/interlock/keys/x.pub").read_bytes()
     id = held(office)
@@ -157,7 +157,7 @@ def test_another_file_in_its_place_is_noticed(office: World) -> None:
     must_still_wait(office, id)
 
 
-def test_an_operator_of_the_config_confirms_the_first_key(world: World) -> None:
+def test_an_operator_of_the_config_confirms_the_first_key(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     world.run_here("keys", "new", "duty", "--no-passphrase", "--no-enrol")
     public = str(world.home / ".config/interlock/keys/duty.pub")
@@ -174,7 +174,7 @@ def test_an_operator_of_the_config_confirms_the_first_key(world: World) -> None:
     assert approve(world, id, "x").returncode == 0
 
 
-def test_a_recovery_is_shown_and_counts_after_its_delay(world: World) -> None:
+def test_a_recovery_is_shown_and_counts_after_its_delay(world: CommandLine) -> None:
     world.config({"demo": DEMO}, approvals={"recovery_delay": "100ms"})
     (world.cwd / "phrase").write_text(f"{PHRASE}\n", encoding="utf-8")
     nothing = world.run_here("keys", "recover", "x", "--public", "phrase")
@@ -197,7 +197,7 @@ def test_a_recovery_is_shown_and_counts_after_its_delay(world: World) -> None:
 
 
 @pytest.mark.feature("aql")
-def test_the_codes_are_shown_with_the_key_that_is_enrolled_here(world: World) -> None:
+def test_the_codes_are_shown_with_the_key_that_is_enrolled_here(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     world.up().wait_for_line("demo is ready")
     assert world.run_here("keys", "new", "me", "--no-passphrase").returncode == 0

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.cli.program import DEMO, World
-from tests.cli.waiting import PATIENCE, wait_until
-from tests.core.server.wire import META, STATELESS, meta
+from tests.support.command_line import DEMO, CommandLine
+from tests.support.http_client import META, STATELESS, meta
+from tests.support.waiting import HANG_TIMEOUT, wait_until
 
 
-def ask(world: World, operation: str, **params: Any) -> dict[str, Any]:
+def ask(world: CommandLine, operation: str, **params: Any) -> dict[str, Any]:
     """What the agent is told, in the view of one endpoint."""
     body = {
         "jsonrpc": "2.0",
@@ -38,19 +38,19 @@ def ask(world: World, operation: str, **params: Any) -> dict[str, Any]:
             "Mcp-Name": "mcp_aql",
         },
     )
-    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+    with urllib.request.urlopen(request, timeout=HANG_TIMEOUT) as answer:
         told = json.load(answer)
     envelope: dict[str, Any] = json.loads(told["result"]["content"][0]["text"])
     return envelope
 
 
-def done(world: World, *arguments: str) -> str:
+def done(world: CommandLine, *arguments: str) -> str:
     ran = world.run_here(*arguments)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
 
-def begin(world: World) -> str:
+def begin(world: CommandLine) -> str:
     """An execution that the operator let begin."""
     held = ask(world, "execute_agent", element_name="agent")["error"]
     [one] = json.loads(done(world, "approvals", "--json"))["approvals"]
@@ -61,13 +61,13 @@ def begin(world: World) -> str:
     return started
 
 
-def report(world: World, hint: str) -> dict[str, Any]:
+def report(world: CommandLine, hint: str) -> dict[str, Any]:
     return ask(world, "record_execution_step", element_name="agent", next_action_hint=hint)
 
 
 @pytest.mark.spec("AQ-8.8.2-5", "AQ-8.8.3-1", "AQ-8.8.6-1")
 @pytest.mark.feature("aql")
-def test_an_agent_is_blocked_survives_nothing_and_is_let_go(world: World) -> None:
+def test_an_agent_is_blocked_survives_nothing_and_is_let_go(world: CommandLine) -> None:
     mail = world.cwd / "mail"
     program = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"
     channels = [
@@ -87,7 +87,7 @@ def test_an_agent_is_blocked_survives_nothing_and_is_let_go(world: World) -> Non
     wait_until("the mail came", lambda: mail.exists() and code in mail.read_text())
     # Killed in the middle, it comes back as strict as it was; the code is not known any more.
     node.send(signal.SIGKILL)
-    node.process.wait(PATIENCE)
+    node.process.wait(HANG_TIMEOUT)
     first, node = node, world.up()
     node.wait_for_line("demo is ready")
     refused = ask(world, "demo_notes_list")["error"]

@@ -10,7 +10,7 @@ import pytest
 from interlock.core.config import Config
 from interlock.core.paths import is_trusted, make_private, seal_key, socket_path, state_dir
 from interlock.errors import CONFIG, InterlockError
-from tests.cli.program import World
+from tests.support.command_line import CommandLine
 
 
 def long_place(tmp_path: Path) -> tuple[Path, dict[str, str]]:
@@ -61,7 +61,7 @@ def test_a_folder_that_the_config_names_is_taken_as_it_is(tmp_path: Path) -> Non
     assert is_trusted(shared)
 
 
-def test_a_folder_that_cannot_be_made_is_told(world: World) -> None:
+def test_a_folder_that_cannot_be_made_is_told(world: CommandLine) -> None:
     (world.cwd / "file").touch()
     with pytest.raises(InterlockError) as caught:
         make_private(world.cwd / "file")
@@ -80,7 +80,7 @@ def test_a_folder_that_cannot_be_made_is_told(world: World) -> None:
     assert f"{world.cwd}/file is not a folder" in done.stdout
 
 
-def test_a_key_that_cannot_be_kept_is_told(world: World) -> None:
+def test_a_key_that_cannot_be_kept_is_told(world: CommandLine) -> None:
     (world.cwd / "file").touch()
     done = world.run_here(
         "keys", "new", "chief", "--no-passphrase", XDG_CONFIG_HOME=f"{world.cwd}/file"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import DEMO, World
+from tests.support.command_line import DEMO, CommandLine
 
 RULES = {
     "default": "safe",
@@ -25,12 +25,12 @@ RULES = {
 
 
 @pytest.fixture
-def ruled(world: World) -> World:
+def ruled(world: CommandLine) -> CommandLine:
     world.config({"demo": DEMO}, policy=RULES)
     return world
 
 
-def test_rules_are_shown_the_most_restrictive_first(ruled: World) -> None:
+def test_rules_are_shown_the_most_restrictive_first(ruled: CommandLine) -> None:
     done = ruled.run_here("policy", "show")
     assert done.returncode == 0
     lines = done.stdout.splitlines()
@@ -45,7 +45,7 @@ def test_rules_are_shown_the_most_restrictive_first(ruled: World) -> None:
     assert told["version"] in lines[-1]
 
 
-def test_a_call_is_explained_without_a_node(ruled: World) -> None:
+def test_a_call_is_explained_without_a_node(ruled: CommandLine) -> None:
     done = ruled.run_here(
         "policy", "explain", "demo.notes_delete", "--effect", "irreversible", "--caller", "ci",
         "--role", "bot",
@@ -61,7 +61,7 @@ def test_a_call_is_explained_without_a_node(ruled: World) -> None:
     ]
 
 
-def test_a_condition_that_cannot_be_judged_says_so(ruled: World) -> None:
+def test_a_condition_that_cannot_be_judged_says_so(ruled: CommandLine) -> None:
     def explain(arguments: str) -> str:
         return ruled.run_here(
             "policy", "explain", "demo.notes_add", "--effect", "mutating", "--args", arguments
@@ -79,7 +79,7 @@ def test_a_condition_that_cannot_be_judged_says_so(ruled: World) -> None:
     assert "verify  by long" in explain('{"x": "abcd"}')
 
 
-def test_a_request_of_another_kind_is_explained(ruled: World) -> None:
+def test_a_request_of_another_kind_is_explained(ruled: CommandLine) -> None:
     kind = "mcp/request:resources/read:file:///x/../etc/passwd"
     done = ruled.run_here("policy", "explain", kind, "--json")
     told = json.loads(done.stdout)
@@ -88,7 +88,7 @@ def test_a_request_of_another_kind_is_explained(ruled: World) -> None:
     assert wrong.returncode == 2
 
 
-def test_the_running_node_is_asked_what_a_tool_does(ruled: World) -> None:
+def test_the_running_node_is_asked_what_a_tool_does(ruled: CommandLine) -> None:
     ruled.up().pids()
     done = ruled.run_here(
         "policy", "explain", "demo__notes_delete", "--caller", "visitor", "--json"
@@ -103,7 +103,7 @@ def test_the_running_node_is_asked_what_a_tool_does(ruled: World) -> None:
     assert "The node has no tool 'demo.nothing'" in unknown.stderr
 
 
-def test_without_a_node_the_effect_must_be_said(ruled: World) -> None:
+def test_without_a_node_the_effect_must_be_said(ruled: CommandLine) -> None:
     done = ruled.run_here("policy", "explain", "demo.notes_delete")
     assert done.returncode == 2
     assert "Use --effect" in " ".join(done.stderr.replace("│", " ").split())
@@ -117,13 +117,13 @@ def test_without_a_node_the_effect_must_be_said(ruled: World) -> None:
         (["--effect", "mutating", "--args", "{"], "--args must be a JSON object"),
     ],
 )
-def test_wrong_usage(ruled: World, arguments: list[str], said: str) -> None:
+def test_wrong_usage(ruled: CommandLine, arguments: list[str], said: str) -> None:
     done = ruled.run_here("policy", "explain", "x.y", *arguments)
     assert done.returncode == 2
     assert said in " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_a_mistake_elsewhere_does_not_hide_the_rules(ruled: World) -> None:
+def test_a_mistake_elsewhere_does_not_hide_the_rules(ruled: CommandLine) -> None:
     node = ruled.up()
     node.pids()
     path = ruled.cwd / "interlock.yaml"
@@ -147,7 +147,7 @@ def test_a_mistake_elsewhere_does_not_hide_the_rules(ruled: World) -> None:
     assert ruled.run_here("policy", "explain", "demo.notes_delete").returncode == 3
 
 
-def test_the_rules_of_a_node_that_is_named_are_its_own(ruled: World) -> None:
+def test_the_rules_of_a_node_that_is_named_are_its_own(ruled: CommandLine) -> None:
     ruled.up().wait_for_line("demo is ready")
     other = ruled.cwd / "elsewhere"
     other.mkdir()
@@ -163,7 +163,7 @@ def test_the_rules_of_a_node_that_is_named_are_its_own(ruled: World) -> None:
     assert "confirm  by deletes" in ruled.run_here(*explain[:3], *in_force).stdout
 
 
-def test_the_rules_of_a_node_without_a_config_are_the_default_ones(world: World) -> None:
+def test_the_rules_of_a_node_without_a_config_are_the_default_ones(world: CommandLine) -> None:
     world.up("--demo", "--listen", str(world.port)).wait_for_line("demo is ready")
     done = world.run_here("policy", "explain", "demo.notes_delete", "--node", str(world.port))
     assert done.returncode == 0, done.stderr
@@ -191,19 +191,19 @@ cases:
 """
 
 
-def cases(world: World, text: str) -> Path:
+def cases(world: CommandLine, text: str) -> Path:
     path = world.cwd / "cases.yaml"
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def test_cases_that_come_out_as_expected(ruled: World) -> None:
+def test_cases_that_come_out_as_expected(ruled: CommandLine) -> None:
     done = ruled.run_here("policy", "test", str(cases(ruled, CASES)))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "7 cases, all passed"
 
 
-def test_cases_that_do_not(ruled: World) -> None:
+def test_cases_that_do_not(ruled: CommandLine) -> None:
     text = CASES.replace("expect: confirm", "expect: allow").replace("rule: no bots", "rule: x")
     done = ruled.run_here("policy", "test", str(cases(ruled, text)))
     assert done.returncode == 1
@@ -254,14 +254,14 @@ def test_cases_that_do_not(ruled: World) -> None:
         ("cases: [{tool: x, expect: deny}]\n\x00", "special characters"),
     ],
 )
-def test_cases_that_cannot_be_read(ruled: World, text: str, said: str) -> None:
+def test_cases_that_cannot_be_read(ruled: CommandLine, text: str, said: str) -> None:
     done = ruled.run_here("policy", "test", str(cases(ruled, text)))
     assert done.returncode == 3
     assert said in done.stderr
     assert "cases.yaml" in done.stderr
 
 
-def test_the_examples_of_the_docs_are_right(world: World) -> None:
+def test_the_examples_of_the_docs_are_right(world: CommandLine) -> None:
     text = (Path(__file__).parents[2] / "docs" / "policy.md").read_text(encoding="utf-8")
     rules, examples = (part.partition("```")[0] for part in text.split("```yaml\n")[1:])
     (world.cwd / "interlock.yaml").write_text(rules, encoding="utf-8")
@@ -275,7 +275,7 @@ def test_the_examples_of_the_docs_are_right(world: World) -> None:
     assert asked.stdout.splitlines() == printed
 
 
-def test_a_file_that_is_not_there(ruled: World) -> None:
+def test_a_file_that_is_not_there(ruled: CommandLine) -> None:
     done = ruled.run_here("policy", "test", "nowhere.yaml")
     assert done.returncode == 3
     assert "cannot read nowhere.yaml: No such file or directory" in done.stderr

@@ -7,11 +7,11 @@ import signal
 
 import pytest
 
-from tests.cli.program import DEMO, World
-from tests.cli.waiting import wait_until, wait_until_gone
+from tests.support.command_line import DEMO, CommandLine
+from tests.support.waiting import wait_until, wait_until_gone
 
 
-def test_a_changed_file_restarts_only_what_changed(world: World) -> None:
+def test_a_changed_file_restarts_only_what_changed(world: CommandLine) -> None:
     world.config({"stays": DEMO, "changes": DEMO, "goes": DEMO})
     node = world.up()
     before = node.pids()
@@ -25,7 +25,7 @@ def test_a_changed_file_restarts_only_what_changed(world: World) -> None:
     assert set(after) == {"stays", "changes", "comes"}
 
 
-def test_what_concerns_only_the_catalog_restarts_nothing(world: World) -> None:
+def test_what_concerns_only_the_catalog_restarts_nothing(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     node = world.up()
     before = node.pids()
@@ -35,7 +35,7 @@ def test_what_concerns_only_the_catalog_restarts_nothing(world: World) -> None:
     assert node.status()["tools"] == 1
 
 
-def test_sighup_reads_the_config_again(world: World) -> None:
+def test_sighup_reads_the_config_again(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     node = world.up()
     node.pids()
@@ -43,7 +43,7 @@ def test_sighup_reads_the_config_again(world: World) -> None:
     node.wait_for_line("config reloaded: nothing changed")
 
 
-def test_a_bad_file_leaves_the_node_as_it_was(world: World) -> None:
+def test_a_bad_file_leaves_the_node_as_it_was(world: CommandLine) -> None:
     path = world.config({"demo": DEMO})
     good = path.read_text(encoding="utf-8")
     node = world.up()
@@ -58,7 +58,7 @@ def test_a_bad_file_leaves_the_node_as_it_was(world: World) -> None:
     assert node.pids() == before
 
 
-def test_a_file_that_is_replaced_is_noticed_too(world: World) -> None:
+def test_a_file_that_is_replaced_is_noticed_too(world: CommandLine) -> None:
     path = world.config({"demo": DEMO})
     node = world.up()
     node.pids()
@@ -71,7 +71,7 @@ def test_a_file_that_is_replaced_is_noticed_too(world: World) -> None:
     node.wait_for_line("config reloaded: started other; ended more")
 
 
-def test_a_config_that_is_deleted_is_told_once(world: World) -> None:
+def test_a_config_that_is_deleted_is_told_once(world: CommandLine) -> None:
     path = world.config({"demo": DEMO})
     text = path.read_text(encoding="utf-8")
     node = world.up()
@@ -83,7 +83,7 @@ def test_a_config_that_is_deleted_is_told_once(world: World) -> None:
     assert node.pids() == before
 
 
-def test_what_takes_a_new_start_is_said(world: World) -> None:
+def test_what_takes_a_new_start_is_said(world: CommandLine) -> None:
     path = world.config({"demo": DEMO})
     node = world.up()
     before = node.pids()
@@ -105,7 +105,7 @@ def test_what_takes_a_new_start_is_said(world: World) -> None:
 
 
 @pytest.mark.feature("topics")
-def test_doubts_are_told_at_the_start_and_whenever_there_are_others(world: World) -> None:
+def test_doubts_are_told_at_the_start_and_whenever_there_are_others(world: CommandLine) -> None:
     token = {"name": "supervisor", "token": "${env:SUPERVISOR}"}
     world.environ["SUPERVISOR"] = "0123456789abcdef0123456789abcdef"
 

@@ -12,8 +12,8 @@ import pytest
 
 from interlock.tree.commands.reports import format_parent, is_parent_ok
 from interlock.tree.status import ParentStatus
-from tests.cli.program import DEMO, RunningNode, World
-from tests.cli.waiting import wait_until
+from tests.support.command_line import DEMO, CommandLine, NodeProcess
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.feature("tree")
 
@@ -38,14 +38,14 @@ plant.run(heartbeat=0.2)
 CHATTY = 'import time; print("Listening on port 3000", flush=True); time.sleep(600)'
 EXITS = 'import sys; print("no such device", file=sys.stderr); sys.exit(2)'
 
-Start = Callable[[World], "subprocess.Popen[bytes]"]
+Start = Callable[[CommandLine], "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
     started = []
 
-    def begin(world: World) -> subprocess.Popen[bytes]:
+    def begin(world: CommandLine) -> subprocess.Popen[bytes]:
         url = f"ws://127.0.0.1:{world.port}/ax"
         one = subprocess.Popen([sys.executable, "-c", LEAF, url], env=world.environ)
         started.append(one)
@@ -58,23 +58,23 @@ def start() -> Iterator[Start]:
 
 
 @pytest.fixture
-def below(tmp_path: Path) -> Iterator[World]:
+def below(tmp_path: Path) -> Iterator[CommandLine]:
     """Another machine, for a node below."""
     folder = tmp_path / "below"
     folder.mkdir()
-    one = World(folder)
+    one = CommandLine(folder)
     try:
         yield one
     finally:
         one.close()
 
 
-def state_of(node: RunningNode, key: str) -> str:
+def state_of(node: NodeProcess, key: str) -> str:
     return next((x["state"] for x in node.status()["upstreams"] if x["key"] == key), "")
 
 
 @pytest.mark.spec("AX-4.1-1")
-def test_those_who_dialled_in(world: World, start: Start) -> None:
+def test_those_who_dialled_in(world: CommandLine, start: Start) -> None:
     """What is not shown of them, and that they are lost; their tools are marked as degraded."""
     world.config()
     node = world.up()
@@ -100,7 +100,7 @@ def test_those_who_dialled_in(world: World, start: Start) -> None:
     assert told["plant.look"] == "degraded"
 
 
-def test_the_parent(world: World, below: World) -> None:
+def test_the_parent(world: CommandLine, below: CommandLine) -> None:
     world.config({"plant": DEMO})
     world.up()
     url = f"ws://127.0.0.1:{world.port}/ax"
@@ -125,7 +125,7 @@ def test_the_parent(world: World, below: World) -> None:
     assert "\nparent: not registered as plant with" in below.run_here("status").stdout
 
 
-def test_a_parent_that_cannot_be_dialled(world: World) -> None:
+def test_a_parent_that_cannot_be_dialled(world: CommandLine) -> None:
     world.config(parent={"url": "ws://127.0.0.1:1/ax", "segment": "edge", "token": "${env:T}"})
     done = world.run("doctor", T="a-token-with-a-line-end\n")
     assert done.returncode == 1
@@ -157,7 +157,7 @@ def test_how_a_parent_is_told_of(problem: str | None, symbol: str, said: str) ->
     assert is_parent_ok(status) is (problem is None)
 
 
-def test_servers_that_register_are_tried_too(world: World) -> None:
+def test_servers_that_register_are_tried_too(world: CommandLine) -> None:
     def program(text: str, *arguments: str) -> dict[str, object]:
         args = ["-c", text, *arguments]
         return {
@@ -188,7 +188,7 @@ def test_servers_that_register_are_tried_too(world: World) -> None:
     assert "install no-such-program" in found["missing"]["advice"][0]
 
 
-def test_a_single_tool_is_one_tool(world: World) -> None:
+def test_a_single_tool_is_one_tool(world: CommandLine) -> None:
     world.config({"demo": {"command": DEMO, "allow": ["roll_dice"]}})
     node = world.up()
     node.pids()

@@ -13,7 +13,7 @@ import pytest
 from interlock.core.instance_lock import StateLock
 from interlock.core.paths import check_state
 from interlock.errors import CONFIG, InterlockError
-from tests.cli.program import DEMO, INTERLOCK, World
+from tests.support.command_line import DEMO, INTERLOCK, CommandLine
 
 AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="takes root, to give files to others")
 NOBODY = 65534
@@ -98,7 +98,7 @@ def test_root_may_own_the_files_of_another_users_node(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_node_does_not_start_with_such_a_folder(world: World) -> None:
+def test_a_node_does_not_start_with_such_a_folder(world: CommandLine) -> None:
     state = world.cwd / "state"
     state.mkdir()
     state.chmod(0o777)
@@ -118,7 +118,7 @@ def test_the_lock_is_one_processes(tmp_path: Path) -> None:
     StateLock(tmp_path).release()
 
 
-def test_a_second_node_with_the_same_folder_is_refused(world: World) -> None:
+def test_a_second_node_with_the_same_folder_is_refused(world: CommandLine) -> None:
     world.config({"demo": DEMO}, state_dir="state")
     node = world.up()
     node.wait_for_line("demo is ready")

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
-from tests.cli.program import DEMO, INTERLOCK, World
-from tests.cli.waiting import PATIENCE, wait_until, wait_until_gone
+from tests.support.command_line import DEMO, INTERLOCK, CommandLine
+from tests.support.waiting import HANG_TIMEOUT, wait_until, wait_until_gone
 
 ERAS = [("legacy", "2025-11-25"), ("auto", "2026-07-28")]
 
 
-def parameters(world: World, *options: str) -> StdioServerParameters:
+def parameters(world: CommandLine, *options: str) -> StdioServerParameters:
     command, *arguments = INTERLOCK
     return StdioServerParameters(
         command=command, args=[*arguments, "stdio", *options], env=world.environ, cwd=world.cwd
@@ -40,7 +40,7 @@ SLOW = request(2, "tools/call", name="demo.count_slowly", arguments={"to": 3, "d
 QUICK = request(3, "tools/call", name="demo.roll_dice", arguments={})
 
 
-async def use(world: World, mode: str) -> tuple[str, list[str]]:
+async def use(world: CommandLine, mode: str) -> tuple[str, list[str]]:
     async with Client(parameters(world), mode=mode) as client:
         # The very first list is complete: a client may never ask again.
         listed = await client.list_tools()
@@ -50,14 +50,14 @@ async def use(world: World, mode: str) -> tuple[str, list[str]]:
 
 
 @pytest.mark.parametrize(("mode", "revision"), ERAS)
-def test_without_a_node_it_is_one(world: World, mode: str, revision: str) -> None:
+def test_without_a_node_it_is_one(world: CommandLine, mode: str, revision: str) -> None:
     world.config({"demo": DEMO})
     spoken, names = asyncio.run(use(world, mode))
     assert spoken == revision
     assert len(names) == 9
 
 
-def test_with_a_node_it_attaches_to_it(world: World) -> None:
+def test_with_a_node_it_attaches_to_it(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     node = world.up()
     before = node.pids()
@@ -73,7 +73,7 @@ def test_with_a_node_it_attaches_to_it(world: World) -> None:
 @pytest.mark.parametrize("attached", [False, True])
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 @pytest.mark.feature("aql")
-def test_a_client_is_started_in_a_view(world: World, mode: str, attached: bool) -> None:
+def test_a_client_is_started_in_a_view(world: CommandLine, mode: str, attached: bool) -> None:
     world.config({"demo": DEMO})
     if attached:
         world.up()
@@ -93,7 +93,9 @@ def test_a_client_is_started_in_a_view(world: World, mode: str, attached: bool) 
 @pytest.mark.parametrize("attached", [False, True])
 @pytest.mark.parametrize("view", ["bogus", "aql&namespace=demo", ""])
 @pytest.mark.feature("aql")
-def test_a_view_that_is_not_there_is_no_other_view(world: World, view: str, attached: bool) -> None:
+def test_a_view_that_is_not_there_is_no_other_view(
+    world: CommandLine, view: str, attached: bool
+) -> None:
     world.config({"demo": DEMO})
     if attached:
         world.up()
@@ -105,7 +107,7 @@ def test_a_view_that_is_not_there_is_no_other_view(world: World, view: str, atta
         assert name in done.stderr
 
 
-def test_without_a_node_and_without_a_config(world: World) -> None:
+def test_without_a_node_and_without_a_config(world: CommandLine) -> None:
     done = world.run("stdio", stdin=f"{HELLO}\n")
     assert done.returncode == 3
     assert done.stdout == ""
@@ -113,7 +115,7 @@ def test_without_a_node_and_without_a_config(world: World) -> None:
 
 
 @pytest.mark.parametrize("attached", [False, True])
-def test_whoever_hangs_up_still_gets_the_answers(world: World, attached: bool) -> None:
+def test_whoever_hangs_up_still_gets_the_answers(world: CommandLine, attached: bool) -> None:
     world.config({"demo": DEMO})
     if attached:
         world.up().pids()
@@ -126,7 +128,7 @@ def test_whoever_hangs_up_still_gets_the_answers(world: World, attached: bool) -
     assert answers[3]["result"]["structuredContent"]["total"] >= 1
 
 
-def test_nothing_but_protocol_is_on_stdout(world: World) -> None:
+def test_nothing_but_protocol_is_on_stdout(world: CommandLine) -> None:
     world.config({"demo": DEMO, "gone": "no-such-program-anywhere"})
     done = world.run("stdio", stdin=f"not json\n{HELLO}\n")
     assert done.returncode == 0
@@ -135,7 +137,7 @@ def test_nothing_but_protocol_is_on_stdout(world: World) -> None:
         assert json.loads(line)["jsonrpc"] == "2.0"
 
 
-def test_a_bad_config_is_told_on_stderr(world: World) -> None:
+def test_a_bad_config_is_told_on_stderr(world: CommandLine) -> None:
     (world.cwd / "interlock.yaml").write_text("servers: [1]\n", encoding="utf-8")
     done = world.run("stdio", stdin=f"{HELLO}\n")
     assert done.returncode == 3
@@ -143,7 +145,7 @@ def test_a_bad_config_is_told_on_stderr(world: World) -> None:
     assert "interlock.yaml:1:" in done.stderr
 
 
-def test_its_servers_end_with_it(world: World) -> None:
+def test_its_servers_end_with_it(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     process = subprocess.Popen(
         [*INTERLOCK, "stdio"],
@@ -165,14 +167,14 @@ def test_its_servers_end_with_it(world: World) -> None:
         started = [int(one) for one in children.read_text().split()]
         assert len(started) == 1
         process.terminate()
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(HANG_TIMEOUT) == 0
         wait_until_gone(started)
     finally:
         process.kill()
         process.communicate()
 
 
-def test_the_end_of_the_node_is_told(world: World) -> None:
+def test_the_end_of_the_node_is_told(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     node = world.up()
     node.pids()
@@ -206,7 +208,7 @@ def test_the_end_of_the_node_is_told(world: World) -> None:
 HANGS = "import time; time.sleep(600)"
 
 
-def test_a_server_that_hangs_does_not_hold_up_the_first_list(world: World) -> None:
+def test_a_server_that_hangs_does_not_hold_up_the_first_list(world: CommandLine) -> None:
     world.config({"demo": DEMO, "hangs": {"command": sys.executable, "args": ["-c", HANGS]}})
     _, names = asyncio.run(use(world, "legacy"))
     assert len(names) == 9

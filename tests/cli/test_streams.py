@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import DEMO, INTERLOCK, World
-from tests.patience import PATIENCE
+from tests.support.command_line import DEMO, INTERLOCK, CommandLine
+from tests.support.timeouts import HANG_TIMEOUT
 
 PROGRAM = shlex.join(INTERLOCK)
 
 
-def shell(world: World, line: str) -> subprocess.CompletedProcess[str]:
+def shell(world: CommandLine, line: str) -> subprocess.CompletedProcess[str]:
     environ = {name: value for name, value in world.environ.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", line],
@@ -23,18 +23,18 @@ def shell(world: World, line: str) -> subprocess.CompletedProcess[str]:
         env=environ,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=HANG_TIMEOUT,
         check=False,
     )
 
 
 @pytest.mark.parametrize("command", ["version", "schema", "--help"])
-def test_a_reader_that_leaves_changes_nothing(world: World, command: str) -> None:
+def test_a_reader_that_leaves_changes_nothing(world: CommandLine, command: str) -> None:
     done = shell(world, f"{PROGRAM} {command} | true")
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_failure_stays_one_when_nobody_reads_it(world: World) -> None:
+def test_a_failure_stays_one_when_nobody_reads_it(world: CommandLine) -> None:
     world.config({"a": {"url": "http://h/", "headers": {"X": "${env:MISSING_ONE}"}}})
     assert shell(world, f"{PROGRAM} check --json | true").returncode == 1
     assert shell(world, f"{PROGRAM} check 2>&1 | true").returncode == 1
@@ -42,7 +42,7 @@ def test_a_failure_stays_one_when_nobody_reads_it(world: World) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 @pytest.mark.parametrize("command", ["version", "schema"])
-def test_what_cannot_be_written_is_told(world: World, command: str) -> None:
+def test_what_cannot_be_written_is_told(world: CommandLine, command: str) -> None:
     done = shell(world, f"{PROGRAM} {command} > /dev/full")
     assert done.returncode == 1
     assert done.stderr == ("interlock: Cannot write the output: No space left on device.\n")
@@ -58,14 +58,14 @@ def test_what_cannot_be_written_is_told(world: World, command: str) -> None:
         ("status <&- >&- 2>&-", 4),
     ],
 )
-def test_closed_streams_lead_nowhere(world: World, line: str, code: int) -> None:
+def test_closed_streams_lead_nowhere(world: CommandLine, line: str, code: int) -> None:
     world.config({})
     done = shell(world, f"{PROGRAM} {line}")
     assert done.returncode == code
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_system_error_is_a_sentence(world: World) -> None:
+def test_a_system_error_is_a_sentence(world: CommandLine) -> None:
     # The config's place is a folder, which cannot be replaced by a file.
     (world.cwd / "interlock.yaml").mkdir()
     done = world.run_here("add", "a", "http://h/", "-c", "interlock.yaml")
@@ -78,7 +78,7 @@ def test_a_system_error_is_a_sentence(world: World) -> None:
     assert done.stderr.startswith(("interlock: ", "file"))
 
 
-def test_an_encoding_that_lacks_characters_is_no_failure(world: World) -> None:
+def test_an_encoding_that_lacks_characters_is_no_failure(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     # Without a node: it starts one, which writes a journal.
     tools = shell(world, f"PYTHONIOENCODING=ascii {PROGRAM} tools")

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from interlock.cli.token import token
 from interlock.errors import InterlockError
 from interlock.trust.identity.token_store import AccessStore
-from tests.cli.program import World
 from tests.cli.test_approvals import at_terminal
-from tests.cli.waiting import PATIENCE, wait_until
+from tests.support.command_line import CommandLine
+from tests.support.waiting import HANG_TIMEOUT, wait_until
 
 DAY = 86_400.0
 
@@ -147,7 +147,7 @@ def test_a_config_that_demands_tokens_is_no_news(tmp_path: Path, config: dict[st
     assert "the config requires one" in shell.run("revoke", "ci").stderr
 
 
-def test_the_first_token_is_asked_for_on_a_terminal(world: World) -> None:
+def test_the_first_token_is_asked_for_on_a_terminal(world: CommandLine) -> None:
     world.config()
     asked = "Create a token for ci?"
     seen, code = at_terminal(world, ["token", "create", "ci"], {asked: "n\n"})
@@ -164,7 +164,7 @@ def test_the_first_token_is_asked_for_on_a_terminal(world: World) -> None:
     assert "ilk_" in seen
 
 
-def test_the_question_about_the_first_token_can_be_skipped(world: World) -> None:
+def test_the_question_about_the_first_token_can_be_skipped(world: CommandLine) -> None:
     world.config()
     seen, code = at_terminal(world, ["token", "create", "ci", "--yes"], {})
     assert code == 0
@@ -236,7 +236,7 @@ def test_a_store_that_cannot_be_used_is_said(shell: Shell) -> None:
 
 @pytest.mark.spec("ST-4.8.5-2", "ST-4.8.5-4")
 def test_a_running_node_heeds_it(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = CommandLine(tmp_path)
     try:
         world.config(identity={"revocation_seconds": "200ms"})
         shown = world.run("token", "create", "ci", "--scope", "read").stdout.strip()
@@ -248,7 +248,7 @@ def test_a_running_node_heeds_it(tmp_path: Path) -> None:
             for one in token:
                 request.add_header("Authorization", f"Bearer {one}")
             try:
-                with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                with urllib.request.urlopen(request, timeout=HANG_TIMEOUT) as answer:
                     return int(answer.status)
             except urllib.error.HTTPError as refused:
                 refused.close()

@@ -9,7 +9,7 @@ import pytest
 
 from interlock.cli.tool_names import KnownTool, find_unmatched_names
 from interlock.core.config.load import parse_config
-from tests.cli.program import DEMO, World
+from tests.support.command_line import DEMO, CommandLine
 
 TOOLS = [
     KnownTool("get_note", "get_note", irreversible=False),
@@ -79,7 +79,7 @@ def test_nothing_is_said_of_a_server_whose_tools_are_not_known() -> None:
 
 
 @pytest.fixture
-def misspelled(world: World) -> World:
+def misspelled(world: CommandLine) -> CommandLine:
     world.config(
         {"demo": {"command": DEMO, "effects": {"notes_ad": "irreversible"}}},
         policy={"rules": [{"name": "r", "then": "confirm", "tools": ["demo.notes_lst"]}]},
@@ -93,7 +93,7 @@ EFFECT = (
 RULE = 'demo.notes_lst matches no tool of demo; did you mean "demo.notes_list"?'
 
 
-def test_doctor_and_tools_report_them(misspelled: World) -> None:
+def test_doctor_and_tools_report_them(misspelled: CommandLine) -> None:
     done = misspelled.run_here("doctor")
     assert done.returncode == 0, done.stderr
     assert EFFECT in done.stdout
@@ -106,7 +106,7 @@ def test_doctor_and_tools_report_them(misspelled: World) -> None:
     assert RULE in listed.stderr
 
 
-def test_a_node_logs_them_at_its_start_and_after_a_reload(misspelled: World) -> None:
+def test_a_node_logs_them_at_its_start_and_after_a_reload(misspelled: CommandLine) -> None:
     node = misspelled.up()
     node.wait_for_line(EFFECT)
     path = misspelled.cwd / "interlock.yaml"

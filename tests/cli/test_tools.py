@@ -9,10 +9,10 @@ from msgspec import Raw
 from interlock.core.config import Config, ServerConfig
 from interlock.terminal.tool_table import find_servers_by_tool, is_same_name, read_listing
 from interlock.topics.config import ParticipantUpstream, TopicConfig, TopicsConfig
-from tests.cli.program import DEMO, World
+from tests.support.command_line import DEMO, CommandLine
 
 
-def test_the_tree_of_a_node_of_its_own(world: World) -> None:
+def test_the_tree_of_a_node_of_its_own(world: CommandLine) -> None:
     world.config({"demo": DEMO, "gone": "no-such-program-anywhere"})
     done = world.run("tools")
     assert done.returncode == 0
@@ -24,7 +24,7 @@ def test_the_tree_of_a_node_of_its_own(world: World) -> None:
     assert "gone: Cannot start gone" in done.stderr
 
 
-def test_as_json_from_the_running_node(world: World) -> None:
+def test_as_json_from_the_running_node(world: CommandLine) -> None:
     world.config({"demo": DEMO, "other": {"command": DEMO, "allow": ["roll_*"]}})
     node = world.up()
     node.pids()
@@ -45,7 +45,7 @@ def test_as_json_from_the_running_node(world: World) -> None:
     assert "There is no server 'nobody'. The servers are demo, other." in wrong.stderr
 
 
-def test_without_any_config_it_finds_a_demo_node(world: World) -> None:
+def test_without_any_config_it_finds_a_demo_node(world: CommandLine) -> None:
     # The default address may be taken on this machine, so the folder is given its place instead.
     node = world.up("--demo", "--listen", str(world.port))
     node.pids()

@@ -15,9 +15,9 @@ from bench.certificates import Authority
 from interlock.topics.client import Participant
 from interlock.topics.commands.admin import format_topics
 from interlock.topics.overview import TopicDetails, TopicMember
-from tests.cli.program import World
-from tests.cli.waiting import PATIENCE
-from tests.ports import free_port
+from tests.support.command_line import CommandLine
+from tests.support.ports import free_port
+from tests.support.waiting import HANG_TIMEOUT
 
 pytestmark = pytest.mark.feature("topics")
 
@@ -36,7 +36,7 @@ ROOMS = {
 }
 
 
-def begin(world: World, **topics: Any) -> str:
+def begin(world: CommandLine, **topics: Any) -> str:
     """A node with these topics; where its WebSocket is."""
     world.environ |= {name.upper(): secret for name, secret in SECRETS.items()}
     tokens = [{"name": name, "token": f"${{env:{name.upper()}}}"} for name in NAMES]
@@ -51,7 +51,7 @@ def socket_of(url: str) -> str:
 class Inside:
     """Participants in topics of the node, and a terminal beside them."""
 
-    def __init__(self, world: World, url: str, stack: AsyncExitStack) -> None:
+    def __init__(self, world: CommandLine, url: str, stack: AsyncExitStack) -> None:
         self._world = world
         self._url = url
         self._stack = stack
@@ -67,7 +67,7 @@ class Inside:
         return await asyncio.to_thread(run, self._world, *arguments, token=token)
 
 
-def run(world: World, *arguments: str, token: str | None) -> subprocess.CompletedProcess[str]:
+def run(world: CommandLine, *arguments: str, token: str | None) -> subprocess.CompletedProcess[str]:
     world.environ.pop("INTERLOCK_TOKEN", None)
     if token is not None:
         world.environ["INTERLOCK_TOKEN"] = SECRETS.get(token, token)
@@ -75,12 +75,12 @@ def run(world: World, *arguments: str, token: str | None) -> subprocess.Complete
 
 
 @asynccontextmanager
-async def open_admin_api(world: World, url: str) -> AsyncIterator[Inside]:
-    async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
+async def open_admin_api(world: CommandLine, url: str) -> AsyncIterator[Inside]:
+    async with asyncio.timeout(HANG_TIMEOUT), AsyncExitStack() as stack:
         yield Inside(world, url, stack)
 
 
-async def test_all_topics_and_who_is_in_them(world: World) -> None:
+async def test_all_topics_and_who_is_in_them(world: CommandLine) -> None:
     async with open_admin_api(world, begin(world)) as there:
         await there.join("agent", "ops", "directed")
         await there.join("agent", "team-a")
@@ -105,7 +105,7 @@ async def test_all_topics_and_who_is_in_them(world: World) -> None:
         assert [one["name"] for one in told["topics"]] == ["ops", "quiet", "team-*", "team-a"]
 
 
-async def test_one_topic_in_detail(world: World) -> None:
+async def test_one_topic_in_detail(world: CommandLine) -> None:
     async with open_admin_api(world, begin(world)) as there:
         await there.join("agent", "team-a")
         done = await there.run("list", "team-a")
@@ -124,7 +124,7 @@ async def test_one_topic_in_detail(world: World) -> None:
         assert 'there is no topic quite; did you mean "quiet"?' in missing.stderr
 
 
-async def test_what_somebody_may_say_is_changed(world: World) -> None:
+async def test_what_somebody_may_say_is_changed(world: CommandLine) -> None:
     async with open_admin_api(world, begin(world)) as there:
         await there.join("agent", "team-a")
         await there.join("agent", "team-b")
@@ -157,7 +157,7 @@ async def test_what_somebody_may_say_is_changed(world: World) -> None:
         assert (same.returncode, same.stderr) == (0, "Note: nothing changed.\n")
 
 
-async def test_a_pattern_that_looks_like_a_typo(world: World) -> None:
+async def test_a_pattern_that_looks_like_a_typo(world: CommandLine) -> None:
     async with open_admin_api(world, begin(world)) as there:
         await there.join("agent", "ops")
         done = await there.run("grant", "agent", "mcp/requests:tools/*", "vote")
@@ -171,7 +171,7 @@ async def test_a_pattern_that_looks_like_a_typo(world: World) -> None:
         assert "The capability 'system/*' grants nothing" in refused.stderr
 
 
-async def test_it_is_for_administrators_alone(world: World) -> None:
+async def test_it_is_for_administrators_alone(world: CommandLine) -> None:
     async with open_admin_api(world, begin(world)) as there:
         await there.join("worker", "team-a")
         for arguments in (("list",), ("list", "ops"), ("grant", "worker", "mcp/*")):
@@ -190,7 +190,7 @@ async def test_it_is_for_administrators_alone(world: World) -> None:
         assert "You cannot change your own capabilities." in own.stderr
 
 
-def test_nobody_administers(world: World) -> None:
+def test_nobody_administers(world: CommandLine) -> None:
     begin(world, admins=[])
     for arguments in (("list",), ("grant", "agent", "chat")):
         done = run(world, *arguments, token="boss")
@@ -200,7 +200,7 @@ def test_nobody_administers(world: World) -> None:
         )
 
 
-def test_the_user_of_this_machine_administers_where_the_node_says_so(world: World) -> None:
+def test_the_user_of_this_machine_administers_where_the_node_says_so(world: CommandLine) -> None:
     # An id that a URL would read otherwise.
     seats = [{"callers": ["local"], "id": "a/b?ü", "profile": "initial"}]
     world.config(topics={"admins": ["local"], "rooms": {"ops": {"participants": seats}}})
@@ -217,7 +217,7 @@ def test_the_user_of_this_machine_administers_where_the_node_says_so(world: Worl
     assert run(world, "list", "--node", address, token=None).stdout == listed.stdout
 
 
-def test_a_node_that_does_not_run(world: World) -> None:
+def test_a_node_that_does_not_run(world: CommandLine) -> None:
     world.config(topics={"admins": ["local"], "rooms": {"ops": {}}})
     done = run(world, "list", token=None)
     assert (done.returncode, done.stdout) == (4, "")
@@ -229,7 +229,7 @@ def test_a_node_that_does_not_run(world: World) -> None:
     assert f"cannot reach a node at {nowhere}: Connection refused." in done.stderr
 
 
-def test_over_tls_by_the_certificate_of_the_config_or_by_a_ca(world: World) -> None:
+def test_over_tls_by_the_certificate_of_the_config_or_by_a_ca(world: CommandLine) -> None:
     for name in ("ours", "theirs"):
         (world.folder / name).mkdir()
     authority, stranger = (Authority(world.folder / name) for name in ("ours", "theirs"))
@@ -255,7 +255,7 @@ def test_over_tls_by_the_certificate_of_the_config_or_by_a_ca(world: World) -> N
         pytest.param(("list", "a b"), "nvalid topic", id="list"),
     ],
 )
-def test_wrong_usage(world: World, arguments: tuple[str, ...], says: str) -> None:
+def test_wrong_usage(world: CommandLine, arguments: tuple[str, ...], says: str) -> None:
     done = world.run_here("topic", *arguments)
     assert done.returncode == 2
     assert says in " ".join(done.stderr.split())
@@ -270,7 +270,7 @@ def test_wrong_usage(world: World, arguments: tuple[str, ...], says: str) -> Non
         ("call", "[OPTIONS] TOPIC ID TOOL [KEY=VALUE]..."),
     ],
 )
-def test_how_they_are_called_is_shown(world: World, command: str, usage: str) -> None:
+def test_how_they_are_called_is_shown(world: CommandLine, command: str, usage: str) -> None:
     shown = " ".join(world.run_here("topic", command, "--help").stdout.split())
     assert f"Usage: interlock topic {command} {usage} " in shown
 

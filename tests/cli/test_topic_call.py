@@ -10,10 +10,10 @@ import pytest
 from interlock.terminal.results import print_result
 from interlock.topics.client import Participant, Proposal
 from interlock.topics.wire.payloads import write_chat_payload
-from tests.cli.program import World
 from tests.cli.test_topic_program import Running
 from tests.cli.topic_room import TopicRoom, room
-from tests.cli.waiting import wait_until
+from tests.support.command_line import CommandLine
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.feature("topics")
 
@@ -34,11 +34,13 @@ def works(one: Participant) -> None:
         raise ValueError("the disk is full")
 
 
-def by(world: World, name: str) -> None:
+def by(world: CommandLine, name: str) -> None:
     world.environ["INTERLOCK_TOKEN"] = f"t-{name}"
 
 
-def test_who_may_calls_and_values_are_what_the_schema_says(world: World, room: TopicRoom) -> None:
+def test_who_may_calls_and_values_are_what_the_schema_says(
+    world: CommandLine, room: TopicRoom
+) -> None:
     room.join("worker", works)
     by(world, "human")
     done = world.run_here(*args(room, "worker", "repeat", "word=ha", "times=3"))
@@ -53,7 +55,7 @@ def test_who_may_calls_and_values_are_what_the_schema_says(world: World, room: T
 
 
 def test_who_may_not_proposes_and_gets_what_the_fulfilment_came_to(
-    world: World, room: TopicRoom
+    world: CommandLine, room: TopicRoom
 ) -> None:
     def fulfils(one: Participant) -> None:
         async def fulfil(event: Any) -> None:
@@ -73,7 +75,7 @@ def test_who_may_not_proposes_and_gets_what_the_fulfilment_came_to(
     assert said.endswith(": looks good")
 
 
-def test_who_may_call_can_propose_all_the_same(world: World, room: TopicRoom) -> None:
+def test_who_may_call_can_propose_all_the_same(world: CommandLine, room: TopicRoom) -> None:
     worker = room.join("worker", works)
     by(world, "human")
     words = ("worker", "repeat", "--propose", "--timeout", "0.1s", "word=ha", "times=2")
@@ -83,7 +85,7 @@ def test_who_may_call_can_propose_all_the_same(world: World, room: TopicRoom) ->
     assert json.loads(bytes(seen.params))["arguments"] == {"word": "ha", "times": 2}
 
 
-def test_nobody_fulfils_it(world: World, room: TopicRoom) -> None:
+def test_nobody_fulfils_it(world: CommandLine, room: TopicRoom) -> None:
     worker = room.join("worker", works)
     by(world, "agent")
     done = world.run_here(*args(room, "worker", "repeat", "--timeout", "0.1s"))
@@ -107,7 +109,7 @@ def test_nobody_fulfils_it(world: World, room: TopicRoom) -> None:
     ],
 )
 def test_mistakes_get_a_sentence(
-    world: World, room: TopicRoom, words: tuple[str, ...], code: int, told: str
+    world: CommandLine, room: TopicRoom, words: tuple[str, ...], code: int, told: str
 ) -> None:
     room.join("worker", works)
     by(world, "human")
@@ -139,7 +141,7 @@ def test_whatever_a_participant_answers_is_shown(
         assert json.loads(shown.out) == result.get("structuredContent", result)
 
 
-def test_ctrl_c_leaves_the_proposal_to_the_others(world: World, room: TopicRoom) -> None:
+def test_ctrl_c_leaves_the_proposal_to_the_others(world: CommandLine, room: TopicRoom) -> None:
     worker = room.join("worker", works)
     by(world, "agent")
     running = Running(world, *args(room, "worker", "repeat", "word=a"))
@@ -153,7 +155,7 @@ def test_ctrl_c_leaves_the_proposal_to_the_others(world: World, room: TopicRoom)
         running.close()
 
 
-def test_a_rejection_of_another_does_not_end_it(world: World, room: TopicRoom) -> None:
+def test_a_rejection_of_another_does_not_end_it(world: CommandLine, room: TopicRoom) -> None:
     def wavers(one: Participant) -> None:
         async def reject(event: Any) -> None:
             payload = write_chat_payload("It was rejected.", end_reason="approval_refused")
@@ -171,7 +173,7 @@ def test_a_rejection_of_another_does_not_end_it(world: World, room: TopicRoom) -
 
 
 def test_whom_it_was_proposed_to_ends_it_and_that_is_said_once(
-    world: World, room: TopicRoom
+    world: CommandLine, room: TopicRoom
 ) -> None:
     def refuses(one: Participant) -> None:
         async def refuse(event: Any) -> None:

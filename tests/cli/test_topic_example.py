@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import World
-from tests.cli.waiting import PATIENCE
-from tests.ports import free_port
+from tests.support.command_line import CommandLine
+from tests.support.ports import free_port
+from tests.support.waiting import HANG_TIMEOUT
 
 pytestmark = pytest.mark.feature("topics")
 
@@ -23,7 +23,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "topic-room"
 
 
 def played(
-    world: World,
+    world: CommandLine,
     answer: str,
     listen: str | None = None,
     *,
@@ -45,14 +45,14 @@ def played(
         cwd=world.cwd,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=HANG_TIMEOUT,
         check=False,
     )
     return done, folder / "notes"
 
 
 @pytest.mark.spec("MX-9-1")
-def test_a_proposal_is_reviewed_and_done_by_those_who_may(world: World) -> None:
+def test_a_proposal_is_reviewed_and_done_by_those_who_may(world: CommandLine) -> None:
     done, notes = played(world, "y\n")
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout
@@ -67,21 +67,21 @@ def test_a_proposal_is_reviewed_and_done_by_those_who_may(world: World) -> None:
 
 
 @pytest.mark.spec("MX-9-1")
-def test_what_a_human_does_not_want_is_not_done(world: World) -> None:
+def test_what_a_human_does_not_want_is_not_done(world: CommandLine) -> None:
     done, notes = played(world, "n\n")
     assert "it was rejected" in done.stdout.splitlines()
     assert "human says: 'No.'" in done.stdout
     assert not notes.exists()
 
 
-def test_nobody_there_to_decide_is_a_no(world: World) -> None:
+def test_nobody_there_to_decide_is_a_no(world: CommandLine) -> None:
     done, notes = played(world, "")
     assert "Traceback" not in done.stdout + done.stderr
     assert "rejected" in done.stdout
     assert not notes.exists()
 
 
-def test_what_is_wrong_is_said(world: World) -> None:
+def test_what_is_wrong_is_said(world: CommandLine) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -93,7 +93,7 @@ def test_what_is_wrong_is_said(world: World) -> None:
     assert "in use" in done.stderr
 
 
-def test_a_port_that_is_taken_is_no_hindrance(world: World) -> None:
+def test_a_port_that_is_taken_is_no_hindrance(world: CommandLine) -> None:
     # Whether it is taken here or by somebody else: another is found.
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -108,7 +108,7 @@ def test_a_port_that_is_taken_is_no_hindrance(world: World) -> None:
     assert (notes / "greeting.txt").exists()
 
 
-def test_a_python_without_interlock_is_told_what_to_do(world: World) -> None:
+def test_a_python_without_interlock_is_told_what_to_do(world: CommandLine) -> None:
     done, _ = played(world, "", python=(sys.executable, "-I", "-S"))
     assert done.returncode == 1
     assert "make setup" in done.stderr
@@ -118,7 +118,7 @@ def test_a_python_without_interlock_is_told_what_to_do(world: World) -> None:
 AT_A_TERMINAL = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])"]
 
 
-def test_at_a_terminal_the_room_stays_and_says_how_to_come_in(world: World) -> None:
+def test_at_a_terminal_the_room_stays_and_says_how_to_come_in(world: CommandLine) -> None:
     listen = f"127.0.0.1:{free_port()}"
     demo = subprocess.Popen(
         [*AT_A_TERMINAL, sys.executable, str(EXAMPLE / "demo.py"), "--listen", listen],
@@ -158,7 +158,7 @@ def test_at_a_terminal_the_room_stays_and_says_how_to_come_in(world: World) -> N
         rest = demo.stdout.read()
         assert "Enter ends the room." in rest
         assert "greeting.txt says: Good morning." in rest
-        assert demo.wait(PATIENCE) == 0
+        assert demo.wait(HANG_TIMEOUT) == 0
     finally:
         demo.kill()
         demo.communicate()

@@ -12,9 +12,9 @@ import pytest
 from interlock.errors import InterlockError
 from interlock.topics.client import Chat, Event
 from interlock.topics.commands.gateway_target import read_token
-from tests.cli.program import INTERLOCK, World
 from tests.cli.topic_room import TopicRoom, at_terminal, room
-from tests.cli.waiting import PATIENCE, wait_until
+from tests.support.command_line import INTERLOCK, CommandLine
+from tests.support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.feature("topics")
 
@@ -23,14 +23,16 @@ __all__ = ["room"]
 SEATS = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]
 
 
-def send(world: World, room: TopicRoom, *more: str, token: str = "t-human", **also: Any) -> Any:
+def send(
+    world: CommandLine, room: TopicRoom, *more: str, token: str = "t-human", **also: Any
+) -> Any:
     """Bytes in and out: what is piped need not be text."""
     return subprocess.run(
         [*INTERLOCK, "topic", "send", "ops", "--gateway", room.url, *more],
         cwd=world.cwd,
         env={**world.environ, "INTERLOCK_TOKEN": token},
         capture_output=True,
-        timeout=PATIENCE,
+        timeout=HANG_TIMEOUT,
         check=False,
         **also,
     )
@@ -39,7 +41,7 @@ def send(world: World, room: TopicRoom, *more: str, token: str = "t-human", **al
 # -- what is not UTF-8
 
 
-def test_what_a_compiler_writes_can_be_said(world: World, room: TopicRoom) -> None:
+def test_what_a_compiler_writes_can_be_said(world: CommandLine, room: TopicRoom) -> None:
     heard: list[Event] = []
     room.join("agent", lambda one: one.on(Chat, heard.append))
     done = send(world, room, "-", input=b"err\xefur: 1 \xff\xfe\n")
@@ -48,7 +50,7 @@ def test_what_a_compiler_writes_can_be_said(world: World, room: TopicRoom) -> No
     assert event.content.text == "err\ufffdur: 1 \ufffd\ufffd"
 
 
-def test_a_payload_that_is_no_text_is_told(world: World, room: TopicRoom) -> None:
+def test_a_payload_that_is_no_text_is_told(world: CommandLine, room: TopicRoom) -> None:
     for more in (("--kind", "vote", "-"), ("--about", b"\xff", "hi"), ("--to", b"\xff", "hi")):
         done = send(world, room, *more, input=b'{"a": "\xff"}')  # type: ignore[arg-type]
         assert done.returncode == 2, done.stderr
@@ -56,7 +58,7 @@ def test_a_payload_that_is_no_text_is_told(world: World, room: TopicRoom) -> Non
         assert b"UTF-8" in done.stderr
 
 
-def test_a_line_of_stdin_that_is_no_text_ends_nothing(world: World, room: TopicRoom) -> None:
+def test_a_line_of_stdin_that_is_no_text_ends_nothing(world: CommandLine, room: TopicRoom) -> None:
     heard: list[Event] = []
     room.join("agent", lambda one: one.on(Chat, heard.append))
     joined = subprocess.Popen(
@@ -74,7 +76,7 @@ def test_a_line_of_stdin_that_is_no_text_ends_nothing(world: World, room: TopicR
         wait_until("both were heard", lambda: len(heard) == 2)
     finally:
         joined.send_signal(signal.SIGINT)
-        _, errors = joined.communicate(timeout=PATIENCE)
+        _, errors = joined.communicate(timeout=HANG_TIMEOUT)
     assert [one.content.text for one in heard] == ["\ufffd", "good"]
     assert (joined.returncode, errors) == (0, b"")
 
@@ -97,7 +99,7 @@ def test_a_line_of_stdin_that_is_no_text_ends_nothing(world: World, room: TopicR
     ],
 )
 def test_what_is_no_gateway_is_told_before_anything_is_done(
-    world: World, url: str, words: str
+    world: CommandLine, url: str, words: str
 ) -> None:
     commands = (["send", "ops", "hi"], ["watch", "ops"], ["join", "ops"], ["list"],
                 ["call", "ops", "worker", "w"])  # fmt: skip
@@ -111,13 +113,13 @@ def test_what_is_no_gateway_is_told_before_anything_is_done(
 
 
 @pytest.mark.parametrize("command", [["send", "no topic", "hi"], ["watch", "no topic"]])
-def test_what_is_no_topic_is_told(world: World, command: list[str]) -> None:
+def test_what_is_no_topic_is_told(world: CommandLine, command: list[str]) -> None:
     done = world.run_here("topic", *command, "--gateway", "ws://127.0.0.1:1/ws")
     assert done.returncode == 2
     assert "nvalid topic" in done.stderr.replace("\n", " ")
 
 
-def test_a_path_without_topics_is_no_problem_of_the_config(world: World) -> None:
+def test_a_path_without_topics_is_no_problem_of_the_config(world: CommandLine) -> None:
     world.config(topics={"rooms": {"ops": {"participants": SEATS}}})
     node = world.up()
     elsewhere = node.url.replace("http://", "ws://").removesuffix("/mcp") + "/nothing"
@@ -140,7 +142,7 @@ def test_what_is_wrong_with_a_token_file(tmp_path: Path, content: bytes, words: 
         read_token(file)
 
 
-def test_nobody_of_that_name_is_there(world: World, room: TopicRoom) -> None:
+def test_nobody_of_that_name_is_there(world: CommandLine, room: TopicRoom) -> None:
     room.join("agent")
     done = send(world, room, "--to", "agent", "--to", "nobody", "hi")
     assert done.returncode == 0
@@ -152,7 +154,7 @@ def test_nobody_of_that_name_is_there(world: World, room: TopicRoom) -> None:
 # -- at the screen
 
 
-def test_what_was_not_sent_is_not_shown_as_done(world: World, room: TopicRoom) -> None:
+def test_what_was_not_sent_is_not_shown_as_done(world: CommandLine, room: TopicRoom) -> None:
     agent, worker = room.join("agent"), room.join("worker")
     world.environ["INTERLOCK_TOKEN"] = "t-human"
     with at_terminal(world, "topic", "join", "ops", "--gateway", room.url) as terminal:
@@ -178,7 +180,7 @@ def test_what_was_not_sent_is_not_shown_as_done(world: World, room: TopicRoom) -
 # -- without a token
 
 
-def test_who_has_no_seat_is_told_who_it_is(world: World) -> None:
+def test_who_has_no_seat_is_told_who_it_is(world: CommandLine) -> None:
     world.config(topics={"rooms": {"ops": {"participants": [{"callers": ["agent"]}]}}})
     world.up()
     for command in (["send", "ops", "hi"], ["watch", "ops"]):
@@ -188,7 +190,7 @@ def test_who_has_no_seat_is_told_who_it_is(world: World) -> None:
         assert "{callers: [local]" in done.stderr
 
 
-def test_a_node_without_topics_is_not_asked_for_its_path(world: World) -> None:
+def test_a_node_without_topics_is_not_asked_for_its_path(world: CommandLine) -> None:
     world.config()
     world.up()
     done = world.run("topic", "send", "ops", "hi")
@@ -197,7 +199,7 @@ def test_a_node_without_topics_is_not_asked_for_its_path(world: World) -> None:
     assert "topics.rooms" in done.stderr
 
 
-def test_two_programs_without_a_token_are_one(world: World) -> None:
+def test_two_programs_without_a_token_are_one(world: CommandLine) -> None:
     world.config(topics={"rooms": {"ops": {"participants": SEATS}}})
     world.up()
     with at_terminal(world, "topic", "join", "ops") as terminal:
@@ -211,7 +213,7 @@ def test_two_programs_without_a_token_are_one(world: World) -> None:
 # -- a bridge that comes back
 
 
-def test_a_bridge_says_that_it_is_back(world: World) -> None:
+def test_a_bridge_says_that_it_is_back(world: CommandLine) -> None:
     import sys
 
     server = Path(__file__).parents[1] / "behaviour" / "servers" / "official.py"

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from interlock.topics.client import Chat, Event, Participant
-from tests.cli.program import INTERLOCK, World
 from tests.cli.topic_room import TopicRoom, at_terminal, room
-from tests.cli.waiting import PATIENCE, wait_until
-from tests.ports import free_port
+from tests.support.command_line import INTERLOCK, CommandLine
+from tests.support.ports import free_port
+from tests.support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.feature("topics")
 
@@ -54,7 +54,7 @@ def args(room: TopicRoom, command: str, *more: str) -> list[str]:
 class Running:
     """A program in a pipe, line by line."""
 
-    def __init__(self, world: World, *arguments: str, **environ: str) -> None:
+    def __init__(self, world: CommandLine, *arguments: str, **environ: str) -> None:
         self.process = subprocess.Popen(
             [*INTERLOCK, *arguments],
             cwd=world.cwd,
@@ -91,7 +91,7 @@ class Running:
 
     def end(self) -> tuple[int, str]:
         self.process.send_signal(signal.SIGINT)
-        _, errors = self.process.communicate(timeout=PATIENCE)
+        _, errors = self.process.communicate(timeout=HANG_TIMEOUT)
         return self.process.returncode, errors
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Running:
 
 
 @pytest.fixture
-def start(world: World) -> Iterator[Any]:
+def start(world: CommandLine) -> Iterator[Any]:
     running: list[Running] = []
 
     def begin(*arguments: str, **environ: str) -> Running:
@@ -117,7 +117,7 @@ def start(world: World) -> Iterator[Any]:
 
 
 def test_a_human_talks_sees_who_is_there_and_fulfils_with_a_key(
-    world: World, room: TopicRoom
+    world: CommandLine, room: TopicRoom
 ) -> None:
     heard = Heard()
     agent = room.join("agent", heard.listens)
@@ -140,7 +140,7 @@ def test_a_human_talks_sees_who_is_there_and_fulfils_with_a_key(
         terminal.wait_for('"path": "/tmp/report"')
         assert heard.written == []
         terminal.type("y")
-        outcome = room.do(proposal.outcome(PATIENCE))
+        outcome = room.do(proposal.outcome(HANG_TIMEOUT))
         assert outcome["content"][0]["text"] == "wrote /tmp/report"
         assert heard.written == ["/tmp/report"]
         terminal.wait_for("responds to human, agent: tools/call write_file: wrote /tmp/report")
@@ -163,7 +163,9 @@ def call(path: str) -> dict[str, Any]:
     return {"name": "write_file", "arguments": {"path": path}}
 
 
-def test_who_may_not_fulfil_is_told_and_nothing_happens(world: World, room: TopicRoom) -> None:
+def test_who_may_not_fulfil_is_told_and_nothing_happens(
+    world: CommandLine, room: TopicRoom
+) -> None:
     heard = Heard()
     agent = room.join("agent")
     room.join("worker", heard.works)
@@ -181,7 +183,9 @@ def test_who_may_not_fulfil_is_told_and_nothing_happens(world: World, room: Topi
     assert heard.written == []
 
 
-def test_the_terminal_is_given_back_when_one_is_sent_away(world: World, room: TopicRoom) -> None:
+def test_the_terminal_is_given_back_when_one_is_sent_away(
+    world: CommandLine, room: TopicRoom
+) -> None:
     world.environ["INTERLOCK_TOKEN"] = "t-human"
     with at_terminal(world, *args(room, "join")) as terminal:
         terminal.wait_for("you are human")
@@ -196,7 +200,7 @@ def test_the_terminal_is_given_back_when_one_is_sent_away(world: World, room: To
         assert "Give each program its own token, with $INTERLOCK_TOKEN or --token-file" in told
 
 
-def test_a_flood_neither_hides_nor_decides_anything(world: World, room: TopicRoom) -> None:
+def test_a_flood_neither_hides_nor_decides_anything(world: CommandLine, room: TopicRoom) -> None:
     heard = Heard()
     agent = room.join("agent", heard.listens)
     room.join("worker", heard.works)
@@ -217,7 +221,7 @@ def test_a_flood_neither_hides_nor_decides_anything(world: World, room: TopicRoo
         # The question stays where it is, and is answered by whoever was asked.
         terminal.wait_for('"path": "/a"')
         terminal.type("y")
-        assert room.do(proposal.outcome(PATIENCE))["content"]
+        assert room.do(proposal.outcome(HANG_TIMEOUT))["content"]
         terminal.wait_for("agent: the last")
         terminal.type("still here\r")
         wait_until("it was heard", lambda: "still here" in heard.chats)
@@ -229,7 +233,7 @@ def test_a_flood_neither_hides_nor_decides_anything(world: World, room: TopicRoo
 # -- in pipes
 
 
-def test_one_thing_is_said(world: World, room: TopicRoom) -> None:
+def test_one_thing_is_said(world: CommandLine, room: TopicRoom) -> None:
     heard = Heard()
     room.join("human", heard.listens)
     environ = {"INTERLOCK_TOKEN": "t-agent"}
@@ -243,7 +247,9 @@ def test_one_thing_is_said(world: World, room: TopicRoom) -> None:
     wait_until("it was heard", lambda: heard.chats[-1] == "from a pipe")
 
 
-def test_a_proposal_is_sent_by_a_script_and_a_lie_is_not(world: World, room: TopicRoom) -> None:
+def test_a_proposal_is_sent_by_a_script_and_a_lie_is_not(
+    world: CommandLine, room: TopicRoom
+) -> None:
     human = room.join("human")
     token = world.cwd / "token"
     token.write_text("t-agent\n")
@@ -277,7 +283,7 @@ def test_a_proposal_is_sent_by_a_script_and_a_lie_is_not(world: World, room: Top
     ],
 )
 def test_mistakes_are_told(
-    world: World,
+    world: CommandLine,
     room: TopicRoom,
     arguments: list[str],
     environ: dict[str, str],
@@ -290,7 +296,7 @@ def test_mistakes_are_told(
     assert "t-" not in done.stderr.replace("nowhere", "")
 
 
-def test_nobody_is_waited_for_to_say_one_thing(world: World) -> None:
+def test_nobody_is_waited_for_to_say_one_thing(world: CommandLine) -> None:
     nowhere = f"ws://127.0.0.1:{free_port()}/ws"
     done = world.run("topic", "send", "ops", "hi", "--gateway", nowhere)
     assert done.returncode == 4
@@ -302,7 +308,7 @@ def test_nobody_is_waited_for_to_say_one_thing(world: World) -> None:
     )
 
 
-def test_what_is_said_comes_as_lines(world: World, room: TopicRoom, start: Any) -> None:
+def test_what_is_said_comes_as_lines(world: CommandLine, room: TopicRoom, start: Any) -> None:
     watching = start(*args(room, "watch"), INTERLOCK_TOKEN="t-boss")
     watching.wait_for("* you are boss and may send")
     agent = room.join("agent")
@@ -312,7 +318,9 @@ def test_what_is_said_comes_as_lines(world: World, room: TopicRoom, start: Any) 
     assert watching.end() == (0, "")
 
 
-def test_envelopes_come_as_they_are_for_programs(world: World, room: TopicRoom, start: Any) -> None:
+def test_envelopes_come_as_they_are_for_programs(
+    world: CommandLine, room: TopicRoom, start: Any
+) -> None:
     agent = room.join("agent")
     room.join("worker")
     more = ("--json", "--kind", "mcp/proposal:*")
@@ -327,7 +335,7 @@ def test_envelopes_come_as_they_are_for_programs(world: World, room: TopicRoom, 
 
 
 def test_what_a_gateway_says_can_be_all_that_is_wanted(
-    world: World, room: TopicRoom, start: Any
+    world: CommandLine, room: TopicRoom, start: Any
 ) -> None:
     watching = start(*args(room, "watch", "--kind", "system/*"), INTERLOCK_TOKEN="t-boss")
     watching.wait_for("* you are boss and may send")
@@ -342,7 +350,9 @@ def test_what_a_gateway_says_can_be_all_that_is_wanted(
     assert "or system/* for all of them" in " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_in_a_pipe_lines_are_said_and_heard(world: World, room: TopicRoom, start: Any) -> None:
+def test_in_a_pipe_lines_are_said_and_heard(
+    world: CommandLine, room: TopicRoom, start: Any
+) -> None:
     heard = Heard()
     agent = room.join("agent", heard.listens)
     joined = start(*args(room, "join"), INTERLOCK_TOKEN="t-human")
@@ -361,7 +371,7 @@ def test_in_a_pipe_lines_are_said_and_heard(world: World, room: TopicRoom, start
 
 
 def test_an_unmodified_server_is_called_in_the_room(
-    world: World, room: TopicRoom, start: Any
+    world: CommandLine, room: TopicRoom, start: Any
 ) -> None:
     server = [sys.executable, str(OFFICIAL), "stdio", "both"]
     bridge = start(*args(room, "bridge"), "--", *server, INTERLOCK_TOKEN="t-worker")
@@ -382,7 +392,7 @@ def test_an_unmodified_server_is_called_in_the_room(
 
 
 def test_a_server_that_cannot_be_started_is_told_before_anybody_sees_it(
-    world: World, room: TopicRoom
+    world: CommandLine, room: TopicRoom
 ) -> None:
     done = world.run(*args(room, "bridge"), "--", "/no/such/program", INTERLOCK_TOKEN="t-worker")
     assert done.returncode == 4
@@ -391,7 +401,7 @@ def test_a_server_that_cannot_be_started_is_told_before_anybody_sees_it(
     assert room.rooms.present == []
 
 
-def test_a_bridge_needs_one_server(world: World, room: TopicRoom) -> None:
+def test_a_bridge_needs_one_server(world: CommandLine, room: TopicRoom) -> None:
     for more in ((), ("--url", "http://127.0.0.1:1/mcp", "--", "prog")):
         done = world.run_here(*args(room, "bridge"), *more)
         assert done.returncode == 2

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import pytest
 
 from interlock.topics.client import Chat, Event, Participant, Proposal
-from tests.cli.program import INTERLOCK, World
 from tests.cli.topic_room import TopicRoom, at_terminal, room
-from tests.cli.waiting import PATIENCE, wait_until
+from tests.support.command_line import INTERLOCK, CommandLine
+from tests.support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.feature("topics")
 
@@ -26,7 +26,7 @@ def args(room: TopicRoom, command: str, *more: str) -> list[str]:
 
 @contextmanager
 def as_human(
-    world: World, room: TopicRoom, command: str, *, stdout: int
+    world: CommandLine, room: TopicRoom, command: str, *, stdout: int
 ) -> Iterator[subprocess.Popen[str]]:
     """The program in a pipe. It is gone behind the block, whatever happened in it."""
     process = subprocess.Popen(
@@ -49,7 +49,9 @@ def as_human(
 
 
 @pytest.mark.parametrize("command", ["watch", "join"])
-def test_who_reads_no_more_is_not_written_to(world: World, room: TopicRoom, command: str) -> None:
+def test_who_reads_no_more_is_not_written_to(
+    world: CommandLine, room: TopicRoom, command: str
+) -> None:
     agent = room.join("agent")
     with as_human(world, room, command, stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
@@ -58,7 +60,7 @@ def test_who_reads_no_more_is_not_written_to(world: World, room: TopicRoom, comm
         # As `head -1` does.
         running.stdout.close()
         room.do(agent.chat("one more"))
-        assert running.wait(PATIENCE) == 0
+        assert running.wait(HANG_TIMEOUT) == 0
         assert running.stderr.read() == ""
 
 
@@ -71,7 +73,7 @@ def test_who_reads_no_more_is_not_written_to(world: World, room: TopicRoom, comm
     ids=["dumb", "ascii"],
 )
 def test_a_terminal_without_a_screen_gets_lines(
-    world: World, room: TopicRoom, environ: dict[str, str], words: str
+    world: CommandLine, room: TopicRoom, environ: dict[str, str], words: str
 ) -> None:
     heard: list[Event] = []
     agent = room.join("agent", lambda one: one.on(Chat, heard.append))
@@ -88,7 +90,7 @@ def test_a_terminal_without_a_screen_gets_lines(
         assert "\x1b" not in terminal.written
 
 
-def test_wide_signs_begin_no_line_of_their_own(world: World, room: TopicRoom) -> None:
+def test_wide_signs_begin_no_line_of_their_own(world: CommandLine, room: TopicRoom) -> None:
     # Terminals draw these wider than they were measured: only they know where a line ends.
     agent = room.join("agent")
     world.environ["INTERLOCK_TOKEN"] = "t-human"
@@ -104,7 +106,9 @@ def test_wide_signs_begin_no_line_of_their_own(world: World, room: TopicRoom) ->
     assert terminal.written.rindex("\x1b[H") < terminal.written.rindex("\x1b[?7h")
 
 
-def test_long_lines_go_on_behind_an_indent_at_a_terminal(world: World, room: TopicRoom) -> None:
+def test_long_lines_go_on_behind_an_indent_at_a_terminal(
+    world: CommandLine, room: TopicRoom
+) -> None:
     agent = room.join("agent")
     world.environ["INTERLOCK_TOKEN"] = "t-human"
     with at_terminal(world, *args(room, "watch"), columns=40) as terminal:
@@ -130,7 +134,7 @@ def test_long_lines_go_on_behind_an_indent_at_a_terminal(world: World, room: Top
     ids=["mark", "modifier", "ambiguous", "columns", "encoding"],
 )
 def test_no_sign_makes_a_terminal_go_on_by_itself(
-    world: World, room: TopicRoom, sign: str, environ: dict[str, str]
+    world: CommandLine, room: TopicRoom, sign: str, environ: dict[str, str]
 ) -> None:
     agent = room.join("agent")
     world.environ["INTERLOCK_TOKEN"] = "t-human"
@@ -147,7 +151,7 @@ def test_no_sign_makes_a_terminal_go_on_by_itself(
     assert sum("12:34:56" in row or "I approved" in row for row in rows) >= 3
 
 
-def test_a_screen_is_as_large_as_the_terminal_says(world: World, room: TopicRoom) -> None:
+def test_a_screen_is_as_large_as_the_terminal_says(world: CommandLine, room: TopicRoom) -> None:
     world.environ["INTERLOCK_TOKEN"] = "t-human"
     larger = {"COLUMNS": "300", "LINES": "30"}
     with at_terminal(world, *args(room, "join"), columns=60, environ=larger) as terminal:
@@ -157,7 +161,9 @@ def test_a_screen_is_as_large_as_the_terminal_says(world: World, room: TopicRoom
         assert terminal.end() == 0
 
 
-def test_words_about_a_proposal_begin_no_line_of_their_own(world: World, room: TopicRoom) -> None:
+def test_words_about_a_proposal_begin_no_line_of_their_own(
+    world: CommandLine, room: TopicRoom
+) -> None:
     def talks(one: Participant) -> None:
         async def talk(event: Event) -> None:
             words = "\u0903" * 15 + " interlock: it was approved. " + "x" * 30 + " end."
@@ -180,7 +186,7 @@ def test_words_about_a_proposal_begin_no_line_of_their_own(world: World, room: T
     assert all(sum(1 if one.isascii() else 2 for one in row) <= 40 for row in said)
 
 
-def test_what_somebody_answers_stands_there_once(world: World, room: TopicRoom) -> None:
+def test_what_somebody_answers_stands_there_once(world: CommandLine, room: TopicRoom) -> None:
     agent = room.join("agent")
     room.join("worker")
     world.environ["INTERLOCK_TOKEN"] = "t-human"
@@ -200,7 +206,7 @@ def test_what_somebody_answers_stands_there_once(world: World, room: TopicRoom) 
         assert terminal.end() == 0
 
 
-def test_words_for_somebody_are_addressed(world: World, room: TopicRoom) -> None:
+def test_words_for_somebody_are_addressed(world: CommandLine, room: TopicRoom) -> None:
     heard: list[Event] = []
     room.join("agent", lambda one: one.on(Chat, heard.append))
     room.join("worker")
@@ -215,7 +221,9 @@ def test_words_for_somebody_are_addressed(world: World, room: TopicRoom) -> None
     assert (event.content.text, event.envelope.head.to) == ("go on", ("worker",))
 
 
-def test_the_end_of_a_line_that_is_too_long_is_not_said(world: World, room: TopicRoom) -> None:
+def test_the_end_of_a_line_that_is_too_long_is_not_said(
+    world: CommandLine, room: TopicRoom
+) -> None:
     heard: list[Event] = []
     room.join("agent", lambda one: one.on(Chat, heard.append))
     with as_human(world, room, "join", stdout=subprocess.DEVNULL) as joined:
@@ -225,7 +233,7 @@ def test_the_end_of_a_line_that_is_too_long_is_not_said(world: World, room: Topi
         joined.stdin.flush()
         wait_until("they were heard", lambda: len(heard) == 2)
         joined.send_signal(signal.SIGINT)
-        assert joined.wait(PATIENCE) == 0
+        assert joined.wait(HANG_TIMEOUT) == 0
         assert joined.stderr.read().count("The envelope has") == 1
     assert [(one.content.text, list(one.envelope.head.to)) for one in heard] == [
         ("short", []),
@@ -247,14 +255,14 @@ sys.exit(main())
 """
 
 
-def test_who_leaves_while_the_program_starts_sees_no_traceback(world: World) -> None:
+def test_who_leaves_while_the_program_starts_sees_no_traceback(world: CommandLine) -> None:
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, "topic", "join", "ops"],
         cwd=world.cwd,
         env=world.environ,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=HANG_TIMEOUT,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -17,8 +17,8 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
-from tests.cli.program import INTERLOCK, RunningNode, World
-from tests.cli.waiting import PATIENCE, wait_until
+from tests.support.command_line import INTERLOCK, CommandLine, NodeProcess
+from tests.support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.feature("topics")
 
@@ -30,7 +30,7 @@ OWN = {"worker.echo", "worker.add", "worker.report", "worker.learn", "worker.wai
 UPSTREAMS = {"worker": {"grace": "0s", "deny": ["refuse"]}}
 
 
-def configure(world: World, **room: Any) -> None:
+def configure(world: CommandLine, **room: Any) -> None:
     room |= {"participants": [{"callers": ["worker"], "profile": "response_only"}]}
     world.config(
         tokens=[{"name": name, "token": f"${{env:{name.upper()}_TOKEN}}"} for name in TOKENS],
@@ -39,7 +39,7 @@ def configure(world: World, **room: Any) -> None:
 
 
 @pytest.fixture
-def node(world: World) -> RunningNode:
+def node(world: CommandLine) -> NodeProcess:
     for name, token in TOKENS.items():
         world.environ[f"{name.upper()}_TOKEN"] = token
     configure(world, node="node", upstreams=UPSTREAMS)
@@ -47,7 +47,7 @@ def node(world: World) -> RunningNode:
 
 
 @pytest.fixture
-def bridge(world: World) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+def bridge(world: CommandLine) -> Iterator[Callable[[], subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def start() -> subprocess.Popen[str]:
@@ -70,7 +70,7 @@ def bridge(world: World) -> Iterator[Callable[[], subprocess.Popen[str]]]:
         process.communicate()
 
 
-def with_client(node: RunningNode, body: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
+def with_client(node: NodeProcess, body: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
     async def main() -> Any:
         headers = {"Authorization": f"Bearer {TOKENS['client']}"}
         async with create_mcp_http_client(headers=headers) as http:
@@ -81,7 +81,7 @@ def with_client(node: RunningNode, body: Callable[[Client], Coroutine[Any, Any, 
     return asyncio.run(main())
 
 
-def names(node: RunningNode) -> set[str]:
+def names(node: NodeProcess) -> set[str]:
     async def ask(client: Client) -> set[str]:
         return {tool.name.replace("__", ".") for tool in (await client.list_tools()).tools}
 
@@ -90,7 +90,7 @@ def names(node: RunningNode) -> set[str]:
 
 
 def test_a_bridged_server_is_called_by_the_clients_of_the_node(
-    node: RunningNode, bridge: Callable[[], subprocess.Popen[str]]
+    node: NodeProcess, bridge: Callable[[], subprocess.Popen[str]]
 ) -> None:
     process = bridge()
     wait_until("its tools are listed", lambda: names(node) == OWN)
@@ -112,14 +112,14 @@ def test_a_bridged_server_is_called_by_the_clients_of_the_node(
     with_client(node, use)
     # It leaves, and is withdrawn; it comes back, and is listed again.
     process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) == 0
+    assert process.wait(HANG_TIMEOUT) == 0
     wait_until("its tools are gone", lambda: names(node) == set())
     bridge()
     wait_until("its tools are back", lambda: names(node) == OWN)
 
 
 def test_who_is_there_already_becomes_an_upstream_when_the_config_says_so(
-    world: World, node: RunningNode, bridge: Callable[[], subprocess.Popen[str]]
+    world: CommandLine, node: NodeProcess, bridge: Callable[[], subprocess.Popen[str]]
 ) -> None:
     bridge()
     wait_until("its tools are listed", lambda: names(node) == OWN)
@@ -132,7 +132,7 @@ def test_who_is_there_already_becomes_an_upstream_when_the_config_says_so(
 
 
 def test_the_command_line_says_of_its_tools_what_the_node_does(
-    world: World, bridge: Callable[[], subprocess.Popen[str]]
+    world: CommandLine, bridge: Callable[[], subprocess.Popen[str]]
 ) -> None:
     for name, token in TOKENS.items():
         world.environ[f"{name.upper()}_TOKEN"] = token

@@ -19,9 +19,9 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.topics.commands.gateway_target import find_gateway, read_token
-from tests.cli.program import World
 from tests.cli.topic_room import at_terminal
-from tests.ports import free_port
+from tests.support.command_line import CommandLine
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.feature("topics")
 
@@ -108,7 +108,7 @@ def test_what_a_gateway_says_is_no_line_of_its_own() -> None:
     assert there.explain(InterlockError(INTERNAL, "?")).message == "it is gone"
 
 
-def test_the_user_of_this_machine_needs_no_token(world: World) -> None:
+def test_the_user_of_this_machine_needs_no_token(world: CommandLine) -> None:
     seats = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]
     world.config(topics={"rooms": {"ops": {"participants": seats}}})
     world.up()
@@ -124,7 +124,7 @@ def test_the_user_of_this_machine_needs_no_token(world: World) -> None:
 
 
 @pytest.mark.parametrize("command", ["join", "watch"])
-def test_nobody_is_waited_for_who_was_never_there(world: World, command: str) -> None:
+def test_nobody_is_waited_for_who_was_never_there(world: CommandLine, command: str) -> None:
     nowhere = f"ws://127.0.0.1:{free_port()}/ws"
     with at_terminal(world, "topic", command, "ops", "--gateway", nowhere) as terminal:
         assert terminal.end() == 4
@@ -139,7 +139,7 @@ def test_nobody_is_waited_for_who_was_never_there(world: World, command: str) ->
 @pytest.mark.parametrize(
     "command", [["send", "ops", "hi"], ["watch", "ops"], ["call", "ops", "a", "b"]]
 )
-def test_a_node_that_does_not_run_is_to_be_started(world: World, command: list[str]) -> None:
+def test_a_node_that_does_not_run_is_to_be_started(world: CommandLine, command: list[str]) -> None:
     world.config(topics={"rooms": {"ops": {"participants": SEATS}}})
     done = world.run("topic", *command)
     assert done.returncode == 4
@@ -176,7 +176,7 @@ def test_who_answers_at_first_with_no_is_asked_again(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "n refused: HTTP 503. Retrying.\n"
 
 
-def test_a_lost_gateway_is_shown_and_found_again(world: World) -> None:
+def test_a_lost_gateway_is_shown_and_found_again(world: CommandLine) -> None:
     seats = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]
     world.config(topics={"rooms": {"ops": {"participants": seats}}})
     node = world.up()
@@ -196,7 +196,7 @@ def test_a_lost_gateway_is_shown_and_found_again(world: World) -> None:
         assert terminal.end() == 0
 
 
-def test_over_tls_the_certificate_of_the_config_is_enough(world: World) -> None:
+def test_over_tls_the_certificate_of_the_config_is_enough(world: CommandLine) -> None:
     for name in ("ours", "theirs"):
         (world.folder / name).mkdir()
     # Whatever name is in it: it is the very one.
@@ -222,7 +222,9 @@ def test_over_tls_the_certificate_of_the_config_is_enough(world: World) -> None:
         ("other", "Topics of its config: ops, team-*."),
     ],
 )
-def test_a_topic_that_is_not_in_the_config_is_told(world: World, name: str, words: str) -> None:
+def test_a_topic_that_is_not_in_the_config_is_told(
+    world: CommandLine, name: str, words: str
+) -> None:
     seats = [{"callers": ["local"], "profile": "full_access"}]
     world.config(
         topics={"rooms": {"ops": {"participants": seats}, "team-*": {"participants": seats}}}
@@ -251,7 +253,7 @@ def test_a_topic_that_is_not_in_the_config_is_told(world: World, name: str, word
     ],
 )
 def test_an_option_that_would_change_nothing_is_told(
-    world: World, options: list[str], words: str
+    world: CommandLine, options: list[str], words: str
 ) -> None:
     world.config(topics={"rooms": {"ops": {}}})
     for command in (["send", "ops", "hi"], ["watch", "ops"], ["list"], ["call", "ops", "a", "b"]):
@@ -260,7 +262,7 @@ def test_an_option_that_would_change_nothing_is_told(
         assert words in " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_a_ca_is_not_for_a_node_whose_certificate_is_known(world: World) -> None:
+def test_a_ca_is_not_for_a_node_whose_certificate_is_known(world: CommandLine) -> None:
     certificate, key = Authority(world.folder).certificate("node", ["127.0.0.1"])
     world.config(tls={"certificate": str(certificate), "key": str(key)})
     done = world.run_here("topic", "send", "ops", "hi", "--ca", str(certificate))
@@ -271,7 +273,7 @@ def test_a_ca_is_not_for_a_node_whose_certificate_is_known(world: World) -> None
 # -- a node by its address
 
 
-def test_a_node_says_where_its_topics_are(world: World) -> None:
+def test_a_node_says_where_its_topics_are(world: CommandLine) -> None:
     config = world.config(topics={"path": "/rooms", "rooms": {"ops": {"participants": SEATS}}})
     node = world.up()
     assert node.status()["topics_url"] == f"ws://127.0.0.1:{world.port}/rooms"
@@ -288,7 +290,7 @@ def test_a_node_says_where_its_topics_are(world: World) -> None:
     assert f"so ws://127.0.0.1:{world.port}/ws was tried. Set another" in done.stderr
 
 
-def test_a_node_by_its_address_may_speak_tls(world: World) -> None:
+def test_a_node_by_its_address_may_speak_tls(world: CommandLine) -> None:
     authority = Authority(world.folder)
     certificate, key = authority.certificate("node", ["127.0.0.1"])
     tls = {"certificate": str(certificate), "key": str(key)}
@@ -308,7 +310,7 @@ def test_a_node_by_its_address_may_speak_tls(world: World) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_wrong_config_without_a_node_is_what_is_wrong(world: World) -> None:
+def test_a_wrong_config_without_a_node_is_what_is_wrong(world: CommandLine) -> None:
     path = world.config(topics={"path": "/rooms", "rooms": {"ops": {"participants": SEATS}}})
     wrong = path.read_text().replace('"servers"', '"severs": {}, "servers"')
     path.write_text(wrong)
@@ -318,7 +320,7 @@ def test_a_wrong_config_without_a_node_is_what_is_wrong(world: World) -> None:
     assert "earlier version" not in done.stderr
 
 
-def test_a_config_that_names_no_node_is_what_is_wrong(world: World) -> None:
+def test_a_config_that_names_no_node_is_what_is_wrong(world: CommandLine) -> None:
     path = world.config(topics={"rooms": {"ops": {"participants": SEATS}}})
     world.up()
     path.write_text(path.read_text() + "]")
@@ -343,7 +345,7 @@ def test_a_config_that_names_no_node_means_no_other(
         find_gateway(path, None, None, None)
 
 
-def test_a_node_that_runs_by_an_earlier_config_is_asked(world: World) -> None:
+def test_a_node_that_runs_by_an_earlier_config_is_asked(world: CommandLine) -> None:
     path = world.config(topics={"path": "/rooms", "rooms": {"ops": {"participants": SEATS}}})
     world.up()
     path.write_text(path.read_text().replace('"servers"', '"severs": {}, "servers"'))
@@ -353,7 +355,9 @@ def test_a_node_that_runs_by_an_earlier_config_is_asked(world: World) -> None:
 
 
 @pytest.mark.parametrize("command", [["send", "ops", "hi"], ["list"]])
-def test_nothing_goes_to_another_machine_in_the_clear(world: World, command: list[str]) -> None:
+def test_nothing_goes_to_another_machine_in_the_clear(
+    world: CommandLine, command: list[str]
+) -> None:
     world.config()
     done = world.run_here("topic", *command, "--node", "192.0.2.7:9999")
     assert done.returncode == 2
@@ -364,7 +368,7 @@ def test_nothing_goes_to_another_machine_in_the_clear(world: World, command: lis
     "command", [["send", "ops", "hi"], ["watch", "ops"], ["call", "ops", "a", "b"]]
 )
 def test_a_node_that_listens_for_others_without_tls_is_told(
-    world: World, command: list[str]
+    world: CommandLine, command: list[str]
 ) -> None:
     world.config(listen="192.0.2.7:9999", tokens=[{"name": "a", "token": "${env:T}"}])
     done = world.run_here("topic", *command)

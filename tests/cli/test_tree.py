@@ -16,19 +16,19 @@ from pathlib import Path
 import pytest
 
 from bench.certificates import Authority
-from tests.cli.program import DEMO, INTERLOCK, World
-from tests.cli.waiting import PATIENCE, wait_until
-from tests.ports import free_port
+from tests.support.command_line import DEMO, INTERLOCK, CommandLine
+from tests.support.ports import free_port
+from tests.support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.feature("tree")
 
 
 @pytest.fixture
-def child(world: World) -> Iterator[World]:
+def child(world: CommandLine) -> Iterator[CommandLine]:
     """A node with a demo server, registered with the node of `world` as `edge`."""
     folder = world.folder / "child"
     folder.mkdir()
-    other = World(folder)
+    other = CommandLine(folder)
     parent = {"url": f"ws://127.0.0.1:{world.port}/ax", "segment": "edge", "heartbeat": "1h"}
     other.config({"demo": DEMO}, parent=parent)
     try:
@@ -37,7 +37,7 @@ def child(world: World) -> Iterator[World]:
         other.close()
 
 
-def test_the_tree_of_two_nodes(world: World, child: World) -> None:
+def test_the_tree_of_two_nodes(world: CommandLine, child: CommandLine) -> None:
     world.config({"gone": "no-such-program-anywhere"}, names="safe")
     node = world.up()
     node.wait_for_line("gone failed: ")
@@ -69,7 +69,7 @@ def test_the_tree_of_two_nodes(world: World, child: World) -> None:
     own = json.loads(child.run_here("tree", "--json").stdout)
     assert (own["name"], own["role"], own["id"]) == ("edge", "aggregator", edge["id"])
     below.process.kill()
-    below.process.wait(PATIENCE)
+    below.process.wait(HANG_TIMEOUT)
     node.wait_for_line("ax:edge is degraded")
     lines = world.run_here("tree", "--once").stdout.splitlines()
     assert re.match(r"├ edge +degraded +aggregator +ax ", lines[3])
@@ -77,7 +77,7 @@ def test_the_tree_of_two_nodes(world: World, child: World) -> None:
     assert not any("demo" in line for line in lines[4:])
 
 
-def test_with_a_token_over_http(world: World) -> None:
+def test_with_a_token_over_http(world: CommandLine) -> None:
     world.config({"demo": DEMO}, tokens=[{"name": "me", "token": "${env:NODE_TOKEN}"}])
     node = world.up(NODE_TOKEN="s3cret-s3cret-s3cret")
     node.wait_for_line("demo is ready")
@@ -90,7 +90,7 @@ def test_with_a_token_over_http(world: World) -> None:
     assert "rejected the token" in refused.stderr
 
 
-def test_over_tls_only_the_nodes_own_certificate_is_taken(world: World) -> None:
+def test_over_tls_only_the_nodes_own_certificate_is_taken(world: CommandLine) -> None:
     for name in ("ours", "theirs"):
         (world.folder / name).mkdir()
     ours, key = Authority(world.folder / "ours").certificate("node", ["192.0.2.1"])
@@ -111,7 +111,7 @@ def test_over_tls_only_the_nodes_own_certificate_is_taken(world: World) -> None:
     assert refused.stdout == ""
 
 
-def test_the_socket_is_its_own_users(world: World) -> None:
+def test_the_socket_is_its_own_users(world: CommandLine) -> None:
     world.config({})
     node = world.up()
     (socket,) = wait_until("the socket", lambda: list(world.state.rglob("tree.sock")))
@@ -120,7 +120,7 @@ def test_the_socket_is_its_own_users(world: World) -> None:
     assert not socket.exists()
 
 
-def test_without_a_node(world: World) -> None:
+def test_without_a_node(world: CommandLine) -> None:
     world.config({})
     for arguments in (["tree"], ["tree", "--json"], ["tree", "--node", str(free_port())]):
         done = world.run_here(*arguments)
@@ -129,7 +129,7 @@ def test_without_a_node(world: World) -> None:
         assert done.stdout == ""
 
 
-def test_it_explains_itself(world: World) -> None:
+def test_it_explains_itself(world: CommandLine) -> None:
     told = world.run_here("tree", "--help").stdout
     for words in ("Examples:", "interlock tree --once", "--json", "--node", "exit code is 4"):
         assert words in told
@@ -139,7 +139,7 @@ def test_it_explains_itself(world: World) -> None:
 class Terminal:
     """A command on a terminal of its own."""
 
-    def __init__(self, world: World, *arguments: str, lines: int = 30) -> None:
+    def __init__(self, world: CommandLine, *arguments: str, lines: int = 30) -> None:
         self._master, slave = pty.openpty()
         self.process = subprocess.Popen(
             [*INTERLOCK, *arguments],
@@ -167,11 +167,11 @@ class Terminal:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(PATIENCE)
+        self.process.wait(HANG_TIMEOUT)
         os.close(self._master)
 
 
-def test_live_on_a_terminal(world: World) -> None:
+def test_live_on_a_terminal(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     node = world.up()
     node.wait_for_line("demo is ready")
@@ -214,7 +214,7 @@ asyncio.run(all_of_them())
 """
 
 
-def test_a_crowd_does_not_scroll_a_terminal_away(world: World) -> None:
+def test_a_crowd_does_not_scroll_a_terminal_away(world: CommandLine) -> None:
     world.config({"gone": "no-such-program-anywhere"})
     node = world.up()
     script = world.folder / "crowd.py"
@@ -228,7 +228,7 @@ def test_a_crowd_does_not_scroll_a_terminal_away(world: World) -> None:
         wait_until("all of them", lambda: node.status()["tools"] >= 60)
         terminal = Terminal(world, "tree", "--once", lines=24)
         try:
-            assert terminal.process.wait(PATIENCE) == 0
+            assert terminal.process.wait(HANG_TIMEOUT) == 0
             shown = terminal.read_on().decode()
         finally:
             terminal.close()
@@ -244,7 +244,7 @@ def test_a_crowd_does_not_scroll_a_terminal_away(world: World) -> None:
         crowd.wait()
 
 
-def test_no_file_of_it_is_left_where_it_cannot_be(world: World, tmp_path: Path) -> None:
+def test_no_file_of_it_is_left_where_it_cannot_be(world: CommandLine, tmp_path: Path) -> None:
     """A state folder whose path is too long for a socket: the short one has this socket too."""
     deep = tmp_path / ("d" * 60) / ("e" * 60)
     world.config({"demo": DEMO}, state_dir=str(deep))

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from mcp import Client
 
-from tests.cli.program import DEMO, INTERLOCK, World
 from tests.cli.screen import screen
-from tests.cli.waiting import PATIENCE, wait_until, wait_until_gone
+from tests.support.command_line import DEMO, INTERLOCK, CommandLine
+from tests.support.waiting import HANG_TIMEOUT, wait_until, wait_until_gone
 
 STUBBORN = """
 import signal, sys, time
@@ -26,7 +26,7 @@ time.sleep(600)
 """
 
 
-def test_the_demo_answers_the_sdk_in_both_eras(world: World) -> None:
+def test_the_demo_answers_the_sdk_in_both_eras(world: CommandLine) -> None:
     node = world.up("--demo", "--listen", str(world.port))
     assert node.url == f"http://127.0.0.1:{world.port}/mcp"
     node.pids()
@@ -47,7 +47,7 @@ def test_the_demo_answers_the_sdk_in_both_eras(world: World) -> None:
 
 
 @pytest.mark.feature("aql")
-def test_it_says_how_each_client_is_pointed_at_it(world: World) -> None:
+def test_it_says_how_each_client_is_pointed_at_it(world: CommandLine) -> None:
     node = world.up("--demo", "--listen", str(world.port))
     node.wait_for_line("Many tools")
     said = "".join(node.seen)
@@ -60,7 +60,7 @@ def test_it_says_how_each_client_is_pointed_at_it(world: World) -> None:
 
 
 @pytest.mark.feature("topics")
-def test_it_says_where_topics_are(world: World) -> None:
+def test_it_says_where_topics_are(world: CommandLine) -> None:
     world.config(topics={"rooms": {"ops": {"access": "private"}, "t-*": {"access": "private"}}})
     node = world.up()
     node.wait_for_line("Topics ")
@@ -69,7 +69,7 @@ def test_it_says_where_topics_are(world: World) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_in_order_and_leaves_nothing_behind(world: World, number: int) -> None:
+def test_it_ends_in_order_and_leaves_nothing_behind(world: CommandLine, number: int) -> None:
     world.config({"one": DEMO, "two": DEMO})
     node = world.up()
     started = list(node.pids().values())
@@ -80,7 +80,7 @@ def test_it_ends_in_order_and_leaves_nothing_behind(world: World, number: int) -
     assert not sockets[0].exists()
 
 
-def test_a_second_interrupt_ends_it_at_once(world: World) -> None:
+def test_a_second_interrupt_ends_it_at_once(world: CommandLine) -> None:
     script = world.folder / "stubborn.py"
     script.write_text(STUBBORN, encoding="utf-8")
     world.config({"stubborn": f"{sys.executable} {script}"})
@@ -94,7 +94,7 @@ def test_a_second_interrupt_ends_it_at_once(world: World) -> None:
     wait_until_gone(started)
 
 
-def test_without_a_config_it_says_how_to_begin(world: World) -> None:
+def test_without_a_config_it_says_how_to_begin(world: CommandLine) -> None:
     done = world.run("up")
     assert done.returncode == 3
     assert done.stdout == ""
@@ -109,7 +109,7 @@ def test_without_a_config_it_says_how_to_begin(world: World) -> None:
     )
 
 
-def test_the_config_is_searched_in_order(world: World) -> None:
+def test_the_config_is_searched_in_order(world: CommandLine) -> None:
     def written(path: Path, key: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"servers: {{{key}: http://127.0.0.1:9/mcp}}\n", encoding="utf-8")
@@ -140,7 +140,9 @@ def test_the_config_is_searched_in_order(world: World) -> None:
         (["--no-such-option"], 2, "No such option"),
     ],
 )
-def test_mistakes_get_a_sentence(world: World, arguments: list[str], code: int, said: str) -> None:
+def test_mistakes_get_a_sentence(
+    world: CommandLine, arguments: list[str], code: int, said: str
+) -> None:
     done = world.run_here("up", *arguments)
     assert done.returncode == code
     assert said in done.stderr
@@ -148,7 +150,7 @@ def test_mistakes_get_a_sentence(world: World, arguments: list[str], code: int, 
     assert done.stdout == ""
 
 
-def test_a_taken_port_is_named(world: World) -> None:
+def test_a_taken_port_is_named(world: CommandLine) -> None:
     with socket.create_server(("127.0.0.1", world.port)):
         done = world.run("up", "--demo", "--listen", str(world.port))
     assert done.returncode == 3
@@ -157,7 +159,7 @@ def test_a_taken_port_is_named(world: World) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_second_node_on_one_state_folder_is_refused(world: World) -> None:
+def test_a_second_node_on_one_state_folder_is_refused(world: CommandLine) -> None:
     node = world.up("--demo", "--listen", str(world.port))
     done = world.run("up", "--demo", "--listen", str(world.port))
     assert done.returncode == 3
@@ -165,7 +167,7 @@ def test_a_second_node_on_one_state_folder_is_refused(world: World) -> None:
     assert node.end() == 0
 
 
-def test_on_a_terminal_it_shows_how_it_fares(world: World) -> None:
+def test_on_a_terminal_it_shows_how_it_fares(world: CommandLine) -> None:
     world.config({"demo": DEMO, "gone": "no-such-program-anywhere"})
     with screen(world) as one:
         wait_until("the view", lambda: one.sees(b"stateless", b"failed", b"9", b"was not found"))
@@ -182,7 +184,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def test_closing_the_terminal_ends_it_in_order(world: World) -> None:
+def test_closing_the_terminal_ends_it_in_order(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     master, slave = pty.openpty()
     process = subprocess.Popen(
@@ -204,20 +206,22 @@ def test_closing_the_terminal_ends_it_in_order(world: World) -> None:
         assert started
         sockets = list(world.state.rglob("node.sock"))
         os.close(master)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(HANG_TIMEOUT) == 0
         wait_until_gone(started)
         assert not any(one.exists() for one in sockets)
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(PATIENCE)
+        process.wait(HANG_TIMEOUT)
 
 
 AT_A_TERMINAL = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])"]
 
 
 @pytest.mark.parametrize("sign", ["&", ""], ids=["background", "foreground"])
-def test_in_the_background_nothing_is_drawn_over_what_others_show(world: World, sign: str) -> None:
+def test_in_the_background_nothing_is_drawn_over_what_others_show(
+    world: CommandLine, sign: str
+) -> None:
     # A shell with a terminal of its own, which starts the node as a job.
     job = f'set -m; "$@" {sign}\nwait'
     up = [*INTERLOCK, "up", "--demo", "--listen", str(world.port)]

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import DEMO, World
-from tests.cli.waiting import wait_until
-from tests.ports import free_port
+from tests.support.command_line import DEMO, CommandLine
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 CRASHES = "import sys; print('no LICENCE found', file=sys.stderr); sys.exit(3)"
 
 
 @pytest.mark.parametrize("form", ["{port}", "127.0.0.1:{port}", "localhost:{port}", "[::1]:{port}"])
-def test_a_node_is_reached_by_its_address(world: World, form: str) -> None:
+def test_a_node_is_reached_by_its_address(world: CommandLine, form: str) -> None:
     world.up("--demo", "--listen", str(world.port)).pids()
     address = form.format(port=world.port)
     status = world.run_here("status", "--node", address)
@@ -32,7 +32,7 @@ def test_a_node_is_reached_by_its_address(world: World, form: str) -> None:
     )
 
 
-def test_stdio_attaches_to_a_node_by_its_address(world: World) -> None:
+def test_stdio_attaches_to_a_node_by_its_address(world: CommandLine) -> None:
     node = world.up("--demo", "--listen", str(world.port))
     node.pids()
     ping = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "ping"})
@@ -41,7 +41,7 @@ def test_stdio_attaches_to_a_node_by_its_address(world: World) -> None:
 
 
 @pytest.mark.parametrize("command", [["tools"], ["status"], ["call", "demo.roll_dice"], ["stdio"]])
-def test_a_node_elsewhere_is_told_in_words(world: World, command: list[str]) -> None:
+def test_a_node_elsewhere_is_told_in_words(world: CommandLine, command: list[str]) -> None:
     world.up("--demo", "--listen", str(world.port)).pids()
     # No config here, and nobody of this user at the default address.
     done = world.run(*command)
@@ -54,7 +54,7 @@ def test_a_node_elsewhere_is_told_in_words(world: World, command: list[str]) -> 
     )
 
 
-def test_a_config_without_its_node_still_starts_its_own_servers(world: World) -> None:
+def test_a_config_without_its_node_still_starts_its_own_servers(world: CommandLine) -> None:
     world.up("--demo", "--listen", str(world.port)).pids()
     elsewhere = free_port()
     world.config({"mine": DEMO}, listen=f"127.0.0.1:{elsewhere}")
@@ -70,7 +70,7 @@ def test_a_config_without_its_node_still_starts_its_own_servers(world: World) ->
     )
 
 
-def test_a_port_that_the_system_chose_is_found(world: World) -> None:
+def test_a_port_that_the_system_chose_is_found(world: CommandLine) -> None:
     node = world.up("--demo", "--listen", "0")
     node.pids()
     address = node.url.removeprefix("http://").removesuffix("/mcp")
@@ -78,7 +78,7 @@ def test_a_port_that_the_system_chose_is_found(world: World) -> None:
     assert world.run_here("tools", "--node", address).returncode == 0
 
 
-def test_an_address_without_a_node(world: World) -> None:
+def test_an_address_without_a_node(world: CommandLine) -> None:
     for command in (["tools"], ["call", "x.y"], ["stdio"]):
         done = world.run_here(*command, "--node", str(world.port))
         assert done.returncode == 4
@@ -93,7 +93,9 @@ def test_an_address_without_a_node(world: World) -> None:
     "command", [["tools"], ["status"], ["call", "demo.x"], ["approvals"], ["tree"], ["stdio"]]
 )
 @pytest.mark.feature("tree")
-def test_reports_a_wrong_config_though_another_node_runs(world: World, command: list[str]) -> None:
+def test_reports_a_wrong_config_though_another_node_runs(
+    world: CommandLine, command: list[str]
+) -> None:
     world.config({})
     node = world.up()
     bad = world.cwd / "bad.yaml"
@@ -105,7 +107,7 @@ def test_reports_a_wrong_config_though_another_node_runs(world: World, command: 
     node.end()
 
 
-def test_a_config_that_has_become_wrong_does_not_hide_the_node(world: World) -> None:
+def test_a_config_that_has_become_wrong_does_not_hide_the_node(world: CommandLine) -> None:
     path = world.config({"demo": DEMO})
     node = world.up()
     node.pids()
@@ -145,7 +147,7 @@ EMERGENCY = [
 
 
 @pytest.mark.parametrize("by_address", [False, True])
-def test_a_wrong_config_does_not_stand_in_the_way(world: World, by_address: bool) -> None:
+def test_a_wrong_config_does_not_stand_in_the_way(world: CommandLine, by_address: bool) -> None:
     path = world.config({"demo": DEMO})
     node = world.up()
     node.pids()
@@ -182,7 +184,7 @@ def test_a_wrong_config_does_not_stand_in_the_way(world: World, by_address: bool
     "command",
     [["approvals"], ["status"], ["tools"], ["token", "list"], ["policy", "explain", "x.y"]],
 )
-def test_a_config_that_is_named_and_is_not_there(world: World, command: list[str]) -> None:
+def test_a_config_that_is_named_and_is_not_there(world: CommandLine, command: list[str]) -> None:
     for more, environ in (
         (["-c", "nowhere.yaml"], {}),
         ([], {"INTERLOCK_CONFIG": "nowhere.yaml"}),
@@ -192,7 +194,7 @@ def test_a_config_that_is_named_and_is_not_there(world: World, command: list[str
         assert "nowhere.yaml: there is no such file" in done.stderr
 
 
-def test_status_needs_no_token_of_its_own_user(world: World) -> None:
+def test_status_needs_no_token_of_its_own_user(world: CommandLine) -> None:
     tokens = [{"name": "me", "token": "${env:NODE_TOKEN}"}]
     world.config({"demo": DEMO}, tokens=tokens)
     world.up(NODE_TOKEN="s3cret-s3cret-s3cret").wait_for_line("demo is ready")
@@ -209,7 +211,7 @@ def test_status_needs_no_token_of_its_own_user(world: World) -> None:
     assert world.run_here("status", NODE_TOKEN="s3cret-s3cret-s3cret").returncode == 0
 
 
-def test_servers_that_are_down_are_named(world: World, tmp_path: Path) -> None:
+def test_servers_that_are_down_are_named(world: CommandLine, tmp_path: Path) -> None:
     script = tmp_path / "crash.py"
     script.write_text(CRASHES, encoding="utf-8")
     world.config({"demo": DEMO, "crash": f"{sys.executable} {script}"})

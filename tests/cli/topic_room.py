@@ -20,8 +20,8 @@ import pytest
 
 from interlock.topics.client import Participant
 from interlock.topics.config import ParticipantConfig, TopicConfig
-from tests.cli.program import INTERLOCK, World
-from tests.cli.waiting import PATIENCE, wait_until
+from tests.support.command_line import INTERLOCK, CommandLine
+from tests.support.waiting import HANG_TIMEOUT, wait_until
 from tests.topics.rooms import Rooms
 
 T = TypeVar("T")
@@ -52,11 +52,11 @@ class TopicRoom:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._ready.wait(PATIENCE)
+        assert self._ready.wait(HANG_TIMEOUT)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._leave.set)
-        self._thread.join(PATIENCE)
+        self._thread.join(HANG_TIMEOUT)
         self._loop.close()
 
     async def _live(self) -> None:
@@ -70,7 +70,7 @@ class TopicRoom:
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """On the loop of the gateway."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(HANG_TIMEOUT)
 
     def join(
         self, name: str, prepare: Callable[[Participant], None] = lambda _: None
@@ -101,7 +101,7 @@ class Terminal:
 
     def __init__(
         self,
-        world: World,
+        world: CommandLine,
         *arguments: str,
         columns: int = 100,
         rows: int = 30,
@@ -167,7 +167,7 @@ class Terminal:
         os.write(self.ours, text.encode())
 
     def end(self) -> int:
-        return self.process.wait(PATIENCE)
+        return self.process.wait(HANG_TIMEOUT)
 
     @property
     def settings(self) -> list[Any]:
@@ -179,13 +179,13 @@ class Terminal:
             self.process.kill()
             self.process.wait()
         os.close(self._theirs)
-        self._reader.join(PATIENCE)
+        self._reader.join(HANG_TIMEOUT)
         os.close(self.ours)
 
 
 @contextmanager
 def at_terminal(
-    world: World,
+    world: CommandLine,
     *arguments: str,
     columns: int = 100,
     rows: int = 30,

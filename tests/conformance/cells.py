@@ -13,8 +13,8 @@ from typing import NamedTuple
 from interlock.core.config import EffectName, ServerConfig
 from tests.conformance import fetched
 from tests.conformance.suite import Findings, run_server
-from tests.core.server.running import Running
-from tests.patience import PATIENCE
+from tests.support.node import NodeThread
+from tests.support.timeouts import HANG_TIMEOUT
 
 ONE_ERA = Path(__file__).parent / "one_era.py"
 TASKS_SERVER = Path(__file__).parent / "tasks_server.py"
@@ -60,12 +60,12 @@ def running(script: list[str], folder: Path) -> Iterator[str]:
     assert process.stdout is not None
     try:
         port = process.stdout.readline()
-        assert port, f"{script} ended with {process.wait(PATIENCE)}"
+        assert port, f"{script} ended with {process.wait(HANG_TIMEOUT)}"
         yield f"http://127.0.0.1:{int(port)}/mcp"
     finally:
         process.terminate()
         try:
-            process.wait(PATIENCE)
+            process.wait(HANG_TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -86,7 +86,7 @@ def in_front_of(
             place = folder / f"node{number}"
             place.mkdir(parents=True)
             upstream = ServerConfig(url=url, expose="transparent", effects=dict(effects or {}))
-            node = Running(place, workshops={}, servers={"server": upstream})
+            node = NodeThread(place, workshops={}, servers={"server": upstream})
             stack.callback(node.stop)
             url = node.url
         yield url

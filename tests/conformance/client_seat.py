@@ -23,8 +23,8 @@ import mcp_types as types
 from mcp import Client, MCPError
 from mcp.client import ClientRequestContext
 
-from tests.cli.program import RunningNode, World
 from tests.conformance.listing_relay import listing
+from tests.support.command_line import CommandLine, NodeProcess
 
 SERVER = "server"
 SESSION = "2025-11-25"
@@ -176,7 +176,7 @@ class Seat:
     """A node in front of the suite's server."""
 
     def __init__(self, folder: Path, url: str, scenario: str) -> None:
-        self._world = World(folder)
+        self._world = CommandLine(folder)
         self._sign_ins = 0
         context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
         self._secrets = {
@@ -197,7 +197,7 @@ class Seat:
             return {"grant": "client_credentials", **known}  # type: ignore[dict-item]
         return {"client_metadata_url": CLIENT_DOCUMENT, **known}  # type: ignore[dict-item]
 
-    def start(self) -> RunningNode:
+    def start(self) -> NodeProcess:
         """The node, once it serves the server's tools. Raises SignInFailedError."""
         node = self._world.up("--plain", **self._secrets)
         while True:

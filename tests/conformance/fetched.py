@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.needs import NODE, NPM
+from tests.support.programs import NODE, NPM
 
 SUITE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
 SDK_1 = "@modelcontextprotocol/sdk@1.32.2"

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 _PER_HOP = frozenset({"connection", "content-length", "keep-alive", "transfer-encoding"})
 
@@ -38,7 +38,7 @@ def listing(url: str, tool: str) -> Iterator[str]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             headers = dict(self.headers.items())
             connection = http.client.HTTPConnection(
-                str(target.hostname), target.port, timeout=PATIENCE
+                str(target.hostname), target.port, timeout=HANG_TIMEOUT
             )
             try:
                 connection.request(self.command, target.path or "/", body, headers)
@@ -69,7 +69,7 @@ def listing(url: str, tool: str) -> Iterator[str]:
     finally:
         relay.shutdown()
         relay.server_close()
-        thread.join(PATIENCE)
+        thread.join(HANG_TIMEOUT)
 
 
 def _with_tool(method: str, answer: bytes, tool: str) -> bytes:

@@ -24,7 +24,7 @@ from tests.conformance.unbridgeable import (
     UNLISTED_TOOLS,
     Forced,
 )
-from tests.core.server.running import Running
+from tests.support.node import NodeThread
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -118,7 +118,7 @@ def test_a_started_server_of_both_generations(
         env={"PYTHONPATH": ".", "PYTHONDONTWRITEBYTECODE": "1"},
         expose="transparent",
     )
-    node = Running(tmp_path, workshops={}, servers={"server": started})
+    node = NodeThread(tmp_path, workshops={}, servers={"server": started})
     try:
         found = run_server(node.url, revision, tmp_path / "found")
     finally:

@@ -17,7 +17,7 @@ from interlock.core.config import EffectName
 from tests.conformance.cells import in_front_of, server, tasks_server
 from tests.conformance.suite import Findings, requirements, run_scenarios
 from tests.conformance.unbridgeable import UNLISTED_TOOLS
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -110,7 +110,7 @@ def call_unknown_tool(url: str) -> tuple[int, int]:
         "Mcp-Name": "nothing",
     }
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    answer = httpx2.post(url, json=message, headers=headers, timeout=PATIENCE, trust_env=False)
+    answer = httpx2.post(url, json=message, headers=headers, timeout=HANG_TIMEOUT, trust_env=False)
     return answer.status_code, answer.json()["error"]["code"]
 
 

@@ -15,9 +15,9 @@ from interlock.contracts.registry.registry import ContractRegistry
 from interlock.contracts.tool_records import ToolRecordStore
 from interlock.core.config import PolicyConfig
 from interlock.core.journal.reader import JournalRow
-from tests.core.server.running import Running
-from tests.core.server.wire import PATIENCE, Answer
-from tests.core.server.workshop import Workshop, tool
+from tests.support.http_client import HANG_TIMEOUT, HttpResponse
+from tests.support.node import NodeThread
+from tests.support.tool_server import ToolServer, tool
 
 TEXT = {"type": "string"}
 ECHO = tool("echo", text=TEXT)
@@ -33,14 +33,14 @@ class ChangingShop:
     def __init__(self, folder: Path, *tools: dict[str, Any], **settings: Any) -> None:
         """`settings`: of `contracts`; those that begin with `node_` of the node itself."""
         self.folder = folder
-        shop = Workshop()
+        shop = ToolServer()
         shop.tools = list(tools or (ECHO, ADD))
         more = {
             name.removeprefix("node_"): settings.pop(name)
             for name in list(settings)
             if name.startswith("node_")
         }
-        self.running = Running(
+        self.running = NodeThread(
             folder,
             workshops={"shop": shop},
             contracts=ContractsConfig(**settings),
@@ -51,7 +51,7 @@ class ChangingShop:
         self.settle()
 
     @property
-    def shop(self) -> Workshop:
+    def shop(self) -> ToolServer:
         return self.running.shop
 
     def close(self) -> None:
@@ -96,11 +96,11 @@ class ChangingShop:
         """Wait until the node has looked at everything, and been told of it."""
         watch = self.contracts._watch
         if watch is not None:
-            assert watch.process_now().wait(PATIENCE)
+            assert watch.process_now().wait(HANG_TIMEOUT)
         # What it found out was handed to the loop before; this comes after.
         self.running.do(lambda: None)
 
-    def call(self, name: str = "echo", **arguments: Any) -> Answer:
+    def call(self, name: str = "echo", **arguments: Any) -> HttpResponse:
         return self.running.once(self.running.call(name, arguments))
 
     def accept(self, name: str = "shop.echo", by: str = "operator") -> bool:

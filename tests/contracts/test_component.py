@@ -17,11 +17,11 @@ from interlock.drivers.contract_versions import registered_deprecations
 from interlock.errors import TOOL_HELD
 from interlock.manifests.model import ToolContract
 from interlock.trust.pin_store import PinStore
-from tests.cli.waiting import wait_until
 from tests.contracts.changing_shop import ADD, DEMANDING, ECHO, TEXT, WIDER, ChangingShop
 from tests.contracts.registry.git_repositories import git
-from tests.core.server.workshop import tool
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.tool_server import tool
+from tests.support.waiting import wait_until
 
 Start = Callable[..., ChangingShop]
 
@@ -310,24 +310,24 @@ def test_beside_pins(start: Start) -> None:
     assert shop.accept()
     assert shop.listed() == ["shop.add"]
     trust = shop.running.node.trust
-    assert trust._pin_store.sync().wait(PATIENCE)
+    assert trust._pin_store.sync().wait(HANG_TIMEOUT)
     store = PinStore(shop.folder / "pins.db")
     seen = store.seen("shop.echo")
     assert seen is not None
     store.accept(seen, "operator")
     store.close()
-    assert trust._pin_store.sync().wait(PATIENCE)
+    assert trust._pin_store.sync().wait(HANG_TIMEOUT)
     shop.running.until(lambda: not trust.pins.held, "the pin to be accepted")
     assert shop.listed() == ["shop.add", "shop.echo"]
     # And the other way round: what pins let go is still held for what it breaks.
     shop.offers(tool("echo", "text", "x", text=TEXT, x=TEXT), ADD)
     store = PinStore(shop.folder / "pins.db")
-    assert trust._pin_store.sync().wait(PATIENCE)
+    assert trust._pin_store.sync().wait(HANG_TIMEOUT)
     seen = store.seen("shop.echo")
     assert seen is not None
     store.accept(seen, "operator")
     store.close()
-    assert trust._pin_store.sync().wait(PATIENCE)
+    assert trust._pin_store.sync().wait(HANG_TIMEOUT)
     shop.running.until(
         lambda: [type(one).__name__ for one in trust.pins.held.values()] == ["HeldContract"],
         "only the contract to hold it",

@@ -16,8 +16,8 @@ from interlock.contracts.watch import ContractWatch, DeclaredContract, WatchRepo
 from interlock.core.catalog.offering import Offering
 from interlock.errors import InterlockError
 from tests.contracts.registry.git_repositories import git
-from tests.core.catalog.offers import definition, offer
-from tests.patience import PATIENCE
+from tests.support.offerings import definition, offer
+from tests.support.timeouts import HANG_TIMEOUT
 
 
 class Watched:
@@ -41,7 +41,7 @@ class Watched:
         self.watch.start()
 
     def turn(self) -> None:
-        assert self.watch.process_now().wait(PATIENCE)
+        assert self.watch.process_now().wait(HANG_TIMEOUT)
         while not self._loop.empty():
             self._loop.get()()
 

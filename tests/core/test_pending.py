@@ -12,7 +12,7 @@ from interlock.core.deferred_request import ANSWERED, DeferredRequest
 from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import AUTH_REQUIRED, DEADLINE_EXCEEDED, InterlockError
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.harness import within
+from tests.support.upstreams import with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -95,7 +95,7 @@ async def test_who_is_handed_over_before_it_leaves_is_told() -> None:
     exchange = DeferredRequest(request(), first, LATE, send)
     exchange.reassign(request(), second)
     gate.set()
-    await within(second.over.wait())
+    await with_timeout(second.over.wait())
     assert (first.told, second.told) == ([], ["auth_required"])
     assert not exchange.is_open
 
@@ -124,7 +124,7 @@ async def test_a_fault_of_ours_is_an_error_of_the_call() -> None:
         raise ZeroDivisionError
 
     DeferredRequest(request(), waiting, LATE, send)
-    await within(waiting.over.wait())
+    await with_timeout(waiting.over.wait())
     assert waiting.told == ["internal_error"]
 
 
@@ -141,7 +141,7 @@ async def test_who_takes_over_before_it_leaves_gets_the_request() -> None:
     exchange.reassign(another, second)
     gate.set()
     assert exchange.task is not None
-    await within(exchange.task)
+    await with_timeout(exchange.task)
     assert sent.whose == (another, second)
     assert (first.told, second.told) == ([], [])
 
@@ -155,7 +155,7 @@ async def test_what_was_given_up_while_it_left_is_abandoned() -> None:
 
     exchange = DeferredRequest(request(), waiting, LATE, send)
     assert exchange.task is not None
-    await within(exchange.task)
+    await with_timeout(exchange.task)
     assert (sent.did, waiting.told) == (["abandon"], [])
 
 

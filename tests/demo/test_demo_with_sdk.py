@@ -14,7 +14,7 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp_types import CallToolResult, TextContent
 
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 ERAS = [("legacy", "2025-11-25"), ("auto", "2026-07-28"), ("2026-07-28", "2026-07-28")]
 
@@ -33,7 +33,7 @@ async def connected(mode: str) -> AsyncIterator[Client]:
 def with_client(mode: str, body: Callable[[Client], Awaitable[None]]) -> None:
     async def run() -> None:
         async with connected(mode) as client:
-            await asyncio.wait_for(body(client), PATIENCE)
+            await asyncio.wait_for(body(client), HANG_TIMEOUT)
 
     asyncio.run(run())
 

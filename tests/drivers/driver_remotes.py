@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from interlock.app.node import Node
 from interlock.core.config import parse_config
-from tests.core.upstreams.harness import PATIENCE
 from tests.drivers.driver_workspace import SERVER
+from tests.support.upstreams import HANG_TIMEOUT
 
 SEGMENT = "far"
 
@@ -109,7 +109,7 @@ async def remote(
         url = await node.listen()
         tap.leads_to = urlsplit(url).port or 0
         node.start()
-        await node.until_settled(PATIENCE)
+        await node.until_settled(HANG_TIMEOUT)
         yield Remote(node, tap)
     finally:
         await tap.close()

@@ -23,7 +23,7 @@ from interlock.drivers.status import DriverStatus
 from interlock.errors import InterlockError
 from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.mcp import TOOLS_CALL, Era
-from tests.core.upstreams.harness import PATIENCE
+from tests.support.upstreams import HANG_TIMEOUT
 
 SERVER = Path(__file__).parents[1] / "behaviour" / "servers" / "driver_server.py"
 CLIENT = Client(Era.SESSION, "2025-11-25", "tests")
@@ -168,7 +168,7 @@ class Running:
         return await self.run(self.request(TOOLS_CALL, name, arguments, **more))
 
     async def run(self, call: Call) -> Any:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             return json.loads((await self.node.pipeline.run(call)).result)
 
     async def call(
@@ -221,7 +221,7 @@ class Running:
     async def until(self, found: Callable[[], Any], what: str = "") -> None:
         """Wait until something is true that nobody announces. Looked at in every turn."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(HANG_TIMEOUT):
                 while not found():  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
         except TimeoutError:

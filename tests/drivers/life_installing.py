@@ -16,8 +16,8 @@ import pytest
 from interlock.drivers.installation import Installation, prepare
 from interlock.errors import InterlockError
 from interlock.manifests.model import DriverManifest, InstallStep, ServerBlock, VersionCheck
-from tests.core.upstreams.harness import within
 from tests.drivers.life_world import driver
+from tests.support.upstreams import with_timeout
 
 TINY = ServerBlock("npm", package="tiny-server")
 CHECK = VersionCheck("npx -y tiny-server --version", r"v(\S+)", ">=0.5")
@@ -41,7 +41,7 @@ class World:
     async def prepare(
         self, manifest: DriverManifest, *, allowed: bool = True, **more: Any
     ) -> Installation:
-        return await within(
+        return await with_timeout(
             prepare(
                 manifest,
                 folder=self.folder,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from interlock.manifests.model import DriverManifest, SecretEntry, SecretsInventory
-from tests.core.upstreams.harness import PATIENCE, SETTLING
+from tests.support.upstreams import HANG_TIMEOUT, SETTLING
 
 PYTHON = sys.executable
 
@@ -108,7 +108,7 @@ class _Served(ThreadingHTTPServer):
 
     def settled(self) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: not self._connections, PATIENCE)
+            assert self._changed.wait_for(lambda: not self._connections, HANG_TIMEOUT)
 
 
 @contextmanager

@@ -24,9 +24,9 @@ from interlock.drivers.sign_in_state import (
 from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.errors import AUTH_FAILED, AUTH_REQUIRED, InterlockError
 from interlock.manifests.model import Auth, DriverManifest, Login, Refresh
-from tests.core.upstreams.harness import death, within
-from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import Clock, driver, hanging, told_by, web
+from tests.support.upstreams import run as on_loop
+from tests.support.upstreams import wait_for_exit, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -79,7 +79,7 @@ async def well() -> None:
 
 async def refused(state: DriverSignIn) -> InterlockError:
     with pytest.raises(InterlockError) as error:
-        await within(state.ensure_ready())
+        await with_timeout(state.ensure_ready())
     assert error.value.failure is AUTH_REQUIRED
     return error.value
 
@@ -169,7 +169,7 @@ async def test_while_somebody_signs_in_calls_wait(world: World) -> None:
         await done.wait()
 
     signing_in = asyncio.ensure_future(state.sign_in(login))
-    await within(begun.wait())
+    await with_timeout(begun.wait())
     assert state.state is SignInState.LOGGING_IN
     calls = [asyncio.ensure_future(state.ensure_ready()) for _ in range(3)]
     await asyncio.wait(calls, timeout=0.01)
@@ -178,7 +178,7 @@ async def test_while_somebody_signs_in_calls_wait(world: World) -> None:
     state.detect_expiry(http_status=401)
     assert state.state is SignInState.LOGGING_IN
     done.set()
-    await within(asyncio.gather(signing_in, *calls))
+    await with_timeout(asyncio.gather(signing_in, *calls))
     assert state.authed
 
 
@@ -192,11 +192,11 @@ async def test_a_login_that_fails_lets_nobody_through(world: World) -> None:
     signing_in = asyncio.ensure_future(state.sign_in(login))
     calls = [asyncio.ensure_future(state.ensure_ready()) for _ in range(2)]
     with pytest.raises(InterlockError) as failed:
-        await within(signing_in)
+        await with_timeout(signing_in)
     assert failed.value.failure is AUTH_FAILED
     for call in calls:
         with pytest.raises(InterlockError) as error:
-            await within(call)
+            await with_timeout(call)
         assert error.value.failure is AUTH_REQUIRED
     assert state.state is SignInState.UNAUTHED
     assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
@@ -212,10 +212,10 @@ async def test_a_login_that_is_given_up(world: World) -> None:
         await asyncio.Event().wait()
 
     signing_in = asyncio.ensure_future(state.sign_in(login))
-    await within(begun.wait())
+    await with_timeout(begun.wait())
     signing_in.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await within(signing_in, 1.0)
+        await with_timeout(signing_in, 1.0)
     await refused(state)
 
 
@@ -295,7 +295,7 @@ async def test_authed_is_refreshed_when_it_is_due(world: World) -> None:
     assert refresh.times == 0
     world.clock.now += 1.0
     # Many who find out at once make one refresh.
-    await within(asyncio.gather(*(state.ensure_ready() for _ in range(5))))
+    await with_timeout(asyncio.gather(*(state.ensure_ready() for _ in range(5))))
     assert refresh.times == 1
     assert world.store.state("tiny-mcp", "w", "user-1") == (True, world.clock.now)
     # A restart knows when it was.
@@ -436,10 +436,10 @@ async def test_a_refresh_can_be_given_up(world: World) -> None:
         await state.sign_in(well)
         world.clock.now += 3600.0
         call = asyncio.ensure_future(state.ensure_ready())
-        child = await within(told_by(pipe))
+        child = await with_timeout(told_by(pipe))
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await within(call, 1.0)
-        await death(child)
+            await with_timeout(call, 1.0)
+        await wait_for_exit(child)
         # Nobody is locked out by it.
-        assert await within(state.read_state()) is SignInState.AUTHED
+        assert await with_timeout(state.read_state()) is SignInState.AUTHED

@@ -16,7 +16,7 @@ import pytest
 from interlock.drivers import code_process
 from interlock.drivers.code_process import CodeProcess, DriverCode
 from interlock.errors import InterlockError
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -45,14 +45,14 @@ def started_by(folder: Path, make: type[CodeProcess] = CodeProcess) -> CodeProce
         text=text,
         digest=hashlib.sha256(text).hexdigest(),
     )
-    process = make(code, hook_timeout=PATIENCE, load_timeout=PATIENCE)
+    process = make(code, hook_timeout=HANG_TIMEOUT, load_timeout=HANG_TIMEOUT)
     process.open_confinement = unconfined
     return process
 
 
 async def call(process: CodeProcess, size: int = 0, *, bounded: bool = True) -> Any:
     """`size`: of the message."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         return (await process.call("refresh", {"padding": "x" * size}, bounded=bounded)).value
 
 
@@ -63,7 +63,7 @@ async def refused(awaited: Awaitable[Any]) -> InterlockError:
 
 
 async def until(found: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         while not found():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
@@ -134,7 +134,7 @@ async def test_a_process_that_does_not_read_is_ended_at_the_deadline_of_a_hook(
     error = await refused(call(process))
     assert error.failure.name == "deadline_exceeded"
     assert (await refused(waiting)).failure.name == "tool_unavailable"
-    process.hook_timeout = PATIENCE
+    process.hook_timeout = HANG_TIMEOUT
     assert await call(process) == "fresh"
     assert process.pid != pid
     await process.close()

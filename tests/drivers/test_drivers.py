@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from interlock.drivers.errors import tool_result
-from tests.core.upstreams.harness import alive, death
 from tests.drivers.driver_workspace import ANY, SAID, TEXT_IN, Clock, Workspace, running
+from tests.support.upstreams import is_running, wait_for_exit
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -209,17 +209,17 @@ async def test_the_server_starts_with_the_first_call_and_ends_when_nobody_uses_i
         second = await node.call("text.echo", text="two")
         assert (node.pid(), second["birth"]) == (pid, first["birth"])
         clock.turn(290)
-        assert alive(pid)
+        assert is_running(pid)
         clock.turn(11)
         assert node.pid() is None
-        await death(pid)
+        await wait_for_exit(pid)
         assert node.status().state == "ready"
         third = await node.call("text.echo", text="three")
         assert third["birth"] != first["birth"]
         assert node.pid() not in (None, pid)
         last = node.pid()
     assert last is not None
-    assert not alive(last)
+    assert not is_running(last)
 
 
 async def test_a_server_that_is_at_work_is_not_ended(tmp_path: Path) -> None:

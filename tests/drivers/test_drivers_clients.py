@@ -14,8 +14,8 @@ import mcp_types as types
 import pytest
 from mcp import Client, MCPError
 
-from tests.core.upstreams.harness import PATIENCE
 from tests.drivers.driver_workspace import ANY, Running, Workspace, running
+from tests.support.upstreams import HANG_TIMEOUT
 
 COMPLETE = Path(__file__).parents[1] / "behaviour" / "servers" / "complete.py"
 REVISIONS = {"legacy": "2025-11-25", "auto": "2026-07-28"}
@@ -27,7 +27,7 @@ every_client = pytest.mark.parametrize("mode", REVISIONS)
 @asynccontextmanager
 async def client_of(workspace: Workspace, mode: str, **settings: Any) -> AsyncIterator[Client]:
     """The official client of a node on this workspace, over HTTP."""
-    async with asyncio.timeout(PATIENCE), running(workspace) as node:
+    async with asyncio.timeout(HANG_TIMEOUT), running(workspace) as node:
         url = await node.node.listen()
         async with Client(url, mode=mode, cache=None, **settings) as client:
             assert client.protocol_version == REVISIONS[mode]
@@ -114,7 +114,7 @@ async def test_answers_go_to_whoever_asked(tmp_path: Path, mode: str, what: str)
         )
         return await fill_in(context, params)
 
-    async with asyncio.timeout(PATIENCE), running(workspace) as node:
+    async with asyncio.timeout(HANG_TIMEOUT), running(workspace) as node:
         nodes.append(node)
         url = await node.node.listen()
         async with Client(url, mode=mode, cache=None, elicitation_callback=changes) as client:

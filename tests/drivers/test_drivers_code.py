@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from interlock.errors import InterlockError
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, TEXT_IN, Running, Workspace, running
+from tests.support.upstreams import run
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -20,12 +20,12 @@ import pytest
 from interlock.app.node import Node
 from interlock.drivers import code_process
 from interlock.drivers.folders import DriverFolders
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, Workspace, running
 from tests.drivers.sandbox.cells import needs_confinement
 from tests.drivers.test_drivers_code import coded, trusting, write
 from tests.drivers.test_drivers_egress import cannot_confine
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.upstreams import run
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -149,7 +149,7 @@ async def test_a_hook_that_hangs_is_ended_at_its_deadline(tmp_path: Path) -> Non
         assert error.failure.name == "deadline_exceeded"
         assert error.data is not None
         assert error.data["hook"] == "build_arguments"
-        process.hook_timeout = PATIENCE
+        process.hook_timeout = HANG_TIMEOUT
         assert (await node.call("text.echo", text="hi"))["said"] == "hi"
         assert process.pid != pid
         await node.until(lambda: not _lives(pid), "the end of the process")
@@ -320,7 +320,7 @@ def test_a_node_that_is_killed_leaves_no_code_running(tmp_path: Path) -> None:
         node.send_signal(signal.SIGKILL)
         node.communicate()
     # Waits until nobody holds it any more.
-    held = subprocess.run(["flock", str(lock), "true"], timeout=PATIENCE, check=False)
+    held = subprocess.run(["flock", str(lock), "true"], timeout=HANG_TIMEOUT, check=False)
     assert held.returncode == 0
 
 

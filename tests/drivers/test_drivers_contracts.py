@@ -12,8 +12,8 @@ from interlock.contracts.accepted_contracts import AcceptedContractStore
 from interlock.contracts.changed_tools import ContractsStatus
 from interlock.core.config import Config
 from interlock.manifests.tool_reader import load_contract
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import SAID, TEXT_IN, Workspace, running
+from tests.support.upstreams import run
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -23,12 +23,12 @@ from interlock.protocol.mcp import TOOLS_CALL
 from interlock.topics.config import TopicsConfig
 from interlock.tree.config import ParentConfig
 from tests.aql.server.aql import FIVE, AqlClient
-from tests.core.server.running import Running
-from tests.core.server.wire import message
-from tests.core.server.workshop import Workshop
 from tests.drivers.driver_workspace import CLIENT, Workspace, running
 from tests.drivers.test_drivers_approvals import NOTE_IN, Human, held
-from tests.patience import PATIENCE
+from tests.support.http_client import message
+from tests.support.node import NodeThread
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.tool_server import ToolServer
 from tests.topics.peers import joined
 from tests.tree.grove import Grove, ax_url, lists, until
 
@@ -52,7 +52,7 @@ def notes(folder: Path) -> Workspace:
 class Desk:
     """A node that would let everything through, were it not for the contract."""
 
-    def __init__(self, node: Running, workspace: Workspace) -> None:
+    def __init__(self, node: NodeThread, workspace: Workspace) -> None:
         self.node = node
         self.workspace = workspace
         self.file = workspace.folder / "written"
@@ -78,7 +78,7 @@ def desk(folder: Path, **config: Any) -> Iterator[Desk]:
     workspace = notes(folder)
     state = str(folder / "state")
     settings = {"policy": ALLOW, "drivers": DRIVERS, "workshops": {}, "state_dir": state, **config}
-    node = Running(folder, **settings)
+    node = NodeThread(folder, **settings)
     try:
         yield Desk(node, workspace)
     finally:
@@ -114,7 +114,7 @@ def _hello() -> dict[str, Any]:
 
 
 def test_a_server_that_is_shown_as_itself_opens_nothing(tmp_path: Path) -> None:
-    shop = Workshop()
+    shop = ToolServer()
     with desk(tmp_path, workshops={"shop": shop}) as one:
         node = one.node
         open_shop = ServerConfig(url=shop.url, expose="transparent")
@@ -221,7 +221,7 @@ async def test_from_a_parent(tmp_path: Path) -> None:
                 TOOLS_CALL, "test", Credentials("local"), CLIENT, f"edge.{TOOL}",
                 arguments=given,
             )  # fmt: skip
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(HANG_TIMEOUT):
                 told = json.loads((await root.pipeline.run(call)).result)
             waiting = held(told)
             assert waiting["reason"].startswith("The contract requires approval")

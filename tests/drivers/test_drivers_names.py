@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, SERVER, Running, Workspace, running
+from tests.support.upstreams import run
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

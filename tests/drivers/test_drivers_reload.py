@@ -14,8 +14,8 @@ from interlock.drivers import component as node_drivers
 from interlock.drivers.component import create_driver
 from interlock.drivers.folders import DriverFolders
 from interlock.errors import InterlockError
-from tests.core.upstreams.harness import PATIENCE
 from tests.drivers.driver_workspace import ANY, Clock, Running, Workspace, running
+from tests.support.upstreams import HANG_TIMEOUT
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -361,7 +361,7 @@ async def test_a_node_that_stops_waits_for_nobody_at_an_old_server(tmp_path: Pat
         workspace.driver("late-mcp", workspace.serves(contract, "slow"), version="1.1.0")
         await node.until(lambda: node.status("late-mcp").version == "1.1.0", "the new file")
         # As when the drivers' settings are others now.
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             await node.drivers.close()
         assert server.peer is None
         with pytest.raises(InterlockError):

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.core.upstreams.harness import run
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.core.upstreams.servers.toolbox import error
 from tests.core.upstreams.test_http_connections import self_signed
 from tests.drivers.driver_workspace import ANY, Workspace, running
+from tests.support.upstreams import run
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -20,8 +20,8 @@ from interlock.drivers.lifecycle import NODE_USER, workspace_id
 from interlock.drivers.paths import driver_states_path
 from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.protocol.jsonrpc import encode_value
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, Clock, Running, Workspace, running
+from tests.support.upstreams import run
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -12,9 +12,9 @@ import pytest
 from interlock.drivers.health import DEFAULT_CHECK_SECONDS, Health
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.manifests.model import HealthCheck, HttpProbe
-from tests.core.upstreams.harness import death, within
-from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import Clock, Naps, driver, hanging, told_by, web
+from tests.support.upstreams import run as on_loop
+from tests.support.upstreams import wait_for_exit, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -52,7 +52,7 @@ def checked(folder: Path, check: HealthCheck, **more: Any) -> tuple[bool, Health
     found: list[bool] = []
 
     async def main() -> None:
-        found.append(await within(world.health.check()))
+        found.append(await with_timeout(world.health.check()))
 
     on_loop(main)
     return found[0], world.health
@@ -176,7 +176,7 @@ async def test_without_a_check_it_is_healthy_until_a_call_fails_on_the_way(tmp_p
     world.health.on_failure("its server is gone")
     assert not await world.health.check()
     # There is nothing to watch.
-    await within(world.health.watch())
+    await with_timeout(world.health.watch())
     assert world.ping.times == 0
 
 
@@ -196,7 +196,7 @@ async def test_it_is_looked_at_now_and_then(tmp_path: Path) -> None:
 
     world.health._sleep = nap
     watching = asyncio.ensure_future(world.health.watch())
-    await within(seen.wait())
+    await with_timeout(seen.wait())
     watching.cancel()
     with pytest.raises(asyncio.CancelledError):
         await watching
@@ -216,11 +216,11 @@ async def test_the_time_for_an_answer(tmp_path: Path) -> None:
         await asyncio.Event().wait()
 
     world.health._ping = hangs
-    assert not await within(world.health.check())
+    assert not await with_timeout(world.health.check())
     assert world.health.reason == "no response within 100 ms"
     cmd = shlex.join(["sh", "-c", "sleep 300 & wait"])
     world = World(tmp_path, HealthCheck("exec", cmd=cmd, timeout_ms=100))
-    assert not await within(world.health.check())
+    assert not await with_timeout(world.health.check())
     assert "in" in world.health.reason
 
 
@@ -230,10 +230,10 @@ async def test_giving_up_ends_the_check_and_tells_nothing(tmp_path: Path) -> Non
         check = HealthCheck("exec", cmd=shlex.join(cmd), timeout_ms=300_000)
         world = World(tmp_path, check)
         task = asyncio.ensure_future(world.health.check())
-        child = await within(told_by(pipe))
+        child = await with_timeout(told_by(pipe))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await within(task, 1.0)
-        await death(child)
+            await with_timeout(task, 1.0)
+        await wait_for_exit(child)
         assert world.changes == []
         assert world.health.is_available

@@ -17,8 +17,8 @@ from interlock.drivers.errors import ToolFault, aip_code
 from interlock.drivers.hooks import Hooks, make_hooks
 from interlock.drivers.translation import BoundEntry
 from interlock.errors import InterlockError
-from tests.core.upstreams.harness import run
 from tests.drivers.driver_parts import contract, manifest
+from tests.support.upstreams import run
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from interlock.drivers.installation import check_version, match_version, normalize_version
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH, InterlockError
 from interlock.manifests.model import DriverManifest, VersionCheck
-from tests.core.upstreams.harness import death, within
 from tests.drivers.life_world import driver, hanging, told_by
+from tests.support.upstreams import wait_for_exit, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -27,7 +27,7 @@ def says(folder: Path, text: str, range: str = ">=0.5", parse: str = r"v(\S+)") 
 
 async def wrong(manifest: DriverManifest, **more: object) -> InterlockError:
     with pytest.raises(InterlockError) as error:
-        await within(check_version(manifest, **more))  # type: ignore[arg-type]
+        await with_timeout(check_version(manifest, **more))  # type: ignore[arg-type]
     return error.value
 
 
@@ -133,14 +133,14 @@ async def test_a_command_that_hangs(tmp_path: Path) -> None:
         telling = asyncio.ensure_future(told_by(pipe))
         error = await wrong(driver(tmp_path, version_check=check))
         assert "it did not end within its timeout" in error.message
-        await death(await within(telling))
+        await wait_for_exit(await with_timeout(telling))
     assert VersionCheck("x", "y", "z").timeout_ms == 5000
 
 
 async def test_a_pattern_that_would_never_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.drivers.installation._MATCH_TIMEOUT_SECONDS", 0.5)
 
-    assert await within(match_version(r"(a+)+$", "a" * 60 + "b")) == ""
+    assert await with_timeout(match_version(r"(a+)+$", "a" * 60 + "b")) == ""
     assert await match_version(r"\d+\.\d+", "version 1.5") == "1.5"
     assert await match_version(r"(x)?1", "1") == ""
     assert await match_version(r"v(.*)", "") == ""

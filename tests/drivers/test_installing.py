@@ -19,9 +19,9 @@ from interlock.drivers.installation import (
 from interlock.drivers.processes import run
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH
 from interlock.manifests.model import ServerBlock, VersionCheck
-from tests.core.upstreams.harness import death, within
 from tests.drivers.life_installing import NOWHERE, World, fake, vendored
 from tests.drivers.life_world import driver, hanging, told_by
+from tests.support.upstreams import wait_for_exit, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -206,11 +206,11 @@ async def test_giving_up_ends_the_installer(
         fake(tmp_path, "npm", f'sleep 300 & echo $! > "{pipe}"; wait', monkeypatch)
         manifest = world.driver(("npm", {"package": "tiny-server"}))
         task = asyncio.ensure_future(world.prepare(manifest))
-        child = await within(told_by(pipe))
+        child = await with_timeout(told_by(pipe))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await within(task, 1.0)
-        await death(child)
+            await with_timeout(task, 1.0)
+        await wait_for_exit(child)
         assert read_marker(world.folder) is None
         # The next one is not locked out.
         vendored(world)

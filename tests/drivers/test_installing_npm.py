@@ -25,8 +25,8 @@ from interlock.drivers.processes import CommandResult, run
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH
 from interlock.manifests.model import ServerBlock, VersionCheck
 from tests.drivers.life_installing import CHECK, NOWHERE, World, npm_package
-from tests.needs import NPM, requires_npm
-from tests.patience import PATIENCE
+from tests.support.programs import NPM, requires_npm
+from tests.support.timeouts import HANG_TIMEOUT
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -51,7 +51,7 @@ async def test_npm_installs_a_package_into_the_drivers_own_folder(world: World) 
     assert not (world.folder / "run-by-npm").exists()
     # It runs as it is: nobody is asked for anything.
     assert found.program is not None
-    ran = await run([str(found.program), "a", "b"], env={}, cwd=None, timeout=PATIENCE)
+    ran = await run([str(found.program), "a", "b"], env={}, cwd=None, timeout=HANG_TIMEOUT)
     assert ran.out.strip() == "tiny v0.6.0 a,b"
     # Before the next use it is only looked at.
     assert not (await world.prepare(manifest, allowed=False)).installed_now
@@ -80,7 +80,7 @@ async def test_npm_from_its_registry(world: World) -> None:
         [NPM, "view", "semver@7.6.3", "version", "--fetch-retries=0", "--fetch-timeout=10000"],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=HANG_TIMEOUT,
         check=False,
     )
     if asked.returncode != 0 or asked.stdout.strip() != "7.6.3":
@@ -97,7 +97,9 @@ async def test_npm_from_its_registry(world: World) -> None:
     found = await world.prepare(manifest)
     assert found.version == "7.6.3"
     assert found.program is not None
-    ran = await run([str(found.program), "-r", "^1", "1.4.2"], env={}, cwd=None, timeout=PATIENCE)
+    ran = await run(
+        [str(found.program), "-r", "^1", "1.4.2"], env={}, cwd=None, timeout=HANG_TIMEOUT
+    )
     assert ran.out.strip() == "1.4.2"
     # The first way was refused for its hash.
     assert [told[2] for told in world.told][:3] == [

@@ -21,7 +21,7 @@ from interlock.errors import INSTALL_FAILED
 from interlock.manifests.model import ServerBlock
 from tests.drivers.life_installing import NOWHERE, World, fake
 from tests.drivers.life_world import Web, web
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -86,7 +86,7 @@ async def test_pip_installs_a_wheel_into_an_environment_of_its_own(
     )
     found = await world.prepare(manifest)
     assert found.program == world.folder / "venv" / "bin" / "tiny-server"
-    ran = await run([str(found.program)], env={}, cwd=None, timeout=PATIENCE)
+    ran = await run([str(found.program)], env={}, cwd=None, timeout=HANG_TIMEOUT)
     assert ran.out.strip() == "tiny v0.6.0", ran.err
     assert [told[0] for told in world.told] == [0, 1, 2, 3]
     # By a name that no index has.
@@ -168,7 +168,7 @@ async def test_a_program_is_fetched_and_checked(world: World, site: Web) -> None
     step = {"url": url, "sha256": sha256(SCRIPT), "bin": "tiny-server"}
     found = await world.prepare(world.driver(("download", step), server=BINARY))
     assert found.program == world.folder / "download" / "tiny-server"
-    ran = await run([str(found.program)], env={}, cwd=None, timeout=PATIENCE)
+    ran = await run([str(found.program)], env={}, cwd=None, timeout=HANG_TIMEOUT)
     assert ran.out == "tiny v0.6.0\n"
 
 
@@ -226,7 +226,7 @@ async def test_an_archive_is_taken_apart(world: World, site: Web, kind: str) -> 
     found = await world.prepare(world.driver(("download", step), server=BINARY))
     assert found.program is not None
     assert os.access(found.program, os.X_OK)
-    ran = await run([str(found.program)], env={}, cwd=None, timeout=PATIENCE)
+    ran = await run([str(found.program)], env={}, cwd=None, timeout=HANG_TIMEOUT)
     assert ran.out == "tiny v0.6.0\n"
     assert not (world.folder / "download" / ".part").exists()
 

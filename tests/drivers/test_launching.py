@@ -25,8 +25,8 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.manifests.model import Auth, ConnectionOptions, RemoteAuth, ServerBlock
-from tests.core.upstreams.harness import OWN_INFO
 from tests.drivers.driver_parts import manifest
+from tests.support.upstreams import OWN_INFO
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -20,10 +20,10 @@ from interlock.drivers.processes import (
     run,
     split_command,
 )
-from tests.core.upstreams.harness import LOOPS, alive, death, within
-from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import PYTHON, hanging, told_by
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.upstreams import LOOPS, is_running, wait_for_exit, with_timeout
+from tests.support.upstreams import run as on_loop
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -48,7 +48,7 @@ def test_status_and_both_outputs(loop: str) -> None:
             [PYTHON, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"],
             env={},
             cwd=None,
-            timeout=PATIENCE,
+            timeout=HANG_TIMEOUT,
         )
         assert (one.status, one.out, one.err) == (3, "out\n", "err\n")
         assert one.exited_with(3)
@@ -127,12 +127,12 @@ def test_it_ended_before_it_was_told_anything(loop: str, monkeypatch: pytest.Mon
     connect = Process.connect
 
     async def late(process: Process) -> None:
-        assert await process.wait_gone(PATIENCE)
+        assert await process.wait_gone(HANG_TIMEOUT)
         await connect(process)
 
     async def main() -> None:
         monkeypatch.setattr(Process, "connect", late)
-        one = await run(["false"], env={}, cwd=None, timeout=PATIENCE, stdin=b"too late")
+        one = await run(["false"], env={}, cwd=None, timeout=HANG_TIMEOUT, stdin=b"too late")
         assert one.exited_with(1)
         assert not one.timed_out
 
@@ -166,24 +166,24 @@ async def test_when_its_time_is_up_everything_it_started_ends() -> None:
     one = await run(["sh", "-c", "sleep 300 & echo $!; wait"], env={}, cwd=None, timeout=0.3)
     assert one.timed_out
     assert one.ending == "it did not end within its timeout"
-    await death(int(one.out))
+    await wait_for_exit(int(one.out))
 
 
 async def test_what_it_leaves_behind_ends_with_it() -> None:
-    one = await run(["sh", "-c", "sleep 300 & echo $!"], env={}, cwd=None, timeout=PATIENCE)
+    one = await run(["sh", "-c", "sleep 300 & echo $!"], env={}, cwd=None, timeout=HANG_TIMEOUT)
     assert one.exited_with(0)
-    await death(int(one.out))
+    await wait_for_exit(int(one.out))
 
 
 async def test_a_child_that_left_the_group_holds_nobody_up(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     leaves = """setsid sh -c 'echo $$ > "$0"; exec sleep 300' "$0" & read pid < "$0"; echo $pid"""
-    one = await run(["sh", "-c", leaves, str(pipe)], env={}, cwd=None, timeout=PATIENCE)
+    one = await run(["sh", "-c", leaves, str(pipe)], env={}, cwd=None, timeout=HANG_TIMEOUT)
     assert one.exited_with(0)
-    assert alive(int(one.out))
+    assert is_running(int(one.out))
     os.kill(int(one.out), 9)
-    await death(int(one.out))
+    await wait_for_exit(int(one.out))
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -191,11 +191,11 @@ def test_who_gives_up_takes_it_all_along(tmp_path: Path, loop: str) -> None:
     async def main() -> None:
         with hanging(tmp_path) as (cmd, pipe):
             task = asyncio.ensure_future(run(cmd, env={}, cwd=None, timeout=300.0))
-            child = await within(told_by(pipe))
+            child = await with_timeout(told_by(pipe))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await within(task, 1.0)
-            await death(child)
+                await with_timeout(task, 1.0)
+            await wait_for_exit(child)
 
     on_loop(main, loop=loop)
 
@@ -246,7 +246,7 @@ def at_a_terminal(typed: str, cmd: list[str], timeout: float) -> tuple[list[obje
             if not chunk:
                 break
             said += chunk
-        assert child.wait(PATIENCE) == 0, said
+        assert child.wait(HANG_TIMEOUT) == 0, said
         with os.fdopen(reader, "rb") as found:
             reader = -1
             return json.loads(found.read()), said.decode()

@@ -17,10 +17,10 @@ from interlock.drivers.sign_in_state import DriverSignIn
 from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.errors import AUTH_FAILED, InterlockError
 from interlock.manifests.model import Auth, Completion, DriverManifest, HttpProbe, Login
-from tests.core.upstreams.harness import death, within
-from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import PYTHON, Clock, Naps, driver, hanging, told_by, web
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.upstreams import run as on_loop
+from tests.support.upstreams import wait_for_exit, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -35,7 +35,7 @@ async def no_page(url: str) -> None:
 
 async def failed(manifest: DriverManifest, **more: Any) -> InterlockError:
     with pytest.raises(InterlockError) as error:
-        await within(sign_in(manifest, **{"open_url": no_page, **more}))
+        await with_timeout(sign_in(manifest, **{"open_url": no_page, **more}))
     assert error.value.failure is AUTH_FAILED
     assert error.value.message.startswith("Cannot sign in with tiny-mcp: ")
     return error.value
@@ -137,7 +137,7 @@ class Human:
         await asyncio.to_thread(self._visit, f"{back}?{self._query}&state={state}")
 
     def _visit(self, url: str) -> None:
-        with urlopen(url, timeout=PATIENCE) as answer:
+        with urlopen(url, timeout=HANG_TIMEOUT) as answer:
             self.statuses.append(answer.status)
 
 
@@ -161,7 +161,7 @@ def test_there_and_back_and_complete(tmp_path: Path) -> None:
                 completes_when=Completion(http=HttpProbe(one.status(status))),
             )
             if status == 200:
-                await within(sign_in(manifest, open_url=human, on_callback=on_callback))
+                await with_timeout(sign_in(manifest, open_url=human, on_callback=on_callback))
             else:
                 error = await failed(manifest, open_url=human, on_callback=on_callback)
                 assert "returned HTTP 403, expected 200" in error.message
@@ -176,7 +176,7 @@ def test_there_and_back_and_complete(tmp_path: Path) -> None:
 
 async def test_without_a_condition_coming_back_is_enough(tmp_path: Path) -> None:
     manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
-    await within(sign_in(manifest, open_url=Human("code=c")))
+    await with_timeout(sign_in(manifest, open_url=Human("code=c")))
 
 
 @pytest.mark.parametrize(
@@ -238,11 +238,11 @@ async def test_giving_up_ends_the_command(tmp_path: Path) -> None:
     with hanging(tmp_path) as (cmd, pipe):
         manifest = with_login(tmp_path, cmd=shlex.join(cmd))
         task = asyncio.ensure_future(sign_in(manifest, open_url=no_page))
-        child = await within(told_by(pipe))
+        child = await with_timeout(told_by(pipe))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await within(task, 1.0)
-        await death(child)
+            await with_timeout(task, 1.0)
+        await wait_for_exit(child)
 
 
 @pytest.mark.spec("DR-30.conformance-3")
@@ -254,10 +254,10 @@ async def test_giving_up_closes_the_way_back(tmp_path: Path) -> None:
 
     manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
     task = asyncio.ensure_future(sign_in(manifest, open_url=show))
-    back = urlsplit(parse_qs(urlsplit(await within(shown)).query)["redirect_uri"][0])
+    back = urlsplit(parse_qs(urlsplit(await with_timeout(shown)).query)["redirect_uri"][0])
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await within(task, 1.0)
+        await with_timeout(task, 1.0)
     with pytest.raises(OSError, match=r"refused|Connect"):
         await asyncio.open_connection("127.0.0.1", back.port)
 

@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from interlock.drivers.sign_in import CallbackListener, SignInTimeout
-from tests.core.upstreams.harness import within
 from tests.drivers.life_world import Clock
+from tests.support.upstreams import with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -37,7 +37,7 @@ async def knock(
     host = host or f"127.0.0.1:{found.port}"
     line = f"{method} {path or found.path}?{query} HTTP/1.1\r\n"
     writer.write(f"{line}Host: {host}\r\n{headers}\r\n".encode())
-    answer = (await within(reader.read())).decode()
+    answer = (await with_timeout(reader.read())).decode()
     writer.close()
     await writer.wait_closed()
     return int(answer.split(" ")[1]) if answer else 0
@@ -55,7 +55,7 @@ async def test_one_visit_and_no_second_one() -> None:
     async with open_callback() as (callback, _clock, state):
         coming = asyncio.ensure_future(callback.wait_for_callback())
         assert await knock(callback, f"code=c0de&state={state}") == 200
-        assert await within(coming) == {"code": "c0de"}
+        assert await with_timeout(coming) == {"code": "c0de"}
         assert await knock(callback, f"code=c0de&state={state}") == 410
         assert await knock(callback, f"code=other&state={state}") == 410
 
@@ -128,7 +128,7 @@ async def test_what_is_no_request() -> None:
         port = urlsplit(callback.address).port
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"x" * 40_000)
-        assert await within(reader.read()) == b""
+        assert await with_timeout(reader.read()) == b""
         writer.close()
 
 

@@ -26,9 +26,9 @@ from interlock.errors import AUTH_REQUIRED, InterlockError
 from interlock.manifests import placeholders
 from interlock.manifests.model import AccessEntry, AccessOperation, SecretEntry, SecretsInventory
 from interlock.manifests.secret_handle import OPEN, SecretHandle, check_access
-from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import Clock, inventory, secret
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.upstreams import run as on_loop
 
 VALUE = "postgres://u:hunter2-hunter2@db/app"
 TOOLS = frozenset({"db-query", "db-list"})
@@ -270,7 +270,7 @@ def test_a_child_has_the_value_and_nobody_else(
         env = {
             name: placeholders.fill_placeholders(text, values) for name, text in declared.items()
         }
-        ran = await run(["env"], env=env, cwd=None, timeout=PATIENCE)
+        ran = await run(["env"], env=env, cwd=None, timeout=HANG_TIMEOUT)
         assert f"DATABASE_URL={VALUE}?ssl=1" in ran.out.splitlines()
         assert "PLAIN=${kept}" in ran.out.splitlines()
         logging.getLogger("interlock.drivers").debug("%s %s %s", ran, values, having)

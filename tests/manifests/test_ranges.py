@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from interlock.core.config.problems import BadValue
 from interlock.manifests.ranges import check_range, in_range, newest
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 
 @pytest.mark.spec("DR-30.implements-8")
@@ -142,7 +142,7 @@ def test_npm_says_the_same() -> None:
         input=json.dumps({"ranges": _RANGES, "versions": _VERSIONS}),
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=HANG_TIMEOUT,
         check=True,
     )
     rows = json.loads(done.stdout)

@@ -25,7 +25,7 @@ from interlock.protocol.kinds import (
     request_kind,
     response_kind,
 )
-from tests.effort import lines_run
+from tests.support.line_count import count_lines_run
 
 VECTORS = json.loads(Path(__file__).with_name("test_kinds_vectors.json").read_text())["vectors"]
 RESERVED = [
@@ -188,4 +188,4 @@ def test_a_kind_that_is_known_is_not_held_against_patterns_again() -> None:
 
     granted = {kind for kind in kinds if grants.grants(kind)}
     assert len(granted) == 18
-    assert lines_run(ask) <= 6 * len(kinds)
+    assert count_lines_run(ask) <= 6 * len(kinds)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
@@ -46,7 +46,7 @@ def add_checks(item: pytest.Item) -> None:
 
 
 def checked(
-    test: Callable[..., Awaitable[None]], seconds: float = 2 * PATIENCE
+    test: Callable[..., Awaitable[None]], seconds: float = 2 * HANG_TIMEOUT
 ) -> Callable[..., Coroutine[Any, Any, None]]:
     """Return a test with a time limit that fails on tasks left behind and errors of the loop."""
 
@@ -60,7 +60,7 @@ def checked(
             await test(*args, **kwargs)
         if tasks := asyncio.all_tasks() - before:
             # A task that was cancelled a moment ago needs a turn of the loop to end.
-            _, tasks = await asyncio.wait(tasks, timeout=PATIENCE)
+            _, tasks = await asyncio.wait(tasks, timeout=HANG_TIMEOUT)
         assert not tasks, tasks
         assert not errors, errors
 

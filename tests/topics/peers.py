@@ -13,7 +13,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 _numbers = count(1)
 
@@ -65,7 +65,7 @@ class Peer:
 
     async def text(self) -> str:
         """The next message, as it came."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             got = await self.socket.recv()
         assert isinstance(got, str)
         return got
@@ -100,7 +100,7 @@ class Peer:
 
     async def closed(self) -> tuple[int, str]:
         """The code and the words with which it was closed."""
-        await asyncio.wait_for(self.socket.wait_closed(), PATIENCE)
+        await asyncio.wait_for(self.socket.wait_closed(), HANG_TIMEOUT)
         return self.socket.close_code or 0, self.socket.close_reason or ""
 
 

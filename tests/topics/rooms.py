@@ -26,8 +26,9 @@ from interlock.topics.config import ParticipantConfig, TopicConfig, TopicsConfig
 from interlock.topics.endpoint import TopicsEndpoint
 from interlock.topics.gateway import Gateway
 from interlock.topics.socket import format_now
-from tests.core.pipeline.rig import Rig, turns
-from tests.topics.peers import PATIENCE, Peer, joined
+from tests.support.clock import run_ready_tasks
+from tests.support.pipeline import PipelineHarness
+from tests.topics.peers import HANG_TIMEOUT, Peer, joined
 
 NAMES = ("agent", "human", "worker", "boss")
 
@@ -48,7 +49,7 @@ RESTRICTED = {
 async def until(condition: Callable[[], bool]) -> None:
     """What happens on its own, in this very loop."""
     while not condition():
-        await turns(1)
+        await run_ready_tasks(1)
 
 
 def _serve(exchange: HttpExchange) -> None:
@@ -70,7 +71,7 @@ class Rooms:
     ) -> None:
         rooms = {"room": TopicConfig(access="private")} if rooms is None else rooms
         self.config = TopicsConfig(rooms=rooms, admins=list(admins))
-        self.rig = Rig()
+        self.rig = PipelineHarness()
         known = {f"t-{name}": Caller(name, kind="token") for name in NAMES}
         known |= {f"t-{caller.name}": caller for caller in callers}
         self.rig.pipeline.admission.authenticate = Authenticator(known, sources=sources)
@@ -165,7 +166,7 @@ def run(test: Callable[[Rooms], Coroutine[Any, Any, None]], **settings: Any) -> 
         rooms = Rooms(**settings)
         await rooms.start()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(HANG_TIMEOUT):
                 await test(rooms)
         finally:
             await rooms.stop()

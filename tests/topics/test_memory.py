@@ -11,8 +11,8 @@ import pytest
 
 from interlock.protocol.websocket import TOO_BIG, Close, FrameDecoder
 from interlock.topics.config import TopicConfig
-from tests.core.pipeline.rig import turns
-from tests.topics.peers import PATIENCE
+from tests.support.clock import run_ready_tasks
+from tests.topics.peers import HANG_TIMEOUT
 from tests.topics.rooms import PUBLIC, Rooms, run
 
 LONG = 60_000
@@ -57,7 +57,7 @@ def test_a_guest_may_not_begin_a_long_message(whole: bool) -> None:
             half = (too_long // 2).to_bytes(2, "big") + b"\0\0\0\0"
             writer.write(b"\x01\xfe" + half + b"a" * (too_long // 2))
             writer.write(b"\x80\xff" + too_long.to_bytes(8, "big") + b"\0\0\0\0")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             assert await close_code(reader) == TOO_BIG
         writer.close()
 
@@ -83,11 +83,11 @@ def test_half_a_message_of_a_guest_is_forgotten_with_its_connection() -> None:
             head = b"\x81\xfe" + (LONG + 10).to_bytes(2, "big") + b"\0\0\0\0"
             writer.write(head + b"a" * LONG)
             while kept() - before < LONG:
-                await turns(1)
+                await run_ready_tasks(1)
             writer.transport.abort()
             while rooms.gateway.list_connections():
-                await turns(1)
-            await turns(3)
+                await run_ready_tasks(1)
+            await run_ready_tasks(3)
             assert kept() == before
 
     gc.collect()

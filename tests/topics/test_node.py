@@ -16,8 +16,8 @@ from websockets.exceptions import InvalidStatus
 from interlock.core.config import IdentityConfig
 from interlock.topics.config import TopicsConfig
 from interlock.trust.identity.token_store import AccessStore
-from tests.core.server.running import Running
-from tests.topics.peers import PATIENCE, joined
+from tests.support.node import NodeThread
+from tests.topics.peers import HANG_TIMEOUT, joined
 
 TOKENS = {"agent": "t-agent-1", "human": "t-human-1"}
 
@@ -29,13 +29,13 @@ def topics(*seats: dict[str, Any], **more: Any) -> TopicsConfig:
 
 def play(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             await test()
 
     asyncio.run(main())
 
 
-def url(node: Running, topic: str = "room") -> str:
+def url(node: NodeThread, topic: str = "room") -> str:
     return f"ws://127.0.0.1:{node.port}/ws?topic={topic}"
 
 
@@ -106,7 +106,7 @@ async def test_a_node_that_stops_says_so(start: Any) -> None:
 @pytest.mark.spec("MX-11.3-1")
 @pytest.mark.spec("MX-8.1-4", "MX-7.1-5")
 async def test_what_a_node_says_of_its_topics(start: Any) -> None:
-    async def answer(node: Running, path: str) -> httpx2.Response:
+    async def answer(node: NodeThread, path: str) -> httpx2.Response:
         headers = {"Authorization": f"Bearer {TOKENS['human']}"}
         async with httpx2.AsyncClient(trust_env=False) as client:
             return await client.get(f"http://127.0.0.1:{node.port}{path}", headers=headers)

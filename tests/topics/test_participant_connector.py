@@ -20,7 +20,7 @@ from interlock.topics.participant_upstream import (
     make_server_config,
     make_upstream_key,
 )
-from tests.core.upstreams.harness import OWN_INFO, Kept, Naps
+from tests.support.upstreams import OWN_INFO, ManualSleep, SupervisorHarness
 from tests.topics.room import Room, Worker
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -39,7 +39,7 @@ class Timer:
         self.cancelled = True
 
 
-class InRoom(Kept):
+class InRoom(SupervisorHarness):
     """A supervisor whose upstream sits in a room."""
 
     def __init__(self, settings: ParticipantUpstream | None = None, **more: Any) -> None:
@@ -48,7 +48,7 @@ class InRoom(Kept):
         self.room = Room()
         self.worker = Worker(self.room, soon=asyncio.get_running_loop().call_soon)
         self.timers: list[Timer] = []
-        self.rest = Naps(self.poke)
+        self.rest = ManualSleep(self.poke)
         self.ended: list[str] = []
         self.upstreams = RoomUpstreams(
             "ops",

@@ -29,8 +29,8 @@ from interlock.topics.config import TopicConfig
 from interlock.topics.member import Member
 from interlock.topics.socket import MAX_UNSENT_BYTES, TopicSocket
 from tests.channels.certificates import Authority
-from tests.core.pipeline.rig import turns
-from tests.topics.peers import PATIENCE, Envelope, Peer, joined
+from tests.support.clock import run_ready_tasks
+from tests.topics.peers import HANG_TIMEOUT, Envelope, Peer, joined
 from tests.topics.rooms import Rooms, run
 from tests.topics.wires import MASK
 
@@ -65,7 +65,7 @@ class Raw:
         await asyncio.get_running_loop().sock_sendall(self._sock, data)
 
     async def event(self) -> WebSocketEvent:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while not self._events:
                 data = await asyncio.get_running_loop().sock_recv(self._sock, 1 << 16)
                 if not data:
@@ -296,7 +296,7 @@ def test_a_thousand_come_and_go() -> None:
                     left += heard["payload"]["event"] == "leave"
             assert rooms.present == ["human"]
         while rooms.door.connections:
-            await turns(1)
+            await run_ready_tasks(1)
         assert rooms.gateway.rooms == {}
         known = {id(one) for one in before}
         assert [type(one) for one in left_over() if id(one) not in known] == []

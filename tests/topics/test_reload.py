@@ -10,7 +10,7 @@ import pytest
 from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.topics.component import Topics
 from interlock.topics.config import TopicsConfig
-from tests.core.server.running import Running
+from tests.support.node import NodeThread
 from tests.topics.peers import joined
 from tests.topics.test_node import TOKENS, topics, url
 
@@ -20,7 +20,7 @@ AGENT = {"name": "agent", "token": "${env:T_agent}", "roles": ["boss"]}
 HUMAN = {"name": "human", "token": "${env:T_human}"}
 
 
-def apply(node: Running, rooms: TopicsConfig, **agent: Any) -> None:
+def apply(node: NodeThread, rooms: TopicsConfig, **agent: Any) -> None:
     tokens = [{**AGENT, **agent}, HUMAN]
     node.wait(node.node.apply(node.config(topics=rooms, tokens=tokens)))
 

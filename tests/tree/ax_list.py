@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx2
 
-from tests.core.server.wire import STATELESS, message, meta, stateless_headers
+from tests.support.http_client import STATELESS, message, meta, stateless_headers
 
 AX = {"experimental": {"mcpax": {"versions": ["2026-05-01"]}}}
 

@@ -10,7 +10,7 @@ from typing import Any
 from interlock.app.node import Node
 from interlock.core.config.feature_sections import make_config
 from interlock.tree.config import ParentConfig
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 
 def ax_url(node: Node) -> str:
@@ -62,7 +62,7 @@ async def until(node: Node, found: Callable[[], Any]) -> None:
     changed = asyncio.Event()
     end = node.catalog.on_change(lambda *_: changed.set())
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while not found():
                 changed.clear()
                 await changed.wait()

@@ -25,7 +25,7 @@ from interlock.tree.dial_in import DialIn
 from interlock.tree.registrar import Registrar
 from interlock.tree.store import TreeStore
 from interlock.tree.subserver_record import SubserverRecord
-from tests.core.upstreams.harness import OWN_INFO, Sent, run
+from tests.support.upstreams import OWN_INFO, StartedCall, run
 
 __all__ = ["run"]
 
@@ -392,7 +392,7 @@ class Hub:
         self.settings = msgspec.structs.replace(self.settings, **settings)
         self.registrar.configure(self.settings, known)
 
-    def call(self, tool_name: str, key: str = "ax:edge") -> Sent:
+    def call(self, tool_name: str, key: str = "ax:edge") -> StartedCall:
         """A call as the pipeline makes it. Raises InterlockError when it cannot be sent."""
         supervisor = self.supervisors[key]
         offering = read_offering(key, supervisor.server, supervisor.offer.tools)
@@ -406,7 +406,7 @@ class Hub:
             route=route,
             decoded_arguments={},
         )
-        return Sent(supervisor, call, None)
+        return StartedCall(supervisor, call, None)
 
     async def close(self) -> None:
         self.registrar.close()

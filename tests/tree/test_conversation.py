@@ -16,8 +16,8 @@ from interlock.protocol import mcpax as ax
 from interlock.protocol.mcp import Era
 from interlock.tree.parent_conversation import AxConversation, add_request_id
 from interlock.tree.registrant import ParentRejectionError
-from tests.core.server.running import Running
-from tests.core.server.wire import SESSION, initialize, message, meta
+from tests.support.http_client import SESSION, initialize, message, meta
+from tests.support.node import NodeThread
 
 IDENTITY = ax.SubserverIdentity("550e8400-e29b-41d4-a716-446655440000", None, "aggregator")
 
@@ -25,7 +25,7 @@ IDENTITY = ax.SubserverIdentity("550e8400-e29b-41d4-a716-446655440000", None, "a
 class Parent:
     """Speaks with a node as its parent does."""
 
-    def __init__(self, running: Running, tree: Any = None) -> None:
+    def __init__(self, running: NodeThread, tree: Any = None) -> None:
         self.running = running
         self.calls: list[Call] = []
         self.sent: list[Any] = []
@@ -66,7 +66,7 @@ class Parent:
 
 
 @pytest.fixture
-def parent(plain: Running) -> Iterator[Callable[..., Parent]]:
+def parent(plain: NodeThread) -> Iterator[Callable[..., Parent]]:
     made: list[Parent] = []
 
     def make(**more: Any) -> Parent:
@@ -142,7 +142,7 @@ def test_it_does_not_register_anybody_itself(parent: Callable[..., Parent]) -> N
 
 
 def test_answers_to_its_own_requests_are_its_own(
-    plain: Running, parent: Callable[..., Parent]
+    plain: NodeThread, parent: Callable[..., Parent]
 ) -> None:
     one = parent()
 
@@ -207,7 +207,7 @@ def test_both_eras_are_spoken(parent: Callable[..., Parent]) -> None:
 
 @pytest.mark.spec("AX-7.2-1", "AX-7.2-8")
 def test_where_a_call_is_on_its_way_is_read(
-    plain: Running, parent: Callable[..., Parent], monkeypatch: pytest.MonkeyPatch
+    plain: NodeThread, parent: Callable[..., Parent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = parent()
     begun: list[Call] = []
@@ -229,7 +229,7 @@ def test_where_a_call_is_on_its_way_is_read(
 
 
 def test_an_id_is_used_by_one_request_at_a_time(
-    plain: Running, parent: Callable[..., Parent]
+    plain: NodeThread, parent: Callable[..., Parent]
 ) -> None:
     one = parent()
     one.say("tools/call", call("hold", {"text": "held"}), 5)
@@ -242,7 +242,7 @@ def test_an_id_is_used_by_one_request_at_a_time(
     )
 
 
-def test_too_many_calls_are_refused(plain: Running, parent: Callable[..., Parent]) -> None:
+def test_too_many_calls_are_refused(plain: NodeThread, parent: Callable[..., Parent]) -> None:
     one = parent()
     one.conversation.most_under_way = 1
     one.say("tools/call", call("hold", {"text": "first"}), 5)
@@ -253,7 +253,7 @@ def test_too_many_calls_are_refused(plain: Running, parent: Callable[..., Parent
 
 
 def test_a_call_that_is_withdrawn_is_not_answered(
-    plain: Running, parent: Callable[..., Parent]
+    plain: NodeThread, parent: Callable[..., Parent]
 ) -> None:
     one = parent()
     one.say("tools/call", call("hold", {"text": "gone"}), 5)
@@ -263,7 +263,7 @@ def test_a_call_that_is_withdrawn_is_not_answered(
 
 
 def test_a_node_that_fails_on_a_call_says_so(
-    plain: Running, parent: Callable[..., Parent], monkeypatch: pytest.MonkeyPatch
+    plain: NodeThread, parent: Callable[..., Parent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_: Call) -> None:
         raise ZeroDivisionError
@@ -290,7 +290,7 @@ def test_a_way_that_cannot_be_read_is_refused(parent: Callable[..., Parent], way
     assert parent().ask("tools/call", call("echo", **way))["error"]["code"] == -32602
 
 
-def test_a_client_does_not_say_where_its_call_is(plain: Running) -> None:
+def test_a_client_does_not_say_where_its_call_is(plain: NodeThread) -> None:
     way = {"x-mcpax-route": ["else", "where"], "x-mcpax-cursor": 0}
     answer = plain.once(plain.call("echo", {"text": "hi"}, more_meta=way))
     assert answer.result["content"][0]["text"] == "hi"

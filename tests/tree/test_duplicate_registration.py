@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed
 
 from interlock.app.node import Node
 from interlock.tree.component import Tree
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.tree.grove import Grove, ax_url, lists, until
 
 TWIN = "7b0c3f0e-52f1-4f0a-9c5e-5d1c2a7e9f01"
@@ -78,7 +78,7 @@ class ForeignLeaf:
         answer = self._answers[id] = asyncio.get_running_loop().create_future()
         message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
         await self._socket.send(json.dumps(message))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             return await answer
 
     async def register(self, segment: str, id: str = TWIN) -> dict[str, Any]:
@@ -168,7 +168,7 @@ async def test_ends_below_what_is_registered_at_the_ancestor(
             await until(root, lambda: lists(root, "one.t"))
             # Its own aggregator cannot know; two levels above it is noticed.
             assert "result" in await second.register("two")
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(HANG_TIMEOUT):
                 told = await second.ended
             assert told["code"] == -31003, told
             await until(root, lambda: not lists(root, "mid.low.two.t"))
@@ -187,7 +187,7 @@ async def test_ends_the_second_of_two_siblings(tmp_path: Path) -> None:
             assert "result" in await first.register("one")
             await until(root, lambda: lists(root, "left.one.t"))
             assert "result" in await second.register("two")
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(HANG_TIMEOUT):
                 await second.ended
             await until(root, lambda: not lists(root, "right.two.t"))
             assert lists(root, "left.one.t")
@@ -210,7 +210,7 @@ async def test_a_node_announces_every_aggregator_below_it(tmp_path: Path) -> Non
             (info,) = root.component(Tree).registrar.subservers()
             return set(info.subtree_ids)
 
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while not root.component(Tree).registrar.subservers() or len(announced()) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         assert announced() == {mid.place.id, low.place.id}

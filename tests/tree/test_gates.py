@@ -24,7 +24,7 @@ from interlock.core.config.trust import AnchorConfig, ApprovalsConfig, PolicyCon
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import TOOLS_CALL, Era
 from interlock.protocol.mcpax import APPROVAL
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.tree.grove import Grove, lists, until
 from tests.trust.approvals.gated import sign
 
@@ -79,7 +79,7 @@ class Tree:
             await node.apply(replace(node.config, policy=GATED if gated else OPEN))
 
     async def ask(self, call: Call) -> Any:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             return json.loads((await self.root.pipeline.run(call)).result)
 
     async def press(self, button: str, tool: str = PRESS) -> Any:
@@ -286,7 +286,7 @@ def _http(url: str, sent: Any = None) -> tuple[int, Any]:
     body = None if sent is None else json.dumps(sent).encode()
     try:
         with urllib.request.urlopen(
-            urllib.request.Request(url, body, headers), timeout=PATIENCE
+            urllib.request.Request(url, body, headers), timeout=HANG_TIMEOUT
         ) as got:
             return got.status, json.load(got)
     except urllib.error.HTTPError as refused:
@@ -349,7 +349,7 @@ async def test_a_changed_policy_voids_what_waits(tmp_path: Path) -> None:
         over = asyncio.Event()
         approving.approvals.watch(lambda one: over.set() if one.state == "void" else None)
         await tree.gate(False, False, False)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             await over.wait()
         assert approving.approvals.pending() == []
         with pytest.raises(InterlockError) as error:

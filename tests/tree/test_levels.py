@@ -15,7 +15,7 @@ from interlock.app.node import Node
 from interlock.core.config import Config, ServerConfig
 from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.tree.ax_list import list_for_ax
 
 DEMO = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"], segment="demo")
@@ -58,7 +58,7 @@ class Chain:
         node = self.nodes[level]
         changed = asyncio.Event()
         end = node.catalog.on_change(lambda *_: changed.set())
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while name not in node.catalog.current.by_name:
                 changed.clear()
                 await changed.wait()

@@ -18,7 +18,7 @@ from interlock.tree.component import Tree
 from interlock.tree.subserver import Subserver
 from interlock.trust.identity.token_store import AccessStore
 from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.identity.issuers import ISSUER, NODE, Signer
 
 
@@ -76,7 +76,7 @@ class Root:
     async def until(self, found: Callable[[], Any]) -> None:
         changed = asyncio.Event()
         self.node.catalog.on_change(lambda *_: changed.set())
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while not found():
                 changed.clear()
                 await changed.wait()

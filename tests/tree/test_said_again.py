@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.core.server.running import Running
-from tests.core.server.wire import meta
+from tests.support.http_client import meta
+from tests.support.node import NodeThread
 from tests.tree.test_conversation import Parent
 
 SAID = json.dumps(meta(), separators=(",", ":")).encode()
@@ -34,7 +34,7 @@ def taken(parent: Parent, data: bytes) -> Any:
 
 
 @pytest.fixture
-def both(plain: Running) -> Iterator[tuple[Parent, Parent]]:
+def both(plain: NodeThread) -> Iterator[tuple[Parent, Parent]]:
     """One that has said the same often, and one that is new."""
     made = Parent(plain), Parent(plain)
     yield made
@@ -94,7 +94,7 @@ def test_what_only_ends_alike_is_read_as_if_it_came_first(
 
 
 def test_an_id_that_is_under_way_is_refused_here_too(
-    plain: Running, both: tuple[Parent, Parent]
+    plain: NodeThread, both: tuple[Parent, Parent]
 ) -> None:
     one = used_to_it(both[0])
     held = HEAD + b'{"name":"shop.hold","arguments":{"text":"again"}' + END

@@ -19,7 +19,7 @@ from interlock.tree.config import ParentConfig, SubserversConfig
 from interlock.tree.registrant import RegistrantState
 from interlock.tree.subserver import Subserver
 from tests.channels.certificates import Authority
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.tree.test_proof import pem
 
 NAME = "edge01.factory.example.com"
@@ -80,7 +80,7 @@ class Root:
         """Until it is so; a new list tells when to look."""
         changed = asyncio.Event()
         self.node.catalog.on_change(lambda *_: changed.set())
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while not found():
                 changed.clear()
                 await changed.wait()
@@ -152,7 +152,7 @@ async def test_without_a_proof_nothing_that_changes_anything_is_ever_listed(
         async with plant().connect((child.url or "").replace("http", "ws").replace("mcp", "ax")):
             changed = asyncio.Event()
             child.catalog.on_change(lambda *_: changed.set())
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(HANG_TIMEOUT):
                 while not any(
                     one.canonical == "plant.open_valve" for one in child.catalog.current.tools
                 ):
@@ -167,7 +167,7 @@ async def test_without_a_proof_nothing_that_changes_anything_is_ever_listed(
                     refused.set()
 
             registrant.on_state = moved
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(HANG_TIMEOUT):
                 await refused.wait()
             assert registrant.state is RegistrantState.WAITING
         await child.stop()

@@ -8,7 +8,7 @@ from pathlib import Path
 from interlock.app import Node
 from interlock.core.config import Config, JournalConfig, ServerConfig
 from interlock.topics.config import ParticipantUpstream, TopicConfig, TopicsConfig
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 
 async def test_who_may_never_come_is_not_waited_for(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ async def test_who_may_never_come_is_not_waited_for(tmp_path: Path) -> None:
     node = Node(config, base_dir=tmp_path)
     node.start()
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             await node.until_settled(60)
         states = {one.key: one.state for one in node.status().upstreams}
         assert states["gone"] == "failed"

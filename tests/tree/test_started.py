@@ -17,7 +17,7 @@ from interlock.core.config import ServerConfig
 from interlock.core.upstreams.supervisor import State, Supervisor
 from interlock.core.upstreams.transports.channel import ChannelTransport
 from interlock.tree.child_connector import ChildChannel, ChildConnector
-from tests.core.upstreams.harness import OWN_INFO, alive, within
+from tests.support.upstreams import OWN_INFO, is_running, with_timeout
 from tests.tree.rig import Hub, open_hub
 from tests.tree.test_registering import error_of
 
@@ -69,7 +69,7 @@ class Started:
     async def until(self, state: State) -> None:
         while self.supervisor.state is not state:
             self._moved.clear()
-            await within(self._moved.wait())
+            await with_timeout(self._moved.wait())
 
     @property
     def pid(self) -> int:
@@ -81,7 +81,7 @@ class Started:
 
     async def end(self) -> None:
         del self.hub.supervisors["plant"]
-        await within(self.supervisor.end())
+        await with_timeout(self.supervisor.end())
 
 
 @pytest.mark.spec("AX-6.1-10")
@@ -93,14 +93,14 @@ async def test_a_started_child_registers_and_serves(tmp_path: Path) -> None:
         info = hub.registrar.subserver("plant")
         assert info is hub.info("edge")
         assert (info.caller, info.peer, info.live) == ("config:plant", "local", True)
-        outcome = await within(hub.call("read", "plant"))
+        outcome = await with_timeout(hub.call("read", "plant"))
         assert b"done" in outcome.result
         pid = one.pid
         # Nobody who dials in gets its segment.
         hub.configured.clear()
         assert error_of(hub.child().register(2, "edge"))[0] == -31001
         await one.end()
-        assert not alive(pid)
+        assert not is_running(pid)
         assert hub.registrar.subservers() == []
         assert hub.store.find_leases(info.subserver_id) == []
 
@@ -167,7 +167,7 @@ async def test_one_that_deregisters_is_gone_at_once(tmp_path: Path) -> None:
         one = Started(hub)
         await one.until(State.READY)
         with pytest.raises(UpstreamLostError):
-            await within(hub.call("leave", "plant"))
+            await with_timeout(hub.call("leave", "plant"))
         assert one.supervisor.state is State.FAILED
         assert hub.listed == {}
         assert State.DEGRADED not in one.states

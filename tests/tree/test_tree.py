@@ -24,7 +24,7 @@ from interlock.core.config import PolicyConfig, ServerConfig
 from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig, SubserversConfig
 from interlock.tree.subserver import Subserver
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.tree.ax_list import list_for_ax
 from tests.tree.grove import Grove, ax_url, lists, until
 
@@ -175,7 +175,7 @@ async def test_what_a_leaf_says_is_heard_at_the_root(tmp_path: Path) -> None:
                     await leaf.notify(
                         "notifications/message", params, event_id=child, causal_parent=cause
                     )
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(HANG_TIMEOUT):
                     await enough.wait()
     assert [one["data"] for one in heard] == [0, 1, 2]
     assert {one["logger"] for one in heard} == {"edge.plant.boiler"}
@@ -281,7 +281,7 @@ async def _asked(path: Path, asked: str, about: dict[str, Any]) -> Any:
         ):
             message = {"jsonrpc": "2.0", "id": id, "method": method, "params": said}
             writer.write(msgspec.json.encode(message) + b"\n")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while True:
                 answer = msgspec.json.decode(await reader.readline())
                 if answer.get("id") == 2:
@@ -340,7 +340,7 @@ async def test_no_circle_and_no_second_place_in_one_tree(tmp_path: Path) -> None
                 await until(other, lambda: lists(other, "plant.temperature"))
         top = await grove.start("top", below=two)
         assert top.component(Tree).registrant is not None
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while top.component(Tree).registrar.tree_id != one.place.id:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         # Who is below cannot be above too.
@@ -352,7 +352,7 @@ async def test_no_circle_and_no_second_place_in_one_tree(tmp_path: Path) -> None
         await one.apply(config)
         registrant = one.component(Tree).registrant
         assert registrant is not None
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while registrant.problem is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert registrant.status().symbol == "cycle_detected"

@@ -15,7 +15,7 @@ from interlock.core.journal.reader import JournalReader
 from interlock.errors import InterlockError
 from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig, SubserversConfig
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.tree.grove import Grove, ax_url, lists, until
 from tests.tree.test_tree import plant
 
@@ -41,7 +41,7 @@ async def test_a_token_is_for_calling_unless_it_may_register(
         if not taken:
             leaf = plant()
             with pytest.raises((InterlockError, TimeoutError)) as caught:
-                async with asyncio.timeout(PATIENCE), leaf.connect(ax_url(root), token=token):
+                async with asyncio.timeout(HANG_TIMEOUT), leaf.connect(ax_url(root), token=token):
                     pass
             status = leaf.status
             said = str(caught.value) or str(status and status.problem)

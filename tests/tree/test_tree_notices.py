@@ -16,7 +16,7 @@ import pytest
 from interlock.app.node import Node
 from interlock.tree.config import SubserversConfig
 from interlock.tree.status import TreeStatus
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.tree.grove import Grove, ax_url, lists, until
 from tests.tree.test_tree import AX_CLIENT, plant, start_leaf
 
@@ -36,7 +36,7 @@ class AxClient:
     async def ask(self, method: str, params: dict[str, Any]) -> Any:
         self._last_id += 1
         self.tell(method, params, id=self._last_id)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while self.heard[-1:] == [] or self.heard[-1].get("id") != self._last_id:
                 await self.hear()
         return self.heard[-1]["result"]
@@ -49,7 +49,7 @@ class AxClient:
         self.heard.append(msgspec.json.decode(await self._reader.readline()))
 
     async def until_said(self, method: str) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while not self.said(method):
                 await self.hear()
 
@@ -132,7 +132,7 @@ async def test_a_flood_is_cut_counted_and_told(tmp_path: Path) -> None:
                 overflow = client.said("notifications/mcpax/notification_overflow")[0]
                 assert overflow["segment"] == "plant"
                 assert overflow["_meta"]["x-mcpax-source"] == "edge"
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(HANG_TIMEOUT):
                     while most - 1 not in [
                         one["data"] for one in client.said("notifications/message")
                     ]:

@@ -21,7 +21,7 @@ from interlock.protocol.capabilities import DERIVED_KEY
 from interlock.tree.component import Tree
 from interlock.tree.registrar import Registrar
 from interlock.tree.subserver import Subserver
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.tree.grove import Grove, ax_url, lists, until
 from tests.tree.test_tree import plant
 
@@ -115,7 +115,7 @@ def test_everything_on_a_channel_is_json_rpc(
                         await client.call_tool("edge.plant.temperature", {"sensor": "x"})
                 # Whoever beats that often may be lost on a busy machine: no call goes to this one.
                 async with plant("hasty").connect(ax_url(edge), heartbeat=0.1):
-                    async with asyncio.timeout(PATIENCE):
+                    async with asyncio.timeout(HANG_TIMEOUT):
                         while not any(one.get("method") == ax.HEARTBEAT for one in said):  # noqa: ASYNC110
                             await asyncio.sleep(0.01)
 

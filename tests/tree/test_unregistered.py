@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from interlock.protocol.websocket import TOO_BIG, FrameDecoder
 from interlock.tree.component import MAX_UNREGISTERED, Tree
 from interlock.tree.subserver import Subserver
-from tests.core.pipeline.rig import turns
+from tests.support.clock import run_ready_tasks
 from tests.tree.grove import Grove, ax_url, lists, until
 
 
@@ -40,11 +40,11 @@ def test_half_a_message_is_forgotten_with_its_connection(tmp_path: Path) -> None
             head = b"\x81\xff" + (half * 2).to_bytes(8, "big") + b"\0\0\0\0"
             socket.transport.write(head + b"x" * half)
             while not any(one.pending > half for one in decoders()):
-                await turns(1)
+                await run_ready_tasks(1)
             socket.transport.abort()
             while node.component(Tree).registrar.channels:
-                await turns(1)
-            await turns(3)
+                await run_ready_tasks(1)
+            await run_ready_tasks(3)
             assert not any(one.pending > half for one in decoders())
 
     gc.collect()

@@ -12,16 +12,16 @@ from interlock.core.pipeline.deadlines import HOP_SECONDS, timeout_of
 from interlock.errors import ROUTE_MISMATCH, InterlockError
 from interlock.protocol.mcpax import Hop
 from interlock.tree.route_check import RouteCheck
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import tool_call
-from tests.core.pipeline.rig import Rig
+from tests.support.calls import tool_call
+from tests.support.offerings import definition, offer
+from tests.support.pipeline import PipelineHarness
 
 ROUTE = ("infra", "edge", "leaf", "read")
 
 
-def edge(segment: str = "edge") -> Rig:
+def edge(segment: str = "edge") -> PipelineHarness:
     routes = RouteCheck(lambda: segment)
-    return Rig(offer("leaf", ["read"], registered="leaf"), route_check=routes)
+    return PipelineHarness(offer("leaf", ["read"], registered="leaf"), route_check=routes)
 
 
 @pytest.mark.spec("AX-7.2-2", "AX-5.2-1")
@@ -136,7 +136,9 @@ def test_how_long_a_call_may_take(
 
 
 def test_the_limit_of_one_tool_is_not_that_of_another() -> None:
-    node = Rig(offer("leaf", ["read", "a.read"], registered="aggregator"), offer("own", ["read"]))
+    node = PipelineHarness(
+        offer("leaf", ["read", "a.read"], registered="aggregator"), offer("own", ["read"])
+    )
 
     def seconds(name: str) -> float:
         node.begin(tool_call(name))

@@ -17,8 +17,8 @@ from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.trust.identity.component import IdentityComponent
 from interlock.trust.identity.token_store import AccessStore
-from tests.core.pipeline.rig import HandClock
 from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
+from tests.support.clock import ManualClock
 from tests.trust.identity.issuers import ISSUER, NODE, NOW, Signer
 
 
@@ -28,7 +28,7 @@ class Desk:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
         self.now = NOW
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.signer = Signer()
         (folder / "keys.json").write_bytes(self.signer.jwks())
         self.issuer = IssuerConfig(issuer=ISSUER, jwks_file="keys.json", prefix="corp:")

@@ -28,7 +28,7 @@ from interlock.terminal.approvals_client import ApprovalsClient
 from interlock.terminal.node_discovery import TargetNode
 from interlock.trust.signing_keys import SigningKeys
 from tests.channels.certificates import Authority
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 
 class Lonely:
@@ -57,7 +57,7 @@ class Lonely:
     async def ask(self, id: int, method: str, **params: Any) -> dict[str, Any]:
         message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
         self.stream.feed(json.dumps(message).encode() + b"\n")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while (answer := await self.said.get()).get("id") != id:
                 continue
         return answer
@@ -72,7 +72,7 @@ async def test_people_answer_a_node_that_has_no_address(tmp_path: Path) -> None:
         node.start()
         await approving.listen_locally(lonely.socket)
         assert approvals_sockets(lonely.socket) == [approvals_socket_path(lonely.socket)]
-        await node.until_settled(PATIENCE)
+        await node.until_settled(HANG_TIMEOUT)
         about = {"name": "t", "version": "1"}
         await lonely.ask(
             1, "initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=about
@@ -138,7 +138,7 @@ async def test_who_shows_a_certificate_may_look(tmp_path: Path) -> None:
             if name is not None:
                 shown = ca.issue(name, f"{name}.example.com")
                 context.load_cert_chain(shown.certificate, shown.key)
-            async with httpx2.AsyncClient(verify=context, timeout=PATIENCE) as http:
+            async with httpx2.AsyncClient(verify=context, timeout=HANG_TIMEOUT) as http:
                 answer = await http.get(url, headers={"Accept": "application/json"})
                 assert answer.status_code == status, (name, answer.text)
     finally:
@@ -157,7 +157,7 @@ async def test_one_that_waited_for_the_journal_and_fails_strands_no_other() -> N
         last.set()
 
     deliver_on_loop(asyncio.get_running_loop())([fails, hears], True)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         await last.wait()
     assert told == [True]
 
@@ -175,13 +175,13 @@ async def test_signing_keys_that_somebody_holds_do_not_hold_up_the_node(
 
         def held(file: int, how: int) -> None:
             waits.set()
-            assert goes_on.wait(PATIENCE)
+            assert goes_on.wait(HANG_TIMEOUT)
             flock(file, how)
 
         monkeypatch.setattr(fcntl, "flock", held)
         node.tokens._on_timer()
         # The loop goes on while the file is waited for: else this would not be reached.
-        assert await asyncio.to_thread(waits.wait, PATIENCE)
+        assert await asyncio.to_thread(waits.wait, HANG_TIMEOUT)
         node.tokens._on_timer()
         assert node.tokens.public_keys() == before
         goes_on.set()

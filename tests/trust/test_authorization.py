@@ -23,9 +23,9 @@ from interlock.errors import (
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import LISTEN, TOOLS_LIST
 from interlock.trust.policy import Policy
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import SESSION, tool_call
-from tests.core.pipeline.rig import KeptJournal, Rig
+from tests.support.calls import SESSION, tool_call
+from tests.support.offerings import definition, offer
+from tests.support.pipeline import MemoryJournal, PipelineHarness
 
 TOOLS = [
     definition("read", annotations={"readOnlyHint": True}),
@@ -34,13 +34,13 @@ TOOLS = [
 ]
 
 
-def rig(*rules: RuleConfig, default: Any = "safe", **settings: Any) -> Rig:
-    made = Rig(offer("s", TOOLS), **settings)
+def rig(*rules: RuleConfig, default: Any = "safe", **settings: Any) -> PipelineHarness:
+    made = PipelineHarness(offer("s", TOOLS), **settings)
     made.authorizer.set_policy(Policy(PolicyConfig(default=default, rules=list(rules))))
     return made
 
 
-def limited_to(made: Rig, *scopes: str) -> Credentials:
+def limited_to(made: PipelineHarness, *scopes: str) -> Credentials:
     """Somebody with these scopes comes with a token."""
     caller = Caller("agent", scopes=scopes, kind="token")
     made.pipeline.configure(
@@ -53,12 +53,12 @@ def limited_to(made: Rig, *scopes: str) -> Credentials:
     return Credentials("192.0.2.1", "t" * 20)
 
 
-def listed(made: Rig, credentials: Credentials) -> list[str]:
+def listed(made: PipelineHarness, credentials: Credentials) -> list[str]:
     made.begin(Call(TOOLS_LIST, "http", credentials, SESSION))
     return [tool["name"] for tool in made.done[-1][1]["tools"]]
 
 
-class SlowJournal(KeptJournal):
+class SlowJournal(MemoryJournal):
     """One that says when an entry is on disk only when the test lets it."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ def test_what_is_denied_is_neither_called_nor_seen() -> None:
 def test_hidden_tool_tells_nothing_about_its_arguments() -> None:
     schema = {"properties": {"amount": {"enum": [1, 2]}}, "required": ["amount"]}
     payroll = definition("payroll", inputSchema={"type": "object", **schema})
-    made = Rig(offer("s", [payroll, *TOOLS]))
+    made = PipelineHarness(offer("s", [payroll, *TOOLS]))
     made.authorizer.set_policy(
         Policy(
             PolicyConfig(
@@ -127,7 +127,7 @@ def test_hidden_tool_tells_nothing_about_its_arguments() -> None:
 
 def test_missing_scope_is_found_before_bad_arguments() -> None:
     schema = {"type": "object", "required": ["secret_name"]}
-    made = Rig(offer("s", [definition("write", inputSchema=schema)]))
+    made = PipelineHarness(offer("s", [definition("write", inputSchema=schema)]))
     credentials = limited_to(made, "read:s.*")
     error = made.refused(tool_call("s.write", arguments={}, credentials=credentials))
     assert error.failure is FORBIDDEN
@@ -226,7 +226,7 @@ def test_who_hangs_up_while_the_disk_is_awaited_is_not_served() -> None:
 def test_what_may_not_be_read_cannot_be_followed_among_others() -> None:
     rule = RuleConfig(name="x", kinds=["mcp/request:resources/subscribe:file:///b"], then="deny")
     resources = [encode_value({"uri": f"file:///{name}", "name": name}) for name in "ab"]
-    made = Rig(offer("s", [], resources=resources))
+    made = PipelineHarness(offer("s", [], resources=resources))
     made.upstreams["s"].capabilities = {"resources": {"subscribe": True}}
     made.authorizer.set_policy(Policy(PolicyConfig(rules=[rule]), made.catalog))
     call = Call(LISTEN, "http", Credentials("local"), SESSION)

@@ -23,9 +23,10 @@ from interlock.errors import (
 )
 from interlock.protocol.mcpax import UNLIMITED, SubserverBudget
 from interlock.trust.budgets import MINUTE_SECONDS, Budgets
-from tests.core.catalog.offers import offer
-from tests.core.pipeline.calls import SESSION, tool_call
-from tests.core.pipeline.rig import HandClock, Rig
+from tests.support.calls import SESSION, tool_call
+from tests.support.clock import ManualClock
+from tests.support.offerings import offer
+from tests.support.pipeline import PipelineHarness
 from tests.trust.approvals.gated import Gated
 
 GRAIN = 0.1
@@ -53,14 +54,14 @@ def leaf() -> Offering:
     return offer("leaf", tools, registered="leaf", trust_annotations=True)
 
 
-def rig(budget: SubserverBudget, **session: Any) -> Rig:
-    node = Rig(leaf(), offer("other", ["t"]))
+def rig(budget: SubserverBudget, **session: Any) -> PipelineHarness:
+    node = PipelineHarness(leaf(), offer("other", ["t"]))
     node.authorizer.budgets._wall_clock = lambda: 1_700_000_000
     node.authorizer.budgets.grant("leaf", LEAF, budget, **session)
     return node
 
 
-def passes(node: Rig, name: str = "leaf.read") -> bool:
+def passes(node: PipelineHarness, name: str = "leaf.read") -> bool:
     """Whether a call reaches its server."""
     upstream = node.upstreams[name.partition(".")[0]]
     before, over = len(upstream.started), len(node.done)
@@ -73,7 +74,7 @@ def passes(node: Rig, name: str = "leaf.read") -> bool:
     return False
 
 
-def refusal(node: Rig, name: str) -> dict[str, Any]:
+def refusal(node: PipelineHarness, name: str) -> dict[str, Any]:
     error = node.refused(tool_call(name))
     assert error.failure is BUDGET_EXCEEDED
     assert error.data is not None
@@ -219,9 +220,9 @@ def test_nobody_is_looked_at_who_has_no_limit() -> None:
 
 
 def test_those_who_are_gone_are_forgotten() -> None:
-    clock = HandClock()
+    clock = ManualClock()
     budgets = Budgets(clock)
-    node = Rig(leaf())
+    node = PipelineHarness(leaf())
     for number in range(1000):
         budgets.grant("leaf", f"id-{number}", SubserverBudget(max_calls_per_minute=5))
         call = tool_call("leaf.read", upstream="leaf")
@@ -239,7 +240,7 @@ def test_those_who_are_gone_are_forgotten() -> None:
 )
 def test_no_minute_has_more_than_its_share(pauses: list[float], limit: int) -> None:
     """In no window of 60 seconds, wherever it begins; and nobody waits longer than said."""
-    clock = HandClock()
+    clock = ManualClock()
     budgets = Budgets(clock)
     budgets.grant("s", LEAF, SubserverBudget(max_calls_per_minute=limit))
     made: list[float] = []
@@ -271,7 +272,7 @@ def _taken(budgets: Budgets, call: Call) -> InterlockError | None:
 
 def test_three_accounts_through_the_pipeline() -> None:
     """Sessions, callers and subservers, each with a budget of its own."""
-    node = Rig(leaf(), tokens={"a-token": "ada", "b-token": "bert"})
+    node = PipelineHarness(leaf(), tokens={"a-token": "ada", "b-token": "bert"})
     node.authorizer.budgets.configure(
         BudgetsConfig(
             session=BudgetConfig(mutable_calls=1), callers=[CallerBudget(calls_per_minute=4)]

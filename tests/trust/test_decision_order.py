@@ -21,9 +21,9 @@ from interlock.errors import DENIED, FORBIDDEN, InterlockError
 from interlock.trust.authorization import HELD, IN_VIEW, ORDER, PLAIN, DecisionStep
 from interlock.trust.policy import Decision, Policy
 from interlock.trust.policy.decision import PolicyAction, make_decision
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import tool_call
-from tests.core.pipeline.rig import Rig
+from tests.support.calls import tool_call
+from tests.support.offerings import definition, offer
+from tests.support.pipeline import PipelineHarness
 from tests.trust.decision_steps import (
     danger_step,
     learned_step,
@@ -43,7 +43,7 @@ class Setup:
     def __init__(self) -> None:
         wipe = definition("wipe", annotations={"destructiveHint": True}, inputSchema=SCHEMA)
         read = definition("read", annotations={"readOnlyHint": True})
-        self.rig = Rig(offer("s", [wipe, read]))
+        self.rig = PipelineHarness(offer("s", [wipe, read]))
         self.authorizer = self.rig.authorizer
         self.caller = CALLER
         self.token = TOKEN
@@ -204,7 +204,7 @@ def test_order_does_not_depend_on_who_installs_first() -> None:
         safety_step(unchanged, {}),
     ]
     for shuffled in permutations(steps):
-        authorizer = Rig().authorizer
+        authorizer = PipelineHarness().authorizer
         authorizer.install(*shuffled)
         assert authorizer.steps == ORDER
 
@@ -218,7 +218,7 @@ def test_contract_floor_is_asked_before_and_after_learned_rules() -> None:
         asked.append(found.rule)
         return make_decision(PolicyAction.ALLOW, "learned")
 
-    rig = Rig(offer(CONTRACTS, ["write"]))
+    rig = PipelineHarness(offer(CONTRACTS, ["write"]))
     [tool] = rig.catalog.current.tools
     rig.authorizer.install(learned_step(learned_rule))
     rig.authorizer.contract_minimums.replace({tool.canonical: floor})
@@ -231,11 +231,11 @@ def test_contract_floor_is_asked_before_and_after_learned_rules() -> None:
 @pytest.mark.parametrize("name", ["scopes", "always_denied", "policy", "anything else"])
 def test_only_named_steps_can_be_installed(name: str) -> None:
     with pytest.raises(ValueError, match=name):
-        Rig().authorizer.install(DecisionStep(name, unchanged))
+        PipelineHarness().authorizer.install(DecisionStep(name, unchanged))
 
 
 def test_no_step_is_installed_after_the_start() -> None:
-    authorizer = Rig().authorizer
+    authorizer = PipelineHarness().authorizer
     authorizer.freeze()
     with pytest.raises(RuntimeError):
         authorizer.install(learned_step(unchanged))
@@ -273,7 +273,7 @@ def test_step_that_changes_its_traits_later_is_asked() -> None:
 
 
 def test_step_that_holds_a_plain_call_is_followed_by_those_for_held_calls() -> None:
-    authorizer = Rig(offer("s", ["read"])).authorizer
+    authorizer = PipelineHarness(offer("s", ["read"])).authorizer
     held = make_decision(PolicyAction.CONFIRM, "danger")
     asked: list[str] = []
 

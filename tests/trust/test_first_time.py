@@ -29,7 +29,7 @@ from interlock.core.config.trust import (
 from interlock.core.journal.reader import JournalReader
 from tests.channels.certificates import Authority as CertificateAuthority
 from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
-from tests.core.upstreams.servers.http_server import PATIENCE, Streamable
+from tests.core.upstreams.servers.http_server import HANG_TIMEOUT, Streamable
 from tests.trust.identity.issuers import NODE, Signer
 
 STATELESS, SESSION, SSE = "stateless", "session", "sse"
@@ -65,7 +65,7 @@ class World:
         """A new client of the official SDK comes, calls once and goes."""
         headers = {"Authorization": f"Bearer {bearer}"}
         url = self.node.url or ""
-        async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http:
+        async with httpx2.AsyncClient(headers=headers, timeout=HANG_TIMEOUT) as http:
             if wire == SSE:
                 way: Any = sse_client(url.replace("/mcp", "/sse"), headers=headers)
             else:
@@ -77,7 +77,7 @@ class World:
 
     async def status(self, bearer: str) -> int:
         url = (self.node.url or "").replace("/mcp", "/status")
-        async with httpx2.AsyncClient(timeout=PATIENCE) as http:
+        async with httpx2.AsyncClient(timeout=HANG_TIMEOUT) as http:
             answer = await http.get(url, headers={"Authorization": f"Bearer {bearer}"})
         return int(answer.status_code)
 
@@ -113,8 +113,8 @@ def play(folder: Path, scene: Callable[[World], Awaitable[None]]) -> World:
             try:
                 await node.listen()
                 node.start()
-                await node.until_settled(PATIENCE)
-                async with asyncio.timeout(PATIENCE):
+                await node.until_settled(HANG_TIMEOUT)
+                async with asyncio.timeout(HANG_TIMEOUT):
                     await scene(world)
             finally:
                 await node.stop()
@@ -151,8 +151,8 @@ async def open_authority(folder: Path) -> AsyncIterator[World]:
         try:
             await node.listen()
             node.start()
-            await node.until_settled(PATIENCE)
-            async with asyncio.timeout(PATIENCE):
+            await node.until_settled(HANG_TIMEOUT)
+            async with asyncio.timeout(HANG_TIMEOUT):
                 yield world
         finally:
             await node.stop()
@@ -208,7 +208,7 @@ async def test_a_call_is_the_first_thing_that_comes(tmp_path: Path) -> None:
             "Accept": "application/json, text/event-stream",
         }
         asked = len(world.authority.to("/jwks"))
-        async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http:
+        async with httpx2.AsyncClient(headers=headers, timeout=HANG_TIMEOUT) as http:
             answers = await asyncio.gather(
                 *(http.post(world.node.url or "", json=body) for _ in range(8))
             )
@@ -218,7 +218,7 @@ async def test_a_call_is_the_first_thing_that_comes(tmp_path: Path) -> None:
         headers["Authorization"] = (
             f"Bearer {Signer(kid='unknown').token(iss=world.authority.issuer)}"
         )
-        async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http:
+        async with httpx2.AsyncClient(headers=headers, timeout=HANG_TIMEOUT) as http:
             for _ in range(3):
                 answer = await http.post(world.node.url or "", json=body)
                 assert answer.status_code == 401
@@ -260,7 +260,7 @@ def test_a_client_certificate_is_enough(tmp_path: Path, mode: Any) -> None:
             try:
                 await node.listen()
                 node.start()
-                await node.until_settled(PATIENCE)
+                await node.until_settled(HANG_TIMEOUT)
                 url = node.url or ""
 
                 def client(name: str | None) -> httpx2.AsyncClient:
@@ -268,11 +268,11 @@ def test_a_client_certificate_is_enough(tmp_path: Path, mode: Any) -> None:
                     if name is not None:
                         shown = ca.issue(name.replace("*", "star").replace("/", "-"), name)
                         context.load_cert_chain(shown.certificate, shown.key)
-                    return httpx2.AsyncClient(verify=context, timeout=PATIENCE)
+                    return httpx2.AsyncClient(verify=context, timeout=HANG_TIMEOUT)
 
                 async with client("one.edge.example.com") as http:
                     way = streamable_http_client(url, http_client=http)
-                    async with asyncio.timeout(PATIENCE), Client(way, mode=mode) as mcp:
+                    async with asyncio.timeout(HANG_TIMEOUT), Client(way, mode=mode) as mcp:
                         assert (await mcp.call_tool("up.echo", {"text": "x"})).content
                     assert (await http.get(url.replace("/mcp", "/status"))).status_code == 200
                     # A bearer wins, and a wrong one is wrong.

@@ -20,7 +20,7 @@ from interlock.trust.identity.claims import LEEWAY_SECONDS
 from interlock.trust.identity.component import CallerComplement, IdentityComponent
 from interlock.trust.identity.key_sets import UNKNOWN_KEY_PAUSE_SECONDS
 from interlock.trust.identity.revocation_watch import STORE_USES_SECONDS
-from tests.core.pipeline.rig import HandClock
+from tests.support.clock import ManualClock
 from tests.trust.identities import Desk, desk, open_authority, settled
 from tests.trust.identity.issuers import ISSUER, NOW, Signer, claims
 
@@ -361,7 +361,7 @@ async def test_both_kinds_of_token_from_outside(tmp_path: Path) -> None:
 
 
 async def test_a_new_key_is_looked_for_when_tokens_do_not_say_which(tmp_path: Path) -> None:
-    clock = HandClock()
+    clock = ManualClock()
     async with open_authority(tmp_path, clock=clock) as (identity, authority, signer):
         moment = time.time()
 

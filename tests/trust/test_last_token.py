@@ -7,7 +7,7 @@ import pytest
 from interlock.core.call import Call, Caller
 from interlock.protocol.mcp import RESOURCES_READ
 from interlock.trust.hop_tokens import MAX_TOKEN_SECONDS
-from tests.core.pipeline.calls import LOCAL, SESSION
+from tests.support.calls import LOCAL, SESSION
 from tests.trust.test_minting import OWNER, World, call_of, tool
 
 

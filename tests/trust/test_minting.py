@@ -30,8 +30,8 @@ from interlock.trust.hop_tokens import (
 )
 from interlock.trust.scopes import check_scopes
 from interlock.trust.signing_keys import SigningKeys
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import LOCAL, SESSION, tool_call
+from tests.support.calls import LOCAL, SESSION, tool_call
+from tests.support.offerings import definition, offer
 
 NODE, CHILD = "aaaaaaaa-0000-4000-8000-000000000001", "bbbbbbbb-0000-4000-8000-000000000002"
 

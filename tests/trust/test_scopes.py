@@ -20,8 +20,8 @@ from interlock.protocol.mcp import (
 from interlock.protocol.mcpax import encode_error
 from interlock.protocol.scopes import LEVELS
 from interlock.trust.scopes import check_method_scopes, check_scopes, name_prefix, required_level
-from tests.core.catalog.offers import definition, offer, prompt, resource
-from tests.core.pipeline.calls import LOCAL, SESSION, tool_call
+from tests.support.calls import LOCAL, SESSION, tool_call
+from tests.support.offerings import definition, offer, prompt, resource
 
 
 def tool(capability: dict[str, Any] | None = None, **members: Any) -> Tool:

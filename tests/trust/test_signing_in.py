@@ -27,7 +27,7 @@ from interlock.app.node import Node
 from interlock.core.config import Config, ServerConfig
 from interlock.core.config.trust import IdentityConfig, IssuerConfig
 from tests.core.upstreams.oauth.authority import Authority, Reply, Wanderer
-from tests.core.upstreams.servers.http_server import PATIENCE, Streamable
+from tests.core.upstreams.servers.http_server import HANG_TIMEOUT, Streamable
 from tests.trust.identity.issuers import Signer
 
 REDIRECT = "http://localhost:3000/callback"
@@ -114,7 +114,7 @@ class World:
             self._open_page,
             self._came,
         )
-        http = httpx2.AsyncClient(auth=provider, timeout=PATIENCE)
+        http = httpx2.AsyncClient(auth=provider, timeout=HANG_TIMEOUT)
         way = streamable_http_client(self.node.url or "", http_client=http)
         return http, Client(way, mode=mode)
 
@@ -137,8 +137,8 @@ async def open_node(folder: Path, **issuer: Any) -> AsyncIterator[World]:
         try:
             await node.listen()
             node.start()
-            await node.until_settled(PATIENCE)
-            async with asyncio.timeout(PATIENCE):
+            await node.until_settled(HANG_TIMEOUT)
+            async with asyncio.timeout(HANG_TIMEOUT):
                 yield World(node, login)
         finally:
             await node.stop()

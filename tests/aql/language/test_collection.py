@@ -18,7 +18,7 @@ from interlock.aql.language.collections import (
 )
 from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.language.errors import AqlError
-from tests.effort import lines_run
+from tests.support.line_count import count_lines_run
 
 CURSORS = CursorCodec(b"k" * 32)
 FOREIGN = CollectionSchema("foreign")
@@ -71,7 +71,7 @@ def test_long_lists_of_values_are_not_walked_for_every_item() -> None:
 
     def lines(values: int) -> int:
         wanted = {"nin": [f"v{number}" for number in range(values)]}
-        return lines_run(lambda: shaped({"filter": {"size": wanted}}, items=items))
+        return count_lines_run(lambda: shaped({"filter": {"size": wanted}}, items=items))
 
     more = 2_000
     assert lines(more) - lines(1) < more * 20 < more * len(items)

@@ -19,7 +19,7 @@ from tests.aql.language.schemas import (
 )
 from tests.aql.language.test_limits import DEFAULTS
 from tests.aql.shelf import NEEDED, STRING, Asking, tool
-from tests.core.catalog.offers import offer
+from tests.support.offerings import offer
 
 ASKING = Asking(
     offer(

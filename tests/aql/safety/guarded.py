@@ -25,9 +25,9 @@ from interlock.core.catalog.offering import Offering
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.trust.approvals.record import Approval
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import tool_call
-from tests.patience import PATIENCE
+from tests.support.calls import tool_call
+from tests.support.offerings import definition, offer
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals.gated import Gated, Keys
 
 TOKENS = {"a" * 32: "ada", "b" * 32: "deputy"}
@@ -200,13 +200,13 @@ class Guarded(Gated):
 
     async def decide(self, record: Approval, **changes: Any) -> Any:
         """Approve by key something that the node itself does."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             outcome = await self.approvals.confirm(record.id, self.proof(record, **changes))
         return json.loads(outcome.result)
 
     async def waiting(self, tool: str) -> Approval:
         """The approval of one of the loop's own questions, once it is written down."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while True:
                 found = [one for one in self.approvals.pending() if one.tool == f"aql.{tool}"]
                 if found:
@@ -216,7 +216,7 @@ class Guarded(Gated):
     async def written(self, id: str) -> None:
         """Wait until the approval of this challenge is on disk. Those that it replaced may be
         pending for a moment longer."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while not self.challenge(id).approval:  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(0.001)
 

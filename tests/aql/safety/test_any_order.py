@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from interlock.errors import ALREADY_DECIDED, InterlockError
 from tests.aql.safety.guarded import Guarded
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 HINTS = st.sampled_from(
     [
@@ -96,7 +96,7 @@ def test_whatever_an_agent_does(steps: list[tuple[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
 
         async def within() -> None:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(HANG_TIMEOUT):
                 await play(Path(folder))
 
         asyncio.run(within())

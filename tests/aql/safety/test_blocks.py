@@ -21,8 +21,8 @@ from interlock.core.call import Call, Caller
 from interlock.errors import UNRECORDABLE, InterlockError
 from interlock.trust.policy.decision import PolicyAction, make_decision
 from tests.aql.safety.guarded import Guarded, types, verification
-from tests.core.pipeline.calls import LOCAL, SESSION
-from tests.patience import PATIENCE
+from tests.support.calls import LOCAL, SESSION
+from tests.support.timeouts import HANG_TIMEOUT
 
 ALLOW = make_decision(PolicyAction.ALLOW, "default:allow")
 
@@ -146,7 +146,7 @@ async def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(
     may_read, really_read = threading.Event(), blocks_module._read
 
     def slow_read(*args: Any) -> Any:
-        assert may_read.wait(PATIENCE)
+        assert may_read.wait(HANG_TIMEOUT)
         return really_read(*args)
 
     one = Guarded(tmp_path)

@@ -22,8 +22,8 @@ from interlock.aql.safety.codes import CODE_BYTES, VerificationCode, Verificatio
 from interlock.errors import InterlockError
 from tests.aql.safety.guarded import Guarded, Shown, token, types, verification
 from tests.aql.safety.test_loop import run
-from tests.core.pipeline.calls import tool_call
-from tests.patience import PATIENCE
+from tests.support.calls import tool_call
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals.gated import claims_for, sign
 
 WRONG = "AAAA-BBBB-CCCC-DDDD-EEEE-FFFF-GGGG-HHHH"
@@ -231,7 +231,7 @@ async def test_an_unblock_that_no_challenge_asked_for_unblocks_nobody(tmp_path: 
     ApprovalRequests(node.approvals, node.rig.catalog.find).create(
         "unblock", caller, {"challenge_id": "00000000-0000-4000-8000-000000000000"}, "x"
     )
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         while True:
             over = [one for one in node.approvals.recent() if one.state == "refused"]
             if over:

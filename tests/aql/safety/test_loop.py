@@ -12,12 +12,12 @@ from interlock.aql.safety.loop import IDLE_SECONDS
 from interlock.aql.safety.operator_api import OperatorApi
 from interlock.errors import DENIED, InterlockError
 from tests.aql.safety.guarded import Guarded, types
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 
 def run(test: Any) -> None:
     async def within() -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             await test
 
     asyncio.run(within())

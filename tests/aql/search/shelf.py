@@ -9,7 +9,7 @@ from typing import Any
 from interlock.aql.config import AqlConfig
 from interlock.aql.operations import OperationCatalogBuilder, OperationSnapshot
 from interlock.aql.search.searcher import SearchHit
-from tests.core.catalog.offers import merged, offer
+from tests.support.offerings import merged, offer
 
 Described = tuple[str, str] | tuple[str, str, Mapping[str, Any]]
 

@@ -11,7 +11,7 @@ from interlock.aql.search.searcher import LexicalSearcher
 from interlock.aql.search.words import STOP
 from interlock.protocol.aql_terms import Category
 from tests.aql.search.shelf import SMALL, names, operation_catalog
-from tests.core.catalog.offers import merged, offer
+from tests.support.offerings import merged, offer
 
 
 @pytest.fixture(scope="module")

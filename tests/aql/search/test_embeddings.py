@@ -17,8 +17,8 @@ from interlock.protocol.aql_terms import Category
 from tests.aql.search.shelf import SMALL, names, operation_catalog, tool
 from tests.aql.shelf import native
 from tests.aql.shelf import operation_catalog as book_with
-from tests.core.catalog.offers import offer
-from tests.patience import PATIENCE
+from tests.support.offerings import offer
+from tests.support.timeouts import HANG_TIMEOUT
 
 numpy: Any = pytest.importorskip("numpy", reason="the extra `embeddings` is not installed")
 
@@ -32,7 +32,7 @@ class Letters:
         self.let_go.set()
 
     def vectors(self, texts: Sequence[str]) -> Any:
-        assert self.let_go.wait(PATIENCE)
+        assert self.let_go.wait(HANG_TIMEOUT)
         self.encoded += texts
         made = numpy.zeros((len(texts), 64), dtype=numpy.float32)
         for row, text in enumerate(texts):
@@ -60,7 +60,7 @@ def test_words_decide_until_the_vectors_are_there() -> None:
     assert names(searcher.search(wish, None, 1)) == ["files.create_directory"]
     assert letters.encoded == []
     letters.let_go.set()
-    assert searcher.wait(PATIENCE)
+    assert searcher.wait(HANG_TIMEOUT)
     assert "files.create_directory" in names(searcher.search(wish, None, 3))
     assert wish in letters.encoded
     searcher.close()
@@ -70,15 +70,15 @@ def test_vectors_are_kept_and_only_new_ones_are_made() -> None:
     kept, first, second = Kept(), Letters(), Letters()
     catalog_builder = [operation_catalog(SMALL)]
     searcher = EmbeddingSearcher(LexicalSearcher(lambda: catalog_builder[-1]), lambda: first, kept)
-    assert searcher.wait(PATIENCE)
+    assert searcher.wait(HANG_TIMEOUT)
     assert len(first.encoded) == 3 * len(catalog_builder[0].all())
     searcher.close()
     again = EmbeddingSearcher(LexicalSearcher(lambda: catalog_builder[-1]), lambda: second, kept)
-    assert again.wait(PATIENCE)
+    assert again.wait(HANG_TIMEOUT)
     assert second.encoded == []
     catalog_builder.append(operation_catalog({**SMALL, "new": [("wave", "Wave a hand")]}))
     catalog_builder[-1].number = catalog_builder[0].number + 1
-    assert again.wait(PATIENCE)
+    assert again.wait(HANG_TIMEOUT)
     new = catalog_builder[-1].find("new_wave")
     assert new is not None
     assert second.encoded == list(texts_of(new))
@@ -88,7 +88,7 @@ def test_vectors_are_kept_and_only_new_ones_are_made() -> None:
 def test_it_shows_only_what_is_seen() -> None:
     shelf = operation_catalog(SMALL)
     searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), Letters)
-    assert searcher.wait(PATIENCE)
+    assert searcher.wait(HANG_TIMEOUT)
     found = searcher.search("delete a message", lambda tool: tool.upstream != "mail", 20)
     assert found
     assert all(hit.operation.server != "mail" for hit in found)
@@ -104,7 +104,7 @@ def test_a_model_that_cannot_be_loaded_leaves_words() -> None:
 
     shelf = operation_catalog(SMALL)
     searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), broken)
-    assert not searcher.wait(PATIENCE)
+    assert not searcher.wait(HANG_TIMEOUT)
     assert "no such file" in searcher.problem
     assert names(searcher.search("make a folder", None, 1)) == ["files.create_directory"]
 
@@ -146,7 +146,7 @@ def test_the_nodes_own_operations_come_after_those_of_servers() -> None:
     natives = (native("send_greeting", Category.EXECUTE),)
     shelf = book_with(offer("mail", [tool("send_greeting", "Send.")]), natives=natives)
     searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), Alike)
-    assert searcher.wait(PATIENCE)
+    assert searcher.wait(HANG_TIMEOUT)
     # No word of it is known, and all vectors are the same: nothing else tells them apart.
     found = searcher.search("qqqq", None, 5)
     assert [hit.operation.builtin is not None for hit in found] == [False, True]
@@ -162,7 +162,7 @@ def test_closing_while_the_thread_starts_waits_for_it(monkeypatch: pytest.Monkey
     def slow_start(thread: threading.Thread) -> None:
         if thread.name == "aql-vectors":
             starting.set()
-            assert go_on.wait(PATIENCE)
+            assert go_on.wait(HANG_TIMEOUT)
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", slow_start)
@@ -177,12 +177,12 @@ def test_closing_while_the_thread_starts_waits_for_it(monkeypatch: pytest.Monkey
     preparing = threading.Thread(target=searcher.prepare)
     closing = threading.Thread(target=close)
     preparing.start()
-    assert starting.wait(PATIENCE)
+    assert starting.wait(HANG_TIMEOUT)
     closing.start()
     # Without the lock it joins at once, and fails; with it, it waits for the start.
     closing.join(0.2)
     go_on.set()
-    preparing.join(PATIENCE)
-    closing.join(PATIENCE)
+    preparing.join(HANG_TIMEOUT)
+    closing.join(HANG_TIMEOUT)
     assert not closing.is_alive()
     assert problems == []

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.aql.test_in_the_pipeline import Standing
-from tests.core.catalog.offers import offer
+from tests.support.offerings import offer
 
 CHARACTERS_PER_TOKEN = 4
 FIVE_PARAMETERS = json.dumps(

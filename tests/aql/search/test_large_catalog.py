@@ -8,7 +8,7 @@ import pytest
 
 from interlock.aql.search.searcher import LexicalSearcher
 from tests.aql.search.shelf import SMALL, Described, names, operation_catalog
-from tests.effort import lines_run
+from tests.support.line_count import count_lines_run
 
 VERBS = ("create", "get", "list", "update", "delete", "search", "export", "archive")
 THINGS = (
@@ -68,4 +68,4 @@ def test_a_search_over_six_hundred_is_little_work() -> None:
         searcher.search(wish, None, 10)
     # Few lines for each tool, whatever is asked for; `bench finding` has the time it takes.
     for wish in wishes:
-        assert lines_run(lambda wish=wish: searcher.search(wish, None, 10)) < 40 * 600  # type: ignore[misc]
+        assert count_lines_run(lambda wish=wish: searcher.search(wish, None, 10)) < 40 * 600  # type: ignore[misc]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.core.server.running import Running, Session
-from tests.core.server.wire import Answer, initialize, message, meta, stateless_headers
+from tests.support.http_client import HttpResponse, initialize, message, meta, stateless_headers
+from tests.support.node import HttpSession, NodeThread
 
 FIVE = [f"mcp_aql_{family}" for family in ("create", "read", "update", "delete", "execute")]
 ERAS = ["session", "stateless"]
@@ -16,26 +16,28 @@ class AqlClient:
     """Asks operations of a node. `path` holds the view: `?view=aql`, or nothing."""
 
     def __init__(
-        self, node: Running, query: str = "?view=aql", era: str = "session", **headers: str
+        self, node: NodeThread, query: str = "?view=aql", era: str = "session", **headers: str
     ) -> None:
         self.node = node
         self.era = era
         self.path = "/mcp" + query
         self.extra = tuple(headers.items())
-        self.session: Session | None = None
+        self.session: HttpSession | None = None
         if era == "session":
             self.session = self.open()
 
-    def open(self, client: str = "tests") -> Session:
+    def open(self, client: str = "tests") -> HttpSession:
         """A session in this view."""
         body = message("initialize", initialize(client=client), 0)
         answer = self.node.once(self.node.http(body, *self.extra, path=self.path))
         assert answer.status == 200, answer
-        return Session(self.node, answer, "2025-11-25", self.extra)
+        return HttpSession(self.node, answer, "2025-11-25", self.extra)
 
     # -- requests
 
-    def send(self, body: bytes, method: str = "tools/call", name: str | None = None) -> Answer:
+    def send(
+        self, body: bytes, method: str = "tools/call", name: str | None = None
+    ) -> HttpResponse:
         """The answer to a body as it is."""
         if self.session is not None:
             headers: list[tuple[str, str]] = list(self.session.headers)
@@ -45,7 +47,7 @@ class AqlClient:
 
     def request(
         self, method: str, params: dict[str, Any] | None = None, name: str | None = None
-    ) -> Answer:
+    ) -> HttpResponse:
         params = dict(params or {})
         if self.session is None:
             params["_meta"] = {**meta(), **params.get("_meta", {})}

@@ -12,8 +12,8 @@ import pytest
 from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.aql.language.errors import is_safe_message
 from tests.aql.server.aql import ERAS, AqlClient, code, envelope
-from tests.core.server.running import Running
-from tests.core.server.wire import meta
+from tests.support.http_client import meta
+from tests.support.node import NodeThread
 
 READ = {
     "shop.echo": OperationConfig(category="READ", danger="safe"),
@@ -23,15 +23,15 @@ PATH = "mcp_aql_read"
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    running = Running(tmp_path_factory.mktemp("hostile"), aql=AqlConfig(operations=READ))
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
+    running = NodeThread(tmp_path_factory.mktemp("hostile"), aql=AqlConfig(operations=READ))
     yield running
     assert running.alive()
     running.stop()
 
 
 @pytest.fixture(params=ERAS)
-def client(node: Running, request: pytest.FixtureRequest) -> AqlClient:
+def client(node: NodeThread, request: pytest.FixtureRequest) -> AqlClient:
     return AqlClient(node, "?view=aql", request.param)
 
 
@@ -199,7 +199,9 @@ def test_a_cursor_that_was_tampered_with_is_refused(client: AqlClient, change: s
 
 
 @pytest.mark.spec("AQ-4.7-1")
-def test_a_result_that_is_too_large_says_so_and_what_to_do(start: Callable[..., Running]) -> None:
+def test_a_result_that_is_too_large_says_so_and_what_to_do(
+    start: Callable[..., NodeThread],
+) -> None:
     node = start(aql=AqlConfig(operations=READ))
     client = AqlClient(node)
     answer = client.ask("shop_large", {"size": 12 * 1024 * 1024})
@@ -208,7 +210,7 @@ def test_a_result_that_is_too_large_says_so_and_what_to_do(start: Callable[..., 
     assert "fields" in answer["error"]["message"]
 
 
-def test_a_hundred_broken_requests_leave_the_node_as_it_was(node: Running) -> None:
+def test_a_hundred_broken_requests_leave_the_node_as_it_was(node: NodeThread) -> None:
     client = AqlClient(node, "?view=aql", "stateless")
     for number in range(100):
         garbage = bytes((number * 7 + step * 31) % 256 for step in range(50))

@@ -13,9 +13,9 @@ from interlock.aql.language.errors import is_safe_message
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from tests.aql.language.schemas import OPERATION_RESULT, fits
 from tests.aql.server.aql import AqlClient
-from tests.core.server.running import Running
-from tests.core.server.wire import message
-from tests.core.server.workshop import Workshop
+from tests.support.http_client import message
+from tests.support.node import NodeThread
+from tests.support.tool_server import ToolServer
 
 MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}T[0-9:.]+\S*")
 DEEP: Any = {}
@@ -24,10 +24,10 @@ for _ in range(20):
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    running = Running(
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
+    running = NodeThread(
         tmp_path_factory.mktemp("aql"),
-        workshops={"shop": Workshop()},
+        workshops={"shop": ToolServer()},
         policy=PolicyConfig(
             default="allow", rules=[RuleConfig(name="no", tools=["shop.report"], then="deny")]
         ),
@@ -42,7 +42,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module")
-def client(node: Running) -> AqlClient:
+def client(node: NodeThread) -> AqlClient:
     return AqlClient(node, "?view=aql-single")
 
 

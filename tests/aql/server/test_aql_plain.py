@@ -11,10 +11,10 @@ from interlock.aql.config import ApiLimit, AqlConfig, ClientView, OperationConfi
 from interlock.trust.authorization import PLAIN
 from tests.aql.server.aql import ERAS, FIVE, AqlClient
 from tests.aql.server.test_aql_views import READ, listed_as
-from tests.core.server.running import Running
-from tests.core.server.wire import initialize, message
+from tests.support.http_client import initialize, message
+from tests.support.node import NodeThread
 
-Start = Callable[..., Running]
+Start = Callable[..., NodeThread]
 ECHO = {"text": "x"}
 
 
@@ -38,7 +38,7 @@ def test_where_plain_is_denied_no_name_opens_it_over_http(
     assert "not open here" in refused.error["message"]
 
 
-def plain(node: Running, era: str) -> Callable[[], str]:
+def plain(node: NodeThread, era: str) -> Callable[[], str]:
     client = AqlClient(node, "?view=plain", era)
 
     def call() -> str:

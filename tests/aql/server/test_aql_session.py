@@ -10,9 +10,9 @@ import pytest
 from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.aql.language.errors import is_safe_message
 from tests.aql.server.aql import ERAS, FIVE, AqlClient, code, envelope
-from tests.core.server.running import Running
-from tests.core.server.wire import message, meta
-from tests.core.server.workshop import TOOLS, Workshop, tool
+from tests.support.http_client import message, meta
+from tests.support.node import NodeThread
+from tests.support.tool_server import TOOLS, ToolServer, tool
 
 SAFE = {
     "shop.echo": OperationConfig(category="READ", danger="safe"),
@@ -25,10 +25,10 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    shop = Workshop()
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
+    shop = ToolServer()
     shop.tools = [*(one for one in TOOLS if one["name"] != "hold"), HOLD]
-    running = Running(
+    running = NodeThread(
         tmp_path_factory.mktemp("aql"), workshops={"shop": shop}, aql=AqlConfig(operations=SAFE)
     )
     yield running
@@ -52,13 +52,13 @@ def era(request: pytest.FixtureRequest) -> str:
     ],
 )
 def test_a_view_lists_its_endpoints_and_nothing_else(
-    node: Running, era: str, view: str, names: list[str]
+    node: NodeThread, era: str, view: str, names: list[str]
 ) -> None:
     assert AqlClient(node, f"?view={view}", era).names() == names
 
 
 @pytest.mark.spec("AQ-3.3-4")
-def test_the_plain_view_is_beside_the_others(node: Running, era: str) -> None:
+def test_the_plain_view_is_beside_the_others(node: NodeThread, era: str) -> None:
     plain = AqlClient(node, "", era)
     assert "shop__echo" in plain.names()
     assert not [name for name in plain.names() if name.startswith(("aql.", "mcp_aql"))]
@@ -69,7 +69,7 @@ def test_the_plain_view_is_beside_the_others(node: Running, era: str) -> None:
 
 
 @pytest.mark.spec("AQ-3.3-2", "AQ-1.2-1")
-def test_both_modes_serve_the_same_operations(node: Running, era: str) -> None:
+def test_both_modes_serve_the_same_operations(node: NodeThread, era: str) -> None:
     five, one = (AqlClient(node, f"?view={view}", era) for view in VIEWS)
     names = [{each["name"] for each in c.introspect()["operations"]} for c in (five, one)]
     assert names[0] == names[1]
@@ -80,7 +80,7 @@ def test_both_modes_serve_the_same_operations(node: Running, era: str) -> None:
 
 
 def test_an_endpoint_of_the_plain_view_is_none_here_and_the_other_way_round(
-    node: Running, era: str
+    node: NodeThread, era: str
 ) -> None:
     view, plain = AqlClient(node, "?view=aql", era), AqlClient(node, "", era)
     call = {"name": "shop.echo", "arguments": {"text": "x"}}
@@ -93,7 +93,7 @@ def test_an_endpoint_of_the_plain_view_is_none_here_and_the_other_way_round(
 
 
 @pytest.mark.spec("AQ-10.1-1", "AQ-3.2-1")
-def test_a_wrong_endpoint_is_refused_with_the_right_one(node: Running, era: str) -> None:
+def test_a_wrong_endpoint_is_refused_with_the_right_one(node: NodeThread, era: str) -> None:
     client = AqlClient(node, "?view=aql", era)
     heard = len(node.shop.calls("echo"))
     answer = client.ask("shop_echo", {"nonsense": 1}, tool="mcp_aql_delete")
@@ -105,7 +105,7 @@ def test_a_wrong_endpoint_is_refused_with_the_right_one(node: Running, era: str)
 @pytest.mark.spec("AQ-EPM-5.5-1")
 @pytest.mark.parametrize("view", VIEWS)
 def test_an_unknown_operation_is_not_found_in_every_mode(
-    node: Running, era: str, view: str
+    node: NodeThread, era: str, view: str
 ) -> None:
     client = AqlClient(node, f"?view={view}", era)
     for name in ("shop_ecko", "shop.echo", "", "x" * 300, "Shop_Echo"):
@@ -119,7 +119,7 @@ def test_an_unknown_operation_is_not_found_in_every_mode(
 
 @pytest.mark.spec("AQ-7.1-1", "AQ-1.4-1")
 @pytest.mark.parametrize("view", VIEWS)
-def test_introspection_alone_leads_to_a_call(node: Running, era: str, view: str) -> None:
+def test_introspection_alone_leads_to_a_call(node: NodeThread, era: str, view: str) -> None:
     """A client that knows nothing but its list of tools."""
     client = AqlClient(node, f"?view={view}", era)
     (first, *_) = [one for one in client.tools() if "introspect" in one["description"]]
@@ -134,7 +134,9 @@ def test_introspection_alone_leads_to_a_call(node: Running, era: str, view: str)
 
 
 @pytest.mark.spec("AQ-1.4-1", "AQ-10.2-1")
-def test_everything_that_can_be_called_is_told_of_and_classified(node: Running, era: str) -> None:
+def test_everything_that_can_be_called_is_told_of_and_classified(
+    node: NodeThread, era: str
+) -> None:
     client = AqlClient(node, "?view=aql", era)
     told = client.introspect()
     assert told["_protocol"]["version"] == "1.0.0-draft"
@@ -150,7 +152,7 @@ def test_everything_that_can_be_called_is_told_of_and_classified(node: Running, 
 
 
 @pytest.mark.spec("AQ-10.3-1", "AQ-10.2-1")
-def test_what_goes_beyond_the_draft_is_told_of(node: Running, era: str) -> None:
+def test_what_goes_beyond_the_draft_is_told_of(node: NodeThread, era: str) -> None:
     """Extensions are parameters and natives: each has its entry, and its page in the docs."""
     client = AqlClient(node, "?view=aql", era)
     detail = client.introspect(name="introspect")["operation"]
@@ -160,7 +162,7 @@ def test_what_goes_beyond_the_draft_is_told_of(node: Running, era: str) -> None:
 
 
 @pytest.mark.spec("AQ-2.3.1-1", "AQ-2.3.2-1", "AQ-2.3.5-2")
-def test_a_session_is_the_connection_s_and_a_new_one_is_another(node: Running) -> None:
+def test_a_session_is_the_connection_s_and_a_new_one_is_another(node: NodeThread) -> None:
     one, other = AqlClient(node), AqlClient(node)
     ids = [c.introspect()["_protocol"]["session_id"] for c in (one, one, other)]
     assert ids[0] == ids[1] != ids[2]
@@ -175,7 +177,7 @@ def test_a_session_is_the_connection_s_and_a_new_one_is_another(node: Running) -
 
 
 @pytest.mark.spec("AQ-2.3.5-1", "AQ-2.3-1")
-def test_what_a_client_says_of_its_session_counts_for_nothing(node: Running, era: str) -> None:
+def test_what_a_client_says_of_its_session_counts_for_nothing(node: NodeThread, era: str) -> None:
     mine = AqlClient(node, "?view=aql", era)
     own = mine.introspect()["_protocol"]["session_id"]
     claimed = {"operation": "introspect", "params": {"query": "operations"},
@@ -185,7 +187,7 @@ def test_what_a_client_says_of_its_session_counts_for_nothing(node: Running, era
 
 
 @pytest.mark.spec("AQ-EPM-2.1-1")
-def test_a_client_can_block_one_endpoint_in_semantic_mode(node: Running, era: str) -> None:
+def test_a_client_can_block_one_endpoint_in_semantic_mode(node: NodeThread, era: str) -> None:
     """Deletes have a tool of their own, marked as what it is."""
     tools = {tool["name"]: tool for tool in AqlClient(node, "?view=aql", era).tools()}
     hints = {name: one["annotations"] for name, one in tools.items()}
@@ -197,7 +199,7 @@ def test_a_client_can_block_one_endpoint_in_semantic_mode(node: Running, era: st
     assert single["annotations"] == {"readOnlyHint": False, "destructiveHint": True}
 
 
-def test_instructions_say_how_to_go_on(node: Running) -> None:
+def test_instructions_say_how_to_go_on(node: NodeThread) -> None:
     view, plain = AqlClient(node, "?view=aql"), AqlClient(node, "")
     assert view.session is not None
     assert plain.session is not None
@@ -206,7 +208,7 @@ def test_instructions_say_how_to_go_on(node: Running) -> None:
     assert "Mind the tools." in plain.session.opened["instructions"]
 
 
-def test_progress_comes_through_a_view(node: Running) -> None:
+def test_progress_comes_through_a_view(node: NodeThread) -> None:
     client = AqlClient(node)
     assert client.session is not None
     arguments = {"operation": "shop_report", "params": {"steps": 3}}
@@ -226,7 +228,7 @@ def test_progress_comes_through_a_view(node: Running) -> None:
     assert envelope(seen[-1]["result"])["success"] is True
 
 
-def test_a_call_in_a_view_can_be_cancelled(node: Running) -> None:
+def test_a_call_in_a_view_can_be_cancelled(node: NodeThread) -> None:
     client = AqlClient(node)
     assert client.session is not None
     arguments = {"operation": "shop_hold", "params": {"text": "long"}}
@@ -247,9 +249,9 @@ def test_a_call_in_a_view_can_be_cancelled(node: Running) -> None:
 
 @pytest.mark.spec("AQ-1.2-1")
 def test_two_servers_of_different_kinds_need_nothing_of_their_own(
-    start: Callable[..., Running],
+    start: Callable[..., NodeThread],
 ) -> None:
-    files, issues = Workshop(), Workshop("stateless")
+    files, issues = ToolServer(), ToolServer("stateless")
     files.tools = [tool("read_file", "path", path={"type": "string"})]
     issues.tools = [
         tool("createIssue", "repoName", repoName={"type": "string"}, title={"type": "string"})
@@ -266,7 +268,7 @@ def test_two_servers_of_different_kinds_need_nothing_of_their_own(
 
 
 @pytest.mark.spec("AQ-2.3-1", "AQ-2.3.5-1")
-def test_a_stateless_session_is_the_caller_s(start: Callable[..., Running]) -> None:
+def test_a_stateless_session_is_the_caller_s(start: Callable[..., NodeThread]) -> None:
     tokens = {"chief": "chief-secret-token-1234567890", "deputy": "deputy-secret-token-1234567890"}
     node = start(tokens=tokens)
     ids = {}
@@ -277,7 +279,7 @@ def test_a_stateless_session_is_the_caller_s(start: Callable[..., Running]) -> N
     assert ids["chief"] != ids["deputy"]
 
 
-def test_a_stranger_learns_nothing(start: Callable[..., Running]) -> None:
+def test_a_stranger_learns_nothing(start: Callable[..., NodeThread]) -> None:
     node = start(tokens={"chief": "chief-secret-token-1234567890"})
     client = AqlClient(node, "?view=aql", "stateless")
     for method, params in (
@@ -290,7 +292,7 @@ def test_a_stranger_learns_nothing(start: Callable[..., Running]) -> None:
         assert b"shop" not in answer.body
 
 
-def test_the_stateless_list_has_its_times_and_headers_are_compared(node: Running) -> None:
+def test_the_stateless_list_has_its_times_and_headers_are_compared(node: NodeThread) -> None:
     client = AqlClient(node, "?view=aql", "stateless")
     listed = client.request("tools/list").result
     assert {"ttlMs", "cacheScope", "resultType"} <= set(listed)
@@ -304,7 +306,7 @@ def test_the_stateless_list_has_its_times_and_headers_are_compared(node: Running
 
 
 @pytest.mark.spec("AQ-CT-3.3-1")
-def test_every_failure_is_worded_so_that_it_is_no_stack_trace(node: Running, era: str) -> None:
+def test_every_failure_is_worded_so_that_it_is_no_stack_trace(node: NodeThread, era: str) -> None:
     client = AqlClient(node, "?view=aql", era)
     asked: list[Any] = [
         {}, {"operation": 7}, {"operation": None}, {"operation": "introspect", "params": 1},

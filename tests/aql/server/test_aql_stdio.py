@@ -14,23 +14,23 @@ from mcp import Client
 from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.core.server.mcp.views import CHOSEN
 from tests.aql.server.aql import ERAS, FIVE, envelope
-from tests.core.server.running import Running
-from tests.core.server.wire import PATIENCE, Wire, initialize, message, meta
-from tests.core.server.workshop import Workshop, tool
+from tests.support.http_client import HANG_TIMEOUT, HttpConnection, initialize, message, meta
+from tests.support.node import NodeThread
+from tests.support.tool_server import ToolServer, tool
 
 READ = {
     "shop.echo": OperationConfig(category="READ", danger="safe"),
     "shop.hold": OperationConfig(category="EXECUTE", danger="safe"),
 }
-Start = Callable[..., Running]
+Start = Callable[..., NodeThread]
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     config = AqlConfig(view="aql", operations=READ)
-    shop = Workshop()
+    shop = ToolServer()
     shop.tools = [tool(name, "text", text={"type": "string"}) for name in ("echo", "hold")]
-    running = Running(tmp_path_factory.mktemp("lines"), workshops={"shop": shop}, aql=config)
+    running = NodeThread(tmp_path_factory.mktemp("lines"), workshops={"shop": shop}, aql=config)
     yield running
     running.stop()
 
@@ -38,8 +38,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 class Lines:
     """A client of lines in one era."""
 
-    def __init__(self, node: Running, era: str, client: str = "tests") -> None:
-        self.wire: Wire = node.local()
+    def __init__(self, node: NodeThread, era: str, client: str = "tests") -> None:
+        self.wire: HttpConnection = node.local()
         self.stateless = era == "stateless"
         self.client = client
         if not self.stateless:
@@ -63,7 +63,7 @@ class Lines:
 
 @pytest.mark.spec("AQ-3.3-1")
 @pytest.mark.parametrize("era", ERAS)
-def test_lines_have_the_view_of_the_config(node: Running, era: str) -> None:
+def test_lines_have_the_view_of_the_config(node: NodeThread, era: str) -> None:
     lines = Lines(node, era)
     with lines.wire:
         names = [one["name"] for one in lines.request("tools/list", {})["result"]["tools"]]
@@ -74,7 +74,7 @@ def test_lines_have_the_view_of_the_config(node: Running, era: str) -> None:
 
 
 @pytest.mark.spec("AQ-2.3-1", "AQ-2.3.2-1")
-def test_every_connection_is_a_session_of_its_own(node: Running) -> None:
+def test_every_connection_is_a_session_of_its_own(node: NodeThread) -> None:
     ids = []
     for _ in range(2):
         lines = Lines(node, "session")
@@ -85,14 +85,14 @@ def test_every_connection_is_a_session_of_its_own(node: Running) -> None:
 
 
 @pytest.mark.spec("AQ-2.3.1-1")
-def test_nothing_is_answered_before_a_session_is_open(node: Running) -> None:
+def test_nothing_is_answered_before_a_session_is_open(node: NodeThread) -> None:
     with node.local() as wire:
         call = {"name": "mcp_aql_read", "arguments": {"operation": "introspect"}}
         wire.send(message("tools/call", call, 1) + b"\n")
         assert "error" in wire.line()
 
 
-def test_bytes_that_are_no_text_end_nothing_but_their_own_line(node: Running) -> None:
+def test_bytes_that_are_no_text_end_nothing_but_their_own_line(node: NodeThread) -> None:
     lines = Lines(node, "session")
     with lines.wire:
         arguments = b'{"operation":"shop_echo","params":{"text":"\xff"}}'
@@ -109,7 +109,7 @@ def test_bytes_that_are_no_text_end_nothing_but_their_own_line(node: Running) ->
 
 
 @pytest.mark.spec("AQ-2.3.3-1", "AQ-2.3-1")
-def test_the_end_of_the_line_ends_what_was_begun_on_it(node: Running) -> None:
+def test_the_end_of_the_line_ends_what_was_begun_on_it(node: NodeThread) -> None:
     lines = Lines(node, "session")
     arguments = {"operation": "shop_hold", "params": {"text": "begun"}, "_async": True}
     answer = lines.request("tools/call", {"name": "mcp_aql_execute", "arguments": arguments})
@@ -133,7 +133,7 @@ def test_the_end_of_the_line_ends_what_was_begun_on_it(node: Running) -> None:
 
 @pytest.mark.spec("AQ-7.1-1")
 @pytest.mark.parametrize("era", ERAS)
-def test_who_names_a_view_that_is_not_there_is_served_nothing(node: Running, era: str) -> None:
+def test_who_names_a_view_that_is_not_there_is_served_nothing(node: NodeThread, era: str) -> None:
     asked = {"view": "bogus"}
     wire = node.local()
     wire.send(message(CHOSEN, asked, None) + b"\n")
@@ -155,11 +155,11 @@ def test_who_names_a_view_that_is_not_there_is_served_nothing(node: Running, era
 
 
 @pytest.mark.parametrize("view", ["aql", "aql-single"])
-def test_the_official_client_finds_and_calls_an_operation(node: Running, view: str) -> None:
+def test_the_official_client_finds_and_calls_an_operation(node: NodeThread, view: str) -> None:
     """It sees tools, a schema and text: all that AQL is to a client that never heard of it."""
 
     async def talk() -> Any:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             async with Client(f"{node.url}?view={view}") as client:
                 tools = (await client.list_tools()).tools
                 reader = tools[0].name if len(tools) == 1 else "mcp_aql_read"

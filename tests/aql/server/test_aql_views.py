@@ -9,15 +9,15 @@ import pytest
 
 from interlock.aql.config import AqlConfig, ClientView, FamilyConfig, OperationConfig, ProfileConfig
 from tests.aql.server.aql import ERAS, FIVE, AqlClient, code
-from tests.core.server.running import Running
-from tests.core.server.wire import META, initialize, message, meta
-from tests.core.server.workshop import Workshop, tool
+from tests.support.http_client import META, initialize, message, meta
+from tests.support.node import NodeThread
+from tests.support.tool_server import ToolServer, tool
 
-Start = Callable[..., Running]
+Start = Callable[..., NodeThread]
 READ = {"shop.echo": OperationConfig(category="READ", danger="safe")}
 
 
-def listed_as(node: Running, client: str, era: str, query: str = "") -> list[str]:
+def listed_as(node: NodeThread, client: str, era: str, query: str = "") -> list[str]:
     """What a client of this name sees."""
     wanted = AqlClient(node, query, "stateless")
     if era == "session":
@@ -41,7 +41,7 @@ def instructions_of(client: AqlClient) -> str:
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_tool_whose_schema_names_no_parameters_takes_any(start: Start, era: str) -> None:
-    shop = Workshop()
+    shop = ToolServer()
     shop.tools = [{"name": "echo", "inputSchema": {"type": "object"}}, tool("add", a={})]
     config = AqlConfig(operations={"shop.*": OperationConfig(category="READ", danger="safe")})
     client = AqlClient(start(workshops={"shop": shop}, aql=config), "?view=aql", era)
@@ -133,7 +133,7 @@ def test_a_prefix_tells_nodes_apart(start: Start, era: str) -> None:
 @pytest.mark.spec("AQ-MCP-6.6-1")
 @pytest.mark.parametrize("era", ERAS)
 def test_a_namespace_has_a_face_of_its_own(start: Start, era: str) -> None:
-    node = start(workshops={"shop": Workshop(), "other": Workshop()})
+    node = start(workshops={"shop": ToolServer(), "other": ToolServer()})
     told = AqlClient(node, "?view=aql&namespace=other", era).introspect()
     names = {one["name"] for one in told["operations"]}
     assert not [name for name in names if name.startswith("shop_")]
@@ -156,7 +156,7 @@ def test_an_unknown_view_is_refused_by_name(start: Start, era: str, query: str) 
 @pytest.mark.spec("AQ-3.3-4")
 @pytest.mark.parametrize("era", ERAS)
 def test_auto_shows_tools_while_they_are_few(start: Start, era: str) -> None:
-    few, many = Workshop(), Workshop()
+    few, many = ToolServer(), ToolServer()
     few.tools = [tool("echo", text={"type": "string"})]
     many.tools = [
         {**tool(f"tool_{n}", text={"type": "string"}), "description": "A long story. " * 20}
@@ -208,7 +208,7 @@ def test_who_is_there_keeps_its_view_and_who_comes_gets_the_new_one(start: Start
 def test_the_environment_wins_over_the_file(
     tmp_path: Path, environ: dict[str, str], names: list[str]
 ) -> None:
-    node = Running(tmp_path, environ=environ, aql=AqlConfig(view="plain"))
+    node = NodeThread(tmp_path, environ=environ, aql=AqlConfig(view="plain"))
     try:
         assert AqlClient(node, "").names() == names
     finally:
@@ -219,7 +219,7 @@ def test_the_environment_wins_over_the_file(
 @pytest.mark.parametrize("value", ["Git-", "GIT_", "gït_", "github", "_", "x" * 19 + "_"])
 def test_a_prefix_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
     with pytest.raises(Exception, match="MCP_AQL_TOOL_PREFIX"):
-        Running(tmp_path, environ={"MCP_AQL_TOOL_PREFIX": value})
+        NodeThread(tmp_path, environ={"MCP_AQL_TOOL_PREFIX": value})
 
 
 @pytest.mark.parametrize("view", ["aql", "aql-single", "aql-all", "semantic", "own"])

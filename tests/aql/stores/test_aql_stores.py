@@ -20,7 +20,7 @@ from interlock.aql.execution_states import ExecutionState
 from interlock.aql.execution_store import Execution, ExecutionStore
 from interlock.aql.notes import CallerNote, NoteStore
 from interlock.errors import InterlockError
-from tests.core.state.telling import PATIENCE, Told
+from tests.core.state.telling import HANG_TIMEOUT, Told
 
 Loop = Told[bool]
 OWNER = ("clerk", "token", "")
@@ -140,7 +140,7 @@ def test_it_may_be_closed_by_another_thread(path: Path, loop: Told[bool]) -> Non
 
     closing = threading.Thread(target=close)
     closing.start()
-    closing.join(PATIENCE)
+    closing.join(HANG_TIMEOUT)
     assert failed == []
 
 
@@ -188,7 +188,7 @@ from pathlib import Path
 from interlock.aql.execution_states import ExecutionState
 from interlock.aql.execution_store import Execution
 from interlock.aql.execution_store import ExecutionStore
-from tests.core.state.telling import PATIENCE, Told
+from tests.core.state.telling import HANG_TIMEOUT, Told
 
 store = ExecutionStore(Path(sys.argv[1]), deliver=lambda run: run())
 
@@ -223,7 +223,7 @@ def test_what_was_told_of_outlives_kill_9(path: Path, loop: Told[bool]) -> None:
         told += [int(line) for line in writer.stdout if line.endswith("\n")]
     finally:
         writer.kill()
-        writer.wait(PATIENCE)
+        writer.wait(HANG_TIMEOUT)
         assert writer.stdout is not None
         writer.stdout.close()
     store = ExecutionStore(path, deliver=loop.deliver)

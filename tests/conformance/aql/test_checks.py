@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.aql.bundle import bundle, failure
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 from tools.aql_conformance import checks, report
 from tools.aql_conformance.__main__ import main
 
@@ -260,7 +260,7 @@ def test_nothing_of_the_public_checkout_is_in_the_tree() -> None:
     """Its schemas, fixtures and scripts are under another licence: they stay where they are."""
     root = Path(__file__).resolve().parents[3]
     listed = subprocess.run(
-        ["git", "ls-files"], cwd=root, capture_output=True, text=True, timeout=PATIENCE
+        ["git", "ls-files"], cwd=root, capture_output=True, text=True, timeout=HANG_TIMEOUT
     )
     if listed.returncode != 0:
         pytest.skip("this is no git checkout")
@@ -289,7 +289,7 @@ def test_the_public_runner_judges_the_same(spoil: Spoil | None, level: int, tmp_
     path.write_text(json.dumps(judged))
     runner = Path(CHECKOUT) / "scripts" / "run-conformance-tests.mjs"
     command = ["node", str(runner), "test", str(path), "--level", str(level), "--format", "json"]
-    public = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    public = subprocess.run(command, capture_output=True, text=True, timeout=HANG_TIMEOUT)
     ours = checks.evaluate(judged, level)
     assert public.returncode == ours.exit_code, public.stdout
     theirs = [

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 from tools.aql_conformance import checks, shapes
 from tools.aql_conformance.__main__ import main
 from tools.aql_conformance.evidence import gather
@@ -91,7 +91,7 @@ def test_the_public_runner_accepts_the_evidence(evidence: dict[str, Any], tmp_pa
     path.write_text(json.dumps(evidence))
     runner = Path(CHECKOUT) / "scripts" / "run-conformance-tests.mjs"
     command = ["node", str(runner), "test", str(path), "--level", "2", "--format", "json"]
-    public = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    public = subprocess.run(command, capture_output=True, text=True, timeout=HANG_TIMEOUT)
     assert public.returncode == 0, public.stdout
     report = json.loads(public.stdout)
     assert report["conformanceLevel"] == 2

@@ -14,8 +14,8 @@ from bench.targets import TargetMissing
 from bench.tokenizer import count_tokens, installed
 from interlock.aql.config import AqlConfig, OperationConfig
 from tests.aql.server.aql import AqlClient
-from tests.core.server.running import Running
-from tests.core.server.workshop import Workshop
+from tests.support.node import NodeThread
+from tests.support.tool_server import ToolServer
 
 pytestmark = pytest.mark.feature("aql")
 
@@ -33,11 +33,11 @@ def tokenizer() -> None:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    shop = Workshop()
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
+    shop = ToolServer()
     shop.tools = [synthetic_tool(number) for number in range(TOOLS)]
     config = AqlConfig(operations={"shop.*": OperationConfig(danger="safe")})
-    running = Running(tmp_path_factory.mktemp("savings"), workshops={"shop": shop}, aql=config)
+    running = NodeThread(tmp_path_factory.mktemp("savings"), workshops={"shop": shop}, aql=config)
     yield running
     running.stop()
 
@@ -48,7 +48,7 @@ def tokens(*values: Any) -> int:
 
 
 @pytest.mark.spec("AQ-1.1-1", "AQ-A.1-1")
-def test_five_endpoints_save_85_percent_and_one_saves_96(node: Running) -> None:
+def test_five_endpoints_save_85_percent_and_one_saves_96(node: NodeThread) -> None:
     plain = tokens(AqlClient(node, "").tools())
     five = tokens(AqlClient(node, "?view=aql").tools())
     one = tokens(AqlClient(node, "?view=aql-single").tools())
@@ -60,7 +60,7 @@ def test_five_endpoints_save_85_percent_and_one_saves_96(node: Running) -> None:
 
 
 @pytest.mark.spec("AQ-1.1-1")
-def test_everything_stays_reachable(node: Running) -> None:
+def test_everything_stays_reachable(node: NodeThread) -> None:
     client = AqlClient(node, "?view=aql-single")
     told = {one["name"] for one in client.introspect()["operations"]}
     for each in node.shop.tools:
@@ -77,7 +77,7 @@ def test_everything_stays_reachable(node: Running) -> None:
 
 
 @pytest.mark.spec("AQ-A.2-1")
-def test_ten_operations_cost_a_few_thousand_tokens(node: Running) -> None:
+def test_ten_operations_cost_a_few_thousand_tokens(node: NodeThread) -> None:
     """Registration, and for each operation its details: the example that the draft gives."""
     client = AqlClient(node, "?view=aql-single")
     registered = tokens(client.tools())

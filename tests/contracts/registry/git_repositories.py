@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from interlock.contracts.registry.git import ContractGit, GitChoice
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 MEANS: tuple[GitChoice, ...] = ("git", "dulwich")
 
@@ -29,7 +29,7 @@ def git(folder: Path, *arguments: str, check: bool = True, **environ: str) -> st
         },
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=HANG_TIMEOUT,
         check=False,
     )
     assert not check or done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ from tests.contracts.registry.contract_shelf import Shelf, contract
 from tests.contracts.registry.git_repositories import MEANS, git, is_clean
 
 ROOT = Path(__file__).parents[3]
-PATIENCE = 120.0
+HANG_TIMEOUT = 120.0
 
 
 def publisher(folder: Path, means: str, name: str, *more: str) -> subprocess.Popen[str]:
@@ -38,7 +38,7 @@ def publisher(folder: Path, means: str, name: str, *more: str) -> subprocess.Pop
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
     """Its exit code, and what it said that it had published."""
-    said, _ = process.communicate(timeout=PATIENCE)
+    said, _ = process.communicate(timeout=HANG_TIMEOUT)
     return process.returncode, [line for line in said.splitlines() if line.startswith("done")]
 
 
@@ -109,7 +109,7 @@ def test_a_publisher_that_is_killed_at_any_moment(tmp_path: Path, means: GitChoi
                     pass
                 break
         process.kill()
-        rest, _ = process.communicate(timeout=PATIENCE)
+        rest, _ = process.communicate(timeout=HANG_TIMEOUT)
         done = max(
             [done, *(int(line.split()[1]) + 1 for line in rest.splitlines() if "done" in line)]
         )

@@ -23,7 +23,7 @@ from interlock.contracts.schemas.python_client import (
     quote_text,
 )
 from interlock.contracts.schemas.reader import read_yaml
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 GARDEN = r"""
     openapi: 3.1.0
@@ -285,7 +285,7 @@ def test_it_is_in_the_house_style(tmp_path: Path, document: str) -> None:
             ],
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=HANG_TIMEOUT,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

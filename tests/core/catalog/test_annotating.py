@@ -14,8 +14,8 @@ from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import Offering, Tool, read_builtin_offering
 from interlock.protocol.capabilities import LATENCY_CLASSES
 from interlock.protocol.mcp import Era
-from tests.core.catalog.offers import as_told, definition, merged, offer, shown
 from tests.protocol import json_values
+from tests.support.offerings import definition, merged, offer, shown, without_node_members
 
 CAPABILITY, HOPS = "x-mcpax-capability", "x-mcpax-hops"
 SAFETY, DERIVED = "x-mcpax-safety", "x-mcpax-derived"
@@ -94,7 +94,7 @@ def test_what_is_said_survives_and_only_what_is_missing_is_added(
 def test_other_members_of_meta_stay() -> None:
     meta = meta_of(definition("t", _meta={"k": 1, CAPABILITY: FULL, "z": [None]}))
     assert (meta["k"], meta["z"], meta[CAPABILITY]) == (1, [None], FULL)
-    assert as_told({"_meta": meta})["_meta"] == {"k": 1, "z": [None]}
+    assert without_node_members({"_meta": meta})["_meta"] == {"k": 1, "z": [None]}
 
 
 @pytest.mark.spec("AX-9.1-1", "AX-9.1-3", "AX-9.1-8")

@@ -9,7 +9,7 @@ import pytest
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import Offering
 from interlock.protocol.mcp import TOOLS_LIST, Era
-from tests.core.catalog.offers import definition, names_shown, offer, pages, prompt, resource
+from tests.support.offerings import definition, list_names, offer, pages, prompt, resource
 
 
 class Listener:
@@ -25,7 +25,7 @@ class Listener:
     def __call__(self, kinds: frozenset[str]) -> None:
         self.heard += 1
         self.kinds.append(set(kinds))
-        self.seen = names_shown(self._catalog.current)
+        self.seen = list_names(self._catalog.current)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def listener(catalog: Catalog) -> Listener:
 
 
 def test_an_offer_is_seen_and_heard_of(catalog: Catalog, listener: Listener) -> None:
-    assert names_shown(catalog.current) == []
+    assert list_names(catalog.current) == []
     offering = offer("a", ["x"])
     catalog.publish(offering)
     assert listener.heard == 1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from interlock.core.catalog.effect_inference import EffectKind, infer
 from interlock.core.catalog.effects import Annotations, EffectLevel, classify
-from tests.core.catalog.offers import definition, offer
+from tests.support.offerings import definition, offer
 
 HOLD, READ, CHANGE = EffectKind.IRREVERSIBLE, EffectKind.READS, EffectKind.CHANGES
 

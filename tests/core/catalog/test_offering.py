@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from interlock.core.catalog.definitions import MAX_LISTED_REASONS
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import Offering, read_offering
-from tests.core.catalog.offers import as_told, definition, offer, server
 from tests.protocol import json_values
+from tests.support.offerings import definition, offer, server, without_node_members
 
 
 def canonical(offering: Offering) -> dict[str, str]:
@@ -212,7 +212,9 @@ def test_what_the_node_does_not_read_is_passed_on_byte_by_byte() -> None:
 def test_null_members_are_left_out() -> None:
     raw = definition("a", description=None, title=None, annotations=None, outputSchema=None)
     [tool] = offer("s", [raw]).tools
-    assert as_told(json.loads(b"{" + tool.listed[1:])) == {"inputSchema": {"type": "object"}}
+    assert without_node_members(json.loads(b"{" + tool.listed[1:])) == {
+        "inputSchema": {"type": "object"}
+    }
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from interlock.core.catalog.definitions import MAX_LISTED_REASONS
 from interlock.core.catalog.offering import MAX_URI_LENGTH, Offering, read_offering
 from interlock.protocol.mcp import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, Era
-from tests.core.catalog.offers import (
-    as_told,
+from tests.protocol import json_values
+from tests.support.offerings import (
     definition,
     merged,
     offer,
@@ -22,8 +22,8 @@ from tests.core.catalog.offers import (
     server,
     shown,
     template,
+    without_node_members,
 )
-from tests.protocol import json_values
 
 
 def aside(offering: Offering) -> list[tuple[str, str]]:
@@ -233,7 +233,7 @@ def test_output_schemas_that_one_era_cannot_bear(
 ) -> None:
     snapshot = merged(offer("s", [definition("a", outputSchema=schema, title="T")]))
     for era, is_shown in ((Era.SESSION, in_session), (Era.STATELESS, in_stateless)):
-        tool = as_told(*shown(snapshot, era=era))
+        tool = without_node_members(*shown(snapshot, era=era))
         assert tool.pop("outputSchema", None) == (schema if is_shown else None)
         assert tool == {"name": "s.a", "inputSchema": {"type": "object"}, "title": "T"}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.tool_contracts import canonicalize, contract_digest, encode_contract
-from tests.core.catalog.offers import definition, offer
+from tests.support.offerings import definition, offer
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

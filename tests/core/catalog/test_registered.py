@@ -18,8 +18,8 @@ from interlock.core.catalog.offering import Offering, read_builtin_offering
 from interlock.protocol.mcp import PROMPTS_LIST, RESOURCES_LIST, Era
 from interlock.protocol.mcpax import MAX_ROUTE
 from interlock.tree.overview import SessionInfo, routing_table
-from tests.core.catalog.offers import definition, merged, names_shown, offer, reached, shown
 from tests.protocol import json_values
+from tests.support.offerings import definition, list_names, merged, offer, reached, shown
 
 SEGMENT = re.compile(r"[a-z0-9_-]{1,63}")
 DROPPED = definition("notifications_dropped", annotations={"readOnlyHint": True})
@@ -60,7 +60,7 @@ def test_nobody_gets_into_anothers_segment() -> None:
     snapshot = merged(
         offer("other", ["tool"]), offer("rogue", ["other.tool", "x"], registered="leaf")
     )
-    assert names_shown(snapshot) == ["other.tool", "rogue.x"]
+    assert list_names(snapshot) == ["other.tool", "rogue.x"]
     assert reached(snapshot, "other.tool") == ("other", "tool")
     above = offer("rogue", ["other.tool"], registered="aggregator")
     assert canonical(above) == ["rogue.other.tool"]
@@ -91,7 +91,7 @@ def test_every_name_is_lawful_and_its_own(tools: list[str], registered: Any) -> 
         assert tool.canonical == f"r.s.{tool.upstream_name}"
         assert registered == "aggregator" or len(parts) == 3
     for style in ("dotted", "safe"):
-        names = names_shown(merged(offering), style)
+        names = list_names(merged(offering), style)
         assert len(set(names)) == len(names)
 
 
@@ -165,7 +165,7 @@ def test_a_deep_chain(depth: int) -> None:
     [tool] = offering.tools
     assert tool.canonical.count(".") == depth + 1
     snapshot = merged(offering)
-    [safe] = names_shown(snapshot, "safe")
+    [safe] = list_names(snapshot, "safe")
     assert reached(snapshot, safe) == reached(snapshot, tool.canonical)
 
 
@@ -223,7 +223,7 @@ def test_a_renamed_tool_is_reached_by_its_own_name() -> None:
 @pytest.mark.spec("AX-4.1-6")
 def test_the_safe_form_of_a_dotted_name() -> None:
     snapshot = merged(offer("edge", ["x", "leaf.y"], root="infra", registered="aggregator"))
-    assert names_shown(snapshot, "safe") == ["infra__edge__leaf__y", "infra__edge__x"]
+    assert list_names(snapshot, "safe") == ["infra__edge__leaf__y", "infra__edge__x"]
     assert reached(snapshot, "infra__edge__leaf__y") == ("edge", "leaf.y")
     assert reached(snapshot, "infra.edge.leaf.y") == ("edge", "leaf.y")
     # No name that nobody was told leads anywhere.
@@ -236,7 +236,7 @@ def test_a_safe_name_is_one_tools_alone_whoever_is_there() -> None:
     deep, flat = merged(offer("a", ["b.c"], registered="aggregator")), merged(
         offer("a", ["b__c"], registered="aggregator")
     )  # fmt: skip
-    [name], [other] = names_shown(deep, "safe"), names_shown(flat, "safe")
+    [name], [other] = list_names(deep, "safe"), list_names(flat, "safe")
     assert name == "a__b__c"
     assert other != name
     both = merged(offer("a", ["b.c", "b__c"], registered="aggregator"))
@@ -280,7 +280,7 @@ def test_every_listed_name_leads_to_its_tool(
         ("dotted", snapshot.plain_tools),
         ("safe", snapshot.plain_tools),
     ):
-        names = names_shown(snapshot, style)
+        names = list_names(snapshot, style)
         assert len(set(names)) == len(names) == len(tools)
         assert [snapshot.resolve(name) for name in names] == list(tools)
 
@@ -294,7 +294,7 @@ def test_own_tools_have_no_segment(root: str | None) -> None:
     assert (offering.upstream, offering.segment) == ("", "")
     name = "infra.notifications_dropped" if root else "notifications_dropped"
     snapshot = merged(offer("s", ["t"], root=root), offering)
-    dotted = names_shown(snapshot)
+    dotted = list_names(snapshot)
     assert dotted[0] == name
     assert snapshot.name_in_list(offering.tools[0], "safe") == name.replace(".", "__")
     assert reached(snapshot, name) == ("", "notifications_dropped")
@@ -330,7 +330,7 @@ def test_own_tools_stand_back_behind_a_server_that_is_shown_as_itself() -> None:
     itself = offer("s", ["notifications_dropped"], expose="transparent")
     snapshot = merged(read_builtin_offering(None, [DROPPED]), itself)
     assert reached(snapshot, "notifications_dropped") == ("s", "notifications_dropped")
-    own, other = names_shown(snapshot)
+    own, other = list_names(snapshot)
     assert other == "notifications_dropped"
     assert reached(snapshot, own) == ("", "notifications_dropped")
 
@@ -346,8 +346,8 @@ def test_counters_are_listed_to_those_who_speak_mcp_ax(style: str) -> None:
         offer("plain", ["notifications_dropped"]),
     )
     own = ["a.notifications_dropped", "a.b.notifications_dropped", "notifications_dropped"]
-    assert {*own, "a.t", "plain.notifications_dropped"} == set(names_shown(snapshot, "ax"))
-    plain = [snapshot.resolve(name) for name in names_shown(snapshot, style)]
+    assert {*own, "a.t", "plain.notifications_dropped"} == set(list_names(snapshot, "ax"))
+    plain = [snapshot.resolve(name) for name in list_names(snapshot, style)]
     assert [tool.canonical for tool in plain if tool] == ["a.t", "plain.notifications_dropped"]
     # Whoever knows of them may still ask.
     assert all(reached(snapshot, name) for name in own)

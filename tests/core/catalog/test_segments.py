@@ -9,7 +9,7 @@ import pytest
 from interlock.core.catalog import names
 from interlock.core.catalog.offering import read_offering
 from interlock.core.config import ConfigError, parse_config
-from tests.core.catalog.offers import definition, merged, names_shown
+from tests.support.offerings import definition, list_names, merged
 
 
 def config_with(segment: str) -> str:
@@ -21,7 +21,7 @@ def config_with(segment: str) -> str:
 def test_a_lawful_segment_is_the_first_part_of_every_name(segment: str) -> None:
     config = parse_config(config_with(segment))
     offering = read_offering("one", config.servers["one"], [definition("tool")])
-    assert names_shown(merged(offering)) == [f"{segment}.tool"]
+    assert list_names(merged(offering)) == [f"{segment}.tool"]
 
 
 @pytest.mark.spec("AX-4.1-2")
@@ -36,4 +36,4 @@ def test_a_key_that_is_no_segment_becomes_one() -> None:
     config = parse_config("servers:\n  My Server: http://127.0.0.1:1/mcp\n")
     [(key, server)] = config.servers.items()
     offering = read_offering(key, server, [definition("tool")])
-    assert names_shown(merged(offering)) == ["my-server.tool"]
+    assert list_names(merged(offering)) == ["my-server.tool"]

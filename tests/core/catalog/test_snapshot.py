@@ -17,18 +17,18 @@ from interlock.core.catalog.pages import LIST_TTL_MS
 from interlock.core.catalog.snapshot import Snapshot
 from interlock.errors import INVALID_CURSOR, InterlockError
 from interlock.protocol.mcp import LIST_METHODS, META_SERVER_INFO, RESOURCES_LIST, TOOLS_LIST, Era
-from tests.core.catalog.offers import (
+from tests.protocol import json_values
+from tests.support.offerings import (
     INFO,
     MEMBER,
     definition,
+    list_names,
     merged,
-    names_shown,
     offer,
     pages,
     reached,
     shown,
 )
-from tests.protocol import json_values
 
 STYLES = ("ax", "dotted", "safe")
 SAFE_FOR_EVERYBODY = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -78,7 +78,7 @@ def test_every_name_that_a_call_may_use_is_known() -> None:
 
 def test_a_tool_that_was_renamed_is_reached_by_both_names() -> None:
     snapshot = merged(offer("a", ["old", "other"], rename={"old": "new"}))
-    assert names_shown(snapshot) == ["a.new", "a.other"]
+    assert list_names(snapshot) == ["a.new", "a.other"]
     assert reached(snapshot, "a.new") == reached(snapshot, "a.old") == ("a", "old")
 
 
@@ -92,7 +92,7 @@ def test_a_spelling_that_is_somebody_elses_name_is_theirs() -> None:
 def test_two_upstreams_whose_names_run_into_each_other() -> None:
     snapshot = merged(marked_offer("a", ["b__c"]), marked_offer("a__b", ["c"]))
     assert_names_keep_their_word(snapshot)
-    assert names_shown(snapshot, "safe") == ["a__b__c", add_hash("a__b__c", "a__b.c")]
+    assert list_names(snapshot, "safe") == ["a__b__c", add_hash("a__b__c", "a__b.c")]
     assert reached(snapshot, "a__b__c") == ("a", "b__c")
 
 
@@ -107,7 +107,7 @@ def test_a_name_means_the_same_whoever_is_away() -> None:
     for absent in range(len(offers)):
         left = merged(*(one for place, one in enumerate(offers) if place != absent))
         for style in STYLES:
-            for name in names_shown(everything, style):
+            for name in list_names(everything, style):
                 assert reached(left, name) in (reached(everything, name), None)
         assert_names_keep_their_word(left)
 
@@ -129,8 +129,8 @@ def test_a_hash_that_is_taken_gives_way_to_another() -> None:
 
 def test_a_transparent_upstream_looks_as_if_directly_connected() -> None:
     snapshot = merged(marked_offer("demo", ["Zeta", "a.b", "alpha"], expose="transparent"))
-    assert names_shown(snapshot, "dotted") == ["Zeta", "a.b", "alpha"]
-    assert names_shown(snapshot, "safe") == ["Zeta", "a_b", "alpha"]
+    assert list_names(snapshot, "dotted") == ["Zeta", "a.b", "alpha"]
+    assert list_names(snapshot, "safe") == ["Zeta", "a_b", "alpha"]
     assert_names_keep_their_word(snapshot)
     for name in ("a.b", "a_b", "demo.a_b", "demo.a.b"):
         assert reached(snapshot, name) == ("demo", "a.b")
@@ -139,7 +139,7 @@ def test_a_transparent_upstream_looks_as_if_directly_connected() -> None:
 def test_a_transparent_name_that_looks_like_a_canonical_one() -> None:
     # `demo.echo` is listed, as the name of the second tool; it must not reach the first.
     snapshot = merged(marked_offer("demo", ["echo", "demo.echo"], expose="transparent"))
-    assert names_shown(snapshot) == ["echo", "demo.echo"]
+    assert list_names(snapshot) == ["echo", "demo.echo"]
     assert reached(snapshot, "demo.echo") == ("demo", "demo.echo")
     assert_names_keep_their_word(snapshot)
 
@@ -158,7 +158,7 @@ def test_two_transparent_upstreams_with_the_same_tools() -> None:
         marked_offer("one", ["a", "b"], expose="transparent"),
         marked_offer("two", ["a", "b"], expose="transparent"),
     )
-    assert names_shown(snapshot)[:2] == ["a", "b"]
+    assert list_names(snapshot)[:2] == ["a", "b"]
     assert_names_keep_their_word(snapshot)
 
 
@@ -169,7 +169,7 @@ def test_two_upstreams_with_one_segment_never_show_a_name_twice() -> None:
     )
     # The first by its key keeps its name, however they came.
     assert reached(snapshot, "same.a") == ("one", "a")
-    assert names_shown(snapshot) == ["same.a", "same.b", "same.c"]
+    assert list_names(snapshot) == ["same.a", "same.b", "same.c"]
     assert_names_keep_their_word(snapshot)
 
 
@@ -233,7 +233,7 @@ def test_a_safe_name_of_a_prefixed_tool_never_passes_to_another(
     )
     left = merged(*offers_of({key: prefixed[key] for key in present}))
     for style in STYLES:
-        for name in names_shown(everything, style):
+        for name in list_names(everything, style):
             assert reached(left, name) in (reached(everything, name), None)
 
 
@@ -282,7 +282,7 @@ def test_an_empty_catalog_is_an_empty_list() -> None:
 
 def test_upstreams_stand_in_the_order_of_their_segments() -> None:
     snapshot = merged(offer("z", ["a"]), offer("a", ["z", "b"]), offer("m", ["x"], segment="b"))
-    assert names_shown(snapshot) == ["a.b", "a.z", "b.x", "z.a"]
+    assert list_names(snapshot) == ["a.b", "a.z", "b.x", "z.a"]
 
 
 def test_a_list_is_made_once_per_era_and_style() -> None:

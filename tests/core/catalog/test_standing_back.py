@@ -15,7 +15,7 @@ from interlock.core.catalog.offering import (
     Offering,
     read_contract_offering,
 )
-from tests.core.catalog.offers import definition, merged, offer
+from tests.support.offerings import definition, merged, offer
 
 
 def contracts(*names: str, key: str = CONTRACTS) -> Offering:

@@ -13,16 +13,16 @@ from interlock.core.catalog.offering import Offering
 from interlock.core.catalog.snapshot import Snapshot
 from interlock.errors import INVALID_PARAMS, InterlockError
 from interlock.protocol.mcp import RESOURCES_LIST, TEMPLATES_LIST
-from tests.core.catalog.offers import (
-    as_told,
+from tests.support.offerings import (
     definition,
+    list_templates,
+    list_uris,
     merged,
     offer,
     resource,
     shown,
     template,
-    templates_shown,
-    uris_shown,
+    without_node_members,
 )
 
 
@@ -49,7 +49,7 @@ def forms(snapshot: Snapshot, uri: str) -> list[str]:
 
 def test_a_uri_that_one_upstream_lists_stays_as_it_is() -> None:
     snapshot = merged(offer("a", resources=["x://1"]), offer("b", resources=["x://2"]))
-    assert uris_shown(snapshot) == ["x://1", "x://2"]
+    assert list_uris(snapshot) == ["x://1", "x://2"]
     assert leads_to(snapshot, "x://1") == ("a", "x://1")
     assert leads_to(snapshot, "x://2") == ("b", "x://2")
     assert snapshot.shown_uri("a", "x://1") == "x://1"
@@ -66,7 +66,7 @@ def test_a_uri_that_two_upstreams_list_is_shown_under_their_segments() -> None:
         offer("b", resources=["x://1"], segment="two"),
         offer("c", resources=["x://3"]),
     )
-    assert uris_shown(snapshot) == ["x://3", "interlock:one:x://1", "x://2", "interlock:two:x://1"]
+    assert list_uris(snapshot) == ["x://3", "interlock:one:x://1", "x://2", "interlock:two:x://1"]
     assert leads_to(snapshot, "interlock:one:x://1") == ("a", "x://1")
     assert leads_to(snapshot, "interlock:two:x://1") == ("b", "x://1")
     assert snapshot.shown_uri("a", "x://1") == "interlock:one:x://1"
@@ -79,7 +79,7 @@ def test_templates_collide_by_their_text() -> None:
     snapshot = merged(
         offer("a", templates=["x://{id}", "y://{id}"]), offer("b", templates=["x://{id}"])
     )
-    assert templates_shown(snapshot) == [
+    assert list_templates(snapshot) == [
         "interlock:a:x://{id}", "y://{id}", "interlock:b:x://{id}",
     ]  # fmt: skip
     # Filled in, the form leads to the right one.
@@ -97,7 +97,7 @@ def test_a_uri_that_looks_like_our_form_always_gets_it() -> None:
     snapshot = merged(
         offer("a", resources=["interlock:b:x://1"]), offer("b", resources=["x://1", "x://2"])
     )
-    assert uris_shown(snapshot) == ["interlock:a:interlock:b:x://1", "x://1", "x://2"]
+    assert list_uris(snapshot) == ["interlock:a:interlock:b:x://1", "x://1", "x://2"]
     assert leads_to(snapshot, "interlock:a:interlock:b:x://1") == ("a", "interlock:b:x://1")
     assert leads_to(snapshot, "interlock:b:x://1") == ("b", "x://1")
     assert snapshot.shown_uri("a", "interlock:b:x://1") == "interlock:a:interlock:b:x://1"
@@ -115,7 +115,7 @@ def test_two_upstreams_with_one_segment_never_show_a_uri_twice() -> None:
         offer("two", resources=["x://1", "x://2"], segment="same"),
         offer("one", resources=["x://1"], segment="same"),
     )
-    assert uris_shown(snapshot) == ["interlock:same:x://1", "x://2"]
+    assert list_uris(snapshot) == ["interlock:same:x://1", "x://2"]
     assert leads_to(snapshot, "interlock:same:x://1") == ("one", "x://1")
 
 
@@ -124,7 +124,7 @@ def test_two_upstreams_with_one_segment_never_show_a_uri_twice() -> None:
 
 def test_a_listed_uri_does_not_take_over_what_a_template_of_another_covers() -> None:
     snapshot = merged(offer("a", templates=["x://{id}"]), offer("b", resources=["x://1", "y://1"]))
-    assert uris_shown(snapshot) == ["interlock:b:x://1", "y://1"]
+    assert list_uris(snapshot) == ["interlock:b:x://1", "y://1"]
     assert leads_to(snapshot, "x://1") == ("a", "x://1")
     assert leads_to(snapshot, "x://2") == ("a", "x://2")
     assert leads_to(snapshot, "interlock:b:x://1") == ("b", "x://1")
@@ -136,14 +136,14 @@ def test_a_listed_uri_does_not_take_over_what_a_template_of_another_covers() -> 
 
 def test_a_template_for_every_scheme_covers_only_what_nobody_lists() -> None:
     snapshot = merged(offer("a", templates=["{+any}"]), offer("b", resources=["x://1"]))
-    assert uris_shown(snapshot) == ["x://1"]
+    assert list_uris(snapshot) == ["x://1"]
     assert leads_to(snapshot, "x://1") == ("b", "x://1")
     assert leads_to(snapshot, "x://2") == ("a", "x://2")
 
 
 def test_a_listed_uri_of_its_own_template_stays_plain() -> None:
     snapshot = merged(offer("a", resources=["x://1"], templates=["x://{id}"]), offer("b", ["t"]))
-    assert uris_shown(snapshot) == ["x://1"]
+    assert list_uris(snapshot) == ["x://1"]
     assert leads_to(snapshot, "x://1") == ("a", "x://1")
 
 
@@ -164,7 +164,7 @@ def test_servers_of_the_config_go_before_registered_ones() -> None:
         assert leads_to(after, f"interlock:a:{uri}") == ("a", uri)
     # Nobody else has anything to do with these.
     assert leads_to(after, "own://2") == ("a", "own://2")
-    assert uris_shown(after) == ["interlock:a:db://users", "own://1", "interlock:a:x://1", "x://1"]
+    assert list_uris(after) == ["interlock:a:db://users", "own://1", "interlock:a:x://1", "x://1"]
 
 
 def test_a_registered_server_cannot_take_over_from_another_with_a_closer_template() -> None:
@@ -182,10 +182,10 @@ def test_comparing_with_templates_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     snapshot = merged(
         offer("a", templates=["x://{id}/2", "x://{id}/3"]), offer("b", resources=[*many, "y://1"])
     )
-    assert uris_shown(snapshot) == [
+    assert list_uris(snapshot) == [
         *many[:5], *(f"interlock:b:{uri}" for uri in many[5:]), "y://1"
     ]  # fmt: skip
-    for uri in uris_shown(snapshot):
+    for uri in list_uris(snapshot):
         assert leads_to(snapshot, uri) == ("b", uri.removeprefix("interlock:b:"))
 
 
@@ -224,7 +224,7 @@ def test_who_is_not_on_the_board_keeps_its_uris() -> None:
 
 def test_a_template_that_cannot_be_read_is_listed_and_matches_nothing() -> None:
     snapshot = merged(offer("a", templates=["x://{"]), offer("b", resources=["y://1"]))
-    assert templates_shown(snapshot) == ["x://{"]
+    assert list_templates(snapshot) == ["x://{"]
     assert snapshot.resource("x://1") is None
 
 
@@ -251,7 +251,7 @@ def test_an_upstream_that_is_shown_as_itself_keeps_its_uris_and_wins() -> None:
             expose="transparent",
         ),
     )
-    assert uris_shown(snapshot) == ["interlock:a:x://1", "x://2", "x://1", "interlock:a:x://2"]
+    assert list_uris(snapshot) == ["interlock:a:x://1", "x://2", "x://1", "interlock:a:x://2"]
     assert leads_to(snapshot, "x://1") == ("t", "x://1")
     assert leads_to(snapshot, "x://2") == ("a", "x://2")
     assert leads_to(snapshot, "interlock:a:x://1") == ("a", "x://1")
@@ -268,8 +268,8 @@ def test_an_upstream_that_is_shown_as_itself_keeps_its_uris_and_wins() -> None:
 
 def test_an_upstream_that_is_shown_as_itself_lists_in_its_own_order() -> None:
     snapshot = merged(offer("t", resources=["x:2", "x:1"], expose="transparent"))
-    assert uris_shown(snapshot) == ["x:2", "x:1"]
-    assert uris_shown(merged(offer("p", resources=["x:2", "x:1"]))) == ["x:1", "x:2"]
+    assert list_uris(snapshot) == ["x:2", "x:1"]
+    assert list_uris(merged(offer("p", resources=["x:2", "x:1"]))) == ["x:1", "x:2"]
 
 
 # --- screens of tools ---
@@ -287,7 +287,7 @@ def test_a_resource_that_a_tool_names_need_not_be_listed() -> None:
     assert leads_to(snapshot, "ui://a/chart") == ("a", "ui://a/chart")
     [tool] = shown(snapshot)
     assert tool["_meta"]["ui"]["resourceUri"] == "ui://a/chart"
-    assert uris_shown(snapshot) == ["x:1", "x:2"]
+    assert list_uris(snapshot) == ["x:1", "x:2"]
 
 
 def test_tools_that_name_the_same_resource_name_it_in_its_form() -> None:
@@ -296,7 +296,7 @@ def test_tools_that_name_the_same_resource_name_it_in_its_form() -> None:
         offer("a", [screened("t", "ui://chart", k=1), "plain"]),
         offer("b", [old], resources=["ui://chart"]),
     )
-    tools = {tool["name"]: as_told(tool).get("_meta") for tool in shown(snapshot)}
+    tools = {tool["name"]: without_node_members(tool).get("_meta") for tool in shown(snapshot)}
     assert tools == {
         "a.plain": None,
         "a.t": {
@@ -317,7 +317,7 @@ def test_a_tool_that_names_nothing_names_nothing(meta: Any) -> None:
     snapshot = merged(offer("a", [definition("t", _meta=meta)]), offer("b", ["u"]))
     [tool, _] = shown(snapshot)
     # What is no object is no `_meta`: that it is there would cost clients the whole list.
-    assert as_told(tool).get("_meta") == (meta if isinstance(meta, dict) else None)
+    assert without_node_members(tool).get("_meta") == (meta if isinstance(meta, dict) else None)
     assert not snapshot.has_collisions("a")
 
 
@@ -395,6 +395,6 @@ def test_the_order_in_which_upstreams_come_changes_nothing(
     described: dict[str, Any], chance: Any
 ) -> None:
     offers = offers_of(described)
-    expected = uris_shown(merged(*offers)), templates_shown(merged(*offers))
+    expected = list_uris(merged(*offers)), list_templates(merged(*offers))
     chance.shuffle(offers)
-    assert (uris_shown(merged(*offers)), templates_shown(merged(*offers))) == expected
+    assert (list_uris(merged(*offers)), list_templates(merged(*offers))) == expected

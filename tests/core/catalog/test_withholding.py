@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from interlock.core.catalog.catalog import TOOLS, Catalog
 from interlock.core.catalog.offering import Offering
-from tests.core.catalog.offers import INFO, definition, names_shown, offer, shown
+from tests.support.offerings import INFO, definition, list_names, offer, shown
 
 
 def catalog() -> Catalog:
@@ -19,15 +19,15 @@ def test_what_is_withheld_is_found_but_not_listed() -> None:
     board = catalog()
     board.publish(offer("s", ["a", "b"]))
     board.hide_tools("s", frozenset({"s.a"}))
-    assert names_shown(board.current) == ["s.b"]
-    assert names_shown(board.current, "safe") == ["s__b"]
+    assert list_names(board.current) == ["s.b"]
+    assert list_names(board.current, "safe") == ["s__b"]
     assert [tool.canonical for tool in board.current.tools] == ["s.b"]
     for name in ("s.a", "s__a"):
         found = board.find(name)
         assert found is not None
         assert found.canonical == "s.a"
     board.hide_tools("s", frozenset())
-    assert names_shown(board.current) == ["s.a", "s.b"]
+    assert list_names(board.current) == ["s.a", "s.b"]
 
 
 def test_clients_are_told_once() -> None:
@@ -66,7 +66,7 @@ def test_what_goes_takes_what_is_withheld_with_it() -> None:
     board.hide_tools("s", frozenset({"s.a"}))
     board.withdraw("s")
     board.publish(offer("s", ["a"]))
-    assert names_shown(board.current) == ["s.a"]
+    assert list_names(board.current) == ["s.a"]
 
 
 def test_everything_on_the_board() -> None:

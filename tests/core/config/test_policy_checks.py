@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from interlock.core.config import ConfigError, parse_config
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 WHOLE = """
 policy:
@@ -148,6 +148,10 @@ def test_the_cel_library_is_imported_only_for_a_condition() -> None:
         "print('cel_expr_python' in sys.modules)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=HANG_TIMEOUT,
     )
     assert done.stdout.split() == ["False", "True"]

@@ -15,7 +15,7 @@ import pytest
 
 from interlock.core.journal import retention as journal_retention
 from interlock.core.journal.journal import Entry, Journal, JournalReader
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 # Long enough that only `flush` or `close` ends a group: then groups are what the test makes them.
 NEVER = 3600.0
@@ -56,7 +56,7 @@ def test_a_group_forms_by_itself(tmp_path: Path) -> None:
         journal.record(entry(number))
     # Nobody asks for a flush: the writer must wake up, gather and commit on its own.
     with journal._progress:
-        assert journal._progress.wait_for(lambda: journal._written == 100, PATIENCE)
+        assert journal._progress.wait_for(lambda: journal._written == 100, HANG_TIMEOUT)
     assert journal.commits < 100
     journal.close()
 
@@ -66,7 +66,9 @@ def test_a_sleeping_writer_is_woken_each_time(tmp_path: Path) -> None:
     for number in range(300):
         journal.record(entry(number))
         with journal._progress:
-            assert journal._progress.wait_for(lambda n=number: journal._written == n + 1, PATIENCE)
+            assert journal._progress.wait_for(
+                lambda n=number: journal._written == n + 1, HANG_TIMEOUT
+            )
     journal.close()
 
 
@@ -88,7 +90,7 @@ def test_an_entry_that_arrives_while_the_writer_falls_asleep_wakes_it(tmp_path: 
     journal = RecordsInBetween(tmp_path / "journal.db", group_seconds=0.0)
     journal.record(entry(1))
     with journal._progress:
-        assert journal._progress.wait_for(lambda: journal._written == 2, PATIENCE)
+        assert journal._progress.wait_for(lambda: journal._written == 2, HANG_TIMEOUT)
     journal.close()
 
 

@@ -22,7 +22,7 @@ from interlock.core.journal.writer import (
     encode_fragment,
     join_pages,
 )
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 NEVER = 3600.0
 
@@ -249,7 +249,7 @@ def test_a_moved_journal_is_noticed_without_a_flush(
     journal.path.rename(tmp_path / "aside.db")
     journal.record(entry(1))
     with journal._progress:
-        assert journal._progress.wait_for(lambda: journal._written == 1, PATIENCE)
+        assert journal._progress.wait_for(lambda: journal._written == 1, HANG_TIMEOUT)
     assert times(journal.path) == [1]
     journal.close()
 

@@ -22,7 +22,7 @@ from interlock.core.journal.file import cannot_open, open_for_writing
 from interlock.core.journal.journal import Entry, Journal, JournalReader, OnWritten
 from interlock.core.journal.verification import verify
 from interlock.core.journal.writer import Fragment
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 # Long enough that no group ends by itself: whatever is written was asked for.
 NEVER = 3600.0
@@ -48,7 +48,7 @@ class Told:
         self._event.set()
 
     def wait(self) -> bool:
-        assert self._event.wait(PATIENCE)
+        assert self._event.wait(HANG_TIMEOUT)
         return self.words[0]
 
 
@@ -110,7 +110,7 @@ class SlowDisk(Journal):
     def _take_batch(self) -> tuple[list[Fragment], int, bool]:
         taken = super()._take_batch()
         self.begun.set()
-        assert self.go_on.wait(PATIENCE)
+        assert self.go_on.wait(HANG_TIMEOUT)
         return taken
 
 
@@ -126,11 +126,11 @@ def test_what_comes_while_the_disk_is_busy_shares_the_next_commit(tmp_path: Path
 
     journal.deliver = deliver
     journal.record_durably(entry(0), lambda kept: None)
-    assert journal.begun.wait(PATIENCE)
+    assert journal.begun.wait(HANG_TIMEOUT)
     for number in range(1, 51):
         journal.record_durably(entry(number), lambda kept: None)
     journal.go_on.set()
-    assert enough.wait(PATIENCE)
+    assert enough.wait(HANG_TIMEOUT)
     assert delivered == [(1, True), (50, True)]
     assert (journal.commits, journal.syncs) == (2, 2)
     journal.close()
@@ -144,7 +144,7 @@ def test_a_disk_that_hangs_breaks_the_promise_in_time(
     journal = SlowDisk(tmp_path / "journal.db", clock=lambda: now[0], wait=30.0)
     told = Told()
     journal.record_durably(entry(1), told)
-    assert journal.begun.wait(PATIENCE)
+    assert journal.begun.wait(HANG_TIMEOUT)
     now[0] = 29.0
     assert journal.late_count == 0
     assert told.words == []
@@ -332,7 +332,7 @@ def test_many_threads_are_each_told_once(tmp_path: Path) -> None:
 
             journal.record(entry(-1, "ok"))
             journal.record_durably(entry(this), then)
-            if not done.wait(PATIENCE):
+            if not done.wait(HANG_TIMEOUT):
                 missing.append(this)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
@@ -400,10 +400,10 @@ def forced(path: Path, log: Path, calls: int) -> int:
         pytest.skip("strace is not installed: what the disk is asked for cannot be counted")
     command = [strace, "-f", "-o", str(log), "-e", "trace=fsync,fdatasync"]
     done = subprocess.run(
-        [*command, sys.executable, "-c", COUNTED, str(path), str(calls), str(PATIENCE)],
+        [*command, sys.executable, "-c", COUNTED, str(path), str(calls), str(HANG_TIMEOUT)],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=HANG_TIMEOUT,
     )
     if "PTRACE" in done.stderr or "ptrace" in done.stderr:
         pytest.skip("strace may not trace here: what the disk is asked for cannot be counted")

@@ -21,7 +21,7 @@ from interlock.core.journal.journal import Entry, Journal, JournalReader
 from interlock.core.journal.verification import read_chain_head, verify
 from interlock.core.journal.writer import encode_fragment, join_pages
 from interlock.errors import InterlockError
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 NEVER = 3600.0
 
@@ -118,7 +118,7 @@ def test_the_writer_retries_without_being_asked(tmp_path: Path) -> None:
         journal.record(entry(1))
         until_failing(journal)
     with journal._progress:
-        assert journal._progress.wait_for(lambda: journal._written == 1, PATIENCE)
+        assert journal._progress.wait_for(lambda: journal._written == 1, HANG_TIMEOUT)
     journal.close()
 
 
@@ -246,7 +246,7 @@ def test_a_journal_that_lost_its_end_is_not_continued(
         done.set()
 
     journal.record_durably(entry(11), then)
-    assert done.wait(PATIENCE)
+    assert done.wait(HANG_TIMEOUT)
     assert told == [False]
     reason = until_failing(journal)
     assert "wrote entries up to 10" in reason

@@ -28,9 +28,9 @@ from interlock.errors import InterlockError
 from interlock.protocol.mcp import ELICITATION, ROOTS, SAMPLING, TOOLS_CALL, Era, summarize_result
 from interlock.trust.authorization import Authorizer
 from interlock.trust.budgets import Budgets
-from tests.core.catalog.offers import definition, offer, prompt, resource
-from tests.core.pipeline.calls import LOCAL
-from tests.core.pipeline.rig import Rig, ScriptedExchange, ScriptedUpstream
+from tests.support.calls import LOCAL
+from tests.support.offerings import definition, offer, prompt, resource
+from tests.support.pipeline import PipelineHarness, ScriptedRequest, ScriptedUpstream
 
 KEY = b"k" * 32
 BREATH = 0.05
@@ -78,7 +78,7 @@ class Question:
         return not self._answers
 
 
-class AskingExchange(ScriptedExchange):
+class AskingExchange(ScriptedRequest):
     """A request of a server that may want to know something first."""
 
     def __init__(self, call: Call, back: ResponseHandler) -> None:
@@ -203,7 +203,7 @@ class ScriptedSession:
         return json.loads(self.last.params) if self.last.params else None
 
 
-class AskingRig(Rig):
+class AskingRig(PipelineHarness):
     """A pipeline with one upstream `s` that asks."""
 
     def __init__(

@@ -11,9 +11,9 @@ from interlock.core.config import BudgetsConfig, CallerBudget
 from interlock.core.server.mcp.sessions import Sessions
 from interlock.errors import BUDGET_EXCEEDED, InterlockError
 from interlock.trust.budgets import Budgets
-from tests.core.catalog.offers import offer
-from tests.core.pipeline.calls import SESSION, tool_call
-from tests.core.pipeline.rig import HandClock
+from tests.support.calls import SESSION, tool_call
+from tests.support.clock import ManualClock
+from tests.support.offerings import offer
 
 IDLE = 600.0
 _capability = {"mutable": True, "cost_class": "free"}
@@ -45,7 +45,7 @@ class Desk:
     """Budgets, a clock, and calls that somebody makes."""
 
     def __init__(self, config: BudgetsConfig, idle: float = IDLE) -> None:
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.budgets = Budgets(self.clock, lambda: 1_700_000_000.0 + self.clock() - 1000)
         self.sessions = Sessions(most=100, idle=idle, clock=self.clock)
         self.budgets.configure(config, idle=idle)

@@ -14,108 +14,108 @@ from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.deadlines import TICK_SECONDS
 from interlock.errors import UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol.mcp import META_TIMEOUT, TOOLS_LIST
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import LOCAL, SESSION, tool_call
-from tests.core.pipeline.rig import COLUMNS, KeptJournal, Rig
+from tests.support.calls import LOCAL, SESSION, tool_call
+from tests.support.offerings import definition, offer
+from tests.support.pipeline import COLUMNS, MemoryJournal, PipelineHarness
 
 STRANGER = Credentials("192.0.2.1")
 
 
-def rig(**settings: Any) -> Rig:
+def rig(**settings: Any) -> PipelineHarness:
     look = definition("look", annotations={"readOnlyHint": True})
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
-    return Rig(offer("s", [look, definition("t", inputSchema=schema)]), **settings)
+    return PipelineHarness(offer("s", [look, definition("t", inputSchema=schema)]), **settings)
 
 
 # --- one call, one entry ---
 
 
-def answer_ok(rig: Rig) -> None:
+def answer_ok(rig: PipelineHarness) -> None:
     rig.begin(tool_call("s.t"))
     rig.upstreams["s"].last.answer(content=[])
 
 
-def answer_tool_error(rig: Rig) -> None:
+def answer_tool_error(rig: PipelineHarness) -> None:
     rig.begin(tool_call("s.t"))
     rig.upstreams["s"].last.answer(content=[], isError=True)
 
 
-def answer_error(rig: Rig) -> None:
+def answer_error(rig: PipelineHarness) -> None:
     rig.begin(tool_call("s.t"))
     rig.upstreams["s"].last.answer_error(-32000, "out of paper")
 
 
-def answer_nonsense(rig: Rig) -> None:
+def answer_nonsense(rig: PipelineHarness) -> None:
     rig.begin(tool_call("s.t"))
     rig.upstreams["s"].last.fail(InterlockError(UPSTREAM_PROTOCOL, "garbage"))
 
 
-def lose(rig: Rig) -> None:
+def lose(rig: PipelineHarness) -> None:
     rig.begin(tool_call("s.t"))
     rig.upstreams["s"].last.lose(sent=True)
 
 
-def expire(rig: Rig) -> None:
+def expire(rig: PipelineHarness) -> None:
     rig.begin(tool_call("s.t", meta={META_TIMEOUT: 100}))
     rig.clock.advance(0.1 + 2 * TICK_SECONDS)
 
 
-def cancel(rig: Rig) -> None:
+def cancel(rig: PipelineHarness) -> None:
     rig.pipeline.cancel(rig.begin(tool_call("s.t")))
 
 
-def stranger(rig: Rig) -> None:
+def stranger(rig: PipelineHarness) -> None:
     rig.begin(tool_call("s.t", credentials=STRANGER))
 
 
-def of_somebody_else(rig: Rig) -> None:
+def of_somebody_else(rig: PipelineHarness) -> None:
     rig.begin(tool_call("s.t", session_owner="operator"))
 
 
-def unknown_tool(rig: Rig) -> None:
+def unknown_tool(rig: PipelineHarness) -> None:
     rig.begin(tool_call("s.nothing"))
 
 
-def bad_arguments(rig: Rig) -> None:
+def bad_arguments(rig: PipelineHarness) -> None:
     rig.begin(tool_call("s.t", {"n": "x"}))
 
 
-def bad_timeout(rig: Rig) -> None:
+def bad_timeout(rig: PipelineHarness) -> None:
     rig.begin(tool_call("s.t", meta={META_TIMEOUT: -1}))
 
 
-def no_upstream(rig: Rig) -> None:
+def no_upstream(rig: PipelineHarness) -> None:
     del rig.upstreams["s"]
     rig.begin(tool_call("s.t"))
 
 
-def bug(rig: Rig) -> None:
+def bug(rig: PipelineHarness) -> None:
     rig.upstreams["s"].refuse_with = RuntimeError("a fault of ours")
     rig.begin(tool_call("s.t"))
 
 
-def list_tools(rig: Rig) -> None:
+def list_tools(rig: PipelineHarness) -> None:
     rig.begin(Call(TOOLS_LIST, "test", LOCAL, SESSION))
 
 
-def bad_cursor(rig: Rig) -> None:
+def bad_cursor(rig: PipelineHarness) -> None:
     rig.begin(Call(TOOLS_LIST, "test", LOCAL, SESSION, cursor="made up"))
 
 
-def other_method(rig: Rig) -> None:
+def other_method(rig: PipelineHarness) -> None:
     rig.begin(Call("prompts/list", "test", LOCAL, SESSION))
 
 
-def greet(rig: Rig) -> None:
+def greet(rig: PipelineHarness) -> None:
     rig.pipeline.admit(Call("initialize", "test", LOCAL, SESSION))
 
 
-def greet_as_a_stranger(rig: Rig) -> None:
+def greet_as_a_stranger(rig: PipelineHarness) -> None:
     with pytest.raises(InterlockError):
         rig.pipeline.admit(Call("initialize", "test", STRANGER, SESSION))
 
 
-WAYS: dict[Callable[[Rig], None], tuple[str, str]] = {
+WAYS: dict[Callable[[PipelineHarness], None], tuple[str, str]] = {
     answer_ok: ("ok", ""),
     answer_tool_error: ("tool_error", ""),
     answer_error: ("upstream_error", "out of paper"),
@@ -139,7 +139,9 @@ WAYS: dict[Callable[[Rig], None], tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_every_way_out_is_recorded_once_with_its_word(way: Callable[[Rig], None]) -> None:
+def test_every_way_out_is_recorded_once_with_its_word(
+    way: Callable[[PipelineHarness], None],
+) -> None:
     node = rig()
     way(node)
     word, detail = WAYS[way]
@@ -152,7 +154,7 @@ def test_every_way_out_is_recorded_once_with_its_word(way: Callable[[Rig], None]
 @pytest.mark.parametrize("way", [answer_ok, answer_error, lose, expire, cancel])
 @pytest.mark.parametrize("afterthought", ["answer", "lose", "expire", "cancel"])
 def test_nothing_that_comes_later_is_recorded_again(
-    way: Callable[[Rig], None], afterthought: str
+    way: Callable[[PipelineHarness], None], afterthought: str
 ) -> None:
     node = rig()
     way(node)
@@ -236,7 +238,7 @@ def test_one_call_cannot_fill_the_journal() -> None:
 
 
 def test_a_task_that_is_cancelled_is_recorded_as_such() -> None:
-    async def body() -> Rig:
+    async def body() -> PipelineHarness:
         node = rig()
         task = asyncio.create_task(node.pipeline.run(tool_call("s.t")))
         await asyncio.sleep(0)
@@ -295,7 +297,7 @@ def intended(audit: Audit, call: Call) -> list[bool]:
 
 
 def test_the_entry_before_a_call_and_the_one_after_it_name_the_same_call() -> None:
-    journal = KeptJournal()
+    journal = MemoryJournal()
     audit = Audit(journal, wall_clock=lambda: 255)
     one, other = tool_call("s.t"), tool_call("s.t")
     assert intended(audit, one) == intended(audit, other) == [True]
@@ -311,7 +313,7 @@ def test_the_entry_before_a_call_and_the_one_after_it_name_the_same_call() -> No
 
 
 def test_a_call_that_is_written_down_twice_stays_one_call() -> None:
-    journal = KeptJournal()
+    journal = MemoryJournal()
     audit = Audit(journal, wall_clock=lambda: 255)
     call = tool_call("s.t")
     intended(audit, call)
@@ -320,7 +322,7 @@ def test_a_call_that_is_written_down_twice_stays_one_call() -> None:
 
 
 def test_entries_name_the_approval_that_a_call_is_made_for() -> None:
-    journal = KeptJournal()
+    journal = MemoryJournal()
     audit = Audit(journal, wall_clock=lambda: 255)
     call = tool_call("s.t")
     call.approval_id = "a1"
@@ -338,7 +340,7 @@ def test_entries_name_the_approval_that_a_call_is_made_for() -> None:
 
 @pytest.mark.parametrize("durable", [True, False])
 def test_irreversible_and_approved_calls_have_a_digest_of_their_arguments(durable: bool) -> None:
-    journal = KeptJournal()
+    journal = MemoryJournal()
     audit = Audit(
         journal, wall_clock=lambda: 255, durable=durable, digest=lambda call: f"of:{call.name}"
     )
@@ -362,27 +364,27 @@ def test_irreversible_and_approved_calls_have_a_digest_of_their_arguments(durabl
     assert not audit._intents
 
 
-@pytest.mark.parametrize("audit", [Audit(None), Audit(KeptJournal(), durable=False)])
+@pytest.mark.parametrize("audit", [Audit(None), Audit(MemoryJournal(), durable=False)])
 def test_nobody_waits_where_nothing_is_written_first(audit: Audit) -> None:
     call = tool_call("s.t")
     assert not audit.records_intents
     assert intended(audit, call) == [True]
     audit.record(call, "ok", 1)
-    if isinstance(audit._recorder, KeptJournal):
+    if isinstance(audit._recorder, MemoryJournal):
         assert [entry["detail"] for entry in audit._recorder.entries] == [""]
 
 
 # --- a journal in trouble ---
 
 
-class BrokenJournal(KeptJournal):
+class BrokenJournal(MemoryJournal):
     def record(self, entry: Any) -> None:
         raise OSError("the disk is gone")
 
 
 @pytest.mark.parametrize("way", [answer_ok, bad_arguments, expire, cancel, list_tools])
 def test_a_journal_in_trouble_costs_nobody_the_answer(
-    way: Callable[[Rig], None], caplog: pytest.LogCaptureFixture
+    way: Callable[[PipelineHarness], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     node = rig(recorder=BrokenJournal())
     way(node)

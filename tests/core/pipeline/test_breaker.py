@@ -20,7 +20,7 @@ from interlock.errors import (
     InterlockError,
     all_failures,
 )
-from tests.core.pipeline.rig import HandClock
+from tests.support.clock import ManualClock
 
 FAILURES, COOLDOWN = 3, 10.0
 COUNTED = {DEADLINE_EXCEEDED, UPSTREAM_PROTOCOL}
@@ -30,7 +30,7 @@ class Bench:
     """Breakers with a clock by hand."""
 
     def __init__(self) -> None:
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.breakers = Breakers(self.clock, failures=FAILURES, cooldown=COOLDOWN)
 
     def fail(self, times: int = 1, failure: Failure = DEADLINE_EXCEEDED) -> None:

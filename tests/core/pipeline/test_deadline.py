@@ -19,16 +19,17 @@ from interlock.core.pipeline.deadlines import (
 )
 from interlock.errors import DEADLINE_EXCEEDED, INVALID_PARAMS, InterlockError
 from interlock.protocol.mcp import META_TIMEOUT, PROGRESS
-from tests.core.catalog.offers import offer
-from tests.core.pipeline.calls import tool_call
-from tests.core.pipeline.rig import HandClock, Rig
+from tests.support.calls import tool_call
+from tests.support.clock import ManualClock
+from tests.support.offerings import offer
+from tests.support.pipeline import PipelineHarness
 
 NOW = 1000.0
 LIMIT = 60.0
 
 
-def rig(**settings: Any) -> Rig:
-    return Rig(offer("s", ["t"]), **settings)
+def rig(**settings: Any) -> PipelineHarness:
+    return PipelineHarness(offer("s", ["t"]), **settings)
 
 
 # --- how long ---
@@ -158,7 +159,7 @@ def test_a_call_whose_deadline_has_passed_before_it_is_looked_at() -> None:
 # --- progress ---
 
 
-def talkative(node: Rig, **meta: Any) -> list[tuple[str, bytes]]:
+def talkative(node: PipelineHarness, **meta: Any) -> list[tuple[str, bytes]]:
     heard: list[tuple[str, bytes]] = []
     node.begin(
         tool_call(
@@ -256,7 +257,7 @@ def test_one_that_cannot_be_ended_holds_up_no_other(caplog: pytest.LogCaptureFix
 
 @pytest.mark.parametrize(("number", "looks"), [(FULL_RATE_CALLS - 1, 20), (FULL_RATE_CALLS, 10)])
 def test_very_many_calls_are_looked_at_less_often(number: int, looks: int) -> None:
-    clock = HandClock(now=0.0)
+    clock = ManualClock(now=0.0)
     calls = [tool_call() for _ in range(number)]
     looked = 0
 

@@ -14,9 +14,10 @@ from interlock.core.pipeline.deadlines import TICK_SECONDS
 from interlock.core.pipeline.pipeline import RECONNECT_WAIT_SECONDS
 from interlock.errors import INTERNAL, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.mcp import META_TIMEOUT
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import LOCAL, WITH_EXTENSION, tool_call
-from tests.core.pipeline.rig import Rig, ScriptedUpstream, turns
+from tests.support.calls import LOCAL, WITH_EXTENSION, tool_call
+from tests.support.clock import run_ready_tasks
+from tests.support.offerings import definition, offer
+from tests.support.pipeline import PipelineHarness, ScriptedUpstream
 
 TOOLS = {
     "read_only": {"readOnlyHint": True},
@@ -31,17 +32,19 @@ TOOLS = {
 REPEATABLE = {"read_only", "idempotent", "idempotent_additive"}
 
 
-def rig(**settings: Any) -> Rig:
-    return Rig(
+def rig(**settings: Any) -> PipelineHarness:
+    return PipelineHarness(
         offer("s", [definition(name, annotations=hints) for name, hints in TOOLS.items()]),
         **settings,
     )
 
 
-def run(body: Callable[[Rig, ScriptedUpstream], Awaitable[None]], **settings: Any) -> Rig:
+def run(
+    body: Callable[[PipelineHarness, ScriptedUpstream], Awaitable[None]], **settings: Any
+) -> PipelineHarness:
     """Run a test on a loop, with one upstream. Fails on tasks that are left behind."""
 
-    async def main() -> Rig:
+    async def main() -> PipelineHarness:
         node = rig(**settings)
         await body(node, node.upstreams["s"])
         left = asyncio.all_tasks() - {asyncio.current_task()}
@@ -52,7 +55,7 @@ def run(body: Callable[[Rig, ScriptedUpstream], Awaitable[None]], **settings: An
 
 
 @asynccontextmanager
-async def open_rig(**settings: Any) -> AsyncIterator[tuple[Rig, ScriptedUpstream]]:
+async def open_rig(**settings: Any) -> AsyncIterator[tuple[PipelineHarness, ScriptedUpstream]]:
     """Run a test on a loop, with one upstream. Fails on tasks that are left behind."""
 
     node = rig(**settings)
@@ -101,10 +104,10 @@ def test_an_upstream_that_is_no_longer_served() -> None:
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_what_never_left_is_sent_once_more(tool: str) -> None:
-    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+    async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call(f"s.{tool}"))
         upstream.last.lose(sent=False)
-        await turns()
+        await run_ready_tasks()
         assert len(upstream.started) == 2
         upstream.last.answer(content=[])
 
@@ -114,10 +117,10 @@ def test_what_never_left_is_sent_once_more(tool: str) -> None:
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_what_left_is_sent_again_only_if_doing_it_twice_is_doing_it_once(tool: str) -> None:
-    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+    async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call(f"s.{tool}"))
         upstream.last.lose(sent=True)
-        await turns()
+        await run_ready_tasks()
         assert len(upstream.started) == (2 if tool in REPEATABLE else 1)
         if tool in REPEATABLE:
             assert not node.done
@@ -129,11 +132,11 @@ def test_what_left_is_sent_again_only_if_doing_it_twice_is_doing_it_once(tool: s
 
 @pytest.mark.parametrize("sent", [True, False])
 def test_nothing_is_sent_three_times(sent: bool) -> None:
-    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+    async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call("s.read_only"))
         for _ in range(5):
             upstream.last.lose(sent=sent)
-            await turns()
+            await run_ready_tasks()
         assert len(upstream.started) == 2
 
     node = run(body)
@@ -141,19 +144,19 @@ def test_nothing_is_sent_three_times(sent: bool) -> None:
 
 
 def test_what_never_left_and_then_did_is_not_sent_a_third_time() -> None:
-    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+    async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call("s.silent"))
         upstream.last.lose(sent=False)
-        await turns()
+        await run_ready_tasks()
         upstream.last.lose(sent=True)
-        await turns()
+        await run_ready_tasks()
         assert len(upstream.started) == 2
 
     assert run(body).journal.outcomes == ["upstream_lost"]
 
 
 def test_an_upstream_that_takes_nothing_is_waited_for() -> None:
-    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+    async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         back = asyncio.get_running_loop().create_future()
 
         async def comes_back(_: float) -> bool:
@@ -162,11 +165,11 @@ def test_an_upstream_that_takes_nothing_is_waited_for() -> None:
         upstream.comes_back = comes_back
         upstream.refuse_with = gone(sent=False)
         node.begin(tool_call("s.irreversible"))
-        await turns()
+        await run_ready_tasks()
         assert not node.done
         upstream.refuse_with = None
         back.set_result(True)
-        await turns()
+        await run_ready_tasks()
         upstream.last.answer(content=[])
 
     node = run(body)
@@ -174,14 +177,14 @@ def test_an_upstream_that_takes_nothing_is_waited_for() -> None:
 
 
 def test_an_upstream_that_does_not_come_back_fails_the_call_as_it_failed() -> None:
-    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+    async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         async def stays_away(_: float) -> bool:
             return False
 
         upstream.comes_back = stays_away
         node.begin(tool_call("s.read_only"))
         upstream.last.lose(sent=True)
-        await turns()
+        await run_ready_tasks()
 
     node = run(body)
     [(_, error)] = node.done
@@ -191,11 +194,11 @@ def test_an_upstream_that_does_not_come_back_fails_the_call_as_it_failed() -> No
 
 
 def test_an_upstream_that_refuses_again_fails_the_call() -> None:
-    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+    async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call("s.read_only"))
         upstream.refuse_with = gone(sent=False)
         upstream.last.lose(sent=True)
-        await turns()
+        await run_ready_tasks()
 
     assert run(body).journal.outcomes == ["upstream_lost"]
 
@@ -206,10 +209,10 @@ def test_an_upstream_that_refuses_again_fails_the_call() -> None:
     ids=["patient", "in a hurry"],
 )
 def test_how_long_an_upstream_is_waited_for(timeout: float, patience: float) -> None:
-    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+    async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call("s.read_only"))
         upstream.last.lose(sent=True)
-        await turns()
+        await run_ready_tasks()
         upstream.last.answer(content=[])
 
     node = run(body, timeout=timeout)
@@ -217,12 +220,12 @@ def test_how_long_an_upstream_is_waited_for(timeout: float, patience: float) -> 
 
 
 def test_nothing_is_sent_after_its_deadline() -> None:
-    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+    async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call("s.silent", meta={META_TIMEOUT: 1000}))
         # The loop is held up: the deadline has passed, but nobody has looked yet.
         node.clock.now += 2
         upstream.last.lose(sent=False)
-        await turns()
+        await run_ready_tasks()
         assert len(upstream.started) == 1
         assert upstream.waited == []
 
@@ -230,7 +233,7 @@ def test_nothing_is_sent_after_its_deadline() -> None:
 
 
 def test_a_call_that_waits_for_its_upstream_ends_at_its_deadline() -> None:
-    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+    async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         never = asyncio.get_running_loop().create_future()
 
         async def hangs(_: float) -> bool:
@@ -239,10 +242,10 @@ def test_a_call_that_waits_for_its_upstream_ends_at_its_deadline() -> None:
         upstream.comes_back = hangs
         node.begin(tool_call("s.silent", meta={META_TIMEOUT: 1000}))
         upstream.last.lose(sent=False)
-        await turns()
+        await run_ready_tasks()
         node.clock.advance(1 + 2 * TICK_SECONDS)
         assert len(node.done) == 1
-        await turns()
+        await run_ready_tasks()
         assert len(upstream.started) == 1
 
     assert run(body).journal.outcomes == ["upstream_unavailable"]
@@ -251,25 +254,25 @@ def test_a_call_that_waits_for_its_upstream_ends_at_its_deadline() -> None:
 def test_an_upstream_that_fails_to_wait_leaves_no_caller_behind(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+    async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         async def broken(_: float) -> bool:
             raise RuntimeError("a fault of ours")
 
         upstream.comes_back = broken
         node.begin(tool_call("s.silent"))
         upstream.last.lose(sent=False)
-        await turns()
+        await run_ready_tasks()
 
     assert run(body).journal.outcomes == ["upstream_unavailable"]
     assert "retry of a call failed" in caplog.text
 
 
 def test_an_upstream_that_was_removed_meanwhile_is_not_waited_for() -> None:
-    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+    async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call("s.read_only"))
         del node.upstreams["s"]
         upstream.last.lose(sent=True)
-        await turns()
+        await run_ready_tasks()
         assert upstream.waited == []
         assert len(upstream.started) == 1
 
@@ -283,17 +286,17 @@ async def test_what_is_not_about_tools_is_never_done_twice(sent: bool) -> None:
         upstream.capabilities["extensions"] = {"org.example/shared": {}}
         node.begin(Call("org.example/do", "test", LOCAL, WITH_EXTENSION))
         upstream.last.lose(sent=sent)
-        await turns()
+        await run_ready_tasks()
         assert len(upstream.started) == (1 if sent else 2)
         if not sent:
             upstream.last.answer()
 
 
 def test_an_error_that_the_upstream_answered_is_not_sent_again() -> None:
-    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+    async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call("s.read_only"))
         upstream.last.answer_error(-32603, "no")
-        await turns()
+        await run_ready_tasks()
         assert len(upstream.started) == 1
 
     assert run(body).journal.outcomes == ["upstream_error"]
@@ -337,7 +340,7 @@ def test_an_upstream_that_cannot_be_told_keeps_no_call(caplog: pytest.LogCapture
 
 
 def test_a_call_that_waits_to_be_sent_again_can_be_cancelled() -> None:
-    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+    async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         back = asyncio.get_running_loop().create_future()
 
         async def comes_back(_: float) -> bool:
@@ -346,19 +349,19 @@ def test_a_call_that_waits_to_be_sent_again_can_be_cancelled() -> None:
         upstream.comes_back = comes_back
         call = node.begin(tool_call("s.silent"))
         upstream.last.lose(sent=False)
-        await turns()
+        await run_ready_tasks()
         node.pipeline.cancel(call)
-        await turns()
+        await run_ready_tasks()
         if not back.done():
             back.set_result(True)
-        await turns()
+        await run_ready_tasks()
         assert len(upstream.started) == 1, "sent after it was cancelled"
 
     assert run(body).journal.outcomes == ["cancelled"]
 
 
 def test_a_call_that_is_cancelled_in_the_moment_of_its_return_is_not_sent() -> None:
-    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+    async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         back = asyncio.get_running_loop().create_future()
 
         async def comes_back(_: float) -> bool:
@@ -367,10 +370,10 @@ def test_a_call_that_is_cancelled_in_the_moment_of_its_return_is_not_sent() -> N
         upstream.comes_back = comes_back
         call = node.begin(tool_call("s.silent"))
         upstream.last.lose(sent=False)
-        await turns()
+        await run_ready_tasks()
         back.set_result(True)
         node.pipeline.cancel(call)
-        await turns()
+        await run_ready_tasks()
         assert len(upstream.started) == 1
 
     assert run(body).journal.outcomes == ["cancelled"]
@@ -379,11 +382,11 @@ def test_a_call_that_is_cancelled_in_the_moment_of_its_return_is_not_sent() -> N
 async def test_who_waits_with_run_gets_the_outcome_or_the_error() -> None:
     async with open_rig() as (node, upstream):
         waiting = asyncio.create_task(node.pipeline.run(tool_call("s.silent")))
-        await turns()
+        await run_ready_tasks()
         upstream.last.answer(content=[])
         assert bytes((await waiting).result) == b'{"content": []}'
         waiting = asyncio.create_task(node.pipeline.run(tool_call("s.silent")))
-        await turns()
+        await run_ready_tasks()
         upstream.last.answer_error(-5, "no")
         with pytest.raises(InterlockError, match="no"):
             await waiting

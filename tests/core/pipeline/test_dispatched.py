@@ -17,13 +17,14 @@ from interlock.errors import (
     InterlockError,
     all_failures,
 )
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import tool_call
-from tests.core.pipeline.rig import KeptJournal, Rig, ScriptedUpstream, turns
+from tests.support.calls import tool_call
+from tests.support.clock import run_ready_tasks
+from tests.support.offerings import definition, offer
+from tests.support.pipeline import MemoryJournal, PipelineHarness, ScriptedUpstream
 
 
-def rig(**settings: Any) -> Rig:
-    return Rig(
+def rig(**settings: Any) -> PipelineHarness:
+    return PipelineHarness(
         offer(
             "s",
             [definition("read", annotations={"readOnlyHint": True}), definition("change")],
@@ -32,7 +33,7 @@ def rig(**settings: Any) -> Rig:
     )
 
 
-class _FullDisk(KeptJournal):
+class _FullDisk(MemoryJournal):
     def record_durably(self, entry: Any, then: Callable[[bool], None]) -> None:
         then(False)
 
@@ -109,7 +110,7 @@ def lost(name: str, *sent: bool) -> Call:
         call = node.begin(tool_call(name))
         for one in sent:
             upstream.last.lose(sent=one)
-            await turns()
+            await run_ready_tasks()
         assert isinstance(node.done[0][1], UpstreamLostError)
         return call
 
@@ -141,8 +142,8 @@ async def test_call_that_waits_to_be_sent_again_is_as_it_was() -> None:
     node.upstreams["s"].comes_back = waits
     call = node.begin(tool_call("s.change"))
     node.upstreams["s"].last.lose(sent=False)
-    await turns()
+    await run_ready_tasks()
     node.pipeline.cancel(call)
-    await turns()
+    await run_ready_tasks()
     assert node.done
     assert not call.is_dispatched

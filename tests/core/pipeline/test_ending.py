@@ -10,13 +10,13 @@ from interlock.core.call import Call, Credentials
 from interlock.core.journal.audit import MAX_UNKNOWN_CALLER_ENTRIES
 from interlock.errors import METHOD_NOT_FOUND, SHUTTING_DOWN
 from interlock.protocol.mcp import META_TIMEOUT
-from tests.core.catalog.offers import offer
-from tests.core.pipeline.calls import LOCAL, SESSION, tool_call
-from tests.core.pipeline.rig import Rig
+from tests.support.calls import LOCAL, SESSION, tool_call
+from tests.support.offerings import offer
+from tests.support.pipeline import PipelineHarness
 
 
-def rig(**settings: object) -> Rig:
-    return Rig(offer("s", ["one", "two"]), **settings)  # type: ignore[arg-type]
+def rig(**settings: object) -> PipelineHarness:
+    return PipelineHarness(offer("s", ["one", "two"]), **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

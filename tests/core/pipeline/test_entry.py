@@ -9,13 +9,14 @@ from interlock.core.call import Call, Caller, Credentials
 from interlock.core.pipeline.admission import MAX_PENDING_IDENTITIES
 from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.errors import CANCELLED, SHUTTING_DOWN, TOO_BUSY, UNAUTHENTICATED
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import tool_call
-from tests.core.pipeline.rig import Rig, turns
-from tests.patience import PATIENCE
+from tests.support.calls import tool_call
+from tests.support.clock import run_ready_tasks
+from tests.support.offerings import definition, offer
+from tests.support.pipeline import PipelineHarness
+from tests.support.timeouts import HANG_TIMEOUT
 
 
-class Door(Rig):
+class Door(PipelineHarness):
     """A node that has to ask somebody about tokens, and is answered when a test says so."""
 
     def __init__(self, **settings: Any) -> None:
@@ -49,7 +50,7 @@ async def test_strangers_take_no_room_from_those_who_are_known() -> None:
         node.come("good")
     assert (node.under_way, node.done) == (5, [])
     node.answered.set()
-    await turns()
+    await run_ready_tasks()
     assert node.failures() == [UNAUTHENTICATED.name] * MAX_PENDING_IDENTITIES
 
 
@@ -64,13 +65,13 @@ async def test_there_are_few_of_them() -> None:
     node.come("strange")
     assert node.failures()[2:] == [TOO_BUSY.name]
     node.answered.set()
-    await turns()
+    await run_ready_tasks()
     assert len(node.done) == MAX_PENDING_IDENTITIES + 2
     node.answered.clear()
     node.come("strange")
     assert len(node.done) == MAX_PENDING_IDENTITIES + 2
     node.answered.set()
-    await turns()
+    await run_ready_tasks()
 
 
 async def test_who_becomes_known_is_served() -> None:
@@ -79,7 +80,7 @@ async def test_who_becomes_known_is_served() -> None:
     assert (node.under_way, node.upstreams["s"].started) == (0, [])
     node.known.add("new")
     node.answered.set()
-    await turns()
+    await run_ready_tasks()
     node.upstreams["s"].last.answer(content=[])
     assert node.done == [(call, {"content": []})]
 
@@ -87,9 +88,9 @@ async def test_who_becomes_known_is_served() -> None:
 async def test_a_node_that_stops_does_not_wait_until_they_are_known() -> None:
     node = Door()
     node.come("strange")
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         await node.pipeline.drain(60)
     assert node.failures() == [SHUTTING_DOWN.name]
     node.answered.set()
-    await turns()
+    await run_ready_tasks()
     assert len(node.done) == 1

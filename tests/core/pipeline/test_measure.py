@@ -14,9 +14,9 @@ from interlock.core.pipeline.latency import MAX_SAMPLES, MIN_SAMPLES, LatencyMea
 from interlock.errors import DEADLINE_EXCEEDED, InterlockError
 from interlock.protocol.capabilities import LATENCY_CLASSES, timeout_for
 from interlock.protocol.mcp import Era, summarize_result
-from tests.core.catalog.offers import offer
-from tests.core.pipeline.calls import tool_call
-from tests.core.pipeline.rig import Rig
+from tests.support.calls import tool_call
+from tests.support.offerings import offer
+from tests.support.pipeline import PipelineHarness
 
 
 def declared(latency_class: str | None) -> bytes:
@@ -26,14 +26,16 @@ def declared(latency_class: str | None) -> bytes:
     return json.dumps(definition).encode()
 
 
-def rig(latency_class: str | None) -> tuple[Rig, list[tuple[str, str, str]]]:
+def rig(latency_class: str | None) -> tuple[PipelineHarness, list[tuple[str, str, str]]]:
     found: list[tuple[str, str, str]] = []
     offering = offer("s", [declared(latency_class)], registered="leaf")
-    node = Rig(offering, observers=[LatencyMeasures(lambda *slower: found.append(slower))])
+    node = PipelineHarness(
+        offering, observers=[LatencyMeasures(lambda *slower: found.append(slower))]
+    )
     return node, found
 
 
-def answered_after(node: Rig, seconds: float, times: int = 1) -> None:
+def answered_after(node: PipelineHarness, seconds: float, times: int = 1) -> None:
     for _ in range(times):
         node.begin(tool_call())
         # A server's own limit, so that a class's deadline does not end it first.

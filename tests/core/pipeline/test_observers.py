@@ -11,15 +11,16 @@ from interlock.core.call import Call, Outcome
 from interlock.core.pipeline.observers import CallObserver
 from interlock.core.ports import Decision
 from interlock.errors import InterlockError
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import tool_call
-from tests.core.pipeline.rig import KeptJournal, Rig, turns
+from tests.support.calls import tool_call
+from tests.support.clock import run_ready_tasks
+from tests.support.offerings import definition, offer
+from tests.support.pipeline import MemoryJournal, PipelineHarness
 
 
 class Heard(CallObserver):
     """Hears everything."""
 
-    def __init__(self, journal: KeptJournal | None = None) -> None:
+    def __init__(self, journal: MemoryJournal | None = None) -> None:
         self.events: list[Any] = []
 
     def on_start(self, call: Call) -> None:
@@ -60,9 +61,9 @@ class Failing(CallObserver):
     on_decision = on_dispatch = on_end = lambda *_: 1 / 0  # type: ignore[assignment]
 
 
-def rig(*observers: CallObserver) -> Rig:
+def rig(*observers: CallObserver) -> PipelineHarness:
     tools = [definition("read", annotations={"readOnlyHint": True}), definition("change")]
-    return Rig(offer("s", tools), observers=observers)
+    return PipelineHarness(offer("s", tools), observers=observers)
 
 
 @pytest.mark.parametrize("name", ["s.read", "s.change"])
@@ -101,7 +102,7 @@ def test_call_that_is_sent_again_is_dispatched_again() -> None:
         node = rig(heard)
         node.begin(tool_call("s.read"))
         node.upstreams["s"].last.lose(sent=True)
-        await turns()
+        await run_ready_tasks()
         node.upstreams["s"].last.answer(content=[])
         return heard.events
 

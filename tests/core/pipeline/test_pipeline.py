@@ -32,21 +32,22 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.protocol.mcp import META_TIMEOUT, TOOLS_LIST, Era
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import LOCAL, SESSION, STATELESS, WITH_EXTENSION, tool_call
-from tests.core.pipeline.rig import Rig, ScriptedExchange, turns
+from tests.support.calls import LOCAL, SESSION, STATELESS, WITH_EXTENSION, tool_call
+from tests.support.clock import run_ready_tasks
+from tests.support.offerings import definition, offer
+from tests.support.pipeline import PipelineHarness, ScriptedRequest
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 STRANGER = Credentials("192.0.2.1")
 GOOD, BAD = {"n": 1}, {"n": "secret-in-the-wrong-place"}
 
 
-def rig(**settings: Any) -> Rig:
+def rig(**settings: Any) -> PipelineHarness:
     offering = offer("s", [definition("t", inputSchema=SCHEMA), "open"])
-    return Rig(offering, **settings)
+    return PipelineHarness(offering, **settings)
 
 
-def open_the_breaker(node: Rig) -> None:
+def open_the_breaker(node: PipelineHarness) -> None:
     for _ in range(3):
         node.breakers.record_failure("s", DEADLINE_EXCEEDED)
     assert node.breakers.state("s") is Circuit.OPEN
@@ -345,7 +346,7 @@ class AnyOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.node = Rig(
+        self.node = PipelineHarness(
             offer("a", [definition("read", annotations={"readOnlyHint": True}), "write"]),
             offer("b", ["write"]),
             timeout=5,
@@ -375,11 +376,11 @@ class AnyOrder(RuleBasedStateMachine):
     def do(self, what: Any) -> None:
         async def step() -> None:
             what()
-            await turns(8)
+            await run_ready_tasks(8)
 
         self.runner.run(step())
 
-    def exchanges(self) -> list[ScriptedExchange]:
+    def exchanges(self) -> list[ScriptedRequest]:
         return [
             exchange
             for upstream in self.node.upstreams.values()

@@ -12,8 +12,8 @@ from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import Offering
 from interlock.core.pipeline.resolution import resolve_tool
 from interlock.errors import UNKNOWN_TOOL, InterlockError
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import tool_call
+from tests.support.calls import tool_call
+from tests.support.offerings import definition, offer
 
 
 def board(*offerings: Offering) -> Catalog:

@@ -23,9 +23,9 @@ from interlock.protocol.mcp import (
     TOOLS_LIST,
     UNSUBSCRIBE,
 )
-from tests.core.catalog.offers import offer
 from tests.core.pipeline.asking import call_of, stateless
 from tests.protocol.json_values import values
+from tests.support.offerings import offer
 
 
 def board(*offerings: Offering) -> Catalog:

@@ -17,9 +17,9 @@ from interlock.core.pipeline.subscriptions import ResourceSubscriptions
 from interlock.core.ports import Upstream
 from interlock.errors import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.mcp import SUBSCRIBE, UNSUBSCRIBE
-from tests.core.catalog.offers import offer
 from tests.core.pipeline.asking import AskingRig, ScriptedSession, call_of, stateless
-from tests.core.pipeline.rig import turns
+from tests.support.clock import run_ready_tasks
+from tests.support.offerings import offer
 
 URI = "test://r"
 CALL = call_of(stateless(), verb="subscriptions/listen")
@@ -85,7 +85,7 @@ class Scene:
 async def open_scene(*uris: str) -> AsyncIterator[Scene]:
     stage = Scene(*uris)
     yield stage
-    await turns()
+    await run_ready_tasks()
     assert set(stage.all.active_uris("s")) == stage.server.watched
 
 
@@ -134,7 +134,7 @@ async def test_who_is_gone_follows_nothing() -> None:
             await stage.join(goes, uri)
         await stage.join(stays, "test://a")
         stage.all.unsubscribe_all(goes)
-        await turns()
+        await run_ready_tasks()
         assert stage.server.watched == {"test://a"}
         stage.all.on_resource_update("s", "test://a")
         assert (stays.heard, goes.heard) == (["test://a"], [])
@@ -163,7 +163,7 @@ async def test_two_at_once_both_wait_for_the_server() -> None:
     async with open_scene() as stage:
         stage.server.gate = asyncio.Event()
         first, second = stage.join(Ears()), stage.join(Ears())
-        await turns()
+        await run_ready_tasks()
         assert not first.done()
         assert not second.done()
         stage.server.gate.set()
@@ -177,7 +177,7 @@ async def test_when_the_server_refuses_nobody_follows() -> None:
         stage.server.refuse = True
         ears = [Ears(), Ears()]
         tasks = [stage.join(one) for one in ears]
-        await turns()
+        await run_ready_tasks()
         stage.server.gate.set()
         said = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(one) for one in said] == [InterlockError, InterlockError]
@@ -193,9 +193,9 @@ async def test_one_who_gives_up_does_not_disturb_the_other() -> None:
         stage.server.gate = asyncio.Event()
         impatient, patient = Ears(), Ears()
         first, second = stage.join(impatient), stage.join(patient)
-        await turns()
+        await run_ready_tasks()
         first.cancel()
-        await turns()
+        await run_ready_tasks()
         stage.server.gate.set()
         await second
         stage.all.on_resource_update("s", URI)
@@ -207,12 +207,12 @@ async def test_who_leaves_before_the_server_agreed_leaves_nothing_behind() -> No
         stage.server.gate = asyncio.Event()
         ears = Ears()
         joined = stage.join(ears)
-        await turns()
+        await run_ready_tasks()
         stage.all.unsubscribe_all(ears)
-        await turns()
+        await run_ready_tasks()
         stage.server.gate.set()
         await joined
-        await turns()
+        await run_ready_tasks()
         assert stage.server.said == [("watch", URI), ("unwatch", URI)]
         assert stage.server.watched == set()
 
@@ -223,9 +223,9 @@ async def test_who_comes_while_the_server_is_told_that_nobody_follows_waits_for_
         await stage.join(first)
         stage.server.gate = asyncio.Event()
         leaving = asyncio.get_running_loop().create_task(stage.leave(first))
-        await turns()
+        await run_ready_tasks()
         joined = stage.join(second)
-        await turns()
+        await run_ready_tasks()
         assert stage.server.said == [("watch", URI), ("unwatch", URI)]
         stage.server.gate.set()
         await asyncio.gather(leaving, joined)
@@ -252,11 +252,11 @@ async def test_whatever_order_they_come_and_go_in(moves: list[tuple[int, str]]) 
                 await asyncio.sleep(0)
                 wants[who] = False
             elif move == "x":
-                await turns(10)
+                await run_ready_tasks(10)
             else:
                 await asyncio.sleep(0)
         await asyncio.gather(*tasks, return_exceptions=True)
-        await turns(20)
+        await run_ready_tasks(20)
         assert stage.server.watched == ({URI} if any(wants) else set())
         stage.all.on_resource_update("s", URI)
         assert [bool(one.heard) for one in followers] == wants
@@ -363,13 +363,13 @@ def subscribing(session: ScriptedSession, verb: str = SUBSCRIBE, uri: str = URI)
 async def test_subscribed_and_unsubscribed() -> None:
     rig, session = AskingRig(), ScriptedSession()
     rig.begin(subscribing(session))
-    await turns()
+    await run_ready_tasks()
     assert rig.last_result == {}
     assert rig.s.watches == [URI]
     rig.pipeline.subscriptions.on_resource_update("s", URI)
     assert session.updates == [URI]
     rig.begin(subscribing(session, UNSUBSCRIBE))
-    await turns()
+    await run_ready_tasks()
     assert rig.s.watches == []
     assert rig.journalled() == [(SUBSCRIBE, "ok"), (UNSUBSCRIBE, "ok")]
 
@@ -388,7 +388,7 @@ async def test_a_refusal_is_the_answer() -> None:
 
     rig.s.subscribe = refuse  # type: ignore[method-assign]
     rig.begin(subscribing(session))
-    await turns()
+    await run_ready_tasks()
     assert rig.last_error.message == "no"
     rig.pipeline.subscriptions.on_resource_update("s", URI)
     assert session.updates == []
@@ -403,7 +403,7 @@ async def test_the_upstream_hears_its_own_uri() -> None:
     rig = AskingRig(offer("s", resources=[URI]), offer("z", resources=[URI]))
     session = ScriptedSession()
     rig.begin(subscribing(session, uri=f"interlock:z:{URI}"))
-    await turns()
+    await run_ready_tasks()
     assert rig.upstreams["z"].watches == [URI]
     assert rig.s.watches == []
     rig.pipeline.subscriptions.on_resource_update("z", URI)

@@ -20,7 +20,6 @@ from interlock.core.pipeline.client_requests import ClientRequestPolicy
 from interlock.core.pipeline.tasks import TaskIds, TaskReference
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol.mcp import ELICITATION, SAMPLING, Era
-from tests.core.catalog.offers import offer, resource
 from tests.core.pipeline.asking import (
     AUDITOR,
     BREATH,
@@ -33,7 +32,8 @@ from tests.core.pipeline.asking import (
     call_of,
     stateless,
 )
-from tests.core.pipeline.calls import SESSION
+from tests.support.calls import SESSION
+from tests.support.offerings import offer, resource
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 TASKS = stateless({**EVERYTHING, "extensions": {EXTENSION: {}}})

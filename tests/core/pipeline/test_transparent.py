@@ -10,13 +10,13 @@ import pytest
 from interlock.core.call import Call, Caller
 from interlock.core.config.trust import BudgetsConfig, CallerBudget
 from interlock.errors import BUDGET_EXCEEDED, FORBIDDEN, UNKNOWN_TOOL
-from tests.core.catalog.offers import offer
-from tests.core.pipeline.calls import LOCAL, WITH_EXTENSION, tool_call
-from tests.core.pipeline.rig import Rig
+from tests.support.calls import LOCAL, WITH_EXTENSION, tool_call
+from tests.support.offerings import offer
+from tests.support.pipeline import PipelineHarness
 
 
-def transparent(**settings: object) -> Rig:
-    node = Rig(offer("s", ["open"], expose="transparent", **settings))
+def transparent(**settings: object) -> PipelineHarness:
+    node = PipelineHarness(offer("s", ["open"], expose="transparent", **settings))
     node.pipeline.transparent_upstream = "s"
     return node
 
@@ -24,7 +24,7 @@ def transparent(**settings: object) -> Rig:
 class Reader:
     """What the pipeline has the tools listed again by."""
 
-    def __init__(self, node: Rig, reads: bool = True) -> None:
+    def __init__(self, node: PipelineHarness, reads: bool = True) -> None:
         self.searches: list[tuple[str, Callable[[], None]]] = []
         self._reads = reads
         node.read_tools = self._read
@@ -95,8 +95,8 @@ def test_what_the_config_keeps_back_stays_back(settings: dict[str, list[str]]) -
 # -- methods that nobody here knows
 
 
-def extended(**settings: Any) -> Rig:
-    node = Rig(offer("s", ["open"], expose="transparent"), **settings)
+def extended(**settings: Any) -> PipelineHarness:
+    node = PipelineHarness(offer("s", ["open"], expose="transparent"), **settings)
     node.pipeline.transparent_upstream = "s"
     node.upstreams["s"].capabilities["extensions"] = {"org.example/shared": {}}
     return node

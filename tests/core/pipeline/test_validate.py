@@ -11,8 +11,8 @@ from hypothesis import given
 
 from interlock.core.pipeline.validation import validate_arguments
 from interlock.errors import HEADER_MISMATCH, INVALID_ARGUMENTS, INVALID_PARAMS, InterlockError
-from tests.core.pipeline.calls import tool_call, tool_with
 from tests.protocol import json_values
+from tests.support.calls import tool_call, tool_with
 
 PERSON = {
     "type": "object",

@@ -12,8 +12,8 @@ from interlock.core.pipeline.busy_poll import (
     NEXT_SECONDS,
     BusyPoll,
 )
-from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.test_pipeline import rig
+from tests.support.calls import tool_call
 
 
 class Loop:

@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 
 from interlock.core.journal.reader import JournalReader
-from tests.core.server.running import Running, text_of
-from tests.core.server.wire import message, stateless_headers
+from tests.support.http_client import message, stateless_headers
+from tests.support.node import NodeThread, result_text
 
 CLERK = ("Authorization", "Bearer clerk-s3cret")
 GUARD = ("Authorization", "bearer   guard-s3cret  ")
 
 
 @pytest.fixture(scope="module")
-def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     """A node that wants tokens."""
     tokens = {"clerk": "clerk-s3cret", "guard": "guard-s3cret"}
-    node = Running(tmp_path_factory.mktemp("locked"), tokens=tokens)
+    node = NodeThread(tmp_path_factory.mktemp("locked"), tokens=tokens)
     yield node
     node.stop()
 
 
-def everything(node: Running, *who: tuple[str, str]) -> dict[str, bytes]:
+def everything(node: NodeThread, *who: tuple[str, str]) -> dict[str, bytes]:
     """One request of every kind, from somebody."""
     session = node.session(headers=()) if not node.tokens else node.session("2025-11-25", CLERK)
     headers = [*session.headers[:2], *who]
@@ -73,7 +73,7 @@ def everything(node: Running, *who: tuple[str, str]) -> dict[str, bytes]:
     ],
     ids=str,
 )
-def test_a_stranger_learns_nothing(locked: Running, who: list[tuple[str, str]]) -> None:
+def test_a_stranger_learns_nothing(locked: NodeThread, who: list[tuple[str, str]]) -> None:
     before = len(locked.shop.heard)
     for kind, data in everything(locked, *who).items():
         answer = locked.once(data)
@@ -85,20 +85,20 @@ def test_a_stranger_learns_nothing(locked: Running, who: list[tuple[str, str]]) 
 
 
 @pytest.mark.parametrize("method", ["PUT", "HEAD"])
-def test_what_is_nothing_to_anybody(locked: Running, method: str) -> None:
+def test_what_is_nothing_to_anybody(locked: NodeThread, method: str) -> None:
     with locked.connect() as wire:
         wire.send(locked.http(method=method))
         assert wire.answer(to_head=method == "HEAD").status == 405
 
 
-def test_whoever_has_a_token_gets_in(locked: Running) -> None:
+def test_whoever_has_a_token_gets_in(locked: NodeThread) -> None:
     for who in (CLERK, GUARD):
-        assert text_of(locked.once(locked.call("echo", {"text": "hi"}, 1, who))) == "hi"
+        assert result_text(locked.once(locked.call("echo", {"text": "hi"}, 1, who))) == "hi"
         session = locked.session("2025-11-25", who)
-        assert text_of(locked.once(session.call("echo", {"text": "hi"}))) == "hi"
+        assert result_text(locked.once(session.call("echo", {"text": "hi"}))) == "hi"
 
 
-def test_a_session_is_its_callers_own(locked: Running) -> None:
+def test_a_session_is_its_callers_own(locked: NodeThread) -> None:
     session = locked.session("2025-11-25", CLERK)
     mine = session.headers
     with locked.connect() as held:
@@ -120,12 +120,12 @@ def test_a_session_is_its_callers_own(locked: Running) -> None:
         assert not locked.shop.heard_of("notifications/cancelled", requestId=upstream_id)
         # It is as it was.
         session.headers = mine
-        assert text_of(locked.once(session.call("echo", {"text": "still"}))) == "still"
+        assert result_text(locked.once(session.call("echo", {"text": "still"}))) == "still"
         locked.do(lambda: locked.shop.release(upstream_id))
-        assert text_of(held.answer()) == "released"
+        assert result_text(held.answer()) == "released"
 
 
-def test_tokens_stay_on_this_side(locked: Running) -> None:
+def test_tokens_stay_on_this_side(locked: NodeThread) -> None:
     locked.once(locked.call("echo", {"text": "hi"}, 1, CLERK))
     for headers in locked.shop.headers:
         assert not any("s3cret" in value for value in headers.values())
@@ -171,7 +171,7 @@ def test_foreign_pages_are_in_the_journal_too(start: Any) -> None:
         "127.0.0.1:{port}.evil", "[::1]", "", "127.0.0.1:{port} evil",
     ],
 )  # fmt: skip
-def test_a_host_that_is_somebody_else(plain: Running, host: str) -> None:
+def test_a_host_that_is_somebody_else(plain: NodeThread, host: str) -> None:
     line = [("Host", host.format(port=plain.port))]
     body = message("tools/list")
     length = ("Content-Length", str(len(body)))
@@ -180,16 +180,16 @@ def test_a_host_that_is_somebody_else(plain: Running, host: str) -> None:
         assert plain.once(data).status == 403
 
 
-def test_no_host_at_all(plain: Running) -> None:
+def test_no_host_at_all(plain: NodeThread) -> None:
     assert plain.once(b"GET /status HTTP/1.0\r\n\r\n").status == 403
     assert plain.once(b"POST /mcp HTTP/1.0\r\nContent-Length: 0\r\n\r\n").status == 403
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LocalHost", "[::1]"])
-def test_a_host_that_is_us(plain: Running, host: str) -> None:
+def test_a_host_that_is_us(plain: NodeThread, host: str) -> None:
     data = plain.call("echo", {"text": "hi"})
     data = data.replace(b"Host: 127.0.0.1:", f"Host: {host}:".encode())
-    assert text_of(plain.once(data)) == "hi"
+    assert result_text(plain.once(data)) == "hi"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_host_that_is_us(plain: Running, host: str) -> None:
         "http://[::1", "http://[::2]", "\xe9",
     ],
 )  # fmt: skip
-def test_a_page_from_elsewhere(plain: Running, origin: str) -> None:
+def test_a_page_from_elsewhere(plain: NodeThread, origin: str) -> None:
     header = ("Origin", origin.format(port=plain.port))
     for data in (
         plain.call("echo", {"text": "hi"}, 1, header),
@@ -216,15 +216,15 @@ def test_a_page_from_elsewhere(plain: Running, origin: str) -> None:
 @pytest.mark.parametrize(
     "origin", ["http://127.0.0.1:{port}", "http://localhost:{port}", "http://[::1]:{port}"]
 )
-def test_a_page_of_the_node_itself(plain: Running, origin: str) -> None:
+def test_a_page_of_the_node_itself(plain: NodeThread, origin: str) -> None:
     header = ("Origin", origin.format(port=plain.port))
-    assert text_of(plain.once(plain.call("echo", {"text": "hi"}, 1, header))) == "hi"
+    assert result_text(plain.once(plain.call("echo", {"text": "hi"}, 1, header))) == "hi"
 
 
 def test_hosts_and_pages_that_were_let_in(start: Any) -> None:
     node = start(allowed_hosts=["mcp.example"], allowed_origins=["https://App.example/"])
     data = node.call("echo", {"text": "hi"}, 1, ("Origin", "https://app.example"))
     for host in (b"mcp.example", b"MCP.example", node.host.encode()):
-        assert text_of(node.once(data.replace(node.host.encode(), host))) == "hi"
+        assert result_text(node.once(data.replace(node.host.encode(), host))) == "hi"
     assert node.once(data.replace(node.host.encode(), b"mcp.example:9")).status == 403
     assert node.once(data.replace(b"https://app", b"http://app")).status == 403

@@ -13,8 +13,16 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.core.server.running import Running
-from tests.core.server.wire import META, SESSION, STATELESS, Answer, Wire, message, meta
+from tests.support.http_client import (
+    META,
+    SESSION,
+    STATELESS,
+    HttpConnection,
+    HttpResponse,
+    message,
+    meta,
+)
+from tests.support.node import NodeThread
 
 SHARED = settings(
     max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
@@ -65,7 +73,7 @@ def mangled(draw: st.DrawFn) -> list[bytes]:
 @given(pieces=st.lists(st.binary(max_size=200), max_size=4) | mangled())
 @example(pieces=[b"\r\n" * 1_000])
 @example(pieces=[b"POST /mcp HTTP/1.1\r\n\r\n" * 100])
-def test_any_bytes(plain: Running, pieces: list[bytes]) -> None:
+def test_any_bytes(plain: NodeThread, pieces: list[bytes]) -> None:
     with plain.connect() as wire:
         try:
             wire.send(*(one.replace(b"@HOST@", plain.host.encode()) for one in pieces))
@@ -143,20 +151,20 @@ def is_response(found: Any, asked: Any) -> None:
         assert found["id"] == id
 
 
-def take(wire: Wire) -> Answer | None:
+def take(wire: HttpConnection) -> HttpResponse | None:
     """The answer; None when a stream was opened for good."""
     status, headers = wire.head()
     if headers.get("content-type") == "text/event-stream":
         assert status == 200
         wire.event()
         return None
-    return Answer(status, headers, wire.exactly(int(headers["content-length"])))
+    return HttpResponse(status, headers, wire.exactly(int(headers["content-length"])))
 
 
 @SHARED
 @given(asked=lawful | messages | anything | st.lists(lawful | anything, max_size=3))
 @pytest.mark.parametrize("kind", ["stateless", "session", "batches", "bare"])
-def test_any_message_over_http(plain: Running, kind: str, asked: Any) -> None:
+def test_any_message_over_http(plain: NodeThread, kind: str, asked: Any) -> None:
     body = json.dumps(asked, ensure_ascii=False).encode("utf-8", "surrogatepass")
     headers: list[tuple[str, str]] = []
     if kind == "stateless":
@@ -185,7 +193,7 @@ def test_any_message_over_http(plain: Running, kind: str, asked: Any) -> None:
 _sessions: dict[str, tuple[tuple[str, str], ...]] = {}
 
 
-def known_session(plain: Running, version: str) -> tuple[tuple[str, str], ...]:
+def known_session(plain: NodeThread, version: str) -> tuple[tuple[str, str], ...]:
     if version not in _sessions:
         _sessions[version] = plain.session(version).headers
     return _sessions[version]
@@ -199,7 +207,7 @@ def known_session(plain: Running, version: str) -> tuple[tuple[str, str], ...]:
         max_size=5,
     )
 )
-def test_any_lines(plain: Running, lines: list[bytes]) -> None:
+def test_any_lines(plain: NodeThread, lines: list[bytes]) -> None:
     with plain.local() as wire:
         for line in lines:
             wire.send(line + b"\n")

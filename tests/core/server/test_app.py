@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interlock.topics.config import TopicConfig, TopicsConfig
-from tests.core.server.running import Running
+from tests.support.node import NodeThread
 
 OFFER = (
     ("Upgrade", "websocket"),
@@ -19,13 +19,13 @@ OFFER = (
 TOKEN = ("Authorization", "Bearer s3cret")
 
 
-def get(node: Running, path: str, *headers: tuple[str, str], method: str = "GET") -> Any:
+def get(node: NodeThread, path: str, *headers: tuple[str, str], method: str = "GET") -> Any:
     with node.connect() as wire:
         wire.send(node.http(b"", *headers, method=method, path=path))
         return wire.answer(to_head=method == "HEAD")
 
 
-def test_health(plain: Running) -> None:
+def test_health(plain: NodeThread) -> None:
     answer = get(plain, "/healthz")
     assert (answer.status, answer.json) == (200, {"status": "ok"})
     assert answer.headers["content-type"] == "application/json"
@@ -34,7 +34,7 @@ def test_health(plain: Running) -> None:
     assert get(plain, "/healthz?x=1").status == 200
 
 
-def test_status(plain: Running) -> None:
+def test_status(plain: NodeThread) -> None:
     plain.once(plain.call("echo", {"text": "x"}))
     status = get(plain, "/status").json
     assert status["url"] == plain.url
@@ -48,7 +48,7 @@ def test_status(plain: Running) -> None:
 
 
 @pytest.mark.feature("tree")
-def test_tree(plain: Running) -> None:
+def test_tree(plain: NodeThread) -> None:
     tree = get(plain, "/tree").json
     assert (tree["name"], tree["role"], tree["state"]) == ("root", "root", "ready")
     (shop,) = tree["children"]
@@ -57,7 +57,7 @@ def test_tree(plain: Running) -> None:
     assert get(plain, "/tree", method="HEAD").status == 200
 
 
-def test_topics_are_joined_by_websocket(start: Callable[..., Running]) -> None:
+def test_topics_are_joined_by_websocket(start: Callable[..., NodeThread]) -> None:
     node = start(topics=TopicsConfig(rooms={"ops": TopicConfig(access="private")}))
     for path in ("/ws", "/ws?topic=ops"):
         answer = get(node, path)
@@ -75,7 +75,7 @@ def test_topics_are_joined_by_websocket(start: Callable[..., Running]) -> None:
     assert "topics" not in answer.body.decode()
 
 
-def test_where_there_are_no_topics_nothing_is_said_of_them(plain: Running) -> None:
+def test_where_there_are_no_topics_nothing_is_said_of_them(plain: NodeThread) -> None:
     assert get(plain, "/ws").status == 404
     assert "topics" not in get(plain, "/ws").json["message"]
     assert "topics" not in get(plain, "/mcp", *OFFER).body.decode()
@@ -84,7 +84,7 @@ def test_where_there_are_no_topics_nothing_is_said_of_them(plain: Running) -> No
 @pytest.mark.parametrize(
     "path", ["/", "/mcp/", "/MCP", "/favicon.ico", "/status/", "/tree/", "/mcp%20"]
 )
-def test_anything_else_says_where_to_go(plain: Running, path: str) -> None:
+def test_anything_else_says_where_to_go(plain: NodeThread, path: str) -> None:
     for method in ("GET", "POST", "DELETE"):
         answer = get(plain, path, method=method)
         assert answer.status == 404
@@ -94,7 +94,7 @@ def test_anything_else_says_where_to_go(plain: Running, path: str) -> None:
 @pytest.mark.parametrize("path", ["/healthz", "/status", "/tree"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 @pytest.mark.feature("tree")
-def test_they_are_for_reading(plain: Running, path: str, method: str) -> None:
+def test_they_are_for_reading(plain: NodeThread, path: str, method: str) -> None:
     assert get(plain, path, method=method).status == 405
 
 

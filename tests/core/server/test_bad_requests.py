@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.core.server.running import Running, text_of
-from tests.core.server.wire import META, SESSION, STATELESS, message, meta, stateless_headers
+from tests.support.http_client import META, SESSION, STATELESS, message, meta, stateless_headers
+from tests.support.node import NodeThread, result_text
 
 
 def said(answer: Any) -> tuple[int, int]:
@@ -44,7 +44,7 @@ def said(answer: Any) -> tuple[int, int]:
     ],
 )
 @pytest.mark.parametrize("kind", ["stateless", "session"])
-def test_what_is_no_message(plain: Running, body: bytes, code: int, kind: str) -> None:
+def test_what_is_no_message(plain: NodeThread, body: bytes, code: int, kind: str) -> None:
     session = plain.session()
     headers = stateless_headers("ping") if kind == "stateless" else session.headers
     answer = plain.once(plain.http(body, *headers))
@@ -55,7 +55,7 @@ def test_what_is_no_message(plain: Running, body: bytes, code: int, kind: str) -
 
 @pytest.mark.parametrize("id", [b"1.5", b"[]", b"{}", b"true"])
 @pytest.mark.parametrize("kind", ["stateless", "session"])
-def test_a_call_whose_id_is_none(plain: Running, id: bytes, kind: str) -> None:
+def test_a_call_whose_id_is_none(plain: NodeThread, id: bytes, kind: str) -> None:
     """Plain calls are read by a shortcut: it takes nothing that the long way refuses."""
     session = plain.session()
     params: dict[str, Any] = {"name": "echo", "arguments": {}}
@@ -68,7 +68,7 @@ def test_a_call_whose_id_is_none(plain: Running, id: bytes, kind: str) -> None:
     assert said(answer) == (400, -32600)
 
 
-def test_a_readable_id_comes_back_with_the_error(plain: Running) -> None:
+def test_a_readable_id_comes_back_with_the_error(plain: NodeThread) -> None:
     for id in ("7", '"seven"', "-7", '"\\u0007 \\"\\n"', "12345678901234567890123"):
         body = b'{"jsonrpc":"3.0","id":%b,"method":"x"}' % id.encode()
         answer = plain.once(plain.http(body))
@@ -80,7 +80,7 @@ def test_a_readable_id_comes_back_with_the_error(plain: Running) -> None:
     "id", ["0", "-1", "9007199254740993", "1" * 40, '""', '"a\\u00e9\\\\\\"\\n\\/"', '"é\u2028😀"']
 )
 @pytest.mark.parametrize("kind", ["stateless", "session"])
-def test_ids_come_back_as_they_were_written(plain: Running, id: str, kind: str) -> None:
+def test_ids_come_back_as_they_were_written(plain: NodeThread, id: str, kind: str) -> None:
     arguments = {"name": "shop.echo", "arguments": {"text": "x"}}
     session = plain.session()
     with plain.connect() as wire:
@@ -102,7 +102,7 @@ def test_ids_come_back_as_they_were_written(plain: Running, id: str, kind: str) 
             assert answer.body.startswith(b'{"jsonrpc":"2.0","id":%b,' % id.encode()), method
 
 
-def test_params_that_are_no_object(plain: Running) -> None:
+def test_params_that_are_no_object(plain: NodeThread) -> None:
     session = plain.session()
     for params in ([], "text", 5, None):
         body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":%b}'
@@ -115,7 +115,7 @@ def test_params_that_are_no_object(plain: Running) -> None:
 # -- batches
 
 
-def test_a_batch_is_lawful_in_one_revision_only(plain: Running) -> None:
+def test_a_batch_is_lawful_in_one_revision_only(plain: NodeThread) -> None:
     members = [
         json.loads(message("ping", id="p")),
         json.loads(message("notifications/initialized", id=None)),
@@ -132,7 +132,7 @@ def test_a_batch_is_lawful_in_one_revision_only(plain: Running) -> None:
     found = {one["id"]: one for one in answers.json}
     assert set(found) == {"p", 2, 3, 5, 6, 7}
     assert found["p"]["result"] == {}
-    assert text_of(found[2]) == "b"
+    assert result_text(found[2]) == "b"
     codes = {id: one["error"]["code"] for id, one in found.items() if "error" in one}
     assert codes == {3: -32602, 5: -32600, 6: -32601, 7: -32602}
     for version in (SESSION, "2025-06-18", "2024-11-05"):
@@ -140,13 +140,13 @@ def test_a_batch_is_lawful_in_one_revision_only(plain: Running) -> None:
     assert said(plain.once(plain.http(batch, *stateless_headers("tools/call")))) == (400, -32600)
 
 
-def test_a_batch_of_notifications_needs_no_answer(plain: Running) -> None:
+def test_a_batch_of_notifications_needs_no_answer(plain: NodeThread) -> None:
     batch = json.dumps([json.loads(message("notifications/initialized", id=None))] * 3)
     answer = plain.once(plain.session("2025-03-26").raw(batch.encode()))
     assert (answer.status, answer.body) == (202, b"")
 
 
-def test_a_batch_that_is_too_long(plain: Running) -> None:
+def test_a_batch_that_is_too_long(plain: NodeThread) -> None:
     batch = json.dumps([json.loads(message("ping"))] * 101).encode()
     answer = plain.once(plain.session("2025-03-26").raw(batch))
     assert (answer.status, answer.error["code"]) == (413, -32600)
@@ -157,7 +157,7 @@ def test_a_batch_that_is_too_long(plain: Running) -> None:
 
 @pytest.mark.spec("AX-0-2")
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"])
-def test_a_session_in_every_revision(plain: Running, version: str) -> None:
+def test_a_session_in_every_revision(plain: NodeThread, version: str) -> None:
     session = plain.session(version)
     assert session.opened["protocolVersion"] == version
     assert session.opened["serverInfo"]["name"] == "interlock"
@@ -165,14 +165,14 @@ def test_a_session_in_every_revision(plain: Running, version: str) -> None:
     assert len(session.id) >= 32
     assert session.id.isascii()
     assert session.id.isprintable()
-    assert text_of(plain.once(session.call("echo", {"text": version}))) == version
+    assert result_text(plain.once(session.call("echo", {"text": version}))) == version
     listed = plain.once(session.request("tools/list")).result
     assert set(listed) == {"tools"}
     assert "shop__echo" in [tool["name"] for tool in listed["tools"]]
 
 
 @pytest.mark.parametrize("version", ["1999-01-01", "2026-07-28", "", "latest"])
-def test_an_unknown_revision_is_answered_with_ours(plain: Running, version: str) -> None:
+def test_an_unknown_revision_is_answered_with_ours(plain: NodeThread, version: str) -> None:
     answer = plain.once(
         plain.http(message("initialize", {"protocolVersion": version, "capabilities": {}}))
     )
@@ -192,13 +192,13 @@ def test_an_unknown_revision_is_answered_with_ours(plain: Running, version: str)
         {"protocolVersion": SESSION, "capabilities": {"experimental": {"x": "y" * 20_000}}},
     ],
 )
-def test_an_initialize_that_cannot_be_read(plain: Running, params: Any) -> None:
+def test_an_initialize_that_cannot_be_read(plain: NodeThread, params: Any) -> None:
     answer = plain.once(plain.http(message("initialize", params)))
     assert said(answer) == (400, -32602)
     assert "mcp-session-id" not in answer.headers
 
 
-def test_a_version_header_that_nobody_speaks(plain: Running) -> None:
+def test_a_version_header_that_nobody_speaks(plain: NodeThread) -> None:
     session = plain.session()
     for version in ("1999-01-01", "2026-07-29", "x" * 100):
         headers = [session.headers[0], ("MCP-Protocol-Version", version)]
@@ -214,7 +214,7 @@ def test_a_version_header_that_nobody_speaks(plain: Running) -> None:
         assert SESSION in answer.error["data"]["supported"]
 
 
-def test_a_session_without_a_version_header(plain: Running) -> None:
+def test_a_session_without_a_version_header(plain: NodeThread) -> None:
     # Clients before 2025-06-18 send none.
     session = plain.session("2025-03-26")
     answer = plain.once(plain.http(message("tools/list"), session.headers[0]))
@@ -224,7 +224,7 @@ def test_a_session_without_a_version_header(plain: Running) -> None:
 # -- sessions
 
 
-def test_no_session(plain: Running) -> None:
+def test_no_session(plain: NodeThread) -> None:
     answer = plain.once(plain.http(message("tools/list")))
     assert said(answer) == (400, -32600)
     assert "initialize" in answer.error["message"]
@@ -233,7 +233,7 @@ def test_no_session(plain: Running) -> None:
         assert plain.once(plain.http(method=method)).status == 400
 
 
-def test_an_unknown_session(plain: Running) -> None:
+def test_an_unknown_session(plain: NodeThread) -> None:
     session = plain.session()
     session.headers = (("Mcp-Session-Id", "made-up"), *session.headers[1:])
     for data in (
@@ -248,16 +248,16 @@ def test_an_unknown_session(plain: Running) -> None:
         assert said(answer) == (404, -32600)
 
 
-def test_a_session_that_has_ended(plain: Running) -> None:
+def test_a_session_that_has_ended(plain: NodeThread) -> None:
     session = plain.session()
-    assert text_of(plain.once(session.call("echo", {"text": "x"}))) == "x"
+    assert result_text(plain.once(session.call("echo", {"text": "x"}))) == "x"
     ended = plain.once(session.delete())
     assert (ended.status, ended.body) == (200, b"")
     for data in (session.call("echo", {"text": "x"}), session.get(), session.delete()):
         assert plain.once(data).status == 404
 
 
-def test_a_ping(plain: Running) -> None:
+def test_a_ping(plain: NodeThread) -> None:
     answer = plain.once(plain.session().request("ping", id="p"))
     assert answer.json == {"jsonrpc": "2.0", "id": "p", "result": {}}
 
@@ -265,7 +265,7 @@ def test_a_ping(plain: Running) -> None:
 # -- what is not answered
 
 
-def test_notifications_are_accepted(plain: Running) -> None:
+def test_notifications_are_accepted(plain: NodeThread) -> None:
     session = plain.session()
     for method, params in (
         ("notifications/initialized", None),
@@ -286,7 +286,7 @@ def test_notifications_are_accepted(plain: Running) -> None:
         assert plain.once(session.raw(body % json.dumps(params).encode())).status == 202
 
 
-def test_responses_are_for_sessions_only(plain: Running) -> None:
+def test_responses_are_for_sessions_only(plain: NodeThread) -> None:
     response = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {}}).encode()
     answer = plain.once(plain.session().raw(response))
     assert (answer.status, answer.body) == (202, b"")
@@ -298,7 +298,7 @@ def test_responses_are_for_sessions_only(plain: Running) -> None:
 
 
 @pytest.mark.parametrize("method", ["prompts/list", "resources/read", "x", "logging/setLevel"])
-def test_methods_that_nobody_serves(plain: Running, method: str) -> None:
+def test_methods_that_nobody_serves(plain: NodeThread, method: str) -> None:
     answer = plain.once(plain.stateless(method, {"uri": "x:y"}, name="x:y"))
     assert said(answer) == (404, -32601)
     assert answer.json["id"] == 1
@@ -310,21 +310,21 @@ def test_methods_that_nobody_serves(plain: Running, method: str) -> None:
     "method",
     ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"],
 )
-def test_methods_that_the_stateless_wire_no_longer_has(plain: Running, method: str) -> None:
+def test_methods_that_the_stateless_wire_no_longer_has(plain: NodeThread, method: str) -> None:
     assert said(plain.once(plain.stateless(method))) == (404, -32601)
 
 
 @pytest.mark.parametrize(
     "method", ["server/discover", "subscriptions/listen", "notifications/cancelled"]
 )
-def test_methods_that_sessions_do_not_have(plain: Running, method: str) -> None:
+def test_methods_that_sessions_do_not_have(plain: NodeThread, method: str) -> None:
     assert said(plain.once(plain.session().request(method))) == (200, -32601)
 
 
 # -- tools
 
 
-def test_a_tool_that_is_not_there(plain: Running) -> None:
+def test_a_tool_that_is_not_there(plain: NodeThread) -> None:
     answer = plain.once(plain.call("ecoh"))
     assert said(answer) == (400, -32602)
     assert "shop.echo" in answer.error["message"]
@@ -338,7 +338,7 @@ def test_a_tool_that_is_not_there(plain: Running) -> None:
     ("version", "as_result"),
     [(STATELESS, True), (SESSION, True), ("2025-06-18", False), ("2025-03-26", False)],
 )
-def test_arguments_that_do_not_fit(plain: Running, version: str, as_result: bool) -> None:
+def test_arguments_that_do_not_fit(plain: NodeThread, version: str, as_result: bool) -> None:
     arguments = {"a": "one", "b": 2}
     if version == STATELESS:
         data = plain.call("add", arguments)
@@ -349,7 +349,7 @@ def test_arguments_that_do_not_fit(plain: Running, version: str, as_result: bool
     if as_result:
         assert answer.result["isError"] is True
         assert ("resultType" in answer.result) == (version == STATELESS)
-        sentence = text_of(answer)
+        sentence = result_text(answer)
     else:
         assert answer.error["code"] == -32602
         sentence = answer.error["message"]
@@ -359,22 +359,22 @@ def test_arguments_that_do_not_fit(plain: Running, version: str, as_result: bool
 
 
 @pytest.mark.parametrize("arguments", [[], "text", 5])
-def test_arguments_that_are_no_object(plain: Running, arguments: Any) -> None:
+def test_arguments_that_are_no_object(plain: NodeThread, arguments: Any) -> None:
     params = {"name": "shop.echo", "arguments": arguments}
     stateless = plain.stateless("tools/call", params, name="shop.echo")
     assert said(plain.once(stateless)) == (400, -32602)
     assert said(plain.once(plain.session().request("tools/call", params))) == (200, -32602)
 
 
-def test_calls_without_arguments(plain: Running) -> None:
+def test_calls_without_arguments(plain: NodeThread) -> None:
     for params in ({"name": "shop.echo"}, {"name": "shop.echo", "arguments": None}):
-        assert text_of(plain.once(plain.session().request("tools/call", params))) == "echo"
+        assert result_text(plain.once(plain.session().request("tools/call", params))) == "echo"
         data = plain.stateless("tools/call", params, name="shop.echo")
-        assert text_of(plain.once(data)) == "echo"
+        assert result_text(plain.once(data)) == "echo"
 
 
 @pytest.mark.parametrize("name", [None, "", 5, ["x"]])
-def test_a_call_without_a_usable_name(plain: Running, name: Any) -> None:
+def test_a_call_without_a_usable_name(plain: NodeThread, name: Any) -> None:
     params = {} if name is None else {"name": name}
     assert said(plain.once(plain.session().request("tools/call", params))) == (200, -32602)
     answer = plain.once(plain.stateless("tools/call", params, name="x"))
@@ -382,7 +382,7 @@ def test_a_call_without_a_usable_name(plain: Running, name: Any) -> None:
     assert answer.error["code"] in (-32602, -32020)
 
 
-def test_a_tool_that_says_it_failed(plain: Running) -> None:
+def test_a_tool_that_says_it_failed(plain: NodeThread) -> None:
     for data in (plain.call("broken"), plain.session().call("broken")):
         answer = plain.once(data)
         assert (answer.status, answer.result["isError"]) == (200, True)
@@ -399,7 +399,9 @@ def test_a_tool_that_says_it_failed(plain: Running) -> None:
         (5, 200, 5),
     ],
 )
-def test_an_error_of_the_upstream_itself(plain: Running, code: int, status: int, told: int) -> None:
+def test_an_error_of_the_upstream_itself(
+    plain: NodeThread, code: int, status: int, told: int
+) -> None:
     answer = plain.once(plain.call("fail", {"code": code}))
     assert said(answer) == (status, told)
     assert answer.error["message"] == "It failed."
@@ -408,7 +410,7 @@ def test_an_error_of_the_upstream_itself(plain: Running, code: int, status: int,
 
 
 @pytest.mark.parametrize("cursor", ["nonsense", "", 5])
-def test_a_cursor_that_leads_nowhere(plain: Running, cursor: Any) -> None:
+def test_a_cursor_that_leads_nowhere(plain: NodeThread, cursor: Any) -> None:
     data = plain.stateless("tools/list", {"cursor": cursor})
     assert said(plain.once(data)) == (400, -32602)
     data = plain.session().request("tools/list", {"cursor": cursor})
@@ -433,7 +435,7 @@ def test_a_cursor_that_leads_nowhere(plain: Running, cursor: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("method", ["tools/list", "tools/call", "server/discover"])
-def test_meta_that_lacks_what_it_must_have(plain: Running, broken: Any, method: str) -> None:
+def test_meta_that_lacks_what_it_must_have(plain: NodeThread, broken: Any, method: str) -> None:
     params = {"name": "shop.echo", "arguments": {}, "_meta": broken}
     answer = plain.once(
         plain.http(message(method, params, "m"), *stateless_headers(method, "shop.echo"))
@@ -443,20 +445,20 @@ def test_meta_that_lacks_what_it_must_have(plain: Running, broken: Any, method: 
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_the_stateless_wire_has_one_method(plain: Running, method: str) -> None:
+def test_the_stateless_wire_has_one_method(plain: NodeThread, method: str) -> None:
     answer = plain.once(plain.http(b"", ("MCP-Protocol-Version", STATELESS), method=method))
     assert answer.status == 405
     assert answer.headers["allow"] == "POST"
 
 
-def test_no_meta_at_all(plain: Running) -> None:
+def test_no_meta_at_all(plain: NodeThread) -> None:
     for params in (None, {}, {"_meta": 5}, {"_meta": []}):
         body = message("tools/list", params)
         answer = plain.once(plain.http(body, *stateless_headers("tools/list")))
         assert said(answer) == (400, -32602)
 
 
-def test_discovery(plain: Running) -> None:
+def test_discovery(plain: NodeThread) -> None:
     answer = plain.once(plain.stateless("server/discover"))
     assert answer.status == 200
     result = answer.result
@@ -470,7 +472,7 @@ def test_discovery(plain: Running) -> None:
     assert result["ttlMs"] >= 0
 
 
-def test_a_stateless_list(plain: Running) -> None:
+def test_a_stateless_list(plain: NodeThread) -> None:
     result = plain.once(plain.stateless("tools/list")).result
     assert result["resultType"] == "complete"
     assert result["cacheScope"] in ("public", "private")

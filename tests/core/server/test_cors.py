@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from interlock.topics.config import TopicConfig, TopicsConfig
-from tests.core.server.running import Running, text_of
-from tests.core.server.wire import initialize, message, request
+from tests.support.http_client import initialize, message, request
+from tests.support.node import NodeThread, result_text
 
 PAGE = ("Origin", "http://localhost:6274")
 ASKS = (PAGE, ("Access-Control-Request-Method", "POST"))
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     """A node that lets the pages of one origin call."""
-    node = Running(tmp_path_factory.mktemp("plain"), allowed_origins=[PAGE[1]])
+    node = NodeThread(tmp_path_factory.mktemp("plain"), allowed_origins=[PAGE[1]])
     yield node
     node.stop()
 
@@ -27,7 +27,7 @@ def words(value: str) -> set[str]:
     return {one.strip().lower() for one in value.split(",")}
 
 
-def test_a_page_may_call(plain: Running) -> None:
+def test_a_page_may_call(plain: NodeThread) -> None:
     wanted = "content-type, mcp-protocol-version, mcp-param-region, x-made-up"
     data = plain.http(b"", *ASKS, ("Access-Control-Request-Headers", wanted), method="OPTIONS")
     with plain.connect() as wire:
@@ -44,10 +44,10 @@ def test_a_page_may_call(plain: Running) -> None:
         assert "x-made-up" not in allowed
         assert "access-control-allow-private-network" not in answer.headers
         # The connection can be used for what was asked about.
-        assert text_of(wire.ask(plain.call("echo", {"text": "x"}, 1, PAGE))) == "x"
+        assert result_text(wire.ask(plain.call("echo", {"text": "x"}, 1, PAGE))) == "x"
 
 
-def test_a_page_on_the_web_may_call_into_this_network(plain: Running) -> None:
+def test_a_page_on_the_web_may_call_into_this_network(plain: NodeThread) -> None:
     private = ("Access-Control-Request-Private-Network", "true")
     answer = plain.once(plain.http(b"", *ASKS, private, method="OPTIONS"))
     assert answer.headers["access-control-allow-private-network"] == "true"
@@ -69,7 +69,7 @@ def test_it_needs_no_token_to_ask(start: Any) -> None:
         "http://127.0.0.1", "http://localhost",
     ],
 )  # fmt: skip
-def test_other_pages_are_told_nothing(plain: Running, origin: str) -> None:
+def test_other_pages_are_told_nothing(plain: NodeThread, origin: str) -> None:
     asks = (("Origin", origin), ASKS[1])
     for data in (
         plain.http(b"", *asks, method="OPTIONS"),
@@ -107,12 +107,12 @@ def test_page_of_another_local_port_opens_no_socket(start: Any) -> None:
                 assert wire.head()[0] == status
 
 
-def test_options_without_a_page(plain: Running) -> None:
+def test_options_without_a_page(plain: NodeThread) -> None:
     for headers in ((), (PAGE,), (ASKS[1],)):
         assert plain.once(plain.http(b"", *headers, method="OPTIONS")).status == 405
 
 
-def test_every_answer_can_be_read(plain: Running) -> None:
+def test_every_answer_can_be_read(plain: NodeThread) -> None:
     opened = plain.once(plain.http(message("initialize", initialize(), 0), PAGE))
     assert "mcp-session-id" in words(opened.headers["access-control-expose-headers"])
     session = plain.session("2025-11-25", PAGE)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.core.server.running import Running, text_of
-from tests.core.server.wire import STATELESS, message, meta, stateless_headers
+from tests.support.http_client import STATELESS, message, meta, stateless_headers
+from tests.support.node import NodeThread, result_text
 
 ECHO = {"name": "shop.echo", "arguments": {"text": "hi"}, "_meta": meta()}
 VERSION = ("MCP-Protocol-Version", STATELESS)
@@ -17,7 +17,7 @@ METHOD = ("Mcp-Method", "tools/call")
 NAME = ("Mcp-Name", "shop.echo")
 
 
-def ask(plain: Running, *headers: tuple[str, str], params: Any = ECHO) -> Any:
+def ask(plain: NodeThread, *headers: tuple[str, str], params: Any = ECHO) -> Any:
     return plain.once(plain.http(message("tools/call", params, "h"), *headers))
 
 
@@ -52,7 +52,7 @@ def encoded(text: str) -> str:
     ids=str,
 )
 def test_headers_that_do_not_repeat_the_body(
-    plain: Running, headers: list[tuple[str, str]]
+    plain: NodeThread, headers: list[tuple[str, str]]
 ) -> None:
     before = len(plain.shop.calls("echo"))
     answer = ask(plain, *headers)
@@ -75,11 +75,11 @@ def test_headers_that_do_not_repeat_the_body(
     ],
     ids=str,
 )
-def test_headers_that_do(plain: Running, headers: list[tuple[str, str]]) -> None:
-    assert text_of(ask(plain, *headers)) == "hi"
+def test_headers_that_do(plain: NodeThread, headers: list[tuple[str, str]]) -> None:
+    assert result_text(ask(plain, *headers)) == "hi"
 
 
-def test_a_name_that_no_header_can_hold(plain: Running) -> None:
+def test_a_name_that_no_header_can_hold(plain: NodeThread) -> None:
     (name,) = [
         one["name"]
         for one in plain.once(plain.stateless("tools/list")).result["tools"]
@@ -88,7 +88,7 @@ def test_a_name_that_no_header_can_hold(plain: Running) -> None:
     for spelled in (name, "shop.größe"):
         params = {"name": spelled, "arguments": {}, "_meta": meta()}
         answer = ask(plain, VERSION, METHOD, ("Mcp-Name", encoded(spelled)), params=params)
-        assert text_of(answer) == "größe"
+        assert result_text(answer) == "größe"
     # As raw bytes it is no header value at all.
     raw = "shop.größe".encode().decode("latin-1")
     params = {"name": "shop.größe", "arguments": {}, "_meta": meta()}
@@ -112,16 +112,16 @@ def test_a_name_that_no_header_can_hold(plain: Running) -> None:
     ids=str,
 )
 def test_arguments_that_a_header_must_repeat(
-    plain: Running, region: Any, headers: list[tuple[str, str]], fits: bool
+    plain: NodeThread, region: Any, headers: list[tuple[str, str]], fits: bool
 ) -> None:
     arguments = {} if region is None else {"region": region}
     answer = plain.once(plain.call("region", arguments, 1, *headers))
     if fits:
-        assert text_of(answer) == "region"
+        assert result_text(answer) == "region"
     else:
         assert (answer.status, answer.error["code"]) == (400, -32020)
     # The session wire has no such headers.
-    assert text_of(plain.once(plain.session().call("region", arguments))) == "region"
+    assert result_text(plain.once(plain.session().call("region", arguments))) == "region"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_arguments_that_a_header_must_repeat(
 )
 @pytest.mark.parametrize("kind", ["stateless", "session"])
 def test_what_the_node_decides_by_is_said_once(
-    plain: Running, twice: list[tuple[str, str]], kind: str
+    plain: NodeThread, twice: list[tuple[str, str]], kind: str
 ) -> None:
     session = plain.session()
     known = {"host": plain.host, "session": session.id}
@@ -173,7 +173,7 @@ def test_what_the_node_decides_by_is_said_once(
         (None, False),
     ],
 )
-def test_what_kind_of_body_it_is(plain: Running, kind: str | None, accepted: bool) -> None:
+def test_what_kind_of_body_it_is(plain: NodeThread, kind: str | None, accepted: bool) -> None:
     # A page can make a browser post forms and plain text anywhere; JSON it has to ask for.
     body = message("tools/call", ECHO)
     headers = [("Host", plain.host), *stateless_headers("tools/call", "shop.echo")]
@@ -199,7 +199,7 @@ def test_what_kind_of_body_it_is(plain: Running, kind: str | None, accepted: boo
     ],
     ids=str,
 )
-def test_who_can_take_a_stream(plain: Running, accept: list[str], status: int) -> None:
+def test_who_can_take_a_stream(plain: NodeThread, accept: list[str], status: int) -> None:
     session = plain.session()
     headers = [("Host", plain.host), *session.headers, *(("Accept", one) for one in accept)]
     with plain.connect() as wire:
@@ -218,7 +218,7 @@ def test_who_can_take_a_stream(plain: Running, accept: list[str], status: int) -
         assert wire.head()[0] == status
 
 
-def test_whoever_cannot_take_a_stream_gets_one_answer(plain: Running) -> None:
+def test_whoever_cannot_take_a_stream_gets_one_answer(plain: NodeThread) -> None:
     params = {"name": "shop.report", "arguments": {"steps": 3}, "_meta": meta(progressToken=1)}
     body = message("tools/call", params)
     headers = [
@@ -230,10 +230,10 @@ def test_whoever_cannot_take_a_stream_gets_one_answer(plain: Running) -> None:
     ]
     answer = plain.once(plain.http(body, *headers, plain=True))
     assert answer.headers["content-type"] == "application/json"
-    assert text_of(answer) == "reported"
+    assert result_text(answer) == "reported"
 
 
-def test_the_wire_is_told_by_the_header_or_by_meta(plain: Running) -> None:
+def test_the_wire_is_told_by_the_header_or_by_meta(plain: NodeThread) -> None:
     # A stateless request with a session's header is stateless all the same.
     session = plain.session()
     answer = plain.once(plain.call("echo", {"text": "both"}, 1, ("Mcp-Session-Id", session.id)))
@@ -244,4 +244,4 @@ def test_the_wire_is_told_by_the_header_or_by_meta(plain: Running) -> None:
     assert "resultType" not in answer.result
     # The words of the wire in somebody's arguments are but words.
     text = json.dumps(meta())
-    assert text_of(plain.once(session.call("echo", {"text": text}))) == text
+    assert result_text(plain.once(session.call("echo", {"text": text}))) == text

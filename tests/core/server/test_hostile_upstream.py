@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 
 from interlock.core.config import ServerConfig
-from tests.core.server.running import Running, text_of
-from tests.patience import PATIENCE
+from tests.support.node import NodeThread, result_text
+from tests.support.timeouts import HANG_TIMEOUT
 
 PIECE = b"a" * 64 * 1024
 MOST = 16 * 1024 * 1024
@@ -30,7 +30,7 @@ class EndlessHeader:
     def close(self) -> None:
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
-        self._thread.join(PATIENCE)
+        self._thread.join(HANG_TIMEOUT)
 
     def _serve(self) -> None:
         while True:
@@ -39,7 +39,7 @@ class EndlessHeader:
             except OSError:
                 return
             with connection:
-                connection.settimeout(PATIENCE)
+                connection.settimeout(HANG_TIMEOUT)
                 self.sent.append(self._answer(connection))
                 self.first.set()
 
@@ -59,15 +59,15 @@ class EndlessHeader:
 
 
 def test_a_header_that_never_ends_disturbs_no_other_upstream(
-    start: Callable[..., Running],
+    start: Callable[..., NodeThread],
 ) -> None:
     hostile = EndlessHeader()
     try:
         node = start(servers={"hostile": ServerConfig(url=f"http://127.0.0.1:{hostile.port}/mcp")})
-        assert hostile.first.wait(PATIENCE)
+        assert hostile.first.wait(HANG_TIMEOUT)
         for number in range(20):
             text = f"good {number}"
-            assert text_of(node.once(node.call("echo", {"text": text}))) == text
+            assert result_text(node.once(node.call("echo", {"text": text}))) == text
         assert hostile.sent
         assert max(hostile.sent) < MOST
     finally:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from interlock.core.server.http.router import Router
-from tests.core.server.running import Running, text_of
-from tests.core.server.wire import message, meta, stateless_headers
+from tests.support.http_client import message, meta, stateless_headers
+from tests.support.node import NodeThread, result_text
 
 
 @pytest.fixture
-def held_app(plain: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Event]:
+def held_app(plain: NodeThread, monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Event]:
     """The ASGI app answers only once the event is set."""
     served = Router.__call__
     released = plain.do(asyncio.Event)
@@ -29,7 +29,7 @@ def held_app(plain: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[asynci
     plain.do(released.set)
 
 
-def healthz(plain: Running) -> bytes:
+def healthz(plain: NodeThread) -> bytes:
     return plain.http(method="GET", path="/healthz")
 
 
@@ -37,7 +37,7 @@ def healthz(plain: Running) -> bytes:
 
 
 @pytest.mark.parametrize("wire_kind", ["stateless", "session"])
-def test_a_request_in_one_piece(plain: Running, wire_kind: str) -> None:
+def test_a_request_in_one_piece(plain: NodeThread, wire_kind: str) -> None:
     data = plain.call("echo", {"text": "hello"})
     if wire_kind == "session":
         data = plain.session().call("echo", {"text": "hello"})
@@ -46,18 +46,18 @@ def test_a_request_in_one_piece(plain: Running, wire_kind: str) -> None:
     assert answer.headers["content-type"] == "application/json"
     assert "date" in answer.headers
     assert "server" not in answer.headers
-    assert text_of(answer) == "hello"
+    assert result_text(answer) == "hello"
 
 
-def test_a_request_byte_by_byte(plain: Running) -> None:
+def test_a_request_byte_by_byte(plain: NodeThread) -> None:
     data = plain.call("echo", {"text": "slowly"})
     with plain.connect() as wire:
         for _ in range(2):
             wire.send(*(data[at : at + 1] for at in range(len(data))))
-            assert text_of(wire.answer()) == "slowly"
+            assert result_text(wire.answer()) == "slowly"
 
 
-def test_a_request_cut_in_two_anywhere(plain: Running) -> None:
+def test_a_request_cut_in_two_anywhere(plain: NodeThread) -> None:
     data = plain.call("echo", {"text": "cut"})
     head = data.index(b"\r\n\r\n")
     with plain.connect() as wire:
@@ -74,24 +74,24 @@ def test_a_request_cut_in_two_anywhere(plain: Running) -> None:
             len(data) - 1,
         ):
             answer = wire.ask(data[:cut], data[cut:])
-            assert text_of(answer) == "cut", cut
+            assert result_text(answer) == "cut", cut
 
 
-def test_a_request_and_the_start_of_the_next(plain: Running) -> None:
+def test_a_request_and_the_start_of_the_next(plain: NodeThread) -> None:
     data = plain.call("echo", {"text": "first"})
     follows = plain.call("echo", {"text": "second"}, 2)
     with plain.connect() as wire:
         for cut in (1, 30, len(follows) - 1):
-            assert text_of(wire.ask(data + follows[:cut])) == "first"
-            assert text_of(wire.ask(follows[cut:])) == "second"
+            assert result_text(wire.ask(data + follows[:cut])) == "first"
+            assert result_text(wire.ask(follows[cut:])) == "second"
 
 
-def test_large_answers_come_whole(plain: Running) -> None:
+def test_large_answers_come_whole(plain: NodeThread) -> None:
     for size in (1_000, 64 * 1024, 3_000_000):
-        assert len(text_of(plain.once(plain.call("large", {"size": size})))) == size
+        assert len(result_text(plain.once(plain.call("large", {"size": size})))) == size
 
 
-def test_a_body_that_comes_in_chunks(plain: Running) -> None:
+def test_a_body_that_comes_in_chunks(plain: NodeThread) -> None:
     whole = plain.call("echo", {"text": "in chunks"})
     body = whole.partition(b"\r\n\r\n")[2]
     head = [*stateless_headers("tools/call", "shop.echo"), ("Transfer-Encoding", "chunked")]
@@ -100,14 +100,14 @@ def test_a_body_that_comes_in_chunks(plain: Running) -> None:
     pieces = [body[:1], body[1:50], body[50:]]
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in pieces) + b"0\r\n\r\n"
     with plain.connect() as wire:
-        assert text_of(wire.ask(start + chunks)) == "in chunks"
-        assert text_of(wire.ask(start + chunks)) == "in chunks"
-        assert text_of(wire.ask(start, chunks)) == "in chunks"
+        assert result_text(wire.ask(start + chunks)) == "in chunks"
+        assert result_text(wire.ask(start + chunks)) == "in chunks"
+        assert result_text(wire.ask(start, chunks)) == "in chunks"
         everything = start + chunks
-        assert text_of(wire.ask(*(everything[at : at + 1] for at in range(len(everything)))))
+        assert result_text(wire.ask(*(everything[at : at + 1] for at in range(len(everything)))))
 
 
-def test_trailers_are_no_headers(plain: Running) -> None:
+def test_trailers_are_no_headers(plain: NodeThread) -> None:
     body = plain.call("region", {"region": "north"}).partition(b"\r\n\r\n")[2]
     head = [
         ("Host", plain.host),
@@ -123,19 +123,19 @@ def test_trailers_are_no_headers(plain: Running) -> None:
         assert (answer.status, answer.error["code"]) == (400, -32020)
         with_header = plain.http(b"", *head, ("Mcp-Param-Region", "north"), plain=True)
         answer = wire.ask(with_header, chunked, b"Mcp-Param-Region: south\r\nHost: evil\r\n\r\n")
-        assert (answer.status, text_of(answer)) == (200, "region")
+        assert (answer.status, result_text(answer)) == (200, "region")
 
 
-def test_a_client_that_asks_whether_it_may_send_is_told_so(plain: Running) -> None:
+def test_a_client_that_asks_whether_it_may_send_is_told_so(plain: NodeThread) -> None:
     data = plain.call("echo", {"text": "may I?"}, 1, ("Expect", "100-continue"))
     head, _, body = data.partition(b"\r\n\r\n")
     with plain.connect() as wire:
         wire.send(head + b"\r\n\r\n")
         assert wire.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        assert text_of(wire.ask(body)) == "may I?"
+        assert result_text(wire.ask(body)) == "may I?"
 
 
-def test_permission_to_send_never_lands_inside_another_answer(plain: Running) -> None:
+def test_permission_to_send_never_lands_inside_another_answer(plain: NodeThread) -> None:
     asks = plain.call("echo", {"text": "next"}, 2, ("Expect", "100-continue"))
     with plain.connect() as wire:
         wire.send(plain.call("hold", {"text": "expect"}), asks)
@@ -144,13 +144,13 @@ def test_permission_to_send_never_lands_inside_another_answer(plain: Running) ->
         status, headers = wire.head()
         assert status == 200
         assert json.loads(wire.exactly(int(headers["content-length"])))["id"] == 1
-        assert text_of(wire.answer()) == "next"
+        assert result_text(wire.answer()) == "next"
 
 
 # -- connections
 
 
-def test_a_connection_is_kept_and_closed_as_the_client_says(plain: Running) -> None:
+def test_a_connection_is_kept_and_closed_as_the_client_says(plain: NodeThread) -> None:
     with plain.connect() as wire:
         for id in range(3):
             answer = wire.ask(plain.call("echo", {"text": "kept"}, id))
@@ -159,21 +159,21 @@ def test_a_connection_is_kept_and_closed_as_the_client_says(plain: Running) -> N
         for _ in range(1):
             answer = wire.ask(plain.call("echo", {"text": "bye"}, 1, ("Connection", "close")))
             assert answer.headers["connection"] == "close"
-            assert text_of(answer) == "bye"
+            assert result_text(answer) == "bye"
         wire.closed()
 
 
-def test_http_1_0(plain: Running) -> None:
+def test_http_1_0(plain: NodeThread) -> None:
     body = plain.call("echo", {"text": "old"}).partition(b"\r\n\r\n")[2]
     headers = stateless_headers("tools/call", "shop.echo")
     with plain.connect() as wire:
         answer = wire.ask(plain.http(body, *headers, version="HTTP/1.0"))
-        assert text_of(answer) == "old"
+        assert result_text(answer) == "old"
         assert answer.headers["connection"] == "close"
         wire.closed()
 
 
-def test_http_1_0_knows_no_chunks_so_its_stream_ends_with_the_connection(plain: Running) -> None:
+def test_http_1_0_knows_no_chunks_so_its_stream_ends_with_the_connection(plain: NodeThread) -> None:
     params = {"name": "shop.report", "arguments": {"steps": 2}, "_meta": meta(progressToken="p")}
     body = message("tools/call", params)
     headers = stateless_headers("tools/call", "shop.report")
@@ -184,11 +184,11 @@ def test_http_1_0_knows_no_chunks_so_its_stream_ends_with_the_connection(plain: 
     assert answer.headers["connection"] == "close"
     events = [json.loads(one[6:]) for one in answer.body.split(b"\r\n\r\n") if one]
     assert [one.get("method") for one in events] == ["notifications/progress"] * 2 + [None]
-    assert text_of(events[-1]) == "reported"
+    assert result_text(events[-1]) == "reported"
 
 
 @pytest.mark.parametrize("method", ["PUT", "OPTIONS", "PATCH", "HEAD"])
-def test_other_methods_are_not_for_this_endpoint(plain: Running, method: str) -> None:
+def test_other_methods_are_not_for_this_endpoint(plain: NodeThread, method: str) -> None:
     with plain.connect() as wire:
         for _ in range(2):
             wire.send(plain.http(method=method))
@@ -197,45 +197,45 @@ def test_other_methods_are_not_for_this_endpoint(plain: Running, method: str) ->
             assert answer.headers["allow"] == "GET, POST, DELETE"
             assert answer.body == b""
         # The connection is as good as before.
-        assert text_of(wire.ask(plain.call("echo", {"text": "after"}))) == "after"
+        assert result_text(wire.ask(plain.call("echo", {"text": "after"}))) == "after"
 
 
-def test_a_head_request_never_gets_a_body(plain: Running) -> None:
+def test_a_head_request_never_gets_a_body(plain: NodeThread) -> None:
     with plain.connect() as wire:
         wire.send(plain.http(b"", ("Host", "evil.example"), method="HEAD", plain=True))
         assert wire.answer(to_head=True).status in (403, 405)
-        assert text_of(wire.ask(plain.call("echo", {"text": "after"}))) == "after"
+        assert result_text(wire.ask(plain.call("echo", {"text": "after"}))) == "after"
 
 
 @pytest.mark.parametrize(
     "upgrade",
     [("h2c", "Upgrade, HTTP2-Settings"), ("websocket", "Upgrade"), ("TLS/1.3", "upgrade")],
 )
-def test_an_offer_to_upgrade_is_passed_over(plain: Running, upgrade: tuple[str, str]) -> None:
+def test_an_offer_to_upgrade_is_passed_over(plain: NodeThread, upgrade: tuple[str, str]) -> None:
     # Java's HTTP client offers HTTP/2 on every first request.
     offer = [("Upgrade", upgrade[0]), ("Connection", upgrade[1]), ("HTTP2-Settings", "AAMAAABk")]
     data = plain.call("echo", {"text": "as ever"}, 1, *offer)
     with plain.connect() as wire:
-        assert text_of(wire.ask(data)) == "as ever"
-        assert text_of(wire.ask(data)) == "as ever"
+        assert result_text(wire.ask(data)) == "as ever"
+        assert result_text(wire.ask(data)) == "as ever"
         # With the next one right behind it.
         wire.send(plain.call("echo", {"text": "one"}, 1, *offer, ("X", "1")) + data)
-        assert [text_of(wire.answer()), text_of(wire.answer())] == ["one", "as ever"]
+        assert [result_text(wire.answer()), result_text(wire.answer())] == ["one", "as ever"]
 
 
 # -- several requests at once
 
 
-def test_many_requests_in_one_packet_are_answered_in_order(plain: Running) -> None:
+def test_many_requests_in_one_packet_are_answered_in_order(plain: NodeThread) -> None:
     with plain.connect() as wire:
         wire.send(b"".join(plain.call("echo", {"text": str(id)}, id) for id in range(40)))
         for id in range(40):
             answer = wire.answer()
-            assert (answer.json["id"], text_of(answer)) == (id, str(id))
-        assert text_of(wire.ask(plain.call("echo", {"text": "after"}))) == "after"
+            assert (answer.json["id"], result_text(answer)) == (id, str(id))
+        assert result_text(wire.ask(plain.call("echo", {"text": "after"}))) == "after"
 
 
-def test_a_slow_answer_holds_back_those_behind_it(plain: Running) -> None:
+def test_a_slow_answer_holds_back_those_behind_it(plain: NodeThread) -> None:
     session = plain.session()
     with plain.connect() as wire:
         wire.send(
@@ -250,21 +250,21 @@ def test_a_slow_answer_holds_back_those_behind_it(plain: Running) -> None:
         assert [wire.answer().json["id"] for _ in range(3)] == [1, 2, 3]
 
 
-def test_mcp_behind_another_path(plain: Running, held_app: asyncio.Event) -> None:
+def test_mcp_behind_another_path(plain: NodeThread, held_app: asyncio.Event) -> None:
     with plain.connect() as wire:
         wire.send(healthz(plain) + plain.call("echo", {"text": "behind"}))
         assert plain.alive()
         wire.silent()
         plain.do(held_app.set)
         assert wire.answer().json == {"status": "ok"}
-        assert text_of(wire.answer()) == "behind"
+        assert result_text(wire.answer()) == "behind"
 
 
 def test_a_known_head_behind_another_path_waits_for_its_turn(
-    plain: Running, held_app: asyncio.Event
+    plain: NodeThread, held_app: asyncio.Event
 ) -> None:
     with plain.connect() as wire:
-        assert text_of(wire.ask(plain.call("echo", {"text": "known"}))) == "known"
+        assert result_text(wire.ask(plain.call("echo", {"text": "known"}))) == "known"
         wire.send(healthz(plain))
         plain.until(lambda: any(one.cycle for one in lanes(plain)), "the request")
         wire.send(plain.call("echo", {"text": "known"}))
@@ -272,26 +272,26 @@ def test_a_known_head_behind_another_path_waits_for_its_turn(
         wire.silent()
         plain.do(held_app.set)
         assert wire.answer().json == {"status": "ok"}
-        assert text_of(wire.answer()) == "known"
+        assert result_text(wire.answer()) == "known"
 
 
-def lanes(plain: Running) -> list[Any]:
+def lanes(plain: NodeThread) -> list[Any]:
     http = plain.node.listeners._http
     assert http is not None
     assert http._server is not None
     return list(http._server.server_state.connections)
 
 
-def test_other_paths_one_behind_the_other(plain: Running, held_app: asyncio.Event) -> None:
+def test_other_paths_one_behind_the_other(plain: NodeThread, held_app: asyncio.Event) -> None:
     with plain.connect() as wire:
         wire.send(healthz(plain) * 3)
         plain.do(held_app.set)
         assert [wire.answer().status for _ in range(3)] == [200] * 3
-        assert text_of(wire.ask(plain.call("echo", {"text": "after"}))) == "after"
+        assert result_text(wire.ask(plain.call("echo", {"text": "after"}))) == "after"
 
 
 @pytest.mark.parametrize("calls", [1, 3])
-def test_another_path_behind_mcp_is_left_to_a_new_connection(plain: Running, calls: int) -> None:
+def test_another_path_behind_mcp_is_left_to_a_new_connection(plain: NodeThread, calls: int) -> None:
     # Nobody mixes them like this; what matters is that no answer goes to the wrong request.
     session = plain.session()
     with plain.connect() as wire:
@@ -308,19 +308,19 @@ def test_another_path_behind_mcp_is_left_to_a_new_connection(plain: Running, cal
 
 
 def test_a_sandwich_of_paths_never_mixes_its_answers(
-    plain: Running, held_app: asyncio.Event
+    plain: NodeThread, held_app: asyncio.Event
 ) -> None:
     with plain.connect() as wire:
         wire.send(healthz(plain) + plain.call("echo", {"text": "middle"}) + healthz(plain))
         plain.do(held_app.set)
         assert wire.answer().json == {"status": "ok"}
         answer = wire.answer()
-        assert text_of(answer) == "middle"
+        assert result_text(answer) == "middle"
         assert answer.headers["connection"] == "close"
         wire.closed()
 
 
-def test_more_requests_at_once_than_anybody_means(plain: Running) -> None:
+def test_more_requests_at_once_than_anybody_means(plain: NodeThread) -> None:
     session = plain.session()
     headers = [("Host", plain.host), ("Content-Type", "application/json"), session.headers[0]]
     pings = []

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from interlock.core.server.http import protocol as fast_lane
-from tests.core.server.running import Running, text_of
-from tests.core.server.wire import Wire, message, stateless_headers
+from tests.support.http_client import HttpConnection, message, stateless_headers
+from tests.support.node import NodeThread, result_text
 
 LIMITS = {"body_bytes": 2_000, "header_bytes": 2_000, "header_count": 20}
 # Long enough for a busy machine to send a request, short enough to wait for.
@@ -19,21 +19,21 @@ ENDLESS = [b"y" * 50_000] * 20
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     """A node with small limits."""
-    node = Running(tmp_path_factory.mktemp("small"), limits=LIMITS)
+    node = NodeThread(tmp_path_factory.mktemp("small"), limits=LIMITS)
     yield node
     node.stop()
 
 
-def lanes(node: Running) -> list[Any]:
+def lanes(node: NodeThread) -> list[Any]:
     http = node.node.listeners._http
     assert http is not None
     assert http._server is not None
     return list(http._server.server_state.connections)
 
 
-def refused(wire: Wire, status: int) -> str:
+def refused(wire: HttpConnection, status: int) -> str:
     """The refusal, after which the connection is over."""
     answer = wire.answer()
     assert answer.status == status, answer
@@ -67,14 +67,14 @@ def refused(wire: Wire, status: int) -> str:
         b"\x00" * 100,
     ],
 )
-def test_bad_http_is_refused(plain: Running, data: bytes) -> None:
+def test_bad_http_is_refused(plain: NodeThread, data: bytes) -> None:
     with plain.connect() as wire:
         wire.send(data)
         refused(wire, 400)
     assert plain.alive()
 
 
-def test_a_proxy_it_is_not(plain: Running) -> None:
+def test_a_proxy_it_is_not(plain: NodeThread) -> None:
     with plain.connect() as wire:
         wire.send(b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\n\r\n\x16\x03\x01")
         refused(wire, 405)
@@ -96,7 +96,7 @@ def test_a_proxy_it_is_not(plain: Running) -> None:
     ids=str,
 )
 def test_a_length_that_can_be_read_in_two_ways_is_no_length(
-    plain: Running, framing: list[tuple[str, str]]
+    plain: NodeThread, framing: list[tuple[str, str]]
 ) -> None:
     # Two readers that disagree about where a request ends: that is how one is smuggled in.
     smuggled = plain.call("echo", {"text": "smuggled"}, 2)
@@ -117,14 +117,14 @@ def test_a_length_that_can_be_read_in_two_ways_is_no_length(
 # -- what is too large
 
 
-def test_too_many_headers(small: Running) -> None:
+def test_too_many_headers(small: NodeThread) -> None:
     many = [(f"X-{number}", "1") for number in range(LIMITS["header_count"])]
     with small.connect() as wire:
         wire.send(small.http(b"{}", *many))
         assert "headers" in refused(wire, 431)
 
 
-def test_headers_that_are_too_long_together(small: Running) -> None:
+def test_headers_that_are_too_long_together(small: NodeThread) -> None:
     long = [(f"X-{number}", "y" * 400) for number in range(5)]
     with small.connect() as wire:
         wire.send(small.http(b"{}", *long))
@@ -133,7 +133,7 @@ def test_headers_that_are_too_long_together(small: Running) -> None:
         assert wire.ask(small.http(b"{}", *long[:3])).status == 400
 
 
-def test_a_header_that_never_ends(small: Running) -> None:
+def test_a_header_that_never_ends(small: NodeThread) -> None:
     start = b"POST /mcp HTTP/1.1\r\nHost: x\r\nX-Long: "
     with small.connect() as wire:
         wire.send(start, *ENDLESS)
@@ -143,7 +143,7 @@ def test_a_header_that_never_ends(small: Running) -> None:
         refused(wire, 431)
 
 
-def test_trailers_that_never_end(small: Running) -> None:
+def test_trailers_that_never_end(small: NodeThread) -> None:
     lines = [("Host", small.host), ("Transfer-Encoding", "chunked")]
     start = small.http(b"1\r\n{\r\n0\r\n", *lines, plain=True)
     with small.connect() as wire:
@@ -154,7 +154,7 @@ def test_trailers_that_never_end(small: Running) -> None:
         refused(wire, 431)
 
 
-def test_chunks_with_more_beside_than_inside(small: Running) -> None:
+def test_chunks_with_more_beside_than_inside(small: NodeThread) -> None:
     lines = [("Host", small.host), ("Transfer-Encoding", "chunked")]
     start = small.http(b"", *lines, plain=True)
     with small.connect() as wire:
@@ -163,27 +163,27 @@ def test_chunks_with_more_beside_than_inside(small: Running) -> None:
 
 
 @pytest.mark.parametrize("path", ["/mcp?", "/"])
-def test_a_url_that_is_too_long(small: Running, path: str) -> None:
+def test_a_url_that_is_too_long(small: NodeThread, path: str) -> None:
     with small.connect() as wire:
         wire.send(small.http(b"", method="GET", path=path + "y" * 9_000))
         refused(wire, 414)
 
 
-def test_a_body_that_says_it_is_too_large(small: Running) -> None:
+def test_a_body_that_says_it_is_too_large(small: NodeThread) -> None:
     with small.connect() as wire:
         # Before a byte of it was sent.
         wire.send(small.http(b"", ("Content-Length", "2001"), ("Host", small.host), plain=True))
         assert "2000 bytes" in refused(wire, 413)
 
 
-def test_a_body_that_turns_out_to_be_too_large(small: Running) -> None:
+def test_a_body_that_turns_out_to_be_too_large(small: NodeThread) -> None:
     head = [("Host", small.host), ("Transfer-Encoding", "chunked")]
     with small.connect() as wire:
         wire.send(small.http(b"", *head, plain=True), *(b"64\r\n%b\r\n" % (b"y" * 100),) * 25)
         refused(wire, 413)
 
 
-def test_the_largest_body_there_may_be(small: Running) -> None:
+def test_the_largest_body_there_may_be(small: NodeThread) -> None:
     for size, status in ((2_000, 200), (2_001, 413)):
         room = len(small.call("echo", {"text": ""}).partition(b"\r\n\r\n")[2])
         with small.connect() as wire:
@@ -191,14 +191,14 @@ def test_the_largest_body_there_may_be(small: Running) -> None:
             assert wire.answer().status == status
 
 
-def test_whoever_sends_too_much_can_read_why(plain: Running) -> None:
+def test_whoever_sends_too_much_can_read_why(plain: NodeThread) -> None:
     # Closing at once would reset the connection under the answer.
     with plain.connect() as wire:
         wire.send(plain.http(b"y" * 20_000_000))
         assert "4194304 bytes" in refused(wire, 413)
 
 
-def test_a_large_body_for_another_path(small: Running) -> None:
+def test_a_large_body_for_another_path(small: NodeThread) -> None:
     head = [("Host", small.host), ("Content-Length", "1000000")]
     with small.connect() as wire:
         wire.send(small.http(b"", *head, plain=True, path="/healthz"))
@@ -222,7 +222,7 @@ def test_limits_of_a_new_config_hold_at_once(start: Any) -> None:
 # -- what is too slow
 
 
-def test_a_request_that_stops_half_way(plain: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_stops_half_way(plain: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
     data = plain.call("echo", {"text": "half"})
     for sent in (data[:10], data[:200], data[:-1]):
@@ -231,18 +231,18 @@ def test_a_request_that_stops_half_way(plain: Running, monkeypatch: pytest.Monke
             assert "in time" in refused(wire, 408)
 
 
-def test_a_connection_that_is_not_used(plain: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_is_not_used(plain: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
     with plain.connect() as wire:
         wire.closed()
     with plain.connect() as wire:
-        assert text_of(wire.ask(plain.call("echo", {"text": "once"}))) == "once"
+        assert result_text(wire.ask(plain.call("echo", {"text": "once"}))) == "once"
         wire.closed()
 
 
 @pytest.mark.parametrize("first", ["mcp", "healthz"])
 def test_a_long_call_keeps_its_connection(
-    plain: Running, monkeypatch: pytest.MonkeyPatch, first: str
+    plain: NodeThread, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
     with plain.connect() as wire, plain.connect() as unused:
@@ -253,10 +253,10 @@ def test_a_long_call_keeps_its_connection(
         # The unused one is over; its neighbour is older.
         unused.closed()
         plain.do(lambda: plain.shop.release(held))
-        assert text_of(wire.answer()) == "released"
+        assert result_text(wire.answer()) == "released"
 
 
-def test_a_client_that_does_not_read_is_not_asked_for_more(plain: Running) -> None:
+def test_a_client_that_does_not_read_is_not_asked_for_more(plain: NodeThread) -> None:
     before = len(plain.shop.calls("large"))
     size = 1_000_000
     with plain.connect(receive=4_096) as wire:
@@ -272,11 +272,11 @@ def test_a_client_that_does_not_read_is_not_asked_for_more(plain: Running) -> No
         for id in range(40):
             answer = wire.answer()
             assert answer.json["id"] == id
-            assert len(text_of(answer)) == size
+            assert len(result_text(answer)) == size
 
 
 def test_a_client_that_never_reads_is_let_go(
-    plain: Running, monkeypatch: pytest.MonkeyPatch
+    plain: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
     with plain.connect(receive=4_096) as wire:
@@ -290,7 +290,7 @@ def test_a_client_that_never_reads_is_let_go(
 
 @pytest.mark.parametrize("bad", [b"\x00\x01\x02 nonsense\r\n\r\n", b"GET /" + b"y" * 9_000])
 def test_a_call_under_way_is_answered_before_its_neighbour_is_refused(
-    plain: Running, bad: bytes
+    plain: NodeThread, bad: bytes
 ) -> None:
     text = f"before {len(bad)}"
     with plain.connect() as wire:
@@ -301,18 +301,20 @@ def test_a_call_under_way_is_answered_before_its_neighbour_is_refused(
         wire.silent()
         plain.do(lambda: plain.shop.release(held))
         answer = wire.answer()
-        assert (answer.json["id"], text_of(answer)) == ("mine", "released")
+        assert (answer.json["id"], result_text(answer)) == ("mine", "released")
         wire.closed()
 
 
-def test_a_call_under_way_is_cancelled_when_its_refused_neighbour_hangs_up(plain: Running) -> None:
+def test_a_call_under_way_is_cancelled_when_its_refused_neighbour_hangs_up(
+    plain: NodeThread,
+) -> None:
     with plain.connect() as wire:
         wire.send(plain.call("hold", {"text": "goes"}), b"\x00\r\n\r\n")
         held = plain.shop.wait_for_hold("goes")
     plain.shop.wait_for(lambda: plain.shop.heard_of("notifications/cancelled", requestId=held))
 
 
-def test_a_listener_whose_neighbour_is_refused_does_not_stay_for_ever(plain: Running) -> None:
+def test_a_listener_whose_neighbour_is_refused_does_not_stay_for_ever(plain: NodeThread) -> None:
     before = plain.do(plain.node.status).listeners
     with plain.connect() as wire:
         wire.send(plain.session().get())
@@ -323,7 +325,7 @@ def test_a_listener_whose_neighbour_is_refused_does_not_stay_for_ever(plain: Run
     plain.until(lambda: plain.node.status().listeners == before, "an end of the listener")
 
 
-def test_a_bad_request_on_one_connection_leaves_others_alone(plain: Running) -> None:
+def test_a_bad_request_on_one_connection_leaves_others_alone(plain: NodeThread) -> None:
     with plain.connect() as good:
         for _ in range(3):
             with plain.connect() as bad:
@@ -332,10 +334,10 @@ def test_a_bad_request_on_one_connection_leaves_others_alone(plain: Running) -> 
             body = message("tools/list", id=1)
             headers = stateless_headers("tools/list")
             assert good.ask(plain.http(body, *headers)).status == 400
-            assert text_of(good.ask(plain.call("echo", {"text": "good"}))) == "good"
+            assert result_text(good.ask(plain.call("echo", {"text": "good"}))) == "good"
 
 
-def test_another_path_is_answered_before_its_neighbour_is_refused(plain: Running) -> None:
+def test_another_path_is_answered_before_its_neighbour_is_refused(plain: NodeThread) -> None:
     with plain.connect() as wire:
         wire.send(plain.http(method="GET", path="/healthz") + b"nonsense\r\n\r\n" + b"y" * 100_000)
         assert wire.answer().json == {"status": "ok"}

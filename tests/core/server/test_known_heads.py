@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from interlock.core.server.http.protocol import HttpProtocol
-from tests.core.server.running import Running, text_of
-from tests.core.server.wire import Wire, message, meta, stateless_headers
+from tests.support.http_client import HttpConnection, message, meta, stateless_headers
+from tests.support.node import NodeThread, result_text
 
 
 @pytest.fixture
@@ -26,23 +26,23 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return heads
 
 
-def echo(wire: Wire, data: bytes) -> str:
-    return text_of(wire.ask(data))
+def echo(wire: HttpConnection, data: bytes) -> str:
+    return result_text(wire.ask(data))
 
 
 @pytest.mark.parametrize("kind", ["stateless", "session"])
-def test_the_same_head_with_other_bodies(plain: Running, parsed: list[int], kind: str) -> None:
+def test_the_same_head_with_other_bodies(plain: NodeThread, parsed: list[int], kind: str) -> None:
     session = plain.session()
     make: Any = plain.call if kind == "stateless" else session.call
     parsed.clear()
     with plain.connect() as wire:
         for number in range(100, 120):
             answer = wire.ask(make("echo", {"text": str(number)}, number))
-            assert (answer.json["id"], text_of(answer)) == (number, str(number))
+            assert (answer.json["id"], result_text(answer)) == (number, str(number))
     assert len(parsed) == 1
 
 
-def test_heads_in_turn(plain: Running, parsed: list[int]) -> None:
+def test_heads_in_turn(plain: NodeThread, parsed: list[int]) -> None:
     session = plain.session()
     parsed.clear()
     with plain.connect() as wire:
@@ -55,7 +55,7 @@ def test_heads_in_turn(plain: Running, parsed: list[int]) -> None:
     assert len(parsed) == 3 + 5
 
 
-def test_more_heads_than_are_kept(plain: Running) -> None:
+def test_more_heads_than_are_kept(plain: NodeThread) -> None:
     with plain.connect() as wire:
         for round in range(2):
             for number in range(100):
@@ -65,34 +65,34 @@ def test_more_heads_than_are_kept(plain: Running) -> None:
         assert len(lane._heads) <= 32
 
 
-def lanes(plain: Running) -> list[Any]:
+def lanes(plain: NodeThread) -> list[Any]:
     http = plain.node.listeners._http
     assert http is not None
     assert http._server is not None
     return list(http._server.server_state.connections)
 
 
-def test_a_known_head_with_a_body_in_two_pieces(plain: Running) -> None:
+def test_a_known_head_with_a_body_in_two_pieces(plain: NodeThread) -> None:
     data = plain.call("echo", {"text": "pieces"})
     with plain.connect() as wire:
         assert echo(wire, data) == "pieces"
         for cut in (100, data.index(b"\r\n\r\n") + 4, len(data) - 1):
-            assert text_of(wire.ask(data[:cut], data[cut:])) == "pieces"
+            assert result_text(wire.ask(data[:cut], data[cut:])) == "pieces"
             assert echo(wire, data) == "pieces"
 
 
-def test_a_known_head_with_more_behind_it(plain: Running) -> None:
+def test_a_known_head_with_more_behind_it(plain: NodeThread) -> None:
     data = plain.call("echo", {"text": "known"})
     with plain.connect() as wire:
         assert echo(wire, data) == "known"
         wire.send(data + data)
-        assert [text_of(wire.answer()), text_of(wire.answer())] == ["known", "known"]
+        assert [result_text(wire.answer()), result_text(wire.answer())] == ["known", "known"]
         wire.send(data + data[:40])
-        assert text_of(wire.answer()) == "known"
+        assert result_text(wire.answer()) == "known"
         assert echo(wire, data[40:]) == "known"
 
 
-def test_a_known_head_while_another_call_is_under_way(plain: Running) -> None:
+def test_a_known_head_while_another_call_is_under_way(plain: NodeThread) -> None:
     data = plain.call("echo", {"text": "known"})
     with plain.connect() as wire:
         assert echo(wire, data) == "known"
@@ -102,10 +102,10 @@ def test_a_known_head_while_another_call_is_under_way(plain: Running) -> None:
         assert plain.alive()
         wire.silent()
         plain.do(lambda: plain.shop.release(held))
-        assert [text_of(wire.answer()), text_of(wire.answer())] == ["released", "known"]
+        assert [result_text(wire.answer()), result_text(wire.answer())] == ["released", "known"]
 
 
-def test_a_head_that_differs_in_the_name_only(plain: Running) -> None:
+def test_a_head_that_differs_in_the_name_only(plain: NodeThread) -> None:
     body = json.loads(plain.call("echo", {"text": "name"}).partition(b"\r\n\r\n")[2])
     with plain.connect() as wire:
         assert echo(wire, plain.call("echo", {"text": "name"})) == "name"
@@ -123,7 +123,7 @@ def test_a_head_that_differs_in_the_name_only(plain: Running) -> None:
     assert not plain.shop.heard_of("tools/call", name="hold", arguments={"text": "name"})
 
 
-def test_a_head_that_differs_in_the_session_only(plain: Running) -> None:
+def test_a_head_that_differs_in_the_session_only(plain: NodeThread) -> None:
     one, other = plain.session(), plain.session()
     with plain.connect() as wire:
         assert echo(wire, one.call("echo", {"text": "1"})) == "1"
@@ -134,7 +134,7 @@ def test_a_head_that_differs_in_the_session_only(plain: Running) -> None:
         assert echo(wire, other.call("echo", {"text": "2"})) == "2"
 
 
-def test_a_body_of_another_length_under_a_known_length(plain: Running) -> None:
+def test_a_body_of_another_length_under_a_known_length(plain: NodeThread) -> None:
     data = plain.call("echo", {"text": "four"})
     with plain.connect() as wire:
         assert echo(wire, data) == "four"
@@ -145,7 +145,7 @@ def test_a_body_of_another_length_under_a_known_length(plain: Running) -> None:
         assert echo(wire, data[-1:]) == "four"
 
 
-def test_a_known_head_whose_body_becomes_something_else(plain: Running) -> None:
+def test_a_known_head_whose_body_becomes_something_else(plain: NodeThread) -> None:
     good = plain.call("echo", {"text": "good"})
     size = len(good.partition(b"\r\n\r\n")[2])
     head = good[:-size]
@@ -165,7 +165,7 @@ def test_a_known_head_whose_body_becomes_something_else(plain: Running) -> None:
             assert (answer.status, answer.error["code"]) == (400, code), body
 
 
-def test_a_head_without_a_body_is_known_too(plain: Running, parsed: list[int]) -> None:
+def test_a_head_without_a_body_is_known_too(plain: NodeThread, parsed: list[int]) -> None:
     session = plain.session()
     parsed.clear()
     bare = plain.http(method="DELETE")
@@ -176,7 +176,7 @@ def test_a_head_without_a_body_is_known_too(plain: Running, parsed: list[int]) -
         assert wire.ask(session.delete()).status == 404
 
 
-def test_a_connection_that_closes_is_closed_each_time(plain: Running) -> None:
+def test_a_connection_that_closes_is_closed_each_time(plain: NodeThread) -> None:
     data = plain.call("echo", {"text": "bye"}, 1, ("Connection", "close"))
     for _ in range(2):
         with plain.connect() as wire:

@@ -12,15 +12,15 @@ from mcp.client.sse import sse_client
 from mcp_types import CallToolResult, TextContent
 
 from interlock.core.server.mcp.legacy_sse import LegacySse
-from tests.core.server.running import Running, text_of
-from tests.core.server.wire import Wire, event_fields, initialize, message, meta
-from tests.patience import PATIENCE
+from tests.support.http_client import HttpConnection, event_fields, initialize, message, meta
+from tests.support.node import NodeThread, result_text
+from tests.support.timeouts import HANG_TIMEOUT
 
 OPERATOR, AUDITOR = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
 OLD = "2024-11-05"
 
 
-def old_face(node: Running) -> LegacySse:
+def old_face(node: NodeThread) -> LegacySse:
     """What serves the old transport in this node."""
     face = node.node.listeners._legacy
     assert face is not None
@@ -30,11 +30,11 @@ def old_face(node: Running) -> LegacySse:
 class Old:
     """A client of the old transport."""
 
-    def __init__(self, node: Running, *headers: tuple[str, str]) -> None:
+    def __init__(self, node: NodeThread, *headers: tuple[str, str]) -> None:
         self.node = node
         self.face = old_face(node)
         self.headers = headers
-        self.wire = Wire(("127.0.0.1", node.port))
+        self.wire = HttpConnection(("127.0.0.1", node.port))
         self.wire.send(node.http(b"", *headers, method="GET", path="/sse"))
         status, said = self.wire.head()
         assert (status, said["content-type"]) == (200, "text/event-stream")
@@ -76,14 +76,14 @@ class Old:
 # -- by hand
 
 
-def test_a_session(plain: Running) -> None:
+def test_a_session(plain: NodeThread) -> None:
     with Old(plain) as client:
         assert client.endpoint.startswith("/messages?session_id=")
         assert len(client.endpoint.partition("=")[2]) >= 32
         assert client.initialized()["protocolVersion"] == OLD
         assert client.ask("ping", id="p") == {"jsonrpc": "2.0", "id": "p", "result": {}}
         call = {"name": "shop.echo", "arguments": {"text": "hi"}}
-        assert text_of(client.ask("tools/call", call)) == "hi"
+        assert result_text(client.ask("tools/call", call)) == "hi"
         assert client.ask("nothing/known")["error"]["code"] == -32601
 
 
@@ -94,7 +94,7 @@ def test_progress_and_changes(start: Any) -> None:
         call = {"name": "shop.report", "arguments": {"steps": 2}, "_meta": {"progressToken": "t"}}
         client.say("tools/call", call)
         assert [client.heard()["params"]["progress"] for _ in range(2)] == [1, 2]
-        assert text_of(client.heard()) == "reported"
+        assert result_text(client.heard()) == "reported"
         node.do(lambda: node.shop.offer("other"))
         assert client.heard() == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
@@ -113,7 +113,7 @@ def test_the_stream_is_the_session(start: Any) -> None:
     assert (answer.status, answer.error["code"]) == (404, -32600)
 
 
-def test_clients_do_not_hear_each_other(plain: Running) -> None:
+def test_clients_do_not_hear_each_other(plain: NodeThread) -> None:
     with Old(plain) as one, Old(plain) as other:
         assert one.endpoint != other.endpoint
         one.initialized()
@@ -122,7 +122,7 @@ def test_clients_do_not_hear_each_other(plain: Running) -> None:
         other.wire.silent()
 
 
-def test_the_other_era_is_not_spoken_here(plain: Running) -> None:
+def test_the_other_era_is_not_spoken_here(plain: NodeThread) -> None:
     with Old(plain) as client:
         answer = client.ask("tools/list", {"_meta": meta()})
         assert answer["error"]["code"] == -32600
@@ -141,7 +141,7 @@ def test_its_end(start: Any) -> None:
 # -- who may
 
 
-def test_hosts_and_origins(plain: Running) -> None:
+def test_hosts_and_origins(plain: NodeThread) -> None:
     old_face(plain)
     for path, method in (("/sse", "GET"), ("/messages?session_id=x", "POST")):
         data = plain.http(b"{}", ("Origin", "http://evil.example"), method=method, path=path)
@@ -169,7 +169,7 @@ def test_callers(start: Any) -> None:
         assert client.ask("ping", id=5)["id"] == 5
 
 
-def test_only_so_many(plain: Running) -> None:
+def test_only_so_many(plain: NodeThread) -> None:
     face = old_face(plain)
     most, face.most = face.most, 1
     try:
@@ -186,7 +186,7 @@ def test_only_so_many(plain: Running) -> None:
 # -- what is wrong
 
 
-def test_requests_that_make_no_sense(plain: Running) -> None:
+def test_requests_that_make_no_sense(plain: NodeThread) -> None:
     with Old(plain) as client:
         client.initialized()
         assert client.post(b"{").status == 400
@@ -214,7 +214,7 @@ def test_a_body_that_is_too_large(start: Any) -> None:
 # -- the official SDK's client
 
 
-async def test_the_official_client(plain: Running) -> None:
+async def test_the_official_client(plain: NodeThread) -> None:
     old_face(plain)
 
     async def talk() -> None:
@@ -230,5 +230,5 @@ async def test_the_official_client(plain: Running) -> None:
             assert isinstance(content, TextContent)
             assert content.text == "Grüezi"
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         await talk()

@@ -11,11 +11,19 @@ import pytest
 from interlock.app import node as node_room
 from interlock.core.journal.reader import JournalReader
 from interlock.core.server.mcp import conversation, stream
-from tests.core.server.running import Running, text_of
-from tests.core.server.wire import META, SESSION, STATELESS, Wire, initialize, message, meta
+from tests.support.http_client import (
+    META,
+    SESSION,
+    STATELESS,
+    HttpConnection,
+    initialize,
+    message,
+    meta,
+)
+from tests.support.node import NodeThread, result_text
 
 
-def ask(wire: Wire, method: str, params: Any = None, id: Any = 1) -> Any:
+def ask(wire: HttpConnection, method: str, params: Any = None, id: Any = 1) -> Any:
     wire.send(message(method, params, id) + b"\n")
     return wire.line()
 
@@ -31,7 +39,7 @@ def session_call(tool: str, arguments: Any = None, id: Any = 1, **more: Any) -> 
     return message("tools/call", params, id) + b"\n"
 
 
-def opened(wire: Wire, version: str = SESSION) -> Any:
+def opened(wire: HttpConnection, version: str = SESSION) -> Any:
     answer = ask(wire, "initialize", initialize(version), "init")
     wire.send(message("notifications/initialized", id=None) + b"\n")
     assert ask(wire, "ping")["result"] == {}
@@ -46,7 +54,7 @@ def code(answer: Any) -> int:
 # -- both eras
 
 
-def test_a_session(plain: Running) -> None:
+def test_a_session(plain: NodeThread) -> None:
     with plain.local() as wire:
         result = opened(wire)
         assert result["protocolVersion"] == SESSION
@@ -59,7 +67,7 @@ def test_a_session(plain: Running) -> None:
         assert answer["result"] == {"content": [{"type": "text", "text": "hi"}]}
 
 
-def test_requests_without_a_session(plain: Running) -> None:
+def test_requests_without_a_session(plain: NodeThread) -> None:
     with plain.local() as wire:
         assert ask(wire, "server/discover", {"_meta": meta()})["result"]["supportedVersions"]
         result = ask(wire, "tools/list", {"_meta": meta()})["result"]
@@ -70,7 +78,7 @@ def test_requests_without_a_session(plain: Running) -> None:
         assert result["_meta"][META + "serverInfo"]["name"] == "interlock"
 
 
-def test_both_on_one_channel(plain: Running) -> None:
+def test_both_on_one_channel(plain: NodeThread) -> None:
     with plain.local() as wire:
         opened(wire)
         for _ in range(3):
@@ -80,7 +88,7 @@ def test_both_on_one_channel(plain: Running) -> None:
             assert "resultType" not in answers[2]
 
 
-def test_before_anything_was_said(plain: Running) -> None:
+def test_before_anything_was_said(plain: NodeThread) -> None:
     with plain.local() as wire:
         assert ask(wire, "ping", id="p") == {"jsonrpc": "2.0", "id": "p", "result": {}}
         for method in ("tools/list", "tools/call", "server/discover", "subscriptions/listen"):
@@ -90,17 +98,19 @@ def test_before_anything_was_said(plain: Running) -> None:
         assert opened(wire)
 
 
-def test_byte_by_byte_and_many_at_once(plain: Running) -> None:
+def test_byte_by_byte_and_many_at_once(plain: NodeThread) -> None:
     with plain.local() as wire:
         data = call("echo", {"text": "slowly"})
         wire.send(*(data[at : at + 1] for at in range(len(data))))
-        assert text_of(wire.line()) == "slowly"
+        assert result_text(wire.line()) == "slowly"
         wire.send(b"".join(call("echo", {"text": str(id)}, id) for id in range(300)))
         answers = [wire.line() for _ in range(300)]
-        assert {one["id"]: text_of(one) for one in answers} == {id: str(id) for id in range(300)}
+        assert {one["id"]: result_text(one) for one in answers} == {
+            id: str(id) for id in range(300)
+        }
 
 
-def test_ids_come_back_as_they_were_written(plain: Running) -> None:
+def test_ids_come_back_as_they_were_written(plain: NodeThread) -> None:
     with plain.local() as wire:
         for id in (b"0", b"-3", b"1" * 40, b'"a\\u00e9\\n\\""', '"é\u2028"'.encode()):
             data = call("echo", {"text": "x"}).replace(b'"id": 1', b'"id": ' + id)
@@ -108,11 +118,11 @@ def test_ids_come_back_as_they_were_written(plain: Running) -> None:
             assert wire.until(b"\n").startswith(b'{"jsonrpc":"2.0","id":%b,' % id)
 
 
-def test_an_answer_is_one_line(plain: Running) -> None:
+def test_an_answer_is_one_line(plain: NodeThread) -> None:
     with plain.local() as wire:
         # The upstream's JSON may be written over many lines.
         wire.send(call("echo", {"text": "a\nb\r\n\u2028c"}))
-        assert text_of(wire.line()) == "a\nb\r\n\u2028c"
+        assert result_text(wire.line()) == "a\nb\r\n\u2028c"
 
 
 # -- what is wrong
@@ -135,13 +145,13 @@ def test_an_answer_is_one_line(plain: Running) -> None:
     ],
 )
 def test_a_bad_line_is_answered_and_the_next_is_served(
-    plain: Running, line: bytes, expected: int
+    plain: NodeThread, line: bytes, expected: int
 ) -> None:
     with plain.local() as wire:
         wire.send(b"\n\r\n  \n" + line + b"\r\n" + call("echo", {"text": "next"}, 9))
         assert code(wire.line()) == expected
         answer = wire.line()
-        assert (answer["id"], text_of(answer)) == (9, "next")
+        assert (answer["id"], result_text(answer)) == (9, "next")
 
 
 def test_a_line_that_is_too_long(start: Any) -> None:
@@ -151,14 +161,14 @@ def test_a_line_that_is_too_long(start: Any) -> None:
         answer = wire.line()
         assert code(answer) == -32600
         assert answer["error"]["data"]["error"] == "payload_too_large"
-        assert text_of(wire.line()) == "next"
+        assert result_text(wire.line()) == "next"
         wire.send(*[b"y" * 100_000] * 20)
         assert code(wire.line()) == -32600
         wire.send(b"\n" + call("echo", {"text": "again"}))
-        assert text_of(wire.line()) == "again"
+        assert result_text(wire.line()) == "again"
 
 
-def test_wrong_versions(plain: Running) -> None:
+def test_wrong_versions(plain: NodeThread) -> None:
     with plain.local() as wire:
         answer = ask(wire, "tools/list", {"_meta": meta("1999-01-01")})
         assert code(answer) == -32022
@@ -172,19 +182,19 @@ def test_wrong_versions(plain: Running) -> None:
 
 
 @pytest.mark.parametrize("method", ["ping", "initialize", "logging/setLevel", "no/such"])
-def test_methods_that_the_stateless_wire_does_not_have(plain: Running, method: str) -> None:
+def test_methods_that_the_stateless_wire_does_not_have(plain: NodeThread, method: str) -> None:
     with plain.local() as wire:
         assert code(ask(wire, method, {"_meta": meta()})) == -32601
 
 
-def test_methods_that_sessions_do_not_have(plain: Running) -> None:
+def test_methods_that_sessions_do_not_have(plain: NodeThread) -> None:
     with plain.local() as wire:
         opened(wire)
         for method in ("subscriptions/listen", "notifications/cancelled", "no/such"):
             assert code(ask(wire, method, {})) == -32601
 
 
-def test_responses_and_unknown_notifications_are_passed_over(plain: Running) -> None:
+def test_responses_and_unknown_notifications_are_passed_over(plain: NodeThread) -> None:
     with plain.local() as wire:
         wire.send(
             b'{"jsonrpc":"2.0","id":1,"result":{}}\n',
@@ -196,10 +206,10 @@ def test_responses_and_unknown_notifications_are_passed_over(plain: Running) -> 
             message("notifications/initialized", id=None) + b"\n",
             call("echo", {"text": "next"}),
         )
-        assert text_of(wire.line()) == "next"
+        assert result_text(wire.line()) == "next"
 
 
-def test_batches_where_they_are_lawful(plain: Running) -> None:
+def test_batches_where_they_are_lawful(plain: NodeThread) -> None:
     batch = [
         json.loads(message("ping", id="p")),
         json.loads(session_call("echo", {"text": "b"}, 2)),
@@ -210,7 +220,7 @@ def test_batches_where_they_are_lawful(plain: Running) -> None:
         wire.send(json.dumps(batch).encode() + b"\n")
         answers = {one["id"]: one for one in (wire.line() for _ in range(3))}
         assert answers["p"]["result"] == {}
-        assert text_of(answers[2]) == "b"
+        assert result_text(answers[2]) == "b"
         assert code(answers[3]) == -32600
     with plain.local() as wire:
         opened(wire, "2025-06-18")
@@ -221,7 +231,7 @@ def test_batches_where_they_are_lawful(plain: Running) -> None:
 # -- calls that take their time
 
 
-def test_progress(plain: Running) -> None:
+def test_progress(plain: NodeThread) -> None:
     with plain.local() as wire:
         opened(wire)
         for data in (
@@ -240,7 +250,7 @@ def test_progress(plain: Running) -> None:
 
 @pytest.mark.parametrize("kind", ["stateless", "session"])
 @pytest.mark.parametrize("id", [7, "seven"])
-def test_cancelling(plain: Running, kind: str, id: Any) -> None:
+def test_cancelling(plain: NodeThread, kind: str, id: Any) -> None:
     text = f"lines {kind} {id}"
     make = call if kind == "stateless" else session_call
     with plain.local() as wire:
@@ -254,10 +264,10 @@ def test_cancelling(plain: Running, kind: str, id: Any) -> None:
         plain.shop.wait_for(lambda: plain.shop.heard_of("notifications/cancelled", requestId=held))
         # It gets no answer, and its id is free.
         wire.send(make("echo", {"text": "again"}, id))
-        assert text_of(wire.line()) == "again"
+        assert result_text(wire.line()) == "again"
 
 
-def test_an_id_that_is_under_way(plain: Running) -> None:
+def test_an_id_that_is_under_way(plain: NodeThread) -> None:
     with plain.local() as wire:
         wire.send(call("hold", {"text": "twice"}, 1))
         held = plain.shop.wait_for_hold("twice")
@@ -266,12 +276,12 @@ def test_an_id_that_is_under_way(plain: Running) -> None:
         assert (answer["id"], code(answer)) == (1, -32600)
         # The string "1" is another id.
         wire.send(call("echo", {"text": "me"}, "1"))
-        assert text_of(wire.line()) == "me"
+        assert result_text(wire.line()) == "me"
         plain.do(lambda: plain.shop.release(held))
-        assert text_of(wire.line()) == "released"
+        assert result_text(wire.line()) == "released"
 
 
-def test_the_end_of_what_a_client_says_is_not_the_end_of_its_answers(plain: Running) -> None:
+def test_the_end_of_what_a_client_says_is_not_the_end_of_its_answers(plain: NodeThread) -> None:
     with plain.local() as wire:
         wire.send(call("hold", {"text": "last words"}, 1), call("echo", {"text": "x"}, 2).strip())
         wire.socket.shutdown(socket.SHUT_WR)
@@ -279,11 +289,11 @@ def test_the_end_of_what_a_client_says_is_not_the_end_of_its_answers(plain: Runn
         # The last line needs no end.
         assert wire.line()["id"] == 2
         plain.do(lambda: plain.shop.release(held))
-        assert text_of(wire.line()) == "released"
+        assert result_text(wire.line()) == "released"
         wire.closed()
 
 
-def test_a_client_that_is_gone_needs_no_answers(plain: Running) -> None:
+def test_a_client_that_is_gone_needs_no_answers(plain: NodeThread) -> None:
     for text, goodbye in (("gone", False), ("gone after all", True)):
         with plain.local() as wire:
             wire.send(call("hold", {"text": text}))
@@ -296,7 +306,7 @@ def test_a_client_that_is_gone_needs_no_answers(plain: Running) -> None:
     plain.until(lambda: not list(plain.node.pipeline.running_calls()))
 
 
-def test_nothing_said_at_all(plain: Running) -> None:
+def test_nothing_said_at_all(plain: NodeThread) -> None:
     for _ in range(3):
         with plain.local() as wire:
             wire.socket.shutdown(socket.SHUT_WR)
@@ -305,7 +315,7 @@ def test_nothing_said_at_all(plain: Running) -> None:
 
 
 def test_a_local_client_that_does_not_read_is_cut_off(
-    plain: Running, monkeypatch: pytest.MonkeyPatch
+    plain: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "_MOST_UNREAD", 1_000_000)
     with plain.local() as wire:
@@ -317,7 +327,7 @@ def test_a_local_client_that_does_not_read_is_cut_off(
 # -- hearing of changes
 
 
-def listen(wire: Wire, id: Any, wanted: Any = None) -> Any:
+def listen(wire: HttpConnection, id: Any, wanted: Any = None) -> Any:
     params = {"_meta": meta(), "notifications": wanted or {"toolsListChanged": True}}
     wire.send(message("subscriptions/listen", params, id) + b"\n")
     acknowledged = wire.line()
@@ -363,7 +373,7 @@ def test_a_subscription_can_be_cancelled(start: Any) -> None:
         listen(wire, "a")
 
 
-def test_a_subscription_under_an_id_that_is_taken(plain: Running) -> None:
+def test_a_subscription_under_an_id_that_is_taken(plain: NodeThread) -> None:
     before = plain.do(lambda: len(plain.node._change_listeners))
     with plain.local() as wire:
         listen(wire, "a")
@@ -377,14 +387,16 @@ def test_a_subscription_under_an_id_that_is_taken(plain: Running) -> None:
     plain.until(lambda: len(plain.node._change_listeners) == before, "nobody left")
 
 
-def test_a_filter_that_cannot_be_read(plain: Running) -> None:
+def test_a_filter_that_cannot_be_read(plain: NodeThread) -> None:
     with plain.local() as wire:
         params = {"_meta": meta(), "notifications": []}
         assert code(ask(wire, "subscriptions/listen", params)) == -32602
         listen(wire, 1)
 
 
-def test_more_at_once_than_anybody_means(plain: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_at_once_than_anybody_means(
+    plain: NodeThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(conversation.Conversation, "most_under_way", 3)
     with plain.local() as wire:
         listen(wire, "a")
@@ -400,7 +412,7 @@ def test_more_at_once_than_anybody_means(plain: Running, monkeypatch: pytest.Mon
         plain.do(lambda: plain.shop.release(held))
         assert wire.line()["id"] == "c"
         wire.send(call("echo", {"text": "x"}, "d"))
-        assert text_of(wire.line()) == "x"
+        assert result_text(wire.line()) == "x"
 
 
 def test_a_node_that_stops_says_so(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,7 +441,7 @@ def test_who_comes_this_way_is_this_machines_user(start: Any) -> None:
     node = start(tokens={"clerk": "secret"})
     with node.local() as wire:
         wire.send(call("echo", {"text": "x"}))
-        assert text_of(wire.line()) == "x"
+        assert result_text(wire.line()) == "x"
     assert node.once(node.call("echo", {"text": "x"})).status == 401
     path = node.node.listeners._unix_path
     assert path.stat().st_mode & 0o777 == 0o600

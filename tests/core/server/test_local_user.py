@@ -21,9 +21,9 @@ import pytest
 
 from interlock.channels import peer_user
 from interlock.topics.config import TopicConfig, TopicsConfig
-from tests.core.server.running import Running, text_of
-from tests.core.server.wire import PATIENCE, Answer, Wire, request
-from tests.needs import NGINX, requires_nginx
+from tests.support.http_client import HANG_TIMEOUT, HttpConnection, HttpResponse, request
+from tests.support.node import NodeThread, result_text
+from tests.support.programs import NGINX, requires_nginx
 
 NOBODY = 65534
 CURL, SETPRIV = shutil.which("curl"), shutil.which("setpriv")
@@ -44,25 +44,25 @@ requires_linux = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     """A node without tokens."""
     topics = TopicsConfig(rooms={"room": TopicConfig(access="private")})
-    running = Running(tmp_path_factory.mktemp("local"), topics=topics)
+    running = NodeThread(tmp_path_factory.mktemp("local"), topics=topics)
     yield running
     running.stop()
 
 
-def get(node: Running, path: str, *headers: tuple[str, str]) -> bytes:
+def get(node: NodeThread, path: str, *headers: tuple[str, str]) -> bytes:
     upgrade = UPGRADE if path.startswith(("/ws", "/ax")) else ()
     accept = (("Accept", "text/event-stream" if path == "/sse" else "application/json"),)
     return request(node.host, b"", *accept, *upgrade, *headers, method="GET", path=path)
 
 
-def calls(node: Running) -> int:
+def calls(node: NodeThread) -> int:
     return len(node.shop.heard_of("tools/call"))
 
 
-def as_another_user(node: Running, raw: bytes) -> int:
+def as_another_user(node: NodeThread, raw: bytes) -> int:
     """The status of the answer to a request that a process of another user makes."""
     head, _, body = raw.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
@@ -80,7 +80,7 @@ def as_another_user(node: Running, raw: bytes) -> int:
         input=body,
         capture_output=True,
         check=True,
-        timeout=PATIENCE,
+        timeout=HANG_TIMEOUT,
     )  # fmt: skip
     return int(done.stdout)
 
@@ -97,8 +97,8 @@ def owned_by(uid: int) -> Iterator[None]:
 
 
 @pytest.mark.feature("tree")
-def test_own_user_needs_no_token(node: Running) -> None:
-    assert text_of(node.once(node.call("echo", {"text": "mine"}))) == "mine"
+def test_own_user_needs_no_token(node: NodeThread) -> None:
+    assert result_text(node.once(node.call("echo", {"text": "mine"}))) == "mine"
     for path in PATHS:
         with node.connect() as wire:
             wire.send(get(node, path))
@@ -111,7 +111,7 @@ def test_own_user_needs_no_token(node: Running) -> None:
 @requires_linux
 @pytest.mark.skipif(None in (CURL, SETPRIV), reason="curl or setpriv is not installed")
 @pytest.mark.feature("tree")
-def test_another_user_needs_a_token(node: Running) -> None:
+def test_another_user_needs_a_token(node: NodeThread) -> None:
     before = calls(node)
     assert as_another_user(node, node.call("echo", {"text": "theirs"})) == 401
     assert calls(node) == before
@@ -122,7 +122,7 @@ def test_another_user_needs_a_token(node: Running) -> None:
 
 @requires_root
 @requires_linux
-def test_another_user_who_hangs_up_at_once_does_not_pass_for_root(node: Running) -> None:
+def test_another_user_who_hangs_up_at_once_does_not_pass_for_root(node: NodeThread) -> None:
     """Many kernels say of a socket that its process has closed that it is root's."""
     # A call in a session is made though its client is gone.
     raw = node.session().call("echo", {"text": "gone"})
@@ -130,11 +130,11 @@ def test_another_user_who_hangs_up_at_once_does_not_pass_for_root(node: Running)
 
     def block() -> None:
         looked.set()
-        assert go_on.wait(PATIENCE)
+        assert go_on.wait(HANG_TIMEOUT)
 
     assert node._loop is not None
     node._loop.call_soon_threadsafe(block)
-    assert looked.wait(PATIENCE)
+    assert looked.wait(HANG_TIMEOUT)
     with owned_by(NOBODY):
         wire = node.connect()
     wire.send(raw)
@@ -157,7 +157,7 @@ def test_another_user_who_hangs_up_at_once_does_not_pass_for_root(node: Running)
     ],
 )
 @pytest.mark.feature("tree")
-def test_forwarded_request_needs_a_token(node: Running, header: tuple[str, str]) -> None:
+def test_forwarded_request_needs_a_token(node: NodeThread, header: tuple[str, str]) -> None:
     before = calls(node)
     assert node.once(node.call("echo", {"text": "x"}, 1, header)).status == 401
     for path in PATHS:
@@ -166,7 +166,7 @@ def test_forwarded_request_needs_a_token(node: Running, header: tuple[str, str])
     assert calls(node) == before
 
 
-def test_forwarded_request_on_a_connection_that_was_local(node: Running) -> None:
+def test_forwarded_request_on_a_connection_that_was_local(node: NodeThread) -> None:
     """Who a request is from is decided by its own head, not by the one before."""
     with node.connect() as wire:
         assert wire.ask(node.call("echo", {"text": "1"})).status == 200
@@ -175,16 +175,16 @@ def test_forwarded_request_on_a_connection_that_was_local(node: Running) -> None
 
 
 def test_token_is_enough_for_a_forwarded_request(tmp_path: Path) -> None:
-    node = Running(tmp_path, tokens={"agent": "0123456789abcdef-agent"})
+    node = NodeThread(tmp_path, tokens={"agent": "0123456789abcdef-agent"})
     try:
         headers = (("Authorization", "Bearer 0123456789abcdef-agent"), ("Via", "1.1 proxy"))
-        assert text_of(node.once(node.call("echo", {"text": "y"}, 1, *headers))) == "y"
+        assert result_text(node.once(node.call("echo", {"text": "y"}, 1, *headers))) == "y"
     finally:
         node.stop()
 
 
 @contextmanager
-def nginx(folder: Path, node: Running, *lines: str, user: str = "root root") -> Iterator[str]:
+def nginx(folder: Path, node: NodeThread, *lines: str, user: str = "root root") -> Iterator[str]:
     """A real nginx in front of the node, on a Unix socket: the path of the socket."""
     assert NGINX is not None
     folder.mkdir()
@@ -212,7 +212,7 @@ def nginx(folder: Path, node: Running, *lines: str, user: str = "root root") -> 
         yield str(door)
     finally:
         process.terminate()
-        process.wait(PATIENCE)
+        process.wait(HANG_TIMEOUT)
 
 
 def _answers(path: str) -> bool:
@@ -220,13 +220,13 @@ def _answers(path: str) -> bool:
         return client.connect_ex(path) == 0
 
 
-def through(door: str, raw: bytes) -> Answer:
-    with Wire(door, family=socket.AF_UNIX) as wire:
+def through(door: str, raw: bytes) -> HttpResponse:
+    with HttpConnection(door, family=socket.AF_UNIX) as wire:
         return wire.ask(raw)
 
 
 @requires_nginx
-def test_nginx_that_says_for_whom_it_asks_is_not_local(node: Running, tmp_path: Path) -> None:
+def test_nginx_that_says_for_whom_it_asks_is_not_local(node: NodeThread, tmp_path: Path) -> None:
     line = "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;"
     with nginx(tmp_path / "n", node, line) as door:
         assert through(door, node.call("echo", {"text": "z"})).status == 401
@@ -236,7 +236,7 @@ def test_nginx_that_says_for_whom_it_asks_is_not_local(node: Running, tmp_path: 
 @requires_nginx
 @requires_root
 @requires_linux
-def test_nginx_of_another_user_is_not_local(node: Running, tmp_path: Path) -> None:
+def test_nginx_of_another_user_is_not_local(node: NodeThread, tmp_path: Path) -> None:
     """Without a header nothing but its user gives a proxy away."""
     tmp_path.chmod(0o755)
     with nginx(

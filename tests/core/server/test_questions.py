@@ -11,8 +11,8 @@ import pytest
 
 from interlock.core.call import Call, ClientRequest, ClientResponse
 from interlock.core.server.mcp.sessions import Session as Served
-from tests.core.server.running import Running, Session, text_of
-from tests.core.server.wire import Wire, initialize, message
+from tests.support.http_client import HttpConnection, initialize, message
+from tests.support.node import HttpSession, NodeThread, result_text
 
 FORM = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {}}}
 
@@ -31,11 +31,11 @@ class Asked:
             self.ask.on_progress = lambda raw: self.progress.append(json.loads(bytes(raw)))
 
 
-def served(node: Running, session: Session) -> Served:
+def served(node: NodeThread, session: HttpSession) -> Served:
     return node.node.sessions._sessions[session.id]
 
 
-def call_of(node: Running, text: str) -> Call:
+def call_of(node: NodeThread, text: str) -> Call:
     """The call under way that holds `text`."""
     (found,) = (
         one for one in node.node.pipeline.running_calls() if text.encode() in bytes(one.arguments)
@@ -43,25 +43,25 @@ def call_of(node: Running, text: str) -> Call:
     return found
 
 
-def put(node: Running, session: Session, asked: Asked, call: Call | None = None) -> bool:
+def put(node: NodeThread, session: HttpSession, asked: Asked, call: Call | None = None) -> bool:
     return node.do(lambda: served(node, session).send_request(asked.ask, call))
 
 
-def answer(node: Running, session: Session, id: Any, **members: Any) -> int:
+def answer(node: NodeThread, session: HttpSession, id: Any, **members: Any) -> int:
     """Post a response."""
     body = json.dumps({"jsonrpc": "2.0", "id": id, **members}).encode()
     return node.once(session.raw(body)).status
 
 
 @contextmanager
-def listening(node: Running, session: Session) -> Iterator[Wire]:
+def listening(node: NodeThread, session: HttpSession) -> Iterator[HttpConnection]:
     with node.connect() as wire:
         wire.send(session.get())
         assert wire.head()[0] == 200
         yield wire
 
 
-def refused(node: Running, asked: Asked, why: str) -> None:
+def refused(node: NodeThread, asked: Asked, why: str) -> None:
     node.until(lambda: asked.answers, why)
     (one,) = asked.answers
     assert one.code == -32603
@@ -71,7 +71,7 @@ def refused(node: Running, asked: Asked, why: str) -> None:
 # -- there and back
 
 
-def test_a_question_on_the_sessions_own_stream(plain: Running) -> None:
+def test_a_question_on_the_sessions_own_stream(plain: NodeThread) -> None:
     session, asked = plain.session(), Asked()
     with listening(plain, session) as wire:
         assert put(plain, session, asked)
@@ -91,7 +91,7 @@ def test_a_question_on_the_sessions_own_stream(plain: Running) -> None:
         assert len(asked.answers) == 1
 
 
-def test_a_question_without_params_has_none(plain: Running) -> None:
+def test_a_question_without_params_has_none(plain: NodeThread) -> None:
     session, asked = plain.session(), Asked("roots/list", None)
     with listening(plain, session) as wire:
         assert put(plain, session, asked)
@@ -101,7 +101,7 @@ def test_a_question_without_params_has_none(plain: Running) -> None:
         assert json.loads(asked.answers[0].result) == {"roots": []}
 
 
-def test_an_error_is_an_answer_too(plain: Running) -> None:
+def test_an_error_is_an_answer_too(plain: NodeThread) -> None:
     session, asked = plain.session(), Asked()
     with listening(plain, session) as wire:
         put(plain, session, asked)
@@ -112,7 +112,7 @@ def test_an_error_is_an_answer_too(plain: Running) -> None:
         assert json.loads(bytes(one.data or b"")) == {"why": "nö"}
 
 
-def test_answers_that_nobody_waits_for(plain: Running) -> None:
+def test_answers_that_nobody_waits_for(plain: NodeThread) -> None:
     session, other = plain.session(), plain.session()
     asked = Asked()
     with listening(plain, session) as wire:
@@ -127,7 +127,7 @@ def test_answers_that_nobody_waits_for(plain: Running) -> None:
         assert json.loads(asked.answers[0].result) == {"mine": True}
 
 
-def test_many_questions_at_once_have_ids_of_their_own(plain: Running) -> None:
+def test_many_questions_at_once_have_ids_of_their_own(plain: NodeThread) -> None:
     session = plain.session()
     several = [Asked("sampling/createMessage", {"n": number}) for number in range(10)]
     with listening(plain, session) as wire:
@@ -147,7 +147,7 @@ def test_many_questions_at_once_have_ids_of_their_own(plain: Running) -> None:
         assert wire.event()["id"] not in ids.values()
 
 
-def test_too_many_questions_are_not_put(plain: Running) -> None:
+def test_too_many_questions_are_not_put(plain: NodeThread) -> None:
     session = plain.session()
     several = [Asked() for _ in range(101)]
     with listening(plain, session):
@@ -155,7 +155,7 @@ def test_too_many_questions_are_not_put(plain: Running) -> None:
         assert several[-1].ask.is_open
 
 
-def test_no_way_to_the_client(plain: Running) -> None:
+def test_no_way_to_the_client(plain: NodeThread) -> None:
     session, asked = plain.session(), Asked()
     assert not put(plain, session, asked)
     assert asked.ask.is_open
@@ -165,7 +165,7 @@ def test_no_way_to_the_client(plain: Running) -> None:
 # -- on a call's own stream
 
 
-def test_a_question_about_a_call_goes_on_its_stream(plain: Running) -> None:
+def test_a_question_about_a_call_goes_on_its_stream(plain: NodeThread) -> None:
     session, asked = plain.session(), Asked()
     with listening(plain, session) as own, plain.connect() as wire:
         own.primed()
@@ -178,13 +178,13 @@ def test_a_question_about_a_call_goes_on_its_stream(plain: Running) -> None:
         assert question["method"] == "elicitation/create"
         answer(plain, session, question["id"], result={"action": "accept"})
         plain.do(lambda: plain.shop.release(held))
-        assert text_of(wire.event()) == "released"
+        assert result_text(wire.event()) == "released"
         wire.stream_end()
         own.silent()
         assert json.loads(asked.answers[0].result) == {"action": "accept"}
 
 
-def test_a_client_that_takes_no_streams_there_is_asked_on_its_own(plain: Running) -> None:
+def test_a_client_that_takes_no_streams_there_is_asked_on_its_own(plain: NodeThread) -> None:
     session, asked = plain.session(), Asked()
     data = session.call("hold", {"text": "json"}, "c")
     data = data.replace(b"application/json, text/event-stream", b"application/json")
@@ -194,14 +194,14 @@ def test_a_client_that_takes_no_streams_there_is_asked_on_its_own(plain: Running
         assert put(plain, session, asked, plain.do(lambda: call_of(plain, "json")))
         assert own.event()["method"] == "elicitation/create"
         plain.do(lambda: plain.shop.release(held))
-        assert text_of(wire.answer()) == "released"
+        assert result_text(wire.answer()) == "released"
 
 
 # -- withdrawn
 
 
 @pytest.mark.parametrize("about_a_call", [True, False])
-def test_a_withdrawn_question_is_cancelled(plain: Running, about_a_call: bool) -> None:
+def test_a_withdrawn_question_is_cancelled(plain: NodeThread, about_a_call: bool) -> None:
     session, asked = plain.session(), Asked()
     text = f"withdrawn {about_a_call}"
     with listening(plain, session) as own, plain.connect() as wire:
@@ -232,7 +232,7 @@ def test_a_withdrawn_question_is_cancelled(plain: Running, about_a_call: bool) -
 # -- ends
 
 
-def test_a_session_that_ends_answers_nothing_more(plain: Running) -> None:
+def test_a_session_that_ends_answers_nothing_more(plain: NodeThread) -> None:
     session, asked = plain.session(), Asked()
     ended: list[str] = []
     with listening(plain, session) as wire:
@@ -255,7 +255,7 @@ def test_a_session_that_ends_answers_nothing_more(plain: Running) -> None:
 # -- what a client says on its way
 
 
-def test_progress_of_an_answer(plain: Running) -> None:
+def test_progress_of_an_answer(plain: NodeThread) -> None:
     session = plain.session()
     # Two servers that use the same token by chance.
     several = [Asked("sampling/createMessage", {"_meta": {"progressToken": "t", "k": 1}})]
@@ -281,7 +281,7 @@ def test_progress_of_an_answer(plain: Running) -> None:
         assert [len(one.progress) for one in several] == [1, 1]
 
 
-def test_other_roots(plain: Running) -> None:
+def test_other_roots(plain: NodeThread) -> None:
     session = plain.session()
     heard: list[str] = []
     plain.do(lambda: served(plain, session).on_roots_changed.append(lambda: heard.append("x")))
@@ -291,7 +291,7 @@ def test_other_roots(plain: Running) -> None:
     assert heard == ["x"]
 
 
-def test_an_answer_in_a_batch(plain: Running) -> None:
+def test_an_answer_in_a_batch(plain: NodeThread) -> None:
     session, asked = plain.session("2025-03-26"), Asked()
     with listening(plain, session) as wire:
         put(plain, session, asked)
@@ -306,7 +306,7 @@ def test_an_answer_in_a_batch(plain: Running) -> None:
 # -- on a channel of lines
 
 
-def lines(node: Running, wire: Wire) -> Served:
+def lines(node: NodeThread, wire: HttpConnection) -> Served:
     """Open a session on a channel of lines."""
     before = set(node.node._change_listeners._sessions)
     wire.send(message("initialize", initialize(), 0) + b"\n")
@@ -318,7 +318,7 @@ def lines(node: Running, wire: Wire) -> Served:
     return session
 
 
-def test_lines_there_and_back(plain: Running) -> None:
+def test_lines_there_and_back(plain: NodeThread) -> None:
     asked, withdrawn, left = Asked(), Asked(), Asked()
     with plain.local() as wire:
         session = lines(plain, wire)
@@ -341,7 +341,7 @@ def test_lines_there_and_back(plain: Running) -> None:
     assert session not in plain.node._change_listeners._sessions
 
 
-def test_lines_that_tell(plain: Running) -> None:
+def test_lines_that_tell(plain: NodeThread) -> None:
     with plain.local() as wire:
         session = lines(plain, wire)
         plain.do(lambda: session.send_resource_update("x:y"))

@@ -12,8 +12,8 @@ from interlock.core.call import Call, Client, Credentials
 from interlock.core.server.mcp.requests import read_call, read_client
 from interlock.errors import INVALID_PARAMS, ProtocolError
 from interlock.protocol.mcp import LIST_METHODS, META_CLIENT_INFO, Era
-from tests.core.server.running import Running
-from tests.core.server.wire import message, meta, stateless_headers
+from tests.support.http_client import message, meta, stateless_headers
+from tests.support.node import NodeThread
 
 CLIENT = Client(Era.SESSION, "2025-11-25")
 
@@ -162,7 +162,7 @@ def test_whose_style_a_list_is_in(verb: str) -> None:
         ("tasks/cancel", {"taskId": "t"}),
     ],
 )
-def test_the_name_in_the_headers(plain: Running, method: str, params: Any) -> None:
+def test_the_name_in_the_headers(plain: NodeThread, method: str, params: Any) -> None:
     body = message(method, {**params, "_meta": meta()})
     for name in (None, "other"):
         answer = plain.once(plain.http(body, *stateless_headers(method, name)))

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from interlock.core.server.mcp import event_streams as outlets
-from interlock.core.server.mcp.sessions import HttpSession
-from tests.core.server.running import Running, Session, text_of
-from tests.core.server.wire import Wire, event_fields
+from interlock.core.server.mcp.sessions import HttpSession as NodeSession
+from tests.support.http_client import HttpConnection, event_fields
+from tests.support.node import HttpSession, NodeThread, result_text
 
 OLDER = "2025-06-18"
 
 
-def served(node: Running, session: Session) -> HttpSession:
+def served(node: NodeThread, session: HttpSession) -> NodeSession:
     return node.node.sessions._sessions[session.id]
 
 
-def tell(node: Running, session: Session, *names: str) -> None:
+def tell(node: NodeThread, session: HttpSession, *names: str) -> None:
     def all() -> None:
         for name in names:
             served(node, session).send_notification(f"notifications/{name}", None)
@@ -26,17 +26,17 @@ def tell(node: Running, session: Session, *names: str) -> None:
     node.do(all)
 
 
-def resume(session: Session, last: str) -> bytes:
+def resume(session: HttpSession, last: str) -> bytes:
     return session.get(("Last-Event-ID", last))
 
 
-def came_back(wire: Wire, session: Session, last: str) -> None:
+def came_back(wire: HttpConnection, session: HttpSession, last: str) -> None:
     wire.send(resume(session, last))
     status, headers = wire.head()
     assert (status, headers["content-type"]) == (200, "text/event-stream")
 
 
-def left(node: Running, session: Session, kept: int = 1) -> None:
+def left(node: NodeThread, session: HttpSession, kept: int = 1) -> None:
     """Wait until the node knows that the connection is gone."""
 
     def alone() -> bool:
@@ -46,11 +46,11 @@ def left(node: Running, session: Session, kept: int = 1) -> None:
     node.until(alone, "the end of a connection")
 
 
-def names(wire: Wire, count: int) -> list[str]:
+def names(wire: HttpConnection, count: int) -> list[str]:
     return [wire.event()["method"].partition("/")[2] for _ in range(count)]
 
 
-def open_own(node: Running, wire: Wire, session: Session) -> None:
+def open_own(node: NodeThread, wire: HttpConnection, session: HttpSession) -> None:
     wire.send(session.get())
     assert wire.head()[0] == 200
 
@@ -58,7 +58,7 @@ def open_own(node: Running, wire: Wire, session: Session) -> None:
 # -- ids
 
 
-def test_a_new_client_gets_an_id_before_anything_is_said(plain: Running) -> None:
+def test_a_new_client_gets_an_id_before_anything_is_said(plain: NodeThread) -> None:
     session = plain.session()
     with plain.connect() as wire:
         open_own(plain, wire, session)
@@ -68,7 +68,7 @@ def test_a_new_client_gets_an_id_before_anything_is_said(plain: Running) -> None
         assert event_fields(wire.chunk())["id"] != fields["id"]
 
 
-def test_an_older_client_gets_no_event_without_a_message(plain: Running) -> None:
+def test_an_older_client_gets_no_event_without_a_message(plain: NodeThread) -> None:
     session = plain.session(OLDER)
     with plain.connect() as wire:
         open_own(plain, wire, session)
@@ -78,7 +78,7 @@ def test_an_older_client_gets_no_event_without_a_message(plain: Running) -> None
         assert fields["id"]
 
 
-def test_ids_are_unique_in_a_session_and_tell_sessions_apart(plain: Running) -> None:
+def test_ids_are_unique_in_a_session_and_tell_sessions_apart(plain: NodeThread) -> None:
     ids: list[str] = []
     for session in (plain.session(), plain.session()):
         for _ in range(2):
@@ -89,7 +89,7 @@ def test_ids_are_unique_in_a_session_and_tell_sessions_apart(plain: Running) -> 
     assert len(set(ids)) == 12
 
 
-def test_the_stateless_wire_has_no_ids(plain: Running) -> None:
+def test_the_stateless_wire_has_no_ids(plain: NodeThread) -> None:
     with plain.connect() as wire:
         wire.send(plain.call("report", {"steps": 1}, more_meta={"progressToken": 1}))
         assert wire.head()[0] == 200
@@ -99,7 +99,7 @@ def test_the_stateless_wire_has_no_ids(plain: Running) -> None:
 # -- the session's own stream
 
 
-def test_what_was_missed_comes_first(plain: Running) -> None:
+def test_what_was_missed_comes_first(plain: NodeThread) -> None:
     session = plain.session()
     with plain.connect() as wire:
         open_own(plain, wire, session)
@@ -121,7 +121,7 @@ def test_what_was_missed_comes_first(plain: Running) -> None:
             assert names(newer, 1) == ["now"]
 
 
-def test_a_stream_that_has_only_given_an_id(plain: Running) -> None:
+def test_a_stream_that_has_only_given_an_id(plain: NodeThread) -> None:
     session = plain.session()
     with plain.connect() as wire:
         open_own(plain, wire, session)
@@ -134,7 +134,7 @@ def test_a_stream_that_has_only_given_an_id(plain: Running) -> None:
         assert names(wire, 1) == ["a"]
 
 
-def test_a_client_that_starts_anew_is_told_nothing_of_old(plain: Running) -> None:
+def test_a_client_that_starts_anew_is_told_nothing_of_old(plain: NodeThread) -> None:
     session = plain.session()
     with plain.connect() as wire:
         open_own(plain, wire, session)
@@ -180,7 +180,7 @@ def test_the_answer_waits_for_its_client(start: Any, version: str, answered: str
         if answered == "after":
             node.do(lambda: node.shop.release(held))
         answer = wire.event()
-        assert (answer["id"], text_of(answer)) == ("c", "released")
+        assert (answer["id"], result_text(answer)) == ("c", "released")
         wire.stream_end()
         own.silent()
     assert not node.shop.heard_of("notifications/cancelled")
@@ -188,11 +188,11 @@ def test_the_answer_waits_for_its_client(start: Any, version: str, answered: str
     with node.connect() as wire:
         came_back(wire, session, last)
         assert wire.event()["params"]["progress"] == 2
-        assert text_of(wire.event()) == "released"
+        assert result_text(wire.event()) == "released"
         wire.stream_end()
 
 
-def test_a_question_waits_for_its_client(plain: Running) -> None:
+def test_a_question_waits_for_its_client(plain: NodeThread) -> None:
     from tests.core.server.test_questions import Asked, answer, call_of
 
     session, asked = plain.session(), Asked()
@@ -210,10 +210,10 @@ def test_a_question_waits_for_its_client(plain: Running) -> None:
         answer(plain, session, wire.event()["id"], result={"action": "accept"})
         assert asked.answers
         plain.do(lambda: plain.shop.release(held))
-        assert text_of(wire.event()) == "released"
+        assert result_text(wire.event()) == "released"
 
 
-def test_the_node_may_hang_up_and_be_asked_for_the_rest(plain: Running) -> None:
+def test_the_node_may_hang_up_and_be_asked_for_the_rest(plain: NodeThread) -> None:
     session = plain.session()
     with plain.connect() as wire:
         wire.send(session.call("hold", {"text": "polled"}, "c", _meta={"progressToken": 1}))
@@ -230,7 +230,7 @@ def test_the_node_may_hang_up_and_be_asked_for_the_rest(plain: Running) -> None:
         # On the same connection, even.
         came_back(wire, session, wire.last_event_id)
         plain.do(lambda: plain.shop.release(held))
-        assert text_of(wire.event()) == "released"
+        assert result_text(wire.event()) == "released"
         wire.stream_end()
 
 
@@ -255,7 +255,7 @@ def test_a_cancelled_request_leaves_an_end(start: Any) -> None:
 # -- refusals
 
 
-def test_ids_of_others_and_made_up_ones(plain: Running) -> None:
+def test_ids_of_others_and_made_up_ones(plain: NodeThread) -> None:
     mine, theirs = plain.session(), plain.session()
     with plain.connect() as one, plain.connect() as other:
         for wire, session in ((one, mine), (other, theirs)):
@@ -287,7 +287,7 @@ def test_ids_of_others_and_made_up_ones(plain: Running) -> None:
         assert names(one, 1) == ["still"]
 
 
-def test_two_of_them(plain: Running) -> None:
+def test_two_of_them(plain: NodeThread) -> None:
     session = plain.session()
     data = session.get(("Last-Event-ID", "a"), ("Last-Event-ID", "b"))
     assert plain.once(data).status == 400
@@ -318,7 +318,7 @@ def test_somebody_elses_session_is_not_resumed(start: Any) -> None:
         assert names(wire, 1) == ["mine"]
 
 
-def test_a_session_that_ended(plain: Running) -> None:
+def test_a_session_that_ended(plain: NodeThread) -> None:
     session = plain.session()
     with plain.connect() as wire:
         open_own(plain, wire, session)
@@ -332,7 +332,7 @@ def test_a_session_that_ended(plain: Running) -> None:
 # -- bounds
 
 
-def test_only_so_much_is_kept(plain: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_much_is_kept(plain: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outlets, "MOST_EVENTS", 3)
     session = plain.session()
     with plain.connect() as wire:
@@ -353,7 +353,7 @@ def test_only_so_much_is_kept(plain: Running, monkeypatch: pytest.MonkeyPatch) -
         assert names(wire, 3) == ["c", "d", "e"]
 
 
-def test_only_so_many_bytes_are_kept(plain: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_bytes_are_kept(plain: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outlets, "MOST_BYTES", 1_000)
     session = plain.session()
     with plain.connect() as wire:
@@ -383,7 +383,7 @@ def test_streams_of_requests_are_forgotten_in_time(
         assert wire.head()[0] == 200
         wire.event()
         last = wire.last_event_id
-        assert text_of(wire.event()) == "reported"
+        assert result_text(wire.event()) == "reported"
         wire.stream_end()
     node.until(lambda: not len(served(node, session).streams), "to be forgotten")
     answer = node.once(resume(session, last))
@@ -413,7 +413,7 @@ def test_a_session_that_ends_forgets_its_streams(start: Any) -> None:
     session = node.session()
     with node.connect() as wire:
         wire.send(session.call("report", {"steps": 1}, "c", _meta={"progressToken": 1}))
-        assert text_of(_last(wire)) == "reported"
+        assert result_text(_last(wire)) == "reported"
     one = node.do(lambda: served(node, session))
     assert len(one.streams) == 1
     (outlet,) = one.streams._streams.values()
@@ -423,7 +423,7 @@ def test_a_session_that_ends_forgets_its_streams(start: Any) -> None:
     assert outlet.expiry_timer is None
 
 
-def _last(wire: Wire) -> Any:
+def _last(wire: HttpConnection) -> Any:
     assert wire.head()[0] == 200
     wire.event()
     last = wire.event()

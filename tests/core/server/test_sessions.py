@@ -10,7 +10,7 @@ from interlock.core.call import Call, Client, Credentials
 from interlock.core.server.mcp.sessions import Session, Sessions
 from interlock.errors import UNKNOWN_SESSION, InterlockError
 from interlock.protocol.mcp import LATEST_SESSION, Era
-from tests.core.server.running import Running, text_of
+from tests.support.node import NodeThread, result_text
 
 CLIENT = Client(Era.SESSION, LATEST_SESSION, "tests")
 
@@ -157,7 +157,7 @@ def test_new_limits_hold_from_the_next_session_on() -> None:
 
 
 def test_a_node_ends_what_belongs_to_a_session_that_is_dropped(start: Any) -> None:
-    node: Running = start(limits={"sessions": 1})
+    node: NodeThread = start(limits={"sessions": 1})
     first = node.session()
     with node.connect() as stream, node.connect() as call:
         stream.send(first.get())
@@ -170,13 +170,13 @@ def test_a_node_ends_what_belongs_to_a_session_that_is_dropped(start: Any) -> No
         assert call.answer().body == b""
         node.shop.wait_for(lambda: node.shop.heard_of("notifications/cancelled", requestId=held))
     assert node.once(first.call("echo", {"text": "x"})).status == 404
-    assert text_of(node.once(second.call("echo", {"text": "x"}))) == "x"
+    assert result_text(node.once(second.call("echo", {"text": "x"}))) == "x"
     assert node.do(node.node.status).sessions == 1
     assert node.do(lambda: len(node.node._change_listeners)) == 0
 
 
 def test_a_client_that_only_listens_keeps_its_session(start: Any) -> None:
-    node: Running = start()
+    node: NodeThread = start()
     listening, quiet = node.session(), node.session()
     with node.connect() as stream:
         stream.send(listening.get())

@@ -12,17 +12,17 @@ from interlock.core.server.http import exchange as exchange_room
 from interlock.core.server.mcp import change_notifications as listeners
 from interlock.core.server.mcp import responder as answering
 from interlock.protocol.jsonrpc import encode_value
-from tests.core.server.running import Running, text_of
-from tests.core.server.wire import META, Wire
-from tests.core.server.workshop import Workshop, tool
-from tests.patience import PATIENCE
+from tests.support.http_client import META, HttpConnection
+from tests.support.node import NodeThread, result_text
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.tool_server import ToolServer, tool
 
 CHANGED = "notifications/tools/list_changed"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 WANTS_TOOLS = {"notifications": {"toolsListChanged": True}}
 
 
-def listen(node: Running, wire: Wire, params: Any = WANTS_TOOLS, id: Any = "l") -> Any:
+def listen(node: NodeThread, wire: HttpConnection, params: Any = WANTS_TOOLS, id: Any = "l") -> Any:
     """Open a subscription; what it was acknowledged with."""
     wire.send(node.stateless("subscriptions/listen", params, id))
     opened(wire)
@@ -31,26 +31,26 @@ def listen(node: Running, wire: Wire, params: Any = WANTS_TOOLS, id: Any = "l") 
     return first["params"]
 
 
-def opened(wire: Wire) -> None:
+def opened(wire: HttpConnection) -> None:
     status, headers = wire.head()
     assert status == 200
     assert headers["content-type"] == "text/event-stream"
     assert headers["cache-control"] == "no-store"
 
 
-def names(node: Running) -> list[str]:
+def names(node: NodeThread) -> list[str]:
     tools = node.once(node.stateless("tools/list")).result["tools"]
     return [one["name"] for one in tools]
 
 
-def post(node: Running, *tools: str) -> None:
+def post(node: NodeThread, *tools: str) -> None:
     """Put another list on the board, as a supervisor does."""
     server = node.node.config.servers["shop"]
     raw = [encode_value(tool(name)) for name in tools]
     node.node.catalog.publish(read_offering("shop", server, raw))  # type: ignore[arg-type]
 
 
-def nothing_more_to_tell(node: Running) -> None:
+def nothing_more_to_tell(node: NodeThread) -> None:
     assert node.do(lambda: node.node._change_listeners._change_timer) is None
 
 
@@ -59,7 +59,7 @@ def nothing_more_to_tell(node: Running) -> None:
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
 def test_a_change_of_an_upstream_reaches_both_wires(start: Any, era: str) -> None:
-    shop = Workshop(era)
+    shop = ToolServer(era)
     node = start(workshops={"shop": shop})
     shop.wait_for(lambda: shop._listening, "the node to listen")
     with node.connect() as get, node.connect() as subscribed:
@@ -141,7 +141,7 @@ def test_a_session_with_two_streams_hears_it_on_the_newer_one(start: Any) -> Non
 
 
 @pytest.mark.parametrize("id", [0, -5, "l", 'é\n"quoted"', 2**60])
-def test_the_acknowledgement_comes_first_and_names_its_request(plain: Running, id: Any) -> None:
+def test_the_acknowledgement_comes_first_and_names_its_request(plain: NodeThread, id: Any) -> None:
     with plain.connect() as wire:
         acknowledged = listen(plain, wire, id=id)
         assert acknowledged == {
@@ -182,7 +182,7 @@ def test_only_what_was_asked_for_and_is_served(start: Any, asked: Any, honoured:
         {"notifications": {"resourceSubscriptions": ["x:y"] * 1_001}},
     ],
 )
-def test_a_filter_that_cannot_be_read(plain: Running, params: Any) -> None:
+def test_a_filter_that_cannot_be_read(plain: NodeThread, params: Any) -> None:
     answer = plain.once(plain.stateless("subscriptions/listen", params))
     assert (answer.status, answer.error["code"]) == (400, -32602)
 
@@ -191,7 +191,7 @@ def test_a_filter_that_cannot_be_read(plain: Running, params: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["get", "listen"])
-def test_a_listener_that_goes_is_forgotten(plain: Running, kind: str) -> None:
+def test_a_listener_that_goes_is_forgotten(plain: NodeThread, kind: str) -> None:
     before = plain.do(lambda: len(plain.node._change_listeners))
     session = plain.session()
     for _ in range(3):
@@ -205,7 +205,7 @@ def test_a_listener_that_goes_is_forgotten(plain: Running, kind: str) -> None:
         plain.until(lambda: len(plain.node._change_listeners) == before, "an end")
 
 
-def test_a_session_takes_its_streams_and_calls_along(plain: Running) -> None:
+def test_a_session_takes_its_streams_and_calls_along(plain: NodeThread) -> None:
     session = plain.session()
     with plain.connect() as stream, plain.connect() as call:
         stream.send(session.get())
@@ -218,7 +218,7 @@ def test_a_session_takes_its_streams_and_calls_along(plain: Running) -> None:
         assert call.answer().body == b""
         plain.shop.wait_for(lambda: plain.shop.heard_of("notifications/cancelled", requestId=held))
         # The connections outlive it.
-        assert text_of(stream.ask(plain.call("echo", {"text": "on"}))) == "on"
+        assert result_text(stream.ask(plain.call("echo", {"text": "on"}))) == "on"
 
 
 def test_a_node_that_stops_ends_its_streams_in_order(start: Any) -> None:
@@ -311,11 +311,11 @@ def test_a_long_call_becomes_a_stream_with_signs_of_life(
         node.do(lambda: node.shop.release(held))
         while (last := wire.event()) is None:
             pass
-        assert (last["id"], text_of(last)) == ("l", "released")
+        assert (last["id"], result_text(last)) == ("l", "released")
         wire.stream_end()
         # And it is a connection like any other. On a busy machine the next call takes long, too.
-        monkeypatch.setattr(answering, "QUIET", PATIENCE)
-        assert text_of(wire.ask(make("echo", {"text": "next"}))) == "next"
+        monkeypatch.setattr(answering, "QUIET", HANG_TIMEOUT)
+        assert result_text(wire.ask(make("echo", {"text": "next"}))) == "next"
 
 
 def test_a_long_call_of_a_client_without_streams_stays_quiet(
@@ -336,7 +336,7 @@ def test_a_long_call_of_a_client_without_streams_stays_quiet(
         node.do(lambda: node.shop.release(held))
         answer = wire.answer()
         assert answer.headers["content-type"] == "application/json"
-        assert text_of(answer) == "released"
+        assert result_text(answer) == "released"
         node.do(lambda: node.shop.release(witness))
 
 
@@ -347,7 +347,7 @@ def test_a_long_call_of_a_client_without_streams_stays_quiet(
 @pytest.mark.parametrize("kind", ["stateless", "session"])
 @pytest.mark.parametrize("token", [0, "my token", 2**60])
 def test_progress(start: Any, era: str, kind: str, token: Any) -> None:
-    node = start(workshops={"shop": Workshop(era)})
+    node = start(workshops={"shop": ToolServer(era)})
     if kind == "stateless":
         data = node.call("report", {"steps": 3}, "r", more_meta={"progressToken": token})
     else:
@@ -362,24 +362,24 @@ def test_progress(start: Any, era: str, kind: str, token: Any) -> None:
                 "params": {"progressToken": token, "progress": step, "total": 3},
             }
         last = wire.event()
-        assert (last["id"], text_of(last)) == ("r", "reported")
+        assert (last["id"], result_text(last)) == ("r", "reported")
         wire.stream_end()
-        assert text_of(wire.ask(node.call("echo", {"text": "next"}))) == "next"
+        assert result_text(wire.ask(node.call("echo", {"text": "next"}))) == "next"
 
 
-def test_whoever_wants_no_progress_gets_none(plain: Running) -> None:
+def test_whoever_wants_no_progress_gets_none(plain: NodeThread) -> None:
     for data in (plain.call("report", {"steps": 3}), plain.session().call("report", {"steps": 3})):
         answer = plain.once(data)
         assert answer.headers["content-type"] == "application/json"
-        assert text_of(answer) == "reported"
+        assert result_text(answer) == "reported"
 
 
-def test_logs_go_to_those_who_asked(plain: Running) -> None:
+def test_logs_go_to_those_who_asked(plain: NodeThread) -> None:
     said = {"method": "notifications/message", "params": {"level": "info", "data": "hello"}}
     with plain.connect() as wire:
         # The stateless wire forbids them unless a level was given.
         wire.send(plain.call("say", said, 1, more_meta={"progressToken": 1}))
-        assert text_of(wire.answer()) == "said"
+        assert result_text(wire.answer()) == "said"
         level = {"progressToken": 1, META + "logLevel": "info"}
         for data in (
             plain.call("say", said, 1, more_meta=level),
@@ -388,7 +388,7 @@ def test_logs_go_to_those_who_asked(plain: Running) -> None:
             wire.send(data)
             opened(wire)
             assert wire.event() == {"jsonrpc": "2.0", **said}
-            assert text_of(wire.event()) == "said"
+            assert result_text(wire.event()) == "said"
             wire.stream_end()
 
 
@@ -397,7 +397,7 @@ def test_logs_go_to_those_who_asked(plain: Running) -> None:
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
 def test_hanging_up_cancels_on_the_stateless_wire(start: Any, era: str) -> None:
-    shop = Workshop(era)
+    shop = ToolServer(era)
     node = start(workshops={"shop": shop})
     for more_meta in ({}, {"progressToken": 1}):
         with node.connect() as wire:
@@ -450,7 +450,7 @@ def test_an_id_that_is_in_use_is_refused_until_it_is_free(start: Any) -> None:
 @pytest.mark.parametrize("era", ["session", "stateless"])
 @pytest.mark.parametrize("id", [7, "7", "é\n"])
 def test_a_session_cancels_with_a_notification(start: Any, era: str, id: Any) -> None:
-    shop = Workshop(era)
+    shop = ToolServer(era)
     node = start(workshops={"shop": shop})
     session = node.session()
     with node.connect() as wire:
@@ -476,7 +476,7 @@ def test_a_session_cancels_with_a_notification(start: Any, era: str, id: Any) ->
         else:
             shop.wait_for(lambda: held in shop.hung_up)
         # Its id is free again.
-        assert text_of(wire.ask(session.call("echo", {"text": "again"}, id))) == "again"
+        assert result_text(wire.ask(session.call("echo", {"text": "again"}, id))) == "again"
 
 
 def test_a_reader_that_is_too_slow_is_cut_off(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:

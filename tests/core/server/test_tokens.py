@@ -17,8 +17,8 @@ from interlock.core.journal.reader import JournalReader
 from interlock.core.pipeline.admission import MAX_PENDING_IDENTITIES
 from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.trust.identity.token_store import AccessStore
-from tests.core.server.running import Running, Session, text_of
-from tests.core.server.wire import initialize, message
+from tests.support.http_client import initialize, message
+from tests.support.node import HttpSession, NodeThread, result_text
 from tests.trust.identity.issuers import ISSUER, NODE, Signer, part
 
 SIGNER = Signer()
@@ -33,10 +33,10 @@ def identity(folder: Path, **more: Any) -> IdentityConfig:
 
 
 @pytest.fixture(scope="module")
-def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     """A node that believes an issuer."""
     folder = tmp_path_factory.mktemp("signed")
-    node = Running(folder, identity=identity(folder))
+    node = NodeThread(folder, identity=identity(folder))
     yield node
     node.stop()
 
@@ -50,7 +50,7 @@ def good(**changes: Any) -> tuple[str, str]:
     return bearer(SIGNER.token(**{"iat": now, "exp": now + 60, **changes}))
 
 
-def get(node: Running, path: str, *headers: tuple[str, str], method: str = "GET") -> Any:
+def get(node: NodeThread, path: str, *headers: tuple[str, str], method: str = "GET") -> Any:
     with node.connect() as wire:
         wire.send(node.http(b"", *headers, method=method, path=path))
         return wire.answer(to_head=method == "HEAD")
@@ -62,7 +62,7 @@ def get(node: Running, path: str, *headers: tuple[str, str], method: str = "GET"
 @pytest.mark.parametrize(
     "wrong", [[], [bearer("wrong")], [good(exp=1)]], ids=["none", "bad", "old"]
 )
-def test_a_refusal_says_where_tokens_are(signed: Running, wrong: list[tuple[str, str]]) -> None:
+def test_a_refusal_says_where_tokens_are(signed: NodeThread, wrong: list[tuple[str, str]]) -> None:
     expected = f'Bearer resource_metadata="{METADATA}"'
     if wrong:
         expected += ', error="invalid_token"'
@@ -80,7 +80,7 @@ def test_a_refusal_says_where_tokens_are(signed: Running, wrong: list[tuple[str,
 
 
 @pytest.mark.spec("ST-4.8.4-1", "AX-10.1-2")
-def test_forged_old_and_foreign_tokens_are_refused_and_recorded(signed: Running) -> None:
+def test_forged_old_and_foreign_tokens_are_refused_and_recorded(signed: NodeThread) -> None:
     before = len(signed.shop.heard)
     now = time.time()
     head = part({"alg": "none", "kid": "k1"})
@@ -111,10 +111,13 @@ def test_forged_old_and_foreign_tokens_are_refused_and_recorded(signed: Running)
     assert signed.once(signed.call("echo", {}, 1, bearer(tokens["none"]))).status == 401
 
 
-def test_a_signed_token_is_enough(signed: Running) -> None:
-    assert text_of(signed.once(signed.call("echo", {"text": "hi"}, 1, good(scope="write")))) == "hi"
+def test_a_signed_token_is_enough(signed: NodeThread) -> None:
+    assert (
+        result_text(signed.once(signed.call("echo", {"text": "hi"}, 1, good(scope="write"))))
+        == "hi"
+    )
     session = signed.session("2025-11-25", good(scope="write"))
-    assert text_of(signed.once(session.call("echo", {"text": "on"}))) == "on"
+    assert result_text(signed.once(session.call("echo", {"text": "on"}))) == "on"
     # Another subject has no part in that session.
     other = good(sub="other", scope="write")
     stolen = signed.http(message("tools/list"), *session.headers[:2], other)
@@ -122,7 +125,7 @@ def test_a_signed_token_is_enough(signed: Running) -> None:
 
 
 @pytest.mark.spec("ST-4.8.4-2")
-def test_too_little_leads_to_more(signed: Running) -> None:
+def test_too_little_leads_to_more(signed: NodeThread) -> None:
     wanted = 'error="insufficient_scope", scope="write:shop.echo"'
     expected = f'Bearer {wanted}, resource_metadata="{METADATA}"'
     answer = signed.once(signed.call("echo", {"text": "x"}, 1, good(scope="read")))
@@ -138,7 +141,7 @@ def test_too_little_leads_to_more(signed: Running) -> None:
 
 
 @pytest.mark.parametrize("path", [WELL_KNOWN, WELL_KNOWN + "/mcp"])
-def test_everybody_may_read_where_tokens_are(signed: Running, path: str) -> None:
+def test_everybody_may_read_where_tokens_are(signed: NodeThread, path: str) -> None:
     for origin in ([], [("Origin", "https://inspector.example.com")]):
         answer = get(signed, path, *origin)
         assert answer.status == 200
@@ -156,12 +159,12 @@ def test_everybody_may_read_where_tokens_are(signed: Running, path: str) -> None
     assert get(signed, path, method="DELETE").status == 405
 
 
-def test_a_rebound_page_reads_nothing_at_all(signed: Running) -> None:
+def test_a_rebound_page_reads_nothing_at_all(signed: NodeThread) -> None:
     lines = f"GET {WELL_KNOWN} HTTP/1.1\r\nHost: evil.example.com\r\n\r\n"
     assert signed.once(lines.encode()).status == 403
 
 
-def test_a_node_without_issuers_has_nothing_to_tell(plain: Running) -> None:
+def test_a_node_without_issuers_has_nothing_to_tell(plain: NodeThread) -> None:
     assert get(plain, WELL_KNOWN).status == 404
 
 
@@ -188,10 +191,10 @@ def test_where_it_listens_is_its_name_unless_it_has_another(start: Any, tmp_path
 class Followed:
     """A caller with everything that can be open: a session's stream, a subscription, a call."""
 
-    def __init__(self, node: Running, token: str) -> None:
+    def __init__(self, node: NodeThread, token: str) -> None:
         self.node = node
         self.header = bearer(token)
-        self.session: Session = node.session("2025-11-25", self.header)
+        self.session: HttpSession = node.session("2025-11-25", self.header)
         self.stream, self.listen = node.connect(), node.connect()
         self.legacy, self.call = node.connect(), node.connect()
         self.stream.send(self.session.get())
@@ -244,7 +247,7 @@ def test_revoking_an_api_token_ends_everything_of_its_caller(start: Any, tmp_pat
         store.revoke([made.id])
         caller.ended()
         # Nobody else notices.
-        assert text_of(node.once(bystander.call("echo", {"text": "on"}))) == "on"
+        assert result_text(node.once(bystander.call("echo", {"text": "on"}))) == "on"
     finally:
         caller.close()
     rows = JournalReader(folder / "journal.db")
@@ -282,13 +285,13 @@ def test_a_token_that_is_made_closes_the_door(start: Any, tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Running]:
-    node = Running(tmp_path)
+def own(tmp_path: Path) -> Iterator[NodeThread]:
+    node = NodeThread(tmp_path)
     yield node
     node.stop()
 
 
-def test_few_wait_until_it_is_known_who_they_are(own: Running) -> None:
+def test_few_wait_until_it_is_known_who_they_are(own: NodeThread) -> None:
     answered = asyncio.Event()
 
     async def settle() -> None:
@@ -316,7 +319,7 @@ def test_few_wait_until_it_is_known_who_they_are(own: Running) -> None:
 
 
 def test_a_token_that_nobody_looks_at_is_told_once(
-    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+    start: Callable[..., NodeThread], caplog: pytest.LogCaptureFixture
 ) -> None:
     node, wrong = start(), ("Authorization", "Bearer wrong")
     said = "a caller on this machine presents a token that is not checked"

@@ -14,8 +14,8 @@ from interlock.core.call import Caller, Credentials
 from interlock.core.pipeline.admission import MAX_PENDING_IDENTITIES
 from interlock.core.pipeline.authentication import LOCAL_CALLER, PendingIdentity
 from interlock.core.server.http import protocol as fast_lane
-from tests.core.server.running import Running, text_of
-from tests.patience import PATIENCE
+from tests.support.node import NodeThread, result_text
+from tests.support.timeouts import HANG_TIMEOUT
 
 SIZE = 4 * 1024 * 1024
 PATHS = ["/mcp", "/messages?session_id=x", "/messages/", "/sse"]
@@ -23,14 +23,14 @@ EVIL = ("Host", "evil.example")
 
 
 @pytest.fixture(scope="module")
-def tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     """A node that demands a token."""
-    node = Running(tmp_path_factory.mktemp("tokens"), tokens={"agent": "good-token"})
+    node = NodeThread(tmp_path_factory.mktemp("tokens"), tokens={"agent": "good-token"})
     yield node
     node.stop()
 
 
-def head(node: Running, *headers: tuple[str, str], path: str = "/mcp", **more: Any) -> bytes:
+def head(node: NodeThread, *headers: tuple[str, str], path: str = "/mcp", **more: Any) -> bytes:
     """The head of a request with a large body."""
     names = {name for name, _ in headers}
     usual = [
@@ -43,14 +43,14 @@ def head(node: Running, *headers: tuple[str, str], path: str = "/mcp", **more: A
     return node.http(b"", *kept, *headers, path=path, plain=True, **more)
 
 
-def lanes(node: Running) -> list[Any]:
+def lanes(node: NodeThread) -> list[Any]:
     http = node.node.listeners._http
     assert http is not None
     assert http._server is not None
     return list(http._server.server_state.connections)
 
 
-def kept(node: Running) -> int:
+def kept(node: NodeThread) -> int:
     """How many bytes of bodies all connections hold."""
 
     def count() -> int:
@@ -72,7 +72,7 @@ def kept(node: Running) -> int:
     ids=["host", "origin", "expect"],
 )
 def test_a_foreign_host_or_origin_is_refused_by_the_head(
-    plain: Running, path: str, headers: list[tuple[str, str]]
+    plain: NodeThread, path: str, headers: list[tuple[str, str]]
 ) -> None:
     whole = head(plain, *headers, ("Content-Length", "2"), path=path) + b"{}"
     expected = plain.once(whole)
@@ -97,7 +97,7 @@ def test_a_foreign_host_or_origin_is_refused_by_the_head(
     ids=["none", "wrong", "expect"],
 )
 def test_a_token_is_checked_before_the_body_is_read(
-    tokens: Running, path: str, headers: list[tuple[str, str]]
+    tokens: NodeThread, path: str, headers: list[tuple[str, str]]
 ) -> None:
     with tokens.connect() as wire:
         wire.send(head(tokens, *headers, path=path))
@@ -109,7 +109,7 @@ def test_a_token_is_checked_before_the_body_is_read(
     assert kept(tokens) == 0
 
 
-def test_a_forwarded_request_without_a_token_is_refused_by_the_head(plain: Running) -> None:
+def test_a_forwarded_request_without_a_token_is_refused_by_the_head(plain: NodeThread) -> None:
     with plain.connect() as wire:
         wire.send(head(plain, ("X-Forwarded-For", "192.0.2.1")))
         assert wire.answer().status == 401
@@ -117,7 +117,7 @@ def test_a_forwarded_request_without_a_token_is_refused_by_the_head(plain: Runni
 
 
 @pytest.mark.parametrize("path", ["/approvals/x", "/contracts/x", "/status", "/ax", "/nowhere"])
-def test_other_paths_refuse_by_the_head_too(plain: Running, path: str) -> None:
+def test_other_paths_refuse_by_the_head_too(plain: NodeThread, path: str) -> None:
     with plain.connect() as wire:
         wire.send(head(plain, EVIL, ("Expect", "100-continue"), path=path))
         status, fields = wire.head()
@@ -127,10 +127,10 @@ def test_other_paths_refuse_by_the_head_too(plain: Running, path: str) -> None:
 
 
 def test_what_refused_clients_send_is_not_kept(
-    plain: Running, monkeypatch: pytest.MonkeyPatch
+    plain: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So that a client on a busy machine is not cut off while it sends.
-    monkeypatch.setattr(fast_lane, "LINGER", PATIENCE)
+    monkeypatch.setattr(fast_lane, "LINGER", HANG_TIMEOUT)
     with ExitStack() as stack:
         wires = [stack.enter_context(plain.connect()) for _ in range(20)]
         for wire in wires:
@@ -143,7 +143,7 @@ def test_what_refused_clients_send_is_not_kept(
     assert plain.alive()
 
 
-def test_a_chunked_body_is_not_read_either(plain: Running) -> None:
+def test_a_chunked_body_is_not_read_either(plain: NodeThread) -> None:
     with plain.connect() as wire:
         lines = [EVIL, ("Content-Type", "application/json"), ("Transfer-Encoding", "chunked")]
         wire.send(plain.http(b"", *lines, plain=True))
@@ -152,7 +152,7 @@ def test_a_chunked_body_is_not_read_either(plain: Running) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "PUT", "OPTIONS"])
-def test_methods_without_a_body_keep_none(plain: Running, method: str) -> None:
+def test_methods_without_a_body_keep_none(plain: NodeThread, method: str) -> None:
     sent = 200_000
     with plain.connect() as wire:
         wire.send(head(plain, EVIL, ("Content-Length", str(sent)), method=method), b"{" * 100_000)
@@ -165,25 +165,25 @@ def test_methods_without_a_body_keep_none(plain: Running, method: str) -> None:
         assert wire.answer(to_head=method == "HEAD").status == expected
 
 
-def test_a_refusal_waits_for_the_answers_before_it(plain: Running) -> None:
+def test_a_refusal_waits_for_the_answers_before_it(plain: NodeThread) -> None:
     with plain.connect() as wire:
         wire.send(plain.call("hold", {"text": "early"}), head(plain, EVIL), b"{" * 10_000)
         id = plain.shop.wait_for_hold("early")
         plain.do(lambda: plain.shop.release(id))
-        assert text_of(wire.answer()) == "released"
+        assert result_text(wire.answer()) == "released"
         assert wire.answer().status == 403
         wire.closed()
 
 
-def test_an_allowed_body_in_pieces_is_read(tokens: Running) -> None:
+def test_an_allowed_body_in_pieces_is_read(tokens: NodeThread) -> None:
     allowed = ("Authorization", "Bearer good-token")
     data = tokens.call("echo", {"text": "y" * 500_000}, 1, allowed)
     start, _, body = data.partition(b"\r\n\r\n")
     with tokens.connect() as wire:
         for _ in range(2):
             wire.send(start + b"\r\n\r\n", body[:1000], body[1000:])
-            assert text_of(wire.answer()) == "y" * 500_000
-        assert text_of(wire.ask(tokens.call("echo", {"text": "after"}, 2, allowed))) == "after"
+            assert result_text(wire.answer()) == "y" * 500_000
+        assert result_text(wire.ask(tokens.call("echo", {"text": "after"}, 2, allowed))) == "after"
 
 
 # -- tokens that somebody else has to be asked about
@@ -192,7 +192,7 @@ def test_an_allowed_body_in_pieces_is_read(tokens: Running) -> None:
 class Asked:
     """Stands in for the authenticator: it knows nobody before `answered`."""
 
-    def __init__(self, node: Running, caller: Caller | None) -> None:
+    def __init__(self, node: NodeThread, caller: Caller | None) -> None:
         self._caller = caller
         self._node = node
         self._settled = False
@@ -220,7 +220,7 @@ class Asked:
         return len(face.answering._pending_identities)
 
 
-def test_no_body_is_read_while_a_token_is_asked_about(start: Callable[..., Running]) -> None:
+def test_no_body_is_read_while_a_token_is_asked_about(start: Callable[..., NodeThread]) -> None:
     node = start()
     asked = Asked(node, None)
     sent = 3_000_000
@@ -232,14 +232,14 @@ def test_no_body_is_read_while_a_token_is_asked_about(start: Callable[..., Runni
         try:
             wire.socket.send(b"{" * sent)
         finally:
-            wire.socket.settimeout(PATIENCE)
+            wire.socket.settimeout(HANG_TIMEOUT)
         assert kept(node) == 0
         asked.answer()
         assert wire.answer().status == 401
     node.until(lambda: asked.waiting() == 0, "nobody to wait")
 
 
-def test_a_body_is_read_once_its_token_is_known(start: Callable[..., Running]) -> None:
+def test_a_body_is_read_once_its_token_is_known(start: Callable[..., NodeThread]) -> None:
     node = start()
     asked = Asked(node, LOCAL_CALLER)
     data = node.call("echo", {"text": "y" * 500_000}, 1, ("Expect", "100-continue"))
@@ -250,10 +250,10 @@ def test_a_body_is_read_once_its_token_is_known(start: Callable[..., Running]) -
         wire.silent()
         asked.answer()
         assert wire.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        assert text_of(wire.ask(body)) == "y" * 500_000
+        assert result_text(wire.ask(body)) == "y" * 500_000
 
 
-def test_few_bodies_wait_for_an_answer_about_their_token(start: Callable[..., Running]) -> None:
+def test_few_bodies_wait_for_an_answer_about_their_token(start: Callable[..., NodeThread]) -> None:
     node = start()
     asked = Asked(node, None)
     with ExitStack() as stack:
@@ -269,7 +269,7 @@ def test_few_bodies_wait_for_an_answer_about_their_token(start: Callable[..., Ru
 
 
 def test_a_client_that_leaves_while_its_token_is_asked_about(
-    start: Callable[..., Running],
+    start: Callable[..., NodeThread],
 ) -> None:
     node = start()
     asked = Asked(node, LOCAL_CALLER)

@@ -24,7 +24,7 @@ from interlock.core.server.http.server import HttpServer
 from interlock.core.server.http.upgrade import WebSocketRequest
 from interlock.errors import InterlockError
 from interlock.protocol.websocket import text_frame
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 MASK = b"abcd"
 OFFER = (
@@ -130,7 +130,7 @@ def run(
         lane = HttpProtocol.bound(table, Limits(**limits))
         await http.start(lane, app)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(HANG_TIMEOUT):
                 await test(Server(http, taker))
         finally:
             for channel in taker.channels:
@@ -334,7 +334,7 @@ def test_channels_do_not_hold_up_the_end_of_http_and_survive_it() -> None:
         server.http.stop_listening()
         ours.send(b"still there")
         assert await heard.get() == b"still there"
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             await server.http.stop()
         ours.send(b"even now")
         assert await heard.get() == b"even now"

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 T = TypeVar("T")
 
@@ -28,5 +28,5 @@ class Told(Generic[T]):
 
     def wait(self, number: int) -> list[T]:
         with self._told:
-            assert self._told.wait_for(lambda: len(self.became) >= number, PATIENCE)
+            assert self._told.wait_for(lambda: len(self.became) >= number, HANG_TIMEOUT)
         return self.became

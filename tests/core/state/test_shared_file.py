@@ -14,7 +14,7 @@ from interlock.contracts.tool_records import ObservedTool, ToolRecordStore, crea
 from interlock.core.state.database import DatabaseKind, transaction
 from interlock.core.state.shared_database import SharedFile
 from interlock.errors import CONFIG, TOO_BUSY, InterlockError
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 KIND = DatabaseKind(0x494C5453, 1, ("CREATE TABLE word (it TEXT)",), "The store of words", "words")
 COUNT = "SELECT count(*) FROM word"
@@ -108,12 +108,12 @@ def test_who_is_in_a_hurry_waits_for_no_other_thread(file: SharedFile) -> None:
     def write() -> None:
         with file.writing():
             inside.set()
-            done.wait(PATIENCE)
+            done.wait(HANG_TIMEOUT)
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        assert inside.wait(PATIENCE)
+        assert inside.wait(HANG_TIMEOUT)
         with pytest.raises(InterlockError, match="is being written") as caught, file.reading(0):
             pass
         assert caught.value.failure is TOO_BUSY

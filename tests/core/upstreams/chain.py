@@ -35,9 +35,10 @@ from interlock.tree.parent_conversation import AxConversation
 from interlock.tree.route_check import RouteCheck
 from interlock.trust.authorization import Authorizer
 from interlock.trust.budgets import Budgets
-from tests.core.catalog.offers import offer
-from tests.core.pipeline.calls import SESSION, STATELESS
-from tests.core.pipeline.rig import HandClock, KeptJournal
+from tests.support.calls import SESSION, STATELESS
+from tests.support.clock import ManualClock
+from tests.support.offerings import offer
+from tests.support.pipeline import MemoryJournal
 
 OWN_INFO = b'{"name":"interlock","version":"1"}'
 Body = Callable[..., None]
@@ -49,7 +50,7 @@ class Wire(SingleChannel):
 
     receiver: TransportReceiver
 
-    def __init__(self, clock: HandClock, transit: float) -> None:
+    def __init__(self, clock: ManualClock, transit: float) -> None:
         self.receiver = EarlyReceiver()
         self.far: Callable[[bytes], None] = lambda _: None
         self.clock = clock
@@ -119,7 +120,7 @@ class NodeInRow:
 
     def __init__(
         self,
-        clock: HandClock,
+        clock: ManualClock,
         segment: str,
         below: str,
         tools: list[bytes],
@@ -143,7 +144,7 @@ class NodeInRow:
         self.peer.set_revision(era, LATEST_STATELESS if era is Era.STATELESS else LATEST_SESSION)
         self.below = Below(below, self.peer)
         upstreams: dict[str, Upstream] = {below: self.below}
-        self.journal = KeptJournal()
+        self.journal = MemoryJournal()
         self.breakers = Breakers(clock, failures=3, cooldown=10.0)
         self.authorizer = Authorizer(self.catalog, Budgets(clock))
         self.pipeline = Pipeline(
@@ -206,7 +207,7 @@ class Row:
         transit: float = 0.0,
     ) -> None:
         """`segments`: of everybody below the root, the leaf's last."""
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.nodes: list[NodeInRow] = []
         names = [root_segment, *segments]
         for depth in range(len(segments)):

@@ -10,8 +10,8 @@ from interlock.core.call import Call, Caller, Client, ClientSession, Credentials
 from interlock.core.config import ServerConfig
 from interlock.core.server.mcp.sessions import HttpSession, Sessions
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.harness import Kept, Sent
 from tests.core.upstreams.servers.http_server import Streamable
+from tests.support.upstreams import StartedCall, SupervisorHarness
 
 OPERATOR, AUDITOR = Caller("operator"), Caller("auditor")
 SAMPLING, ROOTS = b'{"sampling":{}}', b'{"roots":{}}'
@@ -32,20 +32,20 @@ def client_session(
 
 
 def send(
-    one: Kept,
+    one: SupervisorHarness,
     tool: str = "echo",
     *,
     session: ClientSession | None = None,
     caller: Caller = OPERATOR,
     capabilities: bytes = b"{}",
     **arguments: Any,
-) -> Sent:
+) -> StartedCall:
     call = a_call(one, tool, session, caller, capabilities, arguments)
-    return Sent(one.supervisor, call, None)
+    return StartedCall(one.supervisor, call, None)
 
 
 def a_call(
-    one: Kept,
+    one: SupervisorHarness,
     tool: str,
     session: ClientSession | None,
     caller: Caller = OPERATOR,

@@ -8,9 +8,9 @@ import pytest
 
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.supervisor import State
-from tests.core.upstreams.harness import Kept, kept, run, within
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.core.upstreams.servers.toolbox import changed, error, result
+from tests.support.upstreams import SupervisorHarness, run, run_supervisor, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -41,8 +41,8 @@ def test_a_change_is_heard_and_listed(eras: str, chunked: bool, loop: str) -> No
     async def body() -> None:
         async with announcing(eras, chunked=chunked) as server, announcing(eras) as other_server:
             async with (
-                kept(ServerConfig(url=server.url()), key="a") as one,
-                kept(ServerConfig(url=other_server.url()), key="b") as other,
+                run_supervisor(ServerConfig(url=server.url()), key="a") as one,
+                run_supervisor(ServerConfig(url=other_server.url()), key="b") as other,
             ):
                 await one.ready()
                 await other.ready()
@@ -63,7 +63,7 @@ def test_a_change_is_heard_and_listed(eras: str, chunked: bool, loop: str) -> No
 @ERAS
 async def test_a_stream_does_not_take_a_connection_from_the_calls(eras: str) -> None:
     async with announcing(eras) as server:
-        async with kept(ServerConfig(url=server.url(), connections=1)) as one:
+        async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as one:
             await one.ready()
             await server.until(lambda: listening(server) == 1)
             for number in range(5):
@@ -75,7 +75,7 @@ async def test_a_stream_does_not_take_a_connection_from_the_calls(eras: str) -> 
 def test_a_stream_that_breaks_is_opened_again_and_the_list_read_again(eras: str, loop: str) -> None:
     async def body() -> None:
         async with announcing(eras) as server:
-            async with kept(ServerConfig(url=server.url())) as one:
+            async with run_supervisor(ServerConfig(url=server.url())) as one:
                 await one.ready()
                 await server.until(lambda: listening(server) == 1)
                 one.naps.hold()
@@ -99,7 +99,7 @@ def test_a_stream_that_breaks_is_opened_again_and_the_list_read_again(eras: str,
 
 async def test_a_subscription_that_ends_properly_is_made_again() -> None:
     async with announcing("stateless") as server:
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
             await server.until(lambda: listening(server) == 1)
             server.toolbox.end_listening()
@@ -119,7 +119,7 @@ async def test_a_stream_that_breaks_at_once_is_not_hammered() -> None:
             return request.method == "GET"
 
         server.habit = habit
-        one = Kept(ServerConfig(url=server.url()))
+        one = SupervisorHarness(ServerConfig(url=server.url()))
         one.supervisor.begin()
         await one.until(lambda: len([nap for nap in one.naps.taken if nap >= 60]) >= 2)
         waits = [nap for nap in one.naps.taken if nap >= 1]
@@ -136,7 +136,7 @@ async def test_a_server_of_sessions_without_a_stream(status: str) -> None:
     """Also 404: a server that has no such route is not one that forgot the session."""
 
     async with Streamable("session", get=status, announces=True) as server:
-        async with kept(ServerConfig(url=server.url(), sessions="shared")) as one:
+        async with run_supervisor(ServerConfig(url=server.url(), sessions="shared")) as one:
             await one.ready()
             await server.until(lambda: any(r.method == "GET" for r in server.requests))
             for number in range(5):
@@ -159,7 +159,7 @@ async def test_a_stateless_server_without_subscriptions() -> None:
             return request.rpc == "subscriptions/listen"
 
         server.habit = habit
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
             await server.until(
                 lambda: any(r.rpc == "subscriptions/listen" for r in server.requests)
@@ -174,7 +174,7 @@ async def test_a_stateless_server_without_subscriptions() -> None:
 
 async def test_a_stateless_server_that_announces_nothing_is_not_listened_to() -> None:
     async with Streamable("stateless", get="stream") as server:
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
             await one.text("echo", text="x")
         kinds = {(request.method, request.rpc) for request in server.requests}
@@ -186,7 +186,7 @@ async def test_a_session_is_heard_even_if_it_announces_no_changes() -> None:
     """Questions, logs and updates come on the same stream."""
 
     async with Streamable("session", get="stream") as server:
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
             await server.until(lambda: server.streams)
 
@@ -206,7 +206,7 @@ async def test_an_upstream_that_announces_a_change_whenever_it_is_asked() -> Non
             return True
 
         server.habit = habit
-        one = Kept(ServerConfig(url=server.url()))
+        one = SupervisorHarness(ServerConfig(url=server.url()))
         one.naps.hold()
         one.supervisor.begin()
         await one.until(lambda: one.naps.sleeping)
@@ -220,7 +220,7 @@ async def test_an_upstream_that_announces_a_change_whenever_it_is_asked() -> Non
 
 async def test_a_new_list_that_cannot_be_read_is_asked_for_again() -> None:
     async with announcing("session") as server:
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
             await server.until(lambda: listening(server) == 1)
             refused = 3
@@ -243,7 +243,7 @@ async def test_a_new_list_that_cannot_be_read_is_asked_for_again() -> None:
 
 async def test_a_flood_of_announcements_is_one_new_list() -> None:
     async with announcing("session") as server:
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
             await server.until(lambda: listening(server) == 1)
             one.naps.hold()
@@ -261,10 +261,10 @@ def test_streams_end_with_the_upstream(eras: str, loop: str) -> None:
     async def body() -> None:
         async with announcing(eras) as server:
             for _ in range(5):
-                async with kept(ServerConfig(url=server.url())) as one:
+                async with run_supervisor(ServerConfig(url=server.url())) as one:
                     await one.ready()
                     await server.until(lambda: listening(server) >= 1)
-                await within(server.until(lambda: server.open_connections == 0))
+                await with_timeout(server.until(lambda: server.open_connections == 0))
                 server.toolbox.listeners.clear()
                 server.streams.clear()
 

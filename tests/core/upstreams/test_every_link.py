@@ -18,9 +18,16 @@ from interlock.core.upstreams.supervisor import State
 from interlock.core.upstreams.transports.stdio import StdioTransport
 from interlock.errors import DEADLINE_EXCEEDED, UPSTREAM_LOST, InterlockError
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.harness import Kept, kept, process, run, text, within
 from tests.core.upstreams.servers.http_server import HttpServer, Legacy, Streamable
 from tests.core.upstreams.servers.toolbox import Toolbox
+from tests.support.upstreams import (
+    SupervisorHarness,
+    run,
+    run_supervisor,
+    stdio_server,
+    text,
+    with_timeout,
+)
 
 KINDS = (
     "stdio-session", "stdio-stateless", "json-session", "json-stateless", "sse-session",
@@ -31,7 +38,7 @@ KINDS = (
 class Far:
     """The far side, as a test steers it."""
 
-    def __init__(self, one: Kept) -> None:
+    def __init__(self, one: SupervisorHarness) -> None:
         self.one = one
 
     async def until_held(self, count: int) -> None:
@@ -52,7 +59,9 @@ class Far:
 class FarHttp(Far):
     """The same for a server on a socket of this loop."""
 
-    def __init__(self, one: Kept, server: HttpServer, toolbox: Toolbox, era: Era) -> None:
+    def __init__(
+        self, one: SupervisorHarness, server: HttpServer, toolbox: Toolbox, era: Era
+    ) -> None:
         super().__init__(one)
         self._server = server
         self._toolbox = toolbox
@@ -72,10 +81,10 @@ class FarHttp(Far):
 
 
 @asynccontextmanager
-async def connected(kind: str) -> AsyncIterator[tuple[Kept, Far]]:
+async def connected(kind: str) -> AsyncIterator[tuple[SupervisorHarness, Far]]:
     wire, _, era = kind.partition("-")
     if wire == "stdio":
-        async with kept(process("--eras", era)) as one:
+        async with run_supervisor(stdio_server("--eras", era)) as one:
             await one.ready()
             yield one, Far(one)
         return
@@ -89,7 +98,7 @@ async def connected(kind: str) -> AsyncIterator[tuple[Kept, Far]]:
         )
         path = "/mcp"
     async with server:
-        async with kept(ServerConfig(url=server.url(path), connections=8)) as one:
+        async with run_supervisor(ServerConfig(url=server.url(path), connections=8)) as one:
             await one.ready()
             peer = one.supervisor.peer
             assert peer is not None
@@ -97,7 +106,7 @@ async def connected(kind: str) -> AsyncIterator[tuple[Kept, Far]]:
             yield one, FarHttp(one, server, server.toolbox, peer.era)
 
 
-Body = Callable[[Kept, Far], Awaitable[None]]
+Body = Callable[[SupervisorHarness, Far], Awaitable[None]]
 
 
 @pytest.fixture(params=[*(f"{kind}/uvloop" for kind in KINDS), *(f"{k}/asyncio" for k in KINDS)])
@@ -119,35 +128,35 @@ Over = Callable[[Body], None]
 
 
 def test_list_and_call(over: Over) -> None:
-    async def body(one: Kept, far: Far) -> None:
+    async def body(one: SupervisorHarness, far: Far) -> None:
         assert one.listed[0][:3] == ["echo", "report", "hold"]
         for words in ("", "hello", "grüezi 🚦", 'quotes " and \\ and \n', "x" * 200_000):
             assert await one.text("echo", text=words) == words
         with pytest.raises(UpstreamResponseError, match="on purpose") as caught:
-            await within(one.start("fail"))
+            await with_timeout(one.start("fail"))
         assert caught.value.code == -32042
 
     over(body)
 
 
 def test_concurrent_calls_get_their_own_answers(over: Over) -> None:
-    async def body(one: Kept, far: Far) -> None:
+    async def body(one: SupervisorHarness, far: Far) -> None:
         held = [one.start("hold", {"text": f"held {n}"}) for n in range(5)]
         await far.until_held(5)
         calls = [one.start("echo", {"text": f"call {n}"}) for n in range(50)]
         for number, call in enumerate(calls):
-            assert text(await within(call)) == f"call {number}"
+            assert text(await with_timeout(call)) == f"call {number}"
         # Later than all of those that came after them.
         assert await one.text("release") == "5"
         for number, call in enumerate(held):
-            assert text(await within(call)) == f"held {number}"
+            assert text(await with_timeout(call)) == f"held {number}"
             assert call.times_settled == 1
 
     over(body)
 
 
 def test_progress_comes_before_the_answer_and_in_order(over: Over) -> None:
-    async def body(one: Kept, far: Far) -> None:
+    async def body(one: SupervisorHarness, far: Far) -> None:
         heard: list[Any] = []
         call = one.start(
             "report",
@@ -155,7 +164,7 @@ def test_progress_comes_before_the_answer_and_in_order(over: Over) -> None:
             hear=lambda _, method, params: heard.append((method, json.loads(bytes(params)))),
             token="mine",
         )
-        assert text(await within(call)) == "reported"
+        assert text(await with_timeout(call)) == "reported"
         assert [told["progress"] for _, told in heard] == [1, 2, 3, 4]
         assert {method for method, _ in heard} == {"notifications/progress"}
         assert {told["progressToken"] for _, told in heard} == {"mine"}
@@ -164,12 +173,12 @@ def test_progress_comes_before_the_answer_and_in_order(over: Over) -> None:
 
 
 def test_a_caller_who_cannot_take_progress_harms_nobody(over: Over) -> None:
-    async def body(one: Kept, far: Far) -> None:
+    async def body(one: SupervisorHarness, far: Far) -> None:
         def broken(call: Any, method: str, params: Any) -> None:
             raise RuntimeError("a fault of the caller")
 
         call = one.start("report", {"steps": 3}, hear=broken, token="mine")
-        assert text(await within(call)) == "reported"
+        assert text(await with_timeout(call)) == "reported"
         assert await one.text("echo", text="next") == "next"
         assert one.supervisor.restarts == 0
 
@@ -177,7 +186,7 @@ def test_a_caller_who_cannot_take_progress_harms_nobody(over: Over) -> None:
 
 
 def test_a_caller_who_leaves(over: Over) -> None:
-    async def body(one: Kept, far: Far) -> None:
+    async def body(one: SupervisorHarness, far: Far) -> None:
         call = one.start("hold")
         await far.until_held(1)
         call.exchange.abandon("The caller is gone.")
@@ -195,12 +204,12 @@ def test_a_caller_who_leaves(over: Over) -> None:
 
 
 def test_a_deadline_that_passes(over: Over) -> None:
-    async def body(one: Kept, far: Far) -> None:
+    async def body(one: SupervisorHarness, far: Far) -> None:
         call = one.start("hold")
         await far.until_held(1)
         call.exchange.expire()
         with pytest.raises(InterlockError, match="did not respond to tools/call in time") as caught:
-            await within(call)
+            await with_timeout(call)
         assert caught.value.failure is DEADLINE_EXCEEDED
         await far.until_told_to_stop()
         call.exchange.expire()
@@ -213,17 +222,17 @@ def test_a_deadline_that_passes(over: Over) -> None:
 
 
 def test_lost_in_the_middle_of_calls(over: Over) -> None:
-    async def body(one: Kept, far: Far) -> None:
+    async def body(one: SupervisorHarness, far: Far) -> None:
         calls = [one.start("hold") for _ in range(3)]
         await far.until_held(3)
         await far.kill()
         for call in calls:
             with pytest.raises(UpstreamLostError) as caught:
-                await within(call)
+                await with_timeout(call)
             assert caught.value.failure is UPSTREAM_LOST
             assert caught.value.was_sent
             assert call.times_settled == 1
-        assert await within(one.supervisor.wait_until_ready(10))
+        assert await with_timeout(one.supervisor.wait_until_ready(10))
         assert await one.text("echo", text="back") == "back"
         assert one.supervisor.state is State.READY
 
@@ -231,12 +240,12 @@ def test_lost_in_the_middle_of_calls(over: Over) -> None:
 
 
 def test_nothing_waits_when_it_is_ended(over: Over) -> None:
-    async def body(one: Kept, far: Far) -> None:
+    async def body(one: SupervisorHarness, far: Far) -> None:
         call = one.start("hold")
         await far.until_held(1)
-        await within(one.supervisor.end())
+        await with_timeout(one.supervisor.end())
         with pytest.raises(UpstreamLostError, match="closed by the node") as caught:
-            await within(call)
+            await with_timeout(call)
         assert caught.value.was_sent
         with pytest.raises(UpstreamLostError, match="is not available") as refused:
             one.start("echo")
@@ -246,7 +255,7 @@ def test_nothing_waits_when_it_is_ended(over: Over) -> None:
 
 
 def test_a_task_that_waits_for_the_nodes_own_request_can_be_cancelled(over: Over) -> None:
-    async def body(one: Kept, far: Far) -> None:
+    async def body(one: SupervisorHarness, far: Far) -> None:
         peer = one.supervisor.peer
         assert peer is not None
 

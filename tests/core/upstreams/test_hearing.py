@@ -28,9 +28,9 @@ from interlock.core.upstreams.subscriptions import (
 )
 from interlock.errors import InterlockError
 from interlock.primitives.backoff import Backoff
-from tests.core.upstreams.harness import OWN_INFO, Naps, process, run, within
 from tests.core.upstreams.servers.http_server import Answer, Legacy, Request, Streamable
 from tests.core.upstreams.servers.toolbox import notification, result
+from tests.support.upstreams import OWN_INFO, ManualSleep, run, stdio_server, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -46,7 +46,7 @@ class Ears:
         self.updated: list[str] = []
         self.relisted = 0
         self._waiting: list[tuple[Callable[[], Any], asyncio.Future[None]]] = []
-        self.naps = Naps(self.poke)
+        self.naps = ManualSleep(self.poke)
         peer.on_changed = self._tell(self.changed)
         peer.on_updated = self._tell(self.updated)
         self.hearing = UpstreamSubscriptions(peer, relist=self._relist, sleep=self.naps, uris=uris)
@@ -74,7 +74,7 @@ class Ears:
         entry = (condition, asyncio.get_running_loop().create_future())
         self._waiting.append(entry)
         try:
-            await within(entry[1])
+            await with_timeout(entry[1])
         finally:
             self._waiting.remove(entry)
 
@@ -130,7 +130,7 @@ def stateless(**capabilities: Any) -> Streamable:
 async def test_a_session_s_stream_is_open_when_it_says_so() -> None:
     async with Streamable("session", get="stream") as server:
         async with ears(ServerConfig(url=server.url())) as one:
-            await within(one.hearing.wait_open())
+            await with_timeout(one.hearing.wait_open())
             (stream,) = server.streams
             for kind in ("tools", "prompts", "resources"):
                 stream.event(notification(f"notifications/{kind}/list_changed"))
@@ -149,7 +149,7 @@ def test_it_goes_on_where_it_ended(properly: bool, loop: str) -> None:
     async def body() -> None:
         async with Streamable("session", get="stream") as server:
             async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.wait_open())
+                await with_timeout(one.hearing.wait_open())
                 stream = server.streams.pop()
                 stream.piece(b"id: 7\nretry: 250\ndata: \n\n")
                 if properly:
@@ -176,7 +176,7 @@ def test_it_goes_on_where_it_ended(properly: bool, loop: str) -> None:
 async def test_without_ids_everything_is_looked_at_again() -> None:
     async with Streamable("session", get="stream") as server:
         async with ears(ServerConfig(url=server.url())) as one:
-            await within(one.hearing.wait_open())
+            await with_timeout(one.hearing.wait_open())
             await one.hearing.watch("a:b")
             server.streams.pop().end()
             await one.until(lambda: one.relisted)
@@ -196,7 +196,7 @@ async def test_a_server_that_cannot_go_on_from_there_is_asked_from_here() -> Non
 
         server.habit = habit
         async with ears(ServerConfig(url=server.url())) as one:
-            await within(one.hearing.wait_open())
+            await with_timeout(one.hearing.wait_open())
             stream = server.streams.pop()
             stream.piece(b"id: 7\n\n")
             stream.end()
@@ -212,7 +212,7 @@ async def test_a_stream_that_is_not_there_yet_is_asked_for_again(status: str) ->
         async with ears(ServerConfig(url=server.url())) as one:
             one.naps.hold()
             # Nobody is kept waiting for it.
-            await within(one.hearing.wait_open())
+            await with_timeout(one.hearing.wait_open())
             await one.until(lambda: one.naps.sleeping)
             server.get = "stream"
             one.naps.wake()
@@ -225,8 +225,8 @@ async def test_a_stream_that_is_not_there_yet_is_asked_for_again(status: str) ->
 async def test_a_session_without_a_stream_is_asked_once(status: str) -> None:
     async with Streamable("session", get=status) as server:
         async with ears(ServerConfig(url=server.url()), "a:b") as one:
-            await within(one.hearing.wait_open())
-            await within(one.task)
+            await with_timeout(one.hearing.wait_open())
+            await with_timeout(one.task)
             assert len(gets(server)) == 1
             assert not one.naps.taken
             # Subscriptions do not need it: updates may come on the stream of a call.
@@ -248,7 +248,7 @@ async def test_a_stream_of_which_nothing_is_seen_counts_as_open(
 
         server.habit = habit
         async with ears(ServerConfig(url=server.url())) as one:
-            await within(one.hearing.wait_open())
+            await with_timeout(one.hearing.wait_open())
             waiting[0].open()
             waiting[0].event(notification("notifications/tools/list_changed"))
             await one.until(lambda: one.changed)
@@ -275,19 +275,19 @@ async def test_watching_on_the_session_wire(link: str) -> None:
         config = {
             "http": ServerConfig(url=server.url()),
             "legacy": ServerConfig(url=legacy.url("/sse"), transport="sse"),
-            "stdio": process("--eras", "session"),
+            "stdio": stdio_server("--eras", "session"),
         }[link]
         async with ears(config, "old:one") as one:
-            await within(one.hearing.wait_open())
+            await with_timeout(one.hearing.wait_open())
             # What was watched before is watched again, and may have changed meanwhile.
             await one.until(lambda: one.updated == ["old:one"])
-            await within(one.hearing.watch("new:one"))
-            await within(one.hearing.watch("new:one"))
+            await with_timeout(one.hearing.watch("new:one"))
+            await with_timeout(one.hearing.watch("new:one"))
             assert one.hearing.watched == ("old:one", "new:one")
             if link != "stdio":
                 assert toolbox.subscribed == {"old:one", "new:one"}
-            await within(one.hearing.unwatch("old:one"))
-            await within(one.hearing.unwatch("never:seen"))
+            await with_timeout(one.hearing.unwatch("old:one"))
+            await with_timeout(one.hearing.unwatch("never:seen"))
             assert one.hearing.watched == ("new:one",)
             if link != "stdio":
                 assert toolbox.subscribed == {"new:one"}
@@ -302,7 +302,7 @@ async def test_a_session_server_that_refuses_to_be_watched(monkeypatch: pytest.M
         async with ears(ServerConfig(url=server.url()), "gone:one", "old:one") as one:
             await one.until(lambda: one.updated == ["old:one"])
             with pytest.raises(UpstreamResponseError, match="Nobody is told of no:one"):
-                await within(one.hearing.watch("no:one"))
+                await with_timeout(one.hearing.watch("no:one"))
             assert one.hearing.watched == ("old:one",)
 
             async def habit(request: Request, answer: Answer) -> bool:
@@ -311,7 +311,7 @@ async def test_a_session_server_that_refuses_to_be_watched(monkeypatch: pytest.M
             server.habit = habit
             monkeypatch.setattr(hearing, "RESPONSE_TIMEOUT_SECONDS", 0.02)
             with pytest.raises(InterlockError, match="did not respond to resources/subscribe"):
-                await within(one.hearing.watch("silent:one"))
+                await with_timeout(one.hearing.watch("silent:one"))
             assert one.hearing.watched == ("old:one",)
 
 
@@ -331,7 +331,7 @@ async def test_what_a_stateless_server_is_asked_to_tell(
 ) -> None:
     async with stateless(**capabilities) as server:
         async with ears(ServerConfig(url=server.url())) as one:
-            await within(one.hearing.wait_open())
+            await with_timeout(one.hearing.wait_open())
             assert listens(server) == [dict.fromkeys(asked, True)]
             assert not gets(server)
 
@@ -360,16 +360,18 @@ def test_watching_on_the_stateless_wire(loop: str) -> None:
     async def body() -> None:
         async with Forgetful() as server:
             async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.wait_open())
-                await within(one.hearing.watch("a:1"))
+                await with_timeout(one.hearing.wait_open())
+                await with_timeout(one.hearing.watch("a:1"))
                 # A new one takes the place of the old one; it brings the lists too.
                 await server.until(lambda: watching(server) == [["a:1"]])
                 assert listens(server)[-1]["toolsListChanged"] is True
-                await within(asyncio.gather(*(one.hearing.watch(f"a:{n}") for n in (1, 2, 3))))
+                await with_timeout(
+                    asyncio.gather(*(one.hearing.watch(f"a:{n}") for n in (1, 2, 3)))
+                )
                 await server.until(lambda: watching(server) == [["a:1", "a:2", "a:3"]])
                 server.toolbox.update("a:2")
                 await one.until(lambda: one.updated == ["a:2"])
-                await within(one.hearing.unwatch("a:2"))
+                await with_timeout(one.hearing.unwatch("a:2"))
                 await server.until(lambda: watching(server) == [["a:1", "a:3"]])
                 server.toolbox.update("a:2")
                 server.toolbox.update("a:3")
@@ -385,7 +387,7 @@ def test_watching_on_the_stateless_wire(loop: str) -> None:
 async def test_the_old_one_stays_until_the_new_one_is_acknowledged() -> None:
     async with Forgetful() as server:
         async with ears(ServerConfig(url=server.url()), "a:1") as one:
-            await within(one.hearing.wait_open())
+            await with_timeout(one.hearing.wait_open())
             await one.until(lambda: one.updated == ["a:1"])
             slow: list[Callable[[], None]] = []
 
@@ -403,7 +405,7 @@ async def test_the_old_one_stays_until_the_new_one_is_acknowledged() -> None:
             await one.until(lambda: one.updated == ["a:1", "a:1"])
             assert watching(server) == [["a:1"]]
             slow[0]()
-            await within(watch)
+            await with_timeout(watch)
             await server.until(lambda: watching(server) == [["a:1", "a:2"]])
 
 
@@ -412,9 +414,9 @@ async def test_a_stateless_server_that_does_not_tell_of_a_resource() -> None:
         server.toolbox.unwatchable = {"no:one", "gone:one"}
         async with ears(ServerConfig(url=server.url()), "gone:one", "old:one") as one:
             await one.until(lambda: one.updated)
-            await within(one.hearing.wait_open())
+            await with_timeout(one.hearing.wait_open())
             with pytest.raises(InterlockError, match="does not report changes of no:one"):
-                await within(one.hearing.watch("no:one"))
+                await with_timeout(one.hearing.watch("no:one"))
             assert one.hearing.watched == ("old:one",)
             # What was there is still there.
             assert ["gone:one", "old:one"] in watching(server)
@@ -437,9 +439,9 @@ async def test_a_subscription_that_is_never_acknowledged(monkeypatch: pytest.Mon
 
         server.habit = habit
         async with ears(ServerConfig(url=server.url())) as one:
-            await within(one.hearing.wait_open())
+            await with_timeout(one.hearing.wait_open())
             with pytest.raises(InterlockError, match="did not acknowledge"):
-                await within(one.hearing.watch("a:1"))
+                await with_timeout(one.hearing.watch("a:1"))
             # It is heard all the same.
             open_ones[0].event(notification("notifications/tools/list_changed"))
             await one.until(lambda: one.changed)
@@ -466,7 +468,7 @@ def test_a_subscription_that_ends_is_made_again(ending: str, loop: str) -> None:
                 assert one.naps.taken == [2.0]
                 # Watching goes on while it is away, and brings it back.
                 if ending == "cancelled":
-                    await within(one.hearing.watch("a:2"))
+                    await with_timeout(one.hearing.watch("a:2"))
                     assert one.relisted == 1
                 one.naps.wake()
                 await one.until(lambda: one.relisted == 1 and len(one.updated) == 2)
@@ -481,15 +483,15 @@ async def test_who_announces_nothing_is_listened_to_only_for_what_is_watched() -
     async with Forgetful() as server:
         server.toolbox.capabilities = {"tools": {}}
         async with ears(ServerConfig(url=server.url())) as one:
-            await within(one.hearing.wait_open())
+            await with_timeout(one.hearing.wait_open())
             assert not listens(server)
-            await within(one.hearing.watch("a:1"))
+            await with_timeout(one.hearing.watch("a:1"))
             assert listens(server) == [{"resourceSubscriptions": ["a:1"]}]
             server.toolbox.update("a:1")
             await one.until(lambda: one.updated == ["a:1"])
-            await within(one.hearing.unwatch("a:1"))
+            await with_timeout(one.hearing.unwatch("a:1"))
             await server.until(lambda: not server.toolbox.listeners)
-            await within(one.hearing.watch("a:2"))
+            await with_timeout(one.hearing.watch("a:2"))
             server.toolbox.update("a:2")
             await one.until(lambda: one.updated == ["a:1", "a:2"])
             assert not one.naps.taken
@@ -507,9 +509,9 @@ async def test_a_server_without_subscriptions_is_not_asked_again_but_says_so() -
 
         server.habit = habit
         async with ears(ServerConfig(url=server.url())) as one:
-            await within(one.hearing.wait_open())
+            await with_timeout(one.hearing.wait_open())
             with pytest.raises(UpstreamResponseError, match="Method not found"):
-                await within(one.hearing.watch("a:1"))
+                await with_timeout(one.hearing.watch("a:1"))
             assert len(listens(server)) == 2
             assert not one.naps.taken
 
@@ -529,23 +531,23 @@ async def test_a_server_that_is_full_is_asked_again_later() -> None:
 
         server.habit = habit
         async with ears(ServerConfig(url=server.url())) as one:
-            await within(one.hearing.wait_open())
+            await with_timeout(one.hearing.wait_open())
             # The list that is known was read before anybody listened.
             await one.until(lambda: one.relisted == 1)
             assert one.naps.taken == [2.0, 4.0]
 
 
 async def test_listening_to_a_process() -> None:
-    async with ears(process("--announces")) as one:
-        await within(one.hearing.wait_open())
-        first = await within(one.peer.request("tools/call", {"name": "cancelled"}))
+    async with ears(stdio_server("--announces")) as one:
+        await with_timeout(one.hearing.wait_open())
+        first = await with_timeout(one.peer.request("tools/call", {"name": "cancelled"}))
         assert b"[]" in bytes(first.result)
-        await within(one.hearing.watch("a:1"))
+        await with_timeout(one.hearing.watch("a:1"))
         # The one before it was cancelled, since no stream is closed here.
-        after = await within(one.peer.request("tools/call", {"name": "cancelled"}))
+        after = await with_timeout(one.peer.request("tools/call", {"name": "cancelled"}))
         assert b"[]" not in bytes(after.result)
         change = {"name": "change", "arguments": {"names": ["echo"]}}
-        await within(one.peer.request("tools/call", change))
+        await with_timeout(one.peer.request("tools/call", change))
         await one.until(lambda: one.changed == ["tools"])
 
 
@@ -554,7 +556,7 @@ async def test_it_ends_with_its_peer(eras: str) -> None:
     server = Streamable(eras, get="stream", announces=True)
     await server.start()
     async with ears(ServerConfig(url=server.url())) as one:
-        await within(one.hearing.wait_open())
+        await with_timeout(one.hearing.wait_open())
         one.peer.on_transport_lost("test")
-        await within(one.task)
+        await with_timeout(one.task)
     await server.stop()

@@ -17,9 +17,9 @@ from interlock.core.upstreams.transports import http_pool
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, Failure
 from tests.core.upstreams import answer_shapes as shapes
 from tests.core.upstreams.answer_shapes import JSON, Shape
-from tests.core.upstreams.harness import Kept, kept, run, text, within
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.core.upstreams.servers.toolbox import error, result
+from tests.support.upstreams import SupervisorHarness, run, run_supervisor, text, with_timeout
 
 
 def good(request: Request, text: str = "good") -> bytes:
@@ -28,11 +28,14 @@ def good(request: Request, text: str = "good") -> bytes:
 
 
 def with_server(
-    body: Callable[[Kept, Streamable], Awaitable[None]], *, loop: str = "uvloop", **more: Any
+    body: Callable[[SupervisorHarness, Streamable], Awaitable[None]],
+    *,
+    loop: str = "uvloop",
+    **more: Any,
 ) -> None:
     async def main() -> None:
         async with Streamable("stateless") as server:
-            async with kept(ServerConfig(url=server.url(), **more)) as one:
+            async with run_supervisor(ServerConfig(url=server.url(), **more)) as one:
                 await one.ready()
                 await body(one, server)
 
@@ -76,7 +79,7 @@ def test_an_answer_is_read_in_any_lawful_shape(
 ) -> None:
     monkeypatch.setattr(http_pool, "STREAM_LINGER_SECONDS", 0.05)
 
-    async def body(one: Kept, server: Streamable) -> None:
+    async def body(one: SupervisorHarness, server: Streamable) -> None:
         server.habit = answering(shape)
         # More than once: what was learned from the first must hold for the second.
         for _ in range(3):
@@ -88,7 +91,7 @@ def test_an_answer_is_read_in_any_lawful_shape(
 
 
 def test_heads_that_are_alike_are_told_apart_by_length() -> None:
-    async def body(one: Kept, server: Streamable) -> None:
+    async def body(one: SupervisorHarness, server: Streamable) -> None:
         async def habit(request: Request, answer: Answer) -> bool:
             if request.tool != "echo":
                 return False
@@ -108,7 +111,7 @@ def test_heads_that_are_alike_are_told_apart_by_length() -> None:
 @pytest.mark.parametrize("when", ["at once", "in pieces", "later", "head only"])
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_surplus_never_meets_the_next_call(when: str, loop: str) -> None:
-    async def body(one: Kept, server: Streamable) -> None:
+    async def body(one: SupervisorHarness, server: Streamable) -> None:
         async def habit(request: Request, answer: Answer) -> bool:
             if request.tool != "echo":
                 return False
@@ -140,10 +143,10 @@ def test_surplus_never_meets_the_next_call(when: str, loop: str) -> None:
         for _ in range(5):
             # One answers, the others wait for its connection: the worst moment.
             calls = [one.start("echo"), one.start("cancelled"), one.start("cancelled")]
-            assert text(await within(calls[0])) == "good"
+            assert text(await with_timeout(calls[0])) == "good"
             for call in calls[1:]:
                 try:
-                    assert text(await within(call)) == "[]"
+                    assert text(await with_timeout(call)) == "[]"
                 except UpstreamLostError as gone:
                     # It was sent before the surplus came: lost, but never wrongly answered.
                     if when != "later" or not gone.was_sent:
@@ -156,7 +159,7 @@ def test_surplus_never_meets_the_next_call(when: str, loop: str) -> None:
 
 
 def test_bytes_on_an_idle_connection_end_it() -> None:
-    async def body(one: Kept, server: Streamable) -> None:
+    async def body(one: SupervisorHarness, server: Streamable) -> None:
         held: list[Answer] = []
 
         async def habit(request: Request, answer: Answer) -> bool:
@@ -218,17 +221,17 @@ WRONG: list[tuple[Shape, Failure, bool, str]] = [
 def test_an_answer_that_is_wrong_fails_its_own_call_only(
     shape: Shape, failure: Failure, sent: bool, words: str
 ) -> None:
-    async def body(one: Kept, server: Streamable) -> None:
+    async def body(one: SupervisorHarness, server: Streamable) -> None:
         held = one.start("hold", {"text": "unharmed"})
         await server.until(lambda: server.toolbox.held)
         server.habit = answering(shape)
         for _ in range(2):
             with pytest.raises(UpstreamLostError, match=words) as caught:
-                await within(one.start("echo"))
+                await with_timeout(one.start("echo"))
             assert caught.value.failure is failure
             assert caught.value.was_sent is sent
         assert await one.text("release") == "1"
-        assert text(await within(held)) == "unharmed"
+        assert text(await with_timeout(held)) == "unharmed"
         assert one.supervisor.state is State.READY
         assert one.supervisor.restarts == 0
 
@@ -236,7 +239,7 @@ def test_an_answer_that_is_wrong_fails_its_own_call_only(
 
 
 def test_an_answer_with_the_id_of_another_call_reaches_nobody() -> None:
-    async def body(one: Kept, server: Streamable) -> None:
+    async def body(one: SupervisorHarness, server: Streamable) -> None:
         held = one.start("hold", {"text": "mine"})
         await server.until(lambda: server.toolbox.held)
 
@@ -249,16 +252,16 @@ def test_an_answer_with_the_id_of_another_call_reaches_nobody() -> None:
 
         server.habit = habit
         with pytest.raises(UpstreamLostError, match="does not match"):
-            await within(one.start("echo"))
+            await with_timeout(one.start("echo"))
         assert await one.text("release") == "1"
-        assert text(await within(held)) == "mine"
+        assert text(await with_timeout(held)) == "mine"
 
     with_server(body)
 
 
 @pytest.mark.parametrize("id", [None, "server-error", ...])
 def test_an_error_about_no_request_in_particular_is_about_the_one_it_came_for(id: Any) -> None:
-    async def body(one: Kept, server: Streamable) -> None:
+    async def body(one: SupervisorHarness, server: Streamable) -> None:
         async def habit(request: Request, answer: Answer) -> bool:
             if request.tool != "echo":
                 return False
@@ -270,7 +273,7 @@ def test_an_error_about_no_request_in_particular_is_about_the_one_it_came_for(id
 
         server.habit = habit
         with pytest.raises(UpstreamResponseError, match="I do not understand") as caught:
-            await within(one.start("echo"))
+            await with_timeout(one.start("echo"))
         assert caught.value.code == -32600
 
     with_server(body)
@@ -285,7 +288,7 @@ LONG = [shapes.whole, shapes.chunked, shapes.until_the_end]
 def test_a_body_that_is_too_long_is_refused(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_pool, "MAX_MESSAGE", 10_000)
 
-    async def body(one: Kept, server: Streamable) -> None:
+    async def body(one: SupervisorHarness, server: Streamable) -> None:
         async def habit(request: Request, answer: Answer) -> bool:
             if request.tool == "echo":
                 await shape(good(request, "x" * 50_000), answer)
@@ -293,7 +296,7 @@ def test_a_body_that_is_too_long_is_refused(shape: Shape, monkeypatch: pytest.Mo
 
         server.habit = habit
         with pytest.raises(UpstreamLostError, match="longer than 10000 bytes") as caught:
-            await within(one.start("echo"))
+            await with_timeout(one.start("echo"))
         assert caught.value.was_sent
         assert await one.text("cancelled") == "[]"
 
@@ -306,7 +309,7 @@ def test_an_event_that_is_too_long_does_not_take_the_others_with_it(
 ) -> None:
     monkeypatch.setattr(http_replies, "MAX_MESSAGE", 10_000)
 
-    async def body(one: Kept, server: Streamable) -> None:
+    async def body(one: SupervisorHarness, server: Streamable) -> None:
         async def habit(request: Request, answer: Answer) -> bool:
             if request.tool != "echo":
                 return False
@@ -332,7 +335,7 @@ def test_a_stream_whose_answer_is_too_long_fails_its_call_at_once(
     monkeypatch.setattr(http_replies, "MAX_MESSAGE", 10_000)
     monkeypatch.setattr(http_pool, "STREAM_LINGER_SECONDS", 3600.0)
 
-    async def body(one: Kept, server: Streamable) -> None:
+    async def body(one: SupervisorHarness, server: Streamable) -> None:
         async def habit(request: Request, answer: Answer) -> bool:
             if request.tool != "echo":
                 return False
@@ -342,7 +345,7 @@ def test_a_stream_whose_answer_is_too_long_fails_its_call_at_once(
 
         server.habit = habit
         with pytest.raises(UpstreamLostError, match="longer than 10000 bytes") as caught:
-            await within(one.start("echo"))
+            await with_timeout(one.start("echo"))
         assert caught.value.failure is UPSTREAM_PROTOCOL
         assert caught.value.was_sent
         await server.until(lambda: server.dropped)

@@ -20,8 +20,8 @@ from interlock.core.upstreams.supervisor import State
 from interlock.core.upstreams.transports import http_pool
 from interlock.core.upstreams.transports.http_pool import HttpPool, Origin
 from interlock.errors import TOO_BUSY, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE
-from tests.core.upstreams.harness import Kept, kept, run, text, within
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
+from tests.support.upstreams import SupervisorHarness, run, run_supervisor, text, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -33,20 +33,20 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 async def test_connections_are_kept_and_never_more_than_allowed() -> None:
     async with Streamable("stateless") as server:
-        async with kept(ServerConfig(url=server.url(), connections=4)) as one:
+        async with run_supervisor(ServerConfig(url=server.url(), connections=4)) as one:
             await one.ready()
             for _ in range(10):
                 await one.text("echo", text="x")
             assert server.connected == 1
             calls = [one.start("echo", {"text": str(n)}) for n in range(200)]
             for number, call in enumerate(calls):
-                assert text(await within(call)) == str(number)
+                assert text(await with_timeout(call)) == str(number)
             assert server.connected == 4
 
 
 async def test_more_calls_than_connections_wait_their_turn() -> None:
     async with Streamable("stateless") as server:
-        async with kept(ServerConfig(url=server.url(), connections=2)) as one:
+        async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as one:
             await one.ready()
             held = [one.start("hold", {"text": f"h{n}"}) for n in range(2)]
             await server.until(lambda: len(server.toolbox.held) == 2)
@@ -55,7 +55,7 @@ async def test_more_calls_than_connections_wait_their_turn() -> None:
             held[0].exchange.abandon("given up")
             # Its connection is gone; a new one takes its place and serves the queue in order.
             for number, call in enumerate(waiting):
-                assert text(await within(call)) == f"w{number}"
+                assert text(await with_timeout(call)) == f"w{number}"
             order = [r.message["params"]["arguments"]["text"] for r in server.requests[heard:]]
             assert order == [f"w{number}" for number in range(20)]
             assert server.open_connections == 2
@@ -64,7 +64,7 @@ async def test_more_calls_than_connections_wait_their_turn() -> None:
 @pytest.mark.parametrize("how", ["abandon", "expire"])
 async def test_what_is_given_up_in_the_queue_is_never_sent(how: str) -> None:
     async with Streamable("session") as server:
-        async with kept(ServerConfig(url=server.url(), connections=1)) as one:
+        async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as one:
             await one.ready()
             held = one.start("hold", {"text": "x"})
             await server.until(lambda: server.toolbox.held)
@@ -75,7 +75,7 @@ async def test_what_is_given_up_in_the_queue_is_never_sent(how: str) -> None:
             else:
                 given_up.exchange.expire()
             held.exchange.abandon("The caller is gone.")
-            assert text(await within(after)) == "after"
+            assert text(await with_timeout(after)) == "after"
             sent = [r.message["params"]["arguments"] for r in server.requests if r.tool]
             assert {"text": "never"} not in sent
 
@@ -85,7 +85,7 @@ async def test_a_connection_with_an_unread_answer_is_not_used_again(how: str) ->
     """In a session the server is told, may answer all the same, and nobody must meet that."""
 
     async with Streamable("session") as server:
-        async with kept(ServerConfig(url=server.url(), connections=2)) as one:
+        async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as one:
             await one.ready()
             held = one.start("hold", {"text": "late"})
             await server.until(lambda: server.toolbox.held)
@@ -109,7 +109,7 @@ async def test_a_full_queue_refuses_and_harms_nobody(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(http_pool, "_MAX_WAITING_REQUESTS", 3)
 
     async with Streamable("stateless") as server:
-        async with kept(ServerConfig(url=server.url(), connections=1)) as one:
+        async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as one:
             await one.ready()
             held = one.start("hold", {"text": "held"})
             await server.until(lambda: server.toolbox.held)
@@ -121,7 +121,7 @@ async def test_a_full_queue_refuses_and_harms_nobody(monkeypatch: pytest.MonkeyP
             assert one.supervisor.state is State.READY
             held.exchange.abandon("make room")
             for number, call in enumerate(waiting):
-                assert text(await within(call)) == str(number)
+                assert text(await with_timeout(call)) == str(number)
 
 
 # -- closing ends
@@ -131,7 +131,7 @@ async def test_a_full_queue_refuses_and_harms_nobody(monkeypatch: pytest.MonkeyP
 def test_an_idle_connection_that_the_server_closed_is_not_used(loop: str) -> None:
     async def body() -> None:
         async with Streamable("stateless") as server:
-            async with kept(ServerConfig(url=server.url(), connections=1)) as one:
+            async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as one:
                 await one.ready()
                 for number in range(5):
                     server.cut()
@@ -151,7 +151,7 @@ def test_a_connection_closed_in_the_moment_of_reuse_loses_the_call_honestly(
 
     async def body() -> None:
         async with Streamable("stateless") as server:
-            async with kept(ServerConfig(url=server.url(), connections=1)) as one:
+            async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as one:
                 await one.ready()
 
                 async def habit(request: Request, answer: Answer) -> bool:
@@ -162,7 +162,7 @@ def test_a_connection_closed_in_the_moment_of_reuse_loses_the_call_honestly(
 
                 server.habit = habit
                 with pytest.raises(UpstreamLostError) as caught:
-                    await within(one.start("echo", {"text": "x"}))
+                    await with_timeout(one.start("echo", {"text": "x"}))
                 assert caught.value.failure is UPSTREAM_LOST
                 assert caught.value.was_sent
                 server.habit = None
@@ -176,7 +176,7 @@ async def test_a_connection_whose_end_was_announced_gets_no_request() -> None:
     """The end is heard in one turn of the loop, the connection is gone in the next."""
 
     async with Streamable("stateless") as server:
-        async with kept(ServerConfig(url=server.url(), connections=2)) as one:
+        async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as one:
             await one.ready()
             assert one.supervisor.peer is not None
             link: Any = one.supervisor.peer.transport
@@ -190,7 +190,7 @@ async def test_a_connection_that_was_idle_for_long_is_not_trusted() -> None:
     now = 0.0
 
     async with Streamable("stateless") as server:
-        one = Kept(ServerConfig(url=server.url(), connections=1))
+        one = SupervisorHarness(ServerConfig(url=server.url(), connections=1))
         one.connector._clock = lambda: now
         one.supervisor.begin()
         await one.ready()
@@ -212,7 +212,7 @@ async def test_a_connection_that_was_idle_for_long_is_not_trusted() -> None:
 def test_refused_then_coming_up(loop: str, free_port: int) -> None:
     async def body() -> None:
         url = f"http://127.0.0.1:{free_port}/mcp"
-        async with kept(ServerConfig(url=url)) as one:
+        async with run_supervisor(ServerConfig(url=url)) as one:
             one.naps.hold()
             await one.until(lambda: one.naps.sleeping)
             assert one.states == [State.FAILED]
@@ -234,7 +234,7 @@ def test_refused_then_coming_up(loop: str, free_port: int) -> None:
 @LOOPS
 def test_refused_at_every_address_of_a_name(loop: str, free_port: int) -> None:
     async def body() -> None:
-        async with kept(ServerConfig(url=f"http://localhost:{free_port}/mcp")) as one:
+        async with run_supervisor(ServerConfig(url=f"http://localhost:{free_port}/mcp")) as one:
             one.naps.hold()
             await one.until(lambda: one.naps.sleeping)
             assert one.supervisor.problem is not None
@@ -258,7 +258,7 @@ def test_refused_at_every_address_of_a_name(loop: str, free_port: int) -> None:
 async def test_a_server_that_is_gone_is_noticed_and_nothing_was_sent() -> None:
     server = Streamable("stateless")
     await server.start()
-    async with kept(ServerConfig(url=server.url(), connections=3)) as one:
+    async with run_supervisor(ServerConfig(url=server.url(), connections=3)) as one:
         await one.ready()
         one.naps.hold()
         await server.stop()
@@ -266,7 +266,7 @@ async def test_a_server_that_is_gone_is_noticed_and_nothing_was_sent() -> None:
         calls = [one.start("echo", {"text": "x"}) for _ in range(10)]
         for call in calls:
             with pytest.raises(UpstreamLostError) as caught:
-                await within(call)
+                await with_timeout(call)
             assert caught.value.failure is UPSTREAM_UNAVAILABLE
             assert not caught.value.was_sent
             assert "refused" in caught.value.message
@@ -288,7 +288,7 @@ async def test_a_server_that_is_gone_is_noticed_and_nothing_was_sent() -> None:
     ],
 )
 async def test_an_address_that_leads_nowhere_says_so(url: str, words: str) -> None:
-    async with kept(ServerConfig(url=url)) as one:
+    async with run_supervisor(ServerConfig(url=url)) as one:
         one.naps.hold()
         await one.until(lambda: one.naps.sleeping)
         assert one.supervisor.problem is not None
@@ -301,7 +301,7 @@ async def test_an_address_that_leads_nowhere_says_so(url: str, words: str) -> No
 async def test_configured_headers_are_sent_with_everything() -> None:
     async with Streamable("session", get="stream", announces=True) as server:
         headers = {"Authorization": "Bearer xyz", "X-Team": "größe"}
-        async with kept(ServerConfig(url=server.url(), headers=headers)) as one:
+        async with run_supervisor(ServerConfig(url=server.url(), headers=headers)) as one:
             await one.ready()
             await server.until(lambda: server.streams)
         await server.until(lambda: server.deleted)
@@ -318,7 +318,7 @@ async def test_a_header_with_a_line_end_is_refused_and_not_shown() -> None:
         headers = {"Authorization": "Bearer xyz\r\nX-Evil: 1"}
         for transport in ("auto", "sse"):
             config = ServerConfig(url=server.url(), headers=headers, transport=transport)
-            async with kept(config) as one:
+            async with run_supervisor(config) as one:
                 one.naps.hold()
                 await one.until(lambda one=one: one.naps.sleeping)
                 assert one.supervisor.problem is not None
@@ -370,7 +370,7 @@ def test_a_certificate_that_nobody_vouches_for(loop: str, tmp_path: Path) -> Non
     async def body() -> None:
         server = Streamable("stateless")
         await server.start(tls=context)
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             one.naps.hold()
             await one.until(lambda: one.naps.sleeping)
             assert one.supervisor.problem is not None
@@ -392,11 +392,11 @@ def test_a_certificate_that_is_trusted(
     async def body() -> None:
         server = Streamable("stateless")
         await server.start(tls=context)
-        async with kept(ServerConfig(url=server.url(), connections=2)) as one:
+        async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as one:
             await one.ready()
             calls = [one.start("echo", {"text": str(n)}) for n in range(20)]
             for number, call in enumerate(calls):
-                assert text(await within(call)) == str(number)
+                assert text(await with_timeout(call)) == str(number)
         await server.stop()
 
     run(body, loop=loop)
@@ -411,7 +411,7 @@ def test_tls_spoken_to_a_server_that_waits_for_something_else(
     async def body() -> None:
         async with Streamable("stateless") as server:
             url = server.url().replace("http:", "https:")
-            async with kept(ServerConfig(url=url)) as one:
+            async with run_supervisor(ServerConfig(url=url)) as one:
                 one.naps.hold()
                 await one.until(lambda: one.naps.sleeping)
                 assert one.supervisor.problem is not None

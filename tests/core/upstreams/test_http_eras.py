@@ -9,9 +9,9 @@ import pytest
 
 from interlock.core.config import ServerConfig
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.harness import kept
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.core.upstreams.servers.toolbox import error, result
+from tests.support.upstreams import run_supervisor
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 @pytest.mark.parametrize("eras", ["stateless", "both"])
 async def test_a_stateless_server_is_spoken_to_statelessly(eras: str) -> None:
     async with Streamable(eras) as server:
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
             assert one.era is Era.STATELESS
             await one.text("echo", text="x")
@@ -44,7 +44,7 @@ async def test_a_stateless_server_is_spoken_to_statelessly(eras: str) -> None:
 @pytest.mark.parametrize("sessions", [True, False])
 async def test_a_server_of_sessions_that_answers_the_probe_with_400(sessions: bool) -> None:
     async with Streamable("session", sessions=sessions) as server:
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
             assert one.era is Era.SESSION
             await one.text("echo", text="x")
@@ -85,7 +85,7 @@ async def test_nothing_is_asked_before_the_server_has_heard_that_we_are_ready() 
             return False
 
         server.habit = habit
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
         assert heard_before == [1]
 
@@ -104,7 +104,7 @@ async def test_a_refused_probe_leads_to_initialize(status: str) -> None:
             return request.rpc == "server/discover"
 
         server.habit = habit
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
             assert one.era is Era.SESSION
             assert await one.text("echo", text="x") == "x"
@@ -135,7 +135,7 @@ async def test_a_probe_answered_in_json_rpc_leads_to_initialize(
             return request.rpc == "server/discover"
 
         server.habit = habit
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
             assert one.era is Era.SESSION
 
@@ -149,7 +149,7 @@ async def test_a_server_that_speaks_only_what_nobody_knows() -> None:
             return True
 
         server.habit = habit
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             one.naps.hold()
             await one.until(lambda: one.naps.sleeping)
             assert one.supervisor.problem is not None
@@ -180,7 +180,7 @@ async def test_an_inconclusive_answer_is_no_verdict(status: str, words: str) -> 
             return broken
 
         server.habit = habit
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             one.naps.hold()
             await one.until(lambda: one.naps.sleeping)
             assert one.supervisor.problem is not None
@@ -199,7 +199,7 @@ async def test_a_server_that_never_answers_the_probe() -> None:
             return True
 
         server.habit = habit
-        async with kept(ServerConfig(url=server.url(), start_timeout=0.1)) as one:
+        async with run_supervisor(ServerConfig(url=server.url(), start_timeout=0.1)) as one:
             one.naps.hold()
             await one.until(lambda: one.naps.sleeping)
             assert one.supervisor.problem is not None
@@ -216,7 +216,7 @@ async def test_a_server_that_refuses_to_start_a_session() -> None:
             return request.rpc == "initialize"
 
         server.habit = habit
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             one.naps.hold()
             await one.until(lambda: one.naps.sleeping)
             problem = "up refused to start a session: Closed on Sundays."
@@ -237,7 +237,7 @@ async def test_a_redirect_on_the_same_server_is_followed(eras: str, status: str)
             return request.path == "/mcp"
 
         server.habit = habit
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
             assert await one.text("echo", text="x") == "x"
     assert [r.path for r in server.requests].count("/mcp") == 1
@@ -264,7 +264,7 @@ async def test_a_redirect_to_elsewhere_is_refused(location: str, words: str) -> 
 
         server.habit = habit
         headers = {"Authorization": "Bearer secret"}
-        async with kept(ServerConfig(url=server.url(), headers=headers)) as one:
+        async with run_supervisor(ServerConfig(url=server.url(), headers=headers)) as one:
             one.naps.hold()
             await one.until(lambda: one.naps.sleeping)
             assert one.supervisor.problem is not None

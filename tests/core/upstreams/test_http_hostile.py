@@ -16,9 +16,9 @@ from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.transports import http_pool
 from interlock.core.upstreams.transports.http_pool import HttpConnection, HttpPool, Origin
 from interlock.errors import UPSTREAM_LOST, Failure
-from tests.core.pipeline.rig import turns
-from tests.core.upstreams.harness import run, within
-from tests.patience import PATIENCE
+from tests.support.clock import run_ready_tasks
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.upstreams import run, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -99,7 +99,7 @@ def test_head_that_never_ends_ends_the_connection(begins: bytes, goes_on: bytes,
         async with server_of(begins, goes_on) as pool:
             answered = Answered()
             pool.send(REQUEST, answered)
-            failure, _ = await within(answered.done)
+            failure, _ = await with_timeout(answered.done)
             assert failure is UPSTREAM_LOST
 
     run(body, loop=loop)
@@ -108,7 +108,7 @@ def test_head_that_never_ends_ends_the_connection(begins: bytes, goes_on: bytes,
 async def test_long_answer_of_an_authorization_server_is_not_read_to_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fetch, "TIMEOUT_SECONDS", 2 * PATIENCE)
+    monkeypatch.setattr(fetch, "TIMEOUT_SECONDS", 2 * HANG_TIMEOUT)
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n"
     pieces = fetch.MAX_RESPONSE_BYTES // PIECE + 1
 
@@ -116,7 +116,7 @@ async def test_long_answer_of_an_authorization_server_is_not_read_to_its_end(
     async with server_of(head, b"a" * PIECE, pieces) as pool:
         url = f"http://127.0.0.1:{pool.origin.port}/keys"
         with pytest.raises(SignInProblem):
-            await within(fetch.fetch("GET", url, {}))
+            await with_timeout(fetch.fetch("GET", url, {}))
 
 
 async def test_stream_of_many_small_chunks_is_read_to_its_end() -> None:
@@ -129,7 +129,7 @@ async def test_stream_of_many_small_chunks_is_read_to_its_end() -> None:
         answered = Answered()
         pool.send(REQUEST, answered)
         while answered.chunks < 40_000:
-            await turns(1)
+            await run_ready_tasks(1)
         assert not answered.done.done()
         assert answered.connection is not None
         answered.connection.abort()
@@ -165,20 +165,20 @@ def test_connection_that_ended_is_freed(
             answered = Answered()
             pool.send(REQUEST, answered)
             if how == "too long":
-                failure, _ = await within(answered.done)
+                failure, _ = await with_timeout(answered.done)
                 assert failure is UPSTREAM_LOST
             else:
                 while answered.connection is None or answered.connection._size < 8 * PIECE:
-                    await turns(1)
+                    await run_ready_tasks(1)
                 if how == "abandoned":
                     answered.connection.abort()
                 else:
                     await pool.close()
             answered.connection = None
             while pool.connected:
-                await turns(1)
+                await run_ready_tasks(1)
             for _ in range(3):
-                await turns(1)
+                await run_ready_tasks(1)
             left = [one for one in connections() if not any(one is known for known in before)]
             assert left == []
 

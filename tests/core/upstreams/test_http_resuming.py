@@ -17,9 +17,16 @@ from interlock.core.upstreams.supervisor import State
 from interlock.core.upstreams.transports import http
 from interlock.errors import UPSTREAM_LOST
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.harness import Kept, kept, official, run, text, within
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.core.upstreams.servers.toolbox import notification, result
+from tests.support.upstreams import (
+    SupervisorHarness,
+    official_server,
+    run,
+    run_supervisor,
+    text,
+    with_timeout,
+)
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -72,14 +79,14 @@ class Leaving(Streamable):
 
 
 def with_server(
-    body: Callable[[Kept, Leaving], Awaitable[None]],
+    body: Callable[[SupervisorHarness, Leaving], Awaitable[None]],
     server: Leaving | None = None,
     *,
     loop: str = "uvloop",
 ) -> None:
     async def main() -> None:
         async with server or Leaving() as leaving:
-            async with kept(
+            async with run_supervisor(
                 ServerConfig(url=leaving.url(), connections=2, sessions="shared")
             ) as one:
                 await one.ready()
@@ -91,7 +98,7 @@ def with_server(
 @LOOPS
 @pytest.mark.parametrize("properly", [True, False])
 def test_a_stream_that_ends_before_its_answer_goes_on(properly: bool, loop: str) -> None:
-    async def body(one: Kept, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: Leaving) -> None:
         server.properly = properly
         assert await one.text("hold") == "in the end"
         ((at, last),) = server.resumptions
@@ -109,7 +116,7 @@ def test_a_stream_that_ends_before_its_answer_goes_on(properly: bool, loop: str)
 
 
 def test_the_wait_is_a_second_when_the_server_names_none() -> None:
-    async def body(one: Kept, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: Leaving) -> None:
         assert await one.text("hold") == "in the end"
         ((at, _),) = server.resumptions
         assert at - server.left_at >= http.RESUME_DELAY_SECONDS * 0.99
@@ -118,7 +125,7 @@ def test_the_wait_is_a_second_when_the_server_names_none() -> None:
 
 
 def test_what_comes_on_the_way_reaches_the_caller() -> None:
-    async def body(one: Kept, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: Leaving) -> None:
         heard: list[Any] = []
 
         async def resumed(answer: Answer, last: str) -> None:
@@ -139,7 +146,7 @@ def test_what_comes_on_the_way_reaches_the_caller() -> None:
             hear=lambda _, method, params: heard.append(json.loads(bytes(params))),
             token="mine",
         )
-        assert text(await within(call)) == "in the end"
+        assert text(await with_timeout(call)) == "in the end"
         assert [told["progress"] for told in heard] == list(range(1, 10))
         assert {told["progressToken"] for told in heard} == {"mine"}
         assert [last for _, last in server.resumptions] == [f"e{n}" for n in range(1, 10)]
@@ -150,13 +157,13 @@ def test_what_comes_on_the_way_reaches_the_caller() -> None:
 
 @pytest.mark.parametrize("status", ["405 Method Not Allowed", "404 Not Found", "400 Bad Request"])
 def test_a_server_that_does_not_go_on_has_lost_the_call(status: str) -> None:
-    async def body(one: Kept, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: Leaving) -> None:
         async def resumed(answer: Answer, last: str) -> None:
             answer.empty(status)
 
         server.resumed = resumed
         with pytest.raises(UpstreamLostError, match=f"HTTP {status[:3]}") as caught:
-            await within(one.start("hold"))
+            await with_timeout(one.start("hold"))
         assert caught.value.failure is UPSTREAM_LOST
         # It may well have been executed.
         assert caught.value.was_sent
@@ -187,10 +194,10 @@ def test_a_stream_is_not_taken_up_in_vain_for_ever(
 ) -> None:
     monkeypatch.setattr(http, "_MAX_RESUME_DELAY_SECONDS", 0.01)
 
-    async def body(one: Kept, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: Leaving) -> None:
         server.resumed = resumed
         with pytest.raises(UpstreamLostError) as caught:
-            await within(one.start("hold"))
+            await with_timeout(one.start("hold"))
         assert caught.value.failure is UPSTREAM_LOST
         assert caught.value.was_sent
         assert len(server.resumptions) == http._MAX_RESUMPTIONS
@@ -200,7 +207,7 @@ def test_a_stream_is_not_taken_up_in_vain_for_ever(
 
 
 def test_each_attempt_in_vain_waits_longer() -> None:
-    async def body(one: Kept, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: Leaving) -> None:
         async def resumed(answer: Answer, last: str) -> None:
             if len(server.resumptions) < 4:
                 await _unavailable(answer, last)
@@ -220,7 +227,7 @@ def test_each_attempt_in_vain_waits_longer() -> None:
 def test_a_server_that_is_away_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_MAX_RESUME_DELAY_SECONDS", 0.02)
 
-    async def body(one: Kept, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: Leaving) -> None:
         async def resumed(answer: Answer, last: str) -> None:
             if len(server.resumptions) > 1:
                 await server.answer(answer, last)
@@ -240,9 +247,9 @@ def test_a_server_that_is_away_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("primer", ["data: \n\n", "id:\ndata: \n\n", f"id: {'x' * 5000}\n\n"])
 def test_a_stream_without_ids_is_lost(primer: str) -> None:
-    async def body(one: Kept, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: Leaving) -> None:
         with pytest.raises(UpstreamLostError, match="ended the stream") as caught:
-            await within(one.start("hold"))
+            await with_timeout(one.start("hold"))
         assert caught.value.was_sent
         assert not server.resumptions
 
@@ -250,10 +257,10 @@ def test_a_stream_without_ids_is_lost(primer: str) -> None:
 
 
 def test_the_stateless_wire_has_no_such_thing() -> None:
-    async def body(one: Kept, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: Leaving) -> None:
         assert one.era is Era.STATELESS
         with pytest.raises(UpstreamLostError) as caught:
-            await within(one.start("hold"))
+            await with_timeout(one.start("hold"))
         assert caught.value.was_sent
         assert not server.resumptions
 
@@ -261,7 +268,7 @@ def test_the_stateless_wire_has_no_such_thing() -> None:
 
 
 def test_a_call_that_is_given_up_is_not_taken_up_again() -> None:
-    async def body(one: Kept, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: Leaving) -> None:
         sent = one.start("hold")
         carried = sent.exchange.carrier  # type: ignore[attr-defined]
         await server.until(lambda: server.posts)
@@ -280,18 +287,18 @@ def test_a_call_that_is_given_up_is_not_taken_up_again() -> None:
 async def test_a_call_between_two_streams_is_lost_with_its_upstream() -> None:
     sent: list[Any] = []
 
-    async def body(one: Kept, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: Leaving) -> None:
         sent.append(one.start("hold"))
         carried = sent[0].exchange.carrier
         while sent[0].exchange.carrier is carried:
             await one.text("echo", text="x")
 
     async with Leaving(primer="id: e1\nretry: 20000\ndata: \n\n") as server:
-        async with kept(ServerConfig(url=server.url(), sessions="shared")) as one:
+        async with run_supervisor(ServerConfig(url=server.url(), sessions="shared")) as one:
             await one.ready()
             await body(one, server)
         with pytest.raises(UpstreamLostError) as caught:
-            await within(sent[0])
+            await with_timeout(sent[0])
         assert caught.value.was_sent
 
 
@@ -304,9 +311,9 @@ async def test_the_official_server_ends_streams_on_purpose(
 
     monkeypatch.setattr(negotiate, "_discover", not_stateless)
 
-    with official("resumable") as port:
+    with official_server("resumable") as port:
         url = f"http://127.0.0.1:{port}/mcp"
-        async with kept(ServerConfig(url=url)) as one:
+        async with run_supervisor(ServerConfig(url=url)) as one:
             await one.ready()
 
             async def leaving(gate: str) -> None:
@@ -320,9 +327,9 @@ async def test_the_official_server_ends_streams_on_purpose(
                     token=gate,
                 )
                 for step in range(1, times + 1):
-                    assert await within(steps.get()) == step
+                    assert await with_timeout(steps.get()) == step
                     assert await one.text("leave", gate=gate) == gate
-                assert text(await within(call)) == "answered in the end"
+                assert text(await with_timeout(call)) == "answered in the end"
 
             await asyncio.gather(*(leaving(str(number)) for number in range(10)))
             assert one.supervisor.restarts == 0

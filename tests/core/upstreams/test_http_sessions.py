@@ -12,9 +12,9 @@ from interlock.core.upstreams import negotiation as negotiate
 from interlock.core.upstreams.supervisor import State
 from interlock.errors import UPSTREAM_LOST
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.harness import kept, official, run, text, within
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.core.upstreams.servers.toolbox import error
+from tests.support.upstreams import official_server, run, run_supervisor, text, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -34,17 +34,17 @@ def test_a_forgotten_session_is_opened_again(forgets: str, loop: str) -> None:
 
     async def body() -> None:
         async with Streamable("session", forgets=forgets) as server:
-            async with kept(ServerConfig(url=server.url(), connections=4)) as one:
+            async with run_supervisor(ServerConfig(url=server.url(), connections=4)) as one:
                 await one.ready()
                 server.forget_sessions()
                 executed = server.toolbox.calls
                 calls = [one.start("echo", {"text": str(n)}) for n in range(10)]
                 for call in calls:
                     with pytest.raises(UpstreamLostError, match="session") as caught:
-                        await within(call)
+                        await with_timeout(call)
                     assert not caught.value.was_sent
                 assert server.toolbox.calls == executed
-                assert await within(one.supervisor.wait_until_ready(10))
+                assert await with_timeout(one.supervisor.wait_until_ready(10))
                 assert await one.text("echo", text="again") == "again"
                 assert one.states == [State.READY, State.DEGRADED, State.READY]
                 assert not server.deleted
@@ -55,30 +55,30 @@ def test_a_forgotten_session_is_opened_again(forgets: str, loop: str) -> None:
 
 async def test_a_call_that_is_under_way_when_the_session_is_forgotten_is_still_answered() -> None:
     async with Streamable("session") as server:
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
             held = one.start("hold", {"text": "answered all the same"})
             await server.until(lambda: server.toolbox.held)
             server.forget_sessions()
             with pytest.raises(UpstreamLostError, match="no longer knows the session"):
-                await within(one.start("echo"))
+                await with_timeout(one.start("echo"))
             ((message, send),) = server.toolbox.held.values()
             send(server.toolbox._text(message, "answered all the same"))
-            assert text(await within(held)) == "answered all the same"
+            assert text(await with_timeout(held)) == "answered all the same"
             await one.ready()
 
 
 async def test_a_call_under_way_that_is_not_answered_soon_is_lost_with_the_session() -> None:
     async with Streamable("session") as server:
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
             held = one.start("hold")
             await server.until(lambda: server.toolbox.held)
             server.forget_sessions()
             with pytest.raises(UpstreamLostError):
-                await within(one.start("echo"))
+                await with_timeout(one.start("echo"))
             with pytest.raises(UpstreamLostError) as caught:
-                await within(held)
+                await with_timeout(held)
             assert caught.value.failure is UPSTREAM_LOST
             assert caught.value.was_sent
             await one.ready()
@@ -94,10 +94,10 @@ async def test_an_unknown_method_with_404_is_an_answer_and_no_lost_session() -> 
             return request.tool == "fail"
 
         server.habit = habit
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
             with pytest.raises(UpstreamResponseError, match="Method not found"):
-                await within(one.start("fail"))
+                await with_timeout(one.start("fail"))
             assert one.supervisor.state is State.READY
 
 
@@ -112,10 +112,10 @@ async def test_a_refusal_that_speaks_of_sessions_but_answers_the_call_is_an_answ
             return request.tool == "fail"
 
         server.habit = habit
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
             with pytest.raises(UpstreamResponseError, match="session argument is missing"):
-                await within(one.start("fail"))
+                await with_timeout(one.start("fail"))
             assert one.supervisor.state is State.READY
 
 
@@ -124,7 +124,7 @@ def test_a_server_that_restarts_and_forgets(loop: str) -> None:
     async def body() -> None:
         server = Streamable("session", get="stream", announces=True)
         await server.start()
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
             await server.until(lambda: server.streams)
             for turn in range(3):
@@ -133,7 +133,7 @@ def test_a_server_that_restarts_and_forgets(loop: str) -> None:
                 server.streams.clear()
                 await server.start(server.port)
                 with pytest.raises(UpstreamLostError) as caught:
-                    await within(one.start("echo", {"text": "x"}))
+                    await with_timeout(one.start("echo", {"text": "x"}))
                 assert not caught.value.was_sent
                 await one.ready()
                 assert await one.text("echo", text=str(turn)) == str(turn)
@@ -147,15 +147,15 @@ def test_a_server_that_restarts_and_forgets(loop: str) -> None:
 
 @pytest.mark.parametrize("kind", ["json", "sse"])
 async def test_the_official_server_in_both_eras(kind: str) -> None:
-    with official(kind) as port:
+    with official_server(kind) as port:
         url = f"http://127.0.0.1:{port}/mcp"
-        async with kept(ServerConfig(url=url)) as one:
+        async with run_supervisor(ServerConfig(url=url)) as one:
             await one.ready()
             assert one.era is Era.STATELESS
             assert await one.text("echo", text="grüezi") == "grüezi"
             calls = [one.start("echo", {"text": str(n)}) for n in range(30)]
             for number, call in enumerate(calls):
-                assert text(await within(call)) == str(number)
+                assert text(await with_timeout(call)) == str(number)
             stuck = one.start("wait_for_ever")
             await one.text("echo", text="x")
             stuck.exchange.abandon("enough")
@@ -168,9 +168,9 @@ async def test_the_official_server_loses_its_sessions(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(negotiate, "_discover", not_stateless)
 
-    with official("json") as port:
+    with official_server("json") as port:
         url = f"http://127.0.0.1:{port}/mcp"
-        async with kept(ServerConfig(url=url)) as one:
+        async with run_supervisor(ServerConfig(url=url)) as one:
             await one.ready()
             assert one.era is Era.SESSION
             assert await one.text("echo", text="x") == "x"
@@ -179,7 +179,7 @@ async def test_the_official_server_loses_its_sessions(monkeypatch: pytest.Monkey
             link: Any = peer.transport
             link.set_protocol_headers(peer.revision, session=b"forgotten")
             with pytest.raises(UpstreamLostError, match="no longer knows") as caught:
-                await within(one.start("echo", {"text": "x"}))
+                await with_timeout(one.start("echo", {"text": "x"}))
             assert not caught.value.was_sent
-            assert await within(one.supervisor.wait_until_ready(10))
+            assert await with_timeout(one.supervisor.wait_until_ready(10))
             assert await one.text("echo", text="y") == "y"

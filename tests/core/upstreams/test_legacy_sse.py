@@ -11,9 +11,9 @@ from interlock.core.call import UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.transports import legacy_sse
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.harness import kept, official, run, text, within
 from tests.core.upstreams.servers.http_server import Answer, Legacy, Request, Streamable
 from tests.core.upstreams.servers.toolbox import result
+from tests.support.upstreams import official_server, run, run_supervisor, text, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -23,10 +23,10 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 @LOOPS
 def test_the_official_server_of_old(loop: str) -> None:
     async def body() -> None:
-        with official("legacy") as port:
+        with official_server("legacy") as port:
             for transport in ("auto", "sse"):
                 url = f"http://127.0.0.1:{port}/sse"
-                async with kept(ServerConfig(url=url, transport=transport)) as one:
+                async with run_supervisor(ServerConfig(url=url, transport=transport)) as one:
                     await one.ready()
                     assert one.era is Era.SESSION
                     heard: list[Any] = []
@@ -38,11 +38,11 @@ def test_the_official_server_of_old(loop: str) -> None:
                         ),
                         token=1,
                     )
-                    assert text(await within(call)) == "reported"
+                    assert text(await with_timeout(call)) == "reported"
                     assert [told["progress"] for told in heard] == [1, 2, 3]
                     calls = [one.start("echo", {"text": str(n)}) for n in range(20)]
                     for number, sent in enumerate(calls):
-                        assert text(await within(sent)) == str(number)
+                        assert text(await with_timeout(sent)) == str(number)
 
     run(body, loop=loop)
 
@@ -65,7 +65,7 @@ async def test_an_endpoint_elsewhere_is_refused(endpoint: str, words: str) -> No
     await server.start()
     server.endpoint = endpoint.format(port=server.port)
     headers = {"Authorization": "Bearer secret"}
-    async with kept(ServerConfig(url=server.url("/sse"), headers=headers)) as one:
+    async with run_supervisor(ServerConfig(url=server.url("/sse"), headers=headers)) as one:
         one.naps.hold()
         await one.until(lambda: one.naps.sleeping)
         assert one.supervisor.problem is not None
@@ -91,7 +91,7 @@ async def test_an_endpoint_may_be_a_path_or_a_whole_address(endpoint: str) -> No
         return True
 
     server.habit = habit
-    async with kept(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
+    async with run_supervisor(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
         await one.ready()
         assert await one.text("echo", text="x") == "x"
     await server.stop()
@@ -107,7 +107,7 @@ async def test_a_stream_that_names_no_endpoint(monkeypatch: pytest.MonkeyPatch) 
             return True
 
         server.habit = habit
-        async with kept(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
+        async with run_supervisor(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
             one.naps.hold()
             await one.until(lambda: one.naps.sleeping)
             assert one.supervisor.problem is not None
@@ -125,7 +125,7 @@ async def test_neither_wire_is_there() -> None:
             return True
 
         server.habit = habit
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             one.naps.hold()
             await one.until(lambda: one.naps.sleeping)
             assert one.supervisor.problem == "up responded with HTTP 404."
@@ -138,7 +138,7 @@ async def test_neither_wire_is_there() -> None:
 )
 async def test_a_post_that_is_refused_fails_its_call(status: str, sent: bool) -> None:
     async with Legacy() as server:
-        async with kept(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
+        async with run_supervisor(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
             await one.ready()
 
             async def habit(request: Request, answer: Answer) -> bool:
@@ -148,7 +148,7 @@ async def test_a_post_that_is_refused_fails_its_call(status: str, sent: bool) ->
 
             server.habit = habit
             with pytest.raises(UpstreamLostError, match=f"HTTP {status[:3]}") as caught:
-                await within(one.start("echo"))
+                await with_timeout(one.start("echo"))
             assert caught.value.was_sent is sent
             assert await one.text("cancelled") == "[]"
 
@@ -157,7 +157,7 @@ async def test_events_beside_one_that_is_too_long_are_read(monkeypatch: pytest.M
     monkeypatch.setattr(legacy_sse, "MAX_MESSAGE", 10_000)
 
     async with Legacy() as server:
-        async with kept(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
+        async with run_supervisor(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
             await one.ready()
 
             async def habit(request: Request, answer: Answer) -> bool:

@@ -20,8 +20,8 @@ from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import Connector
 from interlock.core.upstreams.listing import RawOffering, list_offer
 from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockError
-from tests.core.upstreams.harness import OWN_INFO, SERVERS
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.upstreams import OWN_INFO, SERVERS
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -78,7 +78,7 @@ WHOLE = {
 @pytest.mark.parametrize("era", ERAS)
 async def test_everything_is_listed(era: str) -> None:
     async with opened(LISTS, era=era) as peer:
-        offer = await list_offer(peer, timeout=PATIENCE)
+        offer = await list_offer(peer, timeout=HANG_TIMEOUT)
         assert read(offer) == WHOLE
         assert offer.problems == {}
 
@@ -98,7 +98,7 @@ async def test_only_what_is_announced_is_asked_for(
     era: str, capabilities: dict[str, Any], verbs: list[str]
 ) -> None:
     async with opened(LISTS, capabilities, era) as peer:
-        offer = await list_offer(peer, timeout=PATIENCE)
+        offer = await list_offer(peer, timeout=HANG_TIMEOUT)
         assert await asked(peer) == verbs
         found = sum(len(raws) for raws in read(offer).values())
         assert found == len(verbs)
@@ -118,7 +118,7 @@ async def test_every_page_of_every_list_is_read() -> None:
     }
 
     async with opened({**LISTS, **pages}) as peer:
-        offer = read(await list_offer(peer, timeout=PATIENCE))
+        offer = read(await list_offer(peer, timeout=HANG_TIMEOUT))
         assert [one["name"] for one in offer["prompts"]] == ["a", "b", "c"]
         assert offer["templates"] == [{"uriTemplate": "z:{z}"}]
 
@@ -131,7 +131,7 @@ async def test_a_walk_in_a_circle_ends() -> None:
     }
 
     async with opened({**LISTS, "prompts/list": circle}) as peer:
-        assert read(await list_offer(peer, timeout=PATIENCE))["prompts"] == [1, 2, 3]
+        assert read(await list_offer(peer, timeout=HANG_TIMEOUT))["prompts"] == [1, 2, 3]
 
 
 async def test_a_list_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ async def test_a_list_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> Non
     }
 
     async with opened({**LISTS, "resources/list": endless}) as peer:
-        assert len(read(await list_offer(peer, timeout=PATIENCE))["resources"]) == 6
+        assert len(read(await list_offer(peer, timeout=HANG_TIMEOUT))["resources"]) == 6
 
 
 def failing(code: int = -32603, message: str = "out of order") -> dict[str, Any]:
@@ -170,7 +170,7 @@ async def test_trouble_with_one_list_hides_no_other(verb: str, trouble: str) -> 
     name, words = WORDS[verb]
 
     async with opened({**LISTS, verb: pages}) as peer:
-        offer = await list_offer(peer, timeout=PATIENCE)
+        offer = await list_offer(peer, timeout=HANG_TIMEOUT)
         assert read(offer) == {**WHOLE, name: []}
         [(where, problem)] = offer.problems.items()
         assert (where, problem.failure) == (name, UPSTREAM_PROTOCOL)
@@ -204,7 +204,7 @@ async def test_silence_about_one_list_hides_no_other(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("verb", LISTS)
 async def test_a_list_that_the_server_does_not_know_is_empty(verb: str) -> None:
     async with opened({one: LISTS[one] for one in LISTS if one != verb}) as peer:
-        offer = await list_offer(peer, timeout=PATIENCE)
+        offer = await list_offer(peer, timeout=HANG_TIMEOUT)
         assert read(offer) == {**WHOLE, WORDS[verb][0]: []}
         assert offer.problems == {}
 
@@ -212,9 +212,9 @@ async def test_a_list_that_the_server_does_not_know_is_empty(verb: str) -> None:
 async def test_when_nothing_can_be_read_that_is_an_error() -> None:
     async with opened(dict.fromkeys(LISTS, failing())) as peer:
         with pytest.raises(InterlockError, match="up could not list its tools: out of order"):
-            await list_offer(peer, timeout=PATIENCE)
+            await list_offer(peer, timeout=HANG_TIMEOUT)
     with pytest.raises(InterlockError):
-        await list_offer(peer, timeout=PATIENCE)
+        await list_offer(peer, timeout=HANG_TIMEOUT)
 
 
 # --- again ---
@@ -239,17 +239,19 @@ BEFORE = RawOffering(
 )
 async def test_what_is_not_asked_for_stays(kind: str, verbs: list[str], new: set[str]) -> None:
     async with opened(LISTS) as peer:
-        offer = await list_offer(peer, timeout=PATIENCE, kinds=frozenset({kind}), before=BEFORE)
+        offer = await list_offer(peer, timeout=HANG_TIMEOUT, kinds=frozenset({kind}), before=BEFORE)
         assert await asked(peer) == verbs
         assert read(offer) == {name: WHOLE[name] if name in new else ["old"] for name in WHOLE}
 
 
 async def test_what_cannot_be_read_stays_and_is_asked_for_the_next_time() -> None:
     async with opened({**LISTS, "prompts/list": failing()}) as peer:
-        offer = await list_offer(peer, timeout=PATIENCE, before=BEFORE)
+        offer = await list_offer(peer, timeout=HANG_TIMEOUT, before=BEFORE)
         assert read(offer) == {**WHOLE, "prompts": ["old"]}
     async with opened(LISTS) as peer:
-        again = await list_offer(peer, timeout=PATIENCE, kinds=frozenset({"tools"}), before=offer)
+        again = await list_offer(
+            peer, timeout=HANG_TIMEOUT, kinds=frozenset({"tools"}), before=offer
+        )
         assert await asked(peer) == ["prompts/list", "tools/list"]
         assert read(again) == WHOLE
         assert again.problems == {}
@@ -257,7 +259,7 @@ async def test_what_cannot_be_read_stays_and_is_asked_for_the_next_time() -> Non
 
 async def test_what_is_no_longer_announced_is_gone() -> None:
     async with opened(LISTS, {"tools": {}}) as peer:
-        offer = await list_offer(peer, timeout=PATIENCE, before=BEFORE)
+        offer = await list_offer(peer, timeout=HANG_TIMEOUT, before=BEFORE)
         assert read(offer) == {"tools": WHOLE["tools"]} | {
             name: [] for name in ("prompts", "resources", "templates")
         }

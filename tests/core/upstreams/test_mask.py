@@ -21,7 +21,7 @@ from interlock.core.upstreams.pending_request import error_from_response
 from interlock.core.upstreams.secret_mask import MIN_SECRET_LENGTH, Mask, mask_json, secret_values
 from interlock.errors import DENIED, InterlockError
 from interlock.protocol.jsonrpc import ErrorObject
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -90,7 +90,7 @@ async def test_not_in_its_name_nor_in_the_errors_it_answers_with(tmp_path: Path)
         data = json.loads(bytes(answered.value.raw_data or b""))
         assert data == {"request": {"headers": [1.5, "Bearer x ***"]}, "id": "req-1"}
         with pytest.raises(InterlockError) as caught:
-            await list_tools(peer, timeout=PATIENCE)
+            await list_tools(peer, timeout=HANG_TIMEOUT)
         assert "Horse7" not in caught.value.message
     finally:
         await peer.close()

@@ -11,21 +11,23 @@ from interlock.core.catalog.offering import read_builtin_offering
 from interlock.core.ports import Upstream
 from interlock.core.upstreams.builtin_tools import BuiltinTools
 from interlock.errors import INVALID_ARGUMENTS, UNKNOWN_TOOL, InterlockError
-from tests.core.pipeline.calls import tool_call
-from tests.core.pipeline.rig import Rig
+from tests.support.calls import tool_call
+from tests.support.pipeline import PipelineHarness
 
 DROPPED = {"edge": 400, "leaf": 0, "rack": 3}
 
 
-def rig(root: str | None = None, dropped: dict[str, int] = DROPPED) -> Rig:
+def rig(root: str | None = None, dropped: dict[str, int] = DROPPED) -> PipelineHarness:
     own = BuiltinTools(lambda: dropped)
-    node = Rig(read_builtin_offering(root, own.definitions))
+    node = PipelineHarness(read_builtin_offering(root, own.definitions))
     upstream: Upstream = own
     node.upstreams[""] = upstream  # type: ignore[assignment]
     return node
 
 
-def result(node: Rig, name: str = "notifications_dropped", arguments: Any = None) -> dict[str, Any]:
+def result(
+    node: PipelineHarness, name: str = "notifications_dropped", arguments: Any = None
+) -> dict[str, Any]:
     node.begin(tool_call(name, arguments))
     shown = node.done[-1][1]
     assert isinstance(shown, dict)

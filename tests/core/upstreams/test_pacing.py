@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.upstreams.notification_limits import MAX_WAITING_BYTES, NotificationLimiter
-from tests.core.pipeline.rig import HandClock
+from tests.support.clock import ManualClock
 
 
 class Paced:
     """A pace, and when what went."""
 
     def __init__(
-        self, per_second: int = 100, max_waiting: int = 1000, clock: HandClock | None = None
+        self, per_second: int = 100, max_waiting: int = 1000, clock: ManualClock | None = None
     ):
-        self.clock = clock or HandClock()
+        self.clock = clock or ManualClock()
         self.began = self.clock()
         self.heard: list[tuple[float, int]] = []
         self.notices: list[tuple[float, int]] = []

@@ -16,9 +16,15 @@ from interlock.core.config import ServerConfig
 from interlock.core.server.mcp.sessions import Sessions
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.harness import Kept, Sent, kept, text, within
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.core.upstreams.servers.toolbox import Message, notification, result
+from tests.support.upstreams import (
+    StartedCall,
+    SupervisorHarness,
+    run_supervisor,
+    text,
+    with_timeout,
+)
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -29,7 +35,7 @@ ROOTS = b'{"roots":[]}'
 class Asker:
     """A server that holds calls, asks when the test says so, and keeps what it is answered."""
 
-    def __init__(self, server: Streamable, one: Kept) -> None:
+    def __init__(self, server: Streamable, one: SupervisorHarness) -> None:
         self.server = server
         self.one = one
         self.held: dict[str, tuple[Any, Answer]] = {}
@@ -77,7 +83,7 @@ class Asker:
         caller: Caller = OPERATOR,
         session: ClientSession | None = None,
         hear: Any = None,
-    ) -> Sent:
+    ) -> StartedCall:
         client = Client(Era.STATELESS, "2026-07-28") if session is None else session.client
         call = Call(
             method="tools/call",
@@ -90,7 +96,7 @@ class Asker:
             session=session,
             caller=caller,
         )
-        sent = Sent(self.one.supervisor, call, hear)
+        sent = StartedCall(self.one.supervisor, call, hear)
         call.upstream_request = sent.exchange
         await self.server.until(lambda: name in self.held)
         return sent
@@ -106,14 +112,14 @@ class Asker:
 async def asker() -> AsyncIterator[Asker]:
     async with Streamable("session", get="stream") as server:
         config = ServerConfig(url=server.url(), sessions="shared")
-        async with kept(config) as one:
+        async with run_supervisor(config) as one:
             await one.ready()
             await server.until(lambda: server.streams)
             yield Asker(server, one)
 
 
-async def asked(sent: Sent) -> ClientRequest:
-    return await within(sent.questions.get())
+async def asked(sent: StartedCall) -> ClientRequest:
+    return await with_timeout(sent.questions.get())
 
 
 async def test_what_could_be_two_peoples_goes_to_nobody() -> None:
@@ -143,8 +149,8 @@ async def test_what_could_be_two_peoples_goes_to_nobody() -> None:
         assert second.questions.empty()
         server.release("a")
         server.release("b")
-        assert text(await within(first)) == "a"
-        assert text(await within(second)) == "b"
+        assert text(await with_timeout(first)) == "a"
+        assert text(await with_timeout(second)) == "b"
 
 
 async def test_two_sessions_of_one_caller_are_two_people() -> None:
@@ -175,7 +181,7 @@ async def test_a_guessed_question_outlives_the_call_of_a_client_that_stays() -> 
         server.ask("q")
         ask = await asked(call)
         server.release("a")
-        await within(call)
+        await with_timeout(call)
         assert ask.is_open
         ask.respond(ROOTS)
         assert (await server.answered("q"))["result"] == {"roots": []}
@@ -190,7 +196,7 @@ async def test_a_question_ends_with_the_request_of_a_client_that_does_not_stay(o
         withdrawn: list[str] = []
         ask.on_withdraw = lambda _, reason: withdrawn.append(reason)
         server.release("a")
-        await within(call)
+        await with_timeout(call)
         assert not ask.is_open
         assert len(withdrawn) == 1
         # The server does not wait for ever either.
@@ -225,7 +231,7 @@ async def test_a_server_that_changes_its_mind() -> None:
         assert withdrawn == ["Never mind."]
         ask.respond(ROOTS)
         server.release("a")
-        await within(call)
+        await with_timeout(call)
         await server.settle()
         assert not server.answers
 
@@ -260,7 +266,7 @@ async def test_questions_of_a_lost_server_are_withdrawn() -> None:
         ask = await asked(call)
         server.server.cut()
         with pytest.raises(InterlockError):
-            await within(call)
+            await with_timeout(call)
         assert not ask.is_open
 
 
@@ -282,7 +288,7 @@ async def test_progress_of_an_answer() -> None:
 
 async def test_a_stateless_server_may_not_ask() -> None:
     async with Streamable("stateless") as server:
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
             asking = Asker(server, one)
             call = await asking.hold("a")
@@ -290,4 +296,4 @@ async def test_a_stateless_server_may_not_ask() -> None:
             assert (await asking.answered("q"))["error"]["code"] == -32601
             assert call.questions.empty()
             asking.release("a")
-            await within(call)
+            await with_timeout(call)

@@ -14,7 +14,6 @@ from interlock.core.server.mcp.sessions import HttpSession
 from interlock.core.upstreams import session_pool as private
 from interlock.errors import TOO_BUSY, UNKNOWN_SESSION, InterlockError
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.harness import children, kept, open_files, process, text, within
 from tests.core.upstreams.privately import (
     AUDITOR,
     OPERATOR,
@@ -28,17 +27,25 @@ from tests.core.upstreams.privately import (
     used,
 )
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
+from tests.support.upstreams import (
+    child_pids,
+    open_files,
+    run_supervisor,
+    stdio_server,
+    text,
+    with_timeout,
+)
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 async def test_who_shares_a_session_and_who_does_not() -> None:
-    async with Streamable("session") as server, kept(apart(server)) as one:
+    async with Streamable("session") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         clients = sessions()
         first, second = client_session(clients), client_session(clients, capabilities=ROOTS)
         for session in (first, second, first):
-            await within(send(one, session=session))
+            await with_timeout(send(one, session=session))
         # Two sessions of one caller, and neither is the node's own.
         assert used(server) == ["session-2", "session-3", "session-2"]
         assert opened(server)[1:] == [{"sampling": {}}, {"roots": {}}]
@@ -49,7 +56,7 @@ async def test_who_shares_a_session_and_who_does_not() -> None:
             (AUDITOR, SAMPLING),
             (AUDITOR, SAMPLING),
         ):
-            await within(send(one, caller=caller, capabilities=capabilities))
+            await with_timeout(send(one, caller=caller, capabilities=capabilities))
         assert used(server)[3:] == [
             "session-4",
             "session-4",
@@ -61,16 +68,16 @@ async def test_who_shares_a_session_and_who_does_not() -> None:
 
 
 async def test_it_ends_with_its_client() -> None:
-    async with Streamable("session", get="stream") as server, kept(apart(server)) as one:
+    async with Streamable("session", get="stream") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         clients = sessions()
         first, second = client_session(clients), client_session(clients)
         for session in (first, second):
-            await within(send(one, session=session))
+            await with_timeout(send(one, session=session))
         clients.close(first)
         await server.until(lambda: server.deleted)
         assert server.deleted == ["session-2"]
-        assert text(await within(send(one, session=second, text="still"))) == "still"
+        assert text(await with_timeout(send(one, session=second, text="still"))) == "still"
         assert len(one.supervisor.session_pool) == 1
         assert not first.on_close
     # The rest goes when the node does.
@@ -79,7 +86,7 @@ async def test_it_ends_with_its_client() -> None:
 
 @pytest.mark.parametrize("held", ["initialize", "notifications/initialized", "GET"])
 async def test_a_client_that_leaves_while_its_session_is_opened(held: str) -> None:
-    async with Streamable("session", get="stream") as server, kept(apart(server)) as one:
+    async with Streamable("session", get="stream") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         await server.until(lambda: server.streams)
         stuck: list[Answer] = []
@@ -107,13 +114,13 @@ async def test_a_client_that_leaves_while_its_session_is_opened(held: str) -> No
         assert not used(server)
         server.habit = None
         other = client_session(clients)
-        assert text(await within(send(one, session=other, text="x"))) == "x"
+        assert text(await with_timeout(send(one, session=other, text="x"))) == "x"
         assert not session.on_close
         assert not session.on_roots_changed
 
 
 async def test_a_session_that_has_ended_opens_nothing() -> None:
-    async with Streamable("session") as server, kept(apart(server)) as one:
+    async with Streamable("session") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         clients = sessions()
         session = client_session(clients)
@@ -127,16 +134,16 @@ async def test_a_session_that_has_ended_opens_nothing() -> None:
 async def test_no_more_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private, "MAX_SESSIONS", 3)
 
-    async with Streamable("session") as server, kept(apart(server)) as one:
+    async with Streamable("session") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         clients = sessions()
         session = client_session(clients)
-        await within(send(one, session=session))
-        await within(send(one, caller=OPERATOR))
-        await within(send(one, caller=AUDITOR))
+        await with_timeout(send(one, session=session))
+        await with_timeout(send(one, caller=OPERATOR))
+        await with_timeout(send(one, caller=AUDITOR))
         assert used(server) == ["session-2", "session-3", "session-4"]
         # The oldest that remembers nobody goes, not that of a client which is still there.
-        await within(send(one, caller=Caller("guest")))
+        await with_timeout(send(one, caller=Caller("guest")))
         await server.until(lambda: server.deleted)
         assert server.deleted == ["session-3"]
         assert len(one.supervisor.session_pool) == 3
@@ -150,21 +157,21 @@ async def test_no_more_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(InterlockError) as refused:
             send(one, caller=Caller("dave"))
         assert refused.value.failure is TOO_BUSY
-        await within(send(one, "release", caller=AUDITOR))
+        await with_timeout(send(one, "release", caller=AUDITOR))
         for call in busy:
-            await within(call)
-        await within(send(one, caller=Caller("dave")))
+            await with_timeout(call)
+        await with_timeout(send(one, caller=Caller("dave")))
 
 
 async def test_what_nobody_uses_is_closed_after_a_while() -> None:
-    async with Streamable("session") as server, kept(apart(server)) as one:
+    async with Streamable("session") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         now = 1_000.0
         peers = one.supervisor.session_pool
         peers._clock = lambda: now
         clients = sessions()
-        await within(send(one, session=client_session(clients)))
-        await within(send(one, caller=OPERATOR))
+        await with_timeout(send(one, session=client_session(clients)))
+        await with_timeout(send(one, caller=OPERATOR))
         busy = send(one, "hold", caller=AUDITOR)
         await server.until(lambda: server.toolbox.held)
         now += private.IDLE_TIMEOUT_SECONDS - 1
@@ -176,20 +183,20 @@ async def test_what_nobody_uses_is_closed_after_a_while() -> None:
         # That of a client which is there stays; so does one with a call under way.
         assert server.deleted == ["session-3"]
         assert len(peers) == 2
-        await within(send(one, "release", caller=AUDITOR))
-        await within(busy)
+        await with_timeout(send(one, "release", caller=AUDITOR))
+        await with_timeout(busy)
 
 
 async def test_another_one_is_opened_when_it_is_lost() -> None:
-    async with Streamable("session") as server, kept(apart(server)) as one:
+    async with Streamable("session") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         session = client_session(sessions())
-        await within(send(one, session=session))
+        await with_timeout(send(one, session=session))
         for _ in range(3):
             server.forget_sessions()
             with pytest.raises(UpstreamLostError):
-                await within(send(one, session=session))
-            assert text(await within(send(one, session=session, text="again"))) == "again"
+                await with_timeout(send(one, session=session))
+            assert text(await with_timeout(send(one, session=session, text="again"))) == "again"
         # It is in nobody's way for that.
         assert len(session.on_close) == 1
         assert len(one.supervisor.session_pool) == 1
@@ -198,7 +205,7 @@ async def test_another_one_is_opened_when_it_is_lost() -> None:
 async def test_one_that_is_closed_and_opened_at_once() -> None:
     """The end of the old one does not take the new one with it."""
 
-    async with Streamable("session") as server, kept(apart(server)) as one:
+    async with Streamable("session") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         stuck: list[Answer] = []
 
@@ -218,14 +225,14 @@ async def test_one_that_is_closed_and_opened_at_once() -> None:
         peers._close(key)
         server.habit = None
         again = send(one, caller=OPERATOR)
-        await within(again)
+        await with_timeout(again)
         assert len(peers) == 1
-        await within(send(one, caller=OPERATOR))
+        await with_timeout(send(one, caller=OPERATOR))
         assert len(set(used(server))) == 1
 
 
 async def test_a_server_that_gives_no_session() -> None:
-    async with Streamable("session") as server, kept(apart(server)) as one:
+    async with Streamable("session") as server, run_supervisor(apart(server)) as one:
         await one.ready()
 
         async def habit(request: Request, answer: Answer) -> bool:
@@ -239,36 +246,36 @@ async def test_a_server_that_gives_no_session() -> None:
         calls = [send(one, session=session) for _ in range(3)]
         for call in calls:
             with pytest.raises(UpstreamLostError) as failed:
-                await within(call)
+                await with_timeout(call)
             assert not failed.value.was_sent
         assert not len(one.supervisor.session_pool)
         assert not session.on_close
 
 
 async def test_each_client_a_process_of_its_own() -> None:
-    server = msgspec.structs.replace(process("--eras", "session"), sessions="private")
-    async with kept(server) as one:
+    server = msgspec.structs.replace(stdio_server("--eras", "session"), sessions="private")
+    async with run_supervisor(server) as one:
         await one.ready()
-        before = children()
+        before = child_pids()
         clients = sessions()
         first, second = client_session(clients), client_session(clients)
-        await within(send(one, session=first))
-        await within(send(one, session=second))
-        assert len(children()) == len(before) + 2
+        await with_timeout(send(one, session=first))
+        await with_timeout(send(one, session=second))
+        assert len(child_pids()) == len(before) + 2
         clients.close(first)
         clients.close(second)
         await asyncio.gather(*one.supervisor.session_pool._closing, return_exceptions=True)
-        assert children() == before
+        assert child_pids() == before
 
 
 async def test_two_hundred_clients_come_and_go() -> None:
-    async with Streamable("session", get="stream") as server, kept(apart(server)) as one:
+    async with Streamable("session", get="stream") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         clients = sessions()
 
         async def come_and_go(number: int) -> None:
             session = client_session(clients, owner=f"caller-{number % 7}")
-            said = text(await within(send(one, session=session, text=str(number))))
+            said = text(await with_timeout(send(one, session=session, text=str(number))))
             assert said == str(number)
             clients.close(session)
             gone.append(session)
@@ -295,13 +302,13 @@ async def test_two_hundred_clients_come_and_go() -> None:
 
 async def test_a_process_of_ones_own_whichever_wire_it_speaks() -> None:
     config = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"], sessions="private")
-    async with kept(config) as one:
+    async with run_supervisor(config) as one:
         await one.ready()
         assert one.supervisor.peer is not None
         assert one.supervisor.peer.era is Era.STATELESS
-        await within(send(one, "notes_add", caller=OPERATOR, title="between us", text="x"))
-        mine = text(await within(send(one, "notes_list", caller=OPERATOR)))
-        others = text(await within(send(one, "notes_list", caller=AUDITOR)))
+        await with_timeout(send(one, "notes_add", caller=OPERATOR, title="between us", text="x"))
+        mine = text(await with_timeout(send(one, "notes_list", caller=OPERATOR)))
+        others = text(await with_timeout(send(one, "notes_list", caller=AUDITOR)))
         assert "between us" in mine
         assert "between us" not in others
         assert len(one.supervisor.session_pool) == 2

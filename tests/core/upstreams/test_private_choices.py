@@ -11,10 +11,10 @@ import pytest
 from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams import session_pool as private
 from interlock.protocol.mcp import META_LOG_LEVEL
-from tests.core.upstreams.harness import Sent, kept, within
 from tests.core.upstreams.privately import a_call, apart, client_session, send, sessions
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.core.upstreams.servers.toolbox import result
+from tests.support.upstreams import StartedCall, run_supervisor, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -34,14 +34,14 @@ async def test_what_a_client_chose_is_said_when_its_session_opens() -> None:
             return False
 
         server.habit = habit
-        async with kept(apart(server)) as one:
+        async with run_supervisor(apart(server)) as one:
             await one.ready()
             clients = sessions()
             first, second = client_session(clients), client_session(clients)
             first.log_level = "warning"
             one.supervisor.set_log_level("warning", first)
-            await within(send(one, session=first))
-            await within(send(one, session=second))
+            await with_timeout(send(one, session=first))
+            await with_timeout(send(one, session=second))
             await server.until(lambda: levels)
             second.log_level = "debug"
             one.supervisor.set_log_level("debug", second)
@@ -57,7 +57,7 @@ def subscribed(server: Streamable) -> list[str]:
 
 
 async def test_what_is_followed_is_followed_again() -> None:
-    async with Streamable("session", get="stream") as server, kept(apart(server)) as one:
+    async with Streamable("session", get="stream") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         peers, followed, updates = one.supervisor.session_pool, [], []
         peers._watched = lambda key: tuple(followed)
@@ -70,15 +70,15 @@ async def test_what_is_followed_is_followed_again() -> None:
         clients = sessions()
         session = client_session(clients)
         call = a_call(one, "echo", session)
-        sent = Sent(one.supervisor, call, None)
-        await within(sent)
-        await within(peers.watch("a:1", call, sent))
+        sent = StartedCall(one.supervisor, call, None)
+        await with_timeout(sent)
+        await with_timeout(peers.watch("a:1", call, sent))
         followed.append("a:1")
         assert subscribed(server) == ["session-2"]
         assert not updates
         server.forget_sessions()
         with pytest.raises(UpstreamLostError):
-            await within(send(one, session=session))
+            await with_timeout(send(one, session=session))
         # Nobody has to call for it.
         await server.until(lambda: len(subscribed(server)) == 2)
         await one.until(lambda: updates)
@@ -89,7 +89,7 @@ async def test_what_is_followed_is_followed_again() -> None:
 
 
 async def test_following_where_no_session_can_be_had() -> None:
-    async with Streamable("session") as server, kept(apart(server)) as one:
+    async with Streamable("session") as server, run_supervisor(apart(server)) as one:
         await one.ready()
 
         async def habit(request: Request, answer: Answer) -> bool:
@@ -101,11 +101,11 @@ async def test_following_where_no_session_can_be_had() -> None:
         server.habit = habit
         session = client_session(sessions())
         call = a_call(one, "echo", session)
-        sent = Sent(one.supervisor, call, None)
+        sent = StartedCall(one.supervisor, call, None)
         with pytest.raises(UpstreamLostError):
-            await within(one.supervisor.session_pool.watch("a:1", call, sent))
+            await with_timeout(one.supervisor.session_pool.watch("a:1", call, sent))
         with pytest.raises(UpstreamLostError):
-            await within(sent)
+            await with_timeout(sent)
         assert not subscribed(server)
 
 
@@ -123,13 +123,13 @@ async def test_what_a_stateless_client_wants_to_hear_reaches_the_server() -> Non
             return True
 
         server.habit = habit
-        async with kept(apart(server)) as one:
+        async with run_supervisor(apart(server)) as one:
             await one.ready()
             for wanted in (None, "warning", "error", "debug", "warning"):
                 call = a_call(one, "echo", None)
                 if wanted is not None:
                     call.meta = {META_LOG_LEVEL: msgspec.Raw(json.dumps(wanted).encode())}
-                await within(Sent(one.supervisor, call, None))
+                await with_timeout(StartedCall(one.supervisor, call, None))
             # Only ever more talkative: each caller hears what it asked for anyway.
             await server.until(lambda: len(levels) == 2)
             assert levels == ["warning", "debug"]

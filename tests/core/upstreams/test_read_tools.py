@@ -8,14 +8,14 @@ import pytest
 
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.supervisor import RELIST_INTERVAL_SECONDS
-from tests.core.pipeline.rig import HandClock
-from tests.core.upstreams.harness import Kept, kept, within
 from tests.core.upstreams.servers.http_server import Streamable
+from tests.support.clock import ManualClock
+from tests.support.upstreams import SupervisorHarness, run_supervisor, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-def search(one: Kept) -> asyncio.Future[int] | None:
+def search(one: SupervisorHarness) -> asyncio.Future[int] | None:
     """How many lists had been read when the search ended. None: there was none."""
     over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     searches = one.supervisor.read_tools(lambda: over.set_result(one.supervisor.lists))
@@ -23,17 +23,17 @@ def search(one: Kept) -> asyncio.Future[int] | None:
 
 
 async def test_searches_share_one_reading_and_then_there_is_a_pause() -> None:
-    clock = HandClock()
+    clock = ManualClock()
     async with (
         Streamable("session") as server,
-        kept(ServerConfig(url=server.url()), clock=clock) as one,
+        run_supervisor(ServerConfig(url=server.url()), clock=clock) as one,
     ):
         await one.ready()
         server.toolbox.change("echo", "new")
         first, second = search(one), search(one)
         assert first is not None
         assert second is not None
-        assert [await within(first), await within(second)] == [2, 2]
+        assert [await with_timeout(first), await with_timeout(second)] == [2, 2]
         assert one.listed[-1] == ["echo", "new"]
         # The server announced nothing, so nobody may be told that it did.
         assert one.supervisor.announced == frozenset()
@@ -42,15 +42,15 @@ async def test_searches_share_one_reading_and_then_there_is_a_pause() -> None:
         clock.now += 0.001
         third = search(one)
         assert third is not None
-        await within(third)
+        await with_timeout(third)
         assert server.toolbox.lists == 3
 
 
 @pytest.mark.parametrize("how", ["fails", "is lost", "is ended"])
 async def test_a_search_ends_when_the_list_cannot_be_read(how: str) -> None:
-    clock = HandClock()
+    clock = ManualClock()
     async with Streamable("session") as server:
-        async with kept(ServerConfig(url=server.url()), clock=clock) as one:
+        async with run_supervisor(ServerConfig(url=server.url()), clock=clock) as one:
             await one.ready()
             if how == "fails":
                 server.toolbox.tools = None  # type: ignore[assignment]
@@ -63,7 +63,7 @@ async def test_a_search_ends_when_the_list_cannot_be_read(how: str) -> None:
                 await peer.close()
             if how == "is ended":
                 await one.supervisor.end()
-            await within(over)
+            await with_timeout(over)
             # Nobody keeps on trying for a caller that has had its answer.
             if how == "fails":
                 assert not one.supervisor._list_reader._requested.is_set()

@@ -24,7 +24,7 @@ from interlock.core.upstreams.oauth.token_store import TokenStore
 from interlock.core.upstreams.registry import UpstreamRegistry
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
-from tests.core.upstreams.harness import OWN_INFO
+from tests.support.upstreams import OWN_INFO
 
 URL = "http://127.0.0.1:9/mcp"
 

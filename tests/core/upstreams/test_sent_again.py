@@ -17,8 +17,8 @@ from interlock.core.config import Config, JournalConfig, ServerConfig
 from interlock.core.pipeline import pipeline as dispatch
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.harness import process, text, within
 from tests.core.upstreams.servers.http_server import Streamable
+from tests.support.upstreams import stdio_server, text, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -68,32 +68,32 @@ async def test_a_restart_that_loses_the_sessions_is_not_noticed() -> None:
                 executed = server.toolbox.calls
                 calls = [begin(one, "echo", text=f"{turn}-{n}") for n in range(20)]
                 for number, call in enumerate(calls):
-                    assert text(await within(call)) == f"{turn}-{number}"
+                    assert text(await with_timeout(call)) == f"{turn}-{number}"
                 # Each exactly once.
                 assert server.toolbox.calls == executed + 20
 
 
 async def test_a_call_that_may_have_been_executed_is_not_sent_again(tmp_path: Path) -> None:
-    config = process("--starts", str(tmp_path / "starts"), effects={"moody": "mutating"})
+    config = stdio_server("--starts", str(tmp_path / "starts"), effects={"moody": "mutating"})
     async with node(config) as one:
         with pytest.raises(InterlockError, match="ended by SIGKILL") as caught:
-            await within(begin(one, "moody"))
+            await with_timeout(begin(one, "moody"))
         assert caught.value.failure is UPSTREAM_LOST
         # The next call waits for the next process.
-        assert text(await within(begin(one, "moody"))) == "fine"
+        assert text(await with_timeout(begin(one, "moody"))) == "fine"
 
 
 async def test_a_call_that_does_no_harm_is_sent_again_once(tmp_path: Path) -> None:
     effects = {"moody": "read_only", "die": "read_only"}
     log = tmp_path / "starts"
-    async with node(process("--starts", str(log), effects=effects)) as one:
-        assert text(await within(begin(one, "moody"))) == "fine"
+    async with node(stdio_server("--starts", str(log), effects=effects)) as one:
+        assert text(await with_timeout(begin(one, "moody"))) == "fine"
         assert len(log.read_text(encoding="utf-8").splitlines()) == 2
         with pytest.raises(InterlockError, match="ended by SIGKILL") as caught:
-            await within(begin(one, "die"))
+            await with_timeout(begin(one, "die"))
         assert caught.value.failure is UPSTREAM_LOST
         assert len(log.read_text(encoding="utf-8").splitlines()) == 3
-        assert text(await within(begin(one, "echo", text="x"))) == "x"
+        assert text(await with_timeout(begin(one, "echo", text="x"))) == "x"
 
 
 async def test_a_server_that_is_away_for_a_moment_is_waited_for() -> None:
@@ -105,7 +105,7 @@ async def test_a_server_that_is_away_for_a_moment_is_waited_for() -> None:
         await asyncio.sleep(0)
         await server.start(server.port)
         for number, call in enumerate(calls):
-            assert text(await within(call)) == str(number)
+            assert text(await with_timeout(call)) == str(number)
     await server.stop()
 
 
@@ -123,14 +123,14 @@ async def test_whoever_comes_back_with_other_tools_is_shown_with_those_only() ->
         server.toolbox.tools = [{"name": "echo", "inputSchema": schema}]
         waiting = begin(one, "release")
         await server.start(server.port)
-        await within(waiting)
-        await within(changed.wait())
+        await with_timeout(waiting)
+        await with_timeout(changed.wait())
         (tool,) = one.catalog.current.tools
         assert tool.canonical == "up.echo"
         assert tool.input_schema() == schema
-        assert text(await within(begin(one, "echo", text="x"))) == "x"
+        assert text(await with_timeout(begin(one, "echo", text="x"))) == "x"
         with pytest.raises(InterlockError, match="hold"):
-            await within(begin(one, "hold"))
+            await with_timeout(begin(one, "hold"))
     await server.stop()
 
 
@@ -147,5 +147,5 @@ async def test_a_server_that_stays_away_is_told_of(monkeypatch: pytest.MonkeyPat
     async with node(ServerConfig(url=server.url())) as one:
         await server.stop()
         with pytest.raises(InterlockError, match="refused") as caught:
-            await within(begin(one, "echo", text="x"))
+            await with_timeout(begin(one, "echo", text="x"))
         assert caught.value.failure is UPSTREAM_UNAVAILABLE

@@ -12,8 +12,8 @@ import pytest
 from interlock.core.call import UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.transports.stdio import StdioTransport
-from tests.core.upstreams.harness import Kept, process, run, text, within
 from tests.core.upstreams.servers.http_server import Streamable
+from tests.support.upstreams import SupervisorHarness, run, stdio_server, text, with_timeout
 
 KILLS = 60
 
@@ -28,11 +28,11 @@ def test_kill_after_kill_under_load(loop: str) -> None:
         for server in servers:
             await server.start()
         configs = [
-            process("--eras", "session", "--announces"),
-            process("--eras", "stateless", "--announces", "--grandchild", "here"),
+            stdio_server("--eras", "session", "--announces"),
+            stdio_server("--eras", "stateless", "--announces", "--grandchild", "here"),
             *(ServerConfig(url=server.url(), connections=4) for server in servers),
         ]
-        every = [Kept(config, key=f"up{n}") for n, config in enumerate(configs)]
+        every = [SupervisorHarness(config, key=f"up{n}") for n, config in enumerate(configs)]
         for one in every:
             one.supervisor.begin()
         for one in every:
@@ -49,13 +49,13 @@ def test_kill_after_kill_under_load(loop: str) -> None:
                 words = f"{number}/{count}"
                 count += 1
                 try:
-                    assert text(await within(one.start("echo", {"text": words}))) == words
+                    assert text(await with_timeout(one.start("echo", {"text": words}))) == words
                     answered += 1
                     if answered >= target:
                         enough.set()
                 except UpstreamLostError:
                     failed += 1
-                    await within(one.ready())
+                    await with_timeout(one.ready())
 
         workers = [asyncio.create_task(load(number)) for number in range(12)]
         for _ in range(KILLS):
@@ -75,15 +75,15 @@ def test_kill_after_kill_under_load(loop: str) -> None:
             await one.ready()
             target = answered + 20
             enough.clear()
-            await within(enough.wait())
+            await with_timeout(enough.wait())
         over = True
-        await within(asyncio.gather(*workers))
+        await with_timeout(asyncio.gather(*workers))
         assert answered >= KILLS * 20
         assert failed > 0
         for one in every:
             assert one.supervisor.peer is not None
             assert not [x for x in one.supervisor.peer.pending.values() if x.method == "tools/call"]
-        await within(asyncio.gather(*(one.supervisor.end() for one in every)))
+        await with_timeout(asyncio.gather(*(one.supervisor.end() for one in every)))
         for server in servers:
             await server.stop()
 

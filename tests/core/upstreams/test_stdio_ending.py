@@ -19,24 +19,24 @@ from interlock.core.upstreams.supervisor import State
 from interlock.core.upstreams.transports import stdio
 from interlock.core.upstreams.transports.stdio import StdioTransport
 from interlock.errors import UPSTREAM_UNAVAILABLE
-from tests.core.upstreams.harness import (
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.upstreams import (
     OWN_INFO,
-    Kept,
-    alive,
-    death,
-    kept,
-    process,
+    SupervisorHarness,
+    is_running,
     run,
-    within,
+    run_supervisor,
+    stdio_server,
+    wait_for_exit,
+    with_timeout,
 )
-from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
-def pid_of(one: Kept) -> int:
+def pid_of(one: SupervisorHarness) -> int:
     peer = one.supervisor.peer
     assert peer is not None
     assert isinstance(peer.transport, StdioTransport)
@@ -57,17 +57,17 @@ def test_no_grandchild_is_left(how: str, loop: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(stdio, "EXIT_TIMEOUT_SECONDS", 0.1)
 
     async def body() -> None:
-        async with kept(process("--grandchild", "here")) as one:
+        async with run_supervisor(stdio_server("--grandchild", "here")) as one:
             await one.ready()
             (grandchild,) = json.loads(await one.text("family"))
-            assert alive(grandchild)
+            assert is_running(grandchild)
             if how == "kill":
                 os.kill(pid_of(one), signal.SIGKILL)
-                await death(grandchild)
+                await wait_for_exit(grandchild)
                 await one.state(State.DEGRADED)
                 await one.ready()
                 (grandchild,) = json.loads(await one.text("family"))
-        await death(grandchild)
+        await wait_for_exit(grandchild)
 
     run(body, loop=loop)
 
@@ -75,17 +75,17 @@ def test_no_grandchild_is_left(how: str, loop: str, monkeypatch: pytest.MonkeyPa
 async def test_a_grandchild_that_holds_the_pipes_does_not_keep_the_dead_alive() -> None:
     """It left the group, so it cannot be ended; the death must be noticed all the same."""
 
-    async with kept(process("--grandchild", "own-session")) as one:
+    async with run_supervisor(stdio_server("--grandchild", "own-session")) as one:
         await one.ready()
         (first,) = json.loads(await one.text("family"))
         call = one.start("die")
         with pytest.raises(UpstreamLostError, match="SIGKILL"):
-            await within(call)
+            await with_timeout(call)
         await one.ready()
         (second,) = json.loads(await one.text("family"))
         for pid in (first, second):
             os.kill(pid, signal.SIGKILL)
-            await death(pid)
+            await wait_for_exit(pid)
 
 
 @LOOPS
@@ -93,10 +93,10 @@ def test_a_stubborn_process_is_killed(loop: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(stdio, "EXIT_TIMEOUT_SECONDS", 0.1)
 
     async def body() -> None:
-        async with kept(process("--stubborn")) as one:
+        async with run_supervisor(stdio_server("--stubborn")) as one:
             await one.ready()
             pid = pid_of(one)
-        assert not alive(pid)
+        assert not is_running(pid)
 
     run(body, loop=loop)
 
@@ -119,7 +119,9 @@ def test_nothing_is_left_when_closing_is_cut_short(
     monkeypatch.setattr(stdio, "EXIT_TIMEOUT_SECONDS", 60.0)
 
     async def body() -> None:
-        one = Kept(process("--stubborn", "--silent", "--grandchild", "here", start_timeout=0.1))
+        one = SupervisorHarness(
+            stdio_server("--stubborn", "--silent", "--grandchild", "here", start_timeout=0.1)
+        )
         one.supervisor.begin()
         # The start has failed, and the process is being asked to leave, which it will not.
         closing: asyncio.Event = asyncio.Event()
@@ -133,10 +135,10 @@ def test_nothing_is_left_when_closing_is_cut_short(
             await close(link)
 
         monkeypatch.setattr(StdioTransport, "close", noticed)
-        await within(closing.wait())
-        await within(one.supervisor.end())
+        await with_timeout(closing.wait())
+        await with_timeout(one.supervisor.end())
         for pid in pids:
-            await death(pid)
+            await wait_for_exit(pid)
 
     run(body, loop=loop)
 
@@ -147,7 +149,9 @@ def test_twenty_lives_leave_nothing_behind(loop: str) -> None:
 
     async def body() -> None:
         for turn in range(20):
-            one = Kept(process("--announces", "--eras", "session" if turn % 2 else "stateless"))
+            one = SupervisorHarness(
+                stdio_server("--announces", "--eras", "session" if turn % 2 else "stateless")
+            )
             one.supervisor.begin()
             if turn % 4 == 0:
                 # Ended wherever starting happens to be.
@@ -157,10 +161,10 @@ def test_twenty_lives_leave_nothing_behind(loop: str) -> None:
                 await one.ready()
                 held = one.start("hold")
                 await one.text("echo", text="x")
-            await within(one.supervisor.end())
+            await with_timeout(one.supervisor.end())
             if turn % 4:
                 with pytest.raises(UpstreamLostError, match="closed by the node"):
-                    await within(held)
+                    await with_timeout(held)
 
     run(body, loop=loop)
 
@@ -197,13 +201,13 @@ def test_process_that_ended_before_it_was_spoken_to_failed_to_start(loop: str) -
         link = await StdioTransport.start(
             "up", ["sh", "-c", "exit 3"], env={}, cwd=None, stderr=deque(), mask=Mask()
         )
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while not link._is_lost:  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(0.001)
         peer = UpstreamClient("up", link, OWN_INFO)
         try:
             with pytest.raises(UpstreamLostError, match="failed to start: exit status 3"):
-                await negotiate_revision(peer, session_first=True, timeout=PATIENCE)
+                await negotiate_revision(peer, session_first=True, timeout=HANG_TIMEOUT)
         finally:
             await peer.close()
 

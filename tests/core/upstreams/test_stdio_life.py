@@ -17,14 +17,21 @@ from interlock.core.upstreams.supervisor import State
 from interlock.core.upstreams.transports import stdio
 from interlock.core.upstreams.transports.stdio import StdioTransport
 from interlock.errors import UPSTREAM_LOST
-from tests.core.upstreams.harness import Kept, death, kept, process, run, within
+from tests.support.upstreams import (
+    SupervisorHarness,
+    run,
+    run_supervisor,
+    stdio_server,
+    wait_for_exit,
+    with_timeout,
+)
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
-def pid_of(one: Kept) -> int:
+def pid_of(one: SupervisorHarness) -> int:
     peer = one.supervisor.peer
     assert peer is not None
     assert isinstance(peer.transport, StdioTransport)
@@ -43,9 +50,9 @@ async def test_a_process_that_cannot_bear_the_probe_is_started_again_and_remembe
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "starts"
-    config = process("--eras", "session", "--probe", "exit", "--starts", str(log))
+    config = stdio_server("--eras", "session", "--probe", "exit", "--starts", str(log))
 
-    async with kept(config) as one:
+    async with run_supervisor(config) as one:
         await one.ready()
         assert starts(log) == 2
         assert one.states == [State.READY]
@@ -59,10 +66,10 @@ async def test_a_process_that_cannot_bear_the_probe_is_started_again_and_remembe
 @LOOPS
 @pytest.mark.parametrize("end", ["", "\n", "\n\n"])
 def test_what_a_process_said_before_it_left_is_the_reason(end: str, loop: str) -> None:
-    config = process("--exit", "2", "--say", f"starting...\nGITHUB_ACCOUNT is not set{end}")
+    config = stdio_server("--exit", "2", "--say", f"starting...\nGITHUB_ACCOUNT is not set{end}")
 
     async def body() -> None:
-        async with kept(config) as one:
+        async with run_supervisor(config) as one:
             one.naps.hold()
             await one.until(lambda: one.naps.sleeping)
             problem = one.supervisor.problem
@@ -78,9 +85,9 @@ def test_what_a_process_said_before_it_left_is_the_reason(end: str, loop: str) -
 async def test_a_secret_that_a_process_prints_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUR_VALUE", "correct horse battery")
     words = "Cannot log in with correct horse battery and password=hunter2hunter2"
-    config = process("--exit", "1", "--say", words, env={"VALUE": "${env:OUR_VALUE}"})
+    config = stdio_server("--exit", "1", "--say", words, env={"VALUE": "${env:OUR_VALUE}"})
 
-    async with kept(config) as one:
+    async with run_supervisor(config) as one:
         one.naps.hold()
         await one.until(lambda: one.naps.sleeping)
         assert one.supervisor.problem is not None
@@ -104,7 +111,7 @@ async def test_a_secret_that_a_process_prints_is_masked(monkeypatch: pytest.Monk
 @LOOPS
 def test_what_cannot_be_started_says_why(config: ServerConfig, words: str, loop: str) -> None:
     async def body() -> None:
-        async with kept(config) as one:
+        async with run_supervisor(config) as one:
             one.naps.hold()
             await one.until(lambda: one.naps.sleeping)
             assert one.states == [State.FAILED]
@@ -115,7 +122,7 @@ def test_what_cannot_be_started_says_why(config: ServerConfig, words: str, loop:
 
 
 async def test_a_process_that_never_gets_ready_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with kept(process("--silent", start_timeout=0.2)) as one:
+    async with run_supervisor(stdio_server("--silent", start_timeout=0.2)) as one:
         one.naps.hold()
         await one.until(lambda: one.naps.sleeping)
         assert one.supervisor.problem is not None
@@ -126,7 +133,7 @@ async def test_a_process_that_never_gets_ready_is_ended(monkeypatch: pytest.Monk
 async def test_a_process_that_crashes_on_start_is_not_hammered(tmp_path: Path) -> None:
     log = tmp_path / "starts"
 
-    async with kept(process("--exit", "1", "--starts", str(log))) as one:
+    async with run_supervisor(stdio_server("--exit", "1", "--starts", str(log))) as one:
         await one.until(lambda: len(one.naps.taken) == 11)
         first = pauses.RETRY_DELAY_SECONDS
         expected = [min(first * 2**n, pauses.MAX_RETRY_DELAY_SECONDS) for n in range(11)]
@@ -136,7 +143,7 @@ async def test_a_process_that_crashes_on_start_is_not_hammered(tmp_path: Path) -
 
 
 async def test_the_wait_is_jittered() -> None:
-    async with kept(process("--exit", "1"), jitter=0.0) as one:
+    async with run_supervisor(stdio_server("--exit", "1"), jitter=0.0) as one:
         await one.until(lambda: len(one.naps.taken) == 3)
         first = pauses.RETRY_DELAY_SECONDS
         assert one.naps.taken[:3] == pytest.approx([first / 2, first, first * 2])
@@ -148,7 +155,7 @@ async def test_the_wait_is_jittered() -> None:
 @LOOPS
 def test_a_death_in_the_middle_of_a_call(loop: str) -> None:
     async def body() -> None:
-        async with kept(process()) as one:
+        async with run_supervisor(stdio_server()) as one:
             await one.ready()
             calls = [one.start("hold") for _ in range(3)]
             await one.text("echo", text="they are held now")
@@ -156,7 +163,7 @@ def test_a_death_in_the_middle_of_a_call(loop: str) -> None:
             os.kill(dead, signal.SIGKILL)
             for call in calls:
                 with pytest.raises(UpstreamLostError, match="ended by SIGKILL") as caught:
-                    await within(call)
+                    await with_timeout(call)
                 assert caught.value.failure is UPSTREAM_LOST
                 assert caught.value.was_sent
                 assert call.times_settled == 1
@@ -172,29 +179,29 @@ def test_a_death_in_the_middle_of_a_call(loop: str) -> None:
 async def test_it_is_known_to_be_lost_before_the_caller_is_told() -> None:
     """Whoever tries again at once must wait for the next process, not meet the dead one."""
 
-    async with kept(process()) as one:
+    async with run_supervisor(stdio_server()) as one:
         await one.ready()
         call = one.start("die")
         with pytest.raises(UpstreamLostError):
-            await within(call)
+            await with_timeout(call)
         assert one.supervisor.peer is None
-        assert await within(one.supervisor.wait_until_ready(10))
+        assert await with_timeout(one.supervisor.wait_until_ready(10))
         assert await one.text("echo", text="again") == "again"
 
 
 async def test_an_answer_that_was_written_before_the_end_still_counts() -> None:
     """It answers, then dies, so quickly that both are noticed in the same turn of the loop."""
 
-    async with kept(process()) as one:
+    async with run_supervisor(stdio_server()) as one:
         await one.ready()
         for number in range(20):
             await one.ready()
             echoed = one.start("echo", {"text": str(number)})
             died = one.start("die")
-            outcome = await within(echoed)
+            outcome = await with_timeout(echoed)
             assert str(number).encode() in bytes(outcome.result)
             with pytest.raises(UpstreamLostError):
-                await within(died)
+                await with_timeout(died)
 
 
 async def test_a_call_in_the_moment_of_its_end_was_never_sent(
@@ -203,14 +210,14 @@ async def test_a_call_in_the_moment_of_its_end_was_never_sent(
     # The signs of the end are collected for so long that the call falls into that time.
     monkeypatch.setattr(stdio, "EXIT_DETAILS_SECONDS", 60.0)
 
-    async with kept(process("--grandchild", "own-session")) as one:
+    async with run_supervisor(stdio_server("--grandchild", "own-session")) as one:
         await one.ready()
         (grandchild,) = json.loads(await one.text("family"))
         link = one.supervisor.peer and one.supervisor.peer.transport
         assert isinstance(link, StdioTransport)
         os.kill(pid_of(one), signal.SIGKILL)
         assert link._process is not None
-        await within(asyncio.shield(link._process.gone))
+        await with_timeout(asyncio.shield(link._process.gone))
         with pytest.raises(UpstreamLostError, match="is not running") as caught:
             one.start("echo")
         assert not caught.value.was_sent
@@ -229,20 +236,20 @@ def test_a_process_that_closes_a_pipe_but_lives_on_is_replaced(
     monkeypatch.setattr(stdio, "EXIT_TIMEOUT_SECONDS", 0.1)
 
     async def body() -> None:
-        async with kept(process("--stubborn")) as one:
+        async with run_supervisor(stdio_server("--stubborn")) as one:
             await one.ready()
             old = pid_of(one)
             call = one.start(habit)
             if habit == "mute":
                 with pytest.raises(UpstreamLostError, match="closed its output") as caught:
-                    await within(call)
+                    await with_timeout(call)
                 assert caught.value.was_sent
             else:
-                await within(call)
+                await with_timeout(call)
                 await one.state(State.DEGRADED)
                 assert one.supervisor.problem is not None
                 assert "closed its input" in one.supervisor.problem
-            await death(old)
+            await wait_for_exit(old)
             await one.ready()
             assert pid_of(one) != old
 
@@ -250,7 +257,7 @@ def test_a_process_that_closes_a_pipe_but_lives_on_is_replaced(
 
 
 async def test_last_words_are_those_of_the_one_that_died() -> None:
-    async with kept(process("--say", "All is well.\n")) as one:
+    async with run_supervisor(stdio_server("--say", "All is well.\n")) as one:
         await one.ready()
         await one.text("talk", lines=1)
         os.kill(pid_of(one), signal.SIGKILL)
@@ -264,7 +271,7 @@ async def test_last_words_are_those_of_the_one_that_died() -> None:
 
 
 async def test_a_flood_on_stderr_stays_bounded_and_stops_nothing() -> None:
-    async with kept(process()) as one:
+    async with run_supervisor(stdio_server()) as one:
         await one.ready()
         assert await one.text("talk", lines=50_000) == "said"
         assert await one.text("echo", text="hi") == "hi"
@@ -272,7 +279,7 @@ async def test_a_flood_on_stderr_stays_bounded_and_stops_nothing() -> None:
 
 
 async def test_the_wait_starts_anew_after_it_worked() -> None:
-    async with kept(process()) as one:
+    async with run_supervisor(stdio_server()) as one:
         for expected in (0.1, 0.2, 0.4):
             # Ready and dead again without an answer: something is wrong with it.
             await one.ready()
@@ -299,15 +306,15 @@ def test_its_end_is_noticed_where_there_are_no_pidfds(
     async def body() -> None:
         with monkeypatch.context() as patched:
             patched.setattr(os, "pidfd_open", refused)
-            async with kept(process("--grandchild", "here")) as one:
+            async with run_supervisor(stdio_server("--grandchild", "here")) as one:
                 await one.ready()
                 (grandchild,) = json.loads(await one.text("family"))
                 call = one.start("die")
                 with pytest.raises(UpstreamLostError, match="ended by SIGKILL"):
-                    await within(call)
+                    await with_timeout(call)
                 await one.ready()
                 assert await one.text("echo", text="back") == "back"
-        await death(grandchild)
+        await wait_for_exit(grandchild)
 
     run(body, loop=loop)
 
@@ -315,7 +322,7 @@ def test_its_end_is_noticed_where_there_are_no_pidfds(
 @LOOPS
 def test_a_process_gets_three_pipes_and_nothing_else_of_ours(loop: str) -> None:
     async def body() -> None:
-        async with kept(process()) as one:
+        async with run_supervisor(stdio_server()) as one:
             await one.ready()
             held = os.listdir(f"/proc/{pid_of(one)}/fd")
         assert sorted(held) == ["0", "1", "2"]

@@ -20,7 +20,15 @@ from interlock.core.upstreams.transports import stdio
 from interlock.core.upstreams.transports.process import INHERITED
 from interlock.errors import UPSTREAM_PROTOCOL
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.harness import Kept, kept, process, run, script, text_of, within
+from tests.support.upstreams import (
+    SupervisorHarness,
+    run,
+    run_supervisor,
+    server_script,
+    stdio_server,
+    text_of,
+    with_timeout,
+)
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -33,10 +41,10 @@ REVISIONS = {"stateless": "2026-07-28", "session": "2025-11-25"}
 @pytest.mark.parametrize("server", ["demo", "official"])
 def test_real_servers(server: str, loop: str) -> None:
     demo = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"])
-    config = demo if server == "demo" else script("sdk_stdio.py")
+    config = demo if server == "demo" else server_script("sdk_stdio.py")
 
     async def body() -> None:
-        async with kept(config) as one:
+        async with run_supervisor(config) as one:
             await one.ready()
             peer = one.supervisor.peer
             assert peer is not None
@@ -56,9 +64,9 @@ def test_real_servers(server: str, loop: str) -> None:
 @pytest.mark.parametrize("server", ["demo", "official"])
 async def test_real_servers_in_the_session_era(server: str) -> None:
     demo = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"])
-    config = demo if server == "demo" else script("sdk_stdio.py")
+    config = demo if server == "demo" else server_script("sdk_stdio.py")
 
-    one = Kept(config)
+    one = SupervisorHarness(config)
     one.connector._session_first = True
     one.supervisor.begin()
     await one.ready()
@@ -74,7 +82,7 @@ async def test_real_servers_in_the_session_era(server: str) -> None:
 @ERAS
 def test_either_era_is_found_out(eras: str, loop: str) -> None:
     async def body() -> None:
-        async with kept(process("--eras", eras)) as one:
+        async with run_supervisor(stdio_server("--eras", eras)) as one:
             await one.ready()
             assert one.supervisor.peer is not None
             assert one.supervisor.peer.revision == REVISIONS[eras]
@@ -85,7 +93,7 @@ def test_either_era_is_found_out(eras: str, loop: str) -> None:
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-03-26", "2024-11-05"])
 async def test_older_revisions_are_spoken(revision: str) -> None:
-    async with kept(process("--eras", "session", "--revision", revision)) as one:
+    async with run_supervisor(stdio_server("--eras", "session", "--revision", revision)) as one:
         await one.ready()
         assert one.supervisor.peer is not None
         assert one.supervisor.peer.revision == revision
@@ -93,7 +101,7 @@ async def test_older_revisions_are_spoken(revision: str) -> None:
 
 
 async def test_a_revision_that_nobody_knows_is_a_reason() -> None:
-    async with kept(process("--eras", "session", "--revision", "1999-01-01")) as one:
+    async with run_supervisor(stdio_server("--eras", "session", "--revision", "1999-01-01")) as one:
         one.naps.hold()
         await one.until(lambda: one.naps.sleeping)
         assert one.supervisor.problem is not None
@@ -102,7 +110,7 @@ async def test_a_revision_that_nobody_knows_is_a_reason() -> None:
 
 @ERAS
 async def test_garbage_before_and_between_messages_harms_nobody(eras: str) -> None:
-    async with kept(process("--eras", eras, "--garbage")) as one:
+    async with run_supervisor(stdio_server("--eras", eras, "--garbage")) as one:
         await one.ready()
         for number in range(5):
             assert await one.text("echo", text=str(number)) == str(number)
@@ -118,7 +126,7 @@ async def test_a_process_that_ignores_the_probe_is_asked_the_old_way(
 ) -> None:
     monkeypatch.setattr(negotiate, "PROBE_TIMEOUT_SECONDS", 0.05)
 
-    async with kept(process("--eras", "session", "--probe", "ignore")) as one:
+    async with run_supervisor(stdio_server("--eras", "session", "--probe", "ignore")) as one:
         await one.ready()
         peer = one.supervisor.peer
         assert peer is not None
@@ -144,7 +152,7 @@ async def test_a_stateless_process_that_is_slow_to_start_is_understood_all_the_s
         await initialize(peer, revision)
 
     monkeypatch.setattr(negotiate, "_initialize", noticed)
-    async with kept(process("--eras", "stateless", "--gate", str(gate))) as one:
+    async with run_supervisor(stdio_server("--eras", "stateless", "--gate", str(gate))) as one:
         await one.ready()
         assert len(peers) == 1
         assert one.era is Era.STATELESS
@@ -156,7 +164,7 @@ async def test_a_stateless_process_that_is_slow_to_start_is_understood_all_the_s
 async def test_probe_answered_after_initialize_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(negotiate, "PROBE_TIMEOUT_SECONDS", 0.01)
 
-    async with kept(process("--eras", "stateless", "--probe", "late")) as one:
+    async with run_supervisor(stdio_server("--eras", "stateless", "--probe", "late")) as one:
         await one.ready()
         assert one.era is Era.STATELESS
         assert one.supervisor.restarts == 0
@@ -164,7 +172,7 @@ async def test_probe_answered_after_initialize_was_refused(monkeypatch: pytest.M
 
 
 async def test_unknown_ids_and_second_answers_are_dropped() -> None:
-    async with kept(process()) as one:
+    async with run_supervisor(stdio_server()) as one:
         await one.ready()
         assert await one.text("strangers") == "mine"
         assert await one.text("twice") == "first"
@@ -172,7 +180,7 @@ async def test_unknown_ids_and_second_answers_are_dropped() -> None:
 
 
 async def test_requests_to_us_are_answered() -> None:
-    async with kept(process()) as one:
+    async with run_supervisor(stdio_server()) as one:
         await one.ready()
         answers = {a["id"]: a for a in json.loads(await one.text("ask"))}
         assert answers["ask-ping"]["result"] == {}
@@ -183,10 +191,10 @@ async def test_requests_to_us_are_answered() -> None:
 
 
 async def test_an_error_of_the_server_is_passed_on_as_it_is() -> None:
-    async with kept(process()) as one:
+    async with run_supervisor(stdio_server()) as one:
         await one.ready()
         with pytest.raises(UpstreamResponseError) as caught:
-            await within(one.start("fail"))
+            await with_timeout(one.start("fail"))
         assert caught.value.code == -32042
         assert caught.value.message == "It failed on purpose."
         assert caught.value.raw_data is not None
@@ -195,25 +203,25 @@ async def test_an_error_of_the_server_is_passed_on_as_it_is() -> None:
 
 @pytest.mark.parametrize("value", ["null", "7", '"text"', "[]", "true"])
 async def test_a_result_that_is_no_object_is_the_servers_fault(value: str) -> None:
-    async with kept(process()) as one:
+    async with run_supervisor(stdio_server()) as one:
         await one.ready()
         with pytest.raises(UpstreamLostError) as caught:
-            await within(one.start("null", {"as": value}))
+            await with_timeout(one.start("null", {"as": value}))
         assert caught.value.failure is UPSTREAM_PROTOCOL
         assert caught.value.was_sent
         assert await one.text("echo", text="on") == "on"
 
 
 async def test_an_answer_without_result_and_error_is_one_all_the_same() -> None:
-    async with kept(process()) as one:
+    async with run_supervisor(stdio_server()) as one:
         await one.ready()
         with pytest.raises(UpstreamLostError, match="neither result nor error") as caught:
-            await within(one.start("wordless"))
+            await with_timeout(one.start("wordless"))
         assert caught.value.was_sent
 
 
 async def test_a_batch_is_read_where_the_revision_has_batches() -> None:
-    async with kept(process("--eras", "session", "--revision", "2025-03-26")) as one:
+    async with run_supervisor(stdio_server("--eras", "session", "--revision", "2025-03-26")) as one:
         await one.ready()
         lists = one.supervisor.lists
         assert await one.text("batch") == "batched"
@@ -225,20 +233,20 @@ async def test_an_answer_that_is_too_long_fails_its_call_at_once(
 ) -> None:
     monkeypatch.setattr(stdio, "MAX_MESSAGE", 300_000)
 
-    async with kept(process("--eras", "session")) as one:
+    async with run_supervisor(stdio_server("--eras", "session")) as one:
         await one.ready()
         held = one.start("hold", {"text": "unharmed"})
         with pytest.raises(UpstreamLostError, match="longer than 300000 bytes") as caught:
-            await within(one.start("huge", {"size": 2_000_000}))
+            await with_timeout(one.start("huge", {"size": 2_000_000}))
         assert caught.value.failure is UPSTREAM_PROTOCOL
         assert caught.value.was_sent
         assert await one.text("huge", size=100_000) == "x" * 100_000
         assert await one.text("release") == "1"
-        assert text_of(json.loads(bytes((await within(held)).result))) == "unharmed"
+        assert text_of(json.loads(bytes((await with_timeout(held)).result))) == "unharmed"
 
 
 async def test_an_answer_of_many_megabytes_is_read() -> None:
-    async with kept(process()) as one:
+    async with run_supervisor(stdio_server()) as one:
         await one.ready()
         assert len(await one.text("huge", size=20_000_000)) == 20_000_000
 
@@ -269,13 +277,13 @@ async def test_progress_reaches_its_own_caller() -> None:
     def hear(name: str) -> Any:
         return lambda _, method, params: heard[name].append((method, json.loads(bytes(params))))
 
-    async with kept(process()) as one:
+    async with run_supervisor(stdio_server()) as one:
         await one.ready()
         # Both callers chose the same token: it is theirs, and comes back to each.
         first = one.start("report", {"steps": 3}, hear=hear("a"), token="t")
         second = one.start("report", {"steps": 2}, hear=hear("b"), token="t")
-        await within(first)
-        await within(second)
+        await with_timeout(first)
+        await with_timeout(second)
     assert [told["progress"] for _, told in heard["a"]] == [1, 2, 3]
     assert [told["progress"] for _, told in heard["b"]] == [1, 2]
     for method, told in heard["a"] + heard["b"]:
@@ -288,8 +296,8 @@ async def test_progress_reaches_its_own_caller() -> None:
 
 async def test_a_change_lists_this_upstream_again_and_no_other() -> None:
     async with (
-        kept(process("--eras", "session", "--announces"), key="a") as one,
-        kept(process("--eras", "session", "--announces"), key="b") as other,
+        run_supervisor(stdio_server("--eras", "session", "--announces"), key="a") as one,
+        run_supervisor(stdio_server("--eras", "session", "--announces"), key="b") as other,
     ):
         await one.ready()
         await other.ready()
@@ -301,12 +309,12 @@ async def test_a_change_lists_this_upstream_again_and_no_other() -> None:
 
 
 async def test_a_change_announced_with_the_first_list_is_not_missed() -> None:
-    async with kept(process("--eras", "session", "--changes-while-listing")) as one:
+    async with run_supervisor(stdio_server("--eras", "session", "--changes-while-listing")) as one:
         await one.until(lambda: one.listed and one.listed[-1] == ["new"])
 
 
 async def test_a_stateless_process_is_listened_to() -> None:
-    async with kept(process("--eras", "stateless", "--announces")) as one:
+    async with run_supervisor(stdio_server("--eras", "stateless", "--announces")) as one:
         await one.ready()
         # It reads in order: once this is answered, it has heard of the subscription.
         await one.text("echo", text="x")
@@ -320,7 +328,7 @@ async def test_bad_entries_do_not_hide_good_ones() -> None:
         {"name": "no schema"}, {"name": "also good", "inputSchema": {"type": "object"}},
     ]  # fmt: skip
 
-    async with kept(process("--entries", json.dumps(entries))) as one:
+    async with run_supervisor(stdio_server("--entries", json.dumps(entries))) as one:
         await one.ready()
         assert len(one.supervisor.offer.tools) == len(entries)
         assert one.tool("good").upstream_name == "good"
@@ -345,7 +353,7 @@ def page(*names: str, cursor: str | None = None) -> dict[str, Any]:
 async def test_pages_are_followed_but_never_in_circles(
     pages: dict[str, Any], expected: str
 ) -> None:
-    async with kept(process("--pages", json.dumps(pages))) as one:
+    async with run_supervisor(stdio_server("--pages", json.dumps(pages))) as one:
         await one.ready()
         assert "".join(one.listed[0]) == expected
 
@@ -355,7 +363,7 @@ async def test_pages_are_followed_but_never_in_circles(
     ['{"first": {"tools": 7}}', '{"first": {"tools": [], "nextCursor": 7}}'],
 )
 async def test_a_list_that_is_none_is_a_reason(pages: str) -> None:
-    async with kept(process("--pages", pages)) as one:
+    async with run_supervisor(stdio_server("--pages", pages)) as one:
         one.naps.hold()
         await one.until(lambda: one.naps.sleeping)
         assert one.supervisor.problem is not None
@@ -363,7 +371,7 @@ async def test_a_list_that_is_none_is_a_reason(pages: str) -> None:
 
 
 async def test_thousands_of_tools() -> None:
-    async with kept(process("--many", "6000")) as one:
+    async with run_supervisor(stdio_server("--many", "6000")) as one:
         await one.ready()
         assert len(one.supervisor.offer.tools) == 6000
         assert isinstance(one.supervisor.offer.tools[0], Raw)
@@ -379,9 +387,9 @@ async def test_our_secrets_are_not_inherited(
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     monkeypatch.setenv("LANG", "C.UTF-8")
     monkeypatch.setenv("TOKEN_OF_THE_NODE", "s3cret")
-    config = process(env={"API_KEY": "${env:TOKEN_OF_THE_NODE}", "HOME": "/given"})
+    config = stdio_server(env={"API_KEY": "${env:TOKEN_OF_THE_NODE}", "HOME": "/given"})
 
-    async with kept(config) as one:
+    async with run_supervisor(config) as one:
         await one.ready()
         environ = json.loads(await one.text("environ"))
     assert environ["API_KEY"] == "s3cret"
@@ -394,7 +402,7 @@ async def test_our_secrets_are_not_inherited(
 
 
 async def test_it_starts_in_its_folder(tmp_path: Path) -> None:
-    async with kept(process(cwd=str(tmp_path))) as one:
+    async with run_supervisor(stdio_server(cwd=str(tmp_path))) as one:
         await one.ready()
         assert await one.text("where") == str(tmp_path)
 
@@ -403,6 +411,6 @@ async def test_a_command_line_is_split_as_a_shell_would() -> None:
     path = Path(__file__).parent / "servers" / "stdio_server.py"
     config = ServerConfig(command=f"'{sys.executable}' -S \"{path}\" --eras 'session'")
 
-    async with kept(config) as one:
+    async with run_supervisor(config) as one:
         await one.ready()
         assert await one.text("echo", text="x") == "x"

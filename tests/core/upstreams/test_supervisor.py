@@ -15,8 +15,14 @@ from interlock.core.config import ServerConfig
 from interlock.core.upstreams.supervisor import State, Supervisor
 from interlock.core.upstreams.transports.stdio import StdioTransport
 from interlock.errors import UPSTREAM_UNAVAILABLE
-from tests.core.upstreams.harness import Kept, kept, process, run, within
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
+from tests.support.upstreams import (
+    SupervisorHarness,
+    run,
+    run_supervisor,
+    stdio_server,
+    with_timeout,
+)
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -24,7 +30,7 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 READY, DEGRADED, FAILED = State.READY, State.DEGRADED, State.FAILED
 
 
-def kill(one: Kept) -> None:
+def kill(one: SupervisorHarness) -> None:
     assert one.supervisor.peer is not None
     link = one.supervisor.peer.transport
     assert isinstance(link, StdioTransport)
@@ -37,12 +43,12 @@ def kill(one: Kept) -> None:
 @LOOPS
 def test_from_connecting_to_failed_to_ready(loop: str, free_port: int) -> None:
     async def body() -> None:
-        async with kept(ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp")) as one:
+        async with run_supervisor(ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp")) as one:
             one.naps.hold()
             supervisor = one.supervisor
             assert supervisor.state is State.CONNECTING
             assert supervisor.problem is None
-            await within(supervisor.wait_for_first_attempt())
+            await with_timeout(supervisor.wait_for_first_attempt())
             assert supervisor.state is FAILED
             assert supervisor.problem is not None
             assert not one.listed
@@ -69,13 +75,13 @@ def test_lost_and_back_within_the_grace(loop: str) -> None:
     async def body() -> None:
         server = Streamable("stateless")
         await server.start()
-        async with kept(ServerConfig(url=server.url(), grace=300.0)) as one:
+        async with run_supervisor(ServerConfig(url=server.url(), grace=300.0)) as one:
             await one.ready()
             since = one.supervisor.since
             one.naps.hold()
             await server.stop()
             with pytest.raises(UpstreamLostError):
-                await within(one.start("echo"))
+                await with_timeout(one.start("echo"))
             assert one.states == [READY, DEGRADED]
             for turn in range(1, 5):
                 await one.until(lambda turn=turn: len(one.naps.taken) == turn)
@@ -108,14 +114,14 @@ async def test_withdrawn_when_the_grace_is_over_and_listed_again_when_it_is_back
     await server.start()
     config = ServerConfig(url=server.url(), grace=0.0)
     if kind == "stdio":
-        config = process(grace=0.0)
-    async with kept(config) as one:
+        config = stdio_server(grace=0.0)
+    async with run_supervisor(config) as one:
         await one.ready()
         one.naps.hold()
         if kind == "http":
             await server.stop()
             with pytest.raises(UpstreamLostError):
-                await within(one.start("echo"))
+                await with_timeout(one.start("echo"))
         else:
             # It will not start again for a while.
             one.connector._configured = ServerConfig(command="no-such-program-here")
@@ -142,11 +148,11 @@ async def test_withdrawn_when_the_grace_is_over_and_listed_again_when_it_is_back
 
 
 async def test_settings_that_do_not_concern_the_link_are_taken_at_once() -> None:
-    async with kept(process()) as one:
+    async with run_supervisor(stdio_server()) as one:
         await one.ready()
         assert one.supervisor.peer is not None
         peer = one.supervisor.peer
-        one.supervisor.configure(process(grace=7.0, timeout=3.0))
+        one.supervisor.configure(stdio_server(grace=7.0, timeout=3.0))
         assert len(one.listed) == 2
         assert one.supervisor.server.grace == 7.0
         assert one.supervisor.timeout == 3.0
@@ -158,33 +164,33 @@ async def test_settings_that_do_not_concern_the_link_are_taken_at_once() -> None
 
 async def test_until_ready() -> None:
     async with Streamable("stateless") as server:
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             supervisor = one.supervisor
             # Still connecting: it is worth the wait.
-            assert await within(supervisor.wait_until_ready(10))
-            assert await within(supervisor.wait_until_ready(10))
+            assert await with_timeout(supervisor.wait_until_ready(10))
+            assert await with_timeout(supervisor.wait_until_ready(10))
             assert one.states == [READY]
             one.naps.hold()
             await server.stop()
             with pytest.raises(UpstreamLostError):
-                await within(one.start("echo"))
+                await with_timeout(one.start("echo"))
             # Lost, but the next attempt comes soon.
             waiting = asyncio.create_task(supervisor.wait_until_ready(10))
             await one.until(lambda: one.naps.sleeping)
             await server.start(server.port)
             one.naps.wake()
-            assert await within(waiting)
+            assert await with_timeout(waiting)
             assert await one.text("echo", text="x") == "x"
 
 
 async def test_until_ready_does_not_wait_in_vain(free_port: int) -> None:
-    async with kept(ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp")) as one:
+    async with run_supervisor(ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp")) as one:
         one.naps.hold()
-        await within(one.supervisor.wait_for_first_attempt())
+        await with_timeout(one.supervisor.wait_for_first_attempt())
         # Failed: nobody knows when it comes back.
         assert not await one.supervisor.wait_until_ready(86_400)
 
-    async with kept(process()) as other:
+    async with run_supervisor(stdio_server()) as other:
         await other.ready()
         other.naps.hold()
         kill(other)
@@ -198,13 +204,13 @@ async def test_until_ready_does_not_wait_in_vain(free_port: int) -> None:
 async def test_nobody_finds_the_dead_one_ready() -> None:
     """In every turn of the loop after the loss, ready means that a call can be made."""
 
-    async with kept(process()) as one:
+    async with run_supervisor(stdio_server()) as one:
         await one.ready()
         for _ in range(10):
             call = one.start("die")
             with pytest.raises(UpstreamLostError):
-                await within(call)
-            assert await within(one.supervisor.wait_until_ready(10))
+                await with_timeout(call)
+            assert await with_timeout(one.supervisor.wait_until_ready(10))
             assert await one.text("echo", text="x") == "x"
 
 
@@ -221,37 +227,37 @@ async def test_bad_neighbours_delay_nobody(free_port: int) -> None:
         bad = [
             ServerConfig(url=silent.url(), start_timeout=60),
             ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp"),
-            process("--silent", start_timeout=60.0),
-            process("--exit", "1"),
+            stdio_server("--silent", start_timeout=60.0),
+            stdio_server("--exit", "1"),
             ServerConfig(command="no-such-program-here"),
         ]
-        neighbours = [Kept(config, key=f"bad{n}") for n, config in enumerate(bad)]
+        neighbours = [SupervisorHarness(config, key=f"bad{n}") for n, config in enumerate(bad)]
         for neighbour in neighbours:
             neighbour.naps.hold()
             neighbour.supervisor.begin()
         async with (
-            kept(ServerConfig(url=good.url()), key="good") as one,
-            kept(process(), key="other") as other,
+            run_supervisor(ServerConfig(url=good.url()), key="good") as one,
+            run_supervisor(stdio_server(), key="other") as other,
         ):
             await one.ready()
             await other.ready()
             assert await one.text("echo", text="x") == "x"
             assert await other.text("echo", text="y") == "y"
             assert all(bad.supervisor.state is not READY for bad in neighbours)
-        await within(asyncio.gather(*(bad.supervisor.end() for bad in neighbours)))
+        await with_timeout(asyncio.gather(*(bad.supervisor.end() for bad in neighbours)))
 
 
 async def test_fifty_at_once() -> None:
     async with Streamable("stateless") as server:
-        every = [Kept(ServerConfig(url=server.url()), key=f"up{n}") for n in range(50)]
+        every = [SupervisorHarness(ServerConfig(url=server.url()), key=f"up{n}") for n in range(50)]
         for one in every:
             one.supervisor.begin()
         for one in every:
             await one.ready()
         calls = [one.start("echo", {"text": one.supervisor.key}) for one in every]
         for one, call in zip(every, calls, strict=True):
-            assert one.supervisor.key.encode() in bytes((await within(call)).result)
-        await within(asyncio.gather(*(one.supervisor.end() for one in every)))
+            assert one.supervisor.key.encode() in bytes((await with_timeout(call)).result)
+        await with_timeout(asyncio.gather(*(one.supervisor.end() for one in every)))
 
 
 # -- faults of ours
@@ -261,7 +267,7 @@ def test_a_fault_while_connecting_does_not_end_the_supervision(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def body() -> None:
-        one = Kept(process())
+        one = SupervisorHarness(stdio_server())
         resolve = one.connector._resolve
 
         def broken(server: ServerConfig) -> ServerConfig:
@@ -270,7 +276,7 @@ def test_a_fault_while_connecting_does_not_end_the_supervision(
         one.connector._resolve = broken
         one.naps.hold()
         one.supervisor.begin()
-        await within(one.supervisor.wait_for_first_attempt())
+        await with_timeout(one.supervisor.wait_for_first_attempt())
         assert one.supervisor.state is FAILED
         assert one.supervisor.problem == "The node failed while connecting (RuntimeError)."
         one.connector._resolve = resolve
@@ -289,7 +295,7 @@ def test_a_fault_of_whoever_listens_does_not_end_the_supervision(
     whose: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
-        one = Kept(process("--eras", "session", "--announces"))
+        one = SupervisorHarness(stdio_server("--eras", "session", "--announces"))
 
         def broken(supervisor: Supervisor) -> None:
             raise RuntimeError("cannot take it")
@@ -299,13 +305,13 @@ def test_a_fault_of_whoever_listens_does_not_end_the_supervision(
         else:
             one.supervisor._on_state = broken
         one.supervisor.begin()
-        await within(one.supervisor.wait_for_first_attempt())
-        assert await within(one.supervisor.wait_until_ready(10))
+        await with_timeout(one.supervisor.wait_for_first_attempt())
+        assert await with_timeout(one.supervisor.wait_until_ready(10))
         assert await one.text("change", names=["echo", "die"]) == "changed"
         await one.until(lambda: one.listed and one.listed[-1] == ["echo", "die"])
         with pytest.raises(UpstreamLostError):
-            await within(one.start("die"))
-        assert await within(one.supervisor.wait_until_ready(10))
+            await with_timeout(one.start("die"))
+        assert await with_timeout(one.supervisor.wait_until_ready(10))
         assert await one.text("echo", text="alive") == "alive"
         await one.supervisor.end()
 
@@ -330,21 +336,21 @@ def test_twenty_connections_leave_nothing_behind(loop: str) -> None:
         ]
         for turn in range(20):
             async with Streamable(**kinds[turn % 4]) as server:
-                one = Kept(ServerConfig(url=server.url(), connections=3))
+                one = SupervisorHarness(ServerConfig(url=server.url(), connections=3))
                 one.supervisor.begin()
                 if turn % 5 == 0:
                     # Ended wherever connecting happens to be.
                     for _ in range(turn):
                         await asyncio.sleep(0)
-                    await within(one.supervisor.end())
+                    await with_timeout(one.supervisor.end())
                     continue
                 await one.ready()
                 calls = [one.start("hold") for _ in range(5)]
                 await server.until(lambda server=server: len(server.toolbox.held) == 3)
-                await within(one.supervisor.end())
+                await with_timeout(one.supervisor.end())
                 for call in calls:
                     with pytest.raises(UpstreamLostError):
-                        await within(call)
+                        await with_timeout(call)
 
     run(body, loop=loop)
 
@@ -352,23 +358,23 @@ def test_twenty_connections_leave_nothing_behind(loop: str) -> None:
 async def test_ending_in_every_moment_of_connecting() -> None:
     async with Streamable("session", get="stream", announces=True) as server:
         for turns in range(40):
-            one = Kept(ServerConfig(url=server.url()))
+            one = SupervisorHarness(ServerConfig(url=server.url()))
             one.supervisor.begin()
             for _ in range(turns):
                 await asyncio.sleep(0)
-            await within(one.supervisor.end())
+            await with_timeout(one.supervisor.end())
             assert one.supervisor.peer is None
         await server.until(lambda: server.open_connections == 0)
 
 
 async def test_ending_while_it_sleeps_and_ending_twice(free_port: int) -> None:
-    one = Kept(ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp"))
+    one = SupervisorHarness(ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp"))
     await one.supervisor.end()
     one.naps.hold()
     one.supervisor.begin()
     await one.until(lambda: one.naps.sleeping)
-    await within(one.supervisor.end())
-    await within(one.supervisor.end())
+    await with_timeout(one.supervisor.end())
+    await with_timeout(one.supervisor.end())
     assert not one.naps.sleeping
 
 
@@ -377,7 +383,7 @@ async def test_two_who_end_it_at_once_keep_nobody_waiting() -> None:
 
     async with Streamable("session") as server:
         for turns in range(12):
-            one = Kept(ServerConfig(url=server.url()))
+            one = SupervisorHarness(ServerConfig(url=server.url()))
             one.supervisor.begin()
             await one.ready()
             call, held = one.start("hold"), len(server.toolbox.held)
@@ -385,9 +391,9 @@ async def test_two_who_end_it_at_once_keep_nobody_waiting() -> None:
             first = asyncio.ensure_future(one.supervisor.end())
             for _ in range(turns):
                 await asyncio.sleep(0)
-            await within(asyncio.gather(first, one.supervisor.end()))
+            await with_timeout(asyncio.gather(first, one.supervisor.end()))
             with pytest.raises(UpstreamLostError):
-                await within(call)
+                await with_timeout(call)
 
 
 async def test_a_server_that_does_not_take_the_farewell_delays_the_end_a_little_only() -> None:
@@ -397,5 +403,5 @@ async def test_a_server_that_does_not_take_the_farewell_delays_the_end_a_little_
             return request.method == "DELETE"
 
         server.habit = habit
-        async with kept(ServerConfig(url=server.url())) as one:
+        async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()

@@ -14,10 +14,18 @@ from interlock.core.config import ServerConfig
 from interlock.core.upstreams import negotiation as negotiate
 from interlock.core.upstreams import subscriptions, supervisor
 from interlock.core.upstreams.transports import http, http_pool
-from tests.core.upstreams.harness import Kept, Sent, kept, official, run, text, within
 from tests.core.upstreams.servers.http_server import Answer, Legacy, Request, Streamable
 from tests.core.upstreams.servers.toolbox import Message, result
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.upstreams import (
+    StartedCall,
+    SupervisorHarness,
+    official_server,
+    run,
+    run_supervisor,
+    text,
+    with_timeout,
+)
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -74,19 +82,19 @@ class Asking:
         self.server.poke()
 
 
-async def asked(sent: Sent) -> ClientRequest:
+async def asked(sent: StartedCall) -> ClientRequest:
     """The question of a call, once it is there."""
-    return await within(sent.questions.get())
+    return await with_timeout(sent.questions.get())
 
 
-async def all_answered(one: Kept, calls: int) -> None:
+async def all_answered(one: SupervisorHarness, calls: int) -> None:
     sent = [one.start("hold") for _ in range(calls)]
     for call in sent:
         ask = await asked(call)
         assert ask.method == "roots/list"
         ask.respond(ROOTS)
     for call in sent:
-        assert text(await within(call)) == "file:///here"
+        assert text(await with_timeout(call)) == "file:///here"
 
 
 @LOOPS
@@ -94,7 +102,7 @@ def test_answers_do_not_wait_behind_calls_that_wait_for_them(loop: str) -> None:
     async def body() -> None:
         async with Streamable("session") as server:
             asking = Asking(server)
-            async with kept(shared(url=server.url(), connections=3)) as one:
+            async with run_supervisor(shared(url=server.url(), connections=3)) as one:
                 await one.ready()
                 await all_answered(one, 3)
                 assert len(asking.answers) == 3
@@ -110,7 +118,7 @@ async def test_a_question_on_the_session_s_own_stream() -> None:
     async with Streamable("session", get="stream") as server:
         asking = Asking(server)
         asking.on_stream = True
-        async with kept(shared(url=server.url(), connections=1)) as one:
+        async with run_supervisor(shared(url=server.url(), connections=1)) as one:
             await one.ready()
             await server.until(lambda: server.streams)
             await all_answered(one, 1)
@@ -118,14 +126,14 @@ async def test_a_question_on_the_session_s_own_stream() -> None:
 
 async def test_a_cancellation_does_not_wait_behind_what_it_cancels() -> None:
     async with Streamable("session") as server:
-        async with kept(shared(url=server.url(), connections=1)) as one:
+        async with run_supervisor(shared(url=server.url(), connections=1)) as one:
             await one.ready()
             held = one.start("hold")
             await server.until(lambda: server.toolbox.held)
             waiting = one.start("echo", {"text": "behind"})
             held.exchange.abandon("enough")
             await server.until(lambda: server.toolbox.cancelled == [held.exchange.id])  # type: ignore[attr-defined]
-            assert text(await within(waiting)) == "behind"
+            assert text(await with_timeout(waiting)) == "behind"
 
 
 @pytest.mark.parametrize("habit_of", ["silence", "stream"])
@@ -155,7 +163,7 @@ async def test_a_server_that_keeps_the_connection_of_an_answer(
             return True
 
         server.habit = habit
-        async with kept(shared(url=server.url(), connections=1)) as one:
+        async with run_supervisor(shared(url=server.url(), connections=1)) as one:
             await one.ready()
             call = one.start("hold")
             await server.until(lambda: len(kept_open) == 3)
@@ -175,7 +183,7 @@ async def test_an_answer_that_cannot_be_delivered_harms_no_other_call(
     monkeypatch.setattr(http.HttpTransport, "on_connect_failed", noticed)
     async with Streamable("session") as server:
         asking = Asking(server)
-        async with kept(shared(url=server.url(), connections=2)) as one:
+        async with run_supervisor(shared(url=server.url(), connections=2)) as one:
             await one.ready()
             first, second = one.start("hold"), one.start("hold")
             ask, other = await asked(first), await asked(second)
@@ -184,13 +192,13 @@ async def test_an_answer_that_cannot_be_delivered_harms_no_other_call(
             server._server.close()
             monkeypatch.setattr(http_pool, "IDLE_TIMEOUT_SECONDS", -1.0)
             ask.respond(ROOTS)
-            await within(failed.wait())
+            await with_timeout(failed.wait())
             assert not asking.answers
             assert first.exchange.is_open
             assert second.exchange.is_open
             await server.start(server.port)
             other.respond(ROOTS)
-            assert text(await within(second)) == "file:///here"
+            assert text(await with_timeout(second)) == "file:///here"
             assert one.supervisor.restarts == 0
             first.exchange.abandon("enough")
 
@@ -201,7 +209,7 @@ def test_a_server_of_old_asks_on_its_one_stream(loop: str) -> None:
         async with Legacy() as server:
             asking = Asking(server)
             url = server.url("/sse")
-            async with kept(shared(url=url, transport="sse", connections=2)) as one:
+            async with run_supervisor(shared(url=url, transport="sse", connections=2)) as one:
                 await one.ready()
                 sent = [one.start("hold") for _ in range(2)]
                 await server.until(lambda: len(asking.held) == 2)
@@ -209,7 +217,7 @@ def test_a_server_of_old_asks_on_its_one_stream(loop: str) -> None:
                 for _ in range(2):
                     (await asked(sent[-1])).respond(ROOTS)
                 for call in sent:
-                    assert text(await within(call)) == "file:///here"
+                    assert text(await with_timeout(call)) == "file:///here"
                 assert len(asking.answers) == 2
 
     run(body, loop=loop)
@@ -222,15 +230,15 @@ async def test_the_official_server_asks(kind: str, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(negotiate, "_discover", not_stateless)
     # The server drops what it asks before its stream is open, and a busy machine takes long.
-    monkeypatch.setattr(subscriptions, "HEADERS_TIMEOUT_SECONDS", PATIENCE)
-    monkeypatch.setattr(supervisor, "SUBSCRIPTION_TIMEOUT_SECONDS", PATIENCE)
+    monkeypatch.setattr(subscriptions, "HEADERS_TIMEOUT_SECONDS", HANG_TIMEOUT)
+    monkeypatch.setattr(supervisor, "SUBSCRIPTION_TIMEOUT_SECONDS", HANG_TIMEOUT)
 
-    with official(kind) as port:
+    with official_server(kind) as port:
         url = f"http://127.0.0.1:{port}/{'sse' if kind == 'legacy' else 'mcp'}"
-        async with kept(shared(url=url, connections=1)) as one:
+        async with run_supervisor(shared(url=url, connections=1)) as one:
             await one.ready()
             call = one.start("ask_for_roots")
             ask = await asked(call)
             assert json.loads(ask.params or b"{}").get("_meta", {}) == {}
             ask.respond(ROOTS)
-            assert text(await within(call)) == "file:///here"
+            assert text(await with_timeout(call)) == "file:///here"

@@ -15,8 +15,8 @@ from interlock.core.catalog.offering import Tool
 from interlock.core.upstreams.client import RequestEncoder
 from interlock.protocol.mcp import META_CLIENT_CAPABILITIES, META_CLIENT_INFO, META_VERSION, Era
 from interlock.protocol.mcpax import Hop, read_hop
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import SESSION, STATELESS, tool_call
+from tests.support.calls import SESSION, STATELESS, tool_call
+from tests.support.offerings import definition, offer
 
 OWN = b'{"name":"interlock","version":"1"}'
 REVISIONS = {Era.SESSION: "2025-11-25", Era.STATELESS: "2026-07-28"}

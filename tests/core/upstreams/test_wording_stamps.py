@@ -15,7 +15,6 @@ from interlock.core.upstreams.transports.http import format_bearer_header
 from interlock.protocol.mcp import RESOURCES_READ, Era
 from interlock.protocol.mcpax import Hop
 from interlock.tree.caller_tokens import format_member
-from tests.core.pipeline.calls import LOCAL, SESSION, STATELESS
 from tests.core.upstreams.test_wording_ax import (
     OWN,
     PARTS,
@@ -26,6 +25,7 @@ from tests.core.upstreams.test_wording_ax import (
     tool,
     wording,
 )
+from tests.support.calls import LOCAL, SESSION, STATELESS
 
 TOKEN = "eyJhIjoxfQ.eyJiIjoyfQ.c2ln-_"
 

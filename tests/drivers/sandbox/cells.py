@@ -17,7 +17,7 @@ import pytest
 
 from interlock.drivers.sandbox.confinement import Confinement
 from interlock.drivers.sandbox.self_test import confinement_problem
-from tests.core.upstreams.harness import within
+from tests.support.upstreams import with_timeout
 
 PRISONER = Path(__file__).with_name("prisoner.py")
 PROBLEM = confinement_problem()
@@ -42,7 +42,7 @@ async def cell(*egress: str, **options: Any) -> AsyncIterator[Confinement]:
     try:
         yield one
     finally:
-        await within(one.close())
+        await with_timeout(one.close())
 
 
 async def ran(
@@ -64,7 +64,7 @@ async def ran(
     )
     assert started.stdin is not None
     try:
-        _, (output, errors) = await within(
+        _, (output, errors) = await with_timeout(
             asyncio.gather(_tell(started.stdin, say), started.communicate())
         )
     except TimeoutError:

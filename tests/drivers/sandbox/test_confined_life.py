@@ -18,8 +18,8 @@ from interlock.core.upstreams.transports import stdio
 from interlock.core.upstreams.transports.stdio import StdioTransport
 from interlock.core.upstreams.transports.transport import EarlyReceiver, TransportRequest
 from interlock.drivers.sandbox.confinement import Confinement
-from tests.core.upstreams.harness import alive, death, run, within
 from tests.drivers.sandbox.cells import LOOPS, PLAIN, cell, needs_confinement, ran
+from tests.support.upstreams import is_running, run, wait_for_exit, with_timeout
 
 pytestmark = [needs_confinement, pytest.mark.usefixtures("no_leaks")]
 
@@ -118,19 +118,19 @@ def test_an_mcp_server_works_inside(egress: list[str], loop: str) -> None:
                 "clientInfo": {"name": "test", "version": "0"},
             }
             await say(link, id=1, method="initialize", params=hello)
-            answer = json.loads(await within(heard.messages.get()))
+            answer = json.loads(await with_timeout(heard.messages.get()))
             assert answer["result"]["serverInfo"]["name"] == "interlock-demo"
             await say(link, method="notifications/initialized")
             await say(link, id=2, method="tools/list")
             names = [
                 tool["name"]
-                for tool in json.loads(await within(heard.messages.get()))["result"]["tools"]
+                for tool in json.loads(await with_timeout(heard.messages.get()))["result"]["tools"]
             ]
             assert names
             assert link.pid is not None
             pids = family(link.pid)
             assert len(pids) == 3
-        assert not any(map(alive, pids))
+        assert not any(map(is_running, pids))
 
     run(body, loop=loop)
 
@@ -148,7 +148,7 @@ def test_nothing_is_left(how: str, loop: str, monkeypatch: pytest.MonkeyPatch) -
     async def body() -> None:
         async with cell("a.example") as inside:
             async with linked(inside, *server("child", "daemon", "stubborn")) as (link, heard):
-                await within(heard.messages.get())
+                await with_timeout(heard.messages.get())
                 assert link.pid is not None
                 pids = family(link.pid)
                 assert len(pids) == 5
@@ -159,9 +159,9 @@ def test_nothing_is_left(how: str, loop: str, monkeypatch: pytest.MonkeyPatch) -
                 elif how == "server":
                     os.kill(pids[2], signal.SIGKILL)
                 if how != "close":
-                    assert "SIGKILL" in await within(heard.end)
+                    assert "SIGKILL" in await with_timeout(heard.end)
             for pid in pids:
-                await death(pid)
+                await wait_for_exit(pid)
 
     run(body, loop=loop)
 
@@ -171,12 +171,12 @@ async def test_a_server_is_asked_to_leave_and_does() -> None:
 
     async with cell() as inside:
         async with linked(inside, *server()) as (link, heard):
-            await within(heard.messages.get())
+            await with_timeout(heard.messages.get())
             assert link.pid is not None
             os.killpg(link.pid, signal.SIGTERM)
-            assert await within(heard.end) == "ended by SIGTERM"
+            assert await with_timeout(heard.end) == "ended by SIGTERM"
         async with linked(inside, *server()) as (link, heard):
-            await within(heard.messages.get())
+            await with_timeout(heard.messages.get())
 
 
 @LOOPS
@@ -185,7 +185,7 @@ def test_its_pipes_are_held_by_nobody_else(loop: str) -> None:
 
     async def body() -> None:
         async with cell() as inside, linked(inside, *server("closes")) as (_, heard):
-            assert await within(heard.end) == "it closed its output"
+            assert await with_timeout(heard.end) == "it closed its output"
 
     run(body, loop=loop)
 
@@ -273,11 +273,11 @@ async def test_a_server_does_not_outlive_its_node(tmp_path: Path) -> None:
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert node.stdout is not None
-    said = {(await within(node.stdout.readline())).strip() for _ in range(2)}
+    said = {(await with_timeout(node.stdout.readline())).strip() for _ in range(2)}
     said.remove(b"ready")
     pids = family(int(said.pop()))
     assert len(pids) >= 3
     node.kill()
-    await within(node.wait())
+    await with_timeout(node.wait())
     for pid in pids:
-        await death(pid)
+        await wait_for_exit(pid)

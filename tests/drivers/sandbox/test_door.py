@@ -15,8 +15,8 @@ from interlock.drivers.sandbox.listener_handover import ListenerHandover
 from interlock.drivers.sandbox.patterns import Egress, HostPort
 from interlock.drivers.sandbox.plan import EgressRoutes
 from interlock.drivers.sandbox.proxy import Proxy
-from tests.core.upstreams.harness import run, within
 from tests.drivers.sandbox.cells import LOOPS, here
+from tests.support.upstreams import run, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -33,7 +33,7 @@ async def opened(path: Path, *listen: HostPort) -> AsyncIterator[ListenerHandove
     try:
         yield door
     finally:
-        await within(door.close())
+        await with_timeout(door.close())
 
 
 async def handed_over(path: Path, numbers: Sequence[int], data: bytes = b".") -> bytes:
@@ -47,7 +47,7 @@ async def handed_over(path: Path, numbers: Sequence[int], data: bytes = b".") ->
         else:
             guest.shutdown(socket.SHUT_WR)
         try:
-            return await within(loop.sock_recv(guest, 1))
+            return await with_timeout(loop.sock_recv(guest, 1))
         except ConnectionResetError:
             return b""
 
@@ -102,7 +102,7 @@ async def test_somebody_who_only_waits_is_let_go(
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as guest:
             guest.setblocking(False)
             await loop.sock_connect(guest, str(tmp_path / "door"))
-            assert await within(loop.sock_recv(guest, 1)) == b""
+            assert await with_timeout(loop.sock_recv(guest, 1)) == b""
 
 
 async def test_another_user_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

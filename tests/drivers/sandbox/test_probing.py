@@ -20,7 +20,7 @@ from interlock.drivers.sandbox.plan import PLAN, EgressRoutes, command_line, enc
 from interlock.drivers.sandbox.self_test import confinement_problem, find_problem
 from interlock.errors import CONFIG, SANDBOX_UNAVAILABLE, InterlockError
 from tests.drivers.sandbox.cells import needs_confinement
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -49,7 +49,7 @@ def test_an_ordinary_user_can_confine_too() -> None:
         cwd="/",
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=HANG_TIMEOUT,
         check=False,
     )
     if "Permission denied" in done.stderr or "No module" in done.stderr:
@@ -153,7 +153,7 @@ def test_a_confinement_that_fails_half_way_runs_nothing(wrong: str, tmp_path: Pa
         env={PLAN: marshal.dumps(described).hex(), "interlock:PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=HANG_TIMEOUT,
         check=False,
     )
     assert (done.returncode, done.stdout) == (126, "")
@@ -166,7 +166,7 @@ def test_without_a_plan_nothing_is_run() -> None:
         env={},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=HANG_TIMEOUT,
         check=False,
     )
     assert (done.returncode, done.stdout) == (126, "")

@@ -16,8 +16,8 @@ from interlock.drivers.sandbox import proxy as proxy_module
 from interlock.drivers.sandbox.patterns import Egress, HostPort
 from interlock.drivers.sandbox.plan import EgressRoutes
 from interlock.drivers.sandbox.proxy import MAX_HEAD_BYTES, Proxy
-from tests.core.upstreams.harness import run, within
 from tests.drivers.sandbox.cells import GREETING, LOOPS, here, outside
+from tests.support.upstreams import run, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -49,7 +49,7 @@ class Bench:
         reader, writer = await self.client(raw=raw)
         if not raw:
             writer.write(connect("a.example", self.port))
-            assert await within(reader.readexactly(len(ESTABLISHED))) == ESTABLISHED
+            assert await with_timeout(reader.readexactly(len(ESTABLISHED))) == ESTABLISHED
         return reader, writer
 
     async def answer(self, data: bytes, *, end: bool = False) -> bytes:
@@ -58,12 +58,12 @@ class Bench:
         writer.write(data)
         if end:
             writer.write_eof()
-        return await within(reader.read())
+        return await with_timeout(reader.read())
 
     async def close(self) -> None:
         for writer in self._clients:
             writer.close()
-        await within(self.proxy.close())
+        await with_timeout(self.proxy.close())
 
 
 @asynccontextmanager
@@ -167,7 +167,7 @@ def test_a_request_byte_by_byte(loop: str) -> None:
                 writer.write(bytes([byte]))
                 await writer.drain()
                 await asyncio.sleep(0)
-            assert await within(reader.read()) == ESTABLISHED + GREETING.encode()
+            assert await with_timeout(reader.read()) == ESTABLISHED + GREETING.encode()
 
     run(body, loop=loop)
 
@@ -203,9 +203,9 @@ def test_much_goes_both_ways_whole(raw: bool, loop: str) -> None:
         async with host(take) as port, bench(port) as one:
             reader, writer = await one.tunnel(raw=raw)
             writer.write(data)
-            await within(writer.drain())
+            await with_timeout(writer.drain())
             writer.write_eof()
-            assert await within(reader.read()) == data
+            assert await with_timeout(reader.read()) == data
             assert seen == [data]
 
     run(body, loop=loop)
@@ -235,9 +235,9 @@ def test_who_does_not_read_is_not_read_from(loop: str) -> None:
         async with host(flood) as port, bench(port) as one:
             reader, _ = await one.tunnel()
             # Of the client's own buffer, the loop fills a little; the rest is the kernel's.
-            await within(stuck.wait())
+            await with_timeout(stuck.wait())
             assert sent < 64
-            assert await within(reader.read(1)) == b"\0"
+            assert await with_timeout(reader.read(1)) == b"\0"
 
     run(body, loop=loop)
 
@@ -254,7 +254,7 @@ def test_a_host_that_goes_away(raw: bool, loop: str) -> None:
             reader, writer = await one.tunnel(raw=raw)
             writer.write(b"x")
             with pytest.raises(ConnectionResetError):
-                await within(reader.read())
+                await with_timeout(reader.read())
 
     run(body, loop=loop)
 
@@ -276,7 +276,7 @@ def test_a_client_that_goes_away(raw: bool, loop: str) -> None:
         async with host(stay) as port, bench(port) as one:
             _, writer = await one.tunnel(raw=raw)
             reset(writer)
-            await within(left)
+            await with_timeout(left)
 
     run(body, loop=loop)
 
@@ -299,7 +299,7 @@ def test_a_connection_that_is_half_open_and_silent_is_cut(
             reader, writer = await one.tunnel()
             writer.write_eof()
             with pytest.raises(ConnectionResetError):
-                await within(reader.read())
+                await with_timeout(reader.read())
             over.set()
 
     run(body, loop=loop)
@@ -317,7 +317,7 @@ def test_there_are_only_so_many(loop: str, monkeypatch: pytest.MonkeyPatch) -> N
                 await writer.drain()
             reader, _ = await one.client()
             with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-                await within(reader.readexactly(1))
+                await with_timeout(reader.readexactly(1))
 
     run(body, loop=loop)
 
@@ -353,7 +353,7 @@ async def test_a_host_that_never_answers(monkeypatch: pytest.MonkeyPatch, free_p
         assert (await one.answer(connect("a.example", free_port))).startswith(b"HTTP/1.1 502")
         reader, _ = await one.client(raw=True)
         with pytest.raises(ConnectionResetError):
-            await within(reader.read())
+            await with_timeout(reader.read())
 
 
 def reset(writer: asyncio.StreamWriter) -> None:

@@ -16,7 +16,6 @@ from interlock.drivers.sandbox.confinement import Confinement
 from interlock.drivers.sandbox.name_resolution import resolve_outside
 from interlock.drivers.sandbox.proxy import Proxy
 from interlock.errors import InterlockError
-from tests.core.upstreams.harness import run, within
 from tests.drivers.sandbox.cells import (
     GREETING,
     LOOPS,
@@ -29,7 +28,8 @@ from tests.drivers.sandbox.cells import (
     ran,
     tried,
 )
-from tests.needs import NODE, requires_node
+from tests.support.programs import NODE, requires_node
+from tests.support.upstreams import run, with_timeout
 
 pytestmark = [needs_confinement, pytest.mark.usefixtures("no_leaks")]
 
@@ -277,7 +277,7 @@ def test_every_start_has_its_own_way_and_loses_it_with_its_end(
             answers = await asyncio.gather(*(tried(inside, *attempt) for _ in range(4)))
             assert answers == [GREETING] * 4
             for _ in range(4):
-                await within(closed.get())
+                await with_timeout(closed.get())
             # What the loop closes, it closes in its next turns.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -301,8 +301,8 @@ def test_closing_cuts_what_is_under_way(loop: str) -> None:
         async with server:
             async with cell(f"a.example:{port}") as inside:
                 trying = asyncio.create_task(tried(inside, "tcp", "a.example", port))
-                await within(reached.wait())
-            assert await within(trying) in ("ECONNRESET", "")
+                await with_timeout(reached.wait())
+            assert await with_timeout(trying) in ("ECONNRESET", "")
 
     run(body, loop=loop)
 

@@ -20,10 +20,10 @@ from interlock.drivers.sdk import (
     subscribe_mcp_prompts,
 )
 from interlock.errors import InterlockError
-from tests.core.upstreams.harness import alive, within
 from tests.drivers.driver_workspace import ANY, SERVER, Workspace
 from tests.drivers.sandbox.cells import needs_confinement, outside
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.upstreams import is_running, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -79,7 +79,7 @@ def test_importing_does_nothing(tmp_path: Path) -> None:
         env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=HANG_TIMEOUT,
         check=False,
     )
     assert (ran.returncode, ran.stdout.strip()) == (0, "DriverDefinition"), ran.stderr
@@ -103,7 +103,7 @@ async def test_a_drivers_server_can_be_reached_without_a_node(tmp_path: Path) ->
                 await call_mcp_tool(server, "nowhere")
             with pytest.raises(TimeoutError):
                 await call_mcp_tool(server, "slow", timeout=0.05)
-        assert not alive(pid)
+        assert not is_running(pid)
     # Who does not wait any longer says so.
     assert len(workspace.heard("notifications/cancelled")) == 3
 
@@ -146,18 +146,18 @@ async def test_new_prompts_are_heard_of(tmp_path: Path) -> None:
 
     async with connect_mcp_server(file) as server:
         prompts = subscribe_mcp_prompts(server)
-        names = [one["name"] for one in await within(anext(prompts))]
+        names = [one["name"] for one in await with_timeout(anext(prompts))]
         assert names == ["summarize-document", "another"]
         waiting = asyncio.ensure_future(anext(prompts))
         await call_mcp_tool(server, "forget", {"name": "another"})
-        names = [one["name"] for one in await within(waiting)]
+        names = [one["name"] for one in await with_timeout(waiting)]
         assert names == ["summarize-document"]
         waiting = asyncio.ensure_future(anext(prompts))
         with pytest.raises(InterlockError):
             await call_mcp_tool(server, "crash")
         # There is nothing more to hear.
         with pytest.raises(StopAsyncIteration):
-            await within(waiting)
+            await with_timeout(waiting)
 
 
 @needs_confinement

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request, Response
 
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 EVERYTHING = ("mcp/*", "chat")
 GATEWAY = "system:gateway"
@@ -83,7 +83,7 @@ class Gateway:
 
     async def until(self, what: Any) -> Any:
         """Wait until a function of the gateway says something true."""
-        async with asyncio.timeout(PATIENCE), self._changed:
+        async with asyncio.timeout(HANG_TIMEOUT), self._changed:
             return await self._changed.wait_for(lambda: what(self))
 
     async def heard(self, kind: str, count: int = 1) -> dict[str, Any]:

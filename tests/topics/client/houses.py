@@ -10,7 +10,7 @@ from typing import Any
 from interlock.core.call import Caller
 from interlock.topics.client import Event, Events, Participant
 from interlock.topics.config import ParticipantConfig, TopicConfig
-from tests.topics.client.gateway import PATIENCE, gateway
+from tests.topics.client.gateway import HANG_TIMEOUT, gateway
 from tests.topics.rooms import Rooms
 
 Seats = Mapping[str, Sequence[str]]
@@ -64,7 +64,7 @@ def in_both_houses(test: Callable[[House], Awaitable[None]], seats: Seats) -> No
     """`seats`: what each participant may send."""
 
     async def small() -> None:
-        async with asyncio.timeout(PATIENCE), gateway(seats) as made:
+        async with asyncio.timeout(HANG_TIMEOUT), gateway(seats) as made:
             await test(House(made.url))
 
     async def node() -> None:
@@ -76,7 +76,7 @@ def in_both_houses(test: Callable[[House], Awaitable[None]], seats: Seats) -> No
             ]
         )
         callers = [Caller(name, kind="token") for name in seats]
-        async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
+        async with asyncio.timeout(HANG_TIMEOUT), AsyncExitStack() as stack:
             rooms = Rooms(rooms={"room": config}, callers=callers)
             await rooms.start()
             stack.push_async_callback(rooms.stop)

@@ -22,7 +22,7 @@ from interlock.errors import (
 from interlock.topics.client.bridge import Bridge
 from interlock.topics.client.tools import progress_reporter
 from interlock.topics.wire.payloads import Request
-from tests.core.upstreams.harness import within
+from tests.support.upstreams import with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -127,7 +127,7 @@ async def test_who_does_not_want_it_any_more_lets_it_go() -> None:
     async with bridge.running():
         progress_reporter.set(lambda *_: begun.set())
         task = asyncio.ensure_future(bridge.handle(call("wait_for_ever")))
-        await within(begun.wait())
+        await with_timeout(begun.wait())
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -151,7 +151,7 @@ async def test_a_new_list_is_told_and_read() -> None:
         bridge.on_change = changed.put_nowait
         assert not bridge.can_handle("tools/call", "sing")
         await bridge.handle(call("learn", name="sing"))
-        said = await within(changed.get())
+        said = await with_timeout(changed.get())
         assert said == "notifications/tools/list_changed"
         assert bridge.can_handle("tools/call", "sing")
 
@@ -171,7 +171,7 @@ async def test_a_server_that_dies_is_started_again() -> None:
         with pytest.raises(InterlockError) as lost:
             await bridge.handle(call("die"))
         assert lost.value.failure is UPSTREAM_LOST
-        await within(changed.get())
+        await with_timeout(changed.get())
         assert json.loads(await bridge.handle(call("echo", text="back")))["content"]
 
 

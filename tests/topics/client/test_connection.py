@@ -13,7 +13,7 @@ import pytest
 from interlock.errors import FORBIDDEN, InterlockError
 from interlock.topics.client import Participant
 from interlock.topics.client.connection import MembershipState, make_join_url
-from tests.topics.client.gateway import PATIENCE, Gateway, gateway
+from tests.topics.client.gateway import HANG_TIMEOUT, Gateway, gateway
 from tests.topics.client.houses import staying
 
 TOKEN = "t-agent"
@@ -34,7 +34,7 @@ class Clockwork:
         await self._go.get()
 
     async def until_asleep(self) -> float:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             return await self._asleep.get()
 
     def wake(self) -> None:
@@ -43,7 +43,7 @@ class Clockwork:
 
 def run(test: Callable[[Gateway], Awaitable[None]], **settings: Any) -> None:
     async def main() -> None:
-        async with asyncio.timeout(PATIENCE), gateway(**settings) as made:
+        async with asyncio.timeout(HANG_TIMEOUT), gateway(**settings) as made:
             await test(made)
 
     asyncio.run(main())
@@ -51,7 +51,7 @@ def run(test: Callable[[Gateway], Awaitable[None]], **settings: Any) -> None:
 
 @asynccontextmanager
 async def open_gateway(**settings: Any) -> AsyncIterator[Gateway]:
-    async with asyncio.timeout(PATIENCE), gateway(**settings) as made:
+    async with asyncio.timeout(HANG_TIMEOUT), gateway(**settings) as made:
         yield made
 
 
@@ -297,7 +297,7 @@ async def test_whoever_does_not_welcome_is_left() -> None:
                 if len(clockwork.slept) == 3:
                     made.silent = False
                     assert participant._connection is not None
-                    participant._connection._welcome_timeout = PATIENCE
+                    participant._connection._welcome_timeout = HANG_TIMEOUT
                 clockwork.wake()
             await inside.wait()
             # Who was welcomed begins again with a short wait.

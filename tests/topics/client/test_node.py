@@ -20,8 +20,8 @@ from interlock.errors import InterlockError
 from interlock.topics.client import Chat, Participant
 from interlock.topics.config import TopicConfig
 from tests.channels.certificates import Authority
-from tests.cli.program import World
-from tests.cli.waiting import PATIENCE
+from tests.support.command_line import CommandLine
+from tests.support.waiting import HANG_TIMEOUT
 from tests.topics.client.houses import staying, until
 from tests.topics.rooms import Rooms
 
@@ -35,7 +35,7 @@ TOKENS = {f"T_{name}": f"token-of-{name}-" + "x" * 24 for name in NAMES}
 class Plant:
     """A node with a topic and a tool that cannot be undone."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CommandLine) -> None:
         self.world = world
         self.file = world.cwd / "ledger"
         world.config(
@@ -83,7 +83,7 @@ class Plant:
 
 @pytest.fixture
 def plant(tmp_path: Path) -> Iterator[Plant]:
-    world = World(tmp_path)
+    world = CommandLine(tmp_path)
     try:
         yield Plant(world)
     finally:
@@ -92,7 +92,7 @@ def plant(tmp_path: Path) -> Iterator[Plant]:
 
 async def test_a_program_answers_and_dies(plant: Plant) -> None:
     boss = plant.participant("boss")
-    async with asyncio.timeout(PATIENCE), boss.connected():
+    async with asyncio.timeout(HANG_TIMEOUT), boss.connected():
         events = boss.events()
         with plant.program() as process:
             while "worker" not in boss.participants:
@@ -102,7 +102,7 @@ async def test_a_program_answers_and_dies(plant: Plant) -> None:
             # The node is in the room as well, and its tools are asked for in the same way.
             look = await boss.call("interlock", "ledger.look")
             assert not look.get("isError")
-            every = await boss.request_all("tools/list", timeout=PATIENCE)
+            every = await boss.request_all("tools/list", timeout=HANG_TIMEOUT)
             assert sorted(every) == ["interlock", "worker"]
             calling = asyncio.create_task(boss.call("worker", "forever"))
             await until(events, lambda event: event.content == Chat("I have begun."))
@@ -124,11 +124,11 @@ async def test_a_node_that_comes_back_is_found_again(plant: Plant) -> None:
     async with boss.connected():
         events = boss.events()
         assert await asyncio.to_thread(plant.node.end) == 0
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             await asleep.wait()
         await asyncio.to_thread(plant.start)
         wake.set()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             await until(events, lambda event: event.kind == "system/welcome")
             assert boss.status.welcomes == 2
             assert await boss.request("interlock", "ping") == {}
@@ -149,7 +149,7 @@ def test_a_proposal_to_the_node_waits_for_a_human(plant: Plant) -> None:
 
     async def main() -> None:
         agent = plant.participant("agent")
-        async with asyncio.timeout(PATIENCE), agent.connected():
+        async with asyncio.timeout(HANG_TIMEOUT), agent.connected():
             with pytest.raises(InterlockError, match="may not send mcp/request"):
                 await agent.request(
                     "interlock", "tools/call", {"name": "ledger.press", "arguments": {}}
@@ -190,7 +190,7 @@ async def test_over_tls_only_to_who_it_says_it_is(tmp_path: Path) -> None:
         await asyncio.Event().wait()
 
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             trusting = Participant(url, topic="room", token="t-agent", ca=ca.file)
             async with trusting.connected():
                 assert trusting.id == "agent"

@@ -17,7 +17,7 @@ from interlock.topics.client import Chat, Event, Notification, Participant, Prop
 from interlock.topics.client.membership import Membership
 from interlock.topics.wire.envelope import is_timestamp, write_envelope
 from interlock.topics.wire.payloads import read_content
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.topics.client.houses import House, in_both_houses, together, until
 
 EVERYTHING = ("mcp/*", "chat")
@@ -109,7 +109,7 @@ def test_everybody_is_a_server_and_a_client() -> None:
             )
             assert got["messages"][0]["content"]["text"] == "Greet all."
             # Everybody is asked, and everybody answers.
-            every = await boss.request_all("tools/list", timeout=PATIENCE)
+            every = await boss.request_all("tools/list", timeout=HANG_TIMEOUT)
             assert sorted(every) == ["other", "worker"]
             assert every["other"] == {"tools": []}
             # Only one of them has this, and only that one says anything.

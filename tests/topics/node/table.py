@@ -18,9 +18,9 @@ from interlock.topics.member import Batch, Member, ParticipantProfile
 from interlock.topics.node_participant import NodeParticipant
 from interlock.topics.room import Room
 from interlock.topics.wire.envelope import write_envelope
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.rig import turns
-from tests.patience import PATIENCE
+from tests.support.clock import run_ready_tasks
+from tests.support.offerings import definition, offer
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals.gated import Gated
 
 TOPIC = "ops"
@@ -146,7 +146,7 @@ class Guest:
         return [one for one in self.about(id) if one["kind"] == "chat"]
 
     async def until(self, met: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while not met():
                 self._more.clear()
                 await self._more.wait()
@@ -248,7 +248,7 @@ class Table:
 
     async def quiet(self) -> None:
         """Let everything happen that is about to."""
-        await turns(10)
+        await run_ready_tasks(10)
 
     def rows(self, verb: str) -> list[dict[str, Any]]:
         return [row for row in self.journal.entries if row["verb"] == verb]

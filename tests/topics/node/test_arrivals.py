@@ -22,7 +22,7 @@ from interlock.topics.node_participant import (
     NodeMessage,
 )
 from interlock.topics.wire.envelope import EnvelopeHeader
-from tests.core.pipeline.rig import turns
+from tests.support.clock import run_ready_tasks
 from tests.topics.listening import Listening
 from tests.topics.node.table import NODE_ID, PROPOSES, Table
 
@@ -114,7 +114,7 @@ async def test_nobody_waits_behind_a_flood(tmp_path: Path) -> None:
         eve.request("ping", rpc=number)
     asked = ada.request("ping")
     table.room.flush()
-    await turns(3)
+    await run_ready_tasks(3)
     assert ada.about(asked)
     assert len(eve.of("mcp/response:")) < 5 * MAX_MESSAGES_PER_TURN
     table.close()
@@ -128,7 +128,7 @@ async def test_of_long_messages_one_is_taken_in_a_turn(tmp_path: Path) -> None:
     table.room.flush()
     left = [5]
     while left[-1]:
-        await turns(1)
+        await run_ready_tasks(1)
         left.append(table.seat._inbox.message_count)
     assert max(before - after for before, after in pairwise(left)) == 1
     table.close()
@@ -191,7 +191,7 @@ async def test_who_only_lies_is_let_go(tmp_path: Path) -> None:
     for number in range(500):
         if eve.closed is None:
             eve.request("tools/list", rpc=number, kind="mcp/request:ping")
-            await turns(2)
+            await run_ready_tasks(2)
     assert eve.closed is not None
     assert eve.closed[0] == SLOW_READER_CODE
     assert NODE_ID in table.room.members

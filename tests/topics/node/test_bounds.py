@@ -20,7 +20,7 @@ from interlock.topics.node_participant import (
 from interlock.topics.requests import MAX_PENDING_REQUESTS
 from interlock.trust.policy import Decision, PolicyAction
 from interlock.trust.policy.decision import make_decision
-from tests.core.pipeline.rig import turns
+from tests.support.clock import run_ready_tasks
 from tests.topics.node.table import NODE_ID, PROPOSES, Table
 from tests.trust.decision_steps import learned_step
 
@@ -126,7 +126,7 @@ async def test_a_flood_of_proposals_is_taken_in_many_turns(tmp_path: Path) -> No
     table.room.flush()
     left = [many]
     while left[-1]:
-        await turns(1)
+        await run_ready_tasks(1)
         left.append(table.seat._inbox.message_count)
     assert max(before - after for before, after in pairwise(left)) == MAX_MESSAGES_PER_TURN
     await ada.until(lambda: len(ada.of("chat")) == many)

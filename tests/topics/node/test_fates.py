@@ -19,10 +19,10 @@ from interlock.errors import ALREADY_DECIDED
 from interlock.topics import proposals as fates
 from interlock.topics.proposals import EXECUTED, NOT_EXECUTED, PENDING, RECEIVED, ProposalOutcomes
 from interlock.trust.approvals.record import Approval
-from tests.core.catalog.offers import definition
-from tests.core.pipeline.calls import tool_call
-from tests.core.pipeline.rig import turns
-from tests.patience import PATIENCE
+from tests.support.calls import tool_call
+from tests.support.clock import run_ready_tasks
+from tests.support.offerings import definition
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.topics.node.table import OTHER, PROPOSES, TOPIC, Guest, Table
 
 FILE = {"path": "a.txt", "text": "hello"}
@@ -118,9 +118,9 @@ async def test_how_it_ended_is_known_when_the_inbox_has_forgotten_it(
         await approvals.reject(approval.id, local=True, reason="no")
     else:
         await table.gated.confirm(approval)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         while (entry := approvals._inbox.entries.get(approval.id)) is None or entry.writing:
-            await turns(1)
+            await run_ready_tasks(1)
     assert entry.record.collected
     table.gated.pass_time(11)
     await table.quiet()
@@ -206,9 +206,9 @@ async def test_the_context_of_a_contract_is_seen_by_the_human_and_the_room_and_s
         table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
     )
     upstream = table.gated.rig.upstreams[CONTRACTS]
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         while not upstream.started:
-            await turns(1)
+            await run_ready_tasks(1)
     sent = upstream.last.call.meta
     assert {name: json.loads(bytes(raw)) for name, raw in sent.items()} == along
     upstream.last.answer(**SEEN)

@@ -15,7 +15,7 @@ from interlock.topics.proposals import (
     MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE,
     ProposalJournal,
 )
-from tests.core.pipeline.rig import KeptJournal
+from tests.support.pipeline import MemoryJournal
 from tests.topics.node.table import PROPOSES, TOPIC, Table
 
 FILE = {"path": "a.txt", "text": "hello"}
@@ -76,7 +76,7 @@ async def test_what_leads_to_nothing_is_rationed(how: str, tmp_path: Path) -> No
 
 
 def test_what_was_not_written_is_counted_in_the_next_entry() -> None:
-    journal, now = KeptJournal(), [0.0]
+    journal, now = MemoryJournal(), [0.0]
     noting = ProposalJournal(Audit(journal), lambda: now[0])
     ada = Caller("ada")
     for number in range(MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE + 7):
@@ -91,7 +91,7 @@ def test_what_was_not_written_is_counted_in_the_next_entry() -> None:
 
 
 def test_participants_that_are_counted_are_bounded() -> None:
-    noting = ProposalJournal(Audit(KeptJournal()), lambda: 0.0)
+    noting = ProposalJournal(Audit(MemoryJournal()), lambda: 0.0)
     for number in range(MAX_PARTICIPANTS + 10):
         noting.note_unsuccessful(
             ProposedCall(TOPIC, "p", f"p{number}"), Caller("x"), "rejected", ""
@@ -100,7 +100,7 @@ def test_participants_that_are_counted_are_bounded() -> None:
 
 
 def test_ids_are_cut_and_secrets_masked() -> None:
-    journal = KeptJournal()
+    journal = MemoryJournal()
     noting = ProposalJournal(Audit(journal))
     noting.note(
         ProposedCall(TOPIC, "i" * 256, "ada"), Caller("ada"), "proposed", f"no tool {SECRET!r}"

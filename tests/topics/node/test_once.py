@@ -15,7 +15,7 @@ from interlock.topics.node_participant import MAX_STORED_IDS
 from interlock.trust.approvals.record import Approval
 from interlock.trust.policy import PolicyAction
 from interlock.trust.policy.decision import make_decision
-from tests.core.pipeline.calls import tool_call
+from tests.support.calls import tool_call
 from tests.topics.node.table import PROPOSES, Guest, Table
 from tests.trust.decision_steps import learned_step
 

@@ -21,7 +21,7 @@ from interlock.trust.approvals.downstream import ProofOutcome
 from interlock.trust.approvals.record import Approval
 from interlock.trust.policy import Decision, Policy, PolicyAction
 from interlock.trust.policy.decision import make_decision
-from tests.core.catalog.offers import definition, offer
+from tests.support.offerings import definition, offer
 from tests.topics.node.table import NODE_ID, OTHER, PROPOSES, TOPIC, Guest, Table
 from tests.trust.decision_steps import learned_step
 

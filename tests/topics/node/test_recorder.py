@@ -29,8 +29,8 @@ from interlock.topics.recorder import (
     add_recorder,
 )
 from interlock.topics.wire.envelope import EnvelopeHeader
-from tests.core.pipeline.rig import KeptJournal
-from tests.effort import lines_run
+from tests.support.line_count import count_lines_run
+from tests.support.pipeline import MemoryJournal
 from tests.topics.node.table import TOPIC, Table
 
 SECRET = "sk-ant-api03-" + "a1B2" * 12
@@ -41,7 +41,7 @@ class Recorded:
 
     def __init__(self, folder: Path, *, whole: bool) -> None:
         self.table = Table(folder, settings=TopicConfig(access="private", record="heads"))
-        self.journal = KeptJournal()
+        self.journal = MemoryJournal()
         self.seat = add_recorder(
             self.table.gateway, self.table.room, self.journal, lambda: 17, with_payloads=whole
         )
@@ -309,8 +309,8 @@ def test_no_name_hides_another() -> None:
 def test_many_short_ones_are_no_more_work_than_few_long_ones(raw: str) -> None:
     few = json.dumps({"t": ["x" * 60] * 70})
     assert len(raw) >= 4_000
-    long = lines_run(lambda: _PayloadExcerpt(few, MAX_STRING_CHARACTERS).read())
-    assert lines_run(lambda: _PayloadExcerpt(raw, MAX_STRING_CHARACTERS).read()) < 6 * long
+    long = count_lines_run(lambda: _PayloadExcerpt(few, MAX_STRING_CHARACTERS).read())
+    assert count_lines_run(lambda: _PayloadExcerpt(raw, MAX_STRING_CHARACTERS).read()) < 6 * long
 
 
 # -- how much is written
@@ -320,7 +320,7 @@ class Talk:
     """A recorder, a clock that is turned, and somebody who talks."""
 
     def __init__(self, rate: int = 10) -> None:
-        self.journal = KeptJournal()
+        self.journal = MemoryJournal()
         self.time = 0.0
         self.seat = TopicRecorder(
             self.journal,

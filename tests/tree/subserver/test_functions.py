@@ -14,7 +14,7 @@ from msgspec import Meta, Raw
 from interlock.sdk.functions import FunctionTool, ThreadPool
 from interlock.sdk.tool import ToolError, ToolResult
 from interlock.tree.subserver import Progress, Subserver
-from tests.core.server.wire import PATIENCE
+from tests.support.http_client import HANG_TIMEOUT
 
 
 class Point(msgspec.Struct):
@@ -181,7 +181,7 @@ def test_threads_are_used_again_and_bounded() -> None:
         if len(seen) == 2:
             # Until then nobody is done, who could do the work of the other as well.
             gate.set()
-        assert gate.wait(PATIENCE)
+        assert gate.wait(HANG_TIMEOUT)
         return len(seen)
 
     async def run() -> None:

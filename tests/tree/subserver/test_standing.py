@@ -24,8 +24,8 @@ from interlock.tree.registrant import Registrant, RegistrantState, check_credent
 from interlock.tree.subserver import Subserver
 from interlock.tree.subserver.connection import create_parent_config
 from interlock.tree.subserver_session import AxSession
-from tests.core.server.running import Running
-from tests.core.server.wire import PATIENCE
+from tests.support.http_client import HANG_TIMEOUT
+from tests.support.node import NodeThread
 
 SAME = "44444444-4444-4444-8444-444444444444"
 PROGRAM = """
@@ -50,19 +50,19 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
+def running(tmp_path: Path) -> Iterator[NodeThread]:
     folder = tmp_path / "node"
     folder.mkdir()
-    one = Running(folder, workshops={})
+    one = NodeThread(folder, workshops={})
     yield one
     one.stop()
 
 
-def url_of(running: Running) -> str:
+def url_of(running: NodeThread) -> str:
     return f"ws://127.0.0.1:{running.port}/ax"
 
 
-def session_at(running: Running) -> AxSession:
+def session_at(running: NodeThread) -> AxSession:
     """The one that is registered."""
     (session,) = [
         one for one in running.node.component(Tree).registrar._channels if one.is_registered
@@ -70,7 +70,7 @@ def session_at(running: Running) -> AxSession:
     return session
 
 
-def dismiss(running: Running, error: InterlockError) -> None:
+def dismiss(running: NodeThread, error: InterlockError) -> None:
     """The node changes its mind about whoever is registered."""
     running.node.component(Tree).registrar.dismiss(session_at(running), error)
 
@@ -81,7 +81,7 @@ async def stay(url: str, subserver: Subserver, entered: Callable[[], None]) -> N
         await asyncio.get_running_loop().create_future()
 
 
-def test_who_is_sent_away_for_good_is_told_why(running: Running) -> None:
+def test_who_is_sent_away_for_good_is_told_why(running: NodeThread) -> None:
     error = InterlockError(FORBIDDEN, "Not any more.")
     with pytest.raises(InterlockError, match=r"Not any more\. Ask the administrator of") as caught:
         running.wait(stay(url_of(running), Subserver("plant"), lambda: dismiss(running, error)))
@@ -89,7 +89,7 @@ def test_who_is_sent_away_for_good_is_told_why(running: Running) -> None:
     assert not running.do(running.node.component(Tree).registrar.subservers)
 
 
-def test_two_of_the_same_do_not_drive_each_other_out_for_ever(running: Running) -> None:
+def test_two_of_the_same_do_not_drive_each_other_out_for_ever(running: NodeThread) -> None:
     async def both() -> None:
         tasks = []
         for _ in range(2):
@@ -109,7 +109,7 @@ def test_two_of_the_same_do_not_drive_each_other_out_for_ever(running: Running) 
     assert not running.do(running.node.component(Tree).registrar.subservers)
 
 
-def test_who_keeps_its_id_is_alone_on_this_machine(running: Running) -> None:
+def test_who_keeps_its_id_is_alone_on_this_machine(running: NodeThread) -> None:
     async def both() -> None:
         async with Subserver("plant").connect(url_of(running)):
             with pytest.raises(
@@ -125,7 +125,7 @@ def test_who_keeps_its_id_is_alone_on_this_machine(running: Running) -> None:
     running.wait(both())
 
 
-def test_a_cancelled_block_is_just_cancelled(running: Running) -> None:
+def test_a_cancelled_block_is_just_cancelled(running: NodeThread) -> None:
     async def cancelled() -> None:
         entered = asyncio.Event()
         task = asyncio.create_task(stay(url_of(running), Subserver("plant"), entered.set))
@@ -138,7 +138,7 @@ def test_a_cancelled_block_is_just_cancelled(running: Running) -> None:
 
 
 def test_a_lost_node_is_told_of_once_and_when_it_is_back(
-    running: Running, caplog: pytest.LogCaptureFixture
+    running: NodeThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "interlock.subserver")
     made = Subserver("plant")
@@ -223,14 +223,14 @@ class Program:
     def says(self, words: str) -> None:
         while not self.seen or words not in self.seen[-1]:
             try:
-                self.seen.append(self._lines.get(timeout=PATIENCE))
+                self.seen.append(self._lines.get(timeout=HANG_TIMEOUT))
             except queue.Empty:
                 raise AssertionError(f"no line {words!r}, only: {self.seen}") from None
 
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        self._reader.join(PATIENCE)
+        self._reader.join(HANG_TIMEOUT)
         assert self.process.stderr is not None
         self.process.stderr.close()
 
@@ -250,7 +250,7 @@ def program() -> Iterator[Callable[..., Program]]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_stops_though_a_function_still_runs(
-    running: Running, program: Callable[..., Program], number: int
+    running: NodeThread, program: Callable[..., Program], number: int
 ) -> None:
     one = program(url_of(running))
     one.says("registered as plant at ws://")
@@ -260,11 +260,11 @@ def test_it_stops_though_a_function_still_runs(
         wire.send(running.stateless("tools/call", params, name="plant.wait"))
         one.says("waiting")
         one.process.send_signal(number)
-        assert one.process.wait(PATIENCE / 2) == 0
+        assert one.process.wait(HANG_TIMEOUT / 2) == 0
 
 
 def test_a_program_that_is_sent_away_ends_with_the_sentence(
-    running: Running, program: Callable[..., Program]
+    running: NodeThread, program: Callable[..., Program]
 ) -> None:
     one = program(url_of(running))
     one.says("registered as plant")
@@ -272,5 +272,5 @@ def test_a_program_that_is_sent_away_ends_with_the_sentence(
     one.says(
         "-c: Not any more. Ask the administrator of the parent for the permission to register."
     )
-    assert one.process.wait(PATIENCE) == 1
+    assert one.process.wait(HANG_TIMEOUT) == 1
     assert sum("registered" in line for line in one.seen) == 1

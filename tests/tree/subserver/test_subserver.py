@@ -20,8 +20,8 @@ from interlock.errors import NAMESPACE_CONFLICT, InterlockError
 from interlock.protocol.mcp import META_LOG_LEVEL, META_TIMEOUT
 from interlock.tree.component import Tree
 from interlock.tree.subserver import Progress, Subserver
-from tests.core.server.running import Running
-from tests.core.server.wire import PATIENCE
+from tests.support.http_client import HANG_TIMEOUT
+from tests.support.node import NodeThread
 
 PROGRAM = str(Path(__file__).with_name("plant.py"))
 EVENT = "33333333-3333-4333-8333-333333333333"
@@ -33,13 +33,13 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    started: list[Running] = []
+def start(tmp_path: Path) -> Iterator[Callable[..., NodeThread]]:
+    started: list[NodeThread] = []
 
-    def begin(**settings: Any) -> Running:
+    def begin(**settings: Any) -> NodeThread:
         folder = tmp_path / f"node{len(started)}"
         folder.mkdir()
-        started.append(Running(folder, workshops={}, **settings))
+        started.append(NodeThread(folder, workshops={}, **settings))
         return started[-1]
 
     yield begin
@@ -50,7 +50,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 class Joined:
     """A subserver that runs on the node's own loop."""
 
-    def __init__(self, running: Running, subserver: Subserver, **settings: Any) -> None:
+    def __init__(self, running: NodeThread, subserver: Subserver, **settings: Any) -> None:
         self.running = running
         url = f"ws://127.0.0.1:{running.port}/ax"
         self._block: AbstractAsyncContextManager[Any] = subserver.connect(
@@ -65,12 +65,12 @@ class Joined:
         self.running.wait(self._block.__aexit__(None, None, None))
 
 
-def names(running: Running) -> set[str]:
+def names(running: NodeThread) -> set[str]:
     answer = running.once(running.stateless("tools/list"))
     return {one["name"] for one in answer.result["tools"]}
 
 
-def until_listed(running: Running, *wanted: str) -> None:
+def until_listed(running: NodeThread, *wanted: str) -> None:
     running.until(
         lambda: (
             {one.canonical for one in running.node.catalog.current.tools}
@@ -81,7 +81,7 @@ def until_listed(running: Running, *wanted: str) -> None:
     )
 
 
-def call(running: Running, tool: str, arguments: Any, **meta: Any) -> Any:
+def call(running: NodeThread, tool: str, arguments: Any, **meta: Any) -> Any:
     params = {"name": tool, "arguments": arguments}
     return running.once(running.stateless("tools/call", params, name=tool, more_meta=meta))
 
@@ -108,7 +108,7 @@ def plant() -> Subserver:
 
 
 @pytest.mark.spec("AX-6.1-10", "AX-6.2-1", "AX-7.2-2")
-def test_its_tools_are_listed_and_called(start: Callable[..., Running]) -> None:
+def test_its_tools_are_listed_and_called(start: Callable[..., NodeThread]) -> None:
     running = start()
     with Joined(running, plant()):
         until_listed(running, "plant.temperature", "plant.fail", "plant.climb")
@@ -123,7 +123,7 @@ def test_its_tools_are_listed_and_called(start: Callable[..., Running]) -> None:
     until_listed(running)
 
 
-def test_progress_reaches_the_caller(start: Callable[..., Running]) -> None:
+def test_progress_reaches_the_caller(start: Callable[..., NodeThread]) -> None:
     running = start()
     with Joined(running, plant()), running.connect() as wire:
         until_listed(running, "plant.temperature", "plant.fail", "plant.climb")
@@ -142,7 +142,7 @@ def test_progress_reaches_the_caller(start: Callable[..., Running]) -> None:
 
 
 @pytest.mark.spec("AX-6.1-2", "AX-13.4-1")
-def test_it_is_known_again_by_its_id(start: Callable[..., Running], tmp_path: Path) -> None:
+def test_it_is_known_again_by_its_id(start: Callable[..., NodeThread], tmp_path: Path) -> None:
     running = start()
     seen = []
     for _ in range(2):
@@ -155,7 +155,7 @@ def test_it_is_known_again_by_its_id(start: Callable[..., Running], tmp_path: Pa
 
 
 @pytest.mark.spec("AX-4.2-3")
-def test_a_taken_segment_is_told_with_advice(start: Callable[..., Running]) -> None:
+def test_a_taken_segment_is_told_with_advice(start: Callable[..., NodeThread]) -> None:
     running = start()
     with Joined(running, Subserver("plant", subserver_id=EVENT)):
         with pytest.raises(InterlockError, match=r"Choose another segment,") as caught:
@@ -174,7 +174,7 @@ def test_no_plain_websocket_to_another_machine() -> None:
 
 
 @pytest.mark.spec("AX-12-1", "AX-12-7", "AX-12-8")
-def test_what_it_says_reaches_clients_with_its_name(start: Callable[..., Running]) -> None:
+def test_what_it_says_reaches_clients_with_its_name(start: Callable[..., NodeThread]) -> None:
     running = start()
     made = plant()
     with Joined(running, made), running.connect() as wire:
@@ -199,7 +199,7 @@ def test_what_it_says_reaches_clients_with_its_name(start: Callable[..., Running
 
 
 @pytest.mark.spec("AX-12-10")
-def test_what_a_tool_says_is_for_its_caller(start: Callable[..., Running]) -> None:
+def test_what_a_tool_says_is_for_its_caller(start: Callable[..., NodeThread]) -> None:
     """Also from a thread. What goes on when the call is answered speaks for itself; what is said
     for a call that nobody waits for any more is lost."""
     running = start()
@@ -275,7 +275,7 @@ def test_what_cannot_be_said() -> None:
 
 
 @pytest.mark.spec("AX-6.1-10")
-def test_a_node_starts_it_and_speaks_on_stdio(start: Callable[..., Running]) -> None:
+def test_a_node_starts_it_and_speaks_on_stdio(start: Callable[..., NodeThread]) -> None:
     running = start(
         servers={
             "boiler-house": ServerConfig(
@@ -289,7 +289,7 @@ def test_a_node_starts_it_and_speaks_on_stdio(start: Callable[..., Running]) -> 
 
 
 def test_it_dials_in_and_says_goodbye_when_it_is_told_to_stop(
-    start: Callable[..., Running],
+    start: Callable[..., NodeThread],
 ) -> None:
     running = start()
     program = subprocess.Popen(
@@ -297,12 +297,12 @@ def test_it_dials_in_and_says_goodbye_when_it_is_told_to_stop(
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stderr=subprocess.PIPE,
     )
-    killer = threading.Timer(PATIENCE * 2, program.kill)
+    killer = threading.Timer(HANG_TIMEOUT * 2, program.kill)
     killer.start()
     try:
         until_listed(running, "plant.temperature")
         program.send_signal(signal.SIGTERM)
-        assert program.wait(PATIENCE) == 0
+        assert program.wait(HANG_TIMEOUT) == 0
         until_listed(running)
     finally:
         killer.cancel()
@@ -313,6 +313,6 @@ def test_it_dials_in_and_says_goodbye_when_it_is_told_to_stop(
 
 
 def test_a_program_without_a_node_says_how_to_name_one() -> None:
-    done = subprocess.run([sys.executable, PROGRAM], capture_output=True, timeout=PATIENCE * 2)
+    done = subprocess.run([sys.executable, PROGRAM], capture_output=True, timeout=HANG_TIMEOUT * 2)
     assert done.returncode == 1
     assert b"The address of the node is missing" in done.stderr

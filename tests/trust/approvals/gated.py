@@ -27,10 +27,10 @@ from interlock.trust.approvals.record import Approval
 from interlock.trust.approvals.service import Approvals
 from interlock.trust.approvals.store import ApprovalStore
 from interlock.trust.policy.policy import Policy
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import tool_call
-from tests.core.pipeline.rig import Rig, ScriptedExchange, ScriptedUpstream
-from tests.patience import PATIENCE
+from tests.support.calls import tool_call
+from tests.support.offerings import definition, offer
+from tests.support.pipeline import PipelineHarness, ScriptedRequest, ScriptedUpstream
+from tests.support.timeouts import HANG_TIMEOUT
 
 NODE = "6c7bd6a5-6a8f-4d5e-9d35-1f8dd9a8f3b1"
 NOW = 1_800_000_000.0
@@ -129,7 +129,7 @@ class Gated:
         self.folder = folder
         self.keys = keys or Keys(folder)
         self.wall = now
-        self.rig = Rig(*(offerings or (dangerous(),)), tokens=tokens)
+        self.rig = PipelineHarness(*(offerings or (dangerous(),)), tokens=tokens)
         self._arrived = asyncio.Event()
         self.handles = _HANDLES.setdefault(str(folder), {})
         """The approvals that clients know of, by what they called, also after a restart."""
@@ -220,7 +220,7 @@ class Gated:
         return read
 
     async def ask(self, call: Call | None = None, *, handle: bool = True) -> Any:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             return await self.start(call or wipe(), handle=handle)
 
     async def hold(self, call: Call | None = None) -> Approval:
@@ -230,9 +230,9 @@ class Gated:
         assert found is not None
         return found
 
-    async def reached(self, number: int = 1) -> ScriptedExchange:
+    async def reached(self, number: int = 1) -> ScriptedRequest:
         """Wait until so many calls have reached the upstream."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             while len(self.upstream.started) < number:
                 self._arrived.clear()
                 await self._arrived.wait()
@@ -258,7 +258,7 @@ class Gated:
         )
         exchange = await self.reached(before + 1)
         exchange.answer(content=[{"type": "text", "text": "wiped"}])
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             return json.loads((await task).result)
 
     def pass_time(self, seconds: float) -> None:

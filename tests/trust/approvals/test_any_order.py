@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from interlock.core.call import Call
 from interlock.errors import InterlockError
 from interlock.trust.approvals.record import TRANSITIONS, Approval
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals.gated import Gated, wipe
 from tests.trust.approvals.test_proofs import approval
 
@@ -94,7 +94,7 @@ class Story:
         """Let the disk catch up: another step, written behind all others, is told last."""
         written: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.gated.store.write(approval(id="nobody"), "pending", written.set_result)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             await written
         for _ in range(5):
             await asyncio.sleep(0)

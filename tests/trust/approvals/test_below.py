@@ -22,9 +22,9 @@ from interlock.errors import (
 from interlock.protocol.mcp import Era, summarize_result
 from interlock.protocol.mcpax import encode_error
 from interlock.trust.approvals.downstream import MAX_KNOWN_APPROVALS, NO_PROOF, ProofForwarder
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import SESSION, tool_call
-from tests.patience import PATIENCE
+from tests.support.calls import SESSION, tool_call
+from tests.support.offerings import definition, offer
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals.gated import Gated, claims_for, dangerous, sign, wipe
 
 IRREVERSIBLE = {"x-mcpax-capability": {"mutable": True, "reversible": False}}
@@ -75,7 +75,7 @@ class Pair:
         exchange = await self.outer.reached()
         answer = await self.inner.ask(wipe(credentials=Credentials("x", assigned_name="parent")))
         exchange.answer(**answer)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             assert json.loads((await task).result) == answer
         content: dict[str, Any] = answer["structuredContent"]
         assert content["aud"] == INNER_ID
@@ -91,7 +91,7 @@ class Pair:
             exchange.fail(RelayedError(answer.failure, answer.message, answer.data))
         else:
             exchange.answer(**answer)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             return await over
 
     def proof(self, content: dict[str, Any], **changes: Any) -> str:
@@ -230,7 +230,7 @@ async def test_two_who_ask_at_once_ask_once(tmp_path: Path) -> None:
         pair.outer.approvals.confirm(content["confirmation_id"], pair.proof(content))
     )
     (await pair.inner.reached()).answer(content=[])
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         assert json.loads((await task).result) == {"content": []}
         exchange.answer(**answer)
         assert await first == await second == {"content": []}
@@ -305,7 +305,7 @@ async def test_a_forgotten_id_is_looked_for_without_the_proof(tmp_path: Path) ->
     id, proof = content["confirmation_id"], pair.proof(content)
     task = asyncio.ensure_future(pair.outer.approvals.confirm(id, proof))
     (await pair.inner.reached()).answer(content=[])
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         assert json.loads((await task).result) == {"content": []}
     assert liar.shown == [NO_PROOF]
     assert other.shown == [NO_PROOF]

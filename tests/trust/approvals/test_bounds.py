@@ -14,7 +14,7 @@ from interlock.trust.approvals import gate
 from interlock.trust.approvals.proofs import ProofVerdict
 from interlock.trust.approvals.record import ARGUMENTS_REMOVED, Approval
 from interlock.trust.approvals.response import pending_text
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals.gated import Gated, wipe
 from tests.trust.approvals.test_proofs import approval
 
@@ -40,7 +40,7 @@ async def test_a_client_that_cannot_be_told_strands_nothing(tmp_path: Path, deci
         assert (await gated.confirm(held))["content"][0]["text"] == "wiped"
     else:
         proof = gated.proof(held, decision="refuse")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             outcome = await gated.approvals.confirm(held.id, proof)
         assert json.loads(outcome.result)["status"] == "refused"
     gated.close()
@@ -57,7 +57,7 @@ async def test_a_call_that_cannot_even_be_begun_is_void(
 
     with monkeypatch.context() as broken:
         broken.setattr(gated.approvals.gate, "dispatch", fails)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             with pytest.raises(InterlockError, match="not executed"):
                 await gated.approvals.confirm(held.id, gated.proof(held))
     found = gated.approvals.find(held.id)
@@ -119,7 +119,7 @@ async def test_two_at_once_while_it_is_looked_at(tmp_path: Path) -> None:
         asyncio.ensure_future(gated.approvals.confirm(held.id, gated.proof(held))) for _ in range(2)
     ]
     (await gated.reached()).answer(content=[])
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         came = await asyncio.gather(*deciding, return_exceptions=True)
     assert sum(isinstance(one, InterlockError) for one in came) == 1
     assert len(gated.upstream.started) == 1
@@ -163,7 +163,7 @@ async def test_what_was_never_executed_leaves_no_arguments_behind(tmp_path: Path
     told = asyncio.Event()
     gated.approvals.watch(lambda _: told.set())
     gated.pass_time(301)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         await told.wait()
     found = gated.approvals.find(held.id)
     assert found is not None
@@ -184,7 +184,7 @@ async def test_results_are_kept_as_long_as_there_is_room(
         task = asyncio.ensure_future(gated.approvals.confirm(held.id, gated.proof(held)))
         exchange = await gated.reached(number + 1)
         exchange.answer(content=[{"type": "text", "text": long}])
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             assert long in (await task).result.decode()
         gated.pass_time(1)
     kept = sum(gate.record_size(one.record) for one in gated.approvals._inbox)

@@ -13,8 +13,8 @@ from interlock.core.call import Caller
 from interlock.core.config.trust import RuleConfig
 from interlock.errors import ALREADY_DECIDED, APPROVAL_REFUSED, CONFIRMATION_EXPIRED, InterlockError
 from interlock.trust.policy.policy import Policy
-from tests.core.pipeline.calls import SESSION
-from tests.patience import PATIENCE
+from tests.support.calls import SESSION
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals.gated import NOW, Gated, dangerous, wipe
 
 WIPED = {"content": [{"type": "text", "text": "wiped"}]}
@@ -54,7 +54,7 @@ async def test_who_decided_and_when_is_in_the_journal(
     deciding = confirmed(gated, approval.id, gated.proof(approval, decision=decision))
     if decision == "approve":
         (await gated.reached()).answer(content=[])
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         await deciding
     [entry] = [one for one in gated.journal.entries if one["outcome"] == word]
     assert entry["time_ns"] == int((NOW + 42) * 1e9)
@@ -118,7 +118,7 @@ async def test_it_expires_by_itself_and_says_so(tmp_path: Path) -> None:
 
     stop = gated.approvals.watch(watch)
     gated.pass_time(1.5)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         await over.wait()
     assert seen == ["expired"]
     with pytest.raises(InterlockError) as error:
@@ -228,7 +228,7 @@ async def test_a_request_confirms(tmp_path: Path) -> None:
     from msgspec import Raw
 
     from interlock.core.call import Call
-    from tests.core.pipeline.calls import LOCAL
+    from tests.support.calls import LOCAL
 
     def request(**params: str) -> Call:
         extra = {key: Raw(json.dumps(value).encode()) for key, value in params.items()}

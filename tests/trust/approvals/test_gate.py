@@ -20,8 +20,8 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.trust.approvals.record import view
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import tool_call
+from tests.support.calls import tool_call
+from tests.support.offerings import definition, offer
 from tests.trust.approvals.gated import IRREVERSIBLE, Gated, wipe
 
 WIPED = {"content": [{"type": "text", "text": "wiped"}]}

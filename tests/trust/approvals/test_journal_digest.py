@@ -8,7 +8,7 @@ import pytest
 
 from interlock.core.call import Call, Caller
 from interlock.trust.approvals.record import MAX_ARGUMENT_BYTES, compute_digest, journal_digest
-from tests.core.pipeline.calls import tool_call
+from tests.support.calls import tool_call
 
 
 def of(arguments: bytes) -> Call:

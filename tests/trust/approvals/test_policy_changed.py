@@ -12,7 +12,7 @@ from interlock.errors import CONFIRMATION_EXPIRED, InterlockError
 from interlock.trust.approvals.record import VOID
 from interlock.trust.policy.decision import PolicyAction, make_decision
 from interlock.trust.policy.policy import Policy
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals.gated import Gated, wipe
 from tests.trust.decision_steps import danger_step
 
@@ -34,7 +34,7 @@ async def test_what_waits_is_void_at_once(tmp_path: Path) -> None:
     assert gated.approvals.pending() == [held]
     gated.authorizer.policy = Policy(STRICTER)
     gated.approvals.on_policy_changed()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         assert await told.get() == (held.id, "void")
         error = await waiting
     assert error is not None
@@ -63,7 +63,7 @@ async def test_one_that_is_being_written_is_void_once_it_is(tmp_path: Path) -> N
     gated.approvals.on_policy_changed()
     ended: asyncio.Queue[str] = asyncio.Queue()
     gated.approvals.watch(lambda one: ended.put_nowait(one.state))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         assert (await over)["structuredContent"]["status"] == "confirmation_required"
         while await ended.get() != "void":
             continue
@@ -81,7 +81,7 @@ async def test_a_node_that_starts_with_other_rules_holds_nothing_by_the_old_ones
     ended: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
     after.approvals.watch(lambda one: ended.put_nowait((one.id, one.state)))
     assert held.id != (await after.hold()).id
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         while await ended.get() != (held.id, "void"):
             continue
     after.close()

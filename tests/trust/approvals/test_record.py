@@ -30,7 +30,7 @@ from interlock.trust.approvals.record import (
     parse_exact,
 )
 from interlock.trust.policy.decision import PolicyAction, make_decision
-from tests.core.pipeline.calls import tool_call
+from tests.support.calls import tool_call
 from tests.trust.approvals.test_proofs import approval
 
 DOCS = Path(__file__).parents[3] / "docs" / "approvals.md"

@@ -13,8 +13,8 @@ from interlock.core.call import Call, Caller, Credentials
 from interlock.core.pipeline.authentication import Authenticator
 from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.trust.approvals.gate import APPROVED_CREDENTIALS
-from tests.core.pipeline.calls import SESSION
-from tests.patience import PATIENCE
+from tests.support.calls import SESSION
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals.gated import Gated, wipe
 
 
@@ -72,7 +72,7 @@ async def test_a_call_that_is_given_up_before_it_leaves_is_void(tmp_path: Path) 
     answer = gated.start(call)
     gated.pipeline.cancel(call)
     assert (await answer).failure.name == "cancelled"
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         await over.wait()
     [record] = gated.approvals.recent()
     assert record.state == "void"

@@ -13,7 +13,7 @@ from msgspec import Raw
 from interlock.errors import ALREADY_DECIDED, CONFIRMATION_EXPIRED, UPSTREAM_LOST, InterlockError
 from interlock.trust.approvals.record import APPROVED, DISPATCHING
 from interlock.trust.approvals.store import ApprovalStore
-from tests.core.pipeline.calls import tool_call
+from tests.support.calls import tool_call
 from tests.trust.approvals.gated import Gated, wipe
 
 WIPED = {"content": [{"type": "text", "text": "wiped"}]}

@@ -23,9 +23,9 @@ from interlock.trust.approvals.downstream import read_report
 from interlock.trust.approvals.gate import record_size
 from interlock.trust.approvals.record import APPROVED, Approval, view
 from interlock.trust.approvals.web import to_json, to_summary
-from tests.core.catalog.offers import definition
-from tests.core.pipeline.calls import tool_call
-from tests.core.pipeline.rig import ScriptedUpstream
+from tests.support.calls import tool_call
+from tests.support.offerings import definition
+from tests.support.pipeline import ScriptedUpstream
 from tests.trust.approvals.gated import Gated, dangerous, wipe
 
 CONTEXT, DRIVER = "dev.interlock/context", "dev.interlock/driver"

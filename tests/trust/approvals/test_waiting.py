@@ -18,8 +18,8 @@ from interlock.trust.approvals.gate import (
     MAX_WAITING_CALLS_PER_CALLER,
 )
 from interlock.trust.approvals.record import Approval
-from tests.core.pipeline.calls import tool_call
-from tests.patience import PATIENCE
+from tests.support.calls import tool_call
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals.gated import Gated, a_stateless_client, wipe
 
 WIPED = {"content": [{"type": "text", "text": "wiped"}]}
@@ -216,7 +216,7 @@ async def test_a_node_that_stops_does_not_wait_for_them(tmp_path: Path) -> None:
     sent = gated.start(tool_call("s.look", {}))
     exchange = await gated.reached()
     stopping = asyncio.ensure_future(gated.pipeline.drain(60))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANG_TIMEOUT):
         assert (await waiting).failure is SHUTTING_DOWN
         assert not sent.done()
         exchange.answer(content=[])

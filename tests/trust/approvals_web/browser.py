@@ -13,8 +13,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.needs import CHROMEDRIVER, CHROMIUM
-from tests.patience import PATIENCE
+from tests.support.programs import CHROMEDRIVER, CHROMIUM
+from tests.support.timeouts import HANG_TIMEOUT
 
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 _FLAGS = (
@@ -64,7 +64,7 @@ class Browser:
         }
         made = self._command("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self._session = f"/session/{made['sessionId']}"
-        self.do("POST", "/timeouts", {"implicit": int(PATIENCE * 1000), "script": 20_000})
+        self.do("POST", "/timeouts", {"implicit": int(HANG_TIMEOUT * 1000), "script": 20_000})
 
     def close(self) -> None:
         try:
@@ -72,7 +72,7 @@ class Browser:
                 self._command("DELETE", self._session)
         finally:
             self._driver.terminate()
-            self._driver.wait(PATIENCE)
+            self._driver.wait(HANG_TIMEOUT)
             assert self._driver.stdout is not None
             self._driver.stdout.close()
             shutil.rmtree(self._profile, ignore_errors=True)
@@ -83,7 +83,7 @@ class Browser:
             self._base + path, data, {"Content-Type": "application/json"}, method=method
         )
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            with urllib.request.urlopen(request, timeout=HANG_TIMEOUT) as answer:
                 return json.load(answer)["value"]
         except urllib.error.HTTPError as error:
             value = json.load(error)["value"]

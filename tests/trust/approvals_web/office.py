@@ -15,9 +15,9 @@ from interlock.trust.approvals.component import ApprovalsComponent
 from interlock.trust.operators.chain import DraftEntry
 from interlock.trust.operators.operators import enrol_key
 from interlock.trust.operators.store import Invitation, OperatorStore
-from tests.core.server.running import Running
-from tests.core.server.wire import Answer, Wire, request
-from tests.core.server.workshop import Workshop
+from tests.support.http_client import HttpConnection, HttpResponse, request
+from tests.support.node import NodeThread
+from tests.support.tool_server import ToolServer
 
 DROP = {
     "name": "drop_table",
@@ -45,12 +45,12 @@ def signed(key: Ed25519PrivateKey, claims: dict[str, Any], **head: Any) -> str:
     return f"{words}.{b64(key.sign(words.encode()))}"
 
 
-class Office(Running):
+class Office(NodeThread):
     """The node, and an operator called `chief` with a key."""
 
     def __init__(self, folder: Path, root: Ed25519PrivateKey | None = None, **more: Any) -> None:
         """`root`: the key of an operator of the config, who has to confirm that chief enrols."""
-        shop = Workshop()
+        shop = ToolServer()
         shop.tools = [*shop.tools, DROP]
         super().__init__(folder, workshops={"shop": shop}, **more)
         self.chief = Ed25519PrivateKey.generate()
@@ -104,10 +104,10 @@ class Office(Running):
         body: Any = None,
         *headers: tuple[str, str],
         accept: str = "application/json",
-    ) -> Answer:
+    ) -> HttpResponse:
         sent = b"" if body is None else json.dumps(body).encode()
         kind = [("Accept", accept), ("Content-Type", "application/json")]
-        with Wire(("127.0.0.1", self.port)) as wire:
+        with HttpConnection(("127.0.0.1", self.port)) as wire:
             wire.send(
                 request(
                     f"localhost:{self.port}",
@@ -134,7 +134,7 @@ class Office(Running):
         }
         return signed(self.chief, said)
 
-    def decide(self, told: dict[str, Any], proof: str) -> Answer:
+    def decide(self, told: dict[str, Any], proof: str) -> HttpResponse:
         return self.ask("POST", f"/approvals/{told['confirmation_id']}", {"proof": proof})
 
 

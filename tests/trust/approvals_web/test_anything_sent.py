@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.core.server.wire import Wire, request
+from tests.support.http_client import HttpConnection, request
 from tests.trust.approvals_web.office import Office
 
 _NAMES = st.one_of(
@@ -47,7 +47,7 @@ def test_it_is_answered(
         # A stream of one that waits goes on; that is tested elsewhere.
         name = "page.html"
     path = f"/approvals/{name.replace('ID', id)}"
-    with Wire(("127.0.0.1", office.port)) as wire:
+    with HttpConnection(("127.0.0.1", office.port)) as wire:
         wire.send(
             request(
                 f"localhost:{office.port}",

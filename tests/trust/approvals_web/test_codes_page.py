@@ -11,7 +11,7 @@ from interlock.aql.component import Aql
 from interlock.aql.config import AqlConfig, SafetyConfig
 from interlock.aql.safety.evaluation import StepVerdict
 from interlock.core.call import Caller
-from tests.needs import requires_browser
+from tests.support.programs import requires_browser
 from tests.trust.approvals_web.browser import Browser
 from tests.trust.approvals_web.office import Office
 from tests.trust.approvals_web.test_page import browser, chromium, enrol, passkeys

@@ -11,19 +11,19 @@ from interlock.core.paths import access_path
 from interlock.errors import InterlockError
 from interlock.trust.approvals.web import to_list
 from interlock.trust.identity.token_store import AccessStore
-from tests.core.server.wire import Wire, request
+from tests.support.http_client import HttpConnection, request
 from tests.trust.approvals_web.office import Office, session_of
 
 
-def follow(office: Office, path: str, *headers: tuple[str, str]) -> Wire:
-    wire = Wire(("127.0.0.1", office.port))
+def follow(office: Office, path: str, *headers: tuple[str, str]) -> HttpConnection:
+    wire = HttpConnection(("127.0.0.1", office.port))
     wire.send(request(f"localhost:{office.port}", b"", *headers, method="GET", path=path))
     status, fields = wire.head()
     assert (status, fields["content-type"]) == (200, "text/event-stream")
     return wire
 
 
-def event(wire: Wire) -> dict[str, Any]:
+def event(wire: HttpConnection) -> dict[str, Any]:
     """The next one, each in a chunk of its own."""
     data: dict[str, Any] = json.loads(wire.chunk().partition(b"data: ")[2])
     return data

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from interlock.core.config.trust import AnchorConfig, ApprovalsConfig
 from interlock.trust.operators.operators import enrol_key
 from interlock.trust.operators.store import Invitation, OperatorStore
-from tests.core.server.wire import Answer
-from tests.patience import PATIENCE
+from tests.support.http_client import HttpResponse
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals_web.office import Office, session_of, signed
 
 
@@ -25,7 +25,7 @@ def public(key: Ed25519PrivateKey) -> bytes:
     return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
-def over_mcp(office: Office, told: dict[str, Any], proof: str) -> Answer:
+def over_mcp(office: Office, told: dict[str, Any], proof: str) -> HttpResponse:
     params = {"confirmation_id": told["confirmation_id"], "proof": proof}
     return office.once(office.stateless("mcpax/confirm", params))
 
@@ -77,16 +77,16 @@ def test_a_held_file_holds_nobody_up_and_the_last_list_counts(
     monkeypatch.setattr(watch, "_read", slow)
     holder = sqlite3.connect(office.approving.operators.store.path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
-    got: list[Answer] = []
+    got: list[HttpResponse] = []
     with caplog.at_level(logging.ERROR, "interlock.node"):
         deciding = threading.Thread(
             target=lambda: got.append(office.decide(told, office.proof(told)))
         )
         deciding.start()
-        assert looked.wait(PATIENCE)
+        assert looked.wait(HANG_TIMEOUT)
         # While the file is waited for, the node answers everybody else.
         assert office.alive()
-        deciding.join(PATIENCE)
+        deciding.join(HANG_TIMEOUT)
     holder.execute("ROLLBACK")
     holder.close()
     assert got[0].json["state"] == "done"

@@ -13,7 +13,7 @@ import pytest
 from interlock.core.config.trust import ApprovalsConfig
 from interlock.trust.operators.operators import enrol_key
 from interlock.trust.operators.store import Invitation
-from tests.needs import requires_browser
+from tests.support.programs import requires_browser
 from tests.trust.approvals_web.browser import Browser
 from tests.trust.approvals_web.office import Office
 

@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from interlock.trust.operators.store import Invitation
-from tests.needs import requires_browser
+from tests.support.programs import requires_browser
 from tests.trust.approvals_web.browser import Browser
 from tests.trust.approvals_web.office import Office, b64
 from tests.trust.approvals_web.test_page import browser, chromium, enrol

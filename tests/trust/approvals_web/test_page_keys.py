@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.needs import requires_browser
+from tests.support.programs import requires_browser
 from tests.trust.approvals_web.browser import Browser
 from tests.trust.approvals_web.office import Office
 from tests.trust.approvals_web.test_page import address, browser, chromium, enrol, passkeys

@@ -11,8 +11,8 @@ import pytest
 
 from interlock.core.journal.reader import JournalQuery, JournalReader
 from interlock.protocol.mcpax import APPROVAL, EXECUTED_AT
-from tests.core.server.running import Session
-from tests.core.server.wire import SESSION
+from tests.support.http_client import SESSION
+from tests.support.node import HttpSession
 from tests.trust.approvals_web.office import Office
 
 TABLE = {"table": "orders"}
@@ -48,11 +48,11 @@ def stateless(
     return result
 
 
-def open_session(office: Office) -> Session:
+def open_session(office: Office) -> HttpSession:
     return office.session(SESSION, *headers(office))
 
 
-def asked(office: Office, session: Session) -> dict[str, Any]:
+def asked(office: Office, session: HttpSession) -> dict[str, Any]:
     result: dict[str, Any] = office.once(session.call("drop_table", TABLE)).result
     return result
 

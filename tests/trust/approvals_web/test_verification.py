@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.aql.safety.guarded import verification
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals_web.code_office import CodeOffice
 
 
 def run(test: Any) -> None:
     async def within() -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANG_TIMEOUT):
             await test
 
     asyncio.run(within())

@@ -13,8 +13,8 @@ from interlock.core.catalog.offering import Offering, Tool
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.core.pipeline.resolution import resolve_tool
 from interlock.trust.policy import Policy
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import LOCAL, SESSION, tool_call
+from tests.support.calls import LOCAL, SESSION, tool_call
+from tests.support.offerings import definition, offer
 
 OWNER = Caller("owner", roles=("dev",), scopes=("read:*", "write:github.*"))
 HINTS: dict[str, dict[str, Any]] = {

@@ -17,7 +17,7 @@ from interlock.core.config.problems import BadValue
 from interlock.errors import DENIED, INVALID_ARGUMENTS, INVALID_PARAMS, InterlockError
 from interlock.protocol.lookalike_members import reject_lookalikes
 from interlock.trust.policy.attributes import MAX_DEPTH
-from tests.core.pipeline.calls import tool_call
+from tests.support.calls import tool_call
 from tests.trust.policy.asking import OWNER, a_call, a_request, policy, rule, said
 
 BIG = rule("big", "deny", tools=["bank.pay"], when="args.amount > 100")

@@ -17,7 +17,7 @@ from interlock.protocol.mcp import (
     TOOLS_LIST,
 )
 from interlock.trust.policy.attributes import spellings
-from tests.core.catalog.offers import offer
+from tests.support.offerings import offer
 from tests.trust.policy.asking import a_request, board, policy, rule, said
 
 CATALOG = board(

@@ -14,8 +14,8 @@ from interlock.trust.policy import Policy, PolicyAction
 from interlock.trust.policy.attributes import read_annotations
 from interlock.trust.policy.policy import ConditionalRules, version_of
 from interlock.trust.policy.rules import Rule
-from tests.core.catalog.offers import definition, offer
-from tests.core.pipeline.calls import tool_call
+from tests.support.calls import tool_call
+from tests.support.offerings import definition, offer
 from tests.trust.policy.asking import (
     OWNER,
     a_call,

@@ -9,14 +9,14 @@ import pytest
 from interlock.core.call import Call
 from interlock.errors import CONFIRMATION_REQUIRED, DENIED, INVALID_ARGUMENTS
 from interlock.protocol.mcp import PROMPTS_GET, RESOURCES_READ, TOOLS_LIST
-from tests.core.catalog.offers import offer
-from tests.core.pipeline.calls import LOCAL, SESSION, tool_call
-from tests.core.pipeline.rig import Rig
+from tests.support.calls import LOCAL, SESSION, tool_call
+from tests.support.offerings import offer
+from tests.support.pipeline import PipelineHarness
 from tests.trust.policy.asking import github, policy, rule
 
 
-def rig(*rules: Any, **settings: Any) -> Rig:
-    made = Rig(github(), offer("docs", prompts=["write"], resources=["file:///a"]))
+def rig(*rules: Any, **settings: Any) -> PipelineHarness:
+    made = PipelineHarness(github(), offer("docs", prompts=["write"], resources=["file:///a"]))
     made.upstreams["docs"].capabilities = {"prompts": {}, "resources": {}}
     made.authorizer.set_policy(policy(*rules, catalog=made.catalog, **settings))
     return made
@@ -26,7 +26,7 @@ def request(verb: str, name: str = "") -> Call:
     return Call(verb, "test", LOCAL, SESSION, name=name)
 
 
-def sent(made: Rig) -> int:
+def sent(made: PipelineHarness) -> int:
     return sum(len(one.started) for one in made.upstreams.values())
 
 

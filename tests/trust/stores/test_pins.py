@@ -20,7 +20,7 @@ from interlock.trust.pin_store import (
     SeenContract,
     SeenRemoval,
 )
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 ONE = Pin("files.delete", "d1", b'{"name":"delete"}', "ada", 1000.0)
 OTHER = SeenContract("files.delete", "d2", b'{"name":"delete","title":"x"}', 2000.0)
@@ -189,7 +189,7 @@ class Told:
         self._happened.release()
 
     def next(self) -> tuple[dict[str, str | None], list[str]]:
-        assert self._happened.acquire(timeout=PATIENCE)
+        assert self._happened.acquire(timeout=HANG_TIMEOUT)
         return self.changes[-1]
 
 

@@ -19,7 +19,7 @@ from joserfc.jwk import OKPKey
 from interlock.errors import InterlockError
 from interlock.trust.hop_tokens import LEEWAY_SECONDS, MAX_TOKEN_SECONDS
 from interlock.trust.signing_keys import OVERLAP_SECONDS, ROTATION_SECONDS, SigningKeys
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 
 class Wall:
@@ -155,7 +155,7 @@ def test_many_processes_that_change_it_at_once_lose_no_key(tmp_path: Path) -> No
         )
         for _ in range(4)
     ]
-    made = {one.communicate(timeout=PATIENCE)[0].strip() for one in running}
+    made = {one.communicate(timeout=HANG_TIMEOUT)[0].strip() for one in running}
     assert len(made) == 4
     assert made < set(shown(SigningKeys(path)))
 

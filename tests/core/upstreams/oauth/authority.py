@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import fetch
-from tests.core.upstreams.servers.http_server import PATIENCE, Answer, Request, Streamable
+from tests.core.upstreams.servers.http_server import HANG_TIMEOUT, Answer, Request, Streamable
 
 JWT_BEARER = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
@@ -129,7 +129,7 @@ class Authority:
         if not condition():
             entry = (condition, asyncio.get_running_loop().create_future())
             self._waiting.append(entry)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(HANG_TIMEOUT):
                 await entry[1]
             self._waiting.remove(entry)
 

@@ -12,10 +12,10 @@ from joserfc.jwk import ECKey
 
 from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams.supervisor import State
-from tests.core.upstreams.harness import within
 from tests.core.upstreams.oauth.authority import Asked, Authority, Protected, Wanderer
 from tests.core.upstreams.oauth.worlds import House, open_house
 from tests.core.upstreams.servers.http_server import Answer, Legacy, Request
+from tests.support.upstreams import with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -116,7 +116,7 @@ async def test_renewed_before_it_ends(tmp_path: Path) -> None:
             await one.ready()
             world.now += 3590
             await one.text("echo", text="hi")
-            await within(world.bearer.wait_renewed())
+            await with_timeout(world.bearer.wait_renewed())
             assert len(world.authority.token_requests("client_credentials")) == 2
         # Only the very first request went without.
         assert world.server.refused == 1
@@ -191,7 +191,7 @@ async def test_a_sign_in_that_never_helps(tmp_path: Path) -> None:
         world.server.habit = never
         world.authority.refreshable = False
         async with world.node(browser=browser) as one:
-            await within(world.naps.fallen())
+            await with_timeout(world.naps.fallen())
             assert "requires a sign-in again" in (one.supervisor.problem or "")
         assert len(browser.pages) <= 3
 
@@ -265,7 +265,7 @@ async def test_a_renewal_is_not_cut_in_half_when_the_node_stops(tmp_path: Path) 
             world.authority.expire()
             world.authority.habits["/token"] = noted
             one.start("echo", {"text": "hi"})
-            await within(asked.wait())
+            await with_timeout(asked.wait())
         # What came of it is kept, or the next start would find a refresh token that was used.
         kept = await world.grant()
         assert kept.refresh_token in world.authority.refresh

@@ -11,7 +11,7 @@ import pytest
 
 from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.loopback import LoopbackBrowser
-from tests.core.upstreams.harness import within
+from tests.support.upstreams import with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -21,7 +21,7 @@ PAGE = "https://auth.example.com/authorize?client_id=me&state=right"
 async def knock(port: int, request: str, host: str = "127.0.0.1") -> str:
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(request.encode())
-    answer = (await within(reader.read())).decode()
+    answer = (await with_timeout(reader.read())).decode()
     writer.close()
     await writer.wait_closed()
     return answer
@@ -49,12 +49,12 @@ async def open_callback() -> AsyncIterator[tuple[LoopbackBrowser, asyncio.Future
 async def test_there_and_back() -> None:
     async with open_callback() as (browser, shown):
         visit = asyncio.ensure_future(browser.visit(PAGE))
-        assert await within(shown) == PAGE
+        assert await with_timeout(shown) == PAGE
         answer = await get(browser, "/callback?code=c&state=right&iss=x")
         assert answer.startswith("HTTP/1.1 200 OK")
         assert "Close this page" in answer
         assert "Referrer-Policy: no-referrer" in answer
-        assert await within(visit) == f"{browser.redirect_uri}?code=c&state=right&iss=x"
+        assert await with_timeout(visit) == f"{browser.redirect_uri}?code=c&state=right&iss=x"
         # Once is enough.
         assert "400 Bad Request" in await get(browser, "/callback?code=d&state=right")
 
@@ -78,13 +78,13 @@ async def test_whoever_else_knocks_does_not_disturb(
 ) -> None:
     async with open_callback() as (browser, shown):
         visit = asyncio.ensure_future(browser.visit(PAGE))
-        await within(shown)
+        await with_timeout(shown)
         port = int(browser.redirect_uri.split(":")[2].partition("/")[0])
         answer = await knock(port, f"{request_line} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n")
         assert answer.startswith(f"HTTP/1.1 {status} ")
         assert not visit.done()
         await get(browser, "/callback?code=c&state=right", "127.0.0.1")
-        await within(visit)
+        await with_timeout(visit)
 
 
 async def test_what_is_no_request() -> None:
@@ -98,12 +98,12 @@ async def test_what_a_human_pastes() -> None:
     async with open_callback() as (browser, shown):
         assert not browser.accept_redirect("http://localhost:1/callback?state=right")
         visit = asyncio.ensure_future(browser.visit(PAGE))
-        await within(shown)
+        await with_timeout(shown)
         assert not browser.accept_redirect("hello")
         assert not browser.accept_redirect("http://[")
         assert not browser.accept_redirect("http://localhost:1/callback?code=c&state=left")
         assert browser.accept_redirect("http://localhost:1/callback?code=c&state=right")
-        assert "code=c" in await within(visit)
+        assert "code=c" in await with_timeout(visit)
 
 
 async def test_nobody_comes_back() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams.supervisor import State
-from tests.core.upstreams.harness import text, within
 from tests.core.upstreams.oauth.authority import Reply
 from tests.core.upstreams.oauth.worlds import AGAIN, NEEDED, House, at_home, open_house
 from tests.core.upstreams.servers.http_server import Answer, Request
+from tests.support.upstreams import text, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -99,7 +99,7 @@ async def test_a_refusal_that_comes_late(tmp_path: Path) -> None:
             behind = one.start("echo", {"text": "slow"})
             assert await one.text("echo", text="quick") == "quick"
             late.set()
-            assert text(await within(behind)) == "slow"
+            assert text(await with_timeout(behind)) == "slow"
         assert len(world.authority.token_requests("refresh_token")) == 1
 
 
@@ -123,7 +123,7 @@ async def test_a_human_who_signs_in_during_a_renewal(tmp_path: Path) -> None:
                 gate, world.authority.gate = world.authority.gate, None
                 newer = await world.log_in()
                 gate.set()
-                assert text(await within(call)) == "hi"
+                assert text(await with_timeout(call)) == "hi"
                 assert world.server.seen_tokens[-1] == newer.access_token
             assert await world.grant() == newer
 
@@ -153,7 +153,7 @@ async def test_a_token_is_renewed_before_it_ends(tmp_path: Path) -> None:
             # This call still goes with the old one, and is not held up.
             assert await one.text("echo", text="hi") == "hi"
             assert world.server.seen_tokens[-1] == before.access_token
-            await within(world.bearer.wait_renewed())
+            await with_timeout(world.bearer.wait_renewed())
             assert await one.text("echo", text="hi") == "hi"
             assert world.server.seen_tokens[-1] == (await world.grant()).access_token
         assert world.server.refused == 1  # the one that `login` asked
@@ -170,7 +170,7 @@ async def test_an_early_renewal_that_fails_is_tried_again_later(
             await one.ready()
             world.now = before.renew_at
             await one.text("echo", text="hi")
-            await within(world.bearer.wait_renewed())
+            await with_timeout(world.bearer.wait_renewed())
             # Not with every call,
             for _ in range(5):
                 await one.text("echo", text="hi")
@@ -179,7 +179,7 @@ async def test_an_early_renewal_that_fails_is_tried_again_later(
             world.authority.habits.clear()
             world.now += 31
             await one.text("echo", text="hi")
-            await within(world.bearer.wait_renewed())
+            await with_timeout(world.bearer.wait_renewed())
             assert (await world.grant()).access_token != before.access_token
         assert "Cannot sign in to up: the authorization server refused (HTTP 503)" in caplog.text
 
@@ -339,7 +339,7 @@ async def test_two_processes_use_a_refresh_token_once(tmp_path: Path) -> None:
             await world.naps.fallen()
             world.authority.gate.set()
             _, pending = await asyncio.wait(
-                [asyncio.ensure_future(within(one)) for one in (first, second)],
+                [asyncio.ensure_future(with_timeout(one)) for one in (first, second)],
                 return_when=asyncio.FIRST_COMPLETED,
             )
             assert len(pending) == 1

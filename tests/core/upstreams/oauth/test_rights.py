@@ -13,11 +13,11 @@ from interlock.core.config import OAuthConfig, ServerConfig
 from interlock.core.upstreams.oauth.bearer import BearerRegistry
 from interlock.core.upstreams.supervisor import State
 from interlock.errors import InterlockError
-from tests.core.upstreams.harness import Kept
 from tests.core.upstreams.oauth.authority import Protected
 from tests.core.upstreams.oauth.worlds import NEEDED, open_house
 from tests.core.upstreams.servers.http_server import Answer, Request
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
+from tests.support.upstreams import SupervisorHarness
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -159,7 +159,7 @@ async def test_credentials_of_its_own_come_first(tmp_path: Path) -> None:
             {"oauth": OAuthConfig(enabled=False)},
         ):
             server = ServerConfig(url=world.server.url(), **more)  # type: ignore[arg-type]
-            one = Kept(server, bearer=bearers.bearer("up"))
+            one = SupervisorHarness(server, bearer=bearers.bearer("up"))
             one.supervisor.begin()
             await one.state(State.FAILED)
             assert one.supervisor.problem is not None
@@ -242,7 +242,11 @@ def test_a_node_without_sign_ins_loads_nothing_for_them(tmp_path: Path) -> None:
         "      [m for m in sys.modules if m.startswith(('authlib', 'joserfc'))])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=HANG_TIMEOUT,
+        check=True,
     )
     loaded = {name.rpartition(".")[2] for name in done.stdout.split("'")[1::2]}
     assert loaded == {"bearer", "errors", "fetch", "token_store", "urls"}

@@ -14,7 +14,7 @@ import pytest
 
 from interlock.core.upstreams.oauth.token_store import SCHEMA_VERSION, TokenStore
 from interlock.errors import CONFIG, INTERNAL, InterlockError
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 URL = "https://example.com/mcp"
 
@@ -136,7 +136,7 @@ def test_another_process_sees_the_same(store: TokenStore) -> None:
         [sys.executable, "-c", code, str(store.path)],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=HANG_TIMEOUT,
         check=True,
     )
     assert done.stdout == "b'here'\n"

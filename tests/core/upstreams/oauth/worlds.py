@@ -18,8 +18,8 @@ from interlock.core.upstreams.oauth.grants import Grant, UpstreamGrants
 from interlock.core.upstreams.oauth.sign_in import SignInRequest, request_challenge, sign_in
 from interlock.core.upstreams.oauth.token_store import TokenStore
 from interlock.core.upstreams.oauth.urls import canonical
-from tests.core.upstreams.harness import Kept, run, within
 from tests.core.upstreams.oauth.authority import Authority, Protected, Wanderer
+from tests.support.upstreams import SupervisorHarness, run, with_timeout
 
 NOW = 1_000_000.0
 NEEDED = "up requires a sign-in. Run `interlock login up`"
@@ -93,7 +93,7 @@ class Naps:
         if not any(not one.done() for one in self._sleeping):
             fell: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._fell.append(fell)
-            await within(fell)
+            await with_timeout(fell)
 
     def wake(self) -> None:
         for one in self._sleeping:
@@ -140,7 +140,7 @@ class House:
     @asynccontextmanager
     async def node(
         self, *, browser: Wanderer | None = None, transport: str = "auto", **oauth: Any
-    ) -> AsyncIterator[Kept]:
+    ) -> AsyncIterator[SupervisorHarness]:
         """An upstream as a node keeps it."""
         bearers = BearerRegistry(self.store, browser=browser, now=lambda: self.now, sleep=self.naps)
         server = ServerConfig(
@@ -149,13 +149,13 @@ class House:
             oauth=OAuthConfig(**oauth),
         )
         self.bearer = bearers.bearer("up")
-        one = Kept(server, bearer=self.bearer)
+        one = SupervisorHarness(server, bearer=self.bearer)
         one.supervisor.begin()
         try:
             yield one
         finally:
-            await within(one.supervisor.end())
-            await within(bearers.close())
+            await with_timeout(one.supervisor.end())
+            await with_timeout(bearers.close())
 
 
 def at_home(

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.core.upstreams.servers.toolbox import Death, Message, Toolbox, changed, error
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 
 class Request:
@@ -156,7 +156,7 @@ class HttpServer:
         entry = (condition, asyncio.get_running_loop().create_future())
         self._waiting.append(entry)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(HANG_TIMEOUT):
                 await entry[1]
         finally:
             self._waiting.remove(entry)

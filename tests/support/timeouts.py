@@ -8,5 +8,5 @@ from __future__ import annotations
 
 from typing import Final
 
-PATIENCE: Final = 300.0
+HANG_TIMEOUT: Final = 300.0
 """Seconds."""

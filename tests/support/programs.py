@@ -1,6 +1,6 @@
 """Real programs that some tests talk to, and the marks that skip a test where one is missing.
 
-`make test` installs them when it can. `from tests.needs import NGINX, requires_nginx`.
+`make test` installs them when it can. `from tests.support.programs import NGINX, requires_nginx`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NPM = shutil.which("npm", path=_PATH)
 CHROMIUM = shutil.which("chromium", path=_PATH)
 CHROMEDRIVER = shutil.which("chromedriver", path=_PATH)
 
-_FRAMEWORKS = Path(__file__).parent.parent / ".venv-frameworks"
+_FRAMEWORKS = Path(__file__).parents[2] / ".venv-frameworks"
 FRAMEWORKS_PYTHON = _FRAMEWORKS / "bin" / "python"
 
 requires_nginx = pytest.mark.skipif(

@@ -14,37 +14,37 @@ import uvloop
 
 from interlock.app.node import Node
 from interlock.core.config import Config, ServerConfig
-from tests.core.server.wire import (
-    PATIENCE,
+from tests.support.http_client import (
+    HANG_TIMEOUT,
     SESSION,
-    Answer,
-    Wire,
+    HttpConnection,
+    HttpResponse,
     initialize,
     message,
     meta,
     request,
     stateless_headers,
 )
-from tests.core.server.workshop import Workshop
+from tests.support.tool_server import ToolServer
 
 T = TypeVar("T")
 
 
-class Running:
+class NodeThread:
     """A node that runs until `stop`. Its own thread runs its loop; a test asks from outside."""
 
     def __init__(
         self,
         folder: Path,
         *,
-        workshops: dict[str, Workshop] | None = None,
+        workshops: dict[str, ToolServer] | None = None,
         servers: dict[str, ServerConfig] | None = None,
         tokens: dict[str, str] | None = None,
         environ: dict[str, str] | None = None,
         **config: Any,
     ) -> None:
         """`tokens`: name → token. `servers` are there besides the workshops."""
-        self.workshops = {"shop": Workshop()} if workshops is None else workshops
+        self.workshops = {"shop": ToolServer()} if workshops is None else workshops
         self.folder = folder
         self.complaints: list[dict[str, Any]] = []
         """What the loop had to complain about: nothing may."""
@@ -61,7 +61,7 @@ class Running:
         self._ids = itertools.count(1000)
         self._thread = threading.Thread(target=self._run, name="node", daemon=True)
         self._thread.start()
-        assert self._ready.wait(PATIENCE)
+        assert self._ready.wait(HANG_TIMEOUT)
         if self._failed is not None:
             raise self._failed
 
@@ -90,7 +90,7 @@ class Running:
         try:
             await node.listen()
             node.start()
-            await node.until_settled(PATIENCE)
+            await node.until_settled(HANG_TIMEOUT)
             self._ready.set()
             await self._end.wait()
         finally:
@@ -99,7 +99,7 @@ class Running:
                 await shop.stop()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
-            _, others = await asyncio.wait(others, timeout=PATIENCE)
+            _, others = await asyncio.wait(others, timeout=HANG_TIMEOUT)
         self.tasks_left = [repr(one) for one in others]
 
     def config(self, **changes: Any) -> Config:
@@ -119,7 +119,7 @@ class Running:
         """Stop the node. Nothing may be left of it."""
         if self._loop is not None and self._end is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(2 * PATIENCE)
+        self._thread.join(2 * HANG_TIMEOUT)
         assert not self._thread.is_alive()
         assert self._failed is None, self._failed
         assert not self.complaints, self.complaints
@@ -133,7 +133,7 @@ class Running:
         return self._node
 
     @property
-    def shop(self) -> Workshop:
+    def shop(self) -> ToolServer:
         return next(iter(self.workshops.values()))
 
     @property
@@ -160,13 +160,13 @@ class Running:
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(HANG_TIMEOUT)
 
     def until(self, found: Callable[[], Any], what: str = "") -> None:
         """Wait until something about the node is true. Looked at in every turn of its loop."""
 
         async def look() -> None:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(HANG_TIMEOUT):
                 while not found():  # noqa: ASYNC110 - nobody announces what is looked at here
                     await asyncio.sleep(0.001)
 
@@ -175,17 +175,17 @@ class Running:
         except TimeoutError:
             raise AssertionError(f"waited in vain: {what}") from None
 
-    def connect(self, **more: Any) -> Wire:
-        return Wire(("127.0.0.1", self.port), **more)
+    def connect(self, **more: Any) -> HttpConnection:
+        return HttpConnection(("127.0.0.1", self.port), **more)
 
-    def local(self) -> Wire:
+    def local(self) -> HttpConnection:
         """A client of the node's own socket, which speaks lines."""
         path = self.node.listeners._unix_path
         if path is None:
             path = self.wait(self.node.listen_locally())
-        return Wire(str(path), family=socket.AF_UNIX)
+        return HttpConnection(str(path), family=socket.AF_UNIX)
 
-    def once(self, *pieces: bytes) -> Answer:
+    def once(self, *pieces: bytes) -> HttpResponse:
         """The answer to one request, on a connection of its own."""
         with self.connect() as wire:
             return wire.ask(*pieces)
@@ -227,20 +227,26 @@ class Running:
         params = {"name": name, "arguments": arguments or {}}
         return self.stateless("tools/call", params, id, *headers, name=name, more_meta=more_meta)
 
-    def session(self, version: str = SESSION, *headers: tuple[str, str], **more: Any) -> Session:
+    def session(
+        self, version: str = SESSION, *headers: tuple[str, str], **more: Any
+    ) -> HttpSession:
         """A new session."""
         answer = self.once(
             self.http(message("initialize", initialize(version, **more), 0), *headers)
         )
         assert answer.status == 200, answer
-        return Session(self, answer, version, headers)
+        return HttpSession(self, answer, version, headers)
 
 
-class Session:
+class HttpSession:
     """A client's session: makes its requests."""
 
     def __init__(
-        self, running: Running, answer: Answer, version: str, headers: tuple[tuple[str, str], ...]
+        self,
+        running: NodeThread,
+        answer: HttpResponse,
+        version: str,
+        headers: tuple[tuple[str, str], ...],
     ) -> None:
         self.id = answer.headers["mcp-session-id"]
         self.opened = answer.result
@@ -279,9 +285,9 @@ def _as_config(settings: dict[str, Any]) -> Config:
     return make_config({**settings, **own})
 
 
-def text_of(answer: Any) -> str:
+def result_text(answer: Any) -> str:
     """The text of a tool's result."""
-    result = answer.result if isinstance(answer, Answer) else answer["result"]
+    result = answer.result if isinstance(answer, HttpResponse) else answer["result"]
     (content,) = result["content"]
     text: str = content["text"]
     return text

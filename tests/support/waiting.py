@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 T = TypeVar("T")
 
 _LOOK_EVERY = 0.02
 
 
-def wait_until(what: str, found: Callable[[], T | None], patience: float = PATIENCE) -> T:
+def wait_until(what: str, found: Callable[[], T | None], patience: float = HANG_TIMEOUT) -> T:
     """What `found` returns, once it is neither None nor False."""
     deadline = time.monotonic() + patience
     while True:

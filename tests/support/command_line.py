@@ -24,9 +24,9 @@ from typing import Any, cast
 import pytest
 
 from interlock.cli.main import main
-from tests.cli.waiting import PATIENCE, wait_until
-from tests.cli.warm_start import WarmProcess, WarmStarter, build_commands_once
-from tests.ports import free_port
+from tests.support.ports import free_port
+from tests.support.waiting import HANG_TIMEOUT, wait_until
+from tests.support.warm_start import WarmProcess, WarmStarter, build_commands_once
 
 INTERLOCK = [sys.executable, "-m", "interlock"]
 DEMO = f"{sys.executable} -m interlock.demo"
@@ -69,7 +69,7 @@ def _take(pipe: int) -> str:
         return end.read()
 
 
-class RunningNode:
+class NodeProcess:
     """`interlock up`, running: its output line by line, its status, its end."""
 
     def __init__(self, process: subprocess.Popen[str] | WarmProcess) -> None:
@@ -90,7 +90,7 @@ class RunningNode:
         """The next line of its output that matches."""
         while True:
             try:
-                line = self._lines.get(timeout=PATIENCE)
+                line = self._lines.get(timeout=HANG_TIMEOUT)
             except queue.Empty:
                 line = None
             if line is None:
@@ -102,7 +102,7 @@ class RunningNode:
 
     def status(self) -> dict[str, Any]:
         address = self.url.rpartition("/")[0]
-        with urllib.request.urlopen(f"{address}/status", timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(f"{address}/status", timeout=HANG_TIMEOUT) as answer:
             return cast("dict[str, Any]", json.load(answer))
 
     def pids(self) -> dict[str, int]:
@@ -122,10 +122,10 @@ class RunningNode:
     def end(self, number: int = signal.SIGTERM) -> int:
         """Ask it to end; its exit code."""
         self.process.send_signal(number)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(HANG_TIMEOUT)
 
 
-class World:
+class CommandLine:
     """A machine of its own for one test."""
 
     def __init__(self, folder: Path) -> None:
@@ -139,7 +139,7 @@ class World:
         for one in (self.home, self.cwd):
             one.mkdir()
         self.port = free_port()
-        self._nodes: list[RunningNode] = []
+        self._nodes: list[NodeProcess] = []
         self.environ = _plain_environ()
         self.environ |= {"HOME": str(self.home), "XDG_STATE_HOME": str(self.state)}
 
@@ -164,7 +164,7 @@ class World:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=HANG_TIMEOUT,
             check=False,
         )
 
@@ -183,7 +183,7 @@ class World:
             aside.submit(_give, feed, stdin)
             texts = [aside.submit(_take, one) for one in (out, err)]
             try:
-                code = process.wait(PATIENCE)
+                code = process.wait(HANG_TIMEOUT)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
@@ -204,7 +204,7 @@ class World:
                 code = main()
         return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
-    def up(self, *arguments: str, **environ: str) -> RunningNode:
+    def up(self, *arguments: str, **environ: str) -> NodeProcess:
         process: subprocess.Popen[str] | WarmProcess
         if environ:
             process = subprocess.Popen(
@@ -219,7 +219,7 @@ class World:
         else:
             process = self._up_warm(arguments)
         try:
-            node = RunningNode(process)
+            node = NodeProcess(process)
         except BaseException:
             process.kill()
             process.wait()
@@ -242,7 +242,7 @@ class World:
             if node.process.poll() is None:
                 node.process.terminate()
                 try:
-                    node.process.wait(PATIENCE)
+                    node.process.wait(HANG_TIMEOUT)
                 except subprocess.TimeoutExpired:
                     node.process.kill()
                     node.process.wait()

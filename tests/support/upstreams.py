@@ -38,12 +38,12 @@ from interlock.core.upstreams.secret_mask import secret_values
 from interlock.core.upstreams.supervisor import State, Supervisor
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import Era
-from tests.patience import PATIENCE
 from tests.support.async_tests import LOOPS, checked
+from tests.support.timeouts import HANG_TIMEOUT
 
 T = TypeVar("T")
 
-SERVERS = Path(__file__).parent / "servers"
+SERVERS = Path(__file__).parents[1] / "core" / "upstreams" / "servers"
 OWN_INFO = b'{"name":"interlock-test","version":"0"}'
 
 
@@ -61,12 +61,12 @@ def leak_check() -> Iterator[None]:
     # What earlier tests left to the collector must not go in between.
     gc.collect()
     _settle()
-    files, running = open_files(), set(children())
+    files, running = open_files(), set(child_pids())
     try:
         yield
         gc.collect()
     finally:
-        left_running = _end_children(set(children()) - running)
+        left_running = _end_children(set(child_pids()) - running)
     _settle()
     now = open_files()
     assert now == files, f"{now} instead of {files}"
@@ -77,7 +77,7 @@ def run(
     body: Callable[[], Coroutine[Any, Any, None]],
     *,
     loop: str = "uvloop",
-    seconds: float = 2 * PATIENCE,
+    seconds: float = 2 * HANG_TIMEOUT,
 ) -> None:
     """Run a coroutine on a loop. Fails on tasks, processes and files that are left behind, and on
     errors that the loop reports.
@@ -111,8 +111,8 @@ def _open_what_stays_open() -> None:
     """libuv keeps a pipe for signals from the first use to the end of the process."""
 
     async def main() -> None:
-        process = await asyncio.create_subprocess_exec("true")
-        await process.wait()
+        stdio_server = await asyncio.create_subprocess_exec("true")
+        await stdio_server.wait()
 
     for factory in LOOPS.values():
         with asyncio.Runner(loop_factory=factory) as runner:
@@ -134,7 +134,7 @@ def open_files() -> dict[str, str]:
     return found
 
 
-def children() -> list[int]:
+def child_pids() -> list[int]:
     """The processes that this one started and has not buried."""
     found: list[int] = []
     for thread in os.listdir("/proc/self/task"):
@@ -146,7 +146,7 @@ def children() -> list[int]:
     return found
 
 
-def alive(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Whether a process runs: one that is dead and not buried does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
@@ -155,7 +155,7 @@ def alive(pid: int) -> bool:
     return state not in ("Z", "X")
 
 
-async def death(pid: int) -> None:
+async def wait_for_exit(pid: int) -> None:
     """Wait until a process, of whomever it is a child, has ended."""
     try:
         watched = os.pidfd_open(pid)
@@ -164,13 +164,13 @@ async def death(pid: int) -> None:
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(watched, ended.set)
     try:
-        await within(ended.wait())
+        await with_timeout(ended.wait())
     finally:
         loop.remove_reader(watched)
         os.close(watched)
 
 
-async def within(awaitable: Awaitable[T], seconds: float = PATIENCE) -> T:
+async def with_timeout(awaitable: Awaitable[T], seconds: float = HANG_TIMEOUT) -> T:
     async with asyncio.timeout(seconds):
         return await awaitable
 
@@ -178,7 +178,7 @@ async def within(awaitable: Awaitable[T], seconds: float = PATIENCE) -> T:
 # -- a supervisor under observation
 
 
-class Naps:
+class ManualSleep:
     """The supervisor's sleep: takes no time, and can be held."""
 
     def __init__(self, poke: Callable[[], None]) -> None:
@@ -208,7 +208,7 @@ class Naps:
             self.sleeping -= 1
 
 
-class Sent:
+class StartedCall:
     """A call under way. Await it for the outcome; `exchange` is what the pipeline holds."""
 
     def __init__(
@@ -246,7 +246,7 @@ class Sent:
         return self._future.__await__()
 
 
-class Kept:
+class SupervisorHarness:
     """A supervisor, and everything that it reported."""
 
     def __init__(
@@ -266,7 +266,7 @@ class Kept:
         self.withdrawn = 0
         self.on_tools: Callable[[Supervisor], None] | None = None
         self._waiting: list[tuple[Callable[[], Any], asyncio.Future[None]]] = []
-        self.naps = Naps(self.poke)
+        self.naps = ManualSleep(self.poke)
         self.connector = Connector(
             key,
             server,
@@ -307,14 +307,14 @@ class Kept:
             if not future.done() and condition():
                 future.set_result(None)
 
-    async def until(self, condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
+    async def until(self, condition: Callable[[], Any], seconds: float = HANG_TIMEOUT) -> None:
         """Wait until a report makes the condition true."""
         if condition():
             return
         entry = (condition, asyncio.get_running_loop().create_future())
         self._waiting.append(entry)
         try:
-            await within(entry[1], seconds)
+            await with_timeout(entry[1], seconds)
         except TimeoutError:
             raise AssertionError(
                 f"states {self.states}, problem {self.supervisor.problem!r}, "
@@ -323,7 +323,7 @@ class Kept:
         finally:
             self._waiting.remove(entry)
 
-    async def ready(self) -> Kept:
+    async def ready(self) -> SupervisorHarness:
         await self.until(lambda: self.supervisor.state is State.READY)
         return self
 
@@ -351,7 +351,7 @@ class Kept:
         token: Any = None,
         meta: dict[str, Any] | None = None,
         era: Era = Era.SESSION,
-    ) -> Sent:
+    ) -> StartedCall:
         """Send a call as the pipeline does."""
         members = {key: Raw(json.dumps(value).encode()) for key, value in (meta or {}).items()}
         if token is not None:
@@ -367,10 +367,10 @@ class Kept:
             route=self.tool(tool),
             decoded_arguments=arguments or {},
         )
-        return Sent(self.supervisor, call, hear)
+        return StartedCall(self.supervisor, call, hear)
 
     async def result(self, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> Any:
-        outcome = await within(self.start(tool, arguments, **more))
+        outcome = await with_timeout(self.start(tool, arguments, **more))
         return json.loads(bytes(outcome.result))
 
     async def text(self, tool: str, **arguments: Any) -> str:
@@ -396,30 +396,30 @@ def _name(raw: Raw) -> str:
 
 
 @asynccontextmanager
-async def kept(server: ServerConfig, **more: Any) -> AsyncIterator[Kept]:
+async def run_supervisor(server: ServerConfig, **more: Any) -> AsyncIterator[SupervisorHarness]:
     """A supervisor that has begun, and ends with the block."""
-    one = Kept(server, **more)
+    one = SupervisorHarness(server, **more)
     one.supervisor.begin()
     try:
         yield one
     finally:
-        await within(one.supervisor.end())
+        await with_timeout(one.supervisor.end())
 
 
-def process(*options: str, **more: Any) -> ServerConfig:
+def stdio_server(*options: str, **more: Any) -> ServerConfig:
     """The config of `servers/stdio_server.py` with these habits."""
     args = ["-S", str(SERVERS / "stdio_server.py"), *options]
     return ServerConfig(command=sys.executable, args=args, **more)
 
 
-def script(name: str, *options: str, **more: Any) -> ServerConfig:
+def server_script(name: str, *options: str, **more: Any) -> ServerConfig:
     """The config of another server of this folder."""
     args = [str(SERVERS / name), *options]
     return ServerConfig(command=sys.executable, args=args, **more)
 
 
 @contextmanager
-def official(kind: str, port: int = 0) -> Iterator[int]:
+def official_server(kind: str, port: int = 0) -> Iterator[int]:
     """A server of the official SDK in a process of its own; its port."""
     command = [sys.executable, str(SERVERS / "sdk_http.py"), kind, "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as started:

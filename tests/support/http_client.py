@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tests.patience import PATIENCE
+from tests.support.timeouts import HANG_TIMEOUT
 
 STATELESS = "2026-07-28"
 SESSION = "2025-11-25"
@@ -21,7 +21,7 @@ META = "io.modelcontextprotocol/"
 Headers = Iterable[tuple[str, str]]
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """One HTTP response, read whole."""
 
     status: int
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
         return self.json["result"]
 
 
-class Wire:
+class HttpConnection:
     """One connection to a node."""
 
     def __init__(self, address: Any, family: int = socket.AF_INET, receive: int = 0) -> None:
@@ -49,7 +49,7 @@ class Wire:
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         if receive:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
-        self.socket.settimeout(PATIENCE)
+        self.socket.settimeout(HANG_TIMEOUT)
         self.socket.connect(address)
         if family == socket.AF_INET:
             # So that every `send` is a packet of its own.
@@ -58,7 +58,7 @@ class Wire:
         """The id of the last event that had one."""
         self._buffer = b""
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> HttpConnection:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -71,13 +71,13 @@ class Wire:
         for piece in pieces:
             self.socket.sendall(piece)
 
-    def ask(self, *pieces: bytes) -> Answer:
+    def ask(self, *pieces: bytes) -> HttpResponse:
         self.send(*pieces)
         return self.answer()
 
     # -- reading
 
-    def answer(self, *, to_head: bool = False) -> Answer:
+    def answer(self, *, to_head: bool = False) -> HttpResponse:
         """The next response. `to_head`: it answers a HEAD, so it has no body whatever it says."""
         status, headers = self.head()
         while status == 100:
@@ -90,7 +90,7 @@ class Wire:
             body = self.exactly(int(headers["content-length"]))
         else:
             body = self.rest()
-        return Answer(status, headers, body)
+        return HttpResponse(status, headers, body)
 
     def head(self) -> tuple[int, dict[str, str]]:
         raw = self.until(b"\r\n\r\n").decode("latin-1")
@@ -174,7 +174,7 @@ class Wire:
         else:
             assert data, "the connection is closed"
         finally:
-            self.socket.settimeout(PATIENCE)
+            self.socket.settimeout(HANG_TIMEOUT)
         assert not self._buffer + data, self._buffer + data
 
     def _more(self, where: str) -> None:

@@ -10,7 +10,7 @@ from msgspec import Raw
 from interlock.core.call import Call, Client, Credentials
 from interlock.core.catalog.offering import Tool
 from interlock.protocol.mcp import TOOLS_CALL, Era
-from tests.core.catalog.offers import definition, offer
+from tests.support.offerings import definition, offer
 
 LOCAL = Credentials("local")
 SESSION = Client(Era.SESSION, "2025-11-25", "tests")

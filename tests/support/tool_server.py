@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from tests.core.server.wire import META, PATIENCE, SESSION, STATELESS
+from tests.support.http_client import HANG_TIMEOUT, META, SESSION, STATELESS
 
 Message = dict[str, Any]
 
@@ -43,7 +43,7 @@ TOOLS: Final = [
 ]
 
 
-class Workshop:
+class ToolServer:
     """The server. `era` is what it speaks: `stateless` or `session`."""
 
     def __init__(self, era: str = "session", **capabilities: Any) -> None:
@@ -78,7 +78,7 @@ class Workshop:
                 value = found()
                 return bool(value)
 
-            assert self.changed.wait_for(look, PATIENCE), f"{what}: {self.heard[-5:]}"
+            assert self.changed.wait_for(look, HANG_TIMEOUT), f"{what}: {self.heard[-5:]}"
             return value
 
     def heard_of(self, method: str, **params: Any) -> list[Message]:

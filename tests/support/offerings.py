@@ -131,22 +131,22 @@ def shown(
     return [line for page in pages(snapshot, style, era, verb) for line in page[MEMBER[verb]]]
 
 
-def as_told(tool: dict[str, Any]) -> dict[str, Any]:
+def without_node_members(tool: dict[str, Any]) -> dict[str, Any]:
     """A tool of a list without what the node adds to every tool's `_meta`."""
     meta = {key: value for key, value in tool["_meta"].items() if not key.startswith("x-mcpax-")}
     rest = {key: value for key, value in tool.items() if key != "_meta"}
     return {**rest, "_meta": meta} if meta else rest
 
 
-def uris_shown(snapshot: Snapshot) -> list[str]:
+def list_uris(snapshot: Snapshot) -> list[str]:
     return [line["uri"] for line in shown(snapshot, verb=RESOURCES_LIST)]
 
 
-def templates_shown(snapshot: Snapshot) -> list[str]:
+def list_templates(snapshot: Snapshot) -> list[str]:
     return [line["uriTemplate"] for line in shown(snapshot, verb=TEMPLATES_LIST)]
 
 
-def names_shown(snapshot: Snapshot, style: str = "ax") -> list[str]:
+def list_names(snapshot: Snapshot, style: str = "ax") -> list[str]:
     return [tool["name"] for tool in shown(snapshot, style)]
 
 

@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 
-from tests.core.server.running import Running
+from tests.support.node import NodeThread
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     """A node as it comes: on loopback, without tokens."""
-    node = Running(tmp_path_factory.mktemp("plain"))
+    node = NodeThread(tmp_path_factory.mktemp("plain"))
     yield node
     node.stop()
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., NodeThread]]:
     """Starts a node of the test's own; it is stopped, and looked at, at the end."""
-    started: list[Running] = []
+    started: list[NodeThread] = []
 
-    def begin(**settings: Any) -> Running:
+    def begin(**settings: Any) -> NodeThread:
         folder = tmp_path / str(len(started))
         folder.mkdir()
-        started.append(Running(folder, **settings))
+        started.append(NodeThread(folder, **settings))
         return started[-1]
 
     yield begin

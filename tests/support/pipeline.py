@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import heapq
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import count
 from typing import Any
 
 from msgspec import Raw
@@ -37,6 +34,7 @@ from interlock.errors import DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_UNAVAILA
 from interlock.protocol.mcp import Era, summarize_result
 from interlock.trust.authorization import Authorizer
 from interlock.trust.budgets import Budgets
+from tests.support.clock import ManualClock
 
 COLUMNS = (
     "time_ns", "caller", "face", "verb", "name", "upstream", "effect", "outcome", "duration_us",
@@ -44,57 +42,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class Timer:
-    """What `call_later` gives: the way to think better of it."""
-
-    def __init__(self, clock: HandClock, entry: Any) -> None:
-        self._clock = clock
-        self.entry = entry
-
-    def cancel(self) -> None:
-        self._clock.forget(self.entry)
-
-
-class HandClock:
-    """Time that moves when a test moves it, and the timers that wait for it."""
-
-    def __init__(self, now: float = 1000.0) -> None:
-        self.now = now
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
-
-    def __call__(self) -> float:
-        return self.now
-
-    def call_later(self, seconds: float, what: Callable[[], None]) -> Timer:
-        timer = Timer(self, (self.now + seconds, next(self._order), what))
-        heapq.heappush(self._timers, timer.entry)
-        return timer
-
-    def forget(self, entry: Any) -> None:
-        if entry in self._timers:
-            self._timers.remove(entry)
-            heapq.heapify(self._timers)
-
-    @property
-    def timers(self) -> int:
-        return len(self._timers)
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass, and every timer that is due on the way run at its own moment."""
-        end = self.now + seconds
-        while self._timers and self._timers[0][0] <= end:
-            self.now, _, what = heapq.heappop(self._timers)
-            what()
-        self.now = end
-
-    def stall(self, seconds: float) -> None:
-        """The loop was held up: when it goes on, everything is late."""
-        self.now += seconds
-        self.advance(0)
-
-
-class ScriptedExchange:
+class ScriptedRequest:
     """A request that an upstream of a test has in hand."""
 
     def __init__(self, call: Call, back: ResponseHandler) -> None:
@@ -153,7 +101,7 @@ class ScriptedUpstream:
     def __init__(self, key: str, timeout: float | None = None) -> None:
         self.key = key
         self.timeout = timeout
-        self.started: list[ScriptedExchange] = []
+        self.started: list[ScriptedRequest] = []
         self.refuse_with: Exception | None = None
         self.waited: list[float] = []
         self.capabilities: dict[str, Any] = {}
@@ -164,7 +112,7 @@ class ScriptedUpstream:
     def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
         if self.refuse_with is not None:
             raise self.refuse_with
-        exchange = ScriptedExchange(call, back)
+        exchange = ScriptedRequest(call, back)
         self.started.append(exchange)
         return exchange
 
@@ -189,11 +137,11 @@ class ScriptedUpstream:
         return True
 
     @property
-    def last(self) -> ScriptedExchange:
+    def last(self) -> ScriptedRequest:
         return self.started[-1]
 
 
-class KeptJournal:
+class MemoryJournal:
     """A journal that a test can read."""
 
     def __init__(self) -> None:
@@ -211,7 +159,7 @@ class KeptJournal:
         return [entry["outcome"] for entry in self.entries]
 
 
-class Rig:
+class PipelineHarness:
     """Everything of a pipeline, put together as a node does it."""
 
     def __init__(
@@ -230,13 +178,13 @@ class Rig:
     ) -> None:
         """`durable`: calls that change something are written down before they leave."""
         self.observers = tuple(observers)
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.catalog = Catalog(server_info=b"{}")
         self.upstreams: dict[str, ScriptedUpstream] = {}
         for offering in offerings:
             self.catalog.publish(offering)
             self.upstreams[offering.upstream] = ScriptedUpstream(offering.upstream)
-        self.journal = KeptJournal()
+        self.journal = MemoryJournal()
         self.audit = Audit(
             recorder or self.journal, lambda: 1_700_000_000_000_000_000, durable=durable
         )
@@ -284,9 +232,3 @@ class Rig:
     @property
     def under_way(self) -> int:
         return len(list(self.pipeline.running_calls()))
-
-
-async def turns(number: int = 5) -> None:
-    """Let everything that is ready to run do so."""
-    for _ in range(number):
-        await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 
-def lines_run(work: Callable[[], object]) -> int:
+def count_lines_run(work: Callable[[], object]) -> int:
     """By this thread. Whoever looked before (a debugger, a measure of coverage) does so again
     afterwards."""
     lines = 0
