@@ -14,7 +14,10 @@ from hypothesis import settings
 
 from interlock.app.features import load_features
 from tests.support import async_tests, ports
-from tests.support.node_fixtures import plain, start  # noqa: F401 - fixtures for all tests
+from tests.support.node_fixtures import (  # noqa: F401 - fixtures for all tests
+    shared_node,
+    start_node,
+)
 
 # `make test` uses "ci": the same examples every time, so that a failure can be repeated. It tries
 # half as many as usual; a test that needs more sets its own number.

@@ -29,7 +29,7 @@ def official() -> Iterator[Callable[[str], str]]:
     """Starts the official server over HTTP, once for each era; returns its URL."""
     processes: dict[str, tuple[subprocess.Popen[str], str]] = {}
 
-    def start(era: str) -> str:
+    def start_node(era: str) -> str:
         if era not in processes:
             command = [sys.executable, str(OFFICIAL), "http", era]
             process = subprocess.Popen(
@@ -39,7 +39,7 @@ def official() -> Iterator[Callable[[str], str]]:
             processes[era] = process, f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"
         return processes[era][1]
 
-    yield start
+    yield start_node
     for process, _ in processes.values():
         process.terminate()
         process.wait(HANG_TIMEOUT)
@@ -72,7 +72,7 @@ def four(
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., NodeThread]]:
+def start_node(tmp_path: Path) -> Iterator[Callable[..., NodeThread]]:
     """Starts a node of the test's own; it is stopped, and looked at, at the end."""
     started: list[NodeThread] = []
 

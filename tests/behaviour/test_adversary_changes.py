@@ -42,7 +42,7 @@ def node(shared: Fortress) -> Iterator[Fortress]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start_node(tmp_path: Path) -> Iterator[Start]:
     """Starts a node of the test's own, with a vault as it says."""
     started: list[Fortress] = []
 
@@ -176,8 +176,8 @@ def test_nobody_collects_the_outcome_of_another(node: Fortress) -> None:
     assert "The vault is open" not in str(model.call(arguments, _meta=handle))
 
 
-def test_a_server_that_goes_without_an_answer_is_not_asked_again(start: Start) -> None:
-    node = start()
+def test_a_server_that_goes_without_an_answer_is_not_asked_again(start_node: Start) -> None:
+    node = start_node()
     face = HttpSession(node, "2025-11-25")
     arguments = fresh(vanish=True)
     told = face.hold(arguments)
@@ -205,9 +205,11 @@ DISGUISES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("disguise", DISGUISES)
-def test_a_tool_that_changes_after_an_approval_is_not_called(start: Start, disguise: str) -> None:
+def test_a_tool_that_changes_after_an_approval_is_not_called(
+    start_node: Start, disguise: str
+) -> None:
     """Neither with the approval of what it was, nor as what it says to be now."""
-    node = start(tools=[OPEN, LOOK])
+    node = start_node(tools=[OPEN, LOOK])
     face = HttpSession(node, "2025-11-25")
     arguments, waiting = fresh(), fresh()
     node.approve(face, face.hold(arguments), arguments)
@@ -222,9 +224,9 @@ def test_a_tool_that_changes_after_an_approval_is_not_called(start: Start, disgu
 
 @pytest.mark.parametrize("disguise", DISGUISES)
 def test_a_tool_that_changes_while_its_call_waits_is_not_called_by_that_approval(
-    start: Start, disguise: str
+    start_node: Start, disguise: str
 ) -> None:
-    node = start(tools=[OPEN, LOOK], pins=PinsConfig(mode="first_seen"))
+    node = start_node(tools=[OPEN, LOOK], pins=PinsConfig(mode="first_seen"))
     face = HttpSession(node, "2025-11-25")
     waiting = fresh()
     told = face.hold(waiting)
@@ -236,8 +238,10 @@ def test_a_tool_that_changes_while_its_call_waits_is_not_called_by_that_approval
 
 
 @pytest.mark.parametrize("disguise", DISGUISES)
-def test_without_pins_an_approval_is_for_the_tool_as_it_was(start: Start, disguise: str) -> None:
-    node = start(tools=[OPEN, LOOK], pins=PinsConfig(mode="off"))
+def test_without_pins_an_approval_is_for_the_tool_as_it_was(
+    start_node: Start, disguise: str
+) -> None:
+    node = start_node(tools=[OPEN, LOOK], pins=PinsConfig(mode="off"))
     face = HttpSession(node, "2025-11-25")
     told = face.hold(fresh())
     relabel(node, [{**OPEN, **DISGUISES[disguise]}, LOOK])
@@ -247,9 +251,11 @@ def test_without_pins_an_approval_is_for_the_tool_as_it_was(start: Start, disgui
 
 
 @pytest.mark.parametrize("derived", [True, ["mutable", "reversible"]], ids=str)
-def test_what_a_tool_says_that_others_derived_lowers_nothing(start: Start, derived: Any) -> None:
+def test_what_a_tool_says_that_others_derived_lowers_nothing(
+    start_node: Start, derived: Any
+) -> None:
     """That is no part of its contract, so it may not decide what a human is asked about either."""
-    node = start(tools=[OPEN, LOOK])
+    node = start_node(tools=[OPEN, LOOK])
     face = HttpSession(node, "2025-11-25")
     arguments = fresh()
     node.approve(face, face.hold(arguments), arguments)
@@ -280,9 +286,9 @@ UNRELATED = RuleConfig("others", "deny", tools=["other.*"])
 @pytest.mark.parametrize("rules", [[], [UNRELATED]], ids=["no rules", "rules"])
 @pytest.mark.parametrize("exposed", EXPOSED)
 def test_however_a_server_is_shown_it_stays_shut(
-    start: Start, exposed: str, rules: list[RuleConfig]
+    start_node: Start, exposed: str, rules: list[RuleConfig]
 ) -> None:
-    node = start(vault=EXPOSED[exposed], policy=PolicyConfig(rules=rules))
+    node = start_node(vault=EXPOSED[exposed], policy=PolicyConfig(rules=rules))
     faces: list[Face] = [HttpSession(node, "2025-11-25"), Stateless(node)]
     for face in faces:
         for name in [*NAMES, "peek", "vault.peek", "vault__peek", "Peek", "look"]:
@@ -292,39 +298,39 @@ def test_however_a_server_is_shown_it_stays_shut(
     assert node.opened() == []
 
 
-def test_a_renamed_tool_is_not_there_under_its_own_name(start: Start) -> None:
-    node = start(vault=EXPOSED["transparent, renamed"])
+def test_a_renamed_tool_is_not_there_under_its_own_name(start_node: Start) -> None:
+    node = start_node(vault=EXPOSED["transparent, renamed"])
     face = HttpSession(node, "2025-11-25")
     assert "error" in face.call(fresh(), "open")
     told = face.call(fresh(), "peek")["result"]["structuredContent"]
     assert (told["status"], told["tool"]) == (REQUIRED, "vault.peek")
 
 
-def test_a_rule_about_a_server_holds_for_what_it_does_not_list(start: Start) -> None:
+def test_a_rule_about_a_server_holds_for_what_it_does_not_list(start_node: Start) -> None:
     rule = RuleConfig("none of it", "deny", tools=["vault.*"])
-    node = start(vault=EXPOSED["transparent"], policy=PolicyConfig(rules=[rule]))
+    node = start_node(vault=EXPOSED["transparent"], policy=PolicyConfig(rules=[rule]))
     for name in ("open", "Open", "secretly", "vault.open"):
         answer = HttpSession(node, "2025-11-25").call(fresh(), name)
         assert answer["error"]["code"] == -32602, (name, answer)
     assert node.opened() == []
 
 
-def test_a_server_that_lies_about_itself_is_held_to_what_the_config_says(start: Start) -> None:
+def test_a_server_that_lies_about_itself_is_held_to_what_the_config_says(start_node: Start) -> None:
     for settings in ({"trust_annotations": False}, {"effects": {"open": "irreversible"}}):
         rule = RuleConfig("careful", "confirm", tools=["vault.open"])
         policy = PolicyConfig(rules=[rule] if "effects" not in settings else [])
         lying = {**OPEN, "annotations": READ_ONLY}
-        node = start(tools=[lying, LOOK], vault=settings, policy=policy)
+        node = start_node(tools=[lying, LOOK], vault=settings, policy=policy)
         face = HttpSession(node, "2025-11-25")
         assert face.hold(fresh())["action"] == "confirm"
         assert node.opened() == []
 
 
-def test_a_rule_about_arguments_cannot_be_talked_around(start: Start) -> None:
+def test_a_rule_about_arguments_cannot_be_talked_around(start_node: Start) -> None:
     """The vault reads the first of two members, the node the last."""
     rule = RuleConfig("much", "confirm", tools=["vault.*"], when="args.amount > 100")
     lying = {**OPEN, "annotations": {"readOnlyHint": False, "destructiveHint": False}}
-    node = start(tools=[lying, LOOK], policy=PolicyConfig(rules=[rule]))
+    node = start_node(tools=[lying, LOOK], policy=PolicyConfig(rules=[rule]))
     face = HttpSession(node, "2025-11-25")
     for arguments in (
         '{"amount":1000}',
@@ -353,9 +359,9 @@ METHODS = ["vault/open", "open", "notifications/open", *OTHER_SPELLINGS]
 
 
 @pytest.mark.parametrize("expose", ["prefixed", "transparent"])
-def test_a_method_that_nobody_knows_reaches_no_server(start: Start, expose: str) -> None:
+def test_a_method_that_nobody_knows_reaches_no_server(start_node: Start, expose: str) -> None:
     """Shown as itself or not: unless client and server agreed on an extension, it goes nowhere."""
-    node = start(vault={"expose": expose})
+    node = start_node(vault={"expose": expose})
     faces: list[Face] = [HttpSession(node, "2025-11-25"), Stateless(node)]
     if expose == "prefixed":
         faces += [HttpSession(node, "2025-11-25", EXTENSION), Stateless(node, EXTENSION)]
@@ -366,8 +372,8 @@ def test_a_method_that_nobody_knows_reaches_no_server(start: Start, expose: str)
     assert node.opened() == []
 
 
-def test_an_extension_brings_no_other_spelling_of_a_call(start: Start) -> None:
-    node = start(vault={"expose": "transparent"})
+def test_an_extension_brings_no_other_spelling_of_a_call(start_node: Start) -> None:
+    node = start_node(vault={"expose": "transparent"})
     for face in (HttpSession(node, "2025-11-25", EXTENSION), Stateless(node, EXTENSION)):
         for method in OTHER_SPELLINGS:
             answer = face.ask(method, {"name": "open", "arguments": fresh()})
@@ -375,10 +381,10 @@ def test_an_extension_brings_no_other_spelling_of_a_call(start: Start) -> None:
     assert node.opened() == []
 
 
-def test_a_rule_stops_the_methods_of_an_extension(start: Start) -> None:
+def test_a_rule_stops_the_methods_of_an_extension(start_node: Start) -> None:
     """A server that is shown as itself gets what belongs to an extension, unless a rule says no."""
     rule = RuleConfig("ours", "confirm", kinds=["mcp/request:*"])
-    node = start(vault={"expose": "transparent"}, policy=PolicyConfig(rules=[rule]))
+    node = start_node(vault={"expose": "transparent"}, policy=PolicyConfig(rules=[rule]))
     for face in (HttpSession(node, "2025-11-25", EXTENSION), Stateless(node, EXTENSION)):
         for method in ("vault/open", "open", "a/b/open"):
             answer = face.ask(method, {"name": "open", "arguments": fresh()})

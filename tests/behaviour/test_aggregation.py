@@ -205,7 +205,7 @@ async def test_followers_are_counted_and_the_server_asked_once(many: NodeThread)
             assert await seen() == ["subscribe", "unsubscribe"] * 2
 
 
-def test_the_first_thing_that_a_client_wants_is_to_follow(start: Any) -> None:
+def test_the_first_thing_that_a_client_wants_is_to_follow(start_node: Any) -> None:
     """Nothing is known of sessions of its own yet, and there are none."""
     updates: asyncio.Queue[str] = asyncio.Queue()
     uri = "note://hl/own"
@@ -222,11 +222,11 @@ def test_the_first_thing_that_a_client_wants_is_to_follow(start: Any) -> None:
         assert updates.empty()
 
     with complete("stateless", "hl") as hl:
-        node = start(workshops={}, servers={"hl": ServerConfig(url=hl)})
+        node = start_node(workshops={}, servers={"hl": ServerConfig(url=hl)})
         with_client(node, "http", "legacy", body, message_handler=hear)
 
 
-def test_nothing_is_said_before_something_has_changed(start: Any) -> None:
+def test_nothing_is_said_before_something_has_changed(start_node: Any) -> None:
     updates: list[str] = []
 
     async def hear(heard: Any) -> None:
@@ -239,5 +239,5 @@ def test_nothing_is_said_before_something_has_changed(start: Any) -> None:
         assert not updates
 
     with complete("session", "hs") as hs:
-        node = start(workshops={}, servers={"hs": ServerConfig(url=hs)})
+        node = start_node(workshops={}, servers={"hs": ServerConfig(url=hs)})
         with_client(node, "http", "legacy", body, message_handler=hear)

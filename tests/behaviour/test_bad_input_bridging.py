@@ -151,9 +151,11 @@ def test_a_held_call_is_fetched_once(guarded: NodeThread, server: str) -> None:
 
 
 @every_server
-def test_stale_state(start: Any, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stale_state(start_node: Any, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with only(server) as servers:
-        node: NodeThread = start(workshops={}, servers=servers, tokens=TOKENS, input_timeout=60.0)
+        node: NodeThread = start_node(
+            workshops={}, servers=servers, tokens=TOKENS, input_timeout=60.0
+        )
         key, state = question(ask(node, server))
         seals = node.node.pipeline._input._seals
         now = seals._wall_clock()
@@ -222,7 +224,7 @@ def test_an_old_empty_object_means_forms(guarded: NodeThread, server: str) -> No
 
 
 @every_server
-def test_a_refusal_of_a_session_client(server: str, start: Any) -> None:
+def test_a_refusal_of_a_session_client(server: str, start_node: Any) -> None:
     """There is no word for it on the stateless wire: there the call ends with it."""
 
     async def refuse(context: Any, params: Any) -> Any:
@@ -239,7 +241,7 @@ def test_a_refusal_of_a_session_client(server: str, start: Any) -> None:
         assert not list(node.node.pipeline.running_calls())
 
     with only(server) as servers:
-        node: NodeThread = start(workshops={}, servers=servers)
+        node: NodeThread = start_node(workshops={}, servers=servers)
         with_client(node, "http", "legacy", body, sampling_callback=refuse)
 
 
@@ -281,9 +283,11 @@ def test_a_version_that_nobody_speaks(guarded: NodeThread) -> None:
 @pytest.mark.parametrize(
     "method", ["tools/list", "prompts/list", "resources/list", "resources/templates/list"]
 )
-def test_cursors(start: Any, method: str) -> None:
+def test_cursors(start_node: Any, method: str) -> None:
     with complete("session", "hs") as hs:
-        node: NodeThread = start(workshops={}, servers={"hs": ServerConfig(url=hs)}, page_size=1)
+        node: NodeThread = start_node(
+            workshops={}, servers={"hs": ServerConfig(url=hs)}, page_size=1
+        )
         session = node.session()
         first = node.once(session.request(method)).result
         if method != "resources/templates/list":

@@ -91,9 +91,9 @@ def answer_of(node: NodeThread, make: Callable[[str], Client]) -> str:
 
 
 def test_session_client_is_asked_in_its_own_generation(
-    start: Any, tmp_path: Path, clients: Any
+    start_node: Any, tmp_path: Path, clients: Any
 ) -> None:
-    node = start(workshops={}, servers=started(tmp_path))
+    node = start_node(workshops={}, servers=started(tmp_path))
     assert answer_of(node, clients["asked"]) == "sampled"
     found = pids(node, clients)
     # Only a client that answers something costs a process.
@@ -102,9 +102,9 @@ def test_session_client_is_asked_in_its_own_generation(
 
 
 def test_pinned_to_sessions_one_process_serves_all(
-    start: Any, tmp_path: Path, clients: Any
+    start_node: Any, tmp_path: Path, clients: Any
 ) -> None:
-    node = start(workshops={}, servers=started(tmp_path, protocol="session"))
+    node = start_node(workshops={}, servers=started(tmp_path, protocol="session"))
     assert answer_of(node, clients["asked"]) == "sampled"
     # The node asks the stateless client on behalf of the server.
     assert answer_of(node, clients["stateless"]) == "sampled"
@@ -112,20 +112,20 @@ def test_pinned_to_sessions_one_process_serves_all(
 
 
 def test_pinned_to_stateless_one_process_serves_all(
-    start: Any, tmp_path: Path, clients: Any
+    start_node: Any, tmp_path: Path, clients: Any
 ) -> None:
-    node = start(workshops={}, servers=started(tmp_path, protocol="stateless"))
+    node = start_node(workshops={}, servers=started(tmp_path, protocol="stateless"))
     with pytest.raises(BaseExceptionGroup) as caught:
         answer_of(node, clients["asked"])
     assert caught.group_contains(MCPError)
     assert len(set(pids(node, clients).values())) == 1
 
 
-def test_server_without_the_pinned_generation_is_reported(start: Any, tmp_path: Path) -> None:
+def test_server_without_the_pinned_generation_is_reported(start_node: Any, tmp_path: Path) -> None:
     old = ServerConfig(
         command=sys.executable, args=[str(OFFICIAL), "stdio", "older"], protocol="stateless"
     )
-    node = start(workshops={}, servers={"old": old})
+    node = start_node(workshops={}, servers={"old": old})
     (upstream,) = node.do(lambda: node.node.status().upstreams)
     assert "protocol: stateless" in (upstream.problem or "")
 

@@ -114,13 +114,13 @@ def run_agent(framework: str, node: NodeThread, api: ModelApi) -> subprocess.Com
 @pytest.mark.spec("AX-4.1-6")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_framework_calls_a_tool_through_a_node(
-    start: Callable[..., NodeThread],
+    start_node: Callable[..., NodeThread],
     server_for: Callable[..., ServerConfig],
     model_api: ModelApi,
     framework: str,
 ) -> None:
     server = server_for("pipe", effects={"*": "read_only"})
-    node = start(workshops={}, servers={"office": server})
+    node = start_node(workshops={}, servers={"office": server})
     ran = run_agent(framework, node, model_api)
     assert model_api.rejected == []
     assert ran.returncode == 0, ran.stderr[-3000:]

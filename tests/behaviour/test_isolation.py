@@ -99,13 +99,13 @@ def test_questions_outside_any_call(shared: NodeThread) -> None:
     asyncio.run(asyncio.wait_for(body(), HANG_TIMEOUT))
 
 
-def test_a_question_outside_any_call_may_be_forbidden(start: Any) -> None:
+def test_a_question_outside_any_call_may_be_forbidden(start_node: Any) -> None:
     async def asked(context: Any) -> Any:
         raise AssertionError("nobody may ask")
 
     with complete("session", "web") as web:
         config = ServerConfig(url=web, ask=AskConfig(roots="deny"))
-        node = start(workshops={}, servers={"web": config}, tokens=TOKENS)
+        node = start_node(workshops={}, servers={"web": config}, tokens=TOKENS)
 
         async def body() -> None:
             async with client_of(node, "operator", list_roots_callback=asked) as client:
@@ -147,9 +147,9 @@ def test_logs_outside_any_call(shared: NodeThread) -> None:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-def test_a_question_on_a_shared_channel_that_could_be_anothers(start: Any, mode: str) -> None:
+def test_a_question_on_a_shared_channel_that_could_be_anothers(start_node: Any, mode: str) -> None:
     servers = {"pipe": over_a_pipe("session", "pipe")}
-    node = start(workshops={}, servers=servers, tokens=TOKENS)
+    node = start_node(workshops={}, servers=servers, tokens=TOKENS)
 
     async def never(context: Any, params: Any) -> Any:
         raise AssertionError("asked the wrong one")

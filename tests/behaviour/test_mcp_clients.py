@@ -216,9 +216,9 @@ async def test_a_client_without_a_model_sees_canonical_names(four: NodeThread, m
 @pytest.mark.spec("ST-4.4.2-5")
 @both_modes
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_a_change_reaches_the_client(start: Any, mode: str, era: str) -> None:
+def test_a_change_reaches_the_client(start_node: Any, mode: str, era: str) -> None:
     shop = ToolServer(era)
-    node = start(workshops={"shop": shop})
+    node = start_node(workshops={"shop": shop})
     shop.wait_for(lambda: shop._listening, "the node to listen")
 
     async def names(client: Client) -> list[str]:
@@ -257,9 +257,9 @@ def test_a_change_reaches_the_client(start: Any, mode: str, era: str) -> None:
 @both_modes
 @pytest.mark.parametrize("segment", ["pipe", "web"])
 async def test_an_official_server_that_learns(
-    start: Any, server_for: Any, mode: str, segment: str
+    start_node: Any, server_for: Any, mode: str, segment: str
 ) -> None:
-    node = start(workshops={}, servers={segment: server_for(segment)})
+    node = start_node(workshops={}, servers={segment: server_for(segment)})
     name = f"{segment}_{mode}"
 
     async with open_client(node, mode) as client:
@@ -272,8 +272,8 @@ async def test_an_official_server_that_learns(
 
 @pytest.mark.spec("ST-4.4.2-9")
 @both_modes
-async def test_a_changed_schema_holds_at_once(start: Any, mode: str) -> None:
-    node = start()
+async def test_a_changed_schema_holds_at_once(start_node: Any, mode: str) -> None:
+    node = start_node()
     shop = node.shop
     shop.wait_for(lambda: shop._listening, "the node to listen")
 
@@ -294,8 +294,8 @@ async def test_a_changed_schema_holds_at_once(start: Any, mode: str) -> None:
 
 @pytest.mark.spec("AX-5.1-1", "ST-4.4.4-5")
 @both_modes
-def test_a_list_that_has_not_changed_is_not_asked_for_again(start: Any, mode: str) -> None:
-    node = start()
+def test_a_list_that_has_not_changed_is_not_asked_for_again(start_node: Any, mode: str) -> None:
+    node = start_node()
 
     async def body(client: Client) -> None:
         for _ in range(100):
@@ -311,10 +311,10 @@ def test_a_list_that_has_not_changed_is_not_asked_for_again(start: Any, mode: st
 @both_modes
 @pytest.mark.parametrize("era", ["session", "stateless"])
 async def test_the_upstream_hears_of_a_call_that_is_given_up(
-    start: Any, mode: str, era: str
+    start_node: Any, mode: str, era: str
 ) -> None:
     shop = ToolServer(era)
-    node = start(workshops={"shop": shop})
+    node = start_node(workshops={"shop": shop})
 
     async with open_client(node, mode) as client:
         call = asyncio.create_task(client.call_tool("shop.hold", {"text": "c"}))
@@ -360,10 +360,14 @@ def test_interlock_up_with_its_demo(tmp_path: Path, mode: str) -> None:
 
 @pytest.mark.spec("AX-1-3")
 @both_modes
-def test_a_node_behind_a_node_behind_a_node(start: Any, mode: str) -> None:
-    edge = start()
-    region = start(workshops={"local": ToolServer()}, servers={"edge": ServerConfig(url=edge.url)})
-    root = start(workshops={"here": ToolServer()}, servers={"region": ServerConfig(url=region.url)})
+def test_a_node_behind_a_node_behind_a_node(start_node: Any, mode: str) -> None:
+    edge = start_node()
+    region = start_node(
+        workshops={"local": ToolServer()}, servers={"edge": ServerConfig(url=edge.url)}
+    )
+    root = start_node(
+        workshops={"here": ToolServer()}, servers={"region": ServerConfig(url=region.url)}
+    )
 
     async def body(client: Client) -> None:
         names = [one.name for one in (await client.list_tools()).tools]
@@ -389,9 +393,11 @@ def test_a_node_behind_a_node_behind_a_node(start: Any, mode: str) -> None:
 
 
 @pytest.mark.spec("AX-1.1-8")
-def test_a_callers_token_stops_here_and_the_nodes_own_goes_on(start: Any) -> None:
+def test_a_callers_token_stops_here_and_the_nodes_own_goes_on(start_node: Any) -> None:
     shop = ToolServer()
-    node = start(workshops={"shop": shop}, tokens={"clerk": "clerks-own", "up": "for-the-shop"})
+    node = start_node(
+        workshops={"shop": shop}, tokens={"clerk": "clerks-own", "up": "for-the-shop"}
+    )
     guarded = ServerConfig(url=shop.url, headers={"Authorization": "Bearer ${env:T_up}"})
     node.wait(node.node.apply(node.config(servers={"shop": guarded})))
     node.wait(node.node.until_settled(10))

@@ -29,9 +29,9 @@ def apply(node: NodeThread, **changes: Any) -> Any:
 
 
 @pytest.mark.spec("ST-4.4.1-1")
-def test_a_server_is_added_and_taken_away_while_the_node_runs(start: Any) -> None:
+def test_a_server_is_added_and_taken_away_while_the_node_runs(start_node: Any) -> None:
     shop, other = ToolServer(), ToolServer("stateless")
-    node = start(workshops={"shop": shop, "other": other})
+    node = start_node(workshops={"shop": shop, "other": other})
     everything = node.config().servers
     only = {"shop": everything["shop"]}
     apply(node, servers=only)
@@ -52,9 +52,9 @@ def test_a_server_is_added_and_taken_away_while_the_node_runs(start: Any) -> Non
     assert len(shop.heard_of("tools/list")) == lists
 
 
-def test_a_server_that_moves_to_where_nobody_answers_is_no_longer_shown(start: Any) -> None:
+def test_a_server_that_moves_to_where_nobody_answers_is_no_longer_shown(start_node: Any) -> None:
     shop = ToolServer()
-    node = start(workshops={"shop": shop})
+    node = start_node(workshops={"shop": shop})
     assert names(node) == {"shop"}
     gone = ServerConfig(url=f"http://127.0.0.1:{free_port()}/mcp")
     apply(node, servers={"shop": gone})
@@ -63,8 +63,8 @@ def test_a_server_that_moves_to_where_nobody_answers_is_no_longer_shown(start: A
     assert names(node) == {"shop"}
 
 
-def test_a_config_that_cannot_be_used_changes_nothing(start: Any) -> None:
-    node = start(tokens={"clerk": "s3cret"})
+def test_a_config_that_cannot_be_used_changes_nothing(start_node: Any) -> None:
+    node = start_node(tokens={"clerk": "s3cret"})
     missing = node.config(tokens=[{"name": "clerk", "token": "${env:NOT_THERE}"}], servers={})
     with pytest.raises(InterlockError, match="NOT_THERE"):
         node.wait(node.node.apply(missing))
@@ -72,8 +72,8 @@ def test_a_config_that_cannot_be_used_changes_nothing(start: Any) -> None:
     assert result_text(node.once(node.call("echo", {"text": "x"}, 1, token))) == "x"
 
 
-def test_pages_of_a_list_change_with_the_config(start: Any) -> None:
-    node = start()
+def test_pages_of_a_list_change_with_the_config(start_node: Any) -> None:
+    node = start_node()
     everything = node.once(node.stateless("tools/list")).result["tools"]
     apply(node, page_size=3)
     found: list[Any] = []
@@ -88,8 +88,8 @@ def test_pages_of_a_list_change_with_the_config(start: Any) -> None:
     assert found == everything
 
 
-def test_a_call_waits_no_longer_than_the_new_config_says(start: Any) -> None:
-    node = start()
+def test_a_call_waits_no_longer_than_the_new_config_says(start_node: Any) -> None:
+    node = start_node()
     apply(node, timeout=0.05)
     answer = node.once(node.call("hold", {"text": "too long"}))
     assert answer.status == 200
@@ -98,8 +98,8 @@ def test_a_call_waits_no_longer_than_the_new_config_says(start: Any) -> None:
     node.shop.wait_for(lambda: node.shop.heard_of("notifications/cancelled", requestId=held))
 
 
-def test_as_many_calls_at_once_as_the_config_says(start: Any) -> None:
-    node = start(limits={"concurrent_calls": 1})
+def test_as_many_calls_at_once_as_the_config_says(start_node: Any) -> None:
+    node = start_node(limits={"concurrent_calls": 1})
     with node.connect() as wire:
         wire.send(node.call("hold", {"text": "one"}))
         held = node.shop.wait_for_hold("one")
@@ -115,9 +115,9 @@ def test_as_many_calls_at_once_as_the_config_says(start: Any) -> None:
 # -- where it listens
 
 
-def test_two_nodes_in_one_state_folder(start: Any, tmp_path: Path) -> None:
+def test_two_nodes_in_one_state_folder(start_node: Any, tmp_path: Path) -> None:
     shared = str(tmp_path / "shared")
-    first, second = start(state_dir=shared), start(state_dir=shared)
+    first, second = start_node(state_dir=shared), start_node(state_dir=shared)
     with first.local() as wire:
         with pytest.raises(OSError, match="another node"):
             second.local()
@@ -130,8 +130,8 @@ def test_two_nodes_in_one_state_folder(start: Any, tmp_path: Path) -> None:
         assert wire.line()["result"] == {}
 
 
-def test_a_socket_that_was_left_over(start: Any) -> None:
-    node = start()
+def test_a_socket_that_was_left_over(start_node: Any) -> None:
+    node = start_node()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(node.folder / "node.sock"))
     with node.local() as wire:
@@ -158,13 +158,13 @@ def test_an_address_that_is_not_ours(host: str) -> None:
         HttpServer(host, 0)
 
 
-def test_ipv6(start: Any) -> None:
+def test_ipv6(start_node: Any) -> None:
     with socket.socket(socket.AF_INET6) as probe:
         try:
             probe.bind(("::1", 0))
         except OSError:
             pytest.skip("this machine has no IPv6")
-    node = start(listen="[::1]:0")
+    node = start_node(listen="[::1]:0")
     assert node.url == f"http://[::1]:{node.port}/mcp"
     data = node.call("echo", {"text": "six"}).replace(b"127.0.0.1", b"[::1]")
     with HttpConnection(("::1", node.port), family=socket.AF_INET6) as wire:

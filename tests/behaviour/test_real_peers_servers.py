@@ -348,11 +348,11 @@ def test_roots(nodes: dict[str, NodeThread], mode: str) -> None:
 @both_modes
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_one_callers_roots_are_not_anothers(
-    nodes: dict[str, NodeThread], start: Any, transport: str, mode: str
+    nodes: dict[str, NodeThread], start_node: Any, transport: str, mode: str
 ) -> None:
     """Each has a session of its own with the server, whatever the era of the client."""
     server = nodes[transport].config().servers["every"]
-    node = start(
+    node = start_node(
         workshops={},
         servers={"every": server},
         tokens={"clerk": "clerks-own", "guard": "guards-own"},
@@ -459,7 +459,7 @@ def test_resource_updates(node: NodeThread, mode: str) -> None:
 
 
 @both_modes
-async def test_files(node_program: str, start: Any, tmp_path: Path, mode: str) -> None:
+async def test_files(node_program: str, start_node: Any, tmp_path: Path, mode: str) -> None:
     folder = tmp_path / "allowed"
     folder.mkdir()
     (folder / "a.txt").write_text("Grüezi\n", encoding="utf-8")
@@ -469,7 +469,7 @@ async def test_files(node_program: str, start: Any, tmp_path: Path, mode: str) -
         args=[program(fetched.SERVER_FILESYSTEM), str(folder)],
         effects={"write_file": "mutating"},
     )
-    node = start(workshops={}, servers={"files": server})
+    node = start_node(workshops={}, servers={"files": server})
 
     async with open_client(node, mode) as client:
         read = await client.call_tool("files.read_text_file", {"path": str(folder / "a.txt")})
@@ -485,7 +485,7 @@ async def test_files(node_program: str, start: Any, tmp_path: Path, mode: str) -
 
 @pytest.mark.parametrize("mode", ["legacy"])
 async def test_files_of_a_clients_own_roots(
-    node_program: str, start: Any, tmp_path: Path, mode: str
+    node_program: str, start_node: Any, tmp_path: Path, mode: str
 ) -> None:
     """With a process of its own the server serves what its client opens to it, and nothing else."""
     folders = {name: tmp_path / name for name in ("given", "clerk", "guard")}
@@ -497,7 +497,7 @@ async def test_files_of_a_clients_own_roots(
         args=[program(fetched.SERVER_FILESYSTEM), str(folders["given"])],
         sessions="private",
     )
-    node = start(workshops={}, servers={"files": server})
+    node = start_node(workshops={}, servers={"files": server})
 
     def opens(name: str) -> Any:
         async def roots(context: ClientRequestContext) -> ListRootsResult:

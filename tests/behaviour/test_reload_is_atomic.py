@@ -64,9 +64,9 @@ def observe(node: NodeThread) -> dict[str, Any]:
 
 
 @pytest.fixture
-def node(start: Callable[..., NodeThread]) -> NodeThread:
+def node(start_node: Callable[..., NodeThread]) -> NodeThread:
     other = ToolServer()
-    running = start(
+    running = start_node(
         workshops={"shop": ToolServer(), "other": other}, environ={"T_CLERK": "a-long-enough-token"}
     )
     assert tuple(components(running)) == COMPONENTS
@@ -152,11 +152,11 @@ def test_component_that_fails_to_restore_does_not_keep_others_from_it(
 
 
 def test_failing_stop_does_not_prevent_the_others(
-    start: Callable[..., NodeThread],
+    start_node: Callable[..., NodeThread],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    node = start()
+    node = start_node()
     stopped: list[str] = []
     for name in ("automation", "contracts"):
         original = components(node)[name].stop

@@ -97,8 +97,8 @@ def test_unknown_skill(ask: Ask) -> None:
     assert answer.error["code"] == -32602
 
 
-def test_one_server_with_skills_among_others(start: Any) -> None:
-    node = start(servers={"one": serving("one", "a", "hidden")})
+def test_one_server_with_skills_among_others(start_node: Any) -> None:
+    node = start_node(servers={"one": serving("one", "a", "hidden")})
     session = node.session()
     (skill,) = node.once(session.request("skills/list", {})).result["skills"]
     assert skill["uri"] == "skill://a/SKILL.md"
@@ -113,7 +113,7 @@ def test_one_server_with_skills_among_others(start: Any) -> None:
     assert child["uri"] == "skill://a/notes/more.md"
 
 
-def test_a_rule_names_the_uri_of_a_skill_and_of_a_directory(start: Any) -> None:
+def test_a_rule_names_the_uri_of_a_skill_and_of_a_directory(start_node: Any) -> None:
     """The member `uri` of the request reaches the policy, in both generations."""
     rule = RuleConfig(
         name="hidden",
@@ -123,7 +123,9 @@ def test_a_rule_names_the_uri_of_a_skill_and_of_a_directory(start: Any) -> None:
             "mcp/request:resources/directory/read:skill://hidden/*",
         ],
     )
-    node = start(servers={"one": serving("one", "a", "hidden")}, policy=PolicyConfig(rules=[rule]))
+    node = start_node(
+        servers={"one": serving("one", "a", "hidden")}, policy=PolicyConfig(rules=[rule])
+    )
     session = node.session()
     for method, path in (("skills/get", "SKILL.md"), ("resources/directory/read", "notes")):
         for name, denied in (("a", False), ("hidden", True)):
@@ -137,8 +139,8 @@ def test_a_rule_names_the_uri_of_a_skill_and_of_a_directory(start: Any) -> None:
                     assert answer.error["data"]["rule"] == "hidden"
 
 
-def test_without_skills_the_methods_are_unknown(start: Any) -> None:
-    node = start()
+def test_without_skills_the_methods_are_unknown(start_node: Any) -> None:
+    node = start_node()
     session = node.session()
     assert EXTENSION not in session.opened["capabilities"].get("extensions", {})
     for method, params in (("skills/list", {}), ("skills/get", {"uri": "skill://a/SKILL.md"})):

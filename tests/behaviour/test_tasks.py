@@ -230,22 +230,22 @@ def offered(node: NodeThread) -> tuple[Any, Any]:
 @pytest.mark.parametrize("expose", ["transparent", "prefixed"])
 @pytest.mark.parametrize("era", ["session", "stateless"])
 def test_tasks_are_offered_where_a_server_may_ask_on_the_way(
-    start: Callable[..., NodeThread], era: str, expose: Any
+    start_node: Callable[..., NodeThread], era: str, expose: Any
 ) -> None:
     server = over_a_pipe(era, "one")
     server = ServerConfig(command=server.command, args=server.args, expose=expose)
-    discovered, opened = offered(start(workshops={}, servers={"one": server}))
+    discovered, opened = offered(start_node(workshops={}, servers={"one": server}))
     assert (EXTENSION in discovered.get("extensions", {})) == (era == "session")
     assert EXTENSION not in opened.get("extensions", {})
 
 
 @pytest.mark.parametrize("expose", ["transparent", "prefixed"])
 def test_tasks_are_offered_where_a_server_has_them(
-    start: Callable[..., NodeThread], expose: Any
+    start_node: Callable[..., NodeThread], expose: Any
 ) -> None:
     # Those of the session wire are another matter, between two neighbours.
     shop = ToolServer("stateless", tasks={"list": {}})
-    node = start(workshops={"shop": shop})
+    node = start_node(workshops={"shop": shop})
     servers = {"shop": ServerConfig(url=shop.url, expose=expose)}
     node.wait(node.node.apply(node.config(servers=servers)))
     node.wait(node.node.until_settled(10))
@@ -254,16 +254,16 @@ def test_tasks_are_offered_where_a_server_has_them(
         assert "extensions" not in capabilities
     with tasks_server() as jobs:
         server = ServerConfig(url=jobs, expose=expose)
-        discovered, opened = offered(start(workshops={}, servers={"jobs": server}))
+        discovered, opened = offered(start_node(workshops={}, servers={"jobs": server}))
         assert discovered["extensions"] == {EXTENSION: {}}
         assert "extensions" not in opened
 
 
-def test_through_nodes_in_a_row(start: Callable[..., NodeThread]) -> None:
+def test_through_nodes_in_a_row(start_node: Callable[..., NodeThread]) -> None:
     server = over_a_pipe("session", "one")
     server = ServerConfig(command=server.command, args=server.args, expose="transparent")
     for _ in range(3):
-        last = start(workshops={}, servers={"one": server})
+        last = start_node(workshops={}, servers={"one": server})
         server = ServerConfig(url=last.url, expose="transparent")
     client = TaskClient(last)
     id = client.call("ask", kind="form").result["taskId"]

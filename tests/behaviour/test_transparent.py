@@ -144,9 +144,9 @@ async def test_the_prefixed_names_work_too(shown: Shown) -> None:
 # -- names that are not listed
 
 
-def transparent_shop(start: Any, **settings: Any) -> tuple[NodeThread, ToolServer]:
+def transparent_shop(start_node: Any, **settings: Any) -> tuple[NodeThread, ToolServer]:
     shop = ToolServer()
-    node = start(workshops={"shop": shop}, **settings)
+    node = start_node(workshops={"shop": shop}, **settings)
     shown = ServerConfig(url=shop.url, expose="transparent")
     node.wait(node.node.apply(node.config(servers={"shop": shown})))
     node.wait(node.node.until_settled(HANG_TIMEOUT))
@@ -157,8 +157,8 @@ def stateless_call(node: NodeThread, name: str, **more: Any) -> bytes:
     return node.stateless("tools/call", {"name": name, "arguments": {}}, name=name, **more)
 
 
-def test_an_unknown_name_makes_no_approval_and_reaches_no_server(start: Any) -> None:
-    node, shop = transparent_shop(start)
+def test_an_unknown_name_makes_no_approval_and_reaches_no_server(start_node: Any) -> None:
+    node, shop = transparent_shop(start_node)
     session = node.session()
     listed = len(shop.heard_of("tools/list"))
     for name in ("nope", "Echo", "delete_everything", "shop.nope", "x" * 300):
@@ -177,8 +177,8 @@ def test_an_unknown_name_makes_no_approval_and_reaches_no_server(start: Any) -> 
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_a_tool_that_was_added_without_a_word_is_found(start: Any, era: str) -> None:
-    node, shop = transparent_shop(start)
+def test_a_tool_that_was_added_without_a_word_is_found(start_node: Any, era: str) -> None:
+    node, shop = transparent_shop(start_node)
     session = node.session()
     node.do(lambda: shop.tools.append({**tool("new"), "annotations": {"readOnlyHint": True}}))
     data = stateless_call(node, "new")
@@ -190,8 +190,8 @@ def test_a_tool_that_was_added_without_a_word_is_found(start: Any, era: str) -> 
     assert "new" in [one["name"] for one in tools]
 
 
-def test_what_was_added_waits_for_a_person_by_its_definition(start: Any) -> None:
-    node, shop = transparent_shop(start)
+def test_what_was_added_waits_for_a_person_by_its_definition(start_node: Any) -> None:
+    node, shop = transparent_shop(start_node)
     irreversible = {**tool("drop"), "annotations": {"destructiveHint": True}}
     node.do(lambda: shop.tools.append(irreversible))
     held = node.once(stateless_call(node, "drop")).result["structuredContent"]
@@ -206,9 +206,9 @@ def test_what_was_added_waits_for_a_person_by_its_definition(start: Any) -> None
 # -- while things change
 
 
-def test_while_its_upstream_is_restarted_the_node_introduces_itself(start: Any) -> None:
+def test_while_its_upstream_is_restarted_the_node_introduces_itself(start_node: Any) -> None:
     shop = ToolServer(prompts={})
-    node = start(workshops={"shop": shop})
+    node = start_node(workshops={"shop": shop})
     shown = ServerConfig(url=shop.url, expose="transparent")
     node.wait(node.node.apply(node.config(servers={"shop": shown})))
     node.wait(node.node.until_settled(HANG_TIMEOUT))
@@ -230,9 +230,9 @@ def test_while_its_upstream_is_restarted_the_node_introduces_itself(start: Any) 
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_questions_pass_with_their_params_and_errors(start: Any, era: str) -> None:
+def test_questions_pass_with_their_params_and_errors(start_node: Any, era: str) -> None:
     shop = ToolServer(era, prompts={}, resources={}, completions={})
-    node = start(workshops={"shop": shop})
+    node = start_node(workshops={"shop": shop})
     shown = ServerConfig(url=shop.url, expose="transparent")
     node.wait(node.node.apply(node.config(servers={"shop": shown})))
     node.wait(node.node.until_settled(HANG_TIMEOUT))
@@ -259,9 +259,9 @@ def test_questions_pass_with_their_params_and_errors(start: Any, era: str) -> No
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_an_announcement_passes_even_if_the_list_reads_as_before(start: Any, era: str) -> None:
+def test_an_announcement_passes_even_if_the_list_reads_as_before(start_node: Any, era: str) -> None:
     shop = ToolServer(era)
-    node = start(workshops={"shop": shop})
+    node = start_node(workshops={"shop": shop})
     shown = ServerConfig(url=shop.url, expose="transparent")
     node.wait(node.node.apply(node.config(servers={"shop": shown})))
     shop.wait_for(lambda: shop._listening, "the node to listen")

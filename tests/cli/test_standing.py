@@ -42,7 +42,7 @@ Start = Callable[[CommandLine], "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start_node() -> Iterator[Start]:
     started = []
 
     def begin(world: CommandLine) -> subprocess.Popen[bytes]:
@@ -74,11 +74,11 @@ def state_of(node: NodeProcess, key: str) -> str:
 
 
 @pytest.mark.spec("AX-4.1-1")
-def test_those_who_dialled_in(world: CommandLine, start: Start) -> None:
+def test_those_who_dialled_in(world: CommandLine, start_node: Start) -> None:
     """What is not shown of them, and that they are lost; their tools are marked as degraded."""
     world.config()
     node = world.up()
-    leaf = start(world)
+    leaf = start_node(world)
     wait_until("the leaf", lambda: state_of(node, "ax:plant") == "ready")
     well = world.run("doctor")
     assert well.returncode == 0, well.stdout

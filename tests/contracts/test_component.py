@@ -27,7 +27,7 @@ Start = Callable[..., ChangingShop]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start_node(tmp_path: Path) -> Iterator[Start]:
     """Starts a node in the same folder as the one before, which is stopped first."""
     running: list[ChangingShop] = []
 
@@ -53,12 +53,12 @@ def refusal(shop: ChangingShop, **arguments: Any) -> str | None:
 
 @pytest.mark.spec("ST-4.5.3-5", "ST-4.6.4-4")
 def test_a_parameter_becomes_required(
-    start: Start, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    start_node: Start, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     caplog.set_level(logging.INFO)
     rule = LearnedRule(name="echo is fine", then="allow", tools=["shop.echo"])
     policy = PolicyConfig(default="allow", learned=[rule])
-    shop = start(registry="registry", node_policy=policy)
+    shop = start_node(registry="registry", node_policy=policy)
     assert shop.status() == []
     assert git(tmp_path / "registry", "log", "--format=%an: %s") == (
         "interlock: First seen: 2 tools of shop\n"
@@ -94,8 +94,8 @@ def test_a_parameter_becomes_required(
     registry.close()
 
 
-def test_what_breaks_nobody_is_told_and_let_be(start: Start) -> None:
-    shop = start(on_break="hold")
+def test_what_breaks_nobody_is_told_and_let_be(start_node: Start) -> None:
+    shop = start_node(on_break="hold")
     shop.offers(WIDER, ADD)
     [row] = shop.status()
     assert (row.tool, row.breaking, row.held) == ("shop.echo", False, False)
@@ -110,8 +110,8 @@ def test_what_breaks_nobody_is_told_and_let_be(start: Start) -> None:
     assert [row.to_version for row in rows] == ["1.1.1", "1.1.0"]
 
 
-def test_a_tool_that_breaks_is_held_until_somebody_accepts_it(start: Start) -> None:
-    shop = start(on_break="hold", registry="registry")
+def test_a_tool_that_breaks_is_held_until_somebody_accepts_it(start_node: Start) -> None:
+    shop = start_node(on_break="hold", registry="registry")
     assert refusal(shop) is None
     shop.offers(DEMANDING, ADD)
     assert shop.listed() == ["shop.add"]
@@ -143,9 +143,9 @@ def test_a_tool_that_breaks_is_held_until_somebody_accepts_it(start: Start) -> N
     assert "shop.echo" not in shop.listed()
 
 
-def test_nobody_ever_sees_what_is_held(start: Start) -> None:
+def test_nobody_ever_sees_what_is_held(start_node: Start) -> None:
     """Not even who reads the list in the moment in which it changes."""
-    shop = start(on_break="hold")
+    shop = start_node(on_break="hold")
     seen: list[list[str]] = []
     catalog = shop.running.node.catalog
     shop.running.do(
@@ -158,8 +158,8 @@ def test_nobody_ever_sees_what_is_held(start: Start) -> None:
     assert all("shop.echo" not in names for names in seen)
 
 
-def test_one_that_is_again_what_it_was(start: Start) -> None:
-    shop = start(on_break="hold", registry="registry")
+def test_one_that_is_again_what_it_was(start_node: Start) -> None:
+    shop = start_node(on_break="hold", registry="registry")
     shop.offers(DEMANDING, ADD)
     assert refusal(shop, text="a") is not None
     shop.offers(ECHO, ADD)
@@ -172,23 +172,23 @@ def test_one_that_is_again_what_it_was(start: Start) -> None:
     assert [one.outcome for one in shop.journal("contracts")] == ["breaking", "restored"]
 
 
-def test_it_is_known_over_restarts(start: Start) -> None:
+def test_it_is_known_over_restarts(start_node: Start) -> None:
     """What a tool was, what it is, and that nobody has accepted it."""
-    start(on_break="hold")
-    shop = start(DEMANDING, ADD, on_break="hold")
+    start_node(on_break="hold")
+    shop = start_node(DEMANDING, ADD, on_break="hold")
     assert shop.listed() == ["shop.add"]
-    shop = start(DEMANDING, ADD, on_break="hold")
+    shop = start_node(DEMANDING, ADD, on_break="hold")
     assert shop.listed() == ["shop.add"]
     [row] = shop.status()
     assert (row.from_version, row.to_version, row.held) == ("1.0.0", "2.0.0", True)
     # It is told once.
     assert len(shop.journal("contracts")) == 1
-    shop = start(ECHO, ADD, on_break="hold")
+    shop = start_node(ECHO, ADD, on_break="hold")
     assert shop.listed() == ["shop.add", "shop.echo"]
 
 
-def test_accepted_is_what_was_shown(start: Start) -> None:
-    shop = start(on_break="hold")
+def test_accepted_is_what_was_shown(start_node: Start) -> None:
+    shop = start_node(on_break="hold")
     shop.offers(DEMANDING, ADD)
     store = ToolRecordStore(shop.path)
     shown = store.get("shop.echo")
@@ -200,8 +200,8 @@ def test_accepted_is_what_was_shown(start: Start) -> None:
     assert refusal(shop, text="a") is not None
 
 
-def test_a_tool_that_is_listed_no_more(start: Start) -> None:
-    shop = start(on_break="hold")
+def test_a_tool_that_is_listed_no_more(start_node: Start) -> None:
+    shop = start_node(on_break="hold")
     shop.offers(ADD)
     [row] = shop.status()
     assert [one.reason for one in row.changes] == ["TOOL_REMOVED"]
@@ -218,8 +218,8 @@ def test_a_tool_that_is_listed_no_more(start: Start) -> None:
     assert outcomes == ["removed", "restored", "removed"]
 
 
-def test_what_the_config_hides_or_renames_is_not_gone(start: Start) -> None:
-    shop = start()
+def test_what_the_config_hides_or_renames_is_not_gone(start_node: Start) -> None:
+    shop = start_node()
     url = shop.shop.url
     for server in (
         ServerConfig(url=url, deny=["echo"]),
@@ -233,29 +233,29 @@ def test_what_the_config_hides_or_renames_is_not_gone(start: Start) -> None:
     assert shop.journal("contracts") == []
 
 
-def test_a_state_folder_that_was_lost(start: Start) -> None:
+def test_a_state_folder_that_was_lost(start_node: Start) -> None:
     """The registry knows what a tool was, also when the node does not any more."""
-    shop = start(registry="registry")
+    shop = start_node(registry="registry")
     path = shop.path
-    shop = start(registry="registry")
+    shop = start_node(registry="registry")
     store = ToolRecordStore(path)
     # As if the file had never been.
     store._file.connection.execute("DELETE FROM sighting")
     store._file.connection.execute("DELETE FROM place")
     store.close()
-    shop = start(DEMANDING, ADD, registry="registry", on_break="hold")
+    shop = start_node(DEMANDING, ADD, registry="registry", on_break="hold")
     [row] = shop.status()
     assert (row.tool, row.from_version, row.to_version) == ("shop.echo", "1.0.0", "2.0.0")
     assert row.held
     assert shop.accept()
     assert shop.status() == []
-    shop = start(DEMANDING, ADD, registry="registry", on_break="hold")
+    shop = start_node(DEMANDING, ADD, registry="registry", on_break="hold")
     assert shop.status() == []
 
 
-def test_a_registry_that_cannot_be_written_now(start: Start, tmp_path: Path) -> None:
+def test_a_registry_that_cannot_be_written_now(start_node: Start, tmp_path: Path) -> None:
     """The node goes on, says so, and publishes as soon as it can."""
-    shop = start(registry="registry")
+    shop = start_node(registry="registry")
     git(tmp_path / "registry", "checkout", "--quiet", "--detach")
     shop.offers(DEMANDING, ADD)
     [problem] = shop.running.do(shop.contracts.problems)
@@ -270,8 +270,8 @@ def test_a_registry_that_cannot_be_written_now(start: Start, tmp_path: Path) -> 
     registry.close()
 
 
-def test_another_registry(start: Start, tmp_path: Path) -> None:
-    shop = start()
+def test_another_registry(start_node: Start, tmp_path: Path) -> None:
+    shop = start_node()
     assert not (tmp_path / "registry").exists()
     shop.configure(registry="registry")
     shop.settle()
@@ -283,8 +283,8 @@ def test_another_registry(start: Start, tmp_path: Path) -> None:
     assert (tmp_path / "other" / "upstream.shop" / "shop.echo" / "1.0.0.tool.json").exists()
 
 
-def test_settings_that_change_while_it_runs(start: Start) -> None:
-    shop = start()
+def test_settings_that_change_while_it_runs(start_node: Start) -> None:
+    shop = start_node()
     shop.offers(DEMANDING, ADD)
     assert refusal(shop, text="a") is None
     shop.configure(on_break="hold")
@@ -301,9 +301,9 @@ def test_settings_that_change_while_it_runs(start: Start) -> None:
     assert row.to_version == "3.0.0"
 
 
-def test_beside_pins(start: Start) -> None:
+def test_beside_pins(start_node: Start) -> None:
     """A tool that is pinned and breaks is held for both, and free when both are accepted."""
-    shop = start(on_break="hold", node_pins=PinsConfig(mode="first_seen"))
+    shop = start_node(on_break="hold", node_pins=PinsConfig(mode="first_seen"))
     shop.offers({**DEMANDING, "description": "Another."}, ADD)
     assert shop.listed() == ["shop.add"]
     assert "interlock pins accept" in str(refusal(shop, text="a"))
@@ -336,12 +336,12 @@ def test_beside_pins(start: Start) -> None:
     assert "interlock contracts accept" in str(refusal(shop))
 
 
-def test_a_large_contract_is_looked_at_beside_the_loop(start: Start) -> None:
+def test_a_large_contract_is_looked_at_beside_the_loop(start_node: Start) -> None:
     def large(*required: str) -> dict[str, Any]:
         many = {f"p{n}": {"type": "string", "description": "x" * 100} for n in range(2000)}
         return tool("echo", *required, text=TEXT, **many)
 
-    shop = start(large(), ADD, on_break="hold")
+    shop = start_node(large(), ADD, on_break="hold")
     wait_until("it may be called", lambda: refusal(shop) is None)
     shop.offers({**large(), "description": "Other words."}, ADD)
     wait_until("both are listed", lambda: shop.listed() == ["shop.add", "shop.echo"])
@@ -350,8 +350,8 @@ def test_a_large_contract_is_looked_at_beside_the_loop(start: Start) -> None:
     assert "REQUIRED_FIELD_ADDED" in str(refusal(shop, text="a"))
 
 
-def test_a_contract_that_says_its_version_itself(start: Start, tmp_path: Path) -> None:
-    shop = start(registry="registry")
+def test_a_contract_that_says_its_version_itself(start_node: Start, tmp_path: Path) -> None:
+    shop = start_node(registry="registry")
     document = b'{"name": "mail.send", "inputSchema": {"type": "object"}}'
     shop.running.do(
         lambda: shop.contracts.declare("mail.send", "1.4.0", document, "tools/mail/TOOL.md")

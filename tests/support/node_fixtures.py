@@ -12,7 +12,7 @@ from tests.support.node import NodeThread
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     """A node as it comes: on loopback, without tokens."""
     node = NodeThread(tmp_path_factory.mktemp("plain"))
     yield node
@@ -20,7 +20,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., NodeThread]]:
+def start_node(tmp_path: Path) -> Iterator[Callable[..., NodeThread]]:
     """Starts a node of the test's own; it is stopped, and looked at, at the end."""
     started: list[NodeThread] = []
 

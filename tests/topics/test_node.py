@@ -48,9 +48,9 @@ async def status_of(address: str, token: str | None = None) -> int:
     return refused.value.response.status_code
 
 
-async def test_whose_token_is_revoked_has_to_go(start: Any, tmp_path: Path) -> None:
+async def test_whose_token_is_revoked_has_to_go(start_node: Any, tmp_path: Path) -> None:
     store = AccessStore(tmp_path / "0" / "access.db")
-    node = start(identity=IdentityConfig(revocation_seconds=0.1), topics=topics())
+    node = start_node(identity=IdentityConfig(revocation_seconds=0.1), topics=topics())
     made, shown = store.create("agent")
     _, kept = store.create("human")
     node.until(lambda: "human" in node.node.trust.identity, "the tokens to be seen")
@@ -64,8 +64,8 @@ async def test_whose_token_is_revoked_has_to_go(start: Any, tmp_path: Path) -> N
         await (await human.socket.ping())
 
 
-async def test_a_config_that_changes(start: Any) -> None:
-    node = start(tokens=TOKENS, topics=topics({"callers": ["*"]}))
+async def test_a_config_that_changes(start_node: Any) -> None:
+    node = start_node(tokens=TOKENS, topics=topics({"callers": ["*"]}))
 
     def apply(new: TopicsConfig) -> None:
         node.wait(node.node.apply(node.config(topics=new)))
@@ -94,8 +94,8 @@ async def test_a_config_that_changes(start: Any) -> None:
         assert await status_of(url(node), TOKENS["human"]) == 404
 
 
-async def test_a_node_that_stops_says_so(start: Any) -> None:
-    node = start(tokens=TOKENS, topics=topics())
+async def test_a_node_that_stops_says_so(start_node: Any) -> None:
+    node = start_node(tokens=TOKENS, topics=topics())
 
     async with joined(url(node), TOKENS["agent"]) as agent:
         stopping = asyncio.create_task(asyncio.to_thread(node.stop))
@@ -105,15 +105,15 @@ async def test_a_node_that_stops_says_so(start: Any) -> None:
 
 @pytest.mark.spec("MX-11.3-1")
 @pytest.mark.spec("MX-8.1-4", "MX-7.1-5")
-async def test_what_a_node_says_of_its_topics(start: Any) -> None:
+async def test_what_a_node_says_of_its_topics(start_node: Any) -> None:
     async def answer(node: NodeThread, path: str) -> httpx2.Response:
         headers = {"Authorization": f"Bearer {TOKENS['human']}"}
         async with httpx2.AsyncClient(trust_env=False) as client:
             return await client.get(f"http://127.0.0.1:{node.port}{path}", headers=headers)
 
-    plain = start(tokens=TOKENS, topics=topics())
+    plain = start_node(tokens=TOKENS, topics=topics())
     settings = msgspec.structs.replace(topics(), admins=["human"])
-    administered = start(tokens=TOKENS, topics=settings)
+    administered = start_node(tokens=TOKENS, topics=settings)
     async with (
         joined(url(plain), TOKENS["agent"]) as agent,
         joined(url(plain), TOKENS["human"]),
@@ -138,9 +138,9 @@ async def test_what_a_node_says_of_its_topics(start: Any) -> None:
         continue
 
 
-async def test_without_tokens_all_programs_of_this_machine_are_one(start: Any) -> None:
+async def test_without_tokens_all_programs_of_this_machine_are_one(start_node: Any) -> None:
     """A node without tokens knows one caller, `local`: the next connection replaces the last."""
-    node = start(topics=topics())
+    node = start_node(topics=topics())
 
     async with joined(url(node)) as first, joined(url(node)) as second:
         assert first.id == second.id == "local"

@@ -28,9 +28,11 @@ def apply(node: NodeThread, rooms: TopicsConfig, **agent: Any) -> None:
 @pytest.mark.parametrize(
     "agent", [{"roles": ["nothing"]}, {"may": ["register"]}, {"name": "mallory"}]
 )
-async def test_who_is_not_what_its_seat_was_given_for_has_to_go(start: Any, agent: Any) -> None:
+async def test_who_is_not_what_its_seat_was_given_for_has_to_go(
+    start_node: Any, agent: Any
+) -> None:
     """The room itself is as it was."""
-    node = start(tokens=TOKENS, topics=BOSSES)
+    node = start_node(tokens=TOKENS, topics=BOSSES)
     apply(node, BOSSES)
 
     async with (
@@ -43,8 +45,8 @@ async def test_who_is_not_what_its_seat_was_given_for_has_to_go(start: Any, agen
         assert left["payload"]["participant"]["id"] == "agent"
 
 
-async def test_who_has_another_seat_now_may_say_what_that_one_says(start: Any) -> None:
-    node = start(tokens=TOKENS, topics=OPEN)
+async def test_who_has_another_seat_now_may_say_what_that_one_says(start_node: Any) -> None:
+    node = start_node(tokens=TOKENS, topics=OPEN)
     apply(node, OPEN)
 
     async with joined(url(node), TOKENS["agent"]) as agent:
@@ -55,9 +57,9 @@ async def test_who_has_another_seat_now_may_say_what_that_one_says(start: Any) -
 
 @pytest.mark.parametrize("settles", [True, False])
 async def test_whose_issuer_has_to_be_asked_is_looked_at_when_it_has_answered(
-    start: Any, monkeypatch: pytest.MonkeyPatch, settles: bool
+    start_node: Any, monkeypatch: pytest.MonkeyPatch, settles: bool
 ) -> None:
-    node = start(tokens=TOKENS, topics=OPEN)
+    node = start_node(tokens=TOKENS, topics=OPEN)
     apply(node, OPEN)
 
     async with joined(url(node), TOKENS["agent"]) as agent:

@@ -66,11 +66,11 @@ class Parent:
 
 
 @pytest.fixture
-def parent(plain: NodeThread) -> Iterator[Callable[..., Parent]]:
+def parent(shared_node: NodeThread) -> Iterator[Callable[..., Parent]]:
     made: list[Parent] = []
 
     def make(**more: Any) -> Parent:
-        made.append(Parent(plain, **more))
+        made.append(Parent(shared_node, **more))
         return made[-1]
 
     yield make
@@ -142,7 +142,7 @@ def test_it_does_not_register_anybody_itself(parent: Callable[..., Parent]) -> N
 
 
 def test_answers_to_its_own_requests_are_its_own(
-    plain: NodeThread, parent: Callable[..., Parent]
+    shared_node: NodeThread, parent: Callable[..., Parent]
 ) -> None:
     one = parent()
 
@@ -160,7 +160,7 @@ def test_answers_to_its_own_requests_are_its_own(
         one.conversation.closed()
         return await first, second.exception(), third.exception()
 
-    result, refused, gone = plain.wait(asked())
+    result, refused, gone = shared_node.wait(asked())
     assert json.loads(result) == {"status": "ok"}
     assert isinstance(refused, ParentRejectionError)
     assert (refused.code, refused.symbol, refused.message) == (-31011, "unknown_session", "Who?")
@@ -207,13 +207,13 @@ def test_both_eras_are_spoken(parent: Callable[..., Parent]) -> None:
 
 @pytest.mark.spec("AX-7.2-1", "AX-7.2-8")
 def test_where_a_call_is_on_its_way_is_read(
-    plain: NodeThread, parent: Callable[..., Parent], monkeypatch: pytest.MonkeyPatch
+    shared_node: NodeThread, parent: Callable[..., Parent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = parent()
     begun: list[Call] = []
-    begin = plain.node.pipeline.begin
+    begin = shared_node.node.pipeline.begin
     monkeypatch.setattr(
-        plain.node.pipeline, "begin", lambda call: (begun.append(call), begin(call))[1]
+        shared_node.node.pipeline, "begin", lambda call: (begun.append(call), begin(call))[1]
     )
     way = {"x-mcpax-route": ["infra", "edge", "shop", "echo"], "x-mcpax-cursor": 1}
     # The node is registered with nobody, so every way is a wrong one.
@@ -229,47 +229,47 @@ def test_where_a_call_is_on_its_way_is_read(
 
 
 def test_an_id_is_used_by_one_request_at_a_time(
-    plain: NodeThread, parent: Callable[..., Parent]
+    shared_node: NodeThread, parent: Callable[..., Parent]
 ) -> None:
     one = parent()
     one.say("tools/call", call("hold", {"text": "held"}), 5)
-    upstream_id = plain.shop.wait_for_hold("held")
+    upstream_id = shared_node.shop.wait_for_hold("held")
     one.say("tools/call", call("echo", {"text": "again"}), 5)
     assert one.answer(5)["error"]["code"] == -32600
-    plain.do(lambda: plain.shop.release(upstream_id))
-    plain.until(
+    shared_node.do(lambda: shared_node.shop.release(upstream_id))
+    shared_node.until(
         lambda: any(m.get("id") == 5 and "result" in m for m in one.sent), "the held call's answer"
     )
 
 
-def test_too_many_calls_are_refused(plain: NodeThread, parent: Callable[..., Parent]) -> None:
+def test_too_many_calls_are_refused(shared_node: NodeThread, parent: Callable[..., Parent]) -> None:
     one = parent()
     one.conversation.most_under_way = 1
     one.say("tools/call", call("hold", {"text": "first"}), 5)
-    upstream_id = plain.shop.wait_for_hold("first")
+    upstream_id = shared_node.shop.wait_for_hold("first")
     assert one.ask("tools/call", call("echo"), 6)["error"]["code"] == -31026
-    plain.do(lambda: plain.shop.release(upstream_id))
+    shared_node.do(lambda: shared_node.shop.release(upstream_id))
     assert "result" in one.answer(5)
 
 
 def test_a_call_that_is_withdrawn_is_not_answered(
-    plain: NodeThread, parent: Callable[..., Parent]
+    shared_node: NodeThread, parent: Callable[..., Parent]
 ) -> None:
     one = parent()
     one.say("tools/call", call("hold", {"text": "gone"}), 5)
-    plain.shop.wait_for_hold("gone")
+    shared_node.shop.wait_for_hold("gone")
     one.say("notifications/cancelled", {"requestId": 5})
     assert one.ask("tools/call", call("echo", {"text": "x"}), 5)["result"]
 
 
 def test_a_node_that_fails_on_a_call_says_so(
-    plain: NodeThread, parent: Callable[..., Parent], monkeypatch: pytest.MonkeyPatch
+    shared_node: NodeThread, parent: Callable[..., Parent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_: Call) -> None:
         raise ZeroDivisionError
 
     one = parent()
-    monkeypatch.setattr(plain.node.pipeline, "begin", broken)
+    monkeypatch.setattr(shared_node.node.pipeline, "begin", broken)
     assert one.ask("tools/call", call("echo"))["error"]["code"] == -32603
     assert not one.conversation._under_way
 
@@ -290,9 +290,9 @@ def test_a_way_that_cannot_be_read_is_refused(parent: Callable[..., Parent], way
     assert parent().ask("tools/call", call("echo", **way))["error"]["code"] == -32602
 
 
-def test_a_client_does_not_say_where_its_call_is(plain: NodeThread) -> None:
+def test_a_client_does_not_say_where_its_call_is(shared_node: NodeThread) -> None:
     way = {"x-mcpax-route": ["else", "where"], "x-mcpax-cursor": 0}
-    answer = plain.once(plain.call("echo", {"text": "hi"}, more_meta=way))
+    answer = shared_node.once(shared_node.call("echo", {"text": "hi"}, more_meta=way))
     assert answer.result["content"][0]["text"] == "hi"
 
 

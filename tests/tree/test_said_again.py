@@ -34,9 +34,9 @@ def taken(parent: Parent, data: bytes) -> Any:
 
 
 @pytest.fixture
-def both(plain: NodeThread) -> Iterator[tuple[Parent, Parent]]:
+def both(shared_node: NodeThread) -> Iterator[tuple[Parent, Parent]]:
     """One that has said the same often, and one that is new."""
-    made = Parent(plain), Parent(plain)
+    made = Parent(shared_node), Parent(shared_node)
     yield made
     for one in made:
         one.close()
@@ -94,12 +94,12 @@ def test_what_only_ends_alike_is_read_as_if_it_came_first(
 
 
 def test_an_id_that_is_under_way_is_refused_here_too(
-    plain: NodeThread, both: tuple[Parent, Parent]
+    shared_node: NodeThread, both: tuple[Parent, Parent]
 ) -> None:
     one = used_to_it(both[0])
     held = HEAD + b'{"name":"shop.hold","arguments":{"text":"again"}' + END
-    plain.do(lambda: one.conversation.take(held))
-    upstream_id = plain.shop.wait_for_hold("again")
+    shared_node.do(lambda: one.conversation.take(held))
+    upstream_id = shared_node.shop.wait_for_hold("again")
     assert taken(one, held)["error"]["code"] == -32600
-    plain.do(lambda: plain.shop.release(upstream_id))
-    plain.until(lambda: "result" in one.sent[-1], "the held call's answer")
+    shared_node.do(lambda: shared_node.shop.release(upstream_id))
+    shared_node.until(lambda: "result" in one.sent[-1], "the held call's answer")

@@ -200,9 +200,9 @@ def test_a_cursor_that_was_tampered_with_is_refused(client: AqlClient, change: s
 
 @pytest.mark.spec("AQ-4.7-1")
 def test_a_result_that_is_too_large_says_so_and_what_to_do(
-    start: Callable[..., NodeThread],
+    start_node: Callable[..., NodeThread],
 ) -> None:
-    node = start(aql=AqlConfig(operations=READ))
+    node = start_node(aql=AqlConfig(operations=READ))
     client = AqlClient(node)
     answer = client.ask("shop_large", {"size": 12 * 1024 * 1024})
     assert code(answer) == "VALIDATION_PAYLOAD_TOO_LARGE"

@@ -21,9 +21,9 @@ ECHO = {"text": "x"}
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("client", ["anybody", "interlock", "interlock-cli"])
 def test_where_plain_is_denied_no_name_opens_it_over_http(
-    start: Start, era: str, client: str
+    start_node: Start, era: str, client: str
 ) -> None:
-    node = start(aql=AqlConfig(plain="deny"))
+    node = start_node(aql=AqlConfig(plain="deny"))
     assert listed_as(node, client, era) == FIVE
     assert listed_as(node, client, era, "?view=auto") == FIVE
     # Nor can a tool be called there by its own name.
@@ -53,12 +53,12 @@ def plain(node: NodeThread, era: str) -> Callable[[], str]:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_limits_hold_for_plain_calls(start: Start, era: str) -> None:
+def test_limits_hold_for_plain_calls(start_node: Start, era: str) -> None:
     settings = AqlConfig(
         api_limits=[ApiLimit(limit=2, scope="endpoint", endpoint="shop_echo", window="day")],
         operations=READ,
     )
-    node = start(aql=settings)
+    node = start_node(aql=settings)
     call = plain(node, era)
     assert AqlClient(node, "?view=aql", era).ask("shop_echo", ECHO)["success"] is True
     assert call() == "ok"
@@ -68,28 +68,30 @@ def test_limits_hold_for_plain_calls(start: Start, era: str) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_rest_holds_for_plain_calls(start: Start, era: str) -> None:
-    call = plain(start(aql=AqlConfig(operations={"shop.echo": OperationConfig(cooldown=900)})), era)
+def test_a_rest_holds_for_plain_calls(start_node: Start, era: str) -> None:
+    call = plain(
+        start_node(aql=AqlConfig(operations={"shop.echo": OperationConfig(cooldown=900)})), era
+    )
     assert call() == "ok"
     assert "cooldown between calls" in call()
 
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_quota_makes_plain_calls_wait_for_a_human_and_then_ends_them(
-    start: Start, era: str
+    start_node: Start, era: str
 ) -> None:
     waits = QuotaConfig(metric="requests_per_day", warn=1, pause=1, hard_stop=3)
-    call = plain(start(aql=AqlConfig(quotas=[waits])), era)
+    call = plain(start_node(aql=AqlConfig(quotas=[waits])), era)
     assert call() == "ok"
     assert call() != "ok"
     ends = QuotaConfig(metric="requests_per_day", warn=1, pause=2, hard_stop=2)
-    call = plain(start(aql=AqlConfig(quotas=[ends])), era)
+    call = plain(start_node(aql=AqlConfig(quotas=[ends])), era)
     assert [call(), call()] == ["ok", "ok"]
     assert "is used up" in call()
 
 
-def test_without_any_of_it_plain_calls_are_asked_about_nothing(start: Start) -> None:
+def test_without_any_of_it_plain_calls_are_asked_about_nothing(start_node: Start) -> None:
     view = ClientView(view="aql", clients=["someone"])
-    node = start(aql=AqlConfig(clients=[view]))
+    node = start_node(aql=AqlConfig(clients=[view]))
     danger = node.node.trust.authorizer.installed["danger"]
     assert not danger.applies_to & PLAIN

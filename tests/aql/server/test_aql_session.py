@@ -249,14 +249,14 @@ def test_a_call_in_a_view_can_be_cancelled(node: NodeThread) -> None:
 
 @pytest.mark.spec("AQ-1.2-1")
 def test_two_servers_of_different_kinds_need_nothing_of_their_own(
-    start: Callable[..., NodeThread],
+    start_node: Callable[..., NodeThread],
 ) -> None:
     files, issues = ToolServer(), ToolServer("stateless")
     files.tools = [tool("read_file", "path", path={"type": "string"})]
     issues.tools = [
         tool("createIssue", "repoName", repoName={"type": "string"}, title={"type": "string"})
     ]
-    node = start(workshops={"files": files, "tracker": issues})
+    node = start_node(workshops={"files": files, "tracker": issues})
     client = AqlClient(node)
     assert client.ask("files_read_file", {"path": "/a"})["success"] is True
     made = client.ask(
@@ -268,9 +268,9 @@ def test_two_servers_of_different_kinds_need_nothing_of_their_own(
 
 
 @pytest.mark.spec("AQ-2.3-1", "AQ-2.3.5-1")
-def test_a_stateless_session_is_the_caller_s(start: Callable[..., NodeThread]) -> None:
+def test_a_stateless_session_is_the_caller_s(start_node: Callable[..., NodeThread]) -> None:
     tokens = {"chief": "chief-secret-token-1234567890", "deputy": "deputy-secret-token-1234567890"}
-    node = start(tokens=tokens)
+    node = start_node(tokens=tokens)
     ids = {}
     for name, token in tokens.items():
         client = AqlClient(node, "?view=aql", "stateless", Authorization=f"Bearer {token}")
@@ -279,8 +279,8 @@ def test_a_stateless_session_is_the_caller_s(start: Callable[..., NodeThread]) -
     assert ids["chief"] != ids["deputy"]
 
 
-def test_a_stranger_learns_nothing(start: Callable[..., NodeThread]) -> None:
-    node = start(tokens={"chief": "chief-secret-token-1234567890"})
+def test_a_stranger_learns_nothing(start_node: Callable[..., NodeThread]) -> None:
+    node = start_node(tokens={"chief": "chief-secret-token-1234567890"})
     client = AqlClient(node, "?view=aql", "stateless")
     for method, params in (
         ("tools/list", {}),

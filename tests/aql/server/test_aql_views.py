@@ -40,11 +40,11 @@ def instructions_of(client: AqlClient) -> str:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_tool_whose_schema_names_no_parameters_takes_any(start: Start, era: str) -> None:
+def test_a_tool_whose_schema_names_no_parameters_takes_any(start_node: Start, era: str) -> None:
     shop = ToolServer()
     shop.tools = [{"name": "echo", "inputSchema": {"type": "object"}}, tool("add", a={})]
     config = AqlConfig(operations={"shop.*": OperationConfig(category="READ", danger="safe")})
-    client = AqlClient(start(workshops={"shop": shop}, aql=config), "?view=aql", era)
+    client = AqlClient(start_node(workshops={"shop": shop}, aql=config), "?view=aql", era)
     answer = client.ask("shop_echo", {"text": "free", "more": [1]})
     assert answer["data"]["content"][0]["text"] == "free"
     assert shop.calls("echo")[-1]["params"]["arguments"] == {"text": "free", "more": [1]}
@@ -52,8 +52,8 @@ def test_a_tool_whose_schema_names_no_parameters_takes_any(start: Start, era: st
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_failure_is_an_error_for_clients_of_mcp(start: Start, era: str) -> None:
-    client = AqlClient(start(aql=AqlConfig(operations=READ)), "?view=aql", era)
+def test_a_failure_is_an_error_for_clients_of_mcp(start_node: Start, era: str) -> None:
+    client = AqlClient(start_node(aql=AqlConfig(operations=READ)), "?view=aql", era)
     failed = client.call("mcp_aql_read", {"operation": "shop_ecko"})
     assert failed["isError"] is True
     assert failed["structuredContent"]["error"]["code"] == "NOT_FOUND_OPERATION"
@@ -63,12 +63,12 @@ def test_a_failure_is_an_error_for_clients_of_mcp(start: Start, era: str) -> Non
 
 @pytest.mark.spec("AQ-EPM-3.2-1", "AQ-3.3-1")
 @pytest.mark.parametrize("era", ERAS)
-def test_the_config_says_what_clients_see_that_ask_for_nothing(start: Start, era: str) -> None:
+def test_the_config_says_what_clients_see_that_ask_for_nothing(start_node: Start, era: str) -> None:
     rules = [
         ClientView(view="aql-single", clients=["small-*"]),
         ClientView(view="plain", clients=["classic"]),
     ]
-    node = start(aql=AqlConfig(view="aql", clients=rules, operations=READ))
+    node = start_node(aql=AqlConfig(view="aql", clients=rules, operations=READ))
     assert listed_as(node, "anybody", era) == FIVE
     assert listed_as(node, "small-model", era) == ["mcp_aql"]
     assert "shop__echo" in listed_as(node, "classic", era)
@@ -84,7 +84,7 @@ def test_the_config_says_what_clients_see_that_ask_for_nothing(start: Start, era
 
 @pytest.mark.spec("AQ-3.3-3")
 @pytest.mark.parametrize("era", ERAS)
-def test_profiles_have_endpoints_of_their_own(start: Start, era: str) -> None:
+def test_profiles_have_endpoints_of_their_own(start_node: Start, era: str) -> None:
     own = ProfileConfig(
         families={
             "inspect": FamilyConfig(operations=["introspect"]),
@@ -93,7 +93,7 @@ def test_profiles_have_endpoints_of_their_own(start: Start, era: str) -> None:
             "administer": FamilyConfig(categories=["DELETE", "EXECUTE"]),
         }
     )
-    node = start(aql=AqlConfig(profiles={"ops": own}, operations=READ))
+    node = start_node(aql=AqlConfig(profiles={"ops": own}, operations=READ))
     for view, families in (
         ("semantic", ["discover", "query", "manage", "operate"]),
         ("ops", ["inspect", "query", "mutate", "administer"]),
@@ -116,9 +116,9 @@ def test_profiles_have_endpoints_of_their_own(start: Start, era: str) -> None:
 
 @pytest.mark.spec("AQ-MCP-6.2-1")
 @pytest.mark.parametrize("era", ERAS)
-def test_a_prefix_tells_nodes_apart(start: Start, era: str) -> None:
-    home = start(aql=AqlConfig(prefix="home_", operations=READ))
-    office = start(aql=AqlConfig(prefix="office_", operations=READ))
+def test_a_prefix_tells_nodes_apart(start_node: Start, era: str) -> None:
+    home = start_node(aql=AqlConfig(prefix="home_", operations=READ))
+    office = start_node(aql=AqlConfig(prefix="office_", operations=READ))
     names = [AqlClient(node, "?view=aql", era).names() for node in (home, office)]
     assert names[0] == [f"home_{name}" for name in FIVE]
     assert not set(names[0]) & set(names[1])
@@ -132,8 +132,8 @@ def test_a_prefix_tells_nodes_apart(start: Start, era: str) -> None:
 
 @pytest.mark.spec("AQ-MCP-6.6-1")
 @pytest.mark.parametrize("era", ERAS)
-def test_a_namespace_has_a_face_of_its_own(start: Start, era: str) -> None:
-    node = start(workshops={"shop": ToolServer(), "other": ToolServer()})
+def test_a_namespace_has_a_face_of_its_own(start_node: Start, era: str) -> None:
+    node = start_node(workshops={"shop": ToolServer(), "other": ToolServer()})
     told = AqlClient(node, "?view=aql&namespace=other", era).introspect()
     names = {one["name"] for one in told["operations"]}
     assert not [name for name in names if name.startswith("shop_")]
@@ -142,8 +142,8 @@ def test_a_namespace_has_a_face_of_its_own(start: Start, era: str) -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("query", ["?view=graphql", "?view=", "?view=aql&view=none"])
-def test_an_unknown_view_is_refused_by_name(start: Start, era: str, query: str) -> None:
-    node = start()
+def test_an_unknown_view_is_refused_by_name(start_node: Start, era: str, query: str) -> None:
+    node = start_node()
     body = message("tools/list", {"_meta": meta()})
     client = AqlClient(node, "", "stateless")
     client.path = "/mcp" + query
@@ -155,7 +155,7 @@ def test_an_unknown_view_is_refused_by_name(start: Start, era: str, query: str) 
 
 @pytest.mark.spec("AQ-3.3-4")
 @pytest.mark.parametrize("era", ERAS)
-def test_auto_shows_tools_while_they_are_few(start: Start, era: str) -> None:
+def test_auto_shows_tools_while_they_are_few(start_node: Start, era: str) -> None:
     few, many = ToolServer(), ToolServer()
     few.tools = [tool("echo", text={"type": "string"})]
     many.tools = [
@@ -163,8 +163,8 @@ def test_auto_shows_tools_while_they_are_few(start: Start, era: str) -> None:
         for n in range(200)
     ]
     config = AqlConfig(operations={"shop.*": OperationConfig(category="READ", danger="safe")})
-    small = start(workshops={"shop": few}, aql=config)
-    large = start(workshops={"shop": many}, aql=config)
+    small = start_node(workshops={"shop": few}, aql=config)
+    large = start_node(workshops={"shop": many}, aql=config)
     assert AqlClient(small, "?view=auto", era).names() == ["shop__echo"]
     client = AqlClient(large, "?view=auto", era)
     assert client.names() == FIVE
@@ -177,8 +177,8 @@ def test_auto_shows_tools_while_they_are_few(start: Start, era: str) -> None:
 
 
 @pytest.mark.spec("AQ-EPM-8.3-1")
-def test_who_is_there_keeps_its_view_and_who_comes_gets_the_new_one(start: Start) -> None:
-    node = start(aql=AqlConfig(view="plain", operations=READ))
+def test_who_is_there_keeps_its_view_and_who_comes_gets_the_new_one(start_node: Start) -> None:
+    node = start_node(aql=AqlConfig(view="plain", operations=READ))
     before = AqlClient(node, "")
     assert "shop__echo" in before.names()
     node.wait(node.node.apply(node.config(aql=AqlConfig(view="aql", operations=READ))))
@@ -223,13 +223,13 @@ def test_a_prefix_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
 
 
 @pytest.mark.parametrize("view", ["aql", "aql-single", "aql-all", "semantic", "own"])
-def test_instructions_name_a_tool_of_the_very_view(start: Start, view: str) -> None:
+def test_instructions_name_a_tool_of_the_very_view(start_node: Start, view: str) -> None:
     own = {
         "look": FamilyConfig(categories=["READ"]),
         "act": FamilyConfig(categories=["CREATE", "UPDATE", "DELETE", "EXECUTE"]),
     }
     profiles = {"own": ProfileConfig(families=own)}
-    node = start(aql=AqlConfig(prefix="home_", profiles=profiles, operations=READ))
+    node = start_node(aql=AqlConfig(prefix="home_", profiles=profiles, operations=READ))
     client = AqlClient(node, f"?view={view}", "stateless")
     said = client.request("server/discover").result["instructions"]
     named = said.partition("call ")[2].split()[0]

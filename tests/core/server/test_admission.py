@@ -131,8 +131,8 @@ def test_tokens_stay_on_this_side(locked: NodeThread) -> None:
         assert not any("s3cret" in value for value in headers.values())
 
 
-def test_every_refusal_is_in_the_journal(start: Any) -> None:
-    node = start(tokens={"clerk": "clerk-s3cret"})
+def test_every_refusal_is_in_the_journal(start_node: Any) -> None:
+    node = start_node(tokens={"clerk": "clerk-s3cret"})
     kinds = everything(node)
     for data in kinds.values():
         assert node.once(data).status == 401
@@ -148,8 +148,8 @@ def test_every_refusal_is_in_the_journal(start: Any) -> None:
     assert "s3cret" not in (node.folder / "journal.db").read_bytes().decode("latin-1")
 
 
-def test_foreign_pages_are_in_the_journal_too(start: Any) -> None:
-    node = start()
+def test_foreign_pages_are_in_the_journal_too(start_node: Any) -> None:
+    node = start_node()
     foreign = ("Origin", "https://evil.example")
     assert node.once(node.call("echo", {"text": "hi"}, 1, foreign)).status == 403
     assert node.once(node.http(b"", foreign, method="GET", path="/status")).status == 403
@@ -171,25 +171,25 @@ def test_foreign_pages_are_in_the_journal_too(start: Any) -> None:
         "127.0.0.1:{port}.evil", "[::1]", "", "127.0.0.1:{port} evil",
     ],
 )  # fmt: skip
-def test_a_host_that_is_somebody_else(plain: NodeThread, host: str) -> None:
-    line = [("Host", host.format(port=plain.port))]
+def test_a_host_that_is_somebody_else(shared_node: NodeThread, host: str) -> None:
+    line = [("Host", host.format(port=shared_node.port))]
     body = message("tools/list")
     length = ("Content-Length", str(len(body)))
     for path, method in (("/mcp", "POST"), ("/mcp", "GET"), ("/mcp", "DELETE"), ("/status", "GET")):
-        data = plain.http(body, *line, length, method=method, path=path, plain=True)
-        assert plain.once(data).status == 403
+        data = shared_node.http(body, *line, length, method=method, path=path, plain=True)
+        assert shared_node.once(data).status == 403
 
 
-def test_no_host_at_all(plain: NodeThread) -> None:
-    assert plain.once(b"GET /status HTTP/1.0\r\n\r\n").status == 403
-    assert plain.once(b"POST /mcp HTTP/1.0\r\nContent-Length: 0\r\n\r\n").status == 403
+def test_no_host_at_all(shared_node: NodeThread) -> None:
+    assert shared_node.once(b"GET /status HTTP/1.0\r\n\r\n").status == 403
+    assert shared_node.once(b"POST /mcp HTTP/1.0\r\nContent-Length: 0\r\n\r\n").status == 403
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LocalHost", "[::1]"])
-def test_a_host_that_is_us(plain: NodeThread, host: str) -> None:
-    data = plain.call("echo", {"text": "hi"})
+def test_a_host_that_is_us(shared_node: NodeThread, host: str) -> None:
+    data = shared_node.call("echo", {"text": "hi"})
     data = data.replace(b"Host: 127.0.0.1:", f"Host: {host}:".encode())
-    assert result_text(plain.once(data)) == "hi"
+    assert result_text(shared_node.once(data)) == "hi"
 
 
 @pytest.mark.parametrize(
@@ -200,15 +200,15 @@ def test_a_host_that_is_us(plain: NodeThread, host: str) -> None:
         "http://[::1", "http://[::2]", "\xe9",
     ],
 )  # fmt: skip
-def test_a_page_from_elsewhere(plain: NodeThread, origin: str) -> None:
-    header = ("Origin", origin.format(port=plain.port))
+def test_a_page_from_elsewhere(shared_node: NodeThread, origin: str) -> None:
+    header = ("Origin", origin.format(port=shared_node.port))
     for data in (
-        plain.call("echo", {"text": "hi"}, 1, header),
-        plain.http(b"", header, method="GET"),
-        plain.http(b"", header, method="GET", path="/status"),
-        plain.http(b"", header, method="GET", path="/healthz"),
+        shared_node.call("echo", {"text": "hi"}, 1, header),
+        shared_node.http(b"", header, method="GET"),
+        shared_node.http(b"", header, method="GET", path="/status"),
+        shared_node.http(b"", header, method="GET", path="/healthz"),
     ):
-        answer = plain.once(data)
+        answer = shared_node.once(data)
         assert answer.status == 403
         assert "origin" in json.dumps(answer.json)
 
@@ -216,13 +216,15 @@ def test_a_page_from_elsewhere(plain: NodeThread, origin: str) -> None:
 @pytest.mark.parametrize(
     "origin", ["http://127.0.0.1:{port}", "http://localhost:{port}", "http://[::1]:{port}"]
 )
-def test_a_page_of_the_node_itself(plain: NodeThread, origin: str) -> None:
-    header = ("Origin", origin.format(port=plain.port))
-    assert result_text(plain.once(plain.call("echo", {"text": "hi"}, 1, header))) == "hi"
+def test_a_page_of_the_node_itself(shared_node: NodeThread, origin: str) -> None:
+    header = ("Origin", origin.format(port=shared_node.port))
+    assert (
+        result_text(shared_node.once(shared_node.call("echo", {"text": "hi"}, 1, header))) == "hi"
+    )
 
 
-def test_hosts_and_pages_that_were_let_in(start: Any) -> None:
-    node = start(allowed_hosts=["mcp.example"], allowed_origins=["https://App.example/"])
+def test_hosts_and_pages_that_were_let_in(start_node: Any) -> None:
+    node = start_node(allowed_hosts=["mcp.example"], allowed_origins=["https://App.example/"])
     data = node.call("echo", {"text": "hi"}, 1, ("Origin", "https://app.example"))
     for host in (b"mcp.example", b"MCP.example", node.host.encode()):
         assert result_text(node.once(data.replace(node.host.encode(), host))) == "hi"

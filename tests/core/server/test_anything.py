@@ -73,10 +73,10 @@ def mangled(draw: st.DrawFn) -> list[bytes]:
 @given(pieces=st.lists(st.binary(max_size=200), max_size=4) | mangled())
 @example(pieces=[b"\r\n" * 1_000])
 @example(pieces=[b"POST /mcp HTTP/1.1\r\n\r\n" * 100])
-def test_any_bytes(plain: NodeThread, pieces: list[bytes]) -> None:
-    with plain.connect() as wire:
+def test_any_bytes(shared_node: NodeThread, pieces: list[bytes]) -> None:
+    with shared_node.connect() as wire:
         try:
-            wire.send(*(one.replace(b"@HOST@", plain.host.encode()) for one in pieces))
+            wire.send(*(one.replace(b"@HOST@", shared_node.host.encode()) for one in pieces))
             wire.socket.shutdown(socket.SHUT_WR)
             said = wire.rest()
         except TimeoutError:
@@ -84,7 +84,7 @@ def test_any_bytes(plain: NodeThread, pieces: list[bytes]) -> None:
         except OSError:
             said = b""  # hung up on while it was still talking
         assert not said or said.startswith(b"HTTP/1.1 "), said
-    assert plain.alive()
+    assert shared_node.alive()
 
 
 # -- messages
@@ -164,7 +164,7 @@ def take(wire: HttpConnection) -> HttpResponse | None:
 @SHARED
 @given(asked=lawful | messages | anything | st.lists(lawful | anything, max_size=3))
 @pytest.mark.parametrize("kind", ["stateless", "session", "batches", "bare"])
-def test_any_message_over_http(plain: NodeThread, kind: str, asked: Any) -> None:
+def test_any_message_over_http(shared_node: NodeThread, kind: str, asked: Any) -> None:
     body = json.dumps(asked, ensure_ascii=False).encode("utf-8", "surrogatepass")
     headers: list[tuple[str, str]] = []
     if kind == "stateless":
@@ -173,9 +173,9 @@ def test_any_message_over_http(plain: NodeThread, kind: str, asked: Any) -> None
         if isinstance(method, str) and method.isascii() and method.isprintable():
             headers += [("Mcp-Method", method), ("Mcp-Name", "shop.echo")]
     elif kind != "bare":
-        headers += known_session(plain, SESSION if kind == "session" else "2025-03-26")
-    with plain.connect() as wire:
-        wire.send(plain.http(body, *headers))
+        headers += known_session(shared_node, SESSION if kind == "session" else "2025-03-26")
+    with shared_node.connect() as wire:
+        wire.send(shared_node.http(body, *headers))
         answer = take(wire)
     if answer is None:
         return
@@ -193,9 +193,9 @@ def test_any_message_over_http(plain: NodeThread, kind: str, asked: Any) -> None
 _sessions: dict[str, tuple[tuple[str, str], ...]] = {}
 
 
-def known_session(plain: NodeThread, version: str) -> tuple[tuple[str, str], ...]:
+def known_session(shared_node: NodeThread, version: str) -> tuple[tuple[str, str], ...]:
     if version not in _sessions:
-        _sessions[version] = plain.session(version).headers
+        _sessions[version] = shared_node.session(version).headers
     return _sessions[version]
 
 
@@ -207,8 +207,8 @@ def known_session(plain: NodeThread, version: str) -> tuple[tuple[str, str], ...
         max_size=5,
     )
 )
-def test_any_lines(plain: NodeThread, lines: list[bytes]) -> None:
-    with plain.local() as wire:
+def test_any_lines(shared_node: NodeThread, lines: list[bytes]) -> None:
+    with shared_node.local() as wire:
         for line in lines:
             wire.send(line + b"\n")
         # Nothing of the above has this id.

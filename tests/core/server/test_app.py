@@ -25,40 +25,40 @@ def get(node: NodeThread, path: str, *headers: tuple[str, str], method: str = "G
         return wire.answer(to_head=method == "HEAD")
 
 
-def test_health(plain: NodeThread) -> None:
-    answer = get(plain, "/healthz")
+def test_health(shared_node: NodeThread) -> None:
+    answer = get(shared_node, "/healthz")
     assert (answer.status, answer.json) == (200, {"status": "ok"})
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["cache-control"] == "no-store"
-    assert get(plain, "/healthz", method="HEAD").status == 200
-    assert get(plain, "/healthz?x=1").status == 200
+    assert get(shared_node, "/healthz", method="HEAD").status == 200
+    assert get(shared_node, "/healthz?x=1").status == 200
 
 
-def test_status(plain: NodeThread) -> None:
-    plain.once(plain.call("echo", {"text": "x"}))
-    status = get(plain, "/status").json
-    assert status["url"] == plain.url
+def test_status(shared_node: NodeThread) -> None:
+    shared_node.once(shared_node.call("echo", {"text": "x"}))
+    status = get(shared_node, "/status").json
+    assert status["url"] == shared_node.url
     assert status["calls"] >= 1
     (shop,) = status["upstreams"]
     assert (shop["key"], shop["state"], shop["circuit"]) == ("shop", "ready", "closed")
-    assert shop["tools"] == len(plain.shop.tools)
+    assert shop["tools"] == len(shared_node.shop.tools)
     assert status["tools"] == shop["tools"]
     assert status["under_way"] == 0
-    assert get(plain, "/status", method="HEAD").status == 200
+    assert get(shared_node, "/status", method="HEAD").status == 200
 
 
 @pytest.mark.feature("tree")
-def test_tree(plain: NodeThread) -> None:
-    tree = get(plain, "/tree").json
+def test_tree(shared_node: NodeThread) -> None:
+    tree = get(shared_node, "/tree").json
     assert (tree["name"], tree["role"], tree["state"]) == ("root", "root", "ready")
     (shop,) = tree["children"]
     assert (shop["name"], shop["role"], shop["link"]) == ("shop", "leaf", "http")
-    assert shop["tools"] == tree["tools"] == len(plain.shop.tools)
-    assert get(plain, "/tree", method="HEAD").status == 200
+    assert shop["tools"] == tree["tools"] == len(shared_node.shop.tools)
+    assert get(shared_node, "/tree", method="HEAD").status == 200
 
 
-def test_topics_are_joined_by_websocket(start: Callable[..., NodeThread]) -> None:
-    node = start(topics=TopicsConfig(rooms={"ops": TopicConfig(access="private")}))
+def test_topics_are_joined_by_websocket(start_node: Callable[..., NodeThread]) -> None:
+    node = start_node(topics=TopicsConfig(rooms={"ops": TopicConfig(access="private")}))
     for path in ("/ws", "/ws?topic=ops"):
         answer = get(node, path)
         assert (answer.status, answer.json["error"]) == (426, "upgrade_required")
@@ -75,18 +75,18 @@ def test_topics_are_joined_by_websocket(start: Callable[..., NodeThread]) -> Non
     assert "topics" not in answer.body.decode()
 
 
-def test_where_there_are_no_topics_nothing_is_said_of_them(plain: NodeThread) -> None:
-    assert get(plain, "/ws").status == 404
-    assert "topics" not in get(plain, "/ws").json["message"]
-    assert "topics" not in get(plain, "/mcp", *OFFER).body.decode()
+def test_where_there_are_no_topics_nothing_is_said_of_them(shared_node: NodeThread) -> None:
+    assert get(shared_node, "/ws").status == 404
+    assert "topics" not in get(shared_node, "/ws").json["message"]
+    assert "topics" not in get(shared_node, "/mcp", *OFFER).body.decode()
 
 
 @pytest.mark.parametrize(
     "path", ["/", "/mcp/", "/MCP", "/favicon.ico", "/status/", "/tree/", "/mcp%20"]
 )
-def test_anything_else_says_where_to_go(plain: NodeThread, path: str) -> None:
+def test_anything_else_says_where_to_go(shared_node: NodeThread, path: str) -> None:
     for method in ("GET", "POST", "DELETE"):
-        answer = get(plain, path, method=method)
+        answer = get(shared_node, path, method=method)
         assert answer.status == 404
         assert "/mcp" in answer.json["message"]
 
@@ -94,14 +94,14 @@ def test_anything_else_says_where_to_go(plain: NodeThread, path: str) -> None:
 @pytest.mark.parametrize("path", ["/healthz", "/status", "/tree"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 @pytest.mark.feature("tree")
-def test_they_are_for_reading(plain: NodeThread, path: str, method: str) -> None:
-    assert get(plain, path, method=method).status == 405
+def test_they_are_for_reading(shared_node: NodeThread, path: str, method: str) -> None:
+    assert get(shared_node, path, method=method).status == 405
 
 
 @pytest.mark.parametrize("path", ["/status", "/tree"])
 @pytest.mark.feature("tree")
-def test_how_it_fares_is_for_those_with_a_token(start: Any, path: str) -> None:
-    node = start(tokens={"clerk": "s3cret"})
+def test_how_it_fares_is_for_those_with_a_token(start_node: Any, path: str) -> None:
+    node = start_node(tokens={"clerk": "s3cret"})
     for headers in ([], [("Authorization", "Bearer wrong")], [("Authorization", "s3cret")]):
         answer = get(node, path, *headers)
         assert answer.status == 401
@@ -113,8 +113,8 @@ def test_how_it_fares_is_for_those_with_a_token(start: Any, path: str) -> None:
     assert get(node, "/healthz").status == 200
 
 
-def test_another_path_for_mcp(start: Any) -> None:
-    node = start(path="/agents/mcp")
+def test_another_path_for_mcp(start_node: Any) -> None:
+    node = start_node(path="/agents/mcp")
     assert node.url.endswith("/agents/mcp")
     assert "/agents/mcp" in get(node, "/mcp").json["message"]
     data = node.call("echo", {"text": "x"}).replace(b"POST /mcp ", b"POST /agents/mcp?a=b ")

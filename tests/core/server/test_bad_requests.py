@@ -44,10 +44,10 @@ def said(answer: Any) -> tuple[int, int]:
     ],
 )
 @pytest.mark.parametrize("kind", ["stateless", "session"])
-def test_what_is_no_message(plain: NodeThread, body: bytes, code: int, kind: str) -> None:
-    session = plain.session()
+def test_what_is_no_message(shared_node: NodeThread, body: bytes, code: int, kind: str) -> None:
+    session = shared_node.session()
     headers = stateless_headers("ping") if kind == "stateless" else session.headers
-    answer = plain.once(plain.http(body, *headers))
+    answer = shared_node.once(shared_node.http(body, *headers))
     assert said(answer) == (400, code)
     assert answer.error["message"]
     assert set(answer.json) == {"jsonrpc", "id", "error"}
@@ -55,23 +55,23 @@ def test_what_is_no_message(plain: NodeThread, body: bytes, code: int, kind: str
 
 @pytest.mark.parametrize("id", [b"1.5", b"[]", b"{}", b"true"])
 @pytest.mark.parametrize("kind", ["stateless", "session"])
-def test_a_call_whose_id_is_none(plain: NodeThread, id: bytes, kind: str) -> None:
+def test_a_call_whose_id_is_none(shared_node: NodeThread, id: bytes, kind: str) -> None:
     """Plain calls are read by a shortcut: it takes nothing that the long way refuses."""
-    session = plain.session()
+    session = shared_node.session()
     params: dict[str, Any] = {"name": "echo", "arguments": {}}
     headers = session.headers
     if kind == "stateless":
         params["_meta"] = meta()
         headers = stateless_headers("tools/call", "echo")
     body = b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":%b}'
-    answer = plain.once(plain.http(body % (id, json.dumps(params).encode()), *headers))
+    answer = shared_node.once(shared_node.http(body % (id, json.dumps(params).encode()), *headers))
     assert said(answer) == (400, -32600)
 
 
-def test_a_readable_id_comes_back_with_the_error(plain: NodeThread) -> None:
+def test_a_readable_id_comes_back_with_the_error(shared_node: NodeThread) -> None:
     for id in ("7", '"seven"', "-7", '"\\u0007 \\"\\n"', "12345678901234567890123"):
         body = b'{"jsonrpc":"3.0","id":%b,"method":"x"}' % id.encode()
-        answer = plain.once(plain.http(body))
+        answer = shared_node.once(shared_node.http(body))
         assert said(answer) == (400, -32600)
         assert answer.body.startswith(b'{"jsonrpc":"2.0","id":%b,' % id.encode())
 
@@ -80,10 +80,10 @@ def test_a_readable_id_comes_back_with_the_error(plain: NodeThread) -> None:
     "id", ["0", "-1", "9007199254740993", "1" * 40, '""', '"a\\u00e9\\\\\\"\\n\\/"', '"é\u2028😀"']
 )
 @pytest.mark.parametrize("kind", ["stateless", "session"])
-def test_ids_come_back_as_they_were_written(plain: NodeThread, id: str, kind: str) -> None:
+def test_ids_come_back_as_they_were_written(shared_node: NodeThread, id: str, kind: str) -> None:
     arguments = {"name": "shop.echo", "arguments": {"text": "x"}}
-    session = plain.session()
-    with plain.connect() as wire:
+    session = shared_node.session()
+    with shared_node.connect() as wire:
         for method, params, name in (
             ("tools/call", arguments, "shop.echo"),
             ("tools/list", {}, None),
@@ -98,24 +98,24 @@ def test_ids_come_back_as_they_were_written(plain: NodeThread, id: str, kind: st
                 headers = list(session.headers)
             body = '{"jsonrpc":"2.0","id":%s,"method":"%s","params":%s}'
             raw = (body % (id, method, json.dumps(params))).encode()
-            answer = wire.ask(plain.http(raw, *headers))
+            answer = wire.ask(shared_node.http(raw, *headers))
             assert answer.body.startswith(b'{"jsonrpc":"2.0","id":%b,' % id.encode()), method
 
 
-def test_params_that_are_no_object(plain: NodeThread) -> None:
-    session = plain.session()
+def test_params_that_are_no_object(shared_node: NodeThread) -> None:
+    session = shared_node.session()
     for params in ([], "text", 5, None):
         body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":%b}'
         raw = body % json.dumps(params).encode()
-        assert said(plain.once(session.raw(raw))) == (200, -32602)
-        answer = plain.once(plain.http(raw, *stateless_headers("tools/list")))
+        assert said(shared_node.once(session.raw(raw))) == (200, -32602)
+        answer = shared_node.once(shared_node.http(raw, *stateless_headers("tools/list")))
         assert said(answer) == (400, -32602)
 
 
 # -- batches
 
 
-def test_a_batch_is_lawful_in_one_revision_only(plain: NodeThread) -> None:
+def test_a_batch_is_lawful_in_one_revision_only(shared_node: NodeThread) -> None:
     members = [
         json.loads(message("ping", id="p")),
         json.loads(message("notifications/initialized", id=None)),
@@ -127,7 +127,7 @@ def test_a_batch_is_lawful_in_one_revision_only(plain: NodeThread) -> None:
         json.loads(message("tools/call", {"name": "shop.add", "arguments": {}}, 7)),
     ]
     batch = json.dumps(members).encode()
-    answers = plain.once(plain.session("2025-03-26").raw(batch))
+    answers = shared_node.once(shared_node.session("2025-03-26").raw(batch))
     assert answers.status == 200
     found = {one["id"]: one for one in answers.json}
     assert set(found) == {"p", 2, 3, 5, 6, 7}
@@ -136,19 +136,22 @@ def test_a_batch_is_lawful_in_one_revision_only(plain: NodeThread) -> None:
     codes = {id: one["error"]["code"] for id, one in found.items() if "error" in one}
     assert codes == {3: -32602, 5: -32600, 6: -32601, 7: -32602}
     for version in (SESSION, "2025-06-18", "2024-11-05"):
-        assert said(plain.once(plain.session(version).raw(batch))) == (400, -32600)
-    assert said(plain.once(plain.http(batch, *stateless_headers("tools/call")))) == (400, -32600)
+        assert said(shared_node.once(shared_node.session(version).raw(batch))) == (400, -32600)
+    assert said(shared_node.once(shared_node.http(batch, *stateless_headers("tools/call")))) == (
+        400,
+        -32600,
+    )
 
 
-def test_a_batch_of_notifications_needs_no_answer(plain: NodeThread) -> None:
+def test_a_batch_of_notifications_needs_no_answer(shared_node: NodeThread) -> None:
     batch = json.dumps([json.loads(message("notifications/initialized", id=None))] * 3)
-    answer = plain.once(plain.session("2025-03-26").raw(batch.encode()))
+    answer = shared_node.once(shared_node.session("2025-03-26").raw(batch.encode()))
     assert (answer.status, answer.body) == (202, b"")
 
 
-def test_a_batch_that_is_too_long(plain: NodeThread) -> None:
+def test_a_batch_that_is_too_long(shared_node: NodeThread) -> None:
     batch = json.dumps([json.loads(message("ping"))] * 101).encode()
-    answer = plain.once(plain.session("2025-03-26").raw(batch))
+    answer = shared_node.once(shared_node.session("2025-03-26").raw(batch))
     assert (answer.status, answer.error["code"]) == (413, -32600)
 
 
@@ -157,24 +160,24 @@ def test_a_batch_that_is_too_long(plain: NodeThread) -> None:
 
 @pytest.mark.spec("AX-0-2")
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"])
-def test_a_session_in_every_revision(plain: NodeThread, version: str) -> None:
-    session = plain.session(version)
+def test_a_session_in_every_revision(shared_node: NodeThread, version: str) -> None:
+    session = shared_node.session(version)
     assert session.opened["protocolVersion"] == version
     assert session.opened["serverInfo"]["name"] == "interlock"
     assert session.opened["capabilities"] == {"tools": {"listChanged": True}}
     assert len(session.id) >= 32
     assert session.id.isascii()
     assert session.id.isprintable()
-    assert result_text(plain.once(session.call("echo", {"text": version}))) == version
-    listed = plain.once(session.request("tools/list")).result
+    assert result_text(shared_node.once(session.call("echo", {"text": version}))) == version
+    listed = shared_node.once(session.request("tools/list")).result
     assert set(listed) == {"tools"}
     assert "shop__echo" in [tool["name"] for tool in listed["tools"]]
 
 
 @pytest.mark.parametrize("version", ["1999-01-01", "2026-07-28", "", "latest"])
-def test_an_unknown_revision_is_answered_with_ours(plain: NodeThread, version: str) -> None:
-    answer = plain.once(
-        plain.http(message("initialize", {"protocolVersion": version, "capabilities": {}}))
+def test_an_unknown_revision_is_answered_with_ours(shared_node: NodeThread, version: str) -> None:
+    answer = shared_node.once(
+        shared_node.http(message("initialize", {"protocolVersion": version, "capabilities": {}}))
     )
     assert answer.status == 200
     assert answer.result["protocolVersion"] == SESSION
@@ -192,49 +195,49 @@ def test_an_unknown_revision_is_answered_with_ours(plain: NodeThread, version: s
         {"protocolVersion": SESSION, "capabilities": {"experimental": {"x": "y" * 20_000}}},
     ],
 )
-def test_an_initialize_that_cannot_be_read(plain: NodeThread, params: Any) -> None:
-    answer = plain.once(plain.http(message("initialize", params)))
+def test_an_initialize_that_cannot_be_read(shared_node: NodeThread, params: Any) -> None:
+    answer = shared_node.once(shared_node.http(message("initialize", params)))
     assert said(answer) == (400, -32602)
     assert "mcp-session-id" not in answer.headers
 
 
-def test_a_version_header_that_nobody_speaks(plain: NodeThread) -> None:
-    session = plain.session()
+def test_a_version_header_that_nobody_speaks(shared_node: NodeThread) -> None:
+    session = shared_node.session()
     for version in ("1999-01-01", "2026-07-29", "x" * 100):
         headers = [session.headers[0], ("MCP-Protocol-Version", version)]
-        answer = plain.once(plain.http(message("tools/list"), *headers))
+        answer = shared_node.once(shared_node.http(message("tools/list"), *headers))
         assert said(answer) == (400, -32022)
         assert answer.error["data"]["requested"] == version
         assert STATELESS in answer.error["data"]["supported"]
         body = message("tools/list", {"_meta": meta(version)})
         headers = [("MCP-Protocol-Version", version), ("Mcp-Method", "tools/list")]
-        answer = plain.once(plain.http(body, *headers))
+        answer = shared_node.once(shared_node.http(body, *headers))
         assert said(answer) == (400, -32022)
         assert answer.error["data"]["requested"] == version
         assert SESSION in answer.error["data"]["supported"]
 
 
-def test_a_session_without_a_version_header(plain: NodeThread) -> None:
+def test_a_session_without_a_version_header(shared_node: NodeThread) -> None:
     # Clients before 2025-06-18 send none.
-    session = plain.session("2025-03-26")
-    answer = plain.once(plain.http(message("tools/list"), session.headers[0]))
+    session = shared_node.session("2025-03-26")
+    answer = shared_node.once(shared_node.http(message("tools/list"), session.headers[0]))
     assert answer.status == 200
 
 
 # -- sessions
 
 
-def test_no_session(plain: NodeThread) -> None:
-    answer = plain.once(plain.http(message("tools/list")))
+def test_no_session(shared_node: NodeThread) -> None:
+    answer = shared_node.once(shared_node.http(message("tools/list")))
     assert said(answer) == (400, -32600)
     assert "initialize" in answer.error["message"]
     assert answer.json["id"] == 1
     for method in ("GET", "DELETE"):
-        assert plain.once(plain.http(method=method)).status == 400
+        assert shared_node.once(shared_node.http(method=method)).status == 400
 
 
-def test_an_unknown_session(plain: NodeThread) -> None:
-    session = plain.session()
+def test_an_unknown_session(shared_node: NodeThread) -> None:
+    session = shared_node.session()
     session.headers = (("Mcp-Session-Id", "made-up"), *session.headers[1:])
     for data in (
         session.request("tools/list"),
@@ -244,29 +247,29 @@ def test_an_unknown_session(plain: NodeThread) -> None:
         session.get(),
         session.delete(),
     ):
-        answer = plain.once(data)
+        answer = shared_node.once(data)
         assert said(answer) == (404, -32600)
 
 
-def test_a_session_that_has_ended(plain: NodeThread) -> None:
-    session = plain.session()
-    assert result_text(plain.once(session.call("echo", {"text": "x"}))) == "x"
-    ended = plain.once(session.delete())
+def test_a_session_that_has_ended(shared_node: NodeThread) -> None:
+    session = shared_node.session()
+    assert result_text(shared_node.once(session.call("echo", {"text": "x"}))) == "x"
+    ended = shared_node.once(session.delete())
     assert (ended.status, ended.body) == (200, b"")
     for data in (session.call("echo", {"text": "x"}), session.get(), session.delete()):
-        assert plain.once(data).status == 404
+        assert shared_node.once(data).status == 404
 
 
-def test_a_ping(plain: NodeThread) -> None:
-    answer = plain.once(plain.session().request("ping", id="p"))
+def test_a_ping(shared_node: NodeThread) -> None:
+    answer = shared_node.once(shared_node.session().request("ping", id="p"))
     assert answer.json == {"jsonrpc": "2.0", "id": "p", "result": {}}
 
 
 # -- what is not answered
 
 
-def test_notifications_are_accepted(plain: NodeThread) -> None:
-    session = plain.session()
+def test_notifications_are_accepted(shared_node: NodeThread) -> None:
+    session = shared_node.session()
     for method, params in (
         ("notifications/initialized", None),
         ("notifications/cancelled", {"requestId": "nobody's"}),
@@ -277,20 +280,20 @@ def test_notifications_are_accepted(plain: NodeThread) -> None:
     ):
         for data in (
             session.request(method, params, None),
-            plain.http(message(method, params, None), *stateless_headers(method)),
+            shared_node.http(message(method, params, None), *stateless_headers(method)),
         ):
-            answer = plain.once(data)
+            answer = shared_node.once(data)
             assert (answer.status, answer.body) == (202, b""), method
     for params in ([], "x", 5):
         body = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":%b}'
-        assert plain.once(session.raw(body % json.dumps(params).encode())).status == 202
+        assert shared_node.once(session.raw(body % json.dumps(params).encode())).status == 202
 
 
-def test_responses_are_for_sessions_only(plain: NodeThread) -> None:
+def test_responses_are_for_sessions_only(shared_node: NodeThread) -> None:
     response = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {}}).encode()
-    answer = plain.once(plain.session().raw(response))
+    answer = shared_node.once(shared_node.session().raw(response))
     assert (answer.status, answer.body) == (202, b"")
-    answer = plain.once(plain.http(response, *stateless_headers("x")))
+    answer = shared_node.once(shared_node.http(response, *stateless_headers("x")))
     assert said(answer) == (400, -32600)
 
 
@@ -298,37 +301,42 @@ def test_responses_are_for_sessions_only(plain: NodeThread) -> None:
 
 
 @pytest.mark.parametrize("method", ["prompts/list", "resources/read", "x", "logging/setLevel"])
-def test_methods_that_nobody_serves(plain: NodeThread, method: str) -> None:
-    answer = plain.once(plain.stateless(method, {"uri": "x:y"}, name="x:y"))
+def test_methods_that_nobody_serves(shared_node: NodeThread, method: str) -> None:
+    answer = shared_node.once(shared_node.stateless(method, {"uri": "x:y"}, name="x:y"))
     assert said(answer) == (404, -32601)
     assert answer.json["id"] == 1
     # A session's 404 would say that the session is over.
-    assert said(plain.once(plain.session().request(method, {"uri": "x:y"}))) == (200, -32601)
+    assert said(shared_node.once(shared_node.session().request(method, {"uri": "x:y"}))) == (
+        200,
+        -32601,
+    )
 
 
 @pytest.mark.parametrize(
     "method",
     ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"],
 )
-def test_methods_that_the_stateless_wire_no_longer_has(plain: NodeThread, method: str) -> None:
-    assert said(plain.once(plain.stateless(method))) == (404, -32601)
+def test_methods_that_the_stateless_wire_no_longer_has(
+    shared_node: NodeThread, method: str
+) -> None:
+    assert said(shared_node.once(shared_node.stateless(method))) == (404, -32601)
 
 
 @pytest.mark.parametrize(
     "method", ["server/discover", "subscriptions/listen", "notifications/cancelled"]
 )
-def test_methods_that_sessions_do_not_have(plain: NodeThread, method: str) -> None:
-    assert said(plain.once(plain.session().request(method))) == (200, -32601)
+def test_methods_that_sessions_do_not_have(shared_node: NodeThread, method: str) -> None:
+    assert said(shared_node.once(shared_node.session().request(method))) == (200, -32601)
 
 
 # -- tools
 
 
-def test_a_tool_that_is_not_there(plain: NodeThread) -> None:
-    answer = plain.once(plain.call("ecoh"))
+def test_a_tool_that_is_not_there(shared_node: NodeThread) -> None:
+    answer = shared_node.once(shared_node.call("ecoh"))
     assert said(answer) == (400, -32602)
     assert "shop.echo" in answer.error["message"]
-    answer = plain.once(plain.session().call("ecoh"))
+    answer = shared_node.once(shared_node.session().call("ecoh"))
     assert said(answer) == (200, -32602)
     assert answer.error["data"]["error"] == "unknown_tool"
 
@@ -338,13 +346,13 @@ def test_a_tool_that_is_not_there(plain: NodeThread) -> None:
     ("version", "as_result"),
     [(STATELESS, True), (SESSION, True), ("2025-06-18", False), ("2025-03-26", False)],
 )
-def test_arguments_that_do_not_fit(plain: NodeThread, version: str, as_result: bool) -> None:
+def test_arguments_that_do_not_fit(shared_node: NodeThread, version: str, as_result: bool) -> None:
     arguments = {"a": "one", "b": 2}
     if version == STATELESS:
-        data = plain.call("add", arguments)
+        data = shared_node.call("add", arguments)
     else:
-        data = plain.session(version).call("add", arguments)
-    answer = plain.once(data)
+        data = shared_node.session(version).call("add", arguments)
+    answer = shared_node.once(data)
     assert answer.status == 200
     if as_result:
         assert answer.result["isError"] is True
@@ -355,36 +363,45 @@ def test_arguments_that_do_not_fit(plain: NodeThread, version: str, as_result: b
         sentence = answer.error["message"]
     assert "a:" in sentence
     assert "shop.add" in sentence
-    assert not plain.shop.heard_of("tools/call", name="add", arguments=arguments)
+    assert not shared_node.shop.heard_of("tools/call", name="add", arguments=arguments)
 
 
 @pytest.mark.parametrize("arguments", [[], "text", 5])
-def test_arguments_that_are_no_object(plain: NodeThread, arguments: Any) -> None:
+def test_arguments_that_are_no_object(shared_node: NodeThread, arguments: Any) -> None:
     params = {"name": "shop.echo", "arguments": arguments}
-    stateless = plain.stateless("tools/call", params, name="shop.echo")
-    assert said(plain.once(stateless)) == (400, -32602)
-    assert said(plain.once(plain.session().request("tools/call", params))) == (200, -32602)
+    stateless = shared_node.stateless("tools/call", params, name="shop.echo")
+    assert said(shared_node.once(stateless)) == (400, -32602)
+    assert said(shared_node.once(shared_node.session().request("tools/call", params))) == (
+        200,
+        -32602,
+    )
 
 
-def test_calls_without_arguments(plain: NodeThread) -> None:
+def test_calls_without_arguments(shared_node: NodeThread) -> None:
     for params in ({"name": "shop.echo"}, {"name": "shop.echo", "arguments": None}):
-        assert result_text(plain.once(plain.session().request("tools/call", params))) == "echo"
-        data = plain.stateless("tools/call", params, name="shop.echo")
-        assert result_text(plain.once(data)) == "echo"
+        assert (
+            result_text(shared_node.once(shared_node.session().request("tools/call", params)))
+            == "echo"
+        )
+        data = shared_node.stateless("tools/call", params, name="shop.echo")
+        assert result_text(shared_node.once(data)) == "echo"
 
 
 @pytest.mark.parametrize("name", [None, "", 5, ["x"]])
-def test_a_call_without_a_usable_name(plain: NodeThread, name: Any) -> None:
+def test_a_call_without_a_usable_name(shared_node: NodeThread, name: Any) -> None:
     params = {} if name is None else {"name": name}
-    assert said(plain.once(plain.session().request("tools/call", params))) == (200, -32602)
-    answer = plain.once(plain.stateless("tools/call", params, name="x"))
+    assert said(shared_node.once(shared_node.session().request("tools/call", params))) == (
+        200,
+        -32602,
+    )
+    answer = shared_node.once(shared_node.stateless("tools/call", params, name="x"))
     assert answer.status == 400
     assert answer.error["code"] in (-32602, -32020)
 
 
-def test_a_tool_that_says_it_failed(plain: NodeThread) -> None:
-    for data in (plain.call("broken"), plain.session().call("broken")):
-        answer = plain.once(data)
+def test_a_tool_that_says_it_failed(shared_node: NodeThread) -> None:
+    for data in (shared_node.call("broken"), shared_node.session().call("broken")):
+        answer = shared_node.once(data)
         assert (answer.status, answer.result["isError"]) == (200, True)
 
 
@@ -400,21 +417,21 @@ def test_a_tool_that_says_it_failed(plain: NodeThread) -> None:
     ],
 )
 def test_an_error_of_the_upstream_itself(
-    plain: NodeThread, code: int, status: int, told: int
+    shared_node: NodeThread, code: int, status: int, told: int
 ) -> None:
-    answer = plain.once(plain.call("fail", {"code": code}))
+    answer = shared_node.once(shared_node.call("fail", {"code": code}))
     assert said(answer) == (status, told)
     assert answer.error["message"] == "It failed."
     assert answer.error["data"] == {"on": "purpose"}
-    assert said(plain.once(plain.session().call("fail", {"code": code}))) == (200, code)
+    assert said(shared_node.once(shared_node.session().call("fail", {"code": code}))) == (200, code)
 
 
 @pytest.mark.parametrize("cursor", ["nonsense", "", 5])
-def test_a_cursor_that_leads_nowhere(plain: NodeThread, cursor: Any) -> None:
-    data = plain.stateless("tools/list", {"cursor": cursor})
-    assert said(plain.once(data)) == (400, -32602)
-    data = plain.session().request("tools/list", {"cursor": cursor})
-    assert said(plain.once(data)) == (200, -32602)
+def test_a_cursor_that_leads_nowhere(shared_node: NodeThread, cursor: Any) -> None:
+    data = shared_node.stateless("tools/list", {"cursor": cursor})
+    assert said(shared_node.once(data)) == (400, -32602)
+    data = shared_node.session().request("tools/list", {"cursor": cursor})
+    assert said(shared_node.once(data)) == (200, -32602)
 
 
 # -- `_meta` of the stateless wire
@@ -435,31 +452,35 @@ def test_a_cursor_that_leads_nowhere(plain: NodeThread, cursor: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("method", ["tools/list", "tools/call", "server/discover"])
-def test_meta_that_lacks_what_it_must_have(plain: NodeThread, broken: Any, method: str) -> None:
+def test_meta_that_lacks_what_it_must_have(
+    shared_node: NodeThread, broken: Any, method: str
+) -> None:
     params = {"name": "shop.echo", "arguments": {}, "_meta": broken}
-    answer = plain.once(
-        plain.http(message(method, params, "m"), *stateless_headers(method, "shop.echo"))
+    answer = shared_node.once(
+        shared_node.http(message(method, params, "m"), *stateless_headers(method, "shop.echo"))
     )
     assert said(answer) == (400, -32602)
     assert answer.json["id"] == "m"
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_the_stateless_wire_has_one_method(plain: NodeThread, method: str) -> None:
-    answer = plain.once(plain.http(b"", ("MCP-Protocol-Version", STATELESS), method=method))
+def test_the_stateless_wire_has_one_method(shared_node: NodeThread, method: str) -> None:
+    answer = shared_node.once(
+        shared_node.http(b"", ("MCP-Protocol-Version", STATELESS), method=method)
+    )
     assert answer.status == 405
     assert answer.headers["allow"] == "POST"
 
 
-def test_no_meta_at_all(plain: NodeThread) -> None:
+def test_no_meta_at_all(shared_node: NodeThread) -> None:
     for params in (None, {}, {"_meta": 5}, {"_meta": []}):
         body = message("tools/list", params)
-        answer = plain.once(plain.http(body, *stateless_headers("tools/list")))
+        answer = shared_node.once(shared_node.http(body, *stateless_headers("tools/list")))
         assert said(answer) == (400, -32602)
 
 
-def test_discovery(plain: NodeThread) -> None:
-    answer = plain.once(plain.stateless("server/discover"))
+def test_discovery(shared_node: NodeThread) -> None:
+    answer = shared_node.once(shared_node.stateless("server/discover"))
     assert answer.status == 200
     result = answer.result
     assert result["resultType"] == "complete"
@@ -472,8 +493,8 @@ def test_discovery(plain: NodeThread) -> None:
     assert result["ttlMs"] >= 0
 
 
-def test_a_stateless_list(plain: NodeThread) -> None:
-    result = plain.once(plain.stateless("tools/list")).result
+def test_a_stateless_list(shared_node: NodeThread) -> None:
+    result = shared_node.once(shared_node.stateless("tools/list")).result
     assert result["resultType"] == "complete"
     assert result["cacheScope"] in ("public", "private")
     assert result["ttlMs"] >= 0

@@ -16,7 +16,7 @@ ASKS = (PAGE, ("Access-Control-Request-Method", "POST"))
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     """A node that lets the pages of one origin call."""
     node = NodeThread(tmp_path_factory.mktemp("plain"), allowed_origins=[PAGE[1]])
     yield node
@@ -27,10 +27,12 @@ def words(value: str) -> set[str]:
     return {one.strip().lower() for one in value.split(",")}
 
 
-def test_a_page_may_call(plain: NodeThread) -> None:
+def test_a_page_may_call(shared_node: NodeThread) -> None:
     wanted = "content-type, mcp-protocol-version, mcp-param-region, x-made-up"
-    data = plain.http(b"", *ASKS, ("Access-Control-Request-Headers", wanted), method="OPTIONS")
-    with plain.connect() as wire:
+    data = shared_node.http(
+        b"", *ASKS, ("Access-Control-Request-Headers", wanted), method="OPTIONS"
+    )
+    with shared_node.connect() as wire:
         answer = wire.ask(data)
         assert (answer.status, answer.body) == (200, b"")
         assert answer.headers["access-control-allow-origin"] == PAGE[1]
@@ -44,17 +46,19 @@ def test_a_page_may_call(plain: NodeThread) -> None:
         assert "x-made-up" not in allowed
         assert "access-control-allow-private-network" not in answer.headers
         # The connection can be used for what was asked about.
-        assert result_text(wire.ask(plain.call("echo", {"text": "x"}, 1, PAGE))) == "x"
+        assert result_text(wire.ask(shared_node.call("echo", {"text": "x"}, 1, PAGE))) == "x"
 
 
-def test_a_page_on_the_web_may_call_into_this_network(plain: NodeThread) -> None:
+def test_a_page_on_the_web_may_call_into_this_network(shared_node: NodeThread) -> None:
     private = ("Access-Control-Request-Private-Network", "true")
-    answer = plain.once(plain.http(b"", *ASKS, private, method="OPTIONS"))
+    answer = shared_node.once(shared_node.http(b"", *ASKS, private, method="OPTIONS"))
     assert answer.headers["access-control-allow-private-network"] == "true"
 
 
-def test_it_needs_no_token_to_ask(start: Any) -> None:
-    node = start(tokens={"operator": "a-token-of-operator-1234567890"}, allowed_origins=[PAGE[1]])
+def test_it_needs_no_token_to_ask(start_node: Any) -> None:
+    node = start_node(
+        tokens={"operator": "a-token-of-operator-1234567890"}, allowed_origins=[PAGE[1]]
+    )
     assert node.once(node.http(b"", *ASKS, method="OPTIONS")).status == 200
     # But to call, and it can read why.
     answer = node.once(node.call("echo", {"text": "x"}, 1, PAGE))
@@ -69,19 +73,19 @@ def test_it_needs_no_token_to_ask(start: Any) -> None:
         "http://127.0.0.1", "http://localhost",
     ],
 )  # fmt: skip
-def test_other_pages_are_told_nothing(plain: NodeThread, origin: str) -> None:
+def test_other_pages_are_told_nothing(shared_node: NodeThread, origin: str) -> None:
     asks = (("Origin", origin), ASKS[1])
     for data in (
-        plain.http(b"", *asks, method="OPTIONS"),
-        plain.call("echo", {"text": "x"}, 1, ("Origin", origin)),
+        shared_node.http(b"", *asks, method="OPTIONS"),
+        shared_node.call("echo", {"text": "x"}, 1, ("Origin", origin)),
     ):
-        answer = plain.once(data)
+        answer = shared_node.once(data)
         assert answer.status == 403
         assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-def test_allowed_pages(start: Any) -> None:
-    node = start(allowed_origins=["https://app.example"])
+def test_allowed_pages(start_node: Any) -> None:
+    node = start_node(allowed_origins=["https://app.example"])
     page = ("Origin", "https://app.example")
     answer = node.once(node.http(b"", page, ASKS[1], method="OPTIONS"))
     assert answer.headers["access-control-allow-origin"] == "https://app.example"
@@ -90,9 +94,9 @@ def test_allowed_pages(start: Any) -> None:
 
 
 @pytest.mark.feature("tree")
-def test_page_of_another_local_port_opens_no_socket(start: Any) -> None:
+def test_page_of_another_local_port_opens_no_socket(start_node: Any) -> None:
     """A program that shows foreign content at another port of this machine is somebody else."""
-    node = start(topics=TopicsConfig(rooms={"room": TopicConfig(access="private")}))
+    node = start_node(topics=TopicsConfig(rooms={"room": TopicConfig(access="private")}))
     upgrade = (
         ("Connection", "Upgrade"),
         ("Upgrade", "websocket"),
@@ -107,26 +111,26 @@ def test_page_of_another_local_port_opens_no_socket(start: Any) -> None:
                 assert wire.head()[0] == status
 
 
-def test_options_without_a_page(plain: NodeThread) -> None:
+def test_options_without_a_page(shared_node: NodeThread) -> None:
     for headers in ((), (PAGE,), (ASKS[1],)):
-        assert plain.once(plain.http(b"", *headers, method="OPTIONS")).status == 405
+        assert shared_node.once(shared_node.http(b"", *headers, method="OPTIONS")).status == 405
 
 
-def test_every_answer_can_be_read(plain: NodeThread) -> None:
-    opened = plain.once(plain.http(message("initialize", initialize(), 0), PAGE))
+def test_every_answer_can_be_read(shared_node: NodeThread) -> None:
+    opened = shared_node.once(shared_node.http(message("initialize", initialize(), 0), PAGE))
     assert "mcp-session-id" in words(opened.headers["access-control-expose-headers"])
-    session = plain.session("2025-11-25", PAGE)
-    with plain.connect() as wire:
+    session = shared_node.session("2025-11-25", PAGE)
+    with shared_node.connect() as wire:
         for data in (
-            plain.call("echo", {"text": "x"}, 1, PAGE),
-            plain.call("large", {"size": 200_000}, 1, PAGE),
-            plain.call("nothing", {}, 1, PAGE),
-            plain.http(b"{", PAGE),
+            shared_node.call("echo", {"text": "x"}, 1, PAGE),
+            shared_node.call("large", {"size": 200_000}, 1, PAGE),
+            shared_node.call("nothing", {}, 1, PAGE),
+            shared_node.http(b"{", PAGE),
             session.call("echo", {"text": "x"}),
             session.request("notifications/initialized", None, None),
         ):
             assert wire.ask(data).headers["access-control-allow-origin"] == PAGE[1]
         wire.send(session.get())
         assert wire.head()[1]["access-control-allow-origin"] == PAGE[1]
-    answer = plain.once(plain.call("echo", {"text": "x"}))
+    answer = shared_node.once(shared_node.call("echo", {"text": "x"}))
     assert not [name for name in answer.headers if name.startswith("access-control")]

@@ -17,8 +17,8 @@ METHOD = ("Mcp-Method", "tools/call")
 NAME = ("Mcp-Name", "shop.echo")
 
 
-def ask(plain: NodeThread, *headers: tuple[str, str], params: Any = ECHO) -> Any:
-    return plain.once(plain.http(message("tools/call", params, "h"), *headers))
+def ask(shared_node: NodeThread, *headers: tuple[str, str], params: Any = ECHO) -> Any:
+    return shared_node.once(shared_node.http(message("tools/call", params, "h"), *headers))
 
 
 def encoded(text: str) -> str:
@@ -52,13 +52,13 @@ def encoded(text: str) -> str:
     ids=str,
 )
 def test_headers_that_do_not_repeat_the_body(
-    plain: NodeThread, headers: list[tuple[str, str]]
+    shared_node: NodeThread, headers: list[tuple[str, str]]
 ) -> None:
-    before = len(plain.shop.calls("echo"))
-    answer = ask(plain, *headers)
+    before = len(shared_node.shop.calls("echo"))
+    answer = ask(shared_node, *headers)
     assert (answer.status, answer.error["code"]) == (400, -32020), answer
     assert answer.json["id"] == "h"
-    assert len(plain.shop.calls("echo")) == before
+    assert len(shared_node.shop.calls("echo")) == before
 
 
 @pytest.mark.parametrize(
@@ -75,24 +75,24 @@ def test_headers_that_do_not_repeat_the_body(
     ],
     ids=str,
 )
-def test_headers_that_do(plain: NodeThread, headers: list[tuple[str, str]]) -> None:
-    assert result_text(ask(plain, *headers)) == "hi"
+def test_headers_that_do(shared_node: NodeThread, headers: list[tuple[str, str]]) -> None:
+    assert result_text(ask(shared_node, *headers)) == "hi"
 
 
-def test_a_name_that_no_header_can_hold(plain: NodeThread) -> None:
+def test_a_name_that_no_header_can_hold(shared_node: NodeThread) -> None:
     (name,) = [
         one["name"]
-        for one in plain.once(plain.stateless("tools/list")).result["tools"]
+        for one in shared_node.once(shared_node.stateless("tools/list")).result["tools"]
         if one["description"] == "The tool größe."
     ]
     for spelled in (name, "shop.größe"):
         params = {"name": spelled, "arguments": {}, "_meta": meta()}
-        answer = ask(plain, VERSION, METHOD, ("Mcp-Name", encoded(spelled)), params=params)
+        answer = ask(shared_node, VERSION, METHOD, ("Mcp-Name", encoded(spelled)), params=params)
         assert result_text(answer) == "größe"
     # As raw bytes it is no header value at all.
     raw = "shop.größe".encode().decode("latin-1")
     params = {"name": "shop.größe", "arguments": {}, "_meta": meta()}
-    answer = ask(plain, VERSION, METHOD, ("Mcp-Name", raw), params=params)
+    answer = ask(shared_node, VERSION, METHOD, ("Mcp-Name", raw), params=params)
     assert (answer.status, answer.error["code"]) == (400, -32020)
 
 
@@ -112,16 +112,18 @@ def test_a_name_that_no_header_can_hold(plain: NodeThread) -> None:
     ids=str,
 )
 def test_arguments_that_a_header_must_repeat(
-    plain: NodeThread, region: Any, headers: list[tuple[str, str]], fits: bool
+    shared_node: NodeThread, region: Any, headers: list[tuple[str, str]], fits: bool
 ) -> None:
     arguments = {} if region is None else {"region": region}
-    answer = plain.once(plain.call("region", arguments, 1, *headers))
+    answer = shared_node.once(shared_node.call("region", arguments, 1, *headers))
     if fits:
         assert result_text(answer) == "region"
     else:
         assert (answer.status, answer.error["code"]) == (400, -32020)
     # The session wire has no such headers.
-    assert result_text(plain.once(plain.session().call("region", arguments))) == "region"
+    assert (
+        result_text(shared_node.once(shared_node.session().call("region", arguments))) == "region"
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,10 +142,10 @@ def test_arguments_that_a_header_must_repeat(
 )
 @pytest.mark.parametrize("kind", ["stateless", "session"])
 def test_what_the_node_decides_by_is_said_once(
-    plain: NodeThread, twice: list[tuple[str, str]], kind: str
+    shared_node: NodeThread, twice: list[tuple[str, str]], kind: str
 ) -> None:
-    session = plain.session()
-    known = {"host": plain.host, "session": session.id}
+    session = shared_node.session()
+    known = {"host": shared_node.host, "session": session.id}
     headers = [(name, value.format(**known)) for name, value in twice]
     if kind == "stateless":
         body = message("tools/call", ECHO)
@@ -153,9 +155,9 @@ def test_what_the_node_decides_by_is_said_once(
         if not any(name == "Mcp-Session-Id" for name, _ in headers):
             headers.append(("Mcp-Session-Id", session.id))
     headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-    with plain.connect() as wire:
+    with shared_node.connect() as wire:
         for _ in range(2):
-            answer = wire.ask(plain.http(body, *headers, plain=True))
+            answer = wire.ask(shared_node.http(body, *headers, plain=True))
             assert answer.status in (400, 403), answer
             assert "error" in answer.json
 
@@ -173,14 +175,14 @@ def test_what_the_node_decides_by_is_said_once(
         (None, False),
     ],
 )
-def test_what_kind_of_body_it_is(plain: NodeThread, kind: str | None, accepted: bool) -> None:
+def test_what_kind_of_body_it_is(shared_node: NodeThread, kind: str | None, accepted: bool) -> None:
     # A page can make a browser post forms and plain text anywhere; JSON it has to ask for.
     body = message("tools/call", ECHO)
-    headers = [("Host", plain.host), *stateless_headers("tools/call", "shop.echo")]
+    headers = [("Host", shared_node.host), *stateless_headers("tools/call", "shop.echo")]
     headers.append(("Content-Length", str(len(body))))
     if kind is not None:
         headers.append(("Content-Type", kind))
-    answer = plain.once(plain.http(body, *headers, plain=True))
+    answer = shared_node.once(shared_node.http(body, *headers, plain=True))
     assert answer.status == (200 if accepted else 415)
     if not accepted:
         assert "application/json" in answer.error["message"]
@@ -199,49 +201,51 @@ def test_what_kind_of_body_it_is(plain: NodeThread, kind: str | None, accepted: 
     ],
     ids=str,
 )
-def test_who_can_take_a_stream(plain: NodeThread, accept: list[str], status: int) -> None:
-    session = plain.session()
-    headers = [("Host", plain.host), *session.headers, *(("Accept", one) for one in accept)]
-    with plain.connect() as wire:
-        wire.send(plain.http(b"", *headers, method="GET", plain=True))
+def test_who_can_take_a_stream(shared_node: NodeThread, accept: list[str], status: int) -> None:
+    session = shared_node.session()
+    headers = [("Host", shared_node.host), *session.headers, *(("Accept", one) for one in accept)]
+    with shared_node.connect() as wire:
+        wire.send(shared_node.http(b"", *headers, method="GET", plain=True))
         found, answered = wire.head()
         assert found == status
         if status == 200:
             assert answered["content-type"] == "text/event-stream"
             assert answered["x-accel-buffering"] == "no"
     body = message("subscriptions/listen", {"_meta": meta(), "notifications": {}})
-    headers = [("Host", plain.host), *stateless_headers("subscriptions/listen")]
+    headers = [("Host", shared_node.host), *stateless_headers("subscriptions/listen")]
     headers += [("Accept", one) for one in accept]
     headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-    with plain.connect() as wire:
-        wire.send(plain.http(body, *headers, plain=True))
+    with shared_node.connect() as wire:
+        wire.send(shared_node.http(body, *headers, plain=True))
         assert wire.head()[0] == status
 
 
-def test_whoever_cannot_take_a_stream_gets_one_answer(plain: NodeThread) -> None:
+def test_whoever_cannot_take_a_stream_gets_one_answer(shared_node: NodeThread) -> None:
     params = {"name": "shop.report", "arguments": {"steps": 3}, "_meta": meta(progressToken=1)}
     body = message("tools/call", params)
     headers = [
-        ("Host", plain.host),
+        ("Host", shared_node.host),
         ("Accept", "application/json"),
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
         *stateless_headers("tools/call", "shop.report"),
     ]
-    answer = plain.once(plain.http(body, *headers, plain=True))
+    answer = shared_node.once(shared_node.http(body, *headers, plain=True))
     assert answer.headers["content-type"] == "application/json"
     assert result_text(answer) == "reported"
 
 
-def test_the_wire_is_told_by_the_header_or_by_meta(plain: NodeThread) -> None:
+def test_the_wire_is_told_by_the_header_or_by_meta(shared_node: NodeThread) -> None:
     # A stateless request with a session's header is stateless all the same.
-    session = plain.session()
-    answer = plain.once(plain.call("echo", {"text": "both"}, 1, ("Mcp-Session-Id", session.id)))
+    session = shared_node.session()
+    answer = shared_node.once(
+        shared_node.call("echo", {"text": "both"}, 1, ("Mcp-Session-Id", session.id))
+    )
     assert "resultType" in answer.result
     # `_meta` in a session's request does not make it another wire's.
     params = {"name": "shop.echo", "arguments": {"text": "x"}, "_meta": meta()}
-    answer = plain.once(session.request("tools/call", params))
+    answer = shared_node.once(session.request("tools/call", params))
     assert "resultType" not in answer.result
     # The words of the wire in somebody's arguments are but words.
     text = json.dumps(meta())
-    assert result_text(plain.once(session.call("echo", {"text": text}))) == text
+    assert result_text(shared_node.once(session.call("echo", {"text": text}))) == text

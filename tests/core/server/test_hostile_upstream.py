@@ -59,11 +59,13 @@ class EndlessHeader:
 
 
 def test_a_header_that_never_ends_disturbs_no_other_upstream(
-    start: Callable[..., NodeThread],
+    start_node: Callable[..., NodeThread],
 ) -> None:
     hostile = EndlessHeader()
     try:
-        node = start(servers={"hostile": ServerConfig(url=f"http://127.0.0.1:{hostile.port}/mcp")})
+        node = start_node(
+            servers={"hostile": ServerConfig(url=f"http://127.0.0.1:{hostile.port}/mcp")}
+        )
         assert hostile.first.wait(HANG_TIMEOUT)
         for number in range(20):
             text = f"good {number}"

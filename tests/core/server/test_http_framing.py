@@ -15,10 +15,10 @@ from tests.support.node import NodeThread, result_text
 
 
 @pytest.fixture
-def held_app(plain: NodeThread, monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Event]:
+def held_app(shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Event]:
     """The ASGI app answers only once the event is set."""
     served = Router.__call__
-    released = plain.do(asyncio.Event)
+    released = shared_node.do(asyncio.Event)
 
     async def wait_and_serve(self: Router, *asgi: Any) -> None:
         await released.wait()
@@ -26,22 +26,22 @@ def held_app(plain: NodeThread, monkeypatch: pytest.MonkeyPatch) -> Iterator[asy
 
     monkeypatch.setattr(Router, "__call__", wait_and_serve)
     yield released
-    plain.do(released.set)
+    shared_node.do(released.set)
 
 
-def healthz(plain: NodeThread) -> bytes:
-    return plain.http(method="GET", path="/healthz")
+def healthz(shared_node: NodeThread) -> bytes:
+    return shared_node.http(method="GET", path="/healthz")
 
 
 # -- one request
 
 
 @pytest.mark.parametrize("wire_kind", ["stateless", "session"])
-def test_a_request_in_one_piece(plain: NodeThread, wire_kind: str) -> None:
-    data = plain.call("echo", {"text": "hello"})
+def test_a_request_in_one_piece(shared_node: NodeThread, wire_kind: str) -> None:
+    data = shared_node.call("echo", {"text": "hello"})
     if wire_kind == "session":
-        data = plain.session().call("echo", {"text": "hello"})
-    answer = plain.once(data)
+        data = shared_node.session().call("echo", {"text": "hello"})
+    answer = shared_node.once(data)
     assert answer.status == 200
     assert answer.headers["content-type"] == "application/json"
     assert "date" in answer.headers
@@ -49,18 +49,18 @@ def test_a_request_in_one_piece(plain: NodeThread, wire_kind: str) -> None:
     assert result_text(answer) == "hello"
 
 
-def test_a_request_byte_by_byte(plain: NodeThread) -> None:
-    data = plain.call("echo", {"text": "slowly"})
-    with plain.connect() as wire:
+def test_a_request_byte_by_byte(shared_node: NodeThread) -> None:
+    data = shared_node.call("echo", {"text": "slowly"})
+    with shared_node.connect() as wire:
         for _ in range(2):
             wire.send(*(data[at : at + 1] for at in range(len(data))))
             assert result_text(wire.answer()) == "slowly"
 
 
-def test_a_request_cut_in_two_anywhere(plain: NodeThread) -> None:
-    data = plain.call("echo", {"text": "cut"})
+def test_a_request_cut_in_two_anywhere(shared_node: NodeThread) -> None:
+    data = shared_node.call("echo", {"text": "cut"})
     head = data.index(b"\r\n\r\n")
-    with plain.connect() as wire:
+    with shared_node.connect() as wire:
         for cut in (
             1,
             4,
@@ -77,29 +77,29 @@ def test_a_request_cut_in_two_anywhere(plain: NodeThread) -> None:
             assert result_text(answer) == "cut", cut
 
 
-def test_a_request_and_the_start_of_the_next(plain: NodeThread) -> None:
-    data = plain.call("echo", {"text": "first"})
-    follows = plain.call("echo", {"text": "second"}, 2)
-    with plain.connect() as wire:
+def test_a_request_and_the_start_of_the_next(shared_node: NodeThread) -> None:
+    data = shared_node.call("echo", {"text": "first"})
+    follows = shared_node.call("echo", {"text": "second"}, 2)
+    with shared_node.connect() as wire:
         for cut in (1, 30, len(follows) - 1):
             assert result_text(wire.ask(data + follows[:cut])) == "first"
             assert result_text(wire.ask(follows[cut:])) == "second"
 
 
-def test_large_answers_come_whole(plain: NodeThread) -> None:
+def test_large_answers_come_whole(shared_node: NodeThread) -> None:
     for size in (1_000, 64 * 1024, 3_000_000):
-        assert len(result_text(plain.once(plain.call("large", {"size": size})))) == size
+        assert len(result_text(shared_node.once(shared_node.call("large", {"size": size})))) == size
 
 
-def test_a_body_that_comes_in_chunks(plain: NodeThread) -> None:
-    whole = plain.call("echo", {"text": "in chunks"})
+def test_a_body_that_comes_in_chunks(shared_node: NodeThread) -> None:
+    whole = shared_node.call("echo", {"text": "in chunks"})
     body = whole.partition(b"\r\n\r\n")[2]
     head = [*stateless_headers("tools/call", "shop.echo"), ("Transfer-Encoding", "chunked")]
-    plain_head = [("Host", plain.host), ("Content-Type", "application/json"), *head]
-    start = plain.http(b"", *plain_head, plain=True)
+    plain_head = [("Host", shared_node.host), ("Content-Type", "application/json"), *head]
+    start = shared_node.http(b"", *plain_head, plain=True)
     pieces = [body[:1], body[1:50], body[50:]]
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in pieces) + b"0\r\n\r\n"
-    with plain.connect() as wire:
+    with shared_node.connect() as wire:
         assert result_text(wire.ask(start + chunks)) == "in chunks"
         assert result_text(wire.ask(start + chunks)) == "in chunks"
         assert result_text(wire.ask(start, chunks)) == "in chunks"
@@ -107,40 +107,40 @@ def test_a_body_that_comes_in_chunks(plain: NodeThread) -> None:
         assert result_text(wire.ask(*(everything[at : at + 1] for at in range(len(everything)))))
 
 
-def test_trailers_are_no_headers(plain: NodeThread) -> None:
-    body = plain.call("region", {"region": "north"}).partition(b"\r\n\r\n")[2]
+def test_trailers_are_no_headers(shared_node: NodeThread) -> None:
+    body = shared_node.call("region", {"region": "north"}).partition(b"\r\n\r\n")[2]
     head = [
-        ("Host", plain.host),
+        ("Host", shared_node.host),
         ("Content-Type", "application/json"),
         *stateless_headers("tools/call", "shop.region"),
         ("Transfer-Encoding", "chunked"),
     ]
     chunked = b"%x\r\n%b\r\n0\r\n" % (len(body), body)
-    with plain.connect() as wire:
+    with shared_node.connect() as wire:
         answer = wire.ask(
-            plain.http(b"", *head, plain=True), chunked, b"Mcp-Param-Region: north\r\n\r\n"
+            shared_node.http(b"", *head, plain=True), chunked, b"Mcp-Param-Region: north\r\n\r\n"
         )
         assert (answer.status, answer.error["code"]) == (400, -32020)
-        with_header = plain.http(b"", *head, ("Mcp-Param-Region", "north"), plain=True)
+        with_header = shared_node.http(b"", *head, ("Mcp-Param-Region", "north"), plain=True)
         answer = wire.ask(with_header, chunked, b"Mcp-Param-Region: south\r\nHost: evil\r\n\r\n")
         assert (answer.status, result_text(answer)) == (200, "region")
 
 
-def test_a_client_that_asks_whether_it_may_send_is_told_so(plain: NodeThread) -> None:
-    data = plain.call("echo", {"text": "may I?"}, 1, ("Expect", "100-continue"))
+def test_a_client_that_asks_whether_it_may_send_is_told_so(shared_node: NodeThread) -> None:
+    data = shared_node.call("echo", {"text": "may I?"}, 1, ("Expect", "100-continue"))
     head, _, body = data.partition(b"\r\n\r\n")
-    with plain.connect() as wire:
+    with shared_node.connect() as wire:
         wire.send(head + b"\r\n\r\n")
         assert wire.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         assert result_text(wire.ask(body)) == "may I?"
 
 
-def test_permission_to_send_never_lands_inside_another_answer(plain: NodeThread) -> None:
-    asks = plain.call("echo", {"text": "next"}, 2, ("Expect", "100-continue"))
-    with plain.connect() as wire:
-        wire.send(plain.call("hold", {"text": "expect"}), asks)
-        id = plain.shop.wait_for_hold("expect")
-        plain.do(lambda: plain.shop.release(id))
+def test_permission_to_send_never_lands_inside_another_answer(shared_node: NodeThread) -> None:
+    asks = shared_node.call("echo", {"text": "next"}, 2, ("Expect", "100-continue"))
+    with shared_node.connect() as wire:
+        wire.send(shared_node.call("hold", {"text": "expect"}), asks)
+        id = shared_node.shop.wait_for_hold("expect")
+        shared_node.do(lambda: shared_node.shop.release(id))
         status, headers = wire.head()
         assert status == 200
         assert json.loads(wire.exactly(int(headers["content-length"])))["id"] == 1
@@ -150,35 +150,37 @@ def test_permission_to_send_never_lands_inside_another_answer(plain: NodeThread)
 # -- connections
 
 
-def test_a_connection_is_kept_and_closed_as_the_client_says(plain: NodeThread) -> None:
-    with plain.connect() as wire:
+def test_a_connection_is_kept_and_closed_as_the_client_says(shared_node: NodeThread) -> None:
+    with shared_node.connect() as wire:
         for id in range(3):
-            answer = wire.ask(plain.call("echo", {"text": "kept"}, id))
+            answer = wire.ask(shared_node.call("echo", {"text": "kept"}, id))
             assert "connection" not in answer.headers
             assert answer.json["id"] == id
         for _ in range(1):
-            answer = wire.ask(plain.call("echo", {"text": "bye"}, 1, ("Connection", "close")))
+            answer = wire.ask(shared_node.call("echo", {"text": "bye"}, 1, ("Connection", "close")))
             assert answer.headers["connection"] == "close"
             assert result_text(answer) == "bye"
         wire.closed()
 
 
-def test_http_1_0(plain: NodeThread) -> None:
-    body = plain.call("echo", {"text": "old"}).partition(b"\r\n\r\n")[2]
+def test_http_1_0(shared_node: NodeThread) -> None:
+    body = shared_node.call("echo", {"text": "old"}).partition(b"\r\n\r\n")[2]
     headers = stateless_headers("tools/call", "shop.echo")
-    with plain.connect() as wire:
-        answer = wire.ask(plain.http(body, *headers, version="HTTP/1.0"))
+    with shared_node.connect() as wire:
+        answer = wire.ask(shared_node.http(body, *headers, version="HTTP/1.0"))
         assert result_text(answer) == "old"
         assert answer.headers["connection"] == "close"
         wire.closed()
 
 
-def test_http_1_0_knows_no_chunks_so_its_stream_ends_with_the_connection(plain: NodeThread) -> None:
+def test_http_1_0_knows_no_chunks_so_its_stream_ends_with_the_connection(
+    shared_node: NodeThread,
+) -> None:
     params = {"name": "shop.report", "arguments": {"steps": 2}, "_meta": meta(progressToken="p")}
     body = message("tools/call", params)
     headers = stateless_headers("tools/call", "shop.report")
-    answer = plain.once(
-        plain.http(body, *headers, ("Connection", "keep-alive"), version="HTTP/1.0")
+    answer = shared_node.once(
+        shared_node.http(body, *headers, ("Connection", "keep-alive"), version="HTTP/1.0")
     )
     assert "transfer-encoding" not in answer.headers
     assert answer.headers["connection"] == "close"
@@ -188,119 +190,123 @@ def test_http_1_0_knows_no_chunks_so_its_stream_ends_with_the_connection(plain: 
 
 
 @pytest.mark.parametrize("method", ["PUT", "OPTIONS", "PATCH", "HEAD"])
-def test_other_methods_are_not_for_this_endpoint(plain: NodeThread, method: str) -> None:
-    with plain.connect() as wire:
+def test_other_methods_are_not_for_this_endpoint(shared_node: NodeThread, method: str) -> None:
+    with shared_node.connect() as wire:
         for _ in range(2):
-            wire.send(plain.http(method=method))
+            wire.send(shared_node.http(method=method))
             answer = wire.answer(to_head=method == "HEAD")
             assert answer.status == 405
             assert answer.headers["allow"] == "GET, POST, DELETE"
             assert answer.body == b""
         # The connection is as good as before.
-        assert result_text(wire.ask(plain.call("echo", {"text": "after"}))) == "after"
+        assert result_text(wire.ask(shared_node.call("echo", {"text": "after"}))) == "after"
 
 
-def test_a_head_request_never_gets_a_body(plain: NodeThread) -> None:
-    with plain.connect() as wire:
-        wire.send(plain.http(b"", ("Host", "evil.example"), method="HEAD", plain=True))
+def test_a_head_request_never_gets_a_body(shared_node: NodeThread) -> None:
+    with shared_node.connect() as wire:
+        wire.send(shared_node.http(b"", ("Host", "evil.example"), method="HEAD", plain=True))
         assert wire.answer(to_head=True).status in (403, 405)
-        assert result_text(wire.ask(plain.call("echo", {"text": "after"}))) == "after"
+        assert result_text(wire.ask(shared_node.call("echo", {"text": "after"}))) == "after"
 
 
 @pytest.mark.parametrize(
     "upgrade",
     [("h2c", "Upgrade, HTTP2-Settings"), ("websocket", "Upgrade"), ("TLS/1.3", "upgrade")],
 )
-def test_an_offer_to_upgrade_is_passed_over(plain: NodeThread, upgrade: tuple[str, str]) -> None:
+def test_an_offer_to_upgrade_is_passed_over(
+    shared_node: NodeThread, upgrade: tuple[str, str]
+) -> None:
     # Java's HTTP client offers HTTP/2 on every first request.
     offer = [("Upgrade", upgrade[0]), ("Connection", upgrade[1]), ("HTTP2-Settings", "AAMAAABk")]
-    data = plain.call("echo", {"text": "as ever"}, 1, *offer)
-    with plain.connect() as wire:
+    data = shared_node.call("echo", {"text": "as ever"}, 1, *offer)
+    with shared_node.connect() as wire:
         assert result_text(wire.ask(data)) == "as ever"
         assert result_text(wire.ask(data)) == "as ever"
         # With the next one right behind it.
-        wire.send(plain.call("echo", {"text": "one"}, 1, *offer, ("X", "1")) + data)
+        wire.send(shared_node.call("echo", {"text": "one"}, 1, *offer, ("X", "1")) + data)
         assert [result_text(wire.answer()), result_text(wire.answer())] == ["one", "as ever"]
 
 
 # -- several requests at once
 
 
-def test_many_requests_in_one_packet_are_answered_in_order(plain: NodeThread) -> None:
-    with plain.connect() as wire:
-        wire.send(b"".join(plain.call("echo", {"text": str(id)}, id) for id in range(40)))
+def test_many_requests_in_one_packet_are_answered_in_order(shared_node: NodeThread) -> None:
+    with shared_node.connect() as wire:
+        wire.send(b"".join(shared_node.call("echo", {"text": str(id)}, id) for id in range(40)))
         for id in range(40):
             answer = wire.answer()
             assert (answer.json["id"], result_text(answer)) == (id, str(id))
-        assert result_text(wire.ask(plain.call("echo", {"text": "after"}))) == "after"
+        assert result_text(wire.ask(shared_node.call("echo", {"text": "after"}))) == "after"
 
 
-def test_a_slow_answer_holds_back_those_behind_it(plain: NodeThread) -> None:
-    session = plain.session()
-    with plain.connect() as wire:
+def test_a_slow_answer_holds_back_those_behind_it(shared_node: NodeThread) -> None:
+    session = shared_node.session()
+    with shared_node.connect() as wire:
         wire.send(
             session.call("hold", {"text": "slow"}, 1),
             session.call("echo", {"text": "quick"}, 2),
             session.call("echo", {"text": "quicker"}, 3),
         )
-        held = plain.shop.wait_for_hold("slow")
-        assert plain.alive()
+        held = shared_node.shop.wait_for_hold("slow")
+        assert shared_node.alive()
         wire.silent()
-        plain.do(lambda: plain.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(held))
         assert [wire.answer().json["id"] for _ in range(3)] == [1, 2, 3]
 
 
-def test_mcp_behind_another_path(plain: NodeThread, held_app: asyncio.Event) -> None:
-    with plain.connect() as wire:
-        wire.send(healthz(plain) + plain.call("echo", {"text": "behind"}))
-        assert plain.alive()
+def test_mcp_behind_another_path(shared_node: NodeThread, held_app: asyncio.Event) -> None:
+    with shared_node.connect() as wire:
+        wire.send(healthz(shared_node) + shared_node.call("echo", {"text": "behind"}))
+        assert shared_node.alive()
         wire.silent()
-        plain.do(held_app.set)
+        shared_node.do(held_app.set)
         assert wire.answer().json == {"status": "ok"}
         assert result_text(wire.answer()) == "behind"
 
 
 def test_a_known_head_behind_another_path_waits_for_its_turn(
-    plain: NodeThread, held_app: asyncio.Event
+    shared_node: NodeThread, held_app: asyncio.Event
 ) -> None:
-    with plain.connect() as wire:
-        assert result_text(wire.ask(plain.call("echo", {"text": "known"}))) == "known"
-        wire.send(healthz(plain))
-        plain.until(lambda: any(one.cycle for one in lanes(plain)), "the request")
-        wire.send(plain.call("echo", {"text": "known"}))
-        assert plain.alive()
+    with shared_node.connect() as wire:
+        assert result_text(wire.ask(shared_node.call("echo", {"text": "known"}))) == "known"
+        wire.send(healthz(shared_node))
+        shared_node.until(lambda: any(one.cycle for one in lanes(shared_node)), "the request")
+        wire.send(shared_node.call("echo", {"text": "known"}))
+        assert shared_node.alive()
         wire.silent()
-        plain.do(held_app.set)
+        shared_node.do(held_app.set)
         assert wire.answer().json == {"status": "ok"}
         assert result_text(wire.answer()) == "known"
 
 
-def lanes(plain: NodeThread) -> list[Any]:
-    http = plain.node.listeners._http
+def lanes(shared_node: NodeThread) -> list[Any]:
+    http = shared_node.node.listeners._http
     assert http is not None
     assert http._server is not None
     return list(http._server.server_state.connections)
 
 
-def test_other_paths_one_behind_the_other(plain: NodeThread, held_app: asyncio.Event) -> None:
-    with plain.connect() as wire:
-        wire.send(healthz(plain) * 3)
-        plain.do(held_app.set)
+def test_other_paths_one_behind_the_other(shared_node: NodeThread, held_app: asyncio.Event) -> None:
+    with shared_node.connect() as wire:
+        wire.send(healthz(shared_node) * 3)
+        shared_node.do(held_app.set)
         assert [wire.answer().status for _ in range(3)] == [200] * 3
-        assert result_text(wire.ask(plain.call("echo", {"text": "after"}))) == "after"
+        assert result_text(wire.ask(shared_node.call("echo", {"text": "after"}))) == "after"
 
 
 @pytest.mark.parametrize("calls", [1, 3])
-def test_another_path_behind_mcp_is_left_to_a_new_connection(plain: NodeThread, calls: int) -> None:
+def test_another_path_behind_mcp_is_left_to_a_new_connection(
+    shared_node: NodeThread, calls: int
+) -> None:
     # Nobody mixes them like this; what matters is that no answer goes to the wrong request.
-    session = plain.session()
-    with plain.connect() as wire:
+    session = shared_node.session()
+    with shared_node.connect() as wire:
         others = [session.call("echo", {"text": "quick"}, id) for id in range(2, calls + 1)]
         first = session.call("hold", {"text": f"mixed {calls}"})
-        wire.send(b"".join([first, *others, healthz(plain)]))
-        held = plain.shop.wait_for_hold(f"mixed {calls}")
-        assert plain.alive()
-        plain.do(lambda: plain.shop.release(held))
+        wire.send(b"".join([first, *others, healthz(shared_node)]))
+        held = shared_node.shop.wait_for_hold(f"mixed {calls}")
+        assert shared_node.alive()
+        shared_node.do(lambda: shared_node.shop.release(held))
         answers = [wire.answer() for _ in range(calls)]
         assert [one.json["id"] for one in answers] == list(range(1, calls + 1))
         assert answers[-1].headers["connection"] == "close"
@@ -308,11 +314,15 @@ def test_another_path_behind_mcp_is_left_to_a_new_connection(plain: NodeThread, 
 
 
 def test_a_sandwich_of_paths_never_mixes_its_answers(
-    plain: NodeThread, held_app: asyncio.Event
+    shared_node: NodeThread, held_app: asyncio.Event
 ) -> None:
-    with plain.connect() as wire:
-        wire.send(healthz(plain) + plain.call("echo", {"text": "middle"}) + healthz(plain))
-        plain.do(held_app.set)
+    with shared_node.connect() as wire:
+        wire.send(
+            healthz(shared_node)
+            + shared_node.call("echo", {"text": "middle"})
+            + healthz(shared_node)
+        )
+        shared_node.do(held_app.set)
         assert wire.answer().json == {"status": "ok"}
         answer = wire.answer()
         assert result_text(answer) == "middle"
@@ -320,22 +330,22 @@ def test_a_sandwich_of_paths_never_mixes_its_answers(
         wire.closed()
 
 
-def test_more_requests_at_once_than_anybody_means(plain: NodeThread) -> None:
-    session = plain.session()
-    headers = [("Host", plain.host), ("Content-Type", "application/json"), session.headers[0]]
+def test_more_requests_at_once_than_anybody_means(shared_node: NodeThread) -> None:
+    session = shared_node.session()
+    headers = [("Host", shared_node.host), ("Content-Type", "application/json"), session.headers[0]]
     pings = []
     for id in range(2, 150):
         body = message("ping", id=id)
         length = ("Content-Length", str(len(body)))
-        pings.append(plain.http(body, *headers, length, plain=True))
-    with plain.connect() as wire:
+        pings.append(shared_node.http(body, *headers, length, plain=True))
+    with shared_node.connect() as wire:
         wire.send(session.call("hold", {"text": "flood"}) + b"".join(pings))
-        held = plain.shop.wait_for_hold("flood")
-        plain.do(lambda: plain.shop.release(held))
+        held = shared_node.shop.wait_for_hold("flood")
+        shared_node.do(lambda: shared_node.shop.release(held))
         answers = [wire.answer()]
         while "connection" not in answers[-1].headers:
             answers.append(wire.answer())
         # What was taken is answered, in order; for the rest the client has to come again.
         assert [one.json["id"] for one in answers] == list(range(1, 66))
         wire.closed()
-    assert plain.alive()
+    assert shared_node.alive()

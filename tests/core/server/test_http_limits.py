@@ -67,15 +67,15 @@ def refused(wire: HttpConnection, status: int) -> str:
         b"\x00" * 100,
     ],
 )
-def test_bad_http_is_refused(plain: NodeThread, data: bytes) -> None:
-    with plain.connect() as wire:
+def test_bad_http_is_refused(shared_node: NodeThread, data: bytes) -> None:
+    with shared_node.connect() as wire:
         wire.send(data)
         refused(wire, 400)
-    assert plain.alive()
+    assert shared_node.alive()
 
 
-def test_a_proxy_it_is_not(plain: NodeThread) -> None:
-    with plain.connect() as wire:
+def test_a_proxy_it_is_not(shared_node: NodeThread) -> None:
+    with shared_node.connect() as wire:
         wire.send(b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\n\r\n\x16\x03\x01")
         refused(wire, 405)
 
@@ -96,22 +96,22 @@ def test_a_proxy_it_is_not(plain: NodeThread) -> None:
     ids=str,
 )
 def test_a_length_that_can_be_read_in_two_ways_is_no_length(
-    plain: NodeThread, framing: list[tuple[str, str]]
+    shared_node: NodeThread, framing: list[tuple[str, str]]
 ) -> None:
     # Two readers that disagree about where a request ends: that is how one is smuggled in.
-    smuggled = plain.call("echo", {"text": "smuggled"}, 2)
+    smuggled = shared_node.call("echo", {"text": "smuggled"}, 2)
     body = b"0\r\n\r\n" + smuggled
     lines = [(name, value.format(n=len(body))) for name, value in framing]
-    head = [("Host", plain.host), ("Content-Type", "application/json")]
-    with plain.connect() as wire:
+    head = [("Host", shared_node.host), ("Content-Type", "application/json")]
+    with shared_node.connect() as wire:
         # Also when a head much like it is known on this connection.
-        known = plain.http(b"", *head, ("Content-Length", "0"), plain=True)
+        known = shared_node.http(b"", *head, ("Content-Length", "0"), plain=True)
         assert wire.ask(known).status == 400
         assert wire.ask(known).status == 400
-        before = len(plain.shop.calls("echo"))
-        wire.send(plain.http(body, *head, *lines, plain=True))
+        before = len(shared_node.shop.calls("echo"))
+        wire.send(shared_node.http(body, *head, *lines, plain=True))
         refused(wire, 400)
-        assert len(plain.shop.calls("echo")) == before
+        assert len(shared_node.shop.calls("echo")) == before
 
 
 # -- what is too large
@@ -134,9 +134,9 @@ def test_headers_that_are_too_long_together(small: NodeThread) -> None:
 
 
 def test_a_header_that_never_ends(small: NodeThread) -> None:
-    start = b"POST /mcp HTTP/1.1\r\nHost: x\r\nX-Long: "
+    start_node = b"POST /mcp HTTP/1.1\r\nHost: x\r\nX-Long: "
     with small.connect() as wire:
-        wire.send(start, *ENDLESS)
+        wire.send(start_node, *ENDLESS)
         refused(wire, 431)
     with small.connect() as wire:
         wire.send(b"POST /mcp HTTP/1.1\r\n", *ENDLESS)
@@ -145,20 +145,20 @@ def test_a_header_that_never_ends(small: NodeThread) -> None:
 
 def test_trailers_that_never_end(small: NodeThread) -> None:
     lines = [("Host", small.host), ("Transfer-Encoding", "chunked")]
-    start = small.http(b"1\r\n{\r\n0\r\n", *lines, plain=True)
+    start_node = small.http(b"1\r\n{\r\n0\r\n", *lines, plain=True)
     with small.connect() as wire:
-        wire.send(start, b"X: ", *ENDLESS)
+        wire.send(start_node, b"X: ", *ENDLESS)
         refused(wire, 431)
     with small.connect() as wire:
-        wire.send(start, *(b"X-%d: %b\r\n" % (number, b"y" * 200) for number in range(30)))
+        wire.send(start_node, *(b"X-%d: %b\r\n" % (number, b"y" * 200) for number in range(30)))
         refused(wire, 431)
 
 
 def test_chunks_with_more_beside_than_inside(small: NodeThread) -> None:
     lines = [("Host", small.host), ("Transfer-Encoding", "chunked")]
-    start = small.http(b"", *lines, plain=True)
+    start_node = small.http(b"", *lines, plain=True)
     with small.connect() as wire:
-        wire.send(start, b"1;", *ENDLESS)
+        wire.send(start_node, b"1;", *ENDLESS)
         refused(wire, 431)
 
 
@@ -191,10 +191,10 @@ def test_the_largest_body_there_may_be(small: NodeThread) -> None:
             assert wire.answer().status == status
 
 
-def test_whoever_sends_too_much_can_read_why(plain: NodeThread) -> None:
+def test_whoever_sends_too_much_can_read_why(shared_node: NodeThread) -> None:
     # Closing at once would reset the connection under the answer.
-    with plain.connect() as wire:
-        wire.send(plain.http(b"y" * 20_000_000))
+    with shared_node.connect() as wire:
+        wire.send(shared_node.http(b"y" * 20_000_000))
         assert "4194304 bytes" in refused(wire, 413)
 
 
@@ -207,8 +207,8 @@ def test_a_large_body_for_another_path(small: NodeThread) -> None:
         wire.closed()
 
 
-def test_limits_of_a_new_config_hold_at_once(start: Any) -> None:
-    node = start()
+def test_limits_of_a_new_config_hold_at_once(start_node: Any) -> None:
+    node = start_node()
     large = node.call("echo", {"text": "y" * 3_000})
     with node.connect() as wire:
         assert wire.ask(large).status == 200
@@ -222,52 +222,58 @@ def test_limits_of_a_new_config_hold_at_once(start: Any) -> None:
 # -- what is too slow
 
 
-def test_a_request_that_stops_half_way(plain: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_stops_half_way(
+    shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
-    data = plain.call("echo", {"text": "half"})
+    data = shared_node.call("echo", {"text": "half"})
     for sent in (data[:10], data[:200], data[:-1]):
-        with plain.connect() as wire:
+        with shared_node.connect() as wire:
             wire.send(sent)
             assert "in time" in refused(wire, 408)
 
 
-def test_a_connection_that_is_not_used(plain: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_is_not_used(
+    shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
-    with plain.connect() as wire:
+    with shared_node.connect() as wire:
         wire.closed()
-    with plain.connect() as wire:
-        assert result_text(wire.ask(plain.call("echo", {"text": "once"}))) == "once"
+    with shared_node.connect() as wire:
+        assert result_text(wire.ask(shared_node.call("echo", {"text": "once"}))) == "once"
         wire.closed()
 
 
 @pytest.mark.parametrize("first", ["mcp", "healthz"])
 def test_a_long_call_keeps_its_connection(
-    plain: NodeThread, monkeypatch: pytest.MonkeyPatch, first: str
+    shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
-    with plain.connect() as wire, plain.connect() as unused:
+    with shared_node.connect() as wire, shared_node.connect() as unused:
         if first == "healthz":
-            assert wire.ask(plain.http(method="GET", path="/healthz")).status == 200
-        wire.send(plain.call("hold", {"text": f"long {first}"}))
-        held = plain.shop.wait_for_hold(f"long {first}")
+            assert wire.ask(shared_node.http(method="GET", path="/healthz")).status == 200
+        wire.send(shared_node.call("hold", {"text": f"long {first}"}))
+        held = shared_node.shop.wait_for_hold(f"long {first}")
         # The unused one is over; its neighbour is older.
         unused.closed()
-        plain.do(lambda: plain.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(held))
         assert result_text(wire.answer()) == "released"
 
 
-def test_a_client_that_does_not_read_is_not_asked_for_more(plain: NodeThread) -> None:
-    before = len(plain.shop.calls("large"))
+def test_a_client_that_does_not_read_is_not_asked_for_more(shared_node: NodeThread) -> None:
+    before = len(shared_node.shop.calls("large"))
     size = 1_000_000
-    with plain.connect(receive=4_096) as wire:
+    with shared_node.connect(receive=4_096) as wire:
         for id in range(40):
-            wire.send(plain.call("large", {"size": size}, id))
-        plain.until(lambda: any(lane.flow.write_paused for lane in lanes(plain)), "a full pipe")
+            wire.send(shared_node.call("large", {"size": size}, id))
+        shared_node.until(
+            lambda: any(lane.flow.write_paused for lane in lanes(shared_node)), "a full pipe"
+        )
         for _ in range(20):
-            assert plain.alive()
-        waiting = plain.do(lambda: max(lane.unread() for lane in lanes(plain)))
+            assert shared_node.alive()
+        waiting = shared_node.do(lambda: max(lane.unread() for lane in lanes(shared_node)))
         assert waiting < 3 * size
-        assert len(plain.shop.calls("large")) - before < 40
+        assert len(shared_node.shop.calls("large")) - before < 40
         # It was only slow.
         for id in range(40):
             answer = wire.answer()
@@ -276,13 +282,15 @@ def test_a_client_that_does_not_read_is_not_asked_for_more(plain: NodeThread) ->
 
 
 def test_a_client_that_never_reads_is_let_go(
-    plain: NodeThread, monkeypatch: pytest.MonkeyPatch
+    shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
-    with plain.connect(receive=4_096) as wire:
-        wire.send(plain.call("large", {"size": 5_000_000}))
-        plain.until(lambda: any(lane.flow.write_paused for lane in lanes(plain)), "a full pipe")
-        plain.until(lambda: not lanes(plain), "an end")
+    with shared_node.connect(receive=4_096) as wire:
+        wire.send(shared_node.call("large", {"size": 5_000_000}))
+        shared_node.until(
+            lambda: any(lane.flow.write_paused for lane in lanes(shared_node)), "a full pipe"
+        )
+        shared_node.until(lambda: not lanes(shared_node), "an end")
 
 
 # -- and those who are not concerned
@@ -290,55 +298,63 @@ def test_a_client_that_never_reads_is_let_go(
 
 @pytest.mark.parametrize("bad", [b"\x00\x01\x02 nonsense\r\n\r\n", b"GET /" + b"y" * 9_000])
 def test_a_call_under_way_is_answered_before_its_neighbour_is_refused(
-    plain: NodeThread, bad: bytes
+    shared_node: NodeThread, bad: bytes
 ) -> None:
     text = f"before {len(bad)}"
-    with plain.connect() as wire:
-        wire.send(plain.call("hold", {"text": text}, "mine"), bad)
-        held = plain.shop.wait_for_hold(text)
+    with shared_node.connect() as wire:
+        wire.send(shared_node.call("hold", {"text": text}, "mine"), bad)
+        held = shared_node.shop.wait_for_hold(text)
         wire.send(b"more of it")
-        assert plain.alive()
+        assert shared_node.alive()
         wire.silent()
-        plain.do(lambda: plain.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(held))
         answer = wire.answer()
         assert (answer.json["id"], result_text(answer)) == ("mine", "released")
         wire.closed()
 
 
 def test_a_call_under_way_is_cancelled_when_its_refused_neighbour_hangs_up(
-    plain: NodeThread,
+    shared_node: NodeThread,
 ) -> None:
-    with plain.connect() as wire:
-        wire.send(plain.call("hold", {"text": "goes"}), b"\x00\r\n\r\n")
-        held = plain.shop.wait_for_hold("goes")
-    plain.shop.wait_for(lambda: plain.shop.heard_of("notifications/cancelled", requestId=held))
+    with shared_node.connect() as wire:
+        wire.send(shared_node.call("hold", {"text": "goes"}), b"\x00\r\n\r\n")
+        held = shared_node.shop.wait_for_hold("goes")
+    shared_node.shop.wait_for(
+        lambda: shared_node.shop.heard_of("notifications/cancelled", requestId=held)
+    )
 
 
-def test_a_listener_whose_neighbour_is_refused_does_not_stay_for_ever(plain: NodeThread) -> None:
-    before = plain.do(plain.node.status).listeners
-    with plain.connect() as wire:
-        wire.send(plain.session().get())
+def test_a_listener_whose_neighbour_is_refused_does_not_stay_for_ever(
+    shared_node: NodeThread,
+) -> None:
+    before = shared_node.do(shared_node.node.status).listeners
+    with shared_node.connect() as wire:
+        wire.send(shared_node.session().get())
         assert wire.head()[0] == 200
-        plain.until(lambda: plain.node.status().listeners == before + 1)
-        wire.send(plain.http(b"", ("X-Long", "y" * 20_000), method="GET"))
-        assert plain.alive()
-    plain.until(lambda: plain.node.status().listeners == before, "an end of the listener")
+        shared_node.until(lambda: shared_node.node.status().listeners == before + 1)
+        wire.send(shared_node.http(b"", ("X-Long", "y" * 20_000), method="GET"))
+        assert shared_node.alive()
+    shared_node.until(
+        lambda: shared_node.node.status().listeners == before, "an end of the listener"
+    )
 
 
-def test_a_bad_request_on_one_connection_leaves_others_alone(plain: NodeThread) -> None:
-    with plain.connect() as good:
+def test_a_bad_request_on_one_connection_leaves_others_alone(shared_node: NodeThread) -> None:
+    with shared_node.connect() as good:
         for _ in range(3):
-            with plain.connect() as bad:
+            with shared_node.connect() as bad:
                 bad.send(b"nonsense\r\n\r\n")
                 refused(bad, 400)
             body = message("tools/list", id=1)
             headers = stateless_headers("tools/list")
-            assert good.ask(plain.http(body, *headers)).status == 400
-            assert result_text(good.ask(plain.call("echo", {"text": "good"}))) == "good"
+            assert good.ask(shared_node.http(body, *headers)).status == 400
+            assert result_text(good.ask(shared_node.call("echo", {"text": "good"}))) == "good"
 
 
-def test_another_path_is_answered_before_its_neighbour_is_refused(plain: NodeThread) -> None:
-    with plain.connect() as wire:
-        wire.send(plain.http(method="GET", path="/healthz") + b"nonsense\r\n\r\n" + b"y" * 100_000)
+def test_another_path_is_answered_before_its_neighbour_is_refused(shared_node: NodeThread) -> None:
+    with shared_node.connect() as wire:
+        wire.send(
+            shared_node.http(method="GET", path="/healthz") + b"nonsense\r\n\r\n" + b"y" * 100_000
+        )
         assert wire.answer().json == {"status": "ok"}
         wire.closed()

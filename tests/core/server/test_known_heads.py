@@ -31,59 +31,61 @@ def echo(wire: HttpConnection, data: bytes) -> str:
 
 
 @pytest.mark.parametrize("kind", ["stateless", "session"])
-def test_the_same_head_with_other_bodies(plain: NodeThread, parsed: list[int], kind: str) -> None:
-    session = plain.session()
-    make: Any = plain.call if kind == "stateless" else session.call
+def test_the_same_head_with_other_bodies(
+    shared_node: NodeThread, parsed: list[int], kind: str
+) -> None:
+    session = shared_node.session()
+    make: Any = shared_node.call if kind == "stateless" else session.call
     parsed.clear()
-    with plain.connect() as wire:
+    with shared_node.connect() as wire:
         for number in range(100, 120):
             answer = wire.ask(make("echo", {"text": str(number)}, number))
             assert (answer.json["id"], result_text(answer)) == (number, str(number))
     assert len(parsed) == 1
 
 
-def test_heads_in_turn(plain: NodeThread, parsed: list[int]) -> None:
-    session = plain.session()
+def test_heads_in_turn(shared_node: NodeThread, parsed: list[int]) -> None:
+    session = shared_node.session()
     parsed.clear()
-    with plain.connect() as wire:
+    with shared_node.connect() as wire:
         for _ in range(5):
-            assert echo(wire, plain.call("echo", {"text": "one"})) == "one"
-            assert echo(wire, plain.call("add", {"a": 1, "b": 2})) == "3"
+            assert echo(wire, shared_node.call("echo", {"text": "one"})) == "one"
+            assert echo(wire, shared_node.call("add", {"a": 1, "b": 2})) == "3"
             assert echo(wire, session.call("echo", {"text": "two"})) == "two"
-            assert wire.ask(plain.http(method="GET", path="/healthz")).status == 200
+            assert wire.ask(shared_node.http(method="GET", path="/healthz")).status == 200
     # Other paths are always parsed.
     assert len(parsed) == 3 + 5
 
 
-def test_more_heads_than_are_kept(plain: NodeThread) -> None:
-    with plain.connect() as wire:
+def test_more_heads_than_are_kept(shared_node: NodeThread) -> None:
+    with shared_node.connect() as wire:
         for round in range(2):
             for number in range(100):
                 text = "y" * number
-                assert echo(wire, plain.call("echo", {"text": text}, 1)) == text, round
-        (lane,) = [one for one in lanes(plain) if one._heads]
+                assert echo(wire, shared_node.call("echo", {"text": text}, 1)) == text, round
+        (lane,) = [one for one in lanes(shared_node) if one._heads]
         assert len(lane._heads) <= 32
 
 
-def lanes(plain: NodeThread) -> list[Any]:
-    http = plain.node.listeners._http
+def lanes(shared_node: NodeThread) -> list[Any]:
+    http = shared_node.node.listeners._http
     assert http is not None
     assert http._server is not None
     return list(http._server.server_state.connections)
 
 
-def test_a_known_head_with_a_body_in_two_pieces(plain: NodeThread) -> None:
-    data = plain.call("echo", {"text": "pieces"})
-    with plain.connect() as wire:
+def test_a_known_head_with_a_body_in_two_pieces(shared_node: NodeThread) -> None:
+    data = shared_node.call("echo", {"text": "pieces"})
+    with shared_node.connect() as wire:
         assert echo(wire, data) == "pieces"
         for cut in (100, data.index(b"\r\n\r\n") + 4, len(data) - 1):
             assert result_text(wire.ask(data[:cut], data[cut:])) == "pieces"
             assert echo(wire, data) == "pieces"
 
 
-def test_a_known_head_with_more_behind_it(plain: NodeThread) -> None:
-    data = plain.call("echo", {"text": "known"})
-    with plain.connect() as wire:
+def test_a_known_head_with_more_behind_it(shared_node: NodeThread) -> None:
+    data = shared_node.call("echo", {"text": "known"})
+    with shared_node.connect() as wire:
         assert echo(wire, data) == "known"
         wire.send(data + data)
         assert [result_text(wire.answer()), result_text(wire.answer())] == ["known", "known"]
@@ -92,40 +94,44 @@ def test_a_known_head_with_more_behind_it(plain: NodeThread) -> None:
         assert echo(wire, data[40:]) == "known"
 
 
-def test_a_known_head_while_another_call_is_under_way(plain: NodeThread) -> None:
-    data = plain.call("echo", {"text": "known"})
-    with plain.connect() as wire:
+def test_a_known_head_while_another_call_is_under_way(shared_node: NodeThread) -> None:
+    data = shared_node.call("echo", {"text": "known"})
+    with shared_node.connect() as wire:
         assert echo(wire, data) == "known"
-        wire.send(plain.call("hold", {"text": "heads"}))
-        held = plain.shop.wait_for_hold("heads")
+        wire.send(shared_node.call("hold", {"text": "heads"}))
+        held = shared_node.shop.wait_for_hold("heads")
         wire.send(data)
-        assert plain.alive()
+        assert shared_node.alive()
         wire.silent()
-        plain.do(lambda: plain.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(held))
         assert [result_text(wire.answer()), result_text(wire.answer())] == ["released", "known"]
 
 
-def test_a_head_that_differs_in_the_name_only(plain: NodeThread) -> None:
-    body = json.loads(plain.call("echo", {"text": "name"}).partition(b"\r\n\r\n")[2])
-    with plain.connect() as wire:
-        assert echo(wire, plain.call("echo", {"text": "name"})) == "name"
+def test_a_head_that_differs_in_the_name_only(shared_node: NodeThread) -> None:
+    body = json.loads(shared_node.call("echo", {"text": "name"}).partition(b"\r\n\r\n")[2])
+    with shared_node.connect() as wire:
+        assert echo(wire, shared_node.call("echo", {"text": "name"})) == "name"
         # The body still says echo.
-        lie = plain.http(json.dumps(body).encode(), *stateless_headers("tools/call", "shop.hold"))
+        lie = shared_node.http(
+            json.dumps(body).encode(), *stateless_headers("tools/call", "shop.hold")
+        )
         for _ in range(2):
             answer = wire.ask(lie)
             assert (answer.status, answer.error["code"]) == (400, -32020)
         # And the other way round: a head that is known, with the body of another.
         body["params"]["name"] = "shop.hold"
         answer = wire.ask(
-            plain.http(json.dumps(body).encode(), *stateless_headers("tools/call", "shop.echo"))
+            shared_node.http(
+                json.dumps(body).encode(), *stateless_headers("tools/call", "shop.echo")
+            )
         )
         assert (answer.status, answer.error["code"]) == (400, -32020)
-    assert not plain.shop.heard_of("tools/call", name="hold", arguments={"text": "name"})
+    assert not shared_node.shop.heard_of("tools/call", name="hold", arguments={"text": "name"})
 
 
-def test_a_head_that_differs_in_the_session_only(plain: NodeThread) -> None:
-    one, other = plain.session(), plain.session()
-    with plain.connect() as wire:
+def test_a_head_that_differs_in_the_session_only(shared_node: NodeThread) -> None:
+    one, other = shared_node.session(), shared_node.session()
+    with shared_node.connect() as wire:
         assert echo(wire, one.call("echo", {"text": "1"})) == "1"
         assert echo(wire, other.call("echo", {"text": "2"})) == "2"
         assert wire.ask(one.delete()).status == 200
@@ -134,19 +140,19 @@ def test_a_head_that_differs_in_the_session_only(plain: NodeThread) -> None:
         assert echo(wire, other.call("echo", {"text": "2"})) == "2"
 
 
-def test_a_body_of_another_length_under_a_known_length(plain: NodeThread) -> None:
-    data = plain.call("echo", {"text": "four"})
-    with plain.connect() as wire:
+def test_a_body_of_another_length_under_a_known_length(shared_node: NodeThread) -> None:
+    data = shared_node.call("echo", {"text": "four"})
+    with shared_node.connect() as wire:
         assert echo(wire, data) == "four"
         # One byte short: the request is not whole, and the next one completes it.
         wire.send(data[:-1])
-        assert plain.alive()
+        assert shared_node.alive()
         wire.silent()
         assert echo(wire, data[-1:]) == "four"
 
 
-def test_a_known_head_whose_body_becomes_something_else(plain: NodeThread) -> None:
-    good = plain.call("echo", {"text": "good"})
+def test_a_known_head_whose_body_becomes_something_else(shared_node: NodeThread) -> None:
+    good = shared_node.call("echo", {"text": "good"})
     size = len(good.partition(b"\r\n\r\n")[2])
     head = good[:-size]
     bad = {
@@ -157,7 +163,7 @@ def test_a_known_head_whose_body_becomes_something_else(plain: NodeThread) -> No
         message("tools/call", {"name": "shop.add", "_meta": meta()}).ljust(size): -32020,
         message("tools/list", {"_meta": meta()}).ljust(size): -32020,
     }
-    with plain.connect() as wire:
+    with shared_node.connect() as wire:
         for body, code in bad.items():
             assert len(body) == size
             assert echo(wire, good) == "good"
@@ -165,27 +171,27 @@ def test_a_known_head_whose_body_becomes_something_else(plain: NodeThread) -> No
             assert (answer.status, answer.error["code"]) == (400, code), body
 
 
-def test_a_head_without_a_body_is_known_too(plain: NodeThread, parsed: list[int]) -> None:
-    session = plain.session()
+def test_a_head_without_a_body_is_known_too(shared_node: NodeThread, parsed: list[int]) -> None:
+    session = shared_node.session()
     parsed.clear()
-    bare = plain.http(method="DELETE")
-    with plain.connect() as wire:
+    bare = shared_node.http(method="DELETE")
+    with shared_node.connect() as wire:
         assert [wire.ask(bare).status for _ in range(3)] == [400] * 3
         assert len(parsed) == 1
         assert wire.ask(session.delete()).status == 200
         assert wire.ask(session.delete()).status == 404
 
 
-def test_a_connection_that_closes_is_closed_each_time(plain: NodeThread) -> None:
-    data = plain.call("echo", {"text": "bye"}, 1, ("Connection", "close"))
+def test_a_connection_that_closes_is_closed_each_time(shared_node: NodeThread) -> None:
+    data = shared_node.call("echo", {"text": "bye"}, 1, ("Connection", "close"))
     for _ in range(2):
-        with plain.connect() as wire:
+        with shared_node.connect() as wire:
             assert echo(wire, data) == "bye"
             wire.closed()
 
 
-def test_new_tokens_hold_for_known_heads(start: Any) -> None:
-    node = start(tokens={"clerk": "a-secret"})
+def test_new_tokens_hold_for_known_heads(start_node: Any) -> None:
+    node = start_node(tokens={"clerk": "a-secret"})
     mine = node.call("echo", {"text": "hi"}, 1, ("Authorization", "Bearer a-secret"))
     nobody = node.call("echo", {"text": "hi"})
     with node.connect() as wire:
@@ -199,8 +205,8 @@ def test_new_tokens_hold_for_known_heads(start: Any) -> None:
         assert echo(wire, mine) == "hi"
 
 
-def test_a_new_guard_holds_for_known_heads(start: Any) -> None:
-    node = start()
+def test_a_new_guard_holds_for_known_heads(start_node: Any) -> None:
+    node = start_node()
     page = node.call("echo", {"text": "hi"}, 1, ("Origin", "https://app.example"))
     with node.connect() as wire:
         assert wire.ask(page).status == 403
@@ -211,8 +217,8 @@ def test_a_new_guard_holds_for_known_heads(start: Any) -> None:
         assert wire.ask(page).status == 403
 
 
-def test_new_tools_are_found_under_known_heads(start: Any) -> None:
-    node = start()
+def test_new_tools_are_found_under_known_heads(start_node: Any) -> None:
+    node = start_node()
     data = node.call("fresh", {})
     with node.connect() as wire:
         assert wire.ask(data).error["data"]["error"] == "unknown_tool"

@@ -76,8 +76,8 @@ class Old:
 # -- by hand
 
 
-def test_a_session(plain: NodeThread) -> None:
-    with Old(plain) as client:
+def test_a_session(shared_node: NodeThread) -> None:
+    with Old(shared_node) as client:
         assert client.endpoint.startswith("/messages?session_id=")
         assert len(client.endpoint.partition("=")[2]) >= 32
         assert client.initialized()["protocolVersion"] == OLD
@@ -87,8 +87,8 @@ def test_a_session(plain: NodeThread) -> None:
         assert client.ask("nothing/known")["error"]["code"] == -32601
 
 
-def test_progress_and_changes(start: Any) -> None:
-    node = start()
+def test_progress_and_changes(start_node: Any) -> None:
+    node = start_node()
     with Old(node) as client:
         client.initialized()
         call = {"name": "shop.report", "arguments": {"steps": 2}, "_meta": {"progressToken": "t"}}
@@ -99,8 +99,8 @@ def test_progress_and_changes(start: Any) -> None:
         assert client.heard() == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
 
-def test_the_stream_is_the_session(start: Any) -> None:
-    node = start()
+def test_the_stream_is_the_session(start_node: Any) -> None:
+    node = start_node()
     with Old(node) as client:
         face = client.face
         client.initialized()
@@ -113,8 +113,8 @@ def test_the_stream_is_the_session(start: Any) -> None:
     assert (answer.status, answer.error["code"]) == (404, -32600)
 
 
-def test_clients_do_not_hear_each_other(plain: NodeThread) -> None:
-    with Old(plain) as one, Old(plain) as other:
+def test_clients_do_not_hear_each_other(shared_node: NodeThread) -> None:
+    with Old(shared_node) as one, Old(shared_node) as other:
         assert one.endpoint != other.endpoint
         one.initialized()
         other.initialized()
@@ -122,14 +122,14 @@ def test_clients_do_not_hear_each_other(plain: NodeThread) -> None:
         other.wire.silent()
 
 
-def test_the_other_era_is_not_spoken_here(plain: NodeThread) -> None:
-    with Old(plain) as client:
+def test_the_other_era_is_not_spoken_here(shared_node: NodeThread) -> None:
+    with Old(shared_node) as client:
         answer = client.ask("tools/list", {"_meta": meta()})
         assert answer["error"]["code"] == -32600
 
 
-def test_its_end(start: Any) -> None:
-    node = start()
+def test_its_end(start_node: Any) -> None:
+    node = start_node()
     with Old(node) as client:
         client.initialized()
         node.do(client.face.close)
@@ -141,17 +141,19 @@ def test_its_end(start: Any) -> None:
 # -- who may
 
 
-def test_hosts_and_origins(plain: NodeThread) -> None:
-    old_face(plain)
+def test_hosts_and_origins(shared_node: NodeThread) -> None:
+    old_face(shared_node)
     for path, method in (("/sse", "GET"), ("/messages?session_id=x", "POST")):
-        data = plain.http(b"{}", ("Origin", "http://evil.example"), method=method, path=path)
-        assert plain.once(data).status == 403
-        data = plain.http(b"{}", method=method, path=path).replace(b"Host: 127", b"Host: evil")
-        assert plain.once(data).status == 403
+        data = shared_node.http(b"{}", ("Origin", "http://evil.example"), method=method, path=path)
+        assert shared_node.once(data).status == 403
+        data = shared_node.http(b"{}", method=method, path=path).replace(
+            b"Host: 127", b"Host: evil"
+        )
+        assert shared_node.once(data).status == 403
 
 
-def test_callers(start: Any) -> None:
-    node = start(tokens={"operator": OPERATOR, "auditor": AUDITOR})
+def test_callers(start_node: Any) -> None:
+    node = start_node(tokens={"operator": OPERATOR, "auditor": AUDITOR})
     old_face(node)
     for data in (
         node.http(b"", method="GET", path="/sse"),
@@ -169,15 +171,15 @@ def test_callers(start: Any) -> None:
         assert client.ask("ping", id=5)["id"] == 5
 
 
-def test_only_so_many(plain: NodeThread) -> None:
-    face = old_face(plain)
+def test_only_so_many(shared_node: NodeThread) -> None:
+    face = old_face(shared_node)
     most, face.most = face.most, 1
     try:
-        with Old(plain):
-            answer = plain.once(plain.http(b"", method="GET", path="/sse"))
+        with Old(shared_node):
+            answer = shared_node.once(shared_node.http(b"", method="GET", path="/sse"))
             assert (answer.status, answer.error["data"]["error"]) == (503, "too_busy")
-        plain.until(lambda: not len(face))
-        with Old(plain) as client:
+        shared_node.until(lambda: not len(face))
+        with Old(shared_node) as client:
             client.initialized()
     finally:
         face.most = most
@@ -186,26 +188,26 @@ def test_only_so_many(plain: NodeThread) -> None:
 # -- what is wrong
 
 
-def test_requests_that_make_no_sense(plain: NodeThread) -> None:
-    with Old(plain) as client:
+def test_requests_that_make_no_sense(shared_node: NodeThread) -> None:
+    with Old(shared_node) as client:
         client.initialized()
         assert client.post(b"{").status == 400
         assert client.post(b'{"jsonrpc":"2.0","id":3}').json["id"] == 3
         path = "/messages?session_id=wrong"
         assert client.post(message("ping"), path=path).status == 404
         assert client.post(message("ping"), path="/messages").status == 404
-        text = plain.http(message("ping"), path=client.endpoint)
+        text = shared_node.http(message("ping"), path=client.endpoint)
         text = text.replace(b"application/json\r\nContent-Length", b"text/plain\r\nContent-Length")
-        assert plain.once(text).status == 400
+        assert shared_node.once(text).status == 400
         for path, method in (("/sse", "POST"), ("/messages", "GET"), ("/sse", "DELETE")):
-            assert plain.once(plain.http(b"", method=method, path=path)).status == 405
-        data = plain.http(b"", method="GET", path="/sse")
-        assert plain.once(data.replace(b"text/event-stream", b"text/html")).status == 406
+            assert shared_node.once(shared_node.http(b"", method=method, path=path)).status == 405
+        data = shared_node.http(b"", method="GET", path="/sse")
+        assert shared_node.once(data.replace(b"text/event-stream", b"text/html")).status == 406
         assert client.ask("ping", id=5)["id"] == 5
 
 
-def test_a_body_that_is_too_large(start: Any) -> None:
-    node = start(limits={"body_bytes": 10_000})
+def test_a_body_that_is_too_large(start_node: Any) -> None:
+    node = start_node(limits={"body_bytes": 10_000})
     with Old(node) as client:
         client.initialized()
         assert client.post(message("ping", {"x": "y" * 20_000})).status == 413
@@ -214,11 +216,11 @@ def test_a_body_that_is_too_large(start: Any) -> None:
 # -- the official SDK's client
 
 
-async def test_the_official_client(plain: NodeThread) -> None:
-    old_face(plain)
+async def test_the_official_client(shared_node: NodeThread) -> None:
+    old_face(shared_node)
 
     async def talk() -> None:
-        url = f"http://127.0.0.1:{plain.port}/sse"
+        url = f"http://127.0.0.1:{shared_node.port}/sse"
         async with sse_client(url) as (read, write), ClientSession(read, write) as session:
             opened = await session.initialize()
             assert opened.server_info.name == "interlock"

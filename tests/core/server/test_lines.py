@@ -54,8 +54,8 @@ def code(answer: Any) -> int:
 # -- both eras
 
 
-def test_a_session(plain: NodeThread) -> None:
-    with plain.local() as wire:
+def test_a_session(shared_node: NodeThread) -> None:
+    with shared_node.local() as wire:
         result = opened(wire)
         assert result["protocolVersion"] == SESSION
         assert result["serverInfo"]["name"] == "interlock"
@@ -67,8 +67,8 @@ def test_a_session(plain: NodeThread) -> None:
         assert answer["result"] == {"content": [{"type": "text", "text": "hi"}]}
 
 
-def test_requests_without_a_session(plain: NodeThread) -> None:
-    with plain.local() as wire:
+def test_requests_without_a_session(shared_node: NodeThread) -> None:
+    with shared_node.local() as wire:
         assert ask(wire, "server/discover", {"_meta": meta()})["result"]["supportedVersions"]
         result = ask(wire, "tools/list", {"_meta": meta()})["result"]
         assert result["resultType"] == "complete"
@@ -78,8 +78,8 @@ def test_requests_without_a_session(plain: NodeThread) -> None:
         assert result["_meta"][META + "serverInfo"]["name"] == "interlock"
 
 
-def test_both_on_one_channel(plain: NodeThread) -> None:
-    with plain.local() as wire:
+def test_both_on_one_channel(shared_node: NodeThread) -> None:
+    with shared_node.local() as wire:
         opened(wire)
         for _ in range(3):
             wire.send(call("echo", {"text": "new"}, 1) + session_call("echo", {"text": "old"}, 2))
@@ -88,8 +88,8 @@ def test_both_on_one_channel(plain: NodeThread) -> None:
             assert "resultType" not in answers[2]
 
 
-def test_before_anything_was_said(plain: NodeThread) -> None:
-    with plain.local() as wire:
+def test_before_anything_was_said(shared_node: NodeThread) -> None:
+    with shared_node.local() as wire:
         assert ask(wire, "ping", id="p") == {"jsonrpc": "2.0", "id": "p", "result": {}}
         for method in ("tools/list", "tools/call", "server/discover", "subscriptions/listen"):
             answer = ask(wire, method, {"name": "x"}, "early")
@@ -98,8 +98,8 @@ def test_before_anything_was_said(plain: NodeThread) -> None:
         assert opened(wire)
 
 
-def test_byte_by_byte_and_many_at_once(plain: NodeThread) -> None:
-    with plain.local() as wire:
+def test_byte_by_byte_and_many_at_once(shared_node: NodeThread) -> None:
+    with shared_node.local() as wire:
         data = call("echo", {"text": "slowly"})
         wire.send(*(data[at : at + 1] for at in range(len(data))))
         assert result_text(wire.line()) == "slowly"
@@ -110,16 +110,16 @@ def test_byte_by_byte_and_many_at_once(plain: NodeThread) -> None:
         }
 
 
-def test_ids_come_back_as_they_were_written(plain: NodeThread) -> None:
-    with plain.local() as wire:
+def test_ids_come_back_as_they_were_written(shared_node: NodeThread) -> None:
+    with shared_node.local() as wire:
         for id in (b"0", b"-3", b"1" * 40, b'"a\\u00e9\\n\\""', '"é\u2028"'.encode()):
             data = call("echo", {"text": "x"}).replace(b'"id": 1', b'"id": ' + id)
             wire.send(data)
             assert wire.until(b"\n").startswith(b'{"jsonrpc":"2.0","id":%b,' % id)
 
 
-def test_an_answer_is_one_line(plain: NodeThread) -> None:
-    with plain.local() as wire:
+def test_an_answer_is_one_line(shared_node: NodeThread) -> None:
+    with shared_node.local() as wire:
         # The upstream's JSON may be written over many lines.
         wire.send(call("echo", {"text": "a\nb\r\n\u2028c"}))
         assert result_text(wire.line()) == "a\nb\r\n\u2028c"
@@ -145,17 +145,17 @@ def test_an_answer_is_one_line(plain: NodeThread) -> None:
     ],
 )
 def test_a_bad_line_is_answered_and_the_next_is_served(
-    plain: NodeThread, line: bytes, expected: int
+    shared_node: NodeThread, line: bytes, expected: int
 ) -> None:
-    with plain.local() as wire:
+    with shared_node.local() as wire:
         wire.send(b"\n\r\n  \n" + line + b"\r\n" + call("echo", {"text": "next"}, 9))
         assert code(wire.line()) == expected
         answer = wire.line()
         assert (answer["id"], result_text(answer)) == (9, "next")
 
 
-def test_a_line_that_is_too_long(start: Any) -> None:
-    node = start(limits={"body_bytes": 1_000})
+def test_a_line_that_is_too_long(start_node: Any) -> None:
+    node = start_node(limits={"body_bytes": 1_000})
     with node.local() as wire:
         wire.send(call("echo", {"text": "y" * 2_000}) + call("echo", {"text": "next"}, 2))
         answer = wire.line()
@@ -168,8 +168,8 @@ def test_a_line_that_is_too_long(start: Any) -> None:
         assert result_text(wire.line()) == "again"
 
 
-def test_wrong_versions(plain: NodeThread) -> None:
-    with plain.local() as wire:
+def test_wrong_versions(shared_node: NodeThread) -> None:
+    with shared_node.local() as wire:
         answer = ask(wire, "tools/list", {"_meta": meta("1999-01-01")})
         assert code(answer) == -32022
         assert STATELESS in answer["error"]["data"]["supported"]
@@ -182,20 +182,22 @@ def test_wrong_versions(plain: NodeThread) -> None:
 
 
 @pytest.mark.parametrize("method", ["ping", "initialize", "logging/setLevel", "no/such"])
-def test_methods_that_the_stateless_wire_does_not_have(plain: NodeThread, method: str) -> None:
-    with plain.local() as wire:
+def test_methods_that_the_stateless_wire_does_not_have(
+    shared_node: NodeThread, method: str
+) -> None:
+    with shared_node.local() as wire:
         assert code(ask(wire, method, {"_meta": meta()})) == -32601
 
 
-def test_methods_that_sessions_do_not_have(plain: NodeThread) -> None:
-    with plain.local() as wire:
+def test_methods_that_sessions_do_not_have(shared_node: NodeThread) -> None:
+    with shared_node.local() as wire:
         opened(wire)
         for method in ("subscriptions/listen", "notifications/cancelled", "no/such"):
             assert code(ask(wire, method, {})) == -32601
 
 
-def test_responses_and_unknown_notifications_are_passed_over(plain: NodeThread) -> None:
-    with plain.local() as wire:
+def test_responses_and_unknown_notifications_are_passed_over(shared_node: NodeThread) -> None:
+    with shared_node.local() as wire:
         wire.send(
             b'{"jsonrpc":"2.0","id":1,"result":{}}\n',
             b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}\n',
@@ -209,20 +211,20 @@ def test_responses_and_unknown_notifications_are_passed_over(plain: NodeThread) 
         assert result_text(wire.line()) == "next"
 
 
-def test_batches_where_they_are_lawful(plain: NodeThread) -> None:
+def test_batches_where_they_are_lawful(shared_node: NodeThread) -> None:
     batch = [
         json.loads(message("ping", id="p")),
         json.loads(session_call("echo", {"text": "b"}, 2)),
         {"jsonrpc": "2.0", "id": 3},
     ]
-    with plain.local() as wire:
+    with shared_node.local() as wire:
         opened(wire, "2025-03-26")
         wire.send(json.dumps(batch).encode() + b"\n")
         answers = {one["id"]: one for one in (wire.line() for _ in range(3))}
         assert answers["p"]["result"] == {}
         assert result_text(answers[2]) == "b"
         assert code(answers[3]) == -32600
-    with plain.local() as wire:
+    with shared_node.local() as wire:
         opened(wire, "2025-06-18")
         wire.send(json.dumps(batch).encode() + b"\n")
         assert code(wire.line()) == -32600
@@ -231,8 +233,8 @@ def test_batches_where_they_are_lawful(plain: NodeThread) -> None:
 # -- calls that take their time
 
 
-def test_progress(plain: NodeThread) -> None:
-    with plain.local() as wire:
+def test_progress(shared_node: NodeThread) -> None:
+    with shared_node.local() as wire:
         opened(wire)
         for data in (
             call("report", {"steps": 2}, "r", progressToken="mine"),
@@ -250,78 +252,82 @@ def test_progress(plain: NodeThread) -> None:
 
 @pytest.mark.parametrize("kind", ["stateless", "session"])
 @pytest.mark.parametrize("id", [7, "seven"])
-def test_cancelling(plain: NodeThread, kind: str, id: Any) -> None:
+def test_cancelling(shared_node: NodeThread, kind: str, id: Any) -> None:
     text = f"lines {kind} {id}"
     make = call if kind == "stateless" else session_call
-    with plain.local() as wire:
+    with shared_node.local() as wire:
         opened(wire)
         wire.send(make("hold", {"text": text}, id))
-        held = plain.shop.wait_for_hold(text)
+        held = shared_node.shop.wait_for_hold(text)
         wire.send(message("notifications/cancelled", {"requestId": "other"}, None) + b"\n")
         assert ask(wire, "ping")["result"] == {}
-        assert not plain.shop.heard_of("notifications/cancelled", requestId=held)
+        assert not shared_node.shop.heard_of("notifications/cancelled", requestId=held)
         wire.send(message("notifications/cancelled", {"requestId": id}, None) + b"\n")
-        plain.shop.wait_for(lambda: plain.shop.heard_of("notifications/cancelled", requestId=held))
+        shared_node.shop.wait_for(
+            lambda: shared_node.shop.heard_of("notifications/cancelled", requestId=held)
+        )
         # It gets no answer, and its id is free.
         wire.send(make("echo", {"text": "again"}, id))
         assert result_text(wire.line()) == "again"
 
 
-def test_an_id_that_is_under_way(plain: NodeThread) -> None:
-    with plain.local() as wire:
+def test_an_id_that_is_under_way(shared_node: NodeThread) -> None:
+    with shared_node.local() as wire:
         wire.send(call("hold", {"text": "twice"}, 1))
-        held = plain.shop.wait_for_hold("twice")
+        held = shared_node.shop.wait_for_hold("twice")
         wire.send(call("echo", {"text": "me too"}, 1))
         answer = wire.line()
         assert (answer["id"], code(answer)) == (1, -32600)
         # The string "1" is another id.
         wire.send(call("echo", {"text": "me"}, "1"))
         assert result_text(wire.line()) == "me"
-        plain.do(lambda: plain.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(held))
         assert result_text(wire.line()) == "released"
 
 
-def test_the_end_of_what_a_client_says_is_not_the_end_of_its_answers(plain: NodeThread) -> None:
-    with plain.local() as wire:
+def test_the_end_of_what_a_client_says_is_not_the_end_of_its_answers(
+    shared_node: NodeThread,
+) -> None:
+    with shared_node.local() as wire:
         wire.send(call("hold", {"text": "last words"}, 1), call("echo", {"text": "x"}, 2).strip())
         wire.socket.shutdown(socket.SHUT_WR)
-        held = plain.shop.wait_for_hold("last words")
+        held = shared_node.shop.wait_for_hold("last words")
         # The last line needs no end.
         assert wire.line()["id"] == 2
-        plain.do(lambda: plain.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(held))
         assert result_text(wire.line()) == "released"
         wire.closed()
 
 
-def test_a_client_that_is_gone_needs_no_answers(plain: NodeThread) -> None:
+def test_a_client_that_is_gone_needs_no_answers(shared_node: NodeThread) -> None:
     for text, goodbye in (("gone", False), ("gone after all", True)):
-        with plain.local() as wire:
+        with shared_node.local() as wire:
             wire.send(call("hold", {"text": text}))
-            held = plain.shop.wait_for_hold(text)
+            held = shared_node.shop.wait_for_hold(text)
             if goodbye:
                 wire.send(b"half a li")
-        plain.shop.wait_for(
-            lambda id=held: plain.shop.heard_of("notifications/cancelled", requestId=id), text
+        shared_node.shop.wait_for(
+            lambda id=held: shared_node.shop.heard_of("notifications/cancelled", requestId=id), text
         )
-    plain.until(lambda: not list(plain.node.pipeline.running_calls()))
+    shared_node.until(lambda: not list(shared_node.node.pipeline.running_calls()))
 
 
-def test_nothing_said_at_all(plain: NodeThread) -> None:
+def test_nothing_said_at_all(shared_node: NodeThread) -> None:
     for _ in range(3):
-        with plain.local() as wire:
+        with shared_node.local() as wire:
             wire.socket.shutdown(socket.SHUT_WR)
             wire.closed()
-    plain.until(lambda: not plain.node.listeners._local_clients)
+    shared_node.until(lambda: not shared_node.node.listeners._local_clients)
 
 
 def test_a_local_client_that_does_not_read_is_cut_off(
-    plain: NodeThread, monkeypatch: pytest.MonkeyPatch
+    shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "_MOST_UNREAD", 1_000_000)
-    with plain.local() as wire:
+    with shared_node.local() as wire:
         wire.send(*(call("large", {"size": 500_000}, id) for id in range(10)))
-        plain.until(lambda: not plain.node.listeners._local_clients, "the cut")
-    assert plain.alive()
+        shared_node.until(lambda: not shared_node.node.listeners._local_clients, "the cut")
+    assert shared_node.alive()
 
 
 # -- hearing of changes
@@ -335,8 +341,8 @@ def listen(wire: HttpConnection, id: Any, wanted: Any = None) -> Any:
     return acknowledged["params"]
 
 
-def test_changes_on_both_eras(start: Any) -> None:
-    node = start()
+def test_changes_on_both_eras(start_node: Any) -> None:
+    node = start_node()
     with node.local() as wire:
         assert listen(wire, "a") == {
             "_meta": {META + "subscriptionId": "a"},
@@ -358,8 +364,8 @@ def test_changes_on_both_eras(start: Any) -> None:
         assert [one["name"] for one in tools] == ["shop__other"]
 
 
-def test_a_subscription_can_be_cancelled(start: Any) -> None:
-    node = start()
+def test_a_subscription_can_be_cancelled(start_node: Any) -> None:
+    node = start_node()
     with node.local() as wire:
         listen(wire, "a")
         listen(wire, "b")
@@ -373,51 +379,51 @@ def test_a_subscription_can_be_cancelled(start: Any) -> None:
         listen(wire, "a")
 
 
-def test_a_subscription_under_an_id_that_is_taken(plain: NodeThread) -> None:
-    before = plain.do(lambda: len(plain.node._change_listeners))
-    with plain.local() as wire:
+def test_a_subscription_under_an_id_that_is_taken(shared_node: NodeThread) -> None:
+    before = shared_node.do(lambda: len(shared_node.node._change_listeners))
+    with shared_node.local() as wire:
         listen(wire, "a")
         params = {"_meta": meta(), "notifications": {"toolsListChanged": True}}
         assert code(ask(wire, "subscriptions/listen", params, "a")) == -32600
         wire.send(call("echo", {"text": "x"}, "a"))
         assert code(wire.line()) == -32600
         wire.send(call("hold", {"text": "taken"}, "b"))
-        plain.shop.wait_for_hold("taken")
+        shared_node.shop.wait_for_hold("taken")
         assert code(ask(wire, "subscriptions/listen", params, "b")) == -32600
-    plain.until(lambda: len(plain.node._change_listeners) == before, "nobody left")
+    shared_node.until(lambda: len(shared_node.node._change_listeners) == before, "nobody left")
 
 
-def test_a_filter_that_cannot_be_read(plain: NodeThread) -> None:
-    with plain.local() as wire:
+def test_a_filter_that_cannot_be_read(shared_node: NodeThread) -> None:
+    with shared_node.local() as wire:
         params = {"_meta": meta(), "notifications": []}
         assert code(ask(wire, "subscriptions/listen", params)) == -32602
         listen(wire, 1)
 
 
 def test_more_at_once_than_anybody_means(
-    plain: NodeThread, monkeypatch: pytest.MonkeyPatch
+    shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conversation.Conversation, "most_under_way", 3)
-    with plain.local() as wire:
+    with shared_node.local() as wire:
         listen(wire, "a")
         listen(wire, "b")
         wire.send(call("hold", {"text": "third"}, "c"))
-        held = plain.shop.wait_for_hold("third")
+        held = shared_node.shop.wait_for_hold("third")
         for data in (
             call("echo", {"text": "x"}, "d"),
             message("subscriptions/listen", {"notifications": {}, "_meta": meta()}, "e") + b"\n",
         ):
             wire.send(data)
             assert wire.line()["error"]["data"]["error"] == "too_busy"
-        plain.do(lambda: plain.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(held))
         assert wire.line()["id"] == "c"
         wire.send(call("echo", {"text": "x"}, "d"))
         assert result_text(wire.line()) == "x"
 
 
-def test_a_node_that_stops_says_so(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_stops_says_so(start_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_room, "DRAIN_SECONDS", 0.05)
-    node = start()
+    node = start_node()
     with node.local() as wire, node.local() as idle:
         listen(wire, "l")
         wire.send(call("hold", {"text": "stop"}, "c"))
@@ -436,9 +442,9 @@ def test_a_node_that_stops_says_so(start: Any, monkeypatch: pytest.MonkeyPatch) 
         assert not path.exists()
 
 
-def test_who_comes_this_way_is_this_machines_user(start: Any) -> None:
+def test_who_comes_this_way_is_this_machines_user(start_node: Any) -> None:
     # Tokens are for those who come over the network.
-    node = start(tokens={"clerk": "secret"})
+    node = start_node(tokens={"clerk": "secret"})
     with node.local() as wire:
         wire.send(call("echo", {"text": "x"}))
         assert result_text(wire.line()) == "x"

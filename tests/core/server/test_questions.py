@@ -71,10 +71,10 @@ def refused(node: NodeThread, asked: Asked, why: str) -> None:
 # -- there and back
 
 
-def test_a_question_on_the_sessions_own_stream(plain: NodeThread) -> None:
-    session, asked = plain.session(), Asked()
-    with listening(plain, session) as wire:
-        assert put(plain, session, asked)
+def test_a_question_on_the_sessions_own_stream(shared_node: NodeThread) -> None:
+    session, asked = shared_node.session(), Asked()
+    with listening(shared_node, session) as wire:
+        assert put(shared_node, session, asked)
         question = wire.event()
         assert question == {
             "jsonrpc": "2.0",
@@ -82,82 +82,82 @@ def test_a_question_on_the_sessions_own_stream(plain: NodeThread) -> None:
             "method": "elicitation/create",
             "params": FORM,
         }
-        assert answer(plain, session, question["id"], result={"action": "decline"}) == 202
+        assert answer(shared_node, session, question["id"], result={"action": "decline"}) == 202
         (one,) = asked.answers
         assert json.loads(one.result) == {"action": "decline"}
         assert not one.is_error
         # Once is enough.
-        assert answer(plain, session, question["id"], result={"action": "accept"}) == 202
+        assert answer(shared_node, session, question["id"], result={"action": "accept"}) == 202
         assert len(asked.answers) == 1
 
 
-def test_a_question_without_params_has_none(plain: NodeThread) -> None:
-    session, asked = plain.session(), Asked("roots/list", None)
-    with listening(plain, session) as wire:
-        assert put(plain, session, asked)
+def test_a_question_without_params_has_none(shared_node: NodeThread) -> None:
+    session, asked = shared_node.session(), Asked("roots/list", None)
+    with listening(shared_node, session) as wire:
+        assert put(shared_node, session, asked)
         question = wire.event()
         assert set(question) == {"jsonrpc", "id", "method"}
-        answer(plain, session, question["id"], result={"roots": []})
+        answer(shared_node, session, question["id"], result={"roots": []})
         assert json.loads(asked.answers[0].result) == {"roots": []}
 
 
-def test_an_error_is_an_answer_too(plain: NodeThread) -> None:
-    session, asked = plain.session(), Asked()
-    with listening(plain, session) as wire:
-        put(plain, session, asked)
+def test_an_error_is_an_answer_too(shared_node: NodeThread) -> None:
+    session, asked = shared_node.session(), Asked()
+    with listening(shared_node, session) as wire:
+        put(shared_node, session, asked)
         error = {"code": -1, "message": "The user said no.", "data": {"why": "nö"}}
-        answer(plain, session, wire.event()["id"], error=error)
+        answer(shared_node, session, wire.event()["id"], error=error)
         (one,) = asked.answers
         assert (one.code, one.message) == (-1, "The user said no.")
         assert json.loads(bytes(one.data or b"")) == {"why": "nö"}
 
 
-def test_answers_that_nobody_waits_for(plain: NodeThread) -> None:
-    session, other = plain.session(), plain.session()
+def test_answers_that_nobody_waits_for(shared_node: NodeThread) -> None:
+    session, other = shared_node.session(), shared_node.session()
     asked = Asked()
-    with listening(plain, session) as wire:
-        put(plain, session, asked)
+    with listening(shared_node, session) as wire:
+        put(shared_node, session, asked)
         id = wire.event()["id"]
         for wrong in (id + 1, str(id), -id, "x", 10**40):
-            assert answer(plain, session, wrong, result={}) == 202
+            assert answer(shared_node, session, wrong, result={}) == 202
         # The same id on another session is another question, or none.
-        assert answer(plain, other, id, result={}) == 202
+        assert answer(shared_node, other, id, result={}) == 202
         assert not asked.answers
-        answer(plain, session, id, result={"mine": True})
+        answer(shared_node, session, id, result={"mine": True})
         assert json.loads(asked.answers[0].result) == {"mine": True}
 
 
-def test_many_questions_at_once_have_ids_of_their_own(plain: NodeThread) -> None:
-    session = plain.session()
+def test_many_questions_at_once_have_ids_of_their_own(shared_node: NodeThread) -> None:
+    session = shared_node.session()
     several = [Asked("sampling/createMessage", {"n": number}) for number in range(10)]
-    with listening(plain, session) as wire:
+    with listening(shared_node, session) as wire:
         for asked in several:
-            put(plain, session, asked)
+            put(shared_node, session, asked)
         ids = {}
         for _ in several:
             question = wire.event()
             ids[question["params"]["n"]] = question["id"]
         assert len(set(ids.values())) == 10
         for number in reversed(range(10)):
-            answer(plain, session, ids[number], result={"n": number})
+            answer(shared_node, session, ids[number], result={"n": number})
         assert [json.loads(one.answers[0].result)["n"] for one in several] == list(range(10))
         # And none of them ever comes again.
         again = Asked()
-        put(plain, session, again)
+        put(shared_node, session, again)
         assert wire.event()["id"] not in ids.values()
 
 
-def test_too_many_questions_are_not_put(plain: NodeThread) -> None:
-    session = plain.session()
+def test_too_many_questions_are_not_put(shared_node: NodeThread) -> None:
+    session = shared_node.session()
     several = [Asked() for _ in range(101)]
-    with listening(plain, session):
-        assert [put(plain, session, one) for one in several] == [True] * 100 + [False]
+    with listening(shared_node, session):
+        assert [put(shared_node, session, one) for one in several] == [True] * 100 + [False]
         assert several[-1].ask.is_open
 
 
-def test_no_way_to_the_client(plain: NodeThread) -> None:
-    session, asked = plain.session(), Asked()
-    assert not put(plain, session, asked)
+def test_no_way_to_the_client(shared_node: NodeThread) -> None:
+    session, asked = shared_node.session(), Asked()
+    assert not put(shared_node, session, asked)
     assert asked.ask.is_open
     assert not asked.answers
 
@@ -165,35 +165,39 @@ def test_no_way_to_the_client(plain: NodeThread) -> None:
 # -- on a call's own stream
 
 
-def test_a_question_about_a_call_goes_on_its_stream(plain: NodeThread) -> None:
-    session, asked = plain.session(), Asked()
-    with listening(plain, session) as own, plain.connect() as wire:
+def test_a_question_about_a_call_goes_on_its_stream(shared_node: NodeThread) -> None:
+    session, asked = shared_node.session(), Asked()
+    with listening(shared_node, session) as own, shared_node.connect() as wire:
         own.primed()
         wire.send(session.call("hold", {"text": "asked"}, "c"))
-        held = plain.shop.wait_for_hold("asked")
-        assert put(plain, session, asked, plain.do(lambda: call_of(plain, "asked")))
+        held = shared_node.shop.wait_for_hold("asked")
+        assert put(
+            shared_node, session, asked, shared_node.do(lambda: call_of(shared_node, "asked"))
+        )
         assert wire.head()[0] == 200
         wire.primed()
         question = wire.event()
         assert question["method"] == "elicitation/create"
-        answer(plain, session, question["id"], result={"action": "accept"})
-        plain.do(lambda: plain.shop.release(held))
+        answer(shared_node, session, question["id"], result={"action": "accept"})
+        shared_node.do(lambda: shared_node.shop.release(held))
         assert result_text(wire.event()) == "released"
         wire.stream_end()
         own.silent()
         assert json.loads(asked.answers[0].result) == {"action": "accept"}
 
 
-def test_a_client_that_takes_no_streams_there_is_asked_on_its_own(plain: NodeThread) -> None:
-    session, asked = plain.session(), Asked()
+def test_a_client_that_takes_no_streams_there_is_asked_on_its_own(shared_node: NodeThread) -> None:
+    session, asked = shared_node.session(), Asked()
     data = session.call("hold", {"text": "json"}, "c")
     data = data.replace(b"application/json, text/event-stream", b"application/json")
-    with listening(plain, session) as own, plain.connect() as wire:
+    with listening(shared_node, session) as own, shared_node.connect() as wire:
         wire.send(data)
-        held = plain.shop.wait_for_hold("json")
-        assert put(plain, session, asked, plain.do(lambda: call_of(plain, "json")))
+        held = shared_node.shop.wait_for_hold("json")
+        assert put(
+            shared_node, session, asked, shared_node.do(lambda: call_of(shared_node, "json"))
+        )
         assert own.event()["method"] == "elicitation/create"
-        plain.do(lambda: plain.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(held))
         assert result_text(wire.answer()) == "released"
 
 
@@ -201,106 +205,110 @@ def test_a_client_that_takes_no_streams_there_is_asked_on_its_own(plain: NodeThr
 
 
 @pytest.mark.parametrize("about_a_call", [True, False])
-def test_a_withdrawn_question_is_cancelled(plain: NodeThread, about_a_call: bool) -> None:
-    session, asked = plain.session(), Asked()
+def test_a_withdrawn_question_is_cancelled(shared_node: NodeThread, about_a_call: bool) -> None:
+    session, asked = shared_node.session(), Asked()
     text = f"withdrawn {about_a_call}"
-    with listening(plain, session) as own, plain.connect() as wire:
+    with listening(shared_node, session) as own, shared_node.connect() as wire:
         call = None
         if about_a_call:
             wire.send(session.call("hold", {"text": text}, "c"))
-            held = plain.shop.wait_for_hold(text)
-            call = plain.do(lambda: call_of(plain, text))
-        put(plain, session, asked, call)
+            held = shared_node.shop.wait_for_hold(text)
+            call = shared_node.do(lambda: call_of(shared_node, text))
+        put(shared_node, session, asked, call)
         where = own
         if about_a_call:
             assert wire.head()[0] == 200
             where = wire
         id = where.event()["id"]
-        plain.do(lambda: asked.ask.withdraw("Never mind."))
+        shared_node.do(lambda: asked.ask.withdraw("Never mind."))
         assert where.event() == {
             "jsonrpc": "2.0",
             "method": "notifications/cancelled",
             "params": {"requestId": id, "reason": "Never mind."},
         }
         # Its answer comes too late.
-        assert answer(plain, session, id, result={}) == 202
+        assert answer(shared_node, session, id, result={}) == 202
         assert not asked.answers
         if about_a_call:
-            plain.do(lambda: plain.shop.release(held))
+            shared_node.do(lambda: shared_node.shop.release(held))
 
 
 # -- ends
 
 
-def test_a_session_that_ends_answers_nothing_more(plain: NodeThread) -> None:
-    session, asked = plain.session(), Asked()
+def test_a_session_that_ends_answers_nothing_more(shared_node: NodeThread) -> None:
+    session, asked = shared_node.session(), Asked()
     ended: list[str] = []
-    with listening(plain, session) as wire:
-        put(plain, session, asked)
+    with listening(shared_node, session) as wire:
+        put(shared_node, session, asked)
         wire.event()
-        one = plain.do(lambda: served(plain, session))
+        one = shared_node.do(lambda: served(shared_node, session))
 
         def fails() -> None:
             raise RuntimeError("on purpose")
 
         one.on_close += [lambda: ended.append("first"), fails, lambda: ended.append("last")]
-        assert plain.once(session.delete()).status == 200
-        refused(plain, asked, "a refusal")
+        assert shared_node.once(session.delete()).status == 200
+        refused(shared_node, asked, "a refusal")
         assert ended == ["first", "last"]
         assert not one.is_alive
         late = Asked()
-        assert not plain.do(lambda: one.send_request(late.ask, None))
+        assert not shared_node.do(lambda: one.send_request(late.ask, None))
 
 
 # -- what a client says on its way
 
 
-def test_progress_of_an_answer(plain: NodeThread) -> None:
-    session = plain.session()
+def test_progress_of_an_answer(shared_node: NodeThread) -> None:
+    session = shared_node.session()
     # Two servers that use the same token by chance.
     several = [Asked("sampling/createMessage", {"_meta": {"progressToken": "t", "k": 1}})]
     several.append(Asked("sampling/createMessage", {"_meta": {"progressToken": "t"}}))
-    with listening(plain, session) as wire:
+    with listening(shared_node, session) as wire:
         tokens = []
         for asked in several:
-            put(plain, session, asked)
+            put(shared_node, session, asked)
             question = wire.event()
             tokens.append(question["params"]["_meta"]["progressToken"])
             assert tokens[-1] == question["id"]
         for number, token in enumerate(tokens):
             params = {"progressToken": token, "progress": number}
             data = session.request("notifications/progress", params, None)
-            assert plain.once(data).status == 202
+            assert shared_node.once(data).status == 202
         assert [one.progress for one in several] == [
             [{"progressToken": "t", "progress": 0}],
             [{"progressToken": "t", "progress": 1}],
         ]
         for bad in ({"progressToken": 99, "progress": 1}, {}, [], {"progressToken": "t"}):
             data = session.request("notifications/progress", bad, None)
-            assert plain.once(data).status == 202
+            assert shared_node.once(data).status == 202
         assert [len(one.progress) for one in several] == [1, 1]
 
 
-def test_other_roots(plain: NodeThread) -> None:
-    session = plain.session()
+def test_other_roots(shared_node: NodeThread) -> None:
+    session = shared_node.session()
     heard: list[str] = []
-    plain.do(lambda: served(plain, session).on_roots_changed.append(lambda: heard.append("x")))
+    shared_node.do(
+        lambda: served(shared_node, session).on_roots_changed.append(lambda: heard.append("x"))
+    )
     data = session.request("notifications/roots/list_changed", None, None)
-    assert plain.once(data).status == 202
-    assert plain.once(plain.session().request("notifications/roots/list_changed", None, None))
+    assert shared_node.once(data).status == 202
+    assert shared_node.once(
+        shared_node.session().request("notifications/roots/list_changed", None, None)
+    )
     assert heard == ["x"]
 
 
-def test_an_answer_in_a_batch(plain: NodeThread) -> None:
-    session, asked = plain.session("2025-03-26"), Asked()
-    with listening(plain, session) as wire:
-        put(plain, session, asked)
+def test_an_answer_in_a_batch(shared_node: NodeThread) -> None:
+    session, asked = shared_node.session("2025-03-26"), Asked()
+    with listening(shared_node, session) as wire:
+        put(shared_node, session, asked)
         response = {"jsonrpc": "2.0", "id": wire.event()["id"], "result": {"action": "cancel"}}
         ping = {"jsonrpc": "2.0", "id": 9, "method": "ping"}
-        answers = plain.once(session.raw(json.dumps([response, ping]).encode())).json
+        answers = shared_node.once(session.raw(json.dumps([response, ping]).encode())).json
         assert answers == [{"jsonrpc": "2.0", "id": 9, "result": {}}]
         assert json.loads(asked.answers[0].result) == {"action": "cancel"}
-        assert plain.once(session.raw(json.dumps([response]).encode())).status == 202
+        assert shared_node.once(session.raw(json.dumps([response]).encode())).status == 202
 
 
 # -- on a channel of lines
@@ -318,33 +326,33 @@ def lines(node: NodeThread, wire: HttpConnection) -> Served:
     return session
 
 
-def test_lines_there_and_back(plain: NodeThread) -> None:
+def test_lines_there_and_back(shared_node: NodeThread) -> None:
     asked, withdrawn, left = Asked(), Asked(), Asked()
-    with plain.local() as wire:
-        session = lines(plain, wire)
-        assert plain.do(lambda: session.send_request(asked.ask, None))
+    with shared_node.local() as wire:
+        session = lines(shared_node, wire)
+        assert shared_node.do(lambda: session.send_request(asked.ask, None))
         question = wire.line()
         assert question["params"] == FORM
         response = {"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept"}}
         wire.send(json.dumps(response).encode() + b"\n")
-        plain.until(lambda: asked.answers)
+        shared_node.until(lambda: asked.answers)
         assert json.loads(asked.answers[0].result) == {"action": "accept"}
-        plain.do(lambda: session.send_request(withdrawn.ask, None))
+        shared_node.do(lambda: session.send_request(withdrawn.ask, None))
         id = wire.line()["id"]
-        plain.do(lambda: withdrawn.ask.withdraw("No."))
+        shared_node.do(lambda: withdrawn.ask.withdraw("No."))
         assert wire.line()["params"] == {"requestId": id, "reason": "No."}
-        plain.do(lambda: session.send_request(left.ask, None))
+        shared_node.do(lambda: session.send_request(left.ask, None))
         assert wire.line()["id"] not in (id, question["id"])
         assert session.is_alive
-    refused(plain, left, "a refusal when the client hangs up")
+    refused(shared_node, left, "a refusal when the client hangs up")
     assert not session.is_alive
-    assert session not in plain.node._change_listeners._sessions
+    assert session not in shared_node.node._change_listeners._sessions
 
 
-def test_lines_that_tell(plain: NodeThread) -> None:
-    with plain.local() as wire:
-        session = lines(plain, wire)
-        plain.do(lambda: session.send_resource_update("x:y"))
+def test_lines_that_tell(shared_node: NodeThread) -> None:
+    with shared_node.local() as wire:
+        session = lines(shared_node, wire)
+        shared_node.do(lambda: session.send_resource_update("x:y"))
         assert wire.line() == {
             "jsonrpc": "2.0",
             "method": "notifications/resources/updated",
@@ -353,4 +361,4 @@ def test_lines_that_tell(plain: NodeThread) -> None:
         heard: list[str] = []
         session.on_roots_changed.append(lambda: heard.append("x"))
         wire.send(message("notifications/roots/list_changed", None, None) + b"\n")
-        plain.until(lambda: heard)
+        shared_node.until(lambda: heard)

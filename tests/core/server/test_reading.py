@@ -162,12 +162,12 @@ def test_whose_style_a_list_is_in(verb: str) -> None:
         ("tasks/cancel", {"taskId": "t"}),
     ],
 )
-def test_the_name_in_the_headers(plain: NodeThread, method: str, params: Any) -> None:
+def test_the_name_in_the_headers(shared_node: NodeThread, method: str, params: Any) -> None:
     body = message(method, {**params, "_meta": meta()})
     for name in (None, "other"):
-        answer = plain.once(plain.http(body, *stateless_headers(method, name)))
+        answer = shared_node.once(shared_node.http(body, *stateless_headers(method, name)))
         assert (answer.status, answer.error["code"]) == (400, -32020)
         assert answer.json["id"] == 1
     (right, *_) = params.values()
-    answer = plain.once(plain.http(body, *stateless_headers(method, right)))
+    answer = shared_node.once(shared_node.http(body, *stateless_headers(method, right)))
     assert answer.error["code"] != -32020

@@ -58,40 +58,40 @@ def open_own(node: NodeThread, wire: HttpConnection, session: HttpSession) -> No
 # -- ids
 
 
-def test_a_new_client_gets_an_id_before_anything_is_said(plain: NodeThread) -> None:
-    session = plain.session()
-    with plain.connect() as wire:
-        open_own(plain, wire, session)
+def test_a_new_client_gets_an_id_before_anything_is_said(shared_node: NodeThread) -> None:
+    session = shared_node.session()
+    with shared_node.connect() as wire:
+        open_own(shared_node, wire, session)
         fields = wire.primed()
         assert int(fields["retry"]) > 0
-        tell(plain, session, "a")
+        tell(shared_node, session, "a")
         assert event_fields(wire.chunk())["id"] != fields["id"]
 
 
-def test_an_older_client_gets_no_event_without_a_message(plain: NodeThread) -> None:
-    session = plain.session(OLDER)
-    with plain.connect() as wire:
-        open_own(plain, wire, session)
-        tell(plain, session, "a")
+def test_an_older_client_gets_no_event_without_a_message(shared_node: NodeThread) -> None:
+    session = shared_node.session(OLDER)
+    with shared_node.connect() as wire:
+        open_own(shared_node, wire, session)
+        tell(shared_node, session, "a")
         fields = event_fields(wire.chunk())
         assert fields["data"]
         assert fields["id"]
 
 
-def test_ids_are_unique_in_a_session_and_tell_sessions_apart(plain: NodeThread) -> None:
+def test_ids_are_unique_in_a_session_and_tell_sessions_apart(shared_node: NodeThread) -> None:
     ids: list[str] = []
-    for session in (plain.session(), plain.session()):
+    for session in (shared_node.session(), shared_node.session()):
         for _ in range(2):
-            with plain.connect() as wire:
-                open_own(plain, wire, session)
-                tell(plain, session, "a", "b")
+            with shared_node.connect() as wire:
+                open_own(shared_node, wire, session)
+                tell(shared_node, session, "a", "b")
                 ids += [event_fields(wire.chunk())["id"] for _ in range(3)]
     assert len(set(ids)) == 12
 
 
-def test_the_stateless_wire_has_no_ids(plain: NodeThread) -> None:
-    with plain.connect() as wire:
-        wire.send(plain.call("report", {"steps": 1}, more_meta={"progressToken": 1}))
+def test_the_stateless_wire_has_no_ids(shared_node: NodeThread) -> None:
+    with shared_node.connect() as wire:
+        wire.send(shared_node.call("report", {"steps": 1}, more_meta={"progressToken": 1}))
         assert wire.head()[0] == 200
         assert set(event_fields(wire.chunk())) == {"data"}
 
@@ -99,54 +99,54 @@ def test_the_stateless_wire_has_no_ids(plain: NodeThread) -> None:
 # -- the session's own stream
 
 
-def test_what_was_missed_comes_first(plain: NodeThread) -> None:
-    session = plain.session()
-    with plain.connect() as wire:
-        open_own(plain, wire, session)
-        tell(plain, session, "seen", "lost", "lost too")
+def test_what_was_missed_comes_first(shared_node: NodeThread) -> None:
+    session = shared_node.session()
+    with shared_node.connect() as wire:
+        open_own(shared_node, wire, session)
+        tell(shared_node, session, "seen", "lost", "lost too")
         assert names(wire, 1) == ["seen"]
         last = wire.last_event_id
-    left(plain, session)
-    tell(plain, session, "while away")
-    with plain.connect() as wire:
+    left(shared_node, session)
+    tell(shared_node, session, "while away")
+    with shared_node.connect() as wire:
         came_back(wire, session, last)
-        tell(plain, session, "later")
+        tell(shared_node, session, "later")
         assert names(wire, 4) == ["lost", "lost too", "while away", "later"]
         last = wire.last_event_id
         # Again, with nothing missed, and while the other connection still looks alive.
-        with plain.connect() as newer:
+        with shared_node.connect() as newer:
             came_back(newer, session, last)
             wire.stream_end()
-            tell(plain, session, "now")
+            tell(shared_node, session, "now")
             assert names(newer, 1) == ["now"]
 
 
-def test_a_stream_that_has_only_given_an_id(plain: NodeThread) -> None:
-    session = plain.session()
-    with plain.connect() as wire:
-        open_own(plain, wire, session)
+def test_a_stream_that_has_only_given_an_id(shared_node: NodeThread) -> None:
+    session = shared_node.session()
+    with shared_node.connect() as wire:
+        open_own(shared_node, wire, session)
         wire.primed()
         last = wire.last_event_id
-    left(plain, session)
-    tell(plain, session, "a")
-    with plain.connect() as wire:
+    left(shared_node, session)
+    tell(shared_node, session, "a")
+    with shared_node.connect() as wire:
         came_back(wire, session, last)
         assert names(wire, 1) == ["a"]
 
 
-def test_a_client_that_starts_anew_is_told_nothing_of_old(plain: NodeThread) -> None:
-    session = plain.session()
-    with plain.connect() as wire:
-        open_own(plain, wire, session)
+def test_a_client_that_starts_anew_is_told_nothing_of_old(shared_node: NodeThread) -> None:
+    session = shared_node.session()
+    with shared_node.connect() as wire:
+        open_own(shared_node, wire, session)
         wire.primed()
         last = wire.last_event_id
-    left(plain, session)
-    tell(plain, session, "old")
-    with plain.connect() as wire:
-        open_own(plain, wire, session)
-        tell(plain, session, "new")
+    left(shared_node, session)
+    tell(shared_node, session, "old")
+    with shared_node.connect() as wire:
+        open_own(shared_node, wire, session)
+        tell(shared_node, session, "new")
         assert names(wire, 1) == ["new"]
-    assert plain.once(resume(session, last)).status == 400
+    assert shared_node.once(resume(session, last)).status == 400
 
 
 # -- a request's stream
@@ -154,8 +154,8 @@ def test_a_client_that_starts_anew_is_told_nothing_of_old(plain: NodeThread) -> 
 
 @pytest.mark.parametrize("version", ["2025-11-25", OLDER])
 @pytest.mark.parametrize("answered", ["while away", "after"])
-def test_the_answer_waits_for_its_client(start: Any, version: str, answered: str) -> None:
-    node = start()
+def test_the_answer_waits_for_its_client(start_node: Any, version: str, answered: str) -> None:
+    node = start_node()
     session = node.session(version)
     with node.connect() as wire:
         wire.send(session.call("hold", {"text": "w"}, "c", _meta={"progressToken": 1}))
@@ -192,50 +192,52 @@ def test_the_answer_waits_for_its_client(start: Any, version: str, answered: str
         wire.stream_end()
 
 
-def test_a_question_waits_for_its_client(plain: NodeThread) -> None:
+def test_a_question_waits_for_its_client(shared_node: NodeThread) -> None:
     from tests.core.server.test_questions import Asked, answer, call_of
 
-    session, asked = plain.session(), Asked()
-    with plain.connect() as wire:
+    session, asked = shared_node.session(), Asked()
+    with shared_node.connect() as wire:
         wire.send(session.call("hold", {"text": "q"}, "c", _meta={"progressToken": 1}))
-        held = plain.shop.wait_for_hold("q")
-        plain.do(lambda: plain.shop.progress(held, 1))
+        held = shared_node.shop.wait_for_hold("q")
+        shared_node.do(lambda: shared_node.shop.progress(held, 1))
         assert wire.head()[0] == 200
         wire.event()
         last = wire.last_event_id
-    left(plain, session)
-    assert plain.do(lambda: served(plain, session).send_request(asked.ask, call_of(plain, "q")))
-    with plain.connect() as wire:
+    left(shared_node, session)
+    assert shared_node.do(
+        lambda: served(shared_node, session).send_request(asked.ask, call_of(shared_node, "q"))
+    )
+    with shared_node.connect() as wire:
         came_back(wire, session, last)
-        answer(plain, session, wire.event()["id"], result={"action": "accept"})
+        answer(shared_node, session, wire.event()["id"], result={"action": "accept"})
         assert asked.answers
-        plain.do(lambda: plain.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(held))
         assert result_text(wire.event()) == "released"
 
 
-def test_the_node_may_hang_up_and_be_asked_for_the_rest(plain: NodeThread) -> None:
-    session = plain.session()
-    with plain.connect() as wire:
+def test_the_node_may_hang_up_and_be_asked_for_the_rest(shared_node: NodeThread) -> None:
+    session = shared_node.session()
+    with shared_node.connect() as wire:
         wire.send(session.call("hold", {"text": "polled"}, "c", _meta={"progressToken": 1}))
-        held = plain.shop.wait_for_hold("polled")
-        plain.do(lambda: plain.shop.progress(held, 1))
+        held = shared_node.shop.wait_for_hold("polled")
+        shared_node.do(lambda: shared_node.shop.progress(held, 1))
         assert wire.head()[0] == 200
         wire.event()
-        plain.do(
-            lambda: served(plain, session).close_stream(
-                next(iter(plain.node.pipeline.running_calls()))
+        shared_node.do(
+            lambda: served(shared_node, session).close_stream(
+                next(iter(shared_node.node.pipeline.running_calls()))
             )
         )
         wire.stream_end()
         # On the same connection, even.
         came_back(wire, session, wire.last_event_id)
-        plain.do(lambda: plain.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(held))
         assert result_text(wire.event()) == "released"
         wire.stream_end()
 
 
-def test_a_cancelled_request_leaves_an_end(start: Any) -> None:
-    node = start()
+def test_a_cancelled_request_leaves_an_end(start_node: Any) -> None:
+    node = start_node()
     session = node.session()
     with node.connect() as wire:
         wire.send(session.call("hold", {"text": "x"}, "c", _meta={"progressToken": 1}))
@@ -255,13 +257,13 @@ def test_a_cancelled_request_leaves_an_end(start: Any) -> None:
 # -- refusals
 
 
-def test_ids_of_others_and_made_up_ones(plain: NodeThread) -> None:
-    mine, theirs = plain.session(), plain.session()
-    with plain.connect() as one, plain.connect() as other:
+def test_ids_of_others_and_made_up_ones(shared_node: NodeThread) -> None:
+    mine, theirs = shared_node.session(), shared_node.session()
+    with shared_node.connect() as one, shared_node.connect() as other:
         for wire, session in ((one, mine), (other, theirs)):
-            open_own(plain, wire, session)
+            open_own(shared_node, wire, session)
             wire.primed()
-        tell(plain, theirs, "secret")
+        tell(shared_node, theirs, "secret")
         assert names(other, 1) == ["secret"]
         mark, number, seen = one.last_event_id.split("-")
         forged = [
@@ -278,23 +280,23 @@ def test_ids_of_others_and_made_up_ones(plain: NodeThread) -> None:
             "\u00fc",
         ]
         for last in forged:
-            answer = plain.once(resume(mine, last))
+            answer = shared_node.once(resume(mine, last))
             assert (answer.status, answer.error["code"]) == (400, -32600), last
             assert b"secret" not in answer.body
             assert "Last-Event-ID" in answer.error["message"]
         # The session lives on, and so does its stream.
-        tell(plain, mine, "still")
+        tell(shared_node, mine, "still")
         assert names(one, 1) == ["still"]
 
 
-def test_two_of_them(plain: NodeThread) -> None:
-    session = plain.session()
+def test_two_of_them(shared_node: NodeThread) -> None:
+    session = shared_node.session()
     data = session.get(("Last-Event-ID", "a"), ("Last-Event-ID", "b"))
-    assert plain.once(data).status == 400
+    assert shared_node.once(data).status == 400
 
 
-def test_somebody_elses_session_is_not_resumed(start: Any) -> None:
-    node = start(
+def test_somebody_elses_session_is_not_resumed(start_node: Any) -> None:
+    node = start_node(
         tokens={
             "operator": "a-token-of-operator-1234567890",
             "auditor": "b-token-of-auditor-1234567890",
@@ -318,65 +320,67 @@ def test_somebody_elses_session_is_not_resumed(start: Any) -> None:
         assert names(wire, 1) == ["mine"]
 
 
-def test_a_session_that_ended(plain: NodeThread) -> None:
-    session = plain.session()
-    with plain.connect() as wire:
-        open_own(plain, wire, session)
+def test_a_session_that_ended(shared_node: NodeThread) -> None:
+    session = shared_node.session()
+    with shared_node.connect() as wire:
+        open_own(shared_node, wire, session)
         wire.primed()
         last = wire.last_event_id
-        assert plain.once(session.delete()).status == 200
+        assert shared_node.once(session.delete()).status == 200
         wire.stream_end()
-    assert plain.once(resume(session, last)).status == 404
+    assert shared_node.once(resume(session, last)).status == 404
 
 
 # -- bounds
 
 
-def test_only_so_much_is_kept(plain: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_much_is_kept(shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outlets, "MOST_EVENTS", 3)
-    session = plain.session()
-    with plain.connect() as wire:
-        open_own(plain, wire, session)
+    session = shared_node.session()
+    with shared_node.connect() as wire:
+        open_own(shared_node, wire, session)
         wire.primed()
         ids = [wire.last_event_id]
         for name in "abcde":
-            tell(plain, session, name)
+            tell(shared_node, session, name)
             assert names(wire, 1) == [name]
             ids.append(wire.last_event_id)
-    left(plain, session)
+    left(shared_node, session)
     for last in ids[:2]:
-        answer = plain.once(resume(session, last))
+        answer = shared_node.once(resume(session, last))
         assert answer.status == 400
         assert "no longer kept" in answer.error["message"]
-    with plain.connect() as wire:
+    with shared_node.connect() as wire:
         came_back(wire, session, ids[2])
         assert names(wire, 3) == ["c", "d", "e"]
 
 
-def test_only_so_many_bytes_are_kept(plain: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_bytes_are_kept(
+    shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(outlets, "MOST_BYTES", 1_000)
-    session = plain.session()
-    with plain.connect() as wire:
-        open_own(plain, wire, session)
+    session = shared_node.session()
+    with shared_node.connect() as wire:
+        open_own(shared_node, wire, session)
         wire.primed()
         first = wire.last_event_id
-        tell(plain, session, "a" * 600, "b" * 600)
+        tell(shared_node, session, "a" * 600, "b" * 600)
         wire.event()
         second = wire.last_event_id
-    left(plain, session)
-    assert plain.once(resume(session, first)).status == 400
+    left(shared_node, session)
+    assert shared_node.once(resume(session, first)).status == 400
     # The last one is always kept, however long it is.
-    tell(plain, session, "c" * 5_000)
-    assert plain.once(resume(session, second)).status == 400
-    (outlet,) = plain.do(lambda: list(served(plain, session).streams._streams.values()))
+    tell(shared_node, session, "c" * 5_000)
+    assert shared_node.once(resume(session, second)).status == 400
+    (outlet,) = shared_node.do(lambda: list(served(shared_node, session).streams._streams.values()))
     assert len(outlet._events) == 1
 
 
 def test_streams_of_requests_are_forgotten_in_time(
-    start: Any, monkeypatch: pytest.MonkeyPatch
+    start_node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outlets, "KEPT_FOR", 0.01)
-    node = start()
+    node = start_node()
     session = node.session()
     with node.connect() as wire:
         wire.send(session.call("report", {"steps": 1}, "c", _meta={"progressToken": 1}))
@@ -391,9 +395,9 @@ def test_streams_of_requests_are_forgotten_in_time(
     assert "no longer kept" in answer.error["message"]
 
 
-def test_only_so_many_streams_are_kept(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_streams_are_kept(start_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outlets, "MOST_STREAMS", 2)
-    node = start()
+    node = start_node()
     session = node.session()
     ids = []
     for _ in range(4):
@@ -408,8 +412,8 @@ def test_only_so_many_streams_are_kept(start: Any, monkeypatch: pytest.MonkeyPat
     assert [node.once(resume(session, last)).status for last in ids] == [400, 400, 200, 200]
 
 
-def test_a_session_that_ends_forgets_its_streams(start: Any) -> None:
-    node = start()
+def test_a_session_that_ends_forgets_its_streams(start_node: Any) -> None:
+    node = start_node()
     session = node.session()
     with node.connect() as wire:
         wire.send(session.call("report", {"steps": 1}, "c", _meta={"progressToken": 1}))

@@ -156,8 +156,8 @@ def test_new_limits_hold_from_the_next_session_on() -> None:
 # -- in a node
 
 
-def test_a_node_ends_what_belongs_to_a_session_that_is_dropped(start: Any) -> None:
-    node: NodeThread = start(limits={"sessions": 1})
+def test_a_node_ends_what_belongs_to_a_session_that_is_dropped(start_node: Any) -> None:
+    node: NodeThread = start_node(limits={"sessions": 1})
     first = node.session()
     with node.connect() as stream, node.connect() as call:
         stream.send(first.get())
@@ -175,8 +175,8 @@ def test_a_node_ends_what_belongs_to_a_session_that_is_dropped(start: Any) -> No
     assert node.do(lambda: len(node.node._change_listeners)) == 0
 
 
-def test_a_client_that_only_listens_keeps_its_session(start: Any) -> None:
-    node: NodeThread = start()
+def test_a_client_that_only_listens_keeps_its_session(start_node: Any) -> None:
+    node: NodeThread = start_node()
     listening, quiet = node.session(), node.session()
     with node.connect() as stream:
         stream.send(listening.get())

@@ -58,9 +58,9 @@ def nothing_more_to_tell(node: NodeThread) -> None:
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_a_change_of_an_upstream_reaches_both_wires(start: Any, era: str) -> None:
+def test_a_change_of_an_upstream_reaches_both_wires(start_node: Any, era: str) -> None:
     shop = ToolServer(era)
-    node = start(workshops={"shop": shop})
+    node = start_node(workshops={"shop": shop})
     shop.wait_for(lambda: shop._listening, "the node to listen")
     with node.connect() as get, node.connect() as subscribed:
         get.send(node.session().get())
@@ -81,8 +81,8 @@ def test_a_change_of_an_upstream_reaches_both_wires(start: Any, era: str) -> Non
         subscribed.silent()
 
 
-def test_a_burst_of_changes_is_told_once(start: Any) -> None:
-    node = start()
+def test_a_burst_of_changes_is_told_once(start_node: Any) -> None:
+    node = start_node()
     with node.connect() as get, node.connect() as subscribed:
         get.send(node.session().get())
         opened(get)
@@ -106,8 +106,8 @@ def test_a_burst_of_changes_is_told_once(start: Any) -> None:
         nothing_more_to_tell(node)
 
 
-def test_changes_that_nobody_hears_are_not_saved_up(start: Any) -> None:
-    node = start()
+def test_changes_that_nobody_hears_are_not_saved_up(start_node: Any) -> None:
+    node = start_node()
     node.do(lambda: post(node, "alone"))
     nothing_more_to_tell(node)
     with node.connect() as subscribed:
@@ -118,9 +118,9 @@ def test_changes_that_nobody_hears_are_not_saved_up(start: Any) -> None:
         subscribed.silent()
 
 
-def test_a_session_with_two_streams_hears_it_on_the_newer_one(start: Any) -> None:
+def test_a_session_with_two_streams_hears_it_on_the_newer_one(start_node: Any) -> None:
     # No message may be sent on two streams.
-    node = start()
+    node = start_node()
     session, other = node.session(), node.session()
     with node.connect() as older, node.connect() as newer, node.connect() as others:
         for wire, whose in ((older, session), (newer, session), (others, other)):
@@ -141,9 +141,11 @@ def test_a_session_with_two_streams_hears_it_on_the_newer_one(start: Any) -> Non
 
 
 @pytest.mark.parametrize("id", [0, -5, "l", 'é\n"quoted"', 2**60])
-def test_the_acknowledgement_comes_first_and_names_its_request(plain: NodeThread, id: Any) -> None:
-    with plain.connect() as wire:
-        acknowledged = listen(plain, wire, id=id)
+def test_the_acknowledgement_comes_first_and_names_its_request(
+    shared_node: NodeThread, id: Any
+) -> None:
+    with shared_node.connect() as wire:
+        acknowledged = listen(shared_node, wire, id=id)
         assert acknowledged == {
             "_meta": {META + "subscriptionId": id},
             "notifications": {"toolsListChanged": True},
@@ -161,8 +163,8 @@ def test_the_acknowledgement_comes_first_and_names_its_request(plain: NodeThread
         ({"toolsListChanged": True, "madeUp": True}, {"toolsListChanged": True}),
     ],
 )
-def test_only_what_was_asked_for_and_is_served(start: Any, asked: Any, honoured: Any) -> None:
-    node = start()
+def test_only_what_was_asked_for_and_is_served(start_node: Any, asked: Any, honoured: Any) -> None:
+    node = start_node()
     with node.connect() as wire, node.connect() as all:
         assert listen(node, wire, {"notifications": asked})["notifications"] == honoured
         listen(node, all)
@@ -182,8 +184,8 @@ def test_only_what_was_asked_for_and_is_served(start: Any, asked: Any, honoured:
         {"notifications": {"resourceSubscriptions": ["x:y"] * 1_001}},
     ],
 )
-def test_a_filter_that_cannot_be_read(plain: NodeThread, params: Any) -> None:
-    answer = plain.once(plain.stateless("subscriptions/listen", params))
+def test_a_filter_that_cannot_be_read(shared_node: NodeThread, params: Any) -> None:
+    answer = shared_node.once(shared_node.stateless("subscriptions/listen", params))
     assert (answer.status, answer.error["code"]) == (400, -32602)
 
 
@@ -191,38 +193,40 @@ def test_a_filter_that_cannot_be_read(plain: NodeThread, params: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["get", "listen"])
-def test_a_listener_that_goes_is_forgotten(plain: NodeThread, kind: str) -> None:
-    before = plain.do(lambda: len(plain.node._change_listeners))
-    session = plain.session()
+def test_a_listener_that_goes_is_forgotten(shared_node: NodeThread, kind: str) -> None:
+    before = shared_node.do(lambda: len(shared_node.node._change_listeners))
+    session = shared_node.session()
     for _ in range(3):
-        with plain.connect() as wire:
+        with shared_node.connect() as wire:
             if kind == "get":
                 wire.send(session.get())
                 opened(wire)
             else:
-                listen(plain, wire)
-            plain.until(lambda: len(plain.node._change_listeners) == before + 1)
-        plain.until(lambda: len(plain.node._change_listeners) == before, "an end")
+                listen(shared_node, wire)
+            shared_node.until(lambda: len(shared_node.node._change_listeners) == before + 1)
+        shared_node.until(lambda: len(shared_node.node._change_listeners) == before, "an end")
 
 
-def test_a_session_takes_its_streams_and_calls_along(plain: NodeThread) -> None:
-    session = plain.session()
-    with plain.connect() as stream, plain.connect() as call:
+def test_a_session_takes_its_streams_and_calls_along(shared_node: NodeThread) -> None:
+    session = shared_node.session()
+    with shared_node.connect() as stream, shared_node.connect() as call:
         stream.send(session.get())
         opened(stream)
         stream.primed()
         call.send(session.call("hold", {"text": "deleted"}))
-        held = plain.shop.wait_for_hold("deleted")
-        assert plain.once(session.delete()).status == 200
+        held = shared_node.shop.wait_for_hold("deleted")
+        assert shared_node.once(session.delete()).status == 200
         stream.stream_end()
         assert call.answer().body == b""
-        plain.shop.wait_for(lambda: plain.shop.heard_of("notifications/cancelled", requestId=held))
+        shared_node.shop.wait_for(
+            lambda: shared_node.shop.heard_of("notifications/cancelled", requestId=held)
+        )
         # The connections outlive it.
-        assert result_text(stream.ask(plain.call("echo", {"text": "on"}))) == "on"
+        assert result_text(stream.ask(shared_node.call("echo", {"text": "on"}))) == "on"
 
 
-def test_a_node_that_stops_ends_its_streams_in_order(start: Any) -> None:
-    node = start()
+def test_a_node_that_stops_ends_its_streams_in_order(start_node: Any) -> None:
+    node = start_node()
     session = node.session()
     with node.connect() as get, node.connect() as one, node.connect() as other:
         get.send(session.get())
@@ -244,10 +248,10 @@ def test_a_node_that_stops_ends_its_streams_in_order(start: Any) -> None:
 
 
 def test_a_node_that_stops_answers_whoever_waits(
-    start: Any, monkeypatch: pytest.MonkeyPatch
+    start_node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_room, "DRAIN_SECONDS", 0.05)
-    node = start()
+    node = start_node()
     session = node.session()
     with node.connect() as stateless, node.connect() as old, node.connect() as streaming:
         stateless.send(node.call("hold", {"text": "one"}, 1))
@@ -271,8 +275,8 @@ def test_a_node_that_stops_answers_whoever_waits(
     assert len(node.shop.heard_of("notifications/cancelled")) == 3
 
 
-def test_idle_connections_do_not_hold_up_the_end(start: Any) -> None:
-    node = start()
+def test_idle_connections_do_not_hold_up_the_end(start_node: Any) -> None:
+    node = start_node()
     with node.connect() as used, node.connect() as unused:
         assert used.ask(node.call("echo", {"text": "x"})).status == 200
         node.stop()
@@ -283,9 +287,11 @@ def test_idle_connections_do_not_hold_up_the_end(start: Any) -> None:
 # -- signs of life
 
 
-def test_quiet_streams_show_that_they_live(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quiet_streams_show_that_they_live(
+    start_node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(listeners, "PING_EVERY", 0.02)
-    node = start()
+    node = start_node()
     with node.connect() as get, node.connect() as subscribed:
         get.send(node.session().get())
         opened(get)
@@ -297,10 +303,10 @@ def test_quiet_streams_show_that_they_live(start: Any, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("kind", ["stateless", "session"])
 def test_a_long_call_becomes_a_stream_with_signs_of_life(
-    start: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+    start_node: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(answering, "QUIET", 0.03)
-    node = start()
+    node = start_node()
     make: Any = node.call if kind == "stateless" else node.session().call
     with node.connect() as wire:
         wire.send(make("hold", {"text": "long"}, "l"))
@@ -319,10 +325,10 @@ def test_a_long_call_becomes_a_stream_with_signs_of_life(
 
 
 def test_a_long_call_of_a_client_without_streams_stays_quiet(
-    start: Any, monkeypatch: pytest.MonkeyPatch
+    start_node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answering, "QUIET", 0.03)
-    node = start()
+    node = start_node()
     data = node.call("hold", {"text": "plain"})
     data = data.replace(b"application/json, text/event-stream", b"application/json")
     with node.connect() as wire, node.connect() as other:
@@ -346,8 +352,8 @@ def test_a_long_call_of_a_client_without_streams_stays_quiet(
 @pytest.mark.parametrize("era", ["session", "stateless"])
 @pytest.mark.parametrize("kind", ["stateless", "session"])
 @pytest.mark.parametrize("token", [0, "my token", 2**60])
-def test_progress(start: Any, era: str, kind: str, token: Any) -> None:
-    node = start(workshops={"shop": ToolServer(era)})
+def test_progress(start_node: Any, era: str, kind: str, token: Any) -> None:
+    node = start_node(workshops={"shop": ToolServer(era)})
     if kind == "stateless":
         data = node.call("report", {"steps": 3}, "r", more_meta={"progressToken": token})
     else:
@@ -367,23 +373,26 @@ def test_progress(start: Any, era: str, kind: str, token: Any) -> None:
         assert result_text(wire.ask(node.call("echo", {"text": "next"}))) == "next"
 
 
-def test_whoever_wants_no_progress_gets_none(plain: NodeThread) -> None:
-    for data in (plain.call("report", {"steps": 3}), plain.session().call("report", {"steps": 3})):
-        answer = plain.once(data)
+def test_whoever_wants_no_progress_gets_none(shared_node: NodeThread) -> None:
+    for data in (
+        shared_node.call("report", {"steps": 3}),
+        shared_node.session().call("report", {"steps": 3}),
+    ):
+        answer = shared_node.once(data)
         assert answer.headers["content-type"] == "application/json"
         assert result_text(answer) == "reported"
 
 
-def test_logs_go_to_those_who_asked(plain: NodeThread) -> None:
+def test_logs_go_to_those_who_asked(shared_node: NodeThread) -> None:
     said = {"method": "notifications/message", "params": {"level": "info", "data": "hello"}}
-    with plain.connect() as wire:
+    with shared_node.connect() as wire:
         # The stateless wire forbids them unless a level was given.
-        wire.send(plain.call("say", said, 1, more_meta={"progressToken": 1}))
+        wire.send(shared_node.call("say", said, 1, more_meta={"progressToken": 1}))
         assert result_text(wire.answer()) == "said"
         level = {"progressToken": 1, META + "logLevel": "info"}
         for data in (
-            plain.call("say", said, 1, more_meta=level),
-            plain.session().call("say", said, 1, _meta={"progressToken": 1}),
+            shared_node.call("say", said, 1, more_meta=level),
+            shared_node.session().call("say", said, 1, _meta={"progressToken": 1}),
         ):
             wire.send(data)
             opened(wire)
@@ -396,9 +405,9 @@ def test_logs_go_to_those_who_asked(plain: NodeThread) -> None:
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_hanging_up_cancels_on_the_stateless_wire(start: Any, era: str) -> None:
+def test_hanging_up_cancels_on_the_stateless_wire(start_node: Any, era: str) -> None:
     shop = ToolServer(era)
-    node = start(workshops={"shop": shop})
+    node = start_node(workshops={"shop": shop})
     for more_meta in ({}, {"progressToken": 1}):
         with node.connect() as wire:
             wire.send(node.call("hold", {"text": f"up {len(more_meta)}"}, 1, more_meta=more_meta))
@@ -411,8 +420,8 @@ def test_hanging_up_cancels_on_the_stateless_wire(start: Any, era: str) -> None:
     assert node.alive()
 
 
-def test_hanging_up_does_not_cancel_on_the_session_wire(start: Any) -> None:
-    node = start()
+def test_hanging_up_does_not_cancel_on_the_session_wire(start_node: Any) -> None:
+    node = start_node()
     session = node.session()
     with node.connect() as wire:
         wire.send(session.call("hold", {"text": "kept"}, 5))
@@ -433,8 +442,8 @@ def test_hanging_up_does_not_cancel_on_the_session_wire(start: Any) -> None:
     node.until(lambda: not list(node.node.pipeline.running_calls()))
 
 
-def test_an_id_that_is_in_use_is_refused_until_it_is_free(start: Any) -> None:
-    node = start()
+def test_an_id_that_is_in_use_is_refused_until_it_is_free(start_node: Any) -> None:
+    node = start_node()
     session = node.session()
     with node.connect() as wire:
         wire.send(session.call("hold", {"text": "first"}, 5))
@@ -449,9 +458,9 @@ def test_an_id_that_is_in_use_is_refused_until_it_is_free(start: Any) -> None:
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
 @pytest.mark.parametrize("id", [7, "7", "é\n"])
-def test_a_session_cancels_with_a_notification(start: Any, era: str, id: Any) -> None:
+def test_a_session_cancels_with_a_notification(start_node: Any, era: str, id: Any) -> None:
     shop = ToolServer(era)
-    node = start(workshops={"shop": shop})
+    node = start_node(workshops={"shop": shop})
     session = node.session()
     with node.connect() as wire:
         wire.send(session.call("hold", {"text": "c"}, id))
@@ -479,9 +488,11 @@ def test_a_session_cancels_with_a_notification(start: Any, era: str, id: Any) ->
         assert result_text(wire.ask(session.call("echo", {"text": "again"}, id))) == "again"
 
 
-def test_a_reader_that_is_too_slow_is_cut_off(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_is_too_slow_is_cut_off(
+    start_node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exchange_room, "_MOST_UNREAD", 200_000)
-    node = start()
+    node = start_node()
     with node.connect(receive=4_096) as wire:
         wire.send(node.call("hold", {"text": "slow"}, 1, more_meta={"progressToken": "p" * 50_000}))
         held = node.shop.wait_for_hold("slow")

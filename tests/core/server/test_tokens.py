@@ -164,14 +164,16 @@ def test_a_rebound_page_reads_nothing_at_all(signed: NodeThread) -> None:
     assert signed.once(lines.encode()).status == 403
 
 
-def test_a_node_without_issuers_has_nothing_to_tell(plain: NodeThread) -> None:
-    assert get(plain, WELL_KNOWN).status == 404
+def test_a_node_without_issuers_has_nothing_to_tell(shared_node: NodeThread) -> None:
+    assert get(shared_node, WELL_KNOWN).status == 404
 
 
-def test_where_it_listens_is_its_name_unless_it_has_another(start: Any, tmp_path: Path) -> None:
+def test_where_it_listens_is_its_name_unless_it_has_another(
+    start_node: Any, tmp_path: Path
+) -> None:
     (tmp_path / "keys.json").write_bytes(SIGNER.jwks())
     issuer = IssuerConfig(issuer=ISSUER, jwks_file=str(tmp_path / "keys.json"))
-    node = start(identity=IdentityConfig(issuers=[issuer]))
+    node = start_node(identity=IdentityConfig(issuers=[issuer]))
     assert get(node, WELL_KNOWN).json["resource"] == node.url
     answer = node.once(node.call("echo"))
     where = node.url.replace("/mcp", f"{WELL_KNOWN}/mcp")
@@ -235,10 +237,12 @@ class Followed:
 
 
 @pytest.mark.spec("ST-4.8.5-2")
-def test_revoking_an_api_token_ends_everything_of_its_caller(start: Any, tmp_path: Path) -> None:
+def test_revoking_an_api_token_ends_everything_of_its_caller(
+    start_node: Any, tmp_path: Path
+) -> None:
     folder = tmp_path / "0"
     store = AccessStore(folder / "access.db")
-    node = start(identity=IdentityConfig(revocation_seconds=0.1))
+    node = start_node(identity=IdentityConfig(revocation_seconds=0.1))
     made, shown = store.create("agent")
     _, kept = store.create("other")
     node.until(lambda: "other" in node.node.trust.identity, "the tokens to be seen")
@@ -257,9 +261,9 @@ def test_revoking_an_api_token_ends_everything_of_its_caller(start: Any, tmp_pat
 @pytest.mark.spec("ST-4.8.5-2")
 @pytest.mark.parametrize("kind", ["subject", "jti"])
 def test_revoking_a_signed_token_ends_everything_of_its_caller(
-    start: Any, tmp_path: Path, kind: str
+    start_node: Any, tmp_path: Path, kind: str
 ) -> None:
-    node = start(identity=identity(tmp_path, revocation_seconds=0.1))
+    node = start_node(identity=identity(tmp_path, revocation_seconds=0.1))
     caller = Followed(node, good(scope="write")[1].removeprefix("Bearer "))
     try:
         store = AccessStore(tmp_path / "0" / "access.db")
@@ -269,8 +273,8 @@ def test_revoking_a_signed_token_ends_everything_of_its_caller(
         caller.close()
 
 
-def test_a_token_that_is_made_closes_the_door(start: Any, tmp_path: Path) -> None:
-    node = start(identity=IdentityConfig(revocation_seconds=0.1))
+def test_a_token_that_is_made_closes_the_door(start_node: Any, tmp_path: Path) -> None:
+    node = start_node(identity=IdentityConfig(revocation_seconds=0.1))
     assert node.once(node.call("echo", {"text": "x"})).status == 200
     AccessStore(tmp_path / "0" / "access.db").create("agent")
     node.until(lambda: "agent" in node.node.trust.identity, "the token to be seen")
@@ -319,9 +323,9 @@ def test_few_wait_until_it_is_known_who_they_are(own: NodeThread) -> None:
 
 
 def test_a_token_that_nobody_looks_at_is_told_once(
-    start: Callable[..., NodeThread], caplog: pytest.LogCaptureFixture
+    start_node: Callable[..., NodeThread], caplog: pytest.LogCaptureFixture
 ) -> None:
-    node, wrong = start(), ("Authorization", "Bearer wrong")
+    node, wrong = start_node(), ("Authorization", "Bearer wrong")
     said = "a caller on this machine presents a token that is not checked"
     assert node.once(node.call("echo", {"text": "x"})).status == 200
     assert said not in caplog.text

@@ -72,18 +72,18 @@ def kept(node: NodeThread) -> int:
     ids=["host", "origin", "expect"],
 )
 def test_a_foreign_host_or_origin_is_refused_by_the_head(
-    plain: NodeThread, path: str, headers: list[tuple[str, str]]
+    shared_node: NodeThread, path: str, headers: list[tuple[str, str]]
 ) -> None:
-    whole = head(plain, *headers, ("Content-Length", "2"), path=path) + b"{}"
-    expected = plain.once(whole)
-    with plain.connect() as wire:
-        wire.send(head(plain, *headers, path=path))
+    whole = head(shared_node, *headers, ("Content-Length", "2"), path=path) + b"{}"
+    expected = shared_node.once(whole)
+    with shared_node.connect() as wire:
+        wire.send(head(shared_node, *headers, path=path))
         status, fields = wire.head()
         body = wire.exactly(int(fields["content-length"]))
         assert (status, body) == (403, expected.body)
         assert fields["connection"] == "close"
         wire.closed()
-    assert kept(plain) == 0
+    assert kept(shared_node) == 0
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/messages/"])
@@ -109,67 +109,73 @@ def test_a_token_is_checked_before_the_body_is_read(
     assert kept(tokens) == 0
 
 
-def test_a_forwarded_request_without_a_token_is_refused_by_the_head(plain: NodeThread) -> None:
-    with plain.connect() as wire:
-        wire.send(head(plain, ("X-Forwarded-For", "192.0.2.1")))
+def test_a_forwarded_request_without_a_token_is_refused_by_the_head(
+    shared_node: NodeThread,
+) -> None:
+    with shared_node.connect() as wire:
+        wire.send(head(shared_node, ("X-Forwarded-For", "192.0.2.1")))
         assert wire.answer().status == 401
         wire.closed()
 
 
 @pytest.mark.parametrize("path", ["/approvals/x", "/contracts/x", "/status", "/ax", "/nowhere"])
-def test_other_paths_refuse_by_the_head_too(plain: NodeThread, path: str) -> None:
-    with plain.connect() as wire:
-        wire.send(head(plain, EVIL, ("Expect", "100-continue"), path=path))
+def test_other_paths_refuse_by_the_head_too(shared_node: NodeThread, path: str) -> None:
+    with shared_node.connect() as wire:
+        wire.send(head(shared_node, EVIL, ("Expect", "100-continue"), path=path))
         status, fields = wire.head()
         assert status == 403
         wire.exactly(int(fields["content-length"]))
-    assert kept(plain) == 0
+    assert kept(shared_node) == 0
 
 
 def test_what_refused_clients_send_is_not_kept(
-    plain: NodeThread, monkeypatch: pytest.MonkeyPatch
+    shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So that a client on a busy machine is not cut off while it sends.
     monkeypatch.setattr(fast_lane, "LINGER", HANG_TIMEOUT)
     with ExitStack() as stack:
-        wires = [stack.enter_context(plain.connect()) for _ in range(20)]
+        wires = [stack.enter_context(shared_node.connect()) for _ in range(20)]
         for wire in wires:
-            wire.send(head(plain, EVIL) + b"{" * 60_000)
+            wire.send(head(shared_node, EVIL) + b"{" * 60_000)
         for wire in wires:
             assert wire.answer().status == 403
             wire.send(b"{" * 60_000)
             wire.closed()
-        assert kept(plain) == 0
-    assert plain.alive()
+        assert kept(shared_node) == 0
+    assert shared_node.alive()
 
 
-def test_a_chunked_body_is_not_read_either(plain: NodeThread) -> None:
-    with plain.connect() as wire:
+def test_a_chunked_body_is_not_read_either(shared_node: NodeThread) -> None:
+    with shared_node.connect() as wire:
         lines = [EVIL, ("Content-Type", "application/json"), ("Transfer-Encoding", "chunked")]
-        wire.send(plain.http(b"", *lines, plain=True))
+        wire.send(shared_node.http(b"", *lines, plain=True))
         assert wire.answer().status == 403
         wire.closed()
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "PUT", "OPTIONS"])
-def test_methods_without_a_body_keep_none(plain: NodeThread, method: str) -> None:
+def test_methods_without_a_body_keep_none(shared_node: NodeThread, method: str) -> None:
     sent = 200_000
-    with plain.connect() as wire:
-        wire.send(head(plain, EVIL, ("Content-Length", str(sent)), method=method), b"{" * 100_000)
-        plain.until(
-            lambda: any(lane._body_size == 100_000 for lane in lanes(plain)), "half to arrive"
+    with shared_node.connect() as wire:
+        wire.send(
+            head(shared_node, EVIL, ("Content-Length", str(sent)), method=method), b"{" * 100_000
         )
-        assert kept(plain) == 0
+        shared_node.until(
+            lambda: any(lane._body_size == 100_000 for lane in lanes(shared_node)), "half to arrive"
+        )
+        assert kept(shared_node) == 0
         wire.send(b"{" * (sent - 100_000))
         expected = 405 if method == "HEAD" else 403
         assert wire.answer(to_head=method == "HEAD").status == expected
 
 
-def test_a_refusal_waits_for_the_answers_before_it(plain: NodeThread) -> None:
-    with plain.connect() as wire:
-        wire.send(plain.call("hold", {"text": "early"}), head(plain, EVIL), b"{" * 10_000)
-        id = plain.shop.wait_for_hold("early")
-        plain.do(lambda: plain.shop.release(id))
+def test_a_refusal_waits_for_the_answers_before_it(shared_node: NodeThread) -> None:
+    with shared_node.connect() as wire:
+        wire.send(
+            shared_node.call("hold", {"text": "early"}), head(shared_node, EVIL), b"{" * 10_000
+        )
+        id = shared_node.shop.wait_for_hold("early")
+        shared_node.do(lambda: shared_node.shop.release(id))
         assert result_text(wire.answer()) == "released"
         assert wire.answer().status == 403
         wire.closed()
@@ -178,10 +184,10 @@ def test_a_refusal_waits_for_the_answers_before_it(plain: NodeThread) -> None:
 def test_an_allowed_body_in_pieces_is_read(tokens: NodeThread) -> None:
     allowed = ("Authorization", "Bearer good-token")
     data = tokens.call("echo", {"text": "y" * 500_000}, 1, allowed)
-    start, _, body = data.partition(b"\r\n\r\n")
+    start_node, _, body = data.partition(b"\r\n\r\n")
     with tokens.connect() as wire:
         for _ in range(2):
-            wire.send(start + b"\r\n\r\n", body[:1000], body[1000:])
+            wire.send(start_node + b"\r\n\r\n", body[:1000], body[1000:])
             assert result_text(wire.answer()) == "y" * 500_000
         assert result_text(wire.ask(tokens.call("echo", {"text": "after"}, 2, allowed))) == "after"
 
@@ -220,8 +226,10 @@ class Asked:
         return len(face.answering._pending_identities)
 
 
-def test_no_body_is_read_while_a_token_is_asked_about(start: Callable[..., NodeThread]) -> None:
-    node = start()
+def test_no_body_is_read_while_a_token_is_asked_about(
+    start_node: Callable[..., NodeThread],
+) -> None:
+    node = start_node()
     asked = Asked(node, None)
     sent = 3_000_000
     with node.connect() as wire:
@@ -239,8 +247,8 @@ def test_no_body_is_read_while_a_token_is_asked_about(start: Callable[..., NodeT
     node.until(lambda: asked.waiting() == 0, "nobody to wait")
 
 
-def test_a_body_is_read_once_its_token_is_known(start: Callable[..., NodeThread]) -> None:
-    node = start()
+def test_a_body_is_read_once_its_token_is_known(start_node: Callable[..., NodeThread]) -> None:
+    node = start_node()
     asked = Asked(node, LOCAL_CALLER)
     data = node.call("echo", {"text": "y" * 500_000}, 1, ("Expect", "100-continue"))
     first, _, body = data.partition(b"\r\n\r\n")
@@ -253,8 +261,10 @@ def test_a_body_is_read_once_its_token_is_known(start: Callable[..., NodeThread]
         assert result_text(wire.ask(body)) == "y" * 500_000
 
 
-def test_few_bodies_wait_for_an_answer_about_their_token(start: Callable[..., NodeThread]) -> None:
-    node = start()
+def test_few_bodies_wait_for_an_answer_about_their_token(
+    start_node: Callable[..., NodeThread],
+) -> None:
+    node = start_node()
     asked = Asked(node, None)
     with ExitStack() as stack:
         wires = [stack.enter_context(node.connect()) for _ in range(MAX_PENDING_IDENTITIES)]
@@ -269,9 +279,9 @@ def test_few_bodies_wait_for_an_answer_about_their_token(start: Callable[..., No
 
 
 def test_a_client_that_leaves_while_its_token_is_asked_about(
-    start: Callable[..., NodeThread],
+    start_node: Callable[..., NodeThread],
 ) -> None:
-    node = start()
+    node = start_node()
     asked = Asked(node, LOCAL_CALLER)
     with node.connect() as wire:
         wire.send(head(node))

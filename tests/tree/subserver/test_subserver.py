@@ -33,7 +33,7 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., NodeThread]]:
+def start_node(tmp_path: Path) -> Iterator[Callable[..., NodeThread]]:
     started: list[NodeThread] = []
 
     def begin(**settings: Any) -> NodeThread:
@@ -108,8 +108,8 @@ def plant() -> Subserver:
 
 
 @pytest.mark.spec("AX-6.1-10", "AX-6.2-1", "AX-7.2-2")
-def test_its_tools_are_listed_and_called(start: Callable[..., NodeThread]) -> None:
-    running = start()
+def test_its_tools_are_listed_and_called(start_node: Callable[..., NodeThread]) -> None:
+    running = start_node()
     with Joined(running, plant()):
         until_listed(running, "plant.temperature", "plant.fail", "plant.climb")
         assert names(running) == {"plant__temperature", "plant__fail", "plant__climb"}
@@ -123,8 +123,8 @@ def test_its_tools_are_listed_and_called(start: Callable[..., NodeThread]) -> No
     until_listed(running)
 
 
-def test_progress_reaches_the_caller(start: Callable[..., NodeThread]) -> None:
-    running = start()
+def test_progress_reaches_the_caller(start_node: Callable[..., NodeThread]) -> None:
+    running = start_node()
     with Joined(running, plant()), running.connect() as wire:
         until_listed(running, "plant.temperature", "plant.fail", "plant.climb")
         params = {"name": "plant.climb", "arguments": {"steps": 3}}
@@ -142,8 +142,8 @@ def test_progress_reaches_the_caller(start: Callable[..., NodeThread]) -> None:
 
 
 @pytest.mark.spec("AX-6.1-2", "AX-13.4-1")
-def test_it_is_known_again_by_its_id(start: Callable[..., NodeThread], tmp_path: Path) -> None:
-    running = start()
+def test_it_is_known_again_by_its_id(start_node: Callable[..., NodeThread], tmp_path: Path) -> None:
+    running = start_node()
     seen = []
     for _ in range(2):
         with Joined(running, plant()):
@@ -155,8 +155,8 @@ def test_it_is_known_again_by_its_id(start: Callable[..., NodeThread], tmp_path:
 
 
 @pytest.mark.spec("AX-4.2-3")
-def test_a_taken_segment_is_told_with_advice(start: Callable[..., NodeThread]) -> None:
-    running = start()
+def test_a_taken_segment_is_told_with_advice(start_node: Callable[..., NodeThread]) -> None:
+    running = start_node()
     with Joined(running, Subserver("plant", subserver_id=EVENT)):
         with pytest.raises(InterlockError, match=r"Choose another segment,") as caught:
             Joined(running, plant()).__enter__()
@@ -174,8 +174,8 @@ def test_no_plain_websocket_to_another_machine() -> None:
 
 
 @pytest.mark.spec("AX-12-1", "AX-12-7", "AX-12-8")
-def test_what_it_says_reaches_clients_with_its_name(start: Callable[..., NodeThread]) -> None:
-    running = start()
+def test_what_it_says_reaches_clients_with_its_name(start_node: Callable[..., NodeThread]) -> None:
+    running = start_node()
     made = plant()
     with Joined(running, made), running.connect() as wire:
         session = running.session()
@@ -199,10 +199,10 @@ def test_what_it_says_reaches_clients_with_its_name(start: Callable[..., NodeThr
 
 
 @pytest.mark.spec("AX-12-10")
-def test_what_a_tool_says_is_for_its_caller(start: Callable[..., NodeThread]) -> None:
+def test_what_a_tool_says_is_for_its_caller(start_node: Callable[..., NodeThread]) -> None:
     """Also from a thread. What goes on when the call is answered speaks for itself; what is said
     for a call that nobody waits for any more is lost."""
-    running = start()
+    running = start_node()
     made = Subserver("plant")
     later = asyncio.Event()
     tasks: list[asyncio.Task[None]] = []
@@ -275,8 +275,8 @@ def test_what_cannot_be_said() -> None:
 
 
 @pytest.mark.spec("AX-6.1-10")
-def test_a_node_starts_it_and_speaks_on_stdio(start: Callable[..., NodeThread]) -> None:
-    running = start(
+def test_a_node_starts_it_and_speaks_on_stdio(start_node: Callable[..., NodeThread]) -> None:
+    running = start_node(
         servers={
             "boiler-house": ServerConfig(
                 command=sys.executable, args=[PROGRAM, "--stdio"], transport="ax"
@@ -289,9 +289,9 @@ def test_a_node_starts_it_and_speaks_on_stdio(start: Callable[..., NodeThread]) 
 
 
 def test_it_dials_in_and_says_goodbye_when_it_is_told_to_stop(
-    start: Callable[..., NodeThread],
+    start_node: Callable[..., NodeThread],
 ) -> None:
-    running = start()
+    running = start_node()
     program = subprocess.Popen(
         [sys.executable, PROGRAM, f"ws://127.0.0.1:{running.port}/ax"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
