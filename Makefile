@@ -136,6 +136,10 @@ fuzz-short: $(DEV)
 coverage-spec: $(DEV) ## what of the specs is proven by a test; rewrites docs/spec-coverage.md
 	@$(BIN)/python -m tools.spec_coverage $(ARGS)
 
+.PHONY: spec-mutations
+spec-mutations: $(DEV) peers ## break each clause of the MUSTs once; its tests must fail (ARGS="--item AX-5 --jobs 2")
+	@$(BIN)/python -m tools.spec_mutations $(ARGS)
+
 .PHONY: constraints
 constraints: ## refresh constraints.txt: the newest versions that pyproject.toml allows
 	@rm -rf $(VENV)-fresh && tools/create_venv.sh $(VENV)-fresh $(PYTHON)

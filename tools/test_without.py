@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -23,8 +22,8 @@ from pathlib import Path
 
 from interlock.app.features import load_features
 from tools.spec_markers import read_tests
+from tools.tree_copy import ROOT, copy_tree, create_environment
 
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("tests", "tools", "bench")
 """What is not part of the build, and may import it."""
 
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         copy = Path(folder)
         # Some tests run as another user.
         copy.chmod(0o755)
-        _copy(copy)
+        copy_tree(copy)
         for name in absent:
             shutil.rmtree(copy / "src" / "interlock" / name)
             shutil.rmtree(copy / "tests" / name, ignore_errors=True)
@@ -52,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.list:
             for path in gone:
                 print(path.relative_to(copy))
-        code = _run(_environment(copy), copy, options.pytest)
+        code = _run(create_environment(copy), copy, options.pytest)
         _print_absent(copy, options.feature, absent)
     return code
 
@@ -108,52 +107,6 @@ def _imports(path: Path) -> set[str]:
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             pending += ast.iter_child_nodes(node)
     return found
-
-
-def _copy(to: Path) -> None:
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, check=True, capture_output=True,
-    )  # fmt: skip
-    for name in listed.stdout.decode().split("\0"):
-        source = ROOT / name
-        if not name or not (source.is_file() or source.is_symlink()):
-            continue
-        target = to / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source, target, follow_symlinks=False)
-        if name.startswith("src/") and source.suffix == ".py":
-            _copy_compiled(source, target)
-
-
-def _copy_compiled(source: Path, target: Path) -> None:
-    """Copy the compiled module too: times of change are kept, so it counts for the copy."""
-    compiled = Path(importlib.util.cache_from_source(str(source)))
-    if compiled.is_file():
-        cache = Path(importlib.util.cache_from_source(str(target)))
-        cache.parent.mkdir(exist_ok=True)
-        shutil.copy2(compiled, cache)
-
-
-def _environment(copy: Path) -> Path:
-    """A virtual environment with the packages of this one, and the build of the copy."""
-    here = Path(sys.prefix)
-    made = copy / ".venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(made)], check=True)
-    (packages,) = made.glob("lib/python*/site-packages")
-    own = here / packages.relative_to(made)
-    # The build of the copy comes first; the path file of this environment is not read again.
-    (packages / "without.pth").write_text(f"{copy / 'src'}\n{own}\n", encoding="utf-8")
-    for script in (here / "bin").iterdir():
-        target = made / "bin" / script.name
-        if target.exists() or not script.is_file():
-            continue
-        body = script.read_bytes()
-        if body.startswith(b"#!"):
-            body = body.replace(str(here).encode(), str(made).encode())
-        target.write_bytes(body)
-        target.chmod(0o755)
-    return made / "bin" / "python"
 
 
 def _run(python: Path, copy: Path, arguments: Sequence[str]) -> int:
