@@ -277,17 +277,17 @@ def file_rejection(
     return rejection
 
 
-def selection_policy(config: Config) -> SelectionPolicy:
+def selection_policy(settings: DriversConfig, region: str | None = None) -> SelectionPolicy:
     """Return the driver selection policy of a config."""
-    settings = config.section(DriversConfig)
+    policy = settings.policy
     return SelectionPolicy(
-        region=settings.region,
+        region=settings.region if region is None else region,
         strict_region=settings.strict_region,
-        forbid=tuple(settings.policy.forbid),
-        require=tuple(settings.policy.require),
-        allow=tuple(settings.policy.allow),
+        forbid=tuple(policy.forbid),
+        require=tuple(policy.require),
+        allow=tuple(policy.allow),
         pins=dict(settings.pins),
-        trusted_tags={tag: tuple(ids) for tag, ids in settings.policy.trusted_tags.items()},
+        trusted_tags={tag: tuple(ids) for tag, ids in policy.trusted_tags.items()},
     )
 
 
@@ -729,7 +729,11 @@ class Drivers:
             ):
                 continue
             if file_rejection(
-                manifest, workspace, self._config, self._base_dir, selection_policy(self._config)
+                manifest,
+                workspace,
+                self._config,
+                self._base_dir,
+                selection_policy(self._config.section(DriversConfig)),
             ):
                 continue
             try:
@@ -810,7 +814,7 @@ class Drivers:
             workspace,
             config=self._config,
             base_dir=self._base_dir,
-            allowed=selection_policy(self._config),
+            allowed=selection_policy(self._config.section(DriversConfig)),
             host=self.lifecycle,
             shape_of=lambda contract: self._get_shape(contract, shapes),
             inspect=self._get_description,
@@ -867,7 +871,7 @@ class Drivers:
         for contract in served.values():
             contract.drivers.sort(key=lambda driver: driver.key)
         self.contracts.served = served
-        self.contracts.workspace = selection_policy(self._config)
+        self.contracts.workspace = selection_policy(self._config.section(DriversConfig))
 
     # -- publication
 

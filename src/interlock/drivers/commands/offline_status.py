@@ -9,14 +9,12 @@ from collections.abc import Iterable
 
 from interlock.drivers.binding import check_entry
 from interlock.drivers.commands.workspace import DriverProject
-from interlock.drivers.component import this_machine
-from interlock.drivers.config import DriversConfig
+from interlock.drivers.component import selection_policy, this_machine
 from interlock.drivers.installation import installed_bin, not_installed
 from interlock.drivers.resolver import (
     Candidate,
     DriverChoice,
     DriverCondition,
-    SelectionPolicy,
     route,
 )
 from interlock.drivers.sign_in_state import SignInState
@@ -155,17 +153,3 @@ def _apply_node_status(
         condition.rejection = "; ".join(problems)
     if status.state in ("running", "ready"):
         condition.install_failed = ""
-
-
-def selection_policy(settings: DriversConfig, region: str | None = None) -> SelectionPolicy:
-    """Return the driver selection policy of a config."""
-    policy = settings.policy
-    return SelectionPolicy(
-        region=settings.region if region is None else region,
-        strict_region=settings.strict_region,
-        forbid=tuple(policy.forbid),
-        require=tuple(policy.require),
-        allow=tuple(policy.allow),
-        pins=dict(settings.pins),
-        trusted_tags={tag: tuple(ids) for tag, ids in policy.trusted_tags.items()},
-    )
