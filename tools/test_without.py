@@ -4,8 +4,8 @@ Several are separated by commas; `all` leaves only the core.
 
 Copies the tracked files to a temporary folder, deletes each feature's folder and its line in
 `app/features.py` (and those of features that require it), and runs the tests there. Left out are
-the tests of the feature: its folder below `tests`, modules that import it, and tests that are
-marked `@pytest.mark.feature("topics")`. Requirements that only those prove are printed as absent.
+the tests of the feature: its folder below `tests`, its messages, modules that import it, and tests
+that are marked `@pytest.mark.feature("topics")`. Requirements that only those prove are printed as absent.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in absent:
             shutil.rmtree(copy / "src" / "interlock" / name)
             shutil.rmtree(copy / "tests" / name, ignore_errors=True)
+            (copy / "tests" / "messages" / f"{name}.txt").unlink(missing_ok=True)
         listed = copy / "src" / "interlock" / "app" / "features.py"
         lines = listed.read_text(encoding="utf-8").splitlines(keepends=True)
         dropped = {f'"{name}",' for name in absent}
