@@ -5,7 +5,8 @@ Several are separated by commas; `all` leaves only the core.
 Copies the tracked files to a temporary folder, deletes each feature's folder and its line in
 `app/features.py` (and those of features that require it), and runs the tests there. Left out are
 the tests of the feature: its folder below `tests`, its messages, modules that import it, and tests
-that are marked `@pytest.mark.feature("topics")`. Requirements that only those prove are printed as absent.
+that are marked `@pytest.mark.feature("topics")`. Requirements that only those prove are printed as
+absent.
 """
 
 from __future__ import annotations
