@@ -1,4 +1,4 @@
-"""Waiting for something that another process does: looked at often, never for ever."""
+"""Waits, with a limit, for what another process does."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LOOK_EVERY = 0.02
 
 
 def wait_until(what: str, found: Callable[[], T | None], patience: float = HANG_TIMEOUT) -> T:
-    """What `found` returns, once it is neither None nor False."""
+    """Call `found` repeatedly until it returns a true value, and return that value."""
     deadline = time.monotonic() + patience
     while True:
         value = found()
-        if value is not None and value is not False:
+        if value:
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {patience:g} s in vain: {what}")
