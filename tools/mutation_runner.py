@@ -1,6 +1,6 @@
 """Runs tests on a copy of the tree in which a line of the product was changed on purpose.
 
-A mutation is *killed* when a test fails or does not end, and it *survives* when all tests pass.
+A mutation is *killed* when a test fails, and it *survives* when all tests pass.
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+import pytest
+
 from tools.tree_copy import copy_tree, create_environment
 
-RUN_TIMEOUT_SECONDS = 600
+RUN_TIMEOUT_SECONDS = 1800
 COLLECTION = "collection"
-"""The failure of a run in which no test was executed."""
+"""The failure of a run whose tests cannot be imported."""
+NO_END = "the run did not end"
+NO_TESTS = "no test was run"
+INVALID = (NO_END, NO_TESTS)
+"""Failures that prove nothing. A test that waits too long for an event fails by itself."""
 
 TEST_TIMEOUT_SECONDS = 30
 """How long a test of a mutated tree waits for an event (`tests/support/timeouts.py`)."""
@@ -103,10 +109,9 @@ class MutationTree:
         if code == 0:
             return TestRun(None, text)
         if code is None:
-            return TestRun("the run did not end", text)
+            return TestRun(NO_END, text)
         if code != 1:
-            # 2: a test module cannot be imported; 3 and more: no test was run.
-            return TestRun(COLLECTION, text)
+            return TestRun(COLLECTION if code == pytest.ExitCode.INTERRUPTED else NO_TESTS, text)
         match = _FAILED.search(text)
         return TestRun(match[1] if match else "an unnamed test", text)
 

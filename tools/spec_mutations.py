@@ -20,6 +20,7 @@ import msgspec
 
 from tools.mutation_runner import (
     COLLECTION,
+    INVALID,
     Change,
     MutationError,
     MutationTree,
@@ -194,6 +195,8 @@ def _run_one(
         return TestRun(f"!{error}", "")
     if outcome.failure == COLLECTION:
         return TestRun("!the mutated source cannot be imported: choose another change", "")
+    if outcome.failure in INVALID:
+        return TestRun(f"!{outcome.failure}", "")
     return outcome
 
 

@@ -26,6 +26,7 @@ def mutate(source: str) -> set[str]:
         ("x = é and b", {"x = é or b"}),
         ("x = a + b", {"x = a - b"}),
         ("x = True", {"x = False"}),
+        ("x = 30.0", {"x = 300.0"}),
         ("x = a if b else c", {"x = a if not (b) else c"}),
         ("call(a)", {"pass"}),
         ("if a: x = b", {"if not (a): x = b"}),
@@ -46,6 +47,7 @@ def test_changes_one_part_of_line(source: str, changed: set[str]) -> None:
         "assert a == b",
         "def f(a: Literal[1]) -> Literal[2]: ...",
         "x = 'a' + b",
+        "class C(Struct, frozen=True): ...",
     ],
 )
 def test_leaves_out_messages_and_types(source: str) -> None:
