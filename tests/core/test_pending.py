@@ -64,7 +64,7 @@ class Sent:
         self.whose = (call, back)
 
 
-async def test_it_is_the_request_once_that_has_left() -> None:
+async def test_becomes_sent_request_after_start() -> None:
     sent, waiting, gate = Sent(), Waiting(), asyncio.Event()
 
     async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
@@ -85,7 +85,7 @@ async def test_it_is_the_request_once_that_has_left() -> None:
     assert waiting.told == []
 
 
-async def test_who_is_handed_over_before_it_leaves_is_told() -> None:
+async def test_reports_error_to_reassigned_handler() -> None:
     first, second, gate = Waiting(), Waiting(), asyncio.Event()
 
     async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
@@ -100,7 +100,7 @@ async def test_who_is_handed_over_before_it_leaves_is_told() -> None:
     assert not exchange.is_open
 
 
-async def test_what_expires_or_is_left_before_it_leaves_is_not_sent() -> None:
+async def test_expired_or_abandoned_request_is_not_sent() -> None:
     async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
         await asyncio.Event().wait()
         raise AssertionError("it is not to be sent")
@@ -117,7 +117,7 @@ async def test_what_expires_or_is_left_before_it_leaves_is_not_sent() -> None:
     assert left.told == []
 
 
-async def test_a_fault_of_ours_is_an_error_of_the_call() -> None:
+async def test_internal_fault_becomes_call_error() -> None:
     waiting = Waiting()
 
     async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
@@ -128,7 +128,7 @@ async def test_a_fault_of_ours_is_an_error_of_the_call() -> None:
     assert waiting.told == ["internal_error"]
 
 
-async def test_who_takes_over_before_it_leaves_gets_the_request() -> None:
+async def test_sends_for_handler_reassigned_before_start() -> None:
     sent, first, second, gate = Sent(), Waiting(), Waiting(), asyncio.Event()
 
     async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
@@ -146,7 +146,7 @@ async def test_who_takes_over_before_it_leaves_gets_the_request() -> None:
     assert (first.told, second.told) == ([], [])
 
 
-async def test_what_was_given_up_while_it_left_is_abandoned() -> None:
+async def test_abandons_request_cancelled_during_start() -> None:
     sent, waiting = Sent(), Waiting()
 
     async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
@@ -159,7 +159,7 @@ async def test_what_was_given_up_while_it_left_is_abandoned() -> None:
     assert (sent.did, waiting.told) == (["abandon"], [])
 
 
-def test_is_replaced_by_the_request_that_is_sent() -> None:
+def test_sent_request_replaces_deferred_request() -> None:
     sent, waiting, call = Sent(), Waiting(), request()
     exchange = DeferredRequest(call, waiting, LATE)
     call.upstream_request = exchange
@@ -173,7 +173,7 @@ def test_is_replaced_by_the_request_that_is_sent() -> None:
     assert (sent.did, waiting.told) == (["expire"], [])
 
 
-def test_tells_once_that_it_cannot_be_sent() -> None:
+def test_reports_start_failure_once() -> None:
     def start(call: Call, back: ResponseHandler) -> UpstreamRequest:
         raise InterlockError(AUTH_REQUIRED, "Sign in.")
 
@@ -186,7 +186,7 @@ def test_tells_once_that_it_cannot_be_sent() -> None:
     assert not exchange.is_open
 
 
-def test_nothing_is_sent_for_a_call_that_was_given_up() -> None:
+def test_sends_nothing_for_abandoned_call() -> None:
     def start(call: Call, back: ResponseHandler) -> UpstreamRequest:
         raise AssertionError("it is not to be sent")
 
@@ -198,7 +198,7 @@ def test_nothing_is_sent_for_a_call_that_was_given_up() -> None:
     assert waiting.told == []
 
 
-def test_nothing_happens_to_a_request_that_was_answered_at_once() -> None:
+def test_immediate_result_ignores_later_events() -> None:
     ANSWERED.abandon("late")
     ANSWERED.expire()
     ANSWERED.reassign(request(), Waiting())

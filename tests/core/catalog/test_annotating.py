@@ -62,7 +62,7 @@ def relisted(offering: Offering) -> list[bytes]:
 
 
 @pytest.mark.spec("AX-9.2-1")
-def test_a_declared_capability_travels_as_it_is() -> None:
+def test_keeps_declared_capability() -> None:
     said = {**FULL, "calibrated": {"by": ["lab"], "at": 1.50}}
     tool, listed = only(offer("s", [declaring(**said)]))
     assert listed["_meta"][CAPABILITY] == said
@@ -76,7 +76,7 @@ def test_a_declared_capability_travels_as_it_is() -> None:
     st.dictionaries(json_values.text.filter(lambda key: key not in FULL), json_values.values),
     st.sets(st.sampled_from(sorted(FULL))),
 )
-def test_what_is_said_survives_and_only_what_is_missing_is_added(
+def test_keeps_declared_members_and_derives_missing(
     unknown: dict[str, Any], known: set[str]
 ) -> None:
     said = {**{name: FULL[name] for name in known}, **unknown}
@@ -91,14 +91,14 @@ def test_what_is_said_survives_and_only_what_is_missing_is_added(
         assert derived is True or set(derived) == FULL.keys() - known
 
 
-def test_other_members_of_meta_stay() -> None:
+def test_keeps_other_meta_members() -> None:
     meta = meta_of(definition("t", _meta={"k": 1, CAPABILITY: FULL, "z": [None]}))
     assert (meta["k"], meta["z"], meta[CAPABILITY]) == (1, [None], FULL)
     assert without_node_members({"_meta": meta})["_meta"] == {"k": 1, "z": [None]}
 
 
 @pytest.mark.spec("AX-9.1-1", "AX-9.1-3", "AX-9.1-8")
-def test_a_value_that_is_none_is_flagged_and_replaced() -> None:
+def test_replaces_and_reports_invalid_capability_value() -> None:
     said = {**FULL, "latency_class": "quick", "mutable": "false", "more": 1}
     offering = offer("s", [declaring(**said), "other"])
     tool, _ = offering.tools[::-1]
@@ -113,7 +113,7 @@ def test_a_value_that_is_none_is_flagged_and_replaced() -> None:
 
 
 @pytest.mark.parametrize("said", [5, [], "fast", None, True])
-def test_a_capability_that_is_no_object_is_none(said: Any) -> None:
+def test_replaces_capability_that_is_not_object(said: Any) -> None:
     offering = offer("s", [definition("t", _meta={CAPABILITY: said})])
     assert [one.reason for one in offering.metadata_problems] == [
         "The capability annotation is not an object."
@@ -121,7 +121,7 @@ def test_a_capability_that_is_no_object_is_none(said: Any) -> None:
     assert only(offering)[1]["_meta"] == meta_of(definition("t"))
 
 
-def test_flags_have_an_end() -> None:
+def test_limits_reported_metadata_problems() -> None:
     bad = [declaring(f"t{number}", mutable=5) for number in range(MAX_LISTED_REASONS + 50)]
     offering = offer("s", bad)
     assert len(offering.tools) == MAX_LISTED_REASONS + 50
@@ -145,7 +145,7 @@ def test_flags_have_an_end() -> None:
         ({"mutable": "no", "cost_class": "free"}, {}, None),
     ],
 )  # fmt: skip
-def test_hints_say_what_the_capability_says_where_they_say_nothing(
+def test_derives_missing_hints_from_capability(
     said: dict[str, Any], hints: dict[str, Any], mirrored: dict[str, Any] | None
 ) -> None:
     annotations = {"annotations": hints} if hints else {}
@@ -157,7 +157,7 @@ def test_hints_say_what_the_capability_says_where_they_say_nothing(
 
 
 @pytest.mark.spec("AX-9.1-11", "AX-11.2-1")
-def test_a_tool_that_says_nothing_is_flagged() -> None:
+def test_marks_tool_without_annotations() -> None:
     meta = meta_of(definition("t"))
     assert meta == {
         CAPABILITY: {
@@ -204,7 +204,7 @@ def test_a_tool_that_says_nothing_is_flagged() -> None:
         ({"readOnlyHint": True}, {"effects": {"*": "irreversible"}}, True, False, True),
     ],
 )
-def test_what_is_derived(
+def test_derives_capability_from_hints(
     hints: dict[str, Any], settings: Any, mutable: bool, reversible: bool, flagged: bool
 ) -> None:
     tool, listed = only(offer("s", [definition("t", annotations=hints)], **settings))
@@ -215,7 +215,7 @@ def test_what_is_derived(
     assert listed["annotations"] == hints
 
 
-def test_the_transport_class_is_derived_from_the_registration() -> None:
+def test_derives_transport_class_from_registration() -> None:
     assert meta_of(definition("t"), transport_class="ble_cbor")[CAPABILITY]["transport"] == (
         "ble_cbor"
     )
@@ -246,7 +246,7 @@ def test_the_transport_class_is_derived_from_the_registration() -> None:
          EffectLevel.IRREVERSIBLE),
     ],
 )  # fmt: skip
-def test_a_declared_capability_counts_as_hints_do(
+def test_declared_capability_sets_effect(
     said: dict[str, Any], hints: dict[str, Any], trusted: bool, level: EffectLevel
 ) -> None:
     raw = definition("t", annotations=hints, _meta={CAPABILITY: said})
@@ -260,7 +260,7 @@ bools = st.none() | st.booleans()
 
 @pytest.mark.spec("AX-11.2-1")
 @given(bools, bools, bools, bools, st.booleans())
-def test_the_flag_stands_where_it_must(
+def test_safety_flag_matches_capability(
     mutable: bool | None, reversible: bool | None, reads: bool | None, destroys: bool | None,
     trusted: bool,
 ) -> None:  # fmt: skip
@@ -291,7 +291,7 @@ def test_the_flag_stands_where_it_must(
 
 @pytest.mark.spec("AX-9.2-3", "AX-9.2-4", "AX-9.2-5")
 @given(st.none() | classes, st.none() | classes, st.none() | classes)
-def test_a_class_is_never_lowered(said: str | None, least: str | None, seen: str | None) -> None:
+def test_never_lowers_latency_class(said: str | None, least: str | None, seen: str | None) -> None:
     tool = declaring(cost_class="free") if said is None else declaring(latency_class=said)
     slower = {} if seen is None else {"t": seen, "other": "batch"}
     found, listed = only(offer("s", [tool], min_latency_class=least, slower=slower))
@@ -302,7 +302,7 @@ def test_a_class_is_never_lowered(said: str | None, least: str | None, seen: str
 
 
 @pytest.mark.spec("AX-9.2-5")
-def test_a_link_has_a_least_class() -> None:
+def test_applies_minimum_latency_class() -> None:
     fast = declaring(**{**FULL, "latency_class": "realtime"})
     meta = meta_of(fast, min_latency_class="standard")
     assert meta[CAPABILITY] == {**FULL, "latency_class": "standard"}
@@ -325,12 +325,12 @@ def test_a_link_has_a_least_class() -> None:
         ("batch", 5, 0.0),
     ],
 )
-def test_how_long_a_call_may_take(latency_class: str, hops: int | None, limit: float) -> None:
+def test_derives_timeout_from_class_and_hops(latency_class: str, hops: int | None, limit: float) -> None:
     tool, _ = only(offer("s", [declaring(latency_class=latency_class, hops=hops)]))
     assert tool.declared_timeout == limit
 
 
-def test_a_slower_class_gives_a_call_more_time() -> None:
+def test_slower_class_extends_timeout() -> None:
     tool, _ = only(offer("s", [declaring(latency_class="realtime")], slower={"t": "fast"}))
     assert (tool.latency_class, tool.declared_timeout) == ("fast", 5.0)
 
@@ -339,7 +339,7 @@ def test_a_slower_class_gives_a_call_more_time() -> None:
 
 
 @pytest.mark.spec("AX-9.1-7", "AX-13.2-1", "AX-9.2-5")
-def test_tools_of_a_lost_subserver_say_so_and_nothing_else_changes() -> None:
+def test_marks_tools_of_lost_subserver_as_degraded() -> None:
     for raw in (declaring(**FULL, extra=1), definition("t", annotations={"readOnlyHint": True})):
         well, lost = meta_of(raw), meta_of(raw, degraded=True)
         assert lost[CAPABILITY] == {**well[CAPABILITY], "availability": "degraded"}
@@ -353,7 +353,7 @@ def test_tools_of_a_lost_subserver_say_so_and_nothing_else_changes() -> None:
 
 
 @pytest.mark.spec("AX-9.2-2")
-def test_every_node_on_the_way_is_a_hop() -> None:
+def test_counts_each_node_as_hop() -> None:
     offering = offer("leaf", ["t", declaring("d", **FULL)])
     for hops in (1, 2, 3, 4):
         assert {one["_meta"][HOPS] for one in shown(merged(offering))} == {hops}
@@ -361,7 +361,7 @@ def test_every_node_on_the_way_is_a_hop() -> None:
 
 
 @pytest.mark.spec("AX-9.2-2")
-def test_hops_of_a_tool_that_a_foreign_aggregator_lists_without_a_capability() -> None:
+def test_counts_hops_without_capability() -> None:
     raw = definition("t", _meta={HOPS: 3, "vendor/other": 1})
     _, listed = only(offer("s", [raw], registered="aggregator"))
     assert listed["_meta"][HOPS] == 4
@@ -372,7 +372,7 @@ def test_hops_of_a_tool_that_a_foreign_aggregator_lists_without_a_capability() -
     ("said", "hops"),
     [(-5, 1), (True, 1), ("3", 1), (2.5, 1), (None, 1), (0, 1), (7, 8), (10**9, 65), (10**30, 1)],
 )
-def test_hops_that_nobody_can_have_counted(said: Any, hops: int) -> None:
+def test_bounds_implausible_hops(said: Any, hops: int) -> None:
     raw = definition("t", _meta={HOPS: said, CAPABILITY: FULL})
     tool, listed = only(offer("s", [raw]))
     assert listed["_meta"][HOPS] in {hops, 65}
@@ -381,7 +381,7 @@ def test_hops_that_nobody_can_have_counted(said: Any, hops: int) -> None:
 
 
 @pytest.mark.spec("AX-11.2-1")
-def test_a_flag_of_a_node_below_stands_and_a_leafs_own_does_not() -> None:
+def test_keeps_safety_flag_of_node_but_not_of_leaf() -> None:
     said = {CAPABILITY: {**FULL, "mutable": False}, SAFETY: "irreversible_mutable"}
     assert SAFETY in meta_of(definition("t", _meta={**said, HOPS: 1}))
     assert SAFETY not in meta_of(definition("t", _meta=said))
@@ -411,7 +411,7 @@ leaf_tools = st.builds(
 
 
 @given(leaf_tools, st.booleans(), st.none() | st.sampled_from(["read_only", "irreversible"]))
-def test_a_node_above_thinks_no_better_of_a_tool(
+def test_parent_judges_tool_no_safer_than_child(
     raw: bytes, trusted: bool, word: str | None
 ) -> None:
     effects = {} if word is None else {"*": word}
@@ -432,7 +432,7 @@ def test_a_node_above_thinks_no_better_of_a_tool(
     assert upper_listed["_meta"].get(DERIVED) == lower_listed["_meta"].get(DERIVED)
 
 
-def test_a_tool_of_which_nobody_said_anything_is_everywhere_taken_alike() -> None:
+def test_unannotated_tool_has_same_effect_on_every_level() -> None:
     offering = offer("s", ["t"])
     for _ in range(3):
         tool, _listed = only(offering)
@@ -441,7 +441,7 @@ def test_a_tool_of_which_nobody_said_anything_is_everywhere_taken_alike() -> Non
         offering = offer("up", relisted(offering), registered="aggregator")
 
 
-def test_what_an_operator_below_said_counts_above() -> None:
+def test_parent_applies_effects_configured_below() -> None:
     below = offer("s", ["t"], effects={"*": "irreversible"})
     tool, _ = only(offer("up", relisted(below), registered="aggregator"))
     assert tool.effect.level is EffectLevel.IRREVERSIBLE
@@ -455,7 +455,7 @@ def test_what_an_operator_below_said_counts_above() -> None:
 
 
 @given(json_values.values, json_values.values)
-def test_a_transparent_server_is_not_touched(said: Any, hops: Any) -> None:
+def test_does_not_change_transparent_tool(said: Any, hops: Any) -> None:
     raw = json.dumps(
         {"name": "t", "inputSchema": {"type": "object"}, "_meta": {CAPABILITY: said, HOPS: hops}},
         separators=(",", ":"),
@@ -466,7 +466,7 @@ def test_a_transparent_server_is_not_touched(said: Any, hops: Any) -> None:
     assert (tool.declared_timeout, tool.latency_class) == (None, None)
 
 
-def test_what_a_transparent_server_declares_is_known_all_the_same() -> None:
+def test_reads_capability_of_transparent_tool() -> None:
     raw = declaring(mutable=False, cost_class="metered")
     [tool] = offer("s", [raw], expose="transparent").tools
     assert (tool.effect.level, tool.cost_units) == (EffectLevel.READ_ONLY, 1)
@@ -478,7 +478,7 @@ def test_what_a_transparent_server_declares_is_known_all_the_same() -> None:
 # --- the node's own tools ---
 
 
-def test_own_tools_have_no_hops() -> None:
+def test_builtin_tools_have_no_hops() -> None:
     raw = definition("notifications_dropped", annotations={"readOnlyHint": True})
     _, listed = only(read_builtin_offering(None, [raw]))
     assert HOPS not in listed["_meta"]
@@ -487,7 +487,7 @@ def test_own_tools_have_no_hops() -> None:
     assert only(above)[1]["_meta"][HOPS] == 1
 
 
-def test_whatever_meta_says_the_tool_is_listed() -> None:
+def test_lists_tool_with_invalid_meta() -> None:
     for meta in ([], 5, "x", {CAPABILITY: FULL, SAFETY: 5}, {DERIVED: [1, "mutable"]}):
         offering = offer("s", [definition("t", _meta=meta)])
         assert only(offering)[1]["_meta"][HOPS] == 1
@@ -499,7 +499,7 @@ def test_whatever_meta_says_the_tool_is_listed() -> None:
 
 @pytest.mark.spec("AX-9.2-2", "AX-11.2-1")
 @pytest.mark.parametrize("era", list(Era))
-def test_only_those_who_speak_mcp_ax_see_what_it_adds(era: Era) -> None:
+def test_hides_extension_members_from_other_clients(era: Era) -> None:
     schema = {"type": "array"}
     tools = [
         definition("plain"),
@@ -524,7 +524,7 @@ def test_only_those_who_speak_mcp_ax_see_what_it_adds(era: Era) -> None:
     assert hints["s.said"] == {"readOnlyHint": False, "destructiveHint": True}
 
 
-def test_a_server_that_is_shown_as_itself_keeps_its_meta() -> None:
+def test_transparent_server_keeps_meta() -> None:
     tool = definition("t", _meta={CAPABILITY: {"mutable": False}, "a": 1})
     snapshot = merged(offer("s", [tool], expose="transparent"))
     for style in ("ax", "dotted", "safe"):

@@ -38,7 +38,7 @@ def listener(catalog: Catalog) -> Listener:
     return Listener(catalog)
 
 
-def test_an_offer_is_seen_and_heard_of(catalog: Catalog, listener: Listener) -> None:
+def test_publishes_offering_and_notifies(catalog: Catalog, listener: Listener) -> None:
     assert list_names(catalog.current) == []
     offering = offer("a", ["x"])
     catalog.publish(offering)
@@ -65,7 +65,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_is_told_once(catalog: Catalog, listener: Listener, change: str) -> None:
+def test_notifies_once_per_change(catalog: Catalog, listener: Listener, change: str) -> None:
     catalog.publish(offer("a", ["x"]))
     before = {style: pages(catalog.current, style) for style in ("dotted", "safe")}
     catalog.publish(CHANGES[change])
@@ -102,7 +102,7 @@ OTHER_CHANGES = {
 
 
 @pytest.mark.parametrize("change", OTHER_CHANGES)
-def test_who_is_told_learns_which_lists_are_new(
+def test_names_changed_lists(
     catalog: Catalog, listener: Listener, change: str
 ) -> None:
     catalog.publish(offer("a", ["x"], prompts=["p"], resources=["r:1"]))
@@ -112,7 +112,7 @@ def test_who_is_told_learns_which_lists_are_new(
     assert listener.kinds[1:] == ([] if kinds is None else [kinds])
 
 
-def test_what_is_withdrawn_is_new_for_the_lists_it_was_on(
+def test_withdrawal_names_lists_of_offering(
     catalog: Catalog, listener: Listener
 ) -> None:
     catalog.publish(offer("a", prompts=["p"]))
@@ -122,7 +122,7 @@ def test_what_is_withdrawn_is_new_for_the_lists_it_was_on(
     assert listener.kinds == [{"prompts"}, {"resources"}, {"prompts"}, {"resources"}]
 
 
-def test_another_segment_of_an_upstream_without_resources_is_no_news_for_them(
+def test_segment_change_without_resources_names_only_tools(
     catalog: Catalog, listener: Listener
 ) -> None:
     catalog.publish(offer("a", ["x"]))
@@ -130,7 +130,7 @@ def test_another_segment_of_an_upstream_without_resources_is_no_news_for_them(
     assert listener.kinds == [{"tools"}, {"tools"}]
 
 
-def test_a_change_that_only_transparent_names_show_is_told(
+def test_notifies_of_change_in_transparent_names(
     catalog: Catalog, listener: Listener
 ) -> None:
     catalog.publish(offer("a", ["a.b"], expose="transparent"))
@@ -139,7 +139,7 @@ def test_a_change_that_only_transparent_names_show_is_told(
     assert listener.seen == ["a_b"]
 
 
-def test_another_order_is_a_change_only_where_it_is_seen(
+def test_order_change_notifies_only_where_visible(
     catalog: Catalog, listener: Listener
 ) -> None:
     catalog.publish(offer("a", ["x", "y"]))
@@ -150,7 +150,7 @@ def test_another_order_is_a_change_only_where_it_is_seen(
     assert listener.heard == 3
 
 
-def test_the_same_list_again_is_no_news(catalog: Catalog, listener: Listener) -> None:
+def test_same_list_again_does_not_notify(catalog: Catalog, listener: Listener) -> None:
     catalog.publish(offer("a", ["x"]))
     snapshot = catalog.current
     again = offer("a", ["x"])
@@ -161,7 +161,7 @@ def test_the_same_list_again_is_no_news(catalog: Catalog, listener: Listener) ->
     assert catalog.current.number == snapshot.number
 
 
-def test_an_upstream_that_offers_nothing_is_no_news(catalog: Catalog, listener: Listener) -> None:
+def test_empty_offering_does_not_notify(catalog: Catalog, listener: Listener) -> None:
     snapshot = catalog.current
     catalog.publish(offer("a", []))
     catalog.withdraw("a")
@@ -170,7 +170,7 @@ def test_an_upstream_that_offers_nothing_is_no_news(catalog: Catalog, listener: 
     assert catalog.current.number == snapshot.number
 
 
-def test_a_withdrawn_offer_is_gone(catalog: Catalog, listener: Listener) -> None:
+def test_withdrawn_offering_is_removed(catalog: Catalog, listener: Listener) -> None:
     catalog.publish(offer("a", ["x"]))
     catalog.publish(offer("b", ["y"]))
     catalog.withdraw("a")
@@ -182,7 +182,7 @@ def test_a_withdrawn_offer_is_gone(catalog: Catalog, listener: Listener) -> None
     assert listener.heard == 3
 
 
-def test_what_was_withdrawn_may_come_back(catalog: Catalog, listener: Listener) -> None:
+def test_publishes_withdrawn_offering_again(catalog: Catalog, listener: Listener) -> None:
     catalog.publish(offer("a", ["x"]))
     catalog.withdraw("a")
     catalog.publish(offer("a", ["x"]))
@@ -190,7 +190,7 @@ def test_what_was_withdrawn_may_come_back(catalog: Catalog, listener: Listener) 
     assert listener.seen == ["a.x"]
 
 
-def test_a_snapshot_is_kept_until_something_changes(catalog: Catalog) -> None:
+def test_caches_snapshot_until_change(catalog: Catalog) -> None:
     catalog.publish(offer("a", ["x"]))
     snapshot = catalog.current
     assert catalog.current is snapshot
@@ -202,7 +202,7 @@ def test_a_snapshot_is_kept_until_something_changes(catalog: Catalog) -> None:
     assert snapshot.page(TOOLS_LIST, Era.SESSION, "dotted") is page
 
 
-def test_many_offers_cost_one_merge(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> None:
+def test_merges_many_offerings_once(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> None:
     merges: list[Any] = []
     real = catalog.current.__class__
 
@@ -219,7 +219,7 @@ def test_many_offers_cost_one_merge(monkeypatch: pytest.MonkeyPatch, catalog: Ca
     assert len(merges) == 1
 
 
-def test_a_change_in_one_upstream_leaves_the_tools_of_others_as_they_were(catalog: Catalog) -> None:
+def test_change_keeps_tools_of_other_upstreams(catalog: Catalog) -> None:
     kept: Offering = offer("a", ["x"])
     catalog.publish(kept)
     catalog.publish(offer("b", ["y"]))
@@ -227,7 +227,7 @@ def test_a_change_in_one_upstream_leaves_the_tools_of_others_as_they_were(catalo
     assert catalog.current.tools[0] is kept.tools[0]
 
 
-def test_a_new_page_size_changes_the_pages_and_is_no_news(
+def test_page_size_change_does_not_notify(
     catalog: Catalog, listener: Listener
 ) -> None:
     catalog.publish(offer("a", ["x", "y", "z"]))
@@ -242,7 +242,7 @@ def test_a_new_page_size_changes_the_pages_and_is_no_news(
     assert listener.heard == 1
 
 
-def test_a_cursor_outlives_the_snapshot_that_made_it() -> None:
+def test_cursor_survives_new_snapshot() -> None:
     catalog = Catalog(server_info=b"{}", page_size=1)
     catalog.publish(offer("a", ["x", "y"]))
     cursor = pages(catalog.current)[0]["nextCursor"]
@@ -251,7 +251,7 @@ def test_a_cursor_outlives_the_snapshot_that_made_it() -> None:
     assert b'"a.y"' in page
 
 
-def test_who_stops_listening_hears_no_more(catalog: Catalog, listener: Listener) -> None:
+def test_removed_listener_is_not_called(catalog: Catalog, listener: Listener) -> None:
     other = Listener(catalog)
     catalog.publish(offer("a", ["x"]))
     listener.end()
@@ -260,7 +260,7 @@ def test_who_stops_listening_hears_no_more(catalog: Catalog, listener: Listener)
     assert (listener.heard, other.heard) == (1, 2)
 
 
-def test_a_listener_may_leave_while_it_is_told(catalog: Catalog) -> None:
+def test_listener_may_remove_itself_during_notification(catalog: Catalog) -> None:
     heard: list[str] = []
 
     def once(kinds: frozenset[str]) -> None:

@@ -25,7 +25,7 @@ def contract(**said: Any) -> bytes:
     return canonicalize(json.dumps({"name": "delete", **said}).encode())
 
 
-def test_a_change_reads_as_a_diff() -> None:
+def test_formats_change_as_diff() -> None:
     before = contract(
         description="Delete a file. Needs a path.",
         inputSchema={"type": "object", "properties": {"path": {"type": "string"}}},
@@ -71,23 +71,23 @@ def test_a_change_reads_as_a_diff() -> None:
         ("a.  b", "a.·"),
     ],
 )
-def test_what_cannot_be_seen_is_shown(hidden: str, seen: str) -> None:
+def test_escapes_invisible_characters_in_contract(hidden: str, seen: str) -> None:
     assert f"  {seen}" in format_contract(contract(description=hidden))
 
 
-def test_nothing_but_the_contract_is_no_change() -> None:
+def test_equal_contracts_have_no_diff() -> None:
     one = contract(description="Delete.")
     assert diff_contracts(one, one) == []
     assert diff_contracts(one, b'{ "name":"delete", "description" : "Delete." }') == []
 
 
-def test_what_is_no_contract_is_shown_as_it_is() -> None:
+def test_formats_invalid_contract_as_text() -> None:
     assert format_contract(b"[1]") == ["[1]"]
     assert format_contract(b"\xff") == ["\\xff"]
 
 
 @given(one=TEXT, other=TEXT)
-def test_texts_that_differ_never_read_alike(one: str, other: str) -> None:
+def test_different_texts_have_visible_diff(one: str, other: str) -> None:
     before, after = contract(description=one), contract(description=other)
     lines = diff_contracts(before, after)
     assert bool(lines) == (one != other)
@@ -97,12 +97,12 @@ def test_texts_that_differ_never_read_alike(one: str, other: str) -> None:
 
 
 @given(one=JSON, other=JSON)
-def test_schemas_that_differ_never_read_alike(one: Any, other: Any) -> None:
+def test_different_schemas_have_visible_diff(one: Any, other: Any) -> None:
     before, after = contract(inputSchema=one), contract(inputSchema=other)
     assert bool(diff_contracts(before, after)) == (before != after)
     assert all(line.isprintable() for line in format_contract(before))
 
 
-def test_text_of_every_kind_is_visible() -> None:
+def test_keeps_visible_characters() -> None:
     assert escape_invisible("ordinary, with é and 漢字") == "ordinary, with é and 漢字"
     assert escape_invisible("\ud800") == "\\ud800"

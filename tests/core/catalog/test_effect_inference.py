@@ -85,17 +85,17 @@ def one_of(*values: str, name: str = "action") -> dict[str, Any]:
         ("frobnicate", "", EffectKind.UNKNOWN),
     ],
 )
-def test_words_tell_what_a_tool_does(name: str, description: str, kind: EffectKind) -> None:
+def test_infers_kind_from_words(name: str, description: str, kind: EffectKind) -> None:
     assert infer(name, description).kind is kind
 
 
-def test_reasons_name_the_word_and_its_place() -> None:
+def test_reason_names_word_and_place() -> None:
     assert infer("delete_x").reason == "`delete` in its name"
     assert infer("tidy", "Deletes it.").reason == "`deletes` in its description"
     assert "`sql`" in infer("db", "", {"properties": {"sql": {"type": "string"}}}).reason
 
 
-def test_values_of_a_parameter_decide_for_each_call() -> None:
+def test_judges_each_call_by_parameter_value() -> None:
     effect = classify("manage", None, {}, schema=one_of("list", "create", "delete", "frobnicate"))
     assert (effect.level, effect.source) == (EffectLevel.IRREVERSIBLE, "inferred")
     assert effect.level_for({"action": "list"}) is EffectLevel.MUTATING
@@ -105,13 +105,13 @@ def test_values_of_a_parameter_decide_for_each_call() -> None:
         assert effect.level_for(others) is EffectLevel.IRREVERSIBLE, others
 
 
-def test_methods_of_http_are_judged() -> None:
+def test_judges_http_methods() -> None:
     effect = classify("http_request", None, {}, schema=one_of("GET", "POST", name="method"))
     assert effect.level_for({"method": "GET"}) is EffectLevel.MUTATING
     assert effect.level_for({"method": "POST"}) is EffectLevel.IRREVERSIBLE
 
 
-def test_values_behind_a_reference_decide_for_each_call() -> None:
+def test_judges_each_call_by_referenced_values() -> None:
     schema = {
         "properties": {"action": {"$ref": "#/$defs/Action"}},
         "$defs": {"Action": {"enum": ["list", "delete"]}},
@@ -139,12 +139,12 @@ def test_values_behind_a_reference_decide_for_each_call() -> None:
         },
     ],
 )
-def test_a_choice_inside_of_a_parameter_holds_every_call(schema: Any) -> None:
+def test_nested_choice_does_not_lower_effect(schema: Any) -> None:
     effect = classify("update_stations", None, {}, schema=schema)
     assert effect.level_for({"action": "list"}) is EffectLevel.IRREVERSIBLE
 
 
-def test_a_switch_that_overwrites_is_judged_for_each_call() -> None:
+def test_judges_overwrite_switch_for_each_call() -> None:
     schema: Any = {"properties": {"overwrite": {"type": "boolean", "default": False}}}
     effect = classify("copy_station", None, {}, schema=schema)
     for harmless in ({}, {"overwrite": False}):
@@ -156,24 +156,24 @@ def test_a_switch_that_overwrites_is_judged_for_each_call() -> None:
     assert effect.level_for({}) is EffectLevel.IRREVERSIBLE
 
 
-def test_a_choice_that_may_be_any_text_is_held() -> None:
+def test_free_text_choice_keeps_irreversible_effect() -> None:
     free = {"type": "object", "properties": {"action": {"type": "string"}}}
     effect = classify("manage_users", None, {}, schema=free)
     assert effect.level is EffectLevel.IRREVERSIBLE
     assert effect.level_for({"action": "list"}) is EffectLevel.IRREVERSIBLE
 
 
-def test_no_value_makes_a_destructive_name_harmless() -> None:
+def test_destructive_name_ignores_harmless_values() -> None:
     effect = classify("delete_item", None, {}, schema=one_of("list", "delete"))
     assert effect.level_for({"action": "list"}) is EffectLevel.IRREVERSIBLE
 
 
-def test_a_filter_is_no_choice() -> None:
+def test_filter_is_not_choice() -> None:
     assert infer("list_todos", "", one_of("assigned", "merge_removed")).kind is READ
 
 
 @pytest.mark.parametrize("name", ["get_x", "list_all", "frobnicate", "create_x", "delete_x"])
-def test_nothing_inferred_is_ever_repeated_or_skips_the_journal(name: str) -> None:
+def test_inferred_effect_is_never_repeatable_or_read_only(name: str) -> None:
     effect = classify(name, None, {})
     assert not effect.repeatable
     assert effect.level >= EffectLevel.MUTATING
@@ -188,7 +188,7 @@ def test_nothing_inferred_is_ever_repeated_or_skips_the_journal(name: str) -> No
         (Annotations(read_only_hint=True), {"man*": "irreversible"}),
     ],
 )
-def test_arguments_do_not_lower_what_is_declared(
+def test_arguments_do_not_lower_declared_effect(
     annotations: Annotations | None, overrides: dict[str, str]
 ) -> None:
     schema = one_of("list", "create", "delete")
@@ -197,7 +197,7 @@ def test_arguments_do_not_lower_what_is_declared(
     assert effect.level_for({"action": "list"}) is EffectLevel.IRREVERSIBLE
 
 
-def test_annotations_come_before_inference() -> None:
+def test_annotations_override_inference() -> None:
     for hints, level in (
         (Annotations(read_only_hint=True), EffectLevel.READ_ONLY),
         (Annotations(destructive_hint=False), EffectLevel.ADDITIVE),
@@ -217,7 +217,7 @@ def test_annotations_come_before_inference() -> None:
         ("allow", set()),
     ],
 )
-def test_the_default_for_tools_that_say_nothing(unannotated: Any, held: set[str]) -> None:
+def test_applies_default_for_unannotated_tools(unannotated: Any, held: set[str]) -> None:
     names = ("get_x", "create_x", "frobnicate", "delete_x")
     found = {name: classify(name, None, {}, unannotated=unannotated).level for name in names}
     assert {name for name in names if found[name] is EffectLevel.IRREVERSIBLE} == held
@@ -233,7 +233,7 @@ def levels(names: list[str], **settings: Any) -> dict[str, str]:
     return {tool.upstream_name: tool.effect_name for tool in offer("s", tools, **settings).tools}
 
 
-def test_defaults_that_a_library_writes_for_every_tool_hold_no_reads() -> None:
+def test_ignores_library_default_annotations() -> None:
     names = ["get_a", "get_b", "get_c", "get_d", "delete_x", "frobnicate"]
     found = levels(names)
     assert {name for name, word in found.items() if word == "mutating"} == set(names[:4])
@@ -246,7 +246,7 @@ def test_defaults_that_a_library_writes_for_every_tool_hold_no_reads() -> None:
     )
 
 
-def test_another_hint_than_the_defaults_is_not_ignored() -> None:
+def test_respects_annotations_that_differ_from_defaults() -> None:
     hints = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True,
              "openWorldHint": True}  # fmt: skip
     tools = [definition(f"delete_{n}", annotations=DEFAULTS) for n in range(5)]
@@ -262,7 +262,7 @@ JSON = st.recursive(
 
 
 @given(st.text(max_size=40), st.text(max_size=80), JSON)
-def test_whatever_a_server_lists_is_judged(name: str, description: str, schema: Any) -> None:
+def test_infers_effect_of_any_definition(name: str, description: str, schema: Any) -> None:
     assert infer(name, description, schema).kind in EffectKind
     assert infer(name, description, {"properties": schema}).kind in EffectKind
     assert infer(name, description, {"properties": {"action": schema}}).kind in EffectKind
@@ -277,7 +277,7 @@ def test_whatever_a_server_lists_is_judged(name: str, description: str, schema: 
         ("get_x", "Get x. This cannot be undone."),
     ],
 )
-def test_a_name_that_reads_does_not_hide_what_the_description_says(
+def test_description_overrides_harmless_name(
     name: str, description: str
 ) -> None:
     assert infer(name, description).kind is EffectKind.IRREVERSIBLE
@@ -291,7 +291,7 @@ def test_a_name_that_reads_does_not_hide_what_the_description_says(
         ("read_log", "Reads the log without removing entries."),
     ],
 )
-def test_a_description_about_others_holds_no_reading_tool(name: str, description: str) -> None:
+def test_reading_tool_stays_read_only_despite_description_of_others(name: str, description: str) -> None:
     assert infer(name, description).kind is EffectKind.READS
 
 
@@ -331,7 +331,7 @@ FLAG: dict[str, Any] = {"type": "boolean"}
         ("fetch", "", _schema(url=TEXT, method=TEXT), {"url": "x", "method": "DELETE"}),
     ],
 )  # fmt: skip
-def test_no_parameter_hides_what_another_does(
+def test_harmful_parameter_overrides_harmless_parameter(
     name: str, description: str, schema: Any, arguments: dict[str, Any]
 ) -> None:
     inferred = infer(name, description, schema)
@@ -342,7 +342,7 @@ def test_no_parameter_hides_what_another_does(
     assert not harmless
 
 
-def test_harmless_values_still_run() -> None:
+def test_harmless_values_stay_allowed() -> None:
     inferred = infer("manage", "Manages stations.", _schema(action=_one_of("list", "delete")))
     assert all(one.is_harmless({"action": "list"}) for one in inferred.choices)
     assert inferred.choices

@@ -26,7 +26,7 @@ hints = st.builds(
 )
 
 
-def test_the_levels_rise() -> None:
+def test_orders_levels_by_danger() -> None:
     assert [level.label for level in sorted(EffectLevel)] == [
         "read_only", "additive", "mutating", "irreversible"
     ]  # fmt: skip
@@ -66,7 +66,7 @@ def hinted(
         (hinted(read=False), True, MUTATING, False, "default"),
     ],
 )
-def test_the_table(
+def test_classifies_by_hints_and_trust(
     given_hints: Annotations | None,
     trusted: bool,
     level: EffectLevel,
@@ -77,14 +77,14 @@ def test_the_table(
     assert effect == Effect(level, idempotent, source)
 
 
-def test_a_tool_that_says_nothing_is_unknown() -> None:
+def test_unannotated_tool_has_unknown_effect() -> None:
     assert classify("frobnicate", None, {}) == UNKNOWN_EFFECT
 
 
 @pytest.mark.parametrize("word", ["read_only", "additive", "mutating", "irreversible"])
 @pytest.mark.parametrize("trusted", [True, False])
 @pytest.mark.parametrize("given_hints", [None, hinted(read=True), hinted(destroy=True)])
-def test_the_config_has_the_last_word(
+def test_config_override_wins(
     word: str, trusted: bool, given_hints: Annotations | None
 ) -> None:
     effect = classify("tool", given_hints, {"to*": word}, trusted=trusted)
@@ -92,14 +92,14 @@ def test_the_config_has_the_last_word(
     assert effect.source == "config"
 
 
-def test_the_first_override_that_matches_decides_alone() -> None:
+def test_first_matching_override_wins() -> None:
     overrides = {"delete_*": "irreversible", "*_draft": "read_only", "*": "additive"}
     assert classify("delete_draft", None, overrides).level is IRREVERSIBLE
     assert classify("show_draft", None, overrides).level is READ_ONLY
     assert classify("other", None, overrides).level is ADDITIVE
 
 
-def test_an_override_is_a_glob_that_knows_case() -> None:
+def test_override_pattern_is_case_sensitive() -> None:
     assert classify("Tool", None, {"tool": "read_only"}) == UNKNOWN_EFFECT
     assert classify("tool_all", None, {"tool": "read_only"}) == UNKNOWN_EFFECT
     assert classify("tool7", None, {"tool[0-9]": "read_only"}).level is READ_ONLY
@@ -119,12 +119,12 @@ def test_an_override_is_a_glob_that_knows_case() -> None:
         (Effect(IRREVERSIBLE, False, "x"), False),
     ],
 )
-def test_what_may_be_sent_again(effect: Effect, repeatable: bool) -> None:
+def test_repeatable_depends_on_effect(effect: Effect, repeatable: bool) -> None:
     assert effect.repeatable is repeatable
 
 
 @given(hints)
-def test_distrust_never_makes_a_tool_look_more_harmless(said: Annotations) -> None:
+def test_distrust_never_lowers_effect(said: Annotations) -> None:
     trusted = classify("tool", said, {}, trusted=True)
     distrusted = classify("tool", said, {}, trusted=False)
     assert distrusted.level >= trusted.level

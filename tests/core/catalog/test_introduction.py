@@ -46,11 +46,11 @@ def capabilities(*each: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_the_union_is_honest(each: list[Any], union: dict[str, Any]) -> None:
+def test_merges_capabilities(each: list[Any], union: dict[str, Any]) -> None:
     assert capabilities(*each) == TOOLS | union
 
 
-def test_settings_of_one_extension_are_put_together() -> None:
+def test_merges_settings_of_extension() -> None:
     one = {"extensions": {UI: {"types": ["a", "b"], "deep": {"x": 1}, "first": 1}}}
     other = {"extensions": {UI: {"types": ["b", "c"], "deep": {"y": 2}, "first": 2, "new": 3}}}
     assert capabilities(one, other)["extensions"] == {
@@ -60,7 +60,7 @@ def test_settings_of_one_extension_are_put_together() -> None:
     assert one["extensions"][UI]["types"] == ["a", "b"]
 
 
-def test_an_extension_that_the_node_does_not_serve_is_not_announced() -> None:
+def test_omits_unsupported_extension() -> None:
     unknown = {"extensions": {"com.example/a": {"x": True}, UI: {}}}
     assert capabilities(unknown, {}) == TOOLS | {"extensions": {UI: {}}}
     assert capabilities(unknown) == TOOLS | {"extensions": {UI: {}}}
@@ -77,7 +77,7 @@ def test_an_extension_that_the_node_does_not_serve_is_not_announced() -> None:
     assert other.capabilities == TOOLS | {"extensions": {UI: {}}}
 
 
-def test_instructions_stand_under_their_segments_in_one_order() -> None:
+def test_orders_instructions_by_segment() -> None:
     voices = [
         UpstreamIntroduction("b", {}, "  Be brief.\n"),
         UpstreamIntroduction("a", {}, "Ask first."),
@@ -90,7 +90,7 @@ def test_instructions_stand_under_their_segments_in_one_order() -> None:
     assert merge([]).instructions is None
 
 
-def test_one_that_is_shown_as_itself_speaks_in_its_own_words() -> None:
+def test_transparent_server_keeps_introduction() -> None:
     said = {"tools": {}, "tasks": {"list": {}}, "experimental": {"x": {}}, "new": 1}
     info = {"name": "everything", "version": "2", "icons": []}
     merged = merge([UpstreamIntroduction("s", said, "  As it is.\n", info, transparent=True)])
@@ -101,7 +101,7 @@ def test_one_that_is_shown_as_itself_speaks_in_its_own_words() -> None:
 
 
 @pytest.mark.parametrize("transparent", [False, True])
-def test_tasks_are_offered_where_somebody_has_them(transparent: bool) -> None:
+def test_offers_tasks_where_upstream_has_tasks(transparent: bool) -> None:
     def offered(said: Any, *, sends_requests: bool) -> Any:
         voice = UpstreamIntroduction(
             "s", said, transparent=transparent, sends_requests=sends_requests
@@ -118,7 +118,7 @@ def test_tasks_are_offered_where_somebody_has_them(transparent: bool) -> None:
     assert offered({"extensions": {tasks: {}}}, sends_requests=False) == {tasks: {}}
 
 
-def test_a_session_client_hears_nothing_of_tasks() -> None:
+def test_hides_tasks_from_session_client() -> None:
     tasks = "io.modelcontextprotocol/tasks"
     for extensions in (None, {}, {"a": {}}):
         said = {"tools": {}, "extensions": extensions}
@@ -129,7 +129,7 @@ def test_a_session_client_hears_nothing_of_tasks() -> None:
     assert tasks in both["extensions"]
 
 
-def test_one_that_is_shown_as_itself_beside_others() -> None:
+def test_merges_transparent_introduction_with_others() -> None:
     merged = merge(
         [
             UpstreamIntroduction("a", {"prompts": {}}, "A.", {"name": "a"}),
@@ -145,7 +145,7 @@ kinds = st.sampled_from(["tools", "prompts", "resources", "completions", "loggin
 
 
 @given(st.lists(st.dictionaries(kinds | json_values.text, json_values.values, max_size=4)))
-def test_whatever_upstreams_say_nothing_is_made_up(each: list[dict[str, Any]]) -> None:
+def test_invents_no_capability(each: list[dict[str, Any]]) -> None:
     union = capabilities(*each)
     for name in union.keys() - {"tools"}:
         assert any(one.get(name) not in (None, False) for one in each)

@@ -42,17 +42,17 @@ segments = st.from_regex(r"[a-z0-9_-]{1,63}", fullmatch=True)
         ("İ", "i_"),
     ],
 )
-def test_a_tools_own_name_as_a_segment(name: str, segment: str) -> None:
+def test_makes_segment_from_tool_name(name: str, segment: str) -> None:
     assert LeafNames().take(name) == segment
     assert names.is_valid_segment(segment)
 
 
 @pytest.mark.parametrize("name", ["", "Edge", "a b", "a.b", "x" * 64, "ä", "a\n"])
-def test_what_is_no_segment(name: str) -> None:
+def test_rejects_invalid_segment(name: str) -> None:
     assert not names.is_valid_segment(name)
 
 
-def test_a_clash_adds_a_number() -> None:
+def test_numbers_clashing_names() -> None:
     leaves = LeafNames()
     taken = [
         leaves.take(name) for name in ("getuser", "getUser", "get.user", "get_user", "GETUSER")
@@ -60,12 +60,12 @@ def test_a_clash_adds_a_number() -> None:
     assert taken == ["getuser", "getuser_2", "get_user", "get_user_2", "getuser_3"]
 
 
-def test_a_number_is_not_given_out_twice() -> None:
+def test_uses_each_number_once() -> None:
     leaves = LeafNames()
     assert [leaves.take(name) for name in ("a_2", "a", "A", "a_2")] == ["a_2", "a", "a_3", "a_2_2"]
 
 
-def test_a_long_name_makes_room_for_its_number() -> None:
+def test_shortens_long_name_for_number() -> None:
     leaves = LeafNames()
     first, *others = [leaves.take("x" * 70) for _ in range(12)]
     assert first == "x" * 63
@@ -74,14 +74,14 @@ def test_a_long_name_makes_room_for_its_number() -> None:
 
 
 @given(st.lists(any_name, max_size=40))
-def test_segments_are_lawful_and_distinct(tool_names: list[str]) -> None:
+def test_segments_are_valid_and_distinct(tool_names: list[str]) -> None:
     leaves = LeafNames()
     taken = [leaves.take(name) for name in tool_names]
     assert all(names.is_valid_segment(segment) for segment in taken)
     assert len(set(taken)) == len(taken)
 
 
-def test_ten_thousand_names_that_all_become_the_same_are_numbered_at_once() -> None:
+def test_numbers_ten_thousand_equal_names_quickly() -> None:
     class Counting(set[str]):
         looked_up = 0
 
@@ -116,7 +116,7 @@ def test_ten_thousand_names_that_all_become_the_same_are_numbered_at_once() -> N
         ("s", "x" * 45, "s__" + "x" * 45),
     ],
 )
-def test_a_safe_name(prefix: str, name: str, expected: str) -> None:
+def test_makes_safe_name(prefix: str, name: str, expected: str) -> None:
     assert make_safe_name(prefix, name, f"{prefix}.{name}", set()) == expected
 
 
@@ -132,7 +132,7 @@ def test_a_safe_name(prefix: str, name: str, expected: str) -> None:
         pytest.param("", "x_0123abcd", id="ends like a hash, without a prefix"),
     ],
 )
-def test_a_name_that_could_be_read_in_two_ways_gets_a_hash(prefix: str, name: str) -> None:
+def test_ambiguous_name_gets_hash(prefix: str, name: str) -> None:
     canonical = f"{prefix}.{name}"
     shown = make_safe_name(prefix, name, canonical, set())
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,39}_[0-9a-f]{8}", shown)
@@ -140,7 +140,7 @@ def test_a_name_that_could_be_read_in_two_ways_gets_a_hash(prefix: str, name: st
     assert shown != make_safe_name(prefix, name, canonical + "2", set())
 
 
-def test_the_hash_is_the_same_for_ever() -> None:
+def test_hash_is_stable() -> None:
     # Clients and prompts hold on to names: this value must not change from version to version.
     assert add_hash("x" * 70, "s.x") == "x" * 39 + "_573603c0"
 
@@ -157,7 +157,7 @@ def test_the_hash_is_the_same_for_ever() -> None:
         ("p" * 63, "n" * 63, "p" * 10 + "__" + "n" * 27),
     ],
 )
-def test_a_shortened_name_keeps_what_tells_tools_apart(
+def test_shortened_name_keeps_distinguishing_part(
     prefix: str, name: str, expected: str
 ) -> None:
     shown = make_safe_name(prefix, name, f"{prefix}.{name}", set())
@@ -166,17 +166,17 @@ def test_a_shortened_name_keeps_what_tells_tools_apart(
 
 
 @given(st.lists(segments, min_size=1, max_size=3).map(".".join), any_name)
-def test_a_safe_name_leaves_room_for_the_prefix_of_a_client(prefix: str, name: str) -> None:
+def test_safe_name_leaves_room_for_client_prefix(prefix: str, name: str) -> None:
     shown = make_safe_name(prefix, name, f"{prefix}.{name}", set())
     assert SAFE_FOR_EVERYBODY.fullmatch(f"mcp__interlock__{shown}")
 
 
-def test_a_name_that_is_taken_gets_a_hash() -> None:
+def test_duplicate_safe_name_gets_hash() -> None:
     assert make_safe_name("a", "b", "a.b", {"a__b"}) == add_hash("a__b", "a.b")
 
 
 @given(st.lists(segments, max_size=3).map(".".join), any_name, st.text(max_size=20))
-def test_every_client_can_bear_a_safe_name(prefix: str, name: str, canonical: str) -> None:
+def test_every_client_accepts_safe_name(prefix: str, name: str, canonical: str) -> None:
     shown = make_safe_name(prefix, name, canonical, set())
     assert SAFE_FOR_EVERYBODY.fullmatch(shown)
     assert is_safe_name(shown)
@@ -191,7 +191,7 @@ def test_every_client_can_bear_a_safe_name(prefix: str, name: str, canonical: st
         unique=True,
     )
 )
-def test_two_tools_of_any_upstreams_never_share_a_safe_name(tools: list[tuple[str, str]]) -> None:
+def test_safe_names_of_tools_are_distinct(tools: list[tuple[str, str]]) -> None:
     # Nothing is remembered between them: the names are apart by their shape alone.
     shown = [make_safe_name(segment, name, f"{segment}.{name}", set()) for segment, name in tools]
     assert len(set(shown)) == len(shown)
@@ -208,7 +208,7 @@ def test_two_tools_of_any_upstreams_never_share_a_safe_name(tools: list[tuple[st
         unique=True,
     )
 )
-def test_underscores_never_confuse_two_upstreams(tools: list[tuple[str, str]]) -> None:
+def test_underscores_do_not_cause_clash(tools: list[tuple[str, str]]) -> None:
     shown = [make_safe_name(segment, name, f"{segment}.{name}", set()) for segment, name in tools]
     assert len(set(shown)) == len(shown)
 
@@ -230,17 +230,17 @@ def test_underscores_never_confuse_two_upstreams(tools: list[tuple[str, str]]) -
         "",
     ],
 )
-def test_shows_safe_names_to_a_client_unless_it_is_known_to_take_dots(client: str) -> None:
+def test_shows_safe_names_to_unknown_clients(client: str) -> None:
     assert choose_style(client, "auto") == "safe"
 
 
 @pytest.mark.parametrize("client", ["interlock-cli", "Interlock", "inspector-client"])
-def test_shows_dotted_names_to_clients_without_a_model(client: str) -> None:
+def test_shows_dotted_names_to_clients_without_model(client: str) -> None:
     assert choose_style(client, "auto") == "dotted"
 
 
 @pytest.mark.parametrize("setting", ["dotted", "safe"])
-def test_a_setting_decides_for_everybody(setting: str) -> None:
+def test_setting_overrides_client_style(setting: str) -> None:
     for client in ("claude-code", "mcp", ""):
         assert choose_style(client, setting) == setting
 
@@ -249,5 +249,5 @@ def test_a_setting_decides_for_everybody(setting: str) -> None:
     ("name", "fits"),
     [("a", True), ("a" * 64, True), ("a" * 65, False), ("", False), ("a.b", False), ("a\n", False)],
 )
-def test_what_every_client_can_bear(name: str, fits: bool) -> None:
+def test_recognizes_safe_names(name: str, fits: bool) -> None:
     assert is_safe_name(name) is fits

@@ -29,13 +29,13 @@ def reasons(offering: Offering) -> list[tuple[str, str]]:
 
 
 @pytest.mark.spec("AX-4.1-1", "AX-4.1-5")
-def test_names_start_with_the_segment_or_the_root_segment() -> None:
+def test_prefixes_names_with_segment_and_root() -> None:
     assert canonical(offer("jira", ["create_issue"])) == {"create_issue": "jira.create_issue"}
     assert canonical(offer("edge", ["x"], root="infra")) == {"x": "infra.edge.x"}
     assert canonical(offer("key", ["x"], segment="other")) == {"x": "other.x"}
 
 
-def test_a_foreign_name_is_mended_and_the_upstream_is_called_by_its_own() -> None:
+def test_corrects_invalid_name_and_keeps_upstream_name() -> None:
     [tool] = offer("seg", ["getUser"]).tools
     assert tool.canonical == "seg.getuser"
     assert tool.upstream_name == "getUser"
@@ -43,7 +43,7 @@ def test_a_foreign_name_is_mended_and_the_upstream_is_called_by_its_own() -> Non
 
 
 @pytest.mark.spec("AX-4.1-3", "AX-4.1-6")
-def test_a_name_of_256_characters_is_left_out_and_nothing_else() -> None:
+def test_omits_name_longer_than_255_characters() -> None:
     root = ".".join(["r" * 63] * 3)  # 191 characters; with ".s." 194, so 61 are left
     fits, too_long = "x" * 61, "y" * 62
     offering = offer("s", [too_long, fits, "good"], root=root)
@@ -53,7 +53,7 @@ def test_a_name_of_256_characters_is_left_out_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_who_gets_a_name_does_not_depend_on_the_order_of_the_list(turned: bool) -> None:
+def test_name_clash_result_is_independent_of_order(turned: bool) -> None:
     tools = ["getUser", "getuser", "get.user", "get_user", "GET_USER"]
     offering = offer("s", reversed(tools) if turned else tools)
     assert canonical(offering) == {
@@ -72,7 +72,7 @@ def test_who_gets_a_name_does_not_depend_on_the_order_of_the_list(turned: bool) 
 
 
 @given(st.lists(json_values.text.filter(bool), unique=True, max_size=8), st.randoms())
-def test_names_are_the_same_in_every_order(tools: list[str], chance: Any) -> None:
+def test_names_are_independent_of_order(tools: list[str], chance: Any) -> None:
     def given_out(listed: list[str]) -> set[tuple[str, str, str]]:
         return {
             (tool.upstream_name, tool.canonical, tool.safe_name)
@@ -84,25 +84,25 @@ def test_names_are_the_same_in_every_order(tools: list[str], chance: Any) -> Non
     assert given_out(tools) == given_out(shuffled)
 
 
-def test_a_rename() -> None:
+def test_renames_tool() -> None:
     offering = offer("s", ["a", "b"], rename={"a": "better", "gone": "x"})
     assert canonical(offering) == {"a": "s.better", "b": "s.b"}
     assert {tool.upstream_name: tool.safe_name for tool in offering.tools}["a"] == "s__better"
 
 
-def test_two_tools_renamed_to_one_name_are_both_there() -> None:
+def test_numbers_tools_renamed_to_same_name() -> None:
     offering = offer("s", ["a", "b"], rename={"a": "same", "b": "same"})
     assert canonical(offering) == {"a": "s.same", "b": "s.same_2"}
     assert len({tool.safe_name for tool in offering.tools}) == 2
 
 
-def test_a_rename_wins_over_a_tool_that_was_called_so() -> None:
+def test_renamed_tool_wins_over_original_name() -> None:
     # The operator chose: so who asks for `pay` gets what the operator calls `pay`.
     offering = offer("s", ["pay", "pay_safely"], rename={"pay_safely": "pay"})
     assert canonical(offering) == {"pay_safely": "s.pay", "pay": "s.pay_2"}
 
 
-def test_two_names_may_be_swapped() -> None:
+def test_swaps_two_names() -> None:
     offering = offer("s", ["a", "b"], rename={"a": "b", "b": "a"})
     assert canonical(offering) == {"a": "s.b", "b": "s.a"}
 
@@ -110,14 +110,14 @@ def test_two_names_may_be_swapped() -> None:
 # --- order ---
 
 
-def test_tools_stand_in_the_order_of_their_names() -> None:
+def test_orders_tools_by_name() -> None:
     tools = ["zeta", "Beta", "alpha", "beta_1"]
     names = [tool.canonical for tool in offer("s", tools).tools]
     assert names == sorted(names)
     assert names == [tool.canonical for tool in offer("s", reversed(tools)).tools]
 
 
-def test_a_transparent_upstream_keeps_its_own_order_and_names() -> None:
+def test_transparent_upstream_keeps_order_and_names() -> None:
     offering = offer("s", ["zeta", "Beta", "a.b"], expose="transparent")
     assert [tool.upstream_name for tool in offering.tools] == ["zeta", "Beta", "a.b"]
     assert [tool.name_in_list("dotted") for tool in offering.tools] == ["zeta", "Beta", "a.b"]
@@ -125,7 +125,7 @@ def test_a_transparent_upstream_keeps_its_own_order_and_names() -> None:
     assert [tool.canonical for tool in offering.tools] == ["s.zeta", "s.beta", "s.a_b"]
 
 
-def test_of_two_transparent_tools_with_one_name_one_has_a_prefix() -> None:
+def test_prefixes_duplicate_transparent_name() -> None:
     offering = offer("s", ["a", "b"], expose="transparent", rename={"b": "a"})
     assert {tool.upstream_name: tool.name_in_list("dotted") for tool in offering.tools} == {
         "b": "a", "a": "s.a_2"
@@ -151,7 +151,7 @@ def test_of_two_transparent_tools_with_one_name_one_has_a_prefix() -> None:
         (["[rR]ead_[bc]"], [], {"read_b", "Read_c"}),
     ],
 )
-def test_filters(allow: list[str], deny: list[str], left: set[str]) -> None:
+def test_filters_tools(allow: list[str], deny: list[str], left: set[str]) -> None:
     tools = ["read_a", "read_b", "write_a", "Read_c"]
     offering = offer("s", tools, allow=allow, deny=deny)
     assert canonical(offering).keys() == left
@@ -159,7 +159,7 @@ def test_filters(allow: list[str], deny: list[str], left: set[str]) -> None:
     assert offering.rejected == ()
 
 
-def test_filters_see_the_upstreams_own_names() -> None:
+def test_filters_by_upstream_name() -> None:
     offering = offer("s", ["a", "b"], rename={"a": "b2", "b": "a2"}, deny=["a"])
     assert canonical(offering) == {"b": "s.a2"}
 
@@ -167,7 +167,7 @@ def test_filters_see_the_upstreams_own_names() -> None:
 # --- descriptions, effects ---
 
 
-def test_a_description_from_the_config_replaces_the_servers() -> None:
+def test_config_description_replaces_upstream_description() -> None:
     tools = [definition("a", description="own"), definition("b", description="own"), "c"]
     offering = offer("s", tools, descriptions={"a": 'better "quoted"', "c": "", "gone": "x"})
     described = {tool.upstream_name: tool.description for tool in offering.tools}
@@ -179,7 +179,7 @@ def test_a_description_from_the_config_replaces_the_servers() -> None:
     assert written == described
 
 
-def test_effects_are_classified_by_the_upstreams_own_name() -> None:
+def test_classifies_effects_by_upstream_name() -> None:
     tools = [definition("look", annotations={"readOnlyHint": True, "title": "Look"}), "wipe"]
     offering = offer("s", tools, effects={"wip*": "irreversible"}, rename={"wipe": "look2"})
     effects = {tool.upstream_name: tool.effect.level for tool in offering.tools}
@@ -191,7 +191,7 @@ def test_effects_are_classified_by_the_upstreams_own_name() -> None:
 # --- definitions stay as they came ---
 
 
-def test_what_the_node_does_not_read_is_passed_on_byte_by_byte() -> None:
+def test_relays_unread_members_byte_by_byte() -> None:
     raw = (
         b'{"title":"T\\u00e9", "name":"a","inputSchema":{"type" :"object","x":1e3,"$ref":"#"},'
         b'"outputSchema":{"type":"object"},"annotations":{"title":"x","new":[]},"icons":[],'
@@ -209,7 +209,7 @@ def test_what_the_node_does_not_read_is_passed_on_byte_by_byte() -> None:
     assert tool.input_schema() == {"type": "object", "x": 1000.0, "$ref": "#"}
 
 
-def test_null_members_are_left_out() -> None:
+def test_omits_null_members() -> None:
     raw = definition("a", description=None, title=None, annotations=None, outputSchema=None)
     [tool] = offer("s", [raw]).tools
     assert without_node_members(json.loads(b"{" + tool.listed[1:])) == {
@@ -226,7 +226,7 @@ def test_null_members_are_left_out() -> None:
         ({"type": "object", "type ": 1}, {"type": "object", "type ": 1}),
     ],
 )
-def test_a_schema_that_does_not_say_object_is_made_to(
+def test_adds_object_type_to_schema(
     schema: dict[str, Any], shown: dict[str, Any]
 ) -> None:
     [tool] = offer("s", [definition("a", inputSchema=schema)]).tools
@@ -266,7 +266,7 @@ def test_a_schema_that_does_not_say_object_is_made_to(
     ],
 )  # fmt: skip
 @pytest.mark.spec("AX-4.1-6")
-def test_a_bad_entry_is_set_aside_and_harms_no_other(raw: bytes, name: str, reason: str) -> None:
+def test_rejects_invalid_entry_without_affecting_others(raw: bytes, name: str, reason: str) -> None:
     offering = offer("s", ["before", raw, "later"])
     assert canonical(offering).keys() == {"before", "later"}
     [aside] = offering.rejected
@@ -274,27 +274,27 @@ def test_a_bad_entry_is_set_aside_and_harms_no_other(raw: bytes, name: str, reas
     assert reason in aside.reason
 
 
-def test_a_name_that_is_listed_twice_counts_once() -> None:
+def test_uses_first_of_duplicate_names() -> None:
     first = definition("a", description="first")
     offering = offer("s", [first, "b", definition("a", description="second")])
     assert [tool.description for tool in offering.tools] == ["first", ""]
     assert reasons(offering) == [("a", "The upstream lists this name more than once.")]
 
 
-def test_a_member_that_stands_twice_leaves_one_name() -> None:
+def test_removes_duplicate_name_member() -> None:
     raw = b'{"name":"a","inputSchema":{"type":"object"},"name":"b"}'
     [tool] = offer("s", [raw]).tools
     assert tool.upstream_name == "b"
     assert b'"name"' not in tool.listed
 
 
-def test_a_giant_description_is_the_clients_to_bear() -> None:
+def test_keeps_large_description() -> None:
     big = "x" * 10_000_000
     offering = offer("s", [definition("a", description=big), "b"])
     assert [len(tool.description) for tool in offering.tools] == [len(big), 0]
 
 
-def test_more_tools_than_anybody_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_number_of_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.core.catalog.definitions.MAX_ENTRIES", 10)
     offering = offer("s", [f"t{number:03}" for number in range(10 + MAX_LISTED_REASONS + 7)])
     assert [tool.upstream_name for tool in offering.tools] == [f"t{n:03}" for n in range(10)]
@@ -303,7 +303,7 @@ def test_more_tools_than_anybody_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert offering.rejected[-1].reason == "7 more, for similar reasons."
 
 
-def test_what_is_filtered_out_does_not_count_as_a_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_ignores_filtered_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.core.catalog.definitions.MAX_ENTRIES", 2)
     offering = offer("s", ["no1", "no2", "a", "b"], deny=["no*"])
     assert canonical(offering).keys() == {"a", "b"}
@@ -315,12 +315,12 @@ HEADER = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-h
 BAD_HEADER = {"type": "object", "properties": {"a": {"type": "object", "x-mcp-header": "A"}}}
 
 
-def test_arguments_that_travel_in_headers() -> None:
+def test_reads_header_parameters() -> None:
     [tool] = offer("s", [definition("a", inputSchema=HEADER)], http=True).tools
     assert [param.header for param in tool.header_params] == ["Mcp-Param-Region"]
 
 
-def test_a_bad_header_annotation_costs_an_http_tool_its_place_and_a_stdio_tool_nothing() -> None:
+def test_rejects_invalid_header_annotation_only_over_http() -> None:
     bad = definition("bad", inputSchema=BAD_HEADER)
     over_http = offer("s", [bad, "good"], http=True)
     assert canonical(over_http).keys() == {"good"}
@@ -333,7 +333,7 @@ def test_a_bad_header_annotation_costs_an_http_tool_its_place_and_a_stdio_tool_n
 
 
 @pytest.mark.parametrize("http", [True, False])
-def test_a_header_schema_that_cannot_be_read_harms_no_other(http: bool) -> None:
+def test_unreadable_header_schema_does_not_affect_others(http: bool) -> None:
     raw = (
         b'{"name":"bad","inputSchema":{"type":"object","properties":'
         b'{"a":{"type":"string","x-mcp-header":"A","maxLength":1e999}}}}'
@@ -349,7 +349,7 @@ entries = st.dictionaries(fields | json_values.text, json_values.values, max_siz
 
 
 @given(st.lists((json_values.values | entries).map(json.dumps), max_size=8), st.booleans())
-def test_any_json_is_a_tool_or_set_aside(raws: list[str], http: bool) -> None:
+def test_reads_or_rejects_any_json(raws: list[str], http: bool) -> None:
     definitions = [definition("good"), *(raw.encode() for raw in raws)]
     offering = read_offering("s", server(segment="s"), definitions, http=http)
     assert "good" in canonical(offering)
@@ -359,6 +359,6 @@ def test_any_json_is_a_tool_or_set_aside(raws: list[str], http: bool) -> None:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=5))
-def test_any_bytes_are_a_tool_or_set_aside(raws: list[bytes]) -> None:
+def test_reads_or_rejects_any_bytes(raws: list[bytes]) -> None:
     offering = read_offering("s", server(segment="s"), [definition("good"), *raws])
     assert canonical(offering)["good"] == "s.good"

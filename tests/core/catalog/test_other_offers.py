@@ -33,7 +33,7 @@ def aside(offering: Offering) -> list[tuple[str, str]]:
 # --- prompts are named like tools ---
 
 
-def test_prompts_are_named_like_tools_and_stand_apart_from_them() -> None:
+def test_names_prompts_like_tools_separately() -> None:
     names = ["getUser", "getuser", "a.b", "x" * 70]
     offering = offer("s", names, prompts=names, root="r")
     assert [(one.canonical, one.safe_name, one.transparent_name) for one in offering.prompts] == [
@@ -50,7 +50,7 @@ def test_prompts_are_named_like_tools_and_stand_apart_from_them() -> None:
     assert snapshot.prompt("nobody") is None
 
 
-def test_prompts_of_an_upstream_that_is_shown_as_itself_have_their_own_names() -> None:
+def test_transparent_prompts_keep_names() -> None:
     snapshot = merged(offer("s", prompts=["Zeta", "a.b"], expose="transparent"))
     assert [one["name"] for one in shown(snapshot, verb=PROMPTS_LIST)] == ["Zeta", "a.b"]
     assert [one["name"] for one in shown(snapshot, "safe", verb=PROMPTS_LIST)] == ["Zeta", "a_b"]
@@ -60,7 +60,7 @@ def test_prompts_of_an_upstream_that_is_shown_as_itself_have_their_own_names() -
         assert (found.upstream, found.upstream_name) == ("s", "a.b")
 
 
-def test_a_prompt_that_nobody_lists_is_for_whoever_is_shown_as_itself() -> None:
+def test_unlisted_prompt_reaches_transparent_server() -> None:
     snapshot = merged(offer("t", ["tool"], expose="transparent"), offer("a", prompts=["p"]))
     found = snapshot.prompt("secret")
     assert found is not None
@@ -74,7 +74,7 @@ def test_a_prompt_that_nobody_lists_is_for_whoever_is_shown_as_itself() -> None:
     assert merged(offer("a", prompts=["p"])).prompt("p") is None
 
 
-def test_settings_for_tools_leave_prompts_alone() -> None:
+def test_tool_settings_do_not_affect_prompts() -> None:
     offering = offer(
         "s", ["a"], prompts=["a", "b"], deny=["a"], allow=["c"], rename={"b": "c"},
         descriptions={"b": "x"},
@@ -84,7 +84,7 @@ def test_settings_for_tools_leave_prompts_alone() -> None:
     assert b"description" not in offering.prompts[1].listed
 
 
-def test_a_prompt_whose_full_name_is_too_long_is_set_aside() -> None:
+def test_rejects_prompt_with_too_long_name() -> None:
     offering = offer("s", prompts=["x" * 63, "fits"], root=".".join(["r" * 63] * 3))
     assert [one.upstream_name for one in offering.prompts] == ["fits"]
     assert aside(offering) == [("prompt", "x" * 63)]
@@ -93,7 +93,7 @@ def test_a_prompt_whose_full_name_is_too_long_is_set_aside() -> None:
 # --- entries stay as they came ---
 
 
-def test_every_member_is_relayed() -> None:
+def test_relays_every_member() -> None:
     more = {
         "title": "T", "description": "D", "icons": [{"src": "data:x", "sizes": ["any"]}],
         "_meta": {"k": 1.5}, "new": [],
@@ -119,7 +119,7 @@ def test_every_member_is_relayed() -> None:
         ]
 
 
-def test_null_members_are_left_out() -> None:
+def test_omits_null_members() -> None:
     arguments = [{"name": "x", "description": None, "required": None}, {"name": "null"}]
     offering = offer(
         "s",
@@ -162,7 +162,7 @@ BAD_TEMPLATES = [
     + [("resource", one) for one in BAD_RESOURCES]
     + [("template", one) for one in BAD_TEMPLATES],
 )
-def test_a_bad_entry_is_set_aside_and_harms_no_other(kind: str, bad: bytes) -> None:
+def test_rejects_invalid_entry_without_affecting_others(kind: str, bad: bytes) -> None:
     entries: dict[str, list[str | bytes]] = {
         f"{one}s": ["before", bad, "later"] if one == kind else ["before", "later"]
         for one in ("prompt", "resource", "template")
@@ -177,7 +177,7 @@ def test_a_bad_entry_is_set_aside_and_harms_no_other(kind: str, bad: bytes) -> N
     assert one.reason
 
 
-def test_more_of_one_kind_than_anybody_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_number_of_entries_per_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.core.catalog.definitions.MAX_ENTRIES", 10)
     offering = offer(
         "s", ["t"], prompts=["p"], templates=["t"],
@@ -198,7 +198,7 @@ anything = lists | st.lists(st.binary(max_size=30), max_size=3)
 
 
 @given(anything, anything, anything)
-def test_whatever_is_listed_is_shown_or_set_aside(
+def test_lists_or_rejects_any_entry(
     prompts: list[bytes], resources: list[bytes], templates: list[bytes]
 ) -> None:
     offering = read_offering(
@@ -228,7 +228,7 @@ def test_whatever_is_listed_is_shown_or_set_aside(
         ("object", False, False),
     ],
 )
-def test_output_schemas_that_one_era_cannot_bear(
+def test_omits_output_schema_by_protocol_generation(
     schema: Any, in_session: bool, in_stateless: bool
 ) -> None:
     snapshot = merged(offer("s", [definition("a", outputSchema=schema, title="T")]))
@@ -238,7 +238,7 @@ def test_output_schemas_that_one_era_cannot_bear(
         assert tool == {"name": "s.a", "inputSchema": {"type": "object"}, "title": "T"}
 
 
-def test_execution_is_for_session_clients_only() -> None:
+def test_shows_execution_only_to_session_clients() -> None:
     snapshot = merged(offer("s", [definition("a", execution={"taskSupport": "optional"})]))
     [tool] = shown(snapshot, era=Era.SESSION)
     assert tool["execution"] == {"taskSupport": "optional"}

@@ -48,11 +48,11 @@ def digest(name: str = "delete", *, capability: Any = None, told: Any = None, **
         {"name": "remove"},
     ],
 )
-def test_whatever_a_tool_is_judged_by_changes_it(said: dict[str, Any]) -> None:
+def test_digest_changes_with_contract_members(said: dict[str, Any]) -> None:
     assert digest(**said) != digest()
 
 
-def test_no_two_capabilities_are_one() -> None:
+def test_digest_distinguishes_capabilities() -> None:
     seen = {digest(capability={"mutable": one, "reversible": two})
             for one in (True, False) for two in (True, False)}  # fmt: skip
     assert len(seen) == 4
@@ -74,25 +74,25 @@ def test_no_two_capabilities_are_one() -> None:
     ],
 )
 @pytest.mark.parametrize("capability", [None, {"mutable": True, "reversible": False}])
-def test_nothing_that_the_operator_or_the_node_says_does(told: Any, capability: Any) -> None:
+def test_digest_ignores_operator_and_node_settings(told: Any, capability: Any) -> None:
     hints = {"title": "Delete"}
     assert digest(annotations=hints, capability=capability, told=told) == digest(
         annotations=hints, capability=capability
     )
 
 
-def test_what_may_change_with_the_way_to_it_does_not_count() -> None:
+def test_digest_ignores_route_dependent_members() -> None:
     assert digest(capability={"latency_class": "slow", "availability": "degraded"}) == digest()
 
 
-def test_what_a_node_below_derived_does_not_count() -> None:
+def test_digest_ignores_derived_members() -> None:
     meta = {"x-mcpax-capability": {"mutable": True}, "x-mcpax-derived": ["mutable"]}
     assert digest(_meta=meta) == digest()
     assert digest(_meta={**meta, "x-mcpax-derived": True}) == digest()
     assert digest(_meta={**meta, "x-mcpax-derived": []}) != digest()
 
 
-def test_the_contract_reads_as_the_upstream_wrote_it() -> None:
+def test_contract_equals_upstream_definition() -> None:
     raw = definition("delete", description="Delete a file.", annotations={"title": "D"})
     found = tool(raw, descriptions={"delete": "Ours."}, rename={"delete": "drop"})
     assert found.canonical == "files.drop"
@@ -103,7 +103,7 @@ def test_the_contract_reads_as_the_upstream_wrote_it() -> None:
 
 
 @given(value=JSON, seed=st.integers())
-def test_the_order_of_members_and_blanks_are_no_change(value: Any, seed: int) -> None:
+def test_digest_ignores_member_order_and_whitespace(value: Any, seed: int) -> None:
     shuffled = json.dumps(_shuffled(value, random.Random(seed)), indent=2, ensure_ascii=False)
     assert canonicalize(shuffled.encode("utf-8", "surrogatepass")) == canonicalize(
         json.dumps(value).encode()
@@ -112,12 +112,12 @@ def test_the_order_of_members_and_blanks_are_no_change(value: Any, seed: int) ->
 
 
 @given(one=JSON, other=JSON)
-def test_different_values_are_different_texts(one: Any, other: Any) -> None:
+def test_different_values_have_different_canonical_forms(one: Any, other: Any) -> None:
     same = canonicalize(json.dumps(one).encode()) == canonicalize(json.dumps(other).encode())
     assert same == (json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True))
 
 
-def test_a_member_that_stands_twice_cannot_change_unseen() -> None:
+def test_duplicate_member_changes_canonical_form() -> None:
     """Some readers take the first, some the last."""
     assert canonicalize(b'{"a":1,"a":2}') != canonicalize(b'{"a":3,"a":2}')
     assert canonicalize(b'{"a":1,"a":2}') != canonicalize(b'{"a":1,"a":3}')
@@ -126,13 +126,13 @@ def test_a_member_that_stands_twice_cannot_change_unseen() -> None:
     assert canonicalize(b'{"a":1}') != canonicalize(b'[["a",1]]')
 
 
-def test_numbers_beyond_all_bounds_stay_themselves() -> None:
+def test_keeps_very_large_numbers() -> None:
     assert canonicalize(b"1e999") != canonicalize(b"2e999")
     long = b"9" * 10_000
     assert canonicalize(long) == long
 
 
-def test_what_nests_too_deep_counts_by_its_bytes() -> None:
+def test_keeps_bytes_of_deeply_nested_value() -> None:
     deep = b"[" * 100_000 + b"]" * 100_000
     assert canonicalize(deep) != canonicalize(b"[" + deep + b"]")
     assert json.loads(canonicalize(deep)) == deep.decode()

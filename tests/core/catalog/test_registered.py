@@ -42,7 +42,7 @@ def canonical(offering: Offering) -> list[str]:
 @pytest.mark.parametrize(
     "bad", ["getUser", "edge.t", "other.tool", "a b", "é", "x" * 64, "a\n", ".x", "a..b", "a."]
 )
-def test_a_leafs_unlawful_name_is_refused_and_no_other(bad: str) -> None:
+def test_rejects_invalid_name_of_leaf(bad: str) -> None:
     offering = offer("leaf", ["good", bad, "dma2d_status"], registered="leaf")
     assert canonical(offering) == ["leaf.dma2d_status", "leaf.good"]
     [refused] = offering.rejected
@@ -56,7 +56,7 @@ def test_a_leafs_unlawful_name_is_refused_and_no_other(bad: str) -> None:
 
 
 @pytest.mark.spec("AX-4.3-2")
-def test_nobody_gets_into_anothers_segment() -> None:
+def test_leaf_cannot_use_segment_of_other() -> None:
     snapshot = merged(
         offer("other", ["tool"]), offer("rogue", ["other.tool", "x"], registered="leaf")
     )
@@ -66,7 +66,7 @@ def test_nobody_gets_into_anothers_segment() -> None:
     assert canonical(above) == ["rogue.other.tool"]
 
 
-def test_prompts_are_named_by_the_same_rule() -> None:
+def test_names_prompts_of_registered_servers_like_tools() -> None:
     prompts = ["ask", "askMe", "edge.ask"]
     leaf = offer("s", prompts=prompts, registered="leaf")
     assert [one.canonical for one in leaf.prompts] == ["s.ask"]
@@ -83,7 +83,7 @@ def test_prompts_are_named_by_the_same_rule() -> None:
     st.lists(segments | st.text("aB._-", min_size=1, max_size=6) | json_values.text, max_size=12),
     st.sampled_from(["leaf", "aggregator"]),
 )
-def test_every_name_is_lawful_and_its_own(tools: list[str], registered: Any) -> None:
+def test_names_are_valid_and_distinct(tools: list[str], registered: Any) -> None:
     offering = offer("s", [one for one in tools if one], root="r", registered=registered)
     for tool in offering.tools:
         parts = tool.canonical.split(".")
@@ -99,7 +99,7 @@ def test_every_name_is_lawful_and_its_own(tools: list[str], registered: Any) -> 
 
 
 @pytest.mark.spec("AX-4.1-1", "AX-4.3-3", "AX-5.3-1")
-def test_an_aggregators_dotted_names_are_prefixed() -> None:
+def test_prefixes_dotted_names_of_aggregator() -> None:
     offering = offer("us", ["edge.t", "edge.stm32h7.dma2d_status", "own"], registered="aggregator")
     assert canonical(offering) == ["us.edge.stm32h7.dma2d_status", "us.edge.t", "us.own"]
     assert [tool.upstream_name for tool in offering.tools][1] == "edge.t"
@@ -110,14 +110,14 @@ def test_an_aggregators_dotted_names_are_prefixed() -> None:
 @pytest.mark.parametrize(
     "bad", ["edge.T", ".t", "edge.", "a..b", "edge.a b", "x" * 64 + ".t", "é.t"]
 )
-def test_every_segment_of_an_aggregators_name_is_checked(bad: str) -> None:
+def test_checks_every_segment_of_aggregator_name(bad: str) -> None:
     offering = offer("us", ["edge.t", bad], registered="aggregator")
     assert canonical(offering) == ["us.edge.t"]
     assert "invalid_tool_name" in offering.rejected[0].reason
 
 
 @pytest.mark.spec("AX-5.3-7")
-def test_a_route_has_an_end() -> None:
+def test_limits_route_length() -> None:
     fits, too_deep = ".".join("a" * (MAX_ROUTE - 2)), ".".join("b" * (MAX_ROUTE - 1))
     offering = offer("s", [fits, too_deep], root="r", registered="aggregator")
     assert canonical(offering) == [f"r.s.{fits}"]
@@ -130,7 +130,7 @@ def test_a_route_has_an_end() -> None:
     st.integers(1, 63),
     st.sampled_from([0, 1]),
 )
-def test_255_characters_fit_through_any_chain_and_256_do_not(
+def test_limits_name_length_through_chain(
     lengths: list[int], leaf: int, over: int
 ) -> None:
     whole, used, chain, more = MAX_CANONICAL_LENGTH + over, leaf, [], cycle(lengths)
@@ -158,7 +158,7 @@ def test_255_characters_fit_through_any_chain_and_256_do_not(
 
 @pytest.mark.spec("AX-5.3-2")
 @pytest.mark.parametrize("depth", [8, 12])
-def test_a_deep_chain(depth: int) -> None:
+def test_resolves_names_in_deep_chain(depth: int) -> None:
     offering = offer("leaf", ["t"], registered="leaf")
     for level in range(depth):
         offering = offer(f"n{level}", listed_by(offering), registered="aggregator")
@@ -169,7 +169,7 @@ def test_a_deep_chain(depth: int) -> None:
     assert reached(snapshot, safe) == reached(snapshot, tool.canonical)
 
 
-def test_a_thousand_tools_of_one_name_are_one() -> None:
+def test_rejects_repeated_tool_names() -> None:
     tools = [definition("t", description=str(number)) for number in range(1000)]
     for registered in ("leaf", "aggregator", ""):
         offering = offer("s", tools, registered=registered)  # type: ignore[arg-type]
@@ -192,7 +192,7 @@ def test_a_thousand_tools_of_one_name_are_one() -> None:
         (None, "t", "leaf", ["edge", "t"], 0),
     ],
 )  # fmt: skip
-def test_the_way(
+def test_builds_route_members(
     root: str | None, own: str, registered: Any, route: list[str], cursor: int
 ) -> None:
     [tool] = offer("edge", [own], root=root, registered=registered).tools
@@ -204,7 +204,7 @@ def test_the_way(
     assert plain.route_members == b""
 
 
-def test_a_renamed_tool_is_reached_by_its_own_name() -> None:
+def test_renamed_tool_is_called_by_upstream_name() -> None:
     offering = offer("edge", ["a.t", "b.t"], registered="aggregator", rename={"a.t": "c.t"})
     assert canonical(offering) == ["edge.b.t", "edge.c.t"]
     snapshot = merged(offering)
@@ -221,7 +221,7 @@ def test_a_renamed_tool_is_reached_by_its_own_name() -> None:
 
 
 @pytest.mark.spec("AX-4.1-6")
-def test_the_safe_form_of_a_dotted_name() -> None:
+def test_makes_safe_form_of_dotted_name() -> None:
     snapshot = merged(offer("edge", ["x", "leaf.y"], root="infra", registered="aggregator"))
     assert list_names(snapshot, "safe") == ["infra__edge__leaf__y", "infra__edge__x"]
     assert reached(snapshot, "infra__edge__leaf__y") == ("edge", "leaf.y")
@@ -232,7 +232,7 @@ def test_the_safe_form_of_a_dotted_name() -> None:
     }  # fmt: skip
 
 
-def test_a_safe_name_is_one_tools_alone_whoever_is_there() -> None:
+def test_safe_name_is_independent_of_other_tools() -> None:
     deep, flat = merged(offer("a", ["b.c"], registered="aggregator")), merged(
         offer("a", ["b__c"], registered="aggregator")
     )  # fmt: skip
@@ -256,7 +256,7 @@ tree_names = st.lists(
 
 
 @given(tree_names, tree_names)
-def test_safe_names_are_apart_by_their_shape(one: list[str], other: list[str]) -> None:
+def test_safe_names_of_different_tools_differ(one: list[str], other: list[str]) -> None:
     # Neither knows of the other: who comes and goes takes nobody's name over.
     first = offer("s", one, registered="aggregator").tools
     second = offer("s", other, registered="aggregator").tools
@@ -267,7 +267,7 @@ def test_safe_names_are_apart_by_their_shape(one: list[str], other: list[str]) -
 
 
 @given(tree_names, tree_names, st.sampled_from([None, "r"]))
-def test_every_listed_name_leads_to_its_tool(
+def test_every_listed_name_resolves_to_its_tool(
     one: list[str], other: list[str], root: str | None
 ) -> None:
     snapshot = merged(
@@ -289,7 +289,7 @@ def test_every_listed_name_leads_to_its_tool(
 
 
 @pytest.mark.parametrize("root", [None, "infra"])
-def test_own_tools_have_no_segment(root: str | None) -> None:
+def test_builtin_tools_have_no_segment(root: str | None) -> None:
     offering = read_builtin_offering(root, [DROPPED])
     assert (offering.upstream, offering.segment) == ("", "")
     name = "infra.notifications_dropped" if root else "notifications_dropped"
@@ -304,7 +304,7 @@ def test_own_tools_have_no_segment(root: str | None) -> None:
     assert offering.tools[0].route_members == b""
 
 
-def test_own_tools_stand_beside_everything_else() -> None:
+def test_lists_builtin_tools_with_other_offerings() -> None:
     snapshot = merged(
         read_builtin_offering(None, [DROPPED]),
         offer("a", prompts=["p"], resources=["x:1"]),
@@ -326,7 +326,7 @@ def test_own_tools_stand_beside_everything_else() -> None:
     assert catalog.find("notifications_dropped") is None
 
 
-def test_own_tools_stand_back_behind_a_server_that_is_shown_as_itself() -> None:
+def test_transparent_server_takes_name_of_builtin_tool() -> None:
     itself = offer("s", ["notifications_dropped"], expose="transparent")
     snapshot = merged(read_builtin_offering(None, [DROPPED]), itself)
     assert reached(snapshot, "notifications_dropped") == ("s", "notifications_dropped")
@@ -336,7 +336,7 @@ def test_own_tools_stand_back_behind_a_server_that_is_shown_as_itself() -> None:
 
 
 @pytest.mark.parametrize("style", ["dotted", "safe"])
-def test_counters_are_listed_to_those_who_speak_mcp_ax(style: str) -> None:
+def test_lists_counters_only_to_mcp_ax_clients(style: str) -> None:
     below = definition("notifications_dropped", _meta={"x-mcpax-capability": {"mutable": False}})
     deeper = definition("b.notifications_dropped", _meta={"x-mcpax-capability": {}})
     snapshot = merged(
@@ -357,7 +357,7 @@ def test_counters_are_listed_to_those_who_speak_mcp_ax(style: str) -> None:
 
 
 @pytest.mark.spec("AX-7.1-1")
-def test_the_routing_table() -> None:
+def test_builds_routing_table() -> None:
     said = {"latency_class": "fast", "mutable": False, "own": 1}
     tool = definition("stm32h7.dma2d_status", _meta={"x-mcpax-capability": said})
     snapshot = merged(

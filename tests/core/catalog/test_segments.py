@@ -18,7 +18,7 @@ def config_with(segment: str) -> str:
 
 @pytest.mark.spec("AX-4.1-2")
 @pytest.mark.parametrize("segment", ["a", "edge-1_x", "x" * 63, "0", "_", "-"])
-def test_a_lawful_segment_is_the_first_part_of_every_name(segment: str) -> None:
+def test_valid_segment_starts_every_name(segment: str) -> None:
     config = parse_config(config_with(segment))
     offering = read_offering("one", config.servers["one"], [definition("tool")])
     assert list_names(merged(offering)) == [f"{segment}.tool"]
@@ -26,13 +26,13 @@ def test_a_lawful_segment_is_the_first_part_of_every_name(segment: str) -> None:
 
 @pytest.mark.spec("AX-4.1-2")
 @pytest.mark.parametrize("segment", ["Edge", "a b", "x" * 64, "a.b", ".x", "a.", "a..b", "é"])
-def test_any_other_segment_is_refused(segment: str) -> None:
+def test_rejects_invalid_segment(segment: str) -> None:
     with pytest.raises(ConfigError, match="segment"):
         parse_config(config_with(segment))
     assert not names.is_valid_segment(segment)
 
 
-def test_a_key_that_is_no_segment_becomes_one() -> None:
+def test_makes_segment_from_invalid_key() -> None:
     config = parse_config("servers:\n  My Server: http://127.0.0.1:1/mcp\n")
     [(key, server)] = config.servers.items()
     offering = read_offering(key, server, [definition("tool")])

@@ -63,7 +63,7 @@ def marked_offer(key: str, tools: list[str], **settings: Any) -> Offering:
 
 
 @pytest.mark.spec("AX-4.1-6")
-def test_a_call_may_use_every_form_of_a_name() -> None:
+def test_resolves_every_form_of_name() -> None:
     snapshot = merged(offer("edge", ["getUser"], root="infra"))
     for name in ("infra.edge.getuser", "infra__edge__getUser", "infra.edge.getUser"):
         assert reached(snapshot, name) == ("edge", "getUser")
@@ -71,32 +71,32 @@ def test_a_call_may_use_every_form_of_a_name() -> None:
         assert reached(snapshot, name) is None
 
 
-def test_every_name_that_a_call_may_use_is_known() -> None:
+def test_knows_every_resolvable_name() -> None:
     snapshot = merged(offer("a", ["getUser"]))
     assert set(snapshot.names()) == {"a.getuser", "a__getUser", "a.getUser"}
 
 
-def test_a_tool_that_was_renamed_is_reached_by_both_names() -> None:
+def test_resolves_renamed_tool_by_both_names() -> None:
     snapshot = merged(offer("a", ["old", "other"], rename={"old": "new"}))
     assert list_names(snapshot) == ["a.new", "a.other"]
     assert reached(snapshot, "a.new") == reached(snapshot, "a.old") == ("a", "old")
 
 
-def test_a_spelling_that_is_somebody_elses_name_is_theirs() -> None:
+def test_alternative_spelling_yields_to_other_tool() -> None:
     # `b` was renamed to `a`, so `x.b` could mean it; but `x.b` is what another tool is called.
     snapshot = merged(offer("x", ["b", "c"], rename={"b": "a", "c": "b"}))
     assert reached(snapshot, "x.a") == ("x", "b")
     assert reached(snapshot, "x.b") == ("x", "c")
 
 
-def test_two_upstreams_whose_names_run_into_each_other() -> None:
+def test_distinguishes_overlapping_names_of_upstreams() -> None:
     snapshot = merged(marked_offer("a", ["b__c"]), marked_offer("a__b", ["c"]))
     assert_names_keep_their_word(snapshot)
     assert list_names(snapshot, "safe") == ["a__b__c", add_hash("a__b__c", "a__b.c")]
     assert reached(snapshot, "a__b__c") == ("a", "b__c")
 
 
-def test_a_name_means_the_same_whoever_is_away() -> None:
+def test_name_never_changes_tool_when_upstreams_disappear() -> None:
     """A client calls from an old list: it reaches that tool or none, never another."""
     offers = [
         marked_offer("a", ["b__c", "b__c_0123abcd", "_b"]),
@@ -112,7 +112,7 @@ def test_a_name_means_the_same_whoever_is_away() -> None:
         assert_names_keep_their_word(left)
 
 
-def test_a_hash_that_is_taken_gives_way_to_another() -> None:
+def test_duplicate_hash_gets_other_hash() -> None:
     long = "x" * 60
     victim = add_hash(f"a__b__{long}", f"a__b.{long}")
     # Somebody calls a tool exactly what another's add_hash name is; it would be `t__` + that.
@@ -127,7 +127,7 @@ def test_a_hash_that_is_taken_gives_way_to_another() -> None:
 # --- transparent ---
 
 
-def test_a_transparent_upstream_looks_as_if_directly_connected() -> None:
+def test_lists_transparent_upstream_unchanged() -> None:
     snapshot = merged(marked_offer("demo", ["Zeta", "a.b", "alpha"], expose="transparent"))
     assert list_names(snapshot, "dotted") == ["Zeta", "a.b", "alpha"]
     assert list_names(snapshot, "safe") == ["Zeta", "a_b", "alpha"]
@@ -136,7 +136,7 @@ def test_a_transparent_upstream_looks_as_if_directly_connected() -> None:
         assert reached(snapshot, name) == ("demo", "a.b")
 
 
-def test_a_transparent_name_that_looks_like_a_canonical_one() -> None:
+def test_transparent_name_may_resemble_canonical_name() -> None:
     # `demo.echo` is listed, as the name of the second tool; it must not reach the first.
     snapshot = merged(marked_offer("demo", ["echo", "demo.echo"], expose="transparent"))
     assert list_names(snapshot) == ["echo", "demo.echo"]
@@ -144,7 +144,7 @@ def test_a_transparent_name_that_looks_like_a_canonical_one() -> None:
     assert_names_keep_their_word(snapshot)
 
 
-def test_a_transparent_upstream_cannot_take_the_names_of_another() -> None:
+def test_transparent_upstream_cannot_take_names_of_others() -> None:
     snapshot = merged(
         marked_offer("jira", ["pay"]),
         marked_offer("rogue", ["jira.pay", "jira__pay", "rogue.x"], expose="transparent"),
@@ -153,7 +153,7 @@ def test_a_transparent_upstream_cannot_take_the_names_of_another() -> None:
     assert_names_keep_their_word(snapshot)
 
 
-def test_two_transparent_upstreams_with_the_same_tools() -> None:
+def test_distinguishes_transparent_upstreams_with_same_tools() -> None:
     snapshot = merged(
         marked_offer("one", ["a", "b"], expose="transparent"),
         marked_offer("two", ["a", "b"], expose="transparent"),
@@ -162,7 +162,7 @@ def test_two_transparent_upstreams_with_the_same_tools() -> None:
     assert_names_keep_their_word(snapshot)
 
 
-def test_two_upstreams_with_one_segment_never_show_a_name_twice() -> None:
+def test_distinguishes_upstreams_with_same_segment() -> None:
     snapshot = merged(
         marked_offer("two", ["a", "c"], segment="same"),
         marked_offer("one", ["a", "b"], segment="same"),
@@ -200,7 +200,7 @@ def offers_of(described: dict[str, Any], root: str | None = None) -> list[Offeri
 
 
 @given(upstreams, st.sampled_from([None, "a", "a__b", "root"]), st.integers(0, 3))
-def test_every_listed_name_reaches_exactly_the_tool_that_was_listed(
+def test_every_listed_name_resolves_to_listed_tool(
     described: dict[str, Any], root: str | None, page_size: int
 ) -> None:
     snapshot = merged(*offers_of(described, root), page_size=page_size)
@@ -213,7 +213,7 @@ def test_every_listed_name_reaches_exactly_the_tool_that_was_listed(
 
 
 @given(upstreams, st.randoms())
-def test_the_order_in_which_upstreams_come_changes_nothing(
+def test_ignores_order_of_upstreams(
     described: dict[str, Any], chance: Any
 ) -> None:
     offers = offers_of(described)
@@ -223,7 +223,7 @@ def test_the_order_in_which_upstreams_come_changes_nothing(
 
 
 @given(upstreams, st.data())
-def test_a_safe_name_of_a_prefixed_tool_never_passes_to_another(
+def test_safe_name_never_moves_to_other_tool(
     described: dict[str, Any], data: st.DataObject
 ) -> None:
     prefixed = {key: (tools, "prefixed", {}) for key, (tools, _, _) in described.items()}
@@ -252,7 +252,7 @@ def test_a_safe_name_of_a_prefixed_tool_never_passes_to_another(
         max_size=5,
     )
 )
-def test_a_list_holds_the_definitions_as_they_came(tools: dict[str, dict[str, Any]]) -> None:
+def test_lists_definitions_unchanged(tools: dict[str, dict[str, Any]]) -> None:
     raw = [definition(name, **members) for name, members in tools.items()]
     snapshot = merged(offer("s", raw, expose="transparent"))
     assert shown(snapshot) == [
@@ -261,7 +261,7 @@ def test_a_list_holds_the_definitions_as_they_came(tools: dict[str, dict[str, An
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_what_surrounds_a_list_in_each_era(style: str) -> None:
+def test_builds_list_result_for_each_generation(style: str) -> None:
     snapshot = merged(offer("s", ["a"]))
     [session] = pages(snapshot, style, Era.SESSION)
     assert session.keys() == {"tools"}
@@ -275,17 +275,17 @@ def test_what_surrounds_a_list_in_each_era(style: str) -> None:
     }
 
 
-def test_an_empty_catalog_is_an_empty_list() -> None:
+def test_lists_nothing_for_empty_catalog() -> None:
     assert pages(merged()) == [{"tools": []}]
     assert pages(merged(offer("s", []))) == [{"tools": []}]
 
 
-def test_upstreams_stand_in_the_order_of_their_segments() -> None:
+def test_orders_upstreams_by_segment() -> None:
     snapshot = merged(offer("z", ["a"]), offer("a", ["z", "b"]), offer("m", ["x"], segment="b"))
     assert list_names(snapshot) == ["a.b", "a.z", "b.x", "z.a"]
 
 
-def test_a_list_is_made_once_per_era_and_style() -> None:
+def test_builds_list_once_per_generation_and_style() -> None:
     snapshot = merged(offer("s", ["a", "b"]))
     made = {
         (era, style): snapshot.page(TOOLS_LIST, era, style) for era, style in product(Era, STYLES)
@@ -312,7 +312,7 @@ ALL_KINDS = [
 
 @pytest.mark.parametrize("verb", LIST_METHODS)
 @pytest.mark.parametrize("style", STYLES)
-def test_what_surrounds_each_list(verb: str, style: str) -> None:
+def test_builds_result_for_each_list_method(verb: str, style: str) -> None:
     snapshot = merged(*ALL_KINDS)
     [session] = pages(snapshot, style, Era.SESSION, verb)
     [stateless] = pages(snapshot, style, Era.STATELESS, verb)
@@ -329,7 +329,7 @@ def test_what_surrounds_each_list(verb: str, style: str) -> None:
 
 
 @pytest.mark.parametrize("verb", LIST_METHODS)
-def test_each_list_is_kept_as_bytes(verb: str) -> None:
+def test_caches_each_list(verb: str) -> None:
     snapshot = merged(*ALL_KINDS)
     for era, style in product(Era, STYLES):
         assert snapshot.page(verb, era, style) is snapshot.page(verb, era, style)
@@ -338,13 +338,13 @@ def test_each_list_is_kept_as_bytes(verb: str) -> None:
 @pytest.mark.parametrize("verb", LIST_METHODS)
 @pytest.mark.parametrize("era", Era)
 @pytest.mark.parametrize("page_size", [1, 2, 4, 9, 10])
-def test_all_pages_of_each_list_together_are_the_list(verb: str, era: Era, page_size: int) -> None:
+def test_pages_of_each_list_contain_whole_list(verb: str, era: Era, page_size: int) -> None:
     whole = shown(merged(*ALL_KINDS), era=era, verb=verb)
     assert shown(merged(*ALL_KINDS, page_size=page_size), era=era, verb=verb) == whole
 
 
 @pytest.mark.parametrize(("made_for", "used_for"), [*permutations(LIST_METHODS, 2)])
-def test_a_cursor_of_one_list_is_none_of_another(made_for: str, used_for: str) -> None:
+def test_rejects_cursor_of_other_list(made_for: str, used_for: str) -> None:
     snapshot = merged(*ALL_KINDS, page_size=1)
     cursor = pages(snapshot, verb=made_for)[0]["nextCursor"]
     with pytest.raises(InterlockError, match="not from this node") as caught:
@@ -352,7 +352,7 @@ def test_a_cursor_of_one_list_is_none_of_another(made_for: str, used_for: str) -
     assert caught.value.failure is INVALID_CURSOR
 
 
-def test_a_cursor_of_resources_survives_that_its_uri_collides_now() -> None:
+def test_resource_cursor_survives_uri_collision() -> None:
     before = merged(offer("b", resources=["x:1", "x:2"]), page_size=1)
     cursor = pages(before, verb=RESOURCES_LIST)[0]["nextCursor"]
     after = merged(offer("a", resources=["x:1"]), offer("b", resources=["x:1", "x:2"]), page_size=1)
@@ -360,7 +360,7 @@ def test_a_cursor_of_resources_survives_that_its_uri_collides_now() -> None:
     assert [one["uri"] for one in page["resources"]] == ["x:2"]
 
 
-def test_what_is_no_list_has_no_page() -> None:
+def test_rejects_page_of_other_method() -> None:
     with pytest.raises(ValueError, match="not a list"):
         merged().page("tools/call", Era.SESSION, "dotted")
 
@@ -371,7 +371,7 @@ def test_what_is_no_list_has_no_page() -> None:
 @pytest.mark.parametrize("era", Era)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("page_size", [0, 1, 2, 3, 7, 20, 21, 22, 1000])
-def test_all_pages_together_are_the_list(era: Era, style: str, page_size: int) -> None:
+def test_pages_contain_whole_list(era: Era, style: str, page_size: int) -> None:
     offers = [offer(key, [f"t{number}" for number in range(7)]) for key in ("a", "b", "c")]
     whole = shown(merged(*offers), style, era)
     walked = pages(merged(*offers, page_size=page_size), style, era)
@@ -384,7 +384,7 @@ def test_all_pages_together_are_the_list(era: Era, style: str, page_size: int) -
         assert len(walked) == 1
 
 
-def test_a_page_is_made_once() -> None:
+def test_builds_page_once() -> None:
     snapshot = merged(offer("s", ["a", "b", "c"]), page_size=1)
     cursor = pages(snapshot)[0]["nextCursor"]
     assert snapshot.page(TOOLS_LIST, Era.SESSION, "dotted", cursor) is snapshot.page(
@@ -396,7 +396,7 @@ def test_a_page_is_made_once() -> None:
     "cursor",
     ["", ".", "0", "1", "s.a", ".s.a", "x" * 18 + ".s.a", "x" * 1_000_000, "\x00", "é.s.a", "s."],
 )
-def test_a_cursor_that_was_made_up_is_refused(cursor: str) -> None:
+def test_rejects_forged_cursor(cursor: str) -> None:
     snapshot = merged(offer("s", ["a", "b"]), page_size=1)
     with pytest.raises(InterlockError, match="not from this node") as caught:
         snapshot.page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
@@ -404,13 +404,13 @@ def test_a_cursor_that_was_made_up_is_refused(cursor: str) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_no_text_is_a_cursor_by_chance(cursor: str) -> None:
+def test_rejects_any_text_as_cursor(cursor: str) -> None:
     snapshot = merged(offer("s", ["a", "b"]), page_size=1)
     with pytest.raises(InterlockError):
         snapshot.page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
 
 
-def test_a_cursor_of_another_node_is_refused() -> None:
+def test_rejects_cursor_of_other_node() -> None:
     offers = [offer("s", ["a", "b"])]
     theirs = Snapshot(1, offers, page_size=1, server_info=b"{}", key=b"o" * 32)
     cursor = pages(theirs)[0]["nextCursor"]
@@ -418,7 +418,7 @@ def test_a_cursor_of_another_node_is_refused() -> None:
         merged(*offers, page_size=1).page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
 
 
-def test_a_cursor_survives_a_change_elsewhere() -> None:
+def test_cursor_survives_unrelated_change() -> None:
     before = merged(offer("b", ["b1", "b2"]), offer("d", ["d1"]), page_size=2)
     cursor = pages(before)[0]["nextCursor"]
     changed = merged(
@@ -429,7 +429,7 @@ def test_a_cursor_survives_a_change_elsewhere() -> None:
     assert [tool["name"] for tool in page["tools"]] == ["c.new", "d.d1"]
 
 
-def test_a_cursor_to_the_last_tool_leads_to_an_empty_page() -> None:
+def test_cursor_at_last_tool_returns_empty_page() -> None:
     before = merged(offer("b", ["b1", "b2"]), offer("d", ["d1"]), page_size=2)
     cursor = pages(before)[0]["nextCursor"]
     page = merged(offer("b", ["b1", "b2"]), page_size=2).page(
@@ -438,7 +438,7 @@ def test_a_cursor_to_the_last_tool_leads_to_an_empty_page() -> None:
     assert json.loads(page) == {"tools": []}
 
 
-def test_a_cursor_whose_tool_is_gone_says_so() -> None:
+def test_rejects_cursor_of_removed_tool() -> None:
     before = merged(offer("b", ["b1", "b2"]), page_size=1)
     cursor = pages(before)[0]["nextCursor"]
     with pytest.raises(InterlockError, match="has changed") as caught:
@@ -446,7 +446,7 @@ def test_a_cursor_whose_tool_is_gone_says_so() -> None:
     assert caught.value.failure is INVALID_CURSOR
 
 
-def test_cursors_from_before_a_change_do_not_fill_the_memory() -> None:
+def test_old_cursors_do_not_fill_cache() -> None:
     tools = [f"t{number:03}" for number in range(50)]
     fine = merged(offer("s", tools), page_size=1)
     cursors = [page["nextCursor"] for page in pages(fine)[:-1]]

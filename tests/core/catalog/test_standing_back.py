@@ -33,7 +33,7 @@ def contracts(*names: str, key: str = CONTRACTS) -> Offering:
     ],
     ids=["canonical", "safe", "shown as itself", "registered"],
 )
-def test_a_server_keeps_all_its_names(contract: str, settings: dict[str, Any], own: str) -> None:
+def test_server_keeps_names_over_contracts(contract: str, settings: dict[str, Any], own: str) -> None:
     theirs = offer("bank", [own], **settings)
     (tool,) = theirs.tools
     alone = merged(theirs)
@@ -49,14 +49,14 @@ def test_a_server_keeps_all_its_names(contract: str, settings: dict[str, Any], o
         assert "the server bank has" in why
 
 
-def test_an_ended_contract_hides_no_tool_of_a_server() -> None:
+def test_ended_contract_does_not_hide_tool() -> None:
     catalog = Catalog(server_info=b"{}")
     catalog.publish(contracts("bank.pay", key=ENDED_CONTRACTS))
     catalog.publish(offer("bank", ["pay"]))
     assert [tool.upstream for tool in catalog.current.tools] == ["bank"]
 
 
-def test_a_contract_is_back_when_the_name_is_free() -> None:
+def test_contract_returns_when_name_is_free() -> None:
     catalog = Catalog(server_info=b"{}")
     catalog.publish(contracts("bank.pay"))
     catalog.publish(offer("bank", ["pay"]))
@@ -80,7 +80,7 @@ def test_a_contract_is_back_when_the_name_is_free() -> None:
         ("pay.out", "", True),
     ],
 )
-def test_no_name_is_taken_that_an_expected_server_may_have(
+def test_reserved_names_delay_contract(
     contract: str, prefix: str, waits: bool
 ) -> None:
     catalog = Catalog(server_info=b"{}")
@@ -105,7 +105,7 @@ def test_no_name_is_taken_that_an_expected_server_may_have(
     assert list(catalog.current.contracts_not_offered()) == []
 
 
-def test_nobody_is_told_of_servers_where_there_are_no_contracts() -> None:
+def test_does_not_notify_without_contracts() -> None:
     catalog = Catalog(server_info=b"{}")
     told: list[frozenset[str]] = []
     catalog.on_change(told.append)

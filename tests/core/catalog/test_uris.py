@@ -47,7 +47,7 @@ def forms(snapshot: Snapshot, uri: str) -> list[str]:
 # --- unique, and not ---
 
 
-def test_a_uri_that_one_upstream_lists_stays_as_it_is() -> None:
+def test_keeps_uri_of_single_upstream() -> None:
     snapshot = merged(offer("a", resources=["x://1"]), offer("b", resources=["x://2"]))
     assert list_uris(snapshot) == ["x://1", "x://2"]
     assert leads_to(snapshot, "x://1") == ("a", "x://1")
@@ -60,7 +60,7 @@ def test_a_uri_that_one_upstream_lists_stays_as_it_is() -> None:
     assert (route.upstream, route.upstream_uri, route.shown_uri) == ("a", "x://1", "x://1")
 
 
-def test_a_uri_that_two_upstreams_list_is_shown_under_their_segments() -> None:
+def test_prefixes_colliding_uri_with_segment() -> None:
     snapshot = merged(
         offer("a", resources=["x://1", "x://2"], segment="one"),
         offer("b", resources=["x://1"], segment="two"),
@@ -75,7 +75,7 @@ def test_a_uri_that_two_upstreams_list_is_shown_under_their_segments() -> None:
     assert [snapshot.has_collisions(key) for key in "abc"] == [True, True, False]
 
 
-def test_templates_collide_by_their_text() -> None:
+def test_prefixes_colliding_templates() -> None:
     snapshot = merged(
         offer("a", templates=["x://{id}", "y://{id}"]), offer("b", templates=["x://{id}"])
     )
@@ -93,7 +93,7 @@ def test_templates_collide_by_their_text() -> None:
     assert snapshot.has_collisions("a")
 
 
-def test_a_uri_that_looks_like_our_form_always_gets_it() -> None:
+def test_prefixes_uri_that_resembles_prefixed_form() -> None:
     snapshot = merged(
         offer("a", resources=["interlock:b:x://1"]), offer("b", resources=["x://1", "x://2"])
     )
@@ -105,12 +105,12 @@ def test_a_uri_that_looks_like_our_form_always_gets_it() -> None:
 
 
 @pytest.mark.parametrize("uri", ["interlock:", "interlock:a", "interlock:a:", "interlock::x://1"])
-def test_half_a_form_is_none(uri: str) -> None:
+def test_rejects_incomplete_prefixed_uri(uri: str) -> None:
     snapshot = merged(offer("a", resources=["x://1"]), offer("b", resources=["x://2"]))
     assert snapshot.resource(uri) is None
 
 
-def test_two_upstreams_with_one_segment_never_show_a_uri_twice() -> None:
+def test_distinguishes_uris_of_upstreams_with_same_segment() -> None:
     snapshot = merged(
         offer("two", resources=["x://1", "x://2"], segment="same"),
         offer("one", resources=["x://1"], segment="same"),
@@ -122,7 +122,7 @@ def test_two_upstreams_with_one_segment_never_show_a_uri_twice() -> None:
 # --- what is not listed ---
 
 
-def test_a_listed_uri_does_not_take_over_what_a_template_of_another_covers() -> None:
+def test_listed_uri_does_not_override_template_of_other() -> None:
     snapshot = merged(offer("a", templates=["x://{id}"]), offer("b", resources=["x://1", "y://1"]))
     assert list_uris(snapshot) == ["interlock:b:x://1", "y://1"]
     assert leads_to(snapshot, "x://1") == ("a", "x://1")
@@ -134,20 +134,20 @@ def test_a_listed_uri_does_not_take_over_what_a_template_of_another_covers() -> 
     assert not snapshot.has_collisions("a")
 
 
-def test_a_template_for_every_scheme_covers_only_what_nobody_lists() -> None:
+def test_template_for_every_scheme_matches_only_unlisted_uris() -> None:
     snapshot = merged(offer("a", templates=["{+any}"]), offer("b", resources=["x://1"]))
     assert list_uris(snapshot) == ["x://1"]
     assert leads_to(snapshot, "x://1") == ("b", "x://1")
     assert leads_to(snapshot, "x://2") == ("a", "x://2")
 
 
-def test_a_listed_uri_of_its_own_template_stays_plain() -> None:
+def test_keeps_uri_matched_by_own_template() -> None:
     snapshot = merged(offer("a", resources=["x://1"], templates=["x://{id}"]), offer("b", ["t"]))
     assert list_uris(snapshot) == ["x://1"]
     assert leads_to(snapshot, "x://1") == ("a", "x://1")
 
 
-def test_servers_of_the_config_go_before_registered_ones() -> None:
+def test_configured_servers_precede_registered_servers() -> None:
     bank = offer("z", resources=["x://1"], templates=["db://{table}"], serves_resources=True)
     evil = offer(
         "a",
@@ -167,7 +167,7 @@ def test_servers_of_the_config_go_before_registered_ones() -> None:
     assert list_uris(after) == ["interlock:a:db://users", "own://1", "interlock:a:x://1", "x://1"]
 
 
-def test_a_registered_server_cannot_take_over_from_another_with_a_closer_template() -> None:
+def test_closer_template_does_not_override_other_server() -> None:
     good = offer("a", templates=["db://{table}"], registered="leaf")
     evil = offer("b", templates=["db://user{s}"], registered="leaf")
     snapshot = merged(good, evil)
@@ -175,7 +175,7 @@ def test_a_registered_server_cannot_take_over_from_another_with_a_closer_templat
     assert leads_to(snapshot, "db://other") == ("a", "db://other")
 
 
-def test_comparing_with_templates_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_template_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was not compared any more is shown in the form that takes over nothing."""
     monkeypatch.setattr("interlock.core.catalog.uris._MAX_COMPARE_STEPS", 10)
     many = [f"x://{n}/1" for n in range(8)]
@@ -189,7 +189,7 @@ def test_comparing_with_templates_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
         assert leads_to(snapshot, uri) == ("b", uri.removeprefix("interlock:b:"))
 
 
-def test_of_several_templates_the_one_that_says_most_counts() -> None:
+def test_prefers_most_specific_template() -> None:
     snapshot = merged(
         offer("a", templates=["{+anything}"]),
         offer("b", templates=["weather://{city}"]),
@@ -202,7 +202,7 @@ def test_of_several_templates_the_one_that_says_most_counts() -> None:
     assert snapshot.shown_uri("b", "weather://oslo") == "weather://oslo"
 
 
-def test_an_unknown_uri_is_for_the_only_one_who_has_resources() -> None:
+def test_unknown_uri_goes_to_only_resource_server() -> None:
     alone = merged(offer("a", ["tool"]), offer("b", resources=["x://1"]))
     assert leads_to(alone, "ui://anything") == ("b", "ui://anything")
     two = merged(offer("a", templates=["y://{id}"]), offer("b", resources=["x://1"]))
@@ -216,19 +216,19 @@ def test_an_unknown_uri_is_for_the_only_one_who_has_resources() -> None:
     assert leads_to(silent, "ui://anything") == ("b", "ui://anything")
 
 
-def test_who_is_not_on_the_board_keeps_its_uris() -> None:
+def test_unpublished_upstream_keeps_uris() -> None:
     snapshot = merged(offer("a", resources=["x://1"]))
     assert snapshot.shown_uri("gone", "x://1") == "x://1"
     assert not snapshot.has_collisions("gone")
 
 
-def test_a_template_that_cannot_be_read_is_listed_and_matches_nothing() -> None:
+def test_invalid_template_is_listed_but_matches_nothing() -> None:
     snapshot = merged(offer("a", templates=["x://{"]), offer("b", resources=["y://1"]))
     assert list_templates(snapshot) == ["x://{"]
     assert snapshot.resource("x://1") is None
 
 
-def test_templates_of_one_upstream_cannot_keep_everybody_waiting(
+def test_limits_match_steps_of_templates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("interlock.core.catalog.uris._MAX_MATCH_STEPS", 1_000)
@@ -241,7 +241,7 @@ def test_templates_of_one_upstream_cannot_keep_everybody_waiting(
 # --- shown as itself ---
 
 
-def test_an_upstream_that_is_shown_as_itself_keeps_its_uris_and_wins() -> None:
+def test_transparent_upstream_keeps_uris_and_wins() -> None:
     snapshot = merged(
         offer("a", resources=["x://1", "x://2"], templates=["z://{id}"]),
         offer(
@@ -266,7 +266,7 @@ def test_an_upstream_that_is_shown_as_itself_keeps_its_uris_and_wins() -> None:
     assert snapshot.shown_uri("t", "x://2") == "x://2"
 
 
-def test_an_upstream_that_is_shown_as_itself_lists_in_its_own_order() -> None:
+def test_transparent_upstream_lists_in_original_order() -> None:
     snapshot = merged(offer("t", resources=["x:2", "x:1"], expose="transparent"))
     assert list_uris(snapshot) == ["x:2", "x:1"]
     assert list_uris(merged(offer("p", resources=["x:2", "x:1"]))) == ["x:1", "x:2"]
@@ -279,7 +279,7 @@ def screened(name: str, uri: Any, **more: Any) -> bytes:
     return definition(name, _meta={"ui": {"resourceUri": uri, "visibility": ["app"]}, **more})
 
 
-def test_a_resource_that_a_tool_names_need_not_be_listed() -> None:
+def test_resolves_unlisted_resource_of_tool() -> None:
     snapshot = merged(
         offer("a", [screened("t", "ui://a/chart")]), offer("b", resources=["x:1"]),
         offer("c", resources=["x:2"]),
@@ -290,7 +290,7 @@ def test_a_resource_that_a_tool_names_need_not_be_listed() -> None:
     assert list_uris(snapshot) == ["x:1", "x:2"]
 
 
-def test_tools_that_name_the_same_resource_name_it_in_its_form() -> None:
+def test_prefixes_resource_uri_in_tools() -> None:
     old = definition("old", _meta={"ui/resourceUri": "ui://chart", "x": 1.5})
     snapshot = merged(
         offer("a", [screened("t", "ui://chart", k=1), "plain"]),
@@ -313,7 +313,7 @@ def test_tools_that_name_the_same_resource_name_it_in_its_form() -> None:
     "meta", [None, 5, [], {"ui": 5}, {"ui": {"resourceUri": 5}}, {"ui": {"resourceUri": ""}},
              {"ui": "resourceUri"}, {"ui/resourceUri": None}]
 )  # fmt: skip
-def test_a_tool_that_names_nothing_names_nothing(meta: Any) -> None:
+def test_tool_without_resource_uri_is_unchanged(meta: Any) -> None:
     snapshot = merged(offer("a", [definition("t", _meta=meta)]), offer("b", ["u"]))
     [tool, _] = shown(snapshot)
     # What is no object is no `_meta`: that it is there would cost clients the whole list.
@@ -354,7 +354,7 @@ def offers_of(described: dict[str, Any]) -> list[Offering]:
 
 
 @given(described)
-def test_every_listed_uri_leads_to_what_was_listed(described: dict[str, Any]) -> None:
+def test_every_listed_uri_resolves_to_its_resource(described: dict[str, Any]) -> None:
     snapshot = merged(*offers_of(described))
     listed = shown(snapshot, verb=RESOURCES_LIST)
     assert len({one["uri"] for one in listed}) == len(listed)
@@ -373,7 +373,7 @@ def test_every_listed_uri_leads_to_what_was_listed(described: dict[str, Any]) ->
 
 
 @given(described, own_uris | st.text())
-def test_the_way_back_is_open(described: dict[str, Any], uri: str) -> None:
+def test_shown_uri_resolves_to_original(described: dict[str, Any], uri: str) -> None:
     """Whatever an upstream calls something: how a client sees it leads to it."""
     offers = offers_of(described)
     snapshot = merged(*offers)
@@ -391,7 +391,7 @@ def uris_of(one: Offering) -> set[str]:
 
 
 @given(described, st.randoms())
-def test_the_order_in_which_upstreams_come_changes_nothing(
+def test_ignores_order_of_upstreams(
     described: dict[str, Any], chance: Any
 ) -> None:
     offers = offers_of(described)

@@ -15,7 +15,7 @@ def described(**tools: str) -> Offering:
     return offer("s", [definition(name, description=said) for name, said in tools.items()])
 
 
-def test_what_is_withheld_is_found_but_not_listed() -> None:
+def test_hidden_tool_is_callable_but_not_listed() -> None:
     board = catalog()
     board.publish(offer("s", ["a", "b"]))
     board.hide_tools("s", frozenset({"s.a"}))
@@ -30,7 +30,7 @@ def test_what_is_withheld_is_found_but_not_listed() -> None:
     assert list_names(board.current) == ["s.a", "s.b"]
 
 
-def test_clients_are_told_once() -> None:
+def test_hiding_notifies_clients_once() -> None:
     board = catalog()
     board.publish(offer("s", ["a", "b"]))
     told: list[frozenset[str]] = []
@@ -45,7 +45,7 @@ def test_clients_are_told_once() -> None:
     assert board.current.number > number
 
 
-def test_at_no_moment_anybody_sees_what_is_reviewed() -> None:
+def test_reviewed_tools_are_never_visible() -> None:
     """Listeners may read the lists while they are told: both ways, neither shows the bad one."""
     board = catalog()
     board.review = lambda offering: frozenset(
@@ -60,7 +60,7 @@ def test_at_no_moment_anybody_sees_what_is_reviewed() -> None:
     assert seen == ["good", "other", "other", "good", "other", "new"]
 
 
-def test_what_goes_takes_what_is_withheld_with_it() -> None:
+def test_withdrawal_clears_hidden_tools() -> None:
     board = catalog()
     board.publish(offer("s", ["a"]))
     board.hide_tools("s", frozenset({"s.a"}))
@@ -69,7 +69,7 @@ def test_what_goes_takes_what_is_withheld_with_it() -> None:
     assert list_names(board.current) == ["s.a"]
 
 
-def test_everything_on_the_board() -> None:
+def test_lists_all_offerings() -> None:
     board = catalog()
     board.publish(offer("s", ["a"]))
     board.publish(offer("t", ["b"]))

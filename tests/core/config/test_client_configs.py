@@ -46,7 +46,7 @@ def read(path: Path, home: Path, cwd: Path) -> ClientImport:
     return found
 
 
-def test_claude_code_project_file(home: Path, cwd: Path) -> None:
+def test_reads_project_file_of_claude_code(home: Path, cwd: Path) -> None:
     path = write(
         cwd / ".mcp.json",
         {
@@ -94,7 +94,7 @@ servers:
     assert found.notes == []
 
 
-def test_literal_secrets_become_references(home: Path, cwd: Path) -> None:
+def test_replaces_literal_secrets_with_references(home: Path, cwd: Path) -> None:
     secret = "hunter2-hunter2"
     path = write(
         cwd / "claude_desktop_config.json",
@@ -175,7 +175,7 @@ servers:
     ]
 
 
-def test_vs_code_with_inputs_and_comments(home: Path, cwd: Path) -> None:
+def test_reads_vs_code_inputs_and_comments(home: Path, cwd: Path) -> None:
     path = write(
         cwd / ".vscode" / "mcp.json",
         """{
@@ -238,12 +238,12 @@ def test_vs_code_with_inputs_and_comments(home: Path, cwd: Path) -> None:
         {"mcp.servers": {"a": {"url": "http://a"}}},
     ],
 )
-def test_vs_code_settings(home: Path, cwd: Path, settings: dict[str, Any]) -> None:
+def test_reads_vs_code_settings(home: Path, cwd: Path, settings: dict[str, Any]) -> None:
     path = write(cwd / ".vscode" / "settings.json", settings)
     assert list(read(path, home, cwd).servers) == ["a"]
 
 
-def test_cursor(home: Path, cwd: Path) -> None:
+def test_reads_cursor_file(home: Path, cwd: Path) -> None:
     path = write(
         cwd / ".cursor" / "mcp.json",
         {
@@ -261,7 +261,7 @@ def test_cursor(home: Path, cwd: Path) -> None:
     assert found.notes == ["c: auth is not taken over; set headers if it needs a token"]
 
 
-def test_codex(home: Path, cwd: Path) -> None:
+def test_reads_codex_file(home: Path, cwd: Path) -> None:
     path = write(
         home / ".codex" / "config.toml",
         """
@@ -325,7 +325,7 @@ startup_timeout_ms = 1500
     assert found.notes == ["figma: scopes is not taken over; set headers if it needs a token"]
 
 
-def test_claude_code_user_file_has_the_projects_servers_too(home: Path, cwd: Path) -> None:
+def test_reads_servers_of_project_from_user_file(home: Path, cwd: Path) -> None:
     path = write(
         home / ".claude.json",
         {
@@ -343,7 +343,7 @@ def test_claude_code_user_file_has_the_projects_servers_too(home: Path, cwd: Pat
     assert '"other"' in found.notes[0]
 
 
-def test_variables_that_every_machine_has_are_not_asked_for(home: Path, cwd: Path) -> None:
+def test_omits_common_variables_from_import_note(home: Path, cwd: Path) -> None:
     env = {"HOME": "${HOME}", "TEAM": "${TEAM}"}
     path = write(cwd / ".mcp.json", {"mcpServers": {"a": {"command": "run", "env": env}}})
     note = import_note(read(path, home, cwd))
@@ -351,7 +351,7 @@ def test_variables_that_every_machine_has_are_not_asked_for(home: Path, cwd: Pat
     assert "HOME" not in note
 
 
-def test_one_bad_entry_does_not_hide_the_others(home: Path, cwd: Path) -> None:
+def test_bad_entry_does_not_hide_other_servers(home: Path, cwd: Path) -> None:
     path = write(
         cwd / ".mcp.json",
         {
@@ -380,7 +380,7 @@ def test_one_bad_entry_does_not_hide_the_others(home: Path, cwd: Path) -> None:
     ]
 
 
-def test_several_files_as_one_set(home: Path, cwd: Path) -> None:
+def test_merges_several_files(home: Path, cwd: Path) -> None:
     first = write(
         cwd / ".mcp.json",
         {"mcpServers": {"a": {"url": "http://a"}, "My Tool": {"command": "run"}}},
@@ -401,7 +401,7 @@ def test_several_files_as_one_set(home: Path, cwd: Path) -> None:
     assert parse_config(to_yaml(found.servers)).servers == found.servers
 
 
-def test_finding_files(home: Path, cwd: Path) -> None:
+def test_finds_client_config_files(home: Path, cwd: Path) -> None:
     assert find_client_configs(home, cwd) == []
     write(cwd / ".mcp.json", {})
     write(cwd / ".vscode" / "settings.json", {"editor.fontSize": 12})
@@ -433,21 +433,21 @@ def test_finding_files(home: Path, cwd: Path) -> None:
         ("x.toml", "a = 1\nb = hunter2\n", ":2:5: this is not valid TOML; check this line"),
     ],
 )
-def test_files_that_cannot_be_read(home: Path, cwd: Path, name: str, text: str, said: str) -> None:
+def test_rejects_unreadable_file(home: Path, cwd: Path, name: str, text: str, said: str) -> None:
     path = write(cwd / name, text)
     with pytest.raises(ConfigError) as caught:
         read(path, home, cwd)
     assert str(caught.value) == f"{path}{said}"
 
 
-def test_an_empty_file_has_no_servers(home: Path, cwd: Path) -> None:
+def test_reads_no_servers_from_empty_file(home: Path, cwd: Path) -> None:
     for name, text in [("a.json", ""), ("b.json", "// nothing\n"), ("c.toml", "")]:
         found = read(write(cwd / name, text), home, cwd)
         assert found == ClientImport({}, [], [])
         assert import_note(found) == ""
 
 
-def test_passwords_are_lifted_wherever_they_stand(home: Path, cwd: Path) -> None:
+def test_moves_passwords_into_env_references(home: Path, cwd: Path) -> None:
     path = write(
         cwd / ".mcp.json",
         {
@@ -470,7 +470,7 @@ def test_passwords_are_lifted_wherever_they_stand(home: Path, cwd: Path) -> None
     }
 
 
-def test_one_name_for_two_servers_of_one_file_is_two_servers(tmp_path: Path) -> None:
+def test_numbers_servers_of_same_name_in_one_file(tmp_path: Path) -> None:
     folder = tmp_path / "project"
     folder.mkdir()
     path = tmp_path / ".claude.json"

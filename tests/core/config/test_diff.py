@@ -5,14 +5,14 @@ from __future__ import annotations
 from interlock.core.config import Config, ConfigChange, ServerConfig, diff, parse_config
 
 
-def test_nothing_changed() -> None:
+def test_reports_no_change_for_equal_configs() -> None:
     text = "servers: {a: http://x, b: run}\n"
     change = diff(parse_config(text), parse_config("# a comment\n" + text))
     assert change == ConfigChange()
     assert not change
 
 
-def test_short_and_long_form_are_the_same_server() -> None:
+def test_short_and_long_form_mean_same_server() -> None:
     change = diff(
         parse_config("servers: {a: http://x, b: run fast}"),
         parse_config("servers: {b: {command: run, args: [fast]}, a: {url: http://x}}"),
@@ -20,7 +20,7 @@ def test_short_and_long_form_are_the_same_server() -> None:
     assert not change
 
 
-def test_servers_by_key() -> None:
+def test_reports_changed_servers_by_key() -> None:
     old = Config(
         servers={
             "gone": ServerConfig(url="http://gone"),
@@ -45,7 +45,7 @@ def test_servers_by_key() -> None:
     assert change
 
 
-def test_fields_of_the_node() -> None:
+def test_separates_live_fields_from_restart_fields() -> None:
     old = parse_config("")
     new = parse_config(
         """
@@ -64,26 +64,26 @@ tokens: [{name: a, token: "${env:A}"}]
     assert change.live == ("names", "tokens", "timeout", "limits")
 
 
-def test_tls_waits_for_a_new_start() -> None:
+def test_tls_change_requires_restart() -> None:
     new = parse_config("tls: {certificate: c.pem, key: k.pem}\nlatency_in_results: true\n")
     change = diff(parse_config(""), new)
     assert (change.live, change.restart) == (("latency_in_results",), ("tls",))
 
 
-def test_a_latency_class_keeps_the_link() -> None:
+def test_latency_class_change_keeps_connection() -> None:
     old = Config(servers={"a": ServerConfig(url="http://x")})
     new = Config(servers={"a": ServerConfig(url="http://x", min_latency_class="slow")})
     assert diff(old, new).changed == {"a": ("min_latency_class",)}
     assert diff(old, new).reconnect == ()
 
 
-def test_enabling_a_server_relinks_it() -> None:
+def test_enabling_server_reconnects() -> None:
     old = Config(servers={"a": ServerConfig(url="http://x", enabled=False)})
     new = Config(servers={"a": ServerConfig(url="http://x")})
     assert diff(old, new).reconnect == ("a",)
 
 
-def test_staying_awake_takes_a_new_start() -> None:
+def test_busy_poll_change_requires_restart() -> None:
     """The pipeline is told of it once: a reload that said otherwise would be believed."""
     change = diff(Config(), Config(busy_poll=False))
     assert change.restart == ("busy_poll",)

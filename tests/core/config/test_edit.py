@@ -10,7 +10,7 @@ URL = ServerConfig(url="http://new/mcp")
 LONG = ServerConfig(command="run", args=["-x"], env={"A": "${env:A}"}, timeout=300.0)
 
 
-def test_below_the_last_server_keeping_comments() -> None:
+def test_adds_server_below_last_and_keeps_comments() -> None:
     text = """\
 # my node
 listen: localhost:1   # here
@@ -113,31 +113,31 @@ names: safe
         ),
     ],
 )  # fmt: skip
-def test_every_layout(text: str, edited: str) -> None:
+def test_adds_server_in_every_layout(text: str, edited: str) -> None:
     assert add_server(text, "new", URL) == edited
     before, after = parse_config(text).servers, parse_config(edited).servers
     assert list(after) == [*before, "new"]
 
 
-def test_a_name_that_is_taken() -> None:
+def test_rejects_duplicate_server_key() -> None:
     with pytest.raises(ConfigError) as caught:
         add_server("servers: {a: http://a}", "a", URL, "my.yaml")
     assert str(caught.value) == 'my.yaml: there is already a server "a"; choose another name'
 
 
-def test_a_segment_that_is_taken_is_said_with_its_line() -> None:
+def test_rejects_duplicate_segment_with_line() -> None:
     with pytest.raises(
         ConfigError, match=r'yaml:3:3: servers.A: the server "a" already has the segment "a"'
     ):
         add_server("servers:\n  a: http://a\n", "A", URL)
 
 
-def test_a_file_with_problems_is_not_edited() -> None:
+def test_rejects_edit_of_invalid_file() -> None:
     with pytest.raises(ConfigError, match="listn: unknown key"):
         add_server("listn: x\n", "a", URL)
 
 
-def test_a_server_that_cannot_be_is_not_added() -> None:
+def test_rejects_invalid_server() -> None:
     with pytest.raises(ConfigError, match="a server needs url or command"):
         add_server("", "a", ServerConfig())
     with pytest.raises(ConfigError, match="transparent is for a single server"):
@@ -146,7 +146,7 @@ def test_a_server_that_cannot_be_is_not_added() -> None:
         )
 
 
-def test_a_layout_that_is_too_unusual_says_so() -> None:
+def test_rejects_unusual_layout() -> None:
     with pytest.raises(ConfigError) as caught:
         add_server("names: safe\n...\n", "a", URL, "my.yaml")
     assert str(caught.value) == (

@@ -23,7 +23,7 @@ LONG = LearnedRule(
 OLD = LearnedRule(name="old", then="deny", tools=["c.d"])
 
 
-def test_below_the_last_rule_keeping_comments() -> None:
+def test_adds_rule_below_last_and_keeps_comments() -> None:
     text = """\
 # my node
 policy:
@@ -113,7 +113,7 @@ FLOW = '{"name": "new", "then": "allow", "tools": ["a.b"]}'
          + "    " + ITEM.format("    ").replace("\n", "\r\n")),
     ],
 )  # fmt: skip
-def test_every_layout(text: str, edited: str) -> None:
+def test_adds_and_removes_rule_in_every_layout(text: str, edited: str) -> None:
     assert add_learned(text, SHORT) == edited
     before = parse_config(text)
     assert parse_config(edited).policy.learned == [*before.policy.learned, SHORT]
@@ -132,7 +132,7 @@ def test_every_layout(text: str, edited: str) -> None:
         '{{\n"policy": {{\n"learned": [\n{lines}\n]\n}}\n}}\n',
     ],
 )
-def test_any_of_several_goes_and_the_others_stay(layout: str, number: int) -> None:
+def test_removes_rule_and_keeps_others(layout: str, number: int) -> None:
     names = ["first", "second", "third"]
     flow = [f'{{"name": "{one}", "then": "allow", "tools": ["a.b"]}}' for one in names]
     block = "".join(
@@ -148,13 +148,13 @@ def test_any_of_several_goes_and_the_others_stay(layout: str, number: int) -> No
     assert parse_config(edited).policy.learned == []
 
 
-def test_a_dash_on_a_line_of_its_own() -> None:
+def test_edits_rules_with_dash_on_separate_line() -> None:
     text = "policy:\n  learned:\n    -\n      name: a\n      then: deny\n      tools: [x.y]\n"
     both = add_learned(text, SHORT)
     assert parse_config(remove_learned(both, "a")).policy.learned == [SHORT]
 
 
-def test_what_is_there_already_or_is_not_there() -> None:
+def test_rejects_duplicate_or_unknown_rule() -> None:
     text = rule_text(SHORT)
     with pytest.raises(ConfigError, match='already a rule "new"'):
         add_learned(text, SHORT)
@@ -167,13 +167,13 @@ def test_what_is_there_already_or_is_not_there() -> None:
         remove_learned("", "other")
 
 
-def test_a_layout_that_cannot_be_edited_is_left_alone() -> None:
+def test_rejects_layout_with_anchors() -> None:
     shared = "policy:\n  rules: &r []\n  learned: *r\n"
     with pytest.raises(ConfigError, match=r'add the rule "new" below policy\.learned yourself'):
         add_learned(shared, SHORT)
 
 
-def test_a_bad_rule_is_refused_by_its_place() -> None:
+def test_rejects_invalid_rule() -> None:
     with pytest.raises(ConfigError, match="CEL"):
         add_learned("", LearnedRule(name="x", then="allow", tools=["a.b"], when="args.("))
     with pytest.raises(ConfigError, match="learned rules have no globs"):
@@ -207,7 +207,7 @@ TEXTS = st.sampled_from(
 
 
 @given(TEXTS, RULES)
-def test_in_and_out_again(text: str, rule: LearnedRule) -> None:
+def test_adding_and_removing_rule_restores_config(text: str, rule: LearnedRule) -> None:
     before = parse_config(text)
     edited = add_learned(text, rule)
     assert parse_config(edited).policy.learned == [*before.policy.learned, rule]

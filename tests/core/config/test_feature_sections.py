@@ -71,7 +71,7 @@ def _ship(monkeypatch: pytest.MonkeyPatch) -> None:
     feature.register_sections(["lamps"])
 
 
-def test_reads_a_section_and_gives_the_default_without_it() -> None:
+def test_reads_section_or_its_default() -> None:
     config = parse_config("lamps: {most: 5}\nanchor: {weight: 7}\n")
     assert config.section(Lamps) == Lamps(most=5)
     assert config.section(Anchor).weight == 7
@@ -80,7 +80,7 @@ def test_reads_a_section_and_gives_the_default_without_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["lamps:\n", "lamps: {}\n", "lamps: {most: 3}\n", "anchor:\n"])
-def test_a_config_with_the_default_equals_one_without(text: str) -> None:
+def test_config_with_default_section_equals_config_without(text: str) -> None:
     assert parse_config(text) == Config()
 
 
@@ -95,12 +95,12 @@ def test_a_config_with_the_default_equals_one_without(text: str) -> None:
         ("page_size: 13\n", "no ship has 13"),
     ],
 )
-def test_reports_problems_as_for_other_keys(text: str, problem: str) -> None:
+def test_reports_section_problems_like_other_keys(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         parse_config(text)
 
 
-def test_a_section_that_nobody_registered_is_an_unknown_key(
+def test_rejects_unregistered_section(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(feature, "_section_references", ("anchor",))
@@ -109,20 +109,20 @@ def test_a_section_that_nobody_registered_is_an_unknown_key(
     assert Config(sections=[Lamps(most=9)]).section(Lamps).most == 9
 
 
-def test_replaces_a_section_also_with_its_default() -> None:
+def test_replaces_section_with_default() -> None:
     config = Config(sections=[Lamps(most=5), Anchor(weight=1)])
     assert config.with_sections(Lamps(most=6)).section(Lamps).most == 6
     assert config.with_sections(Lamps()) == Config(sections=[Anchor(weight=1)])
 
 
 @given(st.permutations([Lamps(most=5), Anchor(weight=1), Lamps(most=4)]))
-def test_the_order_of_sections_does_not_matter(sections: list[FeatureSection]) -> None:
+def test_ignores_order_of_sections(sections: list[FeatureSection]) -> None:
     config = Config(sections=sections)
     expected = [one for one in sections if isinstance(one, Lamps)][-1]
     assert config == Config(sections=[expected, Anchor(weight=1)])
 
 
-def test_shows_what_changed_in_sections() -> None:
+def test_reports_changes_in_sections() -> None:
     old = Config()
     assert diff(old, Config(sections=[Lamps(most=5)])).live == ("lamps",)
     moved = diff(old, Config(sections=[Lamps(path="/x")]))
@@ -132,13 +132,13 @@ def test_shows_what_changed_in_sections() -> None:
     assert not diff(old, Config(sections=[Lamps()]))
 
 
-def test_the_environment_wins_over_the_file() -> None:
+def test_environment_overrides_file() -> None:
     config = parse_config("lamps: {most: 5}\n")
     assert apply_environment(config, {"LAMPS": "8"}).section(Lamps).most == 8
     assert apply_environment(config, {}) is config
 
 
-def test_schema_and_reference_have_the_sections() -> None:
+def test_schema_and_reference_contain_sections() -> None:
     schema = config_json_schema()
     assert schema["properties"]["lamps"]["anyOf"] == [{"$ref": "#/$defs/Lamps"}, {"type": "null"}]
     assert schema["properties"]["anchor"]["description"] == "What holds the ship. Default: nothing."
@@ -150,7 +150,7 @@ def test_schema_and_reference_have_the_sections() -> None:
     assert "## `lamps`\n\nThe lamps of a ship. Keep them lit.\n" in page
 
 
-def test_makes_a_config_of_the_values_of_a_file(tmp_path: Any) -> None:
+def test_makes_config_from_file_values(tmp_path: Any) -> None:
     values = {"page_size": 5, "lamps": Lamps(most=5), "anchor": None}
     assert make_config(values) == Config(page_size=5, sections=[Lamps(most=5)])
     file = tmp_path / "interlock.yaml"

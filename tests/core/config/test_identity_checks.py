@@ -50,7 +50,7 @@ ISSUER = "{issuer: https://a.example}"
     ],
     ids=str,
 )
-def test_a_problem_has_its_place(text: str, why: str) -> None:
+def test_reports_problem_with_line(text: str, why: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text)
     assert why in caught.value.message
@@ -71,12 +71,12 @@ def test_a_problem_has_its_place(text: str, why: str) -> None:
         "identity: {certificates: [{name: edge, san: '*.example.com'}]}}",
     ],
 )
-def test_what_is_in_order(text: str) -> None:
+def test_accepts_valid_identity(text: str) -> None:
     parse_config(text)
 
 
 @pytest.mark.spec("ST-4.8.5-4")
-def test_only_who_knows_its_callers_listens_beyond_this_machine() -> None:
+def test_requires_caller_identity_for_exposed_address() -> None:
     for identity in (
         IdentityConfig(issuers=[IssuerConfig(issuer="https://a.example")]),
         IdentityConfig(certificates=[CertificateConfig(name="a", san="b")]),

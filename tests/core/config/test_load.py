@@ -21,7 +21,7 @@ from interlock.core.config import (
 )
 
 
-def test_the_shortest_useful_file() -> None:
+def test_reads_shortest_useful_file() -> None:
     config = parse_config(
         """
 listen: 127.0.0.1:8420          # the default; the MCP face is at /mcp
@@ -44,11 +44,11 @@ servers:
 @pytest.mark.parametrize(
     "text", ["", "\n", "# nothing yet\n", "---\n", "{}", "servers:\n", "\ufeff"]
 )
-def test_an_empty_file_is_the_default_config(text: str) -> None:
+def test_reads_empty_file_as_default_config(text: str) -> None:
     assert parse_config(text) == Config()
 
 
-def test_the_defaults() -> None:
+def test_applies_defaults() -> None:
     config = Config()
     assert config.listen == "127.0.0.1:8420"
     assert config.path == "/mcp"
@@ -72,7 +72,7 @@ def test_the_defaults() -> None:
     assert (server.timeout, server.trust_annotations) == (None, True)
 
 
-def test_everything_at_once() -> None:
+def test_reads_all_keys_together() -> None:
     config = parse_config(
         """
 listen: "[::1]:9000"
@@ -180,7 +180,7 @@ servers:
     assert list(config.enabled_servers) == ["files", "exact"]
 
 
-def test_json_works_too() -> None:
+def test_reads_json() -> None:
     text = (
         '{\n\t"servers": {"a":"http://x/mcp","b":{"command":"run","env":{"A":"\\ud83d\\ude00"}}}\n}'
     )
@@ -189,7 +189,7 @@ def test_json_works_too() -> None:
     assert config.servers["b"].env == {"A": "\N{GRINNING FACE}"}
 
 
-def test_anchors_and_aliases_can_share_a_block() -> None:
+def test_reads_anchors_and_aliases() -> None:
     config = parse_config(
         "servers:\n  a: {command: run, env: &shared {A: one}}\n  b: {command: walk, env: *shared}\n"
     )
@@ -210,7 +210,7 @@ def test_anchors_and_aliases_can_share_a_block() -> None:
         ("7", "7"),
     ],
 )
-def test_a_segment_is_made_from_the_key(key: str, segment: str) -> None:
+def test_makes_segment_from_server_key(key: str, segment: str) -> None:
     assert Config(servers={key: ServerConfig(url="http://x")}).servers[key].segment == segment
     text = f'servers: {{"{key}": "http://x"}}'
     assert parse_config(text).servers[key].segment == segment
@@ -230,7 +230,7 @@ def test_a_segment_is_made_from_the_key(key: str, segment: str) -> None:
         ("1e2", 100.0),
     ],
 )
-def test_durations(written: str, seconds: float) -> None:
+def test_parses_durations(written: str, seconds: float) -> None:
     assert parse_config(f"timeout: {written}").timeout == seconds
 
 
@@ -245,7 +245,7 @@ def test_durations(written: str, seconds: float) -> None:
         ("77", 77),
     ],
 )
-def test_sizes(written: str, size: int) -> None:
+def test_parses_sizes(written: str, size: int) -> None:
     assert parse_config(f"limits: {{body_bytes: {written}}}").limits.body_bytes == size
 
 
@@ -253,33 +253,33 @@ def test_sizes(written: str, size: int) -> None:
     "listen",
     ["127.0.0.1:0", "localhost:8420", "127.8.8.8:1", '"[::1]:8420"', '"[::ffff:127.0.0.1]:1"'],
 )
-def test_loopback_needs_no_token(listen: str) -> None:
+def test_accepts_loopback_address_without_token(listen: str) -> None:
     assert parse_config(f"listen: {listen}").address.loopback
 
 
 @pytest.mark.parametrize(
     "listen", ["0.0.0.0:8420", '"[::]:8420"', "gateway:8420", "192.168.1.2:80"]
 )
-def test_other_addresses_need_a_token(listen: str) -> None:
+def test_requires_token_for_other_addresses(listen: str) -> None:
     with pytest.raises(ConfigError, match="there is no token"):
         parse_config(f"listen: {listen}")
     text = f"listen: {listen}\n" + 'tokens: [{name: me, token: "${env:INTERLOCK_TOKEN}"}]'
     assert not parse_config(text).address.loopback
 
 
-def test_an_address_from_elsewhere_is_refused_in_the_same_words() -> None:
+def test_checks_exposure_of_overridden_address() -> None:
     with pytest.raises(ConfigError, match=r"0\.0\.0\.0:1 is reachable"):
         check_exposure(Config(listen="0.0.0.0:1"))
     check_exposure(Config(listen="127.0.0.1:1"))
     check_exposure(Config(listen="0.0.0.0:1", tokens=[TokenConfig(name="a", token="b")]))
 
 
-def test_a_single_server_may_be_transparent() -> None:
+def test_accepts_single_transparent_server() -> None:
     text = "servers: {a: {url: http://x, expose: transparent}, b: {url: http://y, enabled: false}}"
     assert parse_config(text).servers["a"].expose == "transparent"
 
 
-def test_load_config_names_the_file(tmp_path: Path) -> None:
+def test_load_config_names_file_in_problems(tmp_path: Path) -> None:
     path = tmp_path / "interlock.yaml"
     path.write_text("\ufefflisten: localhost:1\n", encoding="utf-8")
     assert load_config(path).port == 1
@@ -292,7 +292,7 @@ def test_load_config_names_the_file(tmp_path: Path) -> None:
     assert caught.value.data["problems"][0]["line"] == 1
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_rejects_unreadable_file(tmp_path: Path) -> None:
     missing = tmp_path / "missing.yaml"
     with pytest.raises(ConfigError) as caught:
         load_config(missing)

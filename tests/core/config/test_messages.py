@@ -282,7 +282,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("text", "said"), MISTAKES.items(), ids=[repr(text) for text in MISTAKES])
-def test_the_words_for_a_mistake(text: str, said: str) -> None:
+def test_reports_exact_message_for_each_mistake(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text, "interlock.yaml")
     separator = ":" if said[0].isdigit() else ": "
@@ -290,7 +290,7 @@ def test_the_words_for_a_mistake(text: str, said: str) -> None:
     assert all(problem.hint for problem in caught.value.problems)
 
 
-def test_all_problems_are_reported_together_in_the_order_of_the_file() -> None:
+def test_reports_all_problems_in_file_order() -> None:
     text = """
 tokns: []
 servers:
@@ -334,14 +334,14 @@ listen: 0.0.0.0:1
         "servers: {a: run --token 'hunter2}",
     ],
 )
-def test_no_message_shows_a_secret(text: str) -> None:
+def test_messages_contain_no_secrets(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text)
     assert "hunter2" not in str(caught.value)
     assert "hunter2" not in repr(caught.value.data)
 
 
-def test_a_short_text_that_unfolds_into_a_huge_one_is_refused() -> None:
+def test_rejects_alias_expansion_bomb() -> None:
     items = ", ".join(f"k{n}: v" for n in range(500))
     aliases = "\n".join(f"  s{n}: {{command: run, env: *big}}" for n in range(500))
     text = f"servers:\n  a: {{command: run, env: &big {{{items}}}}}\n{aliases}\n"

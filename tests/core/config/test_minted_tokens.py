@@ -29,7 +29,7 @@ def problems(server: dict[str, Any]) -> list[str]:
         {"command": "shop", "minted_tokens": False},
     ],
 )
-def test_good_ones(server: dict[str, Any]) -> None:
+def test_accepts_valid_minted_tokens(server: dict[str, Any]) -> None:
     parsed = parse_config(json.dumps({"servers": {"shop": server}})).servers["shop"]
     assert parsed.minted_tokens is server["minted_tokens"]
 
@@ -44,13 +44,13 @@ def test_good_ones(server: dict[str, Any]) -> None:
         ({**HERE, "url": "http://shop.example.com/mcp"}, "http is not allowed"),
     ],
 )
-def test_what_does_not_go_with_it(server: dict[str, Any], said: str) -> None:
+def test_rejects_conflicting_keys(server: dict[str, Any], said: str) -> None:
     [problem] = problems(server)
     assert problem.startswith("servers.shop.minted_tokens: ")
     assert said in problem
 
 
-def test_turning_it_on_opens_the_connection_anew() -> None:
+def test_enabling_minted_tokens_reconnects() -> None:
     def config(on: bool) -> Any:
         return parse_config(json.dumps({"servers": {"shop": {**HERE, "minted_tokens": on}}}))
 

@@ -48,7 +48,7 @@ def problems(oauth: Any, **more: Any) -> list[str]:
         {"grant": "client_credentials", "client_id": "me", "private_key": "${file:k.pem}"},
     ],
 )
-def test_good_ones(oauth: Any) -> None:
+def test_accepts_valid_oauth(oauth: Any) -> None:
     config = parse_config(json.dumps(document(oauth)))
     assert VALIDATOR.is_valid(document(oauth))
     server = config.servers["jira"]
@@ -91,14 +91,14 @@ def test_good_ones(oauth: Any) -> None:
         ),
     ],
 )
-def test_mistakes(oauth: Any, found: list[str]) -> None:
+def test_reports_oauth_mistakes(oauth: Any, found: list[str]) -> None:
     told = problems(oauth)
     assert len(told) == len(found), told
     for one, start in zip(told, found, strict=True):
         assert one.startswith(f"servers.jira.{start}")
 
 
-def test_what_does_not_go_together() -> None:
+def test_rejects_conflicting_keys() -> None:
     assert problems({}, headers={"Authorization": "x"}) == [
         "servers.jira.oauth: `headers` of this server already has an Authorization header"
     ]
@@ -108,7 +108,7 @@ def test_what_does_not_go_together() -> None:
         parse_config(json.dumps(spawned))
 
 
-def test_references_are_resolved_and_not_shown(tmp_path: Path) -> None:
+def test_resolves_references_without_showing_values(tmp_path: Path) -> None:
     (tmp_path / "k.pem").write_text("the key\n", encoding="utf-8")
     server = ServerConfig(
         url="https://e.com",
@@ -129,7 +129,7 @@ def test_references_are_resolved_and_not_shown(tmp_path: Path) -> None:
         resolve_server(server, environ={}, base_dir=tmp_path)
 
 
-def test_a_change_takes_a_new_link() -> None:
+def test_oauth_change_reconnects() -> None:
     before = parse_config(json.dumps(document({})))
     after = parse_config(json.dumps(document({"scopes": ["more"]})))
     assert diff(before, after).reconnect == ("jira",)

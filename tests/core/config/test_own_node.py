@@ -37,7 +37,7 @@ from interlock.core.config.own_node import is_own_url, runs_interlock
         ("", "127.0.0.1:8420", False),
     ],
 )
-def test_the_own_address_in_any_spelling(url: str, listen: str, own: bool) -> None:
+def test_recognizes_address_of_node(url: str, listen: str, own: bool) -> None:
     assert is_own_url(url, listen, "/mcp") is own
 
 
@@ -54,7 +54,7 @@ def test_the_own_address_in_any_spelling(url: str, listen: str, own: bool) -> No
         ("npx -y server-files .", False),
     ],
 )
-def test_the_own_command(line: str, own: bool) -> None:
+def test_recognizes_command_of_node(line: str, own: bool) -> None:
     assert runs_interlock(line.split(" ")) is own
 
 
@@ -69,7 +69,7 @@ def test_the_own_command(line: str, own: bool) -> None:
         ),
     ],
 )
-def test_a_config_whose_server_is_the_node_is_refused(text: str, line: int, path: str) -> None:
+def test_rejects_server_that_is_the_node(text: str, line: int, path: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text)
     (problem,) = caught.value.problems
@@ -77,12 +77,12 @@ def test_a_config_whose_server_is_the_node_is_refused(text: str, line: int, path
     assert "the address of this node" in problem.message
 
 
-def test_what_is_not_enabled_or_elsewhere_is_fine() -> None:
+def test_accepts_disabled_or_other_address() -> None:
     parse_config("servers: {me: {url: 'http://localhost:8420/mcp', enabled: false}}")
     parse_config("listen: 127.0.0.1:9\nservers: {other: 'http://localhost:8420/mcp'}")
 
 
-def test_an_address_from_elsewhere_is_looked_at_too() -> None:
+def test_checks_overridden_address() -> None:
     servers = {"me": ServerConfig(url="http://localhost:9/mcp")}
     check_not_self(Config(servers=servers))
     with pytest.raises(ConfigError, match=r"servers\.me: this is the address of this node"):
@@ -94,7 +94,7 @@ def written(path: Path, servers: dict[str, Any]) -> Path:
     return path
 
 
-def test_an_import_leaves_the_node_itself_out(tmp_path: Path) -> None:
+def test_import_omits_the_node(tmp_path: Path) -> None:
     path = written(
         tmp_path / "mcp.json",
         {
@@ -117,7 +117,7 @@ def test_an_import_leaves_the_node_itself_out(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_one_broken_file_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_import_skips_broken_file(tmp_path: Path) -> None:
     good = written(tmp_path / "good.json", {"jira": {"url": "http://h/"}})
     broken = tmp_path / "broken.json"
     broken.write_text('{"mcpServers": {', encoding="utf-8")

@@ -102,7 +102,7 @@ MISTAKES = {
 }
 
 
-def test_a_whole_one_is_read() -> None:
+def test_reads_complete_policy() -> None:
     config = parse_config(WHOLE)
     assert [rule.name for rule in config.policy.rules] == ["readers", "big payments", "secrets"]
     assert config.policy.rules[1].annotations == {
@@ -113,7 +113,7 @@ def test_a_whole_one_is_read() -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), MISTAKES.items(), ids=[repr(text) for text in MISTAKES])
-def test_the_words_for_a_mistake(text: str, said: str) -> None:
+def test_reports_exact_message_for_each_mistake(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text, "interlock.yaml")
     assert str(caught.value) == f"interlock.yaml:{said}"
@@ -130,13 +130,13 @@ LEARNED = {
 
 
 @pytest.mark.parametrize(("text", "said"), LEARNED.items(), ids=[repr(text) for text in LEARNED])
-def test_a_mistake_in_a_learned_rule_is_named(text: str, said: str) -> None:
+def test_names_learned_rule_in_message(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text)
     assert said in str(caught.value)
 
 
-def test_the_cel_library_is_imported_only_for_a_condition() -> None:
+def test_imports_cel_library_only_for_conditions() -> None:
     script = (
         "import sys\n"
         "from interlock.core.config import parse_config\n"

@@ -64,29 +64,29 @@ def _parses_or_refuses(text: str) -> None:
 @example("servers: {a: 'http://[x'}")
 @example("servers: {a: {url: 'http://[::1'}}")
 @example("listen: '[::%1]:1'")
-def test_any_text_is_a_config_or_a_config_error(text: str) -> None:
+def test_parses_any_text_or_raises_config_error(text: str) -> None:
     _parses_or_refuses(text)
 
 
 @given(st.lists(fragments, max_size=30).map("".join))
-def test_any_mix_of_fragments_is_a_config_or_a_config_error(text: str) -> None:
+def test_parses_any_fragments_or_raises_config_error(text: str) -> None:
     _parses_or_refuses(text)
 
 
 @given(json_values)
-def test_any_json_is_a_config_or_a_config_error(value: Any) -> None:
+def test_parses_any_json_or_raises_config_error(value: Any) -> None:
     _parses_or_refuses(json.dumps(value))
 
 
 @given(server_sets())
-def test_servers_survive_a_round_trip(servers: dict[str, ServerConfig]) -> None:
+def test_servers_survive_round_trip(servers: dict[str, ServerConfig]) -> None:
     text = to_yaml(servers)
     assert parse_config(text).servers == servers
     assert to_yaml(parse_config(text).servers) == text
 
 
 @given(server_sets(), keys, servers())
-def test_a_server_can_be_added_to_any_rendered_file(
+def test_adds_server_to_any_rendered_file(
     before: dict[str, ServerConfig], key: str, server: ServerConfig
 ) -> None:
     text = to_yaml(before)
@@ -103,5 +103,5 @@ def test_a_server_can_be_added_to_any_rendered_file(
 
 
 @given(st.integers(min_value=1, max_value=2**50))
-def test_sizes_survive_a_round_trip(value: int) -> None:
+def test_sizes_survive_round_trip(value: int) -> None:
     assert parse_size(format_size(value)) == value

@@ -39,7 +39,7 @@ from interlock.core.redaction import MASK, is_secret_value, mask, redact_secrets
         ("OTHER", "ghp_" + "a" * 36, "***"),
     ],
 )
-def test_pairs(key: str, value: str, shown: str) -> None:
+def test_redacts_pairs(key: str, value: str, shown: str) -> None:
     assert redact_pair(key, value) == shown
 
 
@@ -72,7 +72,7 @@ def test_pairs(key: str, value: str, shown: str) -> None:
         ('password: "the secret"', 'password: "***"'),
     ],
 )
-def test_free_text(text: str, shown: str) -> None:
+def test_redacts_free_text(text: str, shown: str) -> None:
     assert redact(text) == shown
 
 
@@ -85,7 +85,7 @@ def test_free_text(text: str, shown: str) -> None:
         "x: drivers.secrets.api-key: no value is there",
     ],
 )
-def test_a_sentence_about_a_key_is_no_value(sentence: str) -> None:
+def test_keeps_sentence_about_key(sentence: str) -> None:
     assert redact(sentence) == sentence
     # What such a sentence goes on to show is looked at all the same.
     assert redact(f"{sentence}, API_KEY=hunter2") == f"{sentence}, API_KEY=***"
@@ -93,7 +93,7 @@ def test_a_sentence_about_a_key_is_no_value(sentence: str) -> None:
     assert redact(f"{sentence}: {known}") == f"{sentence}: ***"
 
 
-def test_a_server_for_print() -> None:
+def test_redacts_server_for_display() -> None:
     server = ServerConfig(
         command="run",
         args=["--token", "hunter2", "--api-key=hunter2", "-v", "Authorization: hunter2", "plain"],
@@ -110,7 +110,7 @@ def test_a_server_for_print() -> None:
 
 
 @pytest.mark.parametrize("key", ["MY_TOKEN", "apiKey", "Secret", "PASSWORD", "Authorization"])
-def test_suspicious_keys(key: str) -> None:
+def test_recognizes_secret_keys(key: str) -> None:
     assert is_secret_key(key)
 
 
@@ -123,7 +123,7 @@ def test_suspicious_keys(key: str) -> None:
         "set-cookie", "BEARER", "CONNECTION_STRING", "connectionString", "--pass", "API_KEYS",
     ],
 )  # fmt: skip
-def test_short_words_count_where_they_stand_alone(key: str) -> None:
+def test_recognizes_short_words_as_separate_words(key: str) -> None:
     assert is_secret_key(key)
 
 
@@ -134,7 +134,7 @@ def test_short_words_count_where_they_stand_alone(key: str) -> None:
         "SESSION_TIMEOUT", "PATTERN", "BYPASS", "NODE_ENV", "DEBUG", "LANG", "SIDE", "",
     ],
 )  # fmt: skip
-def test_words_that_only_look_alike_do_not(key: str) -> None:
+def test_ignores_similar_words(key: str) -> None:
     assert not is_secret_key(key)
 
 
@@ -152,31 +152,31 @@ def test_words_that_only_look_alike_do_not(key: str) -> None:
         ),
     ],
 )
-def test_the_name_of_an_upstream_is_no_key(name: str, sentence: str, shown: str | None) -> None:
+def test_upstream_name_is_not_secret_key(name: str, sentence: str, shown: str | None) -> None:
     assert redact_about(name, sentence) == (sentence if shown is None else shown)
 
 
 @given(st.text(), st.text(alphabet="abcdefghij0123456789", min_size=8))
-def test_a_suspicious_pair_never_shows_its_value(before: str, secret: str) -> None:
+def test_secret_pair_never_shows_value(before: str, secret: str) -> None:
     assert secret not in redact_pair("API_KEY", secret)
     assume(secret not in before)
     assert secret not in redact(f"{before}\nAPI_KEY={secret}\n")
 
 
 @given(st.text())
-def test_any_text_can_be_redacted(text: str) -> None:
+def test_redacts_any_text(text: str) -> None:
     assert isinstance(redact(text), str)
 
 
 @pytest.mark.parametrize("key", ["a", "password"])
-def test_long_lines_of_keys_are_read_once(key: str) -> None:
+def test_redacts_long_lines_in_linear_time(key: str) -> None:
     """A line that was read to its end at every colon took minutes at this length."""
     line = f"{key}:" * 100_000
     shown = redact(line)
     assert shown == (line if key == "a" else "password:***")
 
 
-def test_a_long_key_is_judged_by_its_end() -> None:
+def test_judges_long_key_by_its_end() -> None:
     assert not is_secret_key("a" * 100_000 + "0a")
     assert is_secret_key("a" * 100_000 + "_pass")
 
@@ -232,13 +232,13 @@ _PIECES = [
 
 
 @given(st.lists(st.sampled_from(_PIECES), max_size=30).map("".join))
-def test_nothing_is_masked_otherwise_than_it_ever_was(text: str) -> None:
+def test_fast_and_slow_redaction_agree(text: str) -> None:
     assert redact(text) == slowly(text)
     assert is_secret_value(text) is bool(_KNOWN.search(text) or _USERINFO.search(text))
 
 
 @given(st.lists(st.sampled_from(_PIECES), max_size=30).map("".join))
-def test_what_is_nothing_but_a_secret_is_masked_by_both(text: str) -> None:
+def test_redact_also_masks_text_that_is_only_secret(text: str) -> None:
     # Where the one hides something, the other does.
     assert redact_secrets_only(text) == text or redact(text) != text
 
@@ -260,7 +260,7 @@ def test_what_is_nothing_but_a_secret_is_masked_by_both(text: str) -> None:
     ids=range(10),
 )
 @pytest.mark.parametrize("look", [redact, redact_secrets_only, is_secret_value])
-def test_no_text_takes_long(look: object, text: str) -> None:
+def test_redacts_any_text_quickly(look: object, text: str) -> None:
     before = time.process_time()
     assert callable(look)
     look(text)
@@ -288,7 +288,7 @@ def test_no_text_takes_long(look: object, text: str) -> None:
         ("max_tokens=5", "max_tokens=5"),
     ],
 )
-def test_only_what_is_nothing_but_a_secret(text: str, shown: str) -> None:
+def test_redacts_only_secrets(text: str, shown: str) -> None:
     assert redact_secrets_only(text) == shown
 
 
@@ -324,5 +324,5 @@ def test_only_what_is_nothing_but_a_secret(text: str, shown: str) -> None:
         ({"sql": "DELETE FROM t WHERE key=5"}, {"sql": "DELETE FROM t WHERE key=5"}),
     ],
 )
-def test_decoded_json_is_redacted_for_records(value: Any, shown: Any) -> None:
+def test_redacts_decoded_json(value: Any, shown: Any) -> None:
     assert redact_value(value) == shown

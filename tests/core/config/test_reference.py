@@ -26,7 +26,7 @@ DOCUMENTED = {"aql", "automation", "contracts", "drivers", "topics", "tree"}
 SECTIONS = [Config, ServerConfig, OAuthConfig, TokenConfig, Limits, BreakerConfig, JournalConfig]
 
 
-def test_the_page_is_not_stale() -> None:
+def test_reference_page_is_current() -> None:
     page = PAGE.read_text(encoding="utf-8")
     if set(FEATURES) >= DOCUMENTED:
         assert page == config_reference()
@@ -36,7 +36,7 @@ def test_the_page_is_not_stale() -> None:
 
 
 @pytest.mark.parametrize("struct", SECTIONS)
-def test_every_key_has_a_line_that_says_something(struct: type[Struct]) -> None:
+def test_documents_every_key(struct: type[Struct]) -> None:
     lines = config_reference().splitlines()
     for name in fields_of(struct):
         rows = [line.split(" | ") for line in lines if line.startswith(f"| `{name}` | ")]
@@ -44,7 +44,7 @@ def test_every_key_has_a_line_that_says_something(struct: type[Struct]) -> None:
         assert all(len(row) == 4 and len(row[3]) > 10 for row in rows), name
 
 
-def test_the_example_is_a_good_config() -> None:
+def test_example_config_is_valid() -> None:
     config = parse_config(EXAMPLE)
     assert list(config.servers) == ["jira", "files", "wiki", "db"]
     assert config.tokens[0].token == "${env:INTERLOCK_TOKEN}"

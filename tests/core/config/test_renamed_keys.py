@@ -19,7 +19,7 @@ CASES = {
 
 @pytest.mark.feature("aql", "topics")
 @pytest.mark.parametrize("text", CASES)
-def test_renamed_key_names_its_successor(text: str) -> None:
+def test_names_successor_of_renamed_key(text: str) -> None:
     with pytest.raises(ConfigError) as failure:
         parse_config(text)
     (problem,) = failure.value.problems

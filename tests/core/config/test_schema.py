@@ -133,31 +133,31 @@ def parses(document: Any) -> bool:
     return True
 
 
-def test_it_is_a_valid_schema() -> None:
+def test_schema_is_valid() -> None:
     assert jsonschema_rs.meta.is_valid(SCHEMA)
     assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     json.dumps(SCHEMA)
 
 
 @pytest.mark.parametrize("document", GOOD, ids=json.dumps)
-def test_good_documents(document: Any) -> None:
+def test_accepts_valid_documents(document: Any) -> None:
     assert parses(document)
     assert VALIDATOR.is_valid(document), [str(e) for e in VALIDATOR.iter_errors(document)]
 
 
 @pytest.mark.parametrize("document", BAD, ids=json.dumps)
-def test_bad_documents(document: Any) -> None:
+def test_rejects_invalid_documents(document: Any) -> None:
     assert not parses(document)
     assert not VALIDATOR.is_valid(document)
 
 
 @pytest.mark.parametrize("document", BEYOND_A_SCHEMA, ids=json.dumps)
-def test_what_only_the_node_can_tell(document: Any) -> None:
+def test_accepts_documents_that_only_the_node_rejects(document: Any) -> None:
     assert not parses(document)
     assert VALIDATOR.is_valid(document)
 
 
-def test_every_field_is_there_and_described() -> None:
+def test_describes_every_field() -> None:
     structs = [
         ServerConfig, TokenConfig, Limits, BreakerConfig, JournalConfig,
         TlsConfig, *(definition.struct for definition in section_definitions()),
@@ -171,7 +171,7 @@ def test_every_field_is_there_and_described() -> None:
             assert field.get("description") or refers, f"{struct.__name__}.{name}"  # type: ignore[attr-defined]
 
 
-def test_defaults_are_written_as_a_person_would() -> None:
+def test_shows_defaults_with_units() -> None:
     assert SCHEMA["properties"]["timeout"]["default"] == "1m"
     assert SCHEMA["$defs"]["Limits"]["properties"]["body_bytes"]["default"] == "4MiB"
     assert SCHEMA["properties"]["listen"]["default"] == "127.0.0.1:8420"
@@ -192,6 +192,6 @@ def test_defaults_are_written_as_a_person_would() -> None:
 
 
 @given(server_sets())
-def test_whatever_the_node_writes_is_valid(servers: dict[str, ServerConfig]) -> None:
+def test_accepts_every_written_server(servers: dict[str, ServerConfig]) -> None:
     document = {"servers": {key: plain_server(key, server) for key, server in servers.items()}}
     assert VALIDATOR.is_valid(document), [str(e) for e in VALIDATOR.iter_errors(document)]

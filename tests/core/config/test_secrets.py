@@ -29,11 +29,11 @@ ENVIRON = {"A": "one", "EMPTY": "", "HOME": "/home/somebody"}
         ("$${x}${env:A}", "${x}one"),
     ],
 )
-def test_environment(text: str, resolved: str, tmp_path: Path) -> None:
+def test_resolves_environment_references(text: str, resolved: str, tmp_path: Path) -> None:
     assert resolve(text, environ=ENVIRON, base_dir=tmp_path) == resolved
 
 
-def test_files(tmp_path: Path) -> None:
+def test_resolves_file_references(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret\r\n")
     home = tmp_path / "home"
     home.mkdir()
@@ -49,7 +49,7 @@ def test_files(tmp_path: Path) -> None:
     assert read("${file:~/key}") == "  kept spaces "
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_names_missing_variable_or_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve("x ${env:JIRA_TOKEN}", environ={}, base_dir=tmp_path)
     assert str(caught.value) == (
@@ -63,7 +63,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_files_that_cannot_hold_a_secret(tmp_path: Path) -> None:
+def test_rejects_unsuitable_secret_files(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "binary").write_bytes(b"hunter2\xff")
     (tmp_path / "huge").write_bytes(b"x" * (1024 * 1024 + 1))
@@ -79,12 +79,12 @@ def test_files_that_cannot_hold_a_secret(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["${", "${env:A", "${nope}", "${env:1A}", "${file:}", "${}"])
-def test_a_bad_reference_is_a_config_error(text: str, tmp_path: Path) -> None:
+def test_rejects_invalid_reference(text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         resolve(text, environ=ENVIRON, base_dir=tmp_path)
 
 
-def test_a_whole_server(tmp_path: Path) -> None:
+def test_resolves_references_of_server(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t")
     server = ServerConfig(
         command="${env:A}",

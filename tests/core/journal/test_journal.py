@@ -32,7 +32,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
     opened.close()
 
 
-def test_what_is_recorded_is_read_back_in_order(journal: Journal) -> None:
+def test_reads_entries_in_recorded_order(journal: Journal) -> None:
     for number in range(5000):
         journal.record(entry(number))
     assert journal.flush()
@@ -41,7 +41,7 @@ def test_what_is_recorded_is_read_back_in_order(journal: Journal) -> None:
     assert [tuple(row[1:]) for row in rows] == [entry(number) for number in range(5000)]
 
 
-def test_a_group_is_one_commit(journal: Journal) -> None:
+def test_writes_group_in_one_commit(journal: Journal) -> None:
     for group in range(3):
         for number in range(1000):
             journal.record(entry(group * 1000 + number))
@@ -50,7 +50,7 @@ def test_a_group_is_one_commit(journal: Journal) -> None:
     assert journal.health().written == 3000
 
 
-def test_a_group_forms_by_itself(tmp_path: Path) -> None:
+def test_writer_commits_group_without_flush(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=0.001)
     for number in range(100):
         journal.record(entry(number))
@@ -61,7 +61,7 @@ def test_a_group_forms_by_itself(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_sleeping_writer_is_woken_each_time(tmp_path: Path) -> None:
+def test_wakes_sleeping_writer_for_each_entry(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=0.0)
     for number in range(300):
         journal.record(entry(number))
@@ -86,7 +86,7 @@ class RecordsInBetween(Journal):
         Journal._idle.__set__(self, value)  # type: ignore[attr-defined,misc]
 
 
-def test_an_entry_that_arrives_while_the_writer_falls_asleep_wakes_it(tmp_path: Path) -> None:
+def test_wakes_writer_that_is_falling_asleep(tmp_path: Path) -> None:
     journal = RecordsInBetween(tmp_path / "journal.db", group_seconds=0.0)
     journal.record(entry(1))
     with journal._progress:
@@ -94,12 +94,12 @@ def test_an_entry_that_arrives_while_the_writer_falls_asleep_wakes_it(tmp_path: 
     journal.close()
 
 
-def test_flush_of_nothing_returns_at_once(journal: Journal) -> None:
+def test_flush_of_empty_journal_returns_immediately(journal: Journal) -> None:
     assert journal.flush(0)
     assert journal.commits == 0
 
 
-def test_flush_from_the_event_loop(journal: Journal) -> None:
+def test_flushes_from_event_loop(journal: Journal) -> None:
     async def run() -> bool:
         journal.record(entry(1))
         return await journal.flush_async()
@@ -108,7 +108,7 @@ def test_flush_from_the_event_loop(journal: Journal) -> None:
     assert len(journal.read()) == 1
 
 
-def test_no_entry_is_lost_between_threads(tmp_path: Path) -> None:
+def test_loses_no_entry_between_threads(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=0.0)
     switch = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -135,7 +135,7 @@ def test_no_entry_is_lost_between_threads(tmp_path: Path) -> None:
     assert journal.close().lost == 0
 
 
-def test_close_writes_what_is_pending(tmp_path: Path) -> None:
+def test_close_writes_pending_entries(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     journal.record(entry(1))
     assert journal.close() == ("ok", "", 0, 0, 1, 0)
@@ -143,14 +143,14 @@ def test_close_writes_what_is_pending(tmp_path: Path) -> None:
     assert [row.time_ns for row in JournalReader(journal.path).read()] == [1]
 
 
-def test_entries_after_close_are_counted_as_lost(tmp_path: Path) -> None:
+def test_counts_entries_after_close_as_lost(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db")
     journal.close()
     journal.record(entry(1))
     assert journal.health().lost == 1
 
 
-def test_a_reopened_journal_goes_on_counting(tmp_path: Path) -> None:
+def test_reopened_journal_continues_numbering(tmp_path: Path) -> None:
     for number in range(3):
         journal = Journal(tmp_path / "journal.db")
         journal.record(entry(number))
@@ -173,13 +173,13 @@ def test_file_and_folder_are_private(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_it_is_in_wal_mode(journal: Journal) -> None:
+def test_uses_wal_mode(journal: Journal) -> None:
     with sqlite3.connect(journal.path) as shell:
         assert shell.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     shell.close()
 
 
-def test_pages_look_like_rows_to_an_sqlite_shell(journal: Journal) -> None:
+def test_sqlite_shell_sees_pages_as_rows(journal: Journal) -> None:
     for number in range(3):
         journal.record(entry(number, name=f"jira.tool_{number}"))
     assert journal.flush()
@@ -196,7 +196,7 @@ def test_pages_look_like_rows_to_an_sqlite_shell(journal: Journal) -> None:
     ]
 
 
-def test_read_goes_on_after_a_number_across_pages(journal: Journal) -> None:
+def test_reads_after_number_across_pages(journal: Journal) -> None:
     for number in range(1, 31):
         journal.record(entry(number))
         if number % 10 == 0:
@@ -207,7 +207,7 @@ def test_read_goes_on_after_a_number_across_pages(journal: Journal) -> None:
     assert [row.seq for row in journal.tail(12)] == list(range(19, 31))
 
 
-def test_search_by_name_caller_outcome_and_time(journal: Journal) -> None:
+def test_searches_by_name_caller_outcome_and_time(journal: Journal) -> None:
     for number in range(10):
         journal.record(entry(number, name=f"jira.tool_{number}"))
     assert journal.flush()
@@ -229,7 +229,7 @@ def test_search_by_name_caller_outcome_and_time(journal: Journal) -> None:
     assert found(limit=0) == []
 
 
-def test_retention_keeps_the_newest_and_at_least_max_rows(tmp_path: Path) -> None:
+def test_retention_keeps_newest_entries_up_to_limit(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", max_rows=100, group_seconds=NEVER)
     for number in range(1, 1001):
         journal.record(entry(number))
@@ -246,7 +246,7 @@ def test_retention_keeps_the_newest_and_at_least_max_rows(tmp_path: Path) -> Non
     assert len(numbers) >= 90
 
 
-def test_retention_catches_up_with_a_lowered_limit(
+def test_retention_applies_lowered_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_retention, "_MAX_PAGES", 64)
@@ -269,7 +269,7 @@ def test_retention_catches_up_with_a_lowered_limit(
     assert [row.time_ns for row in rows if row.face != "journal"] == list(range(301, 306))
 
 
-def test_a_reader_sees_whole_commits_while_the_writer_writes(tmp_path: Path) -> None:
+def test_reader_sees_whole_commits(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=0.0)
     stop = threading.Event()
     problems: list[str] = []
@@ -312,7 +312,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize(("count", "every"), [(1000, 100), (1028, 257), (1024, 256), (5000, 5000)])
-def test_what_was_flushed_survives_kill_9(tmp_path: Path, count: int, every: int) -> None:
+def test_flushed_entries_survive_kill_9(tmp_path: Path, count: int, every: int) -> None:
     path = tmp_path / "journal.db"
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(path), str(count), str(NEVER), "child", str(every)],
@@ -331,7 +331,7 @@ def test_what_was_flushed_survives_kill_9(tmp_path: Path, count: int, every: int
     assert JournalReader(path).tail(1)[0].time_ns == 7
 
 
-def test_two_processes_share_a_journal(tmp_path: Path) -> None:
+def test_two_processes_share_journal(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     children = [
         subprocess.Popen(

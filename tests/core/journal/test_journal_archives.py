@@ -21,7 +21,7 @@ def archived_pages(path: Path) -> list[Path]:
     return sorted(path.with_name("journal.archive").glob("*.jsonl.gz"))
 
 
-def test_archives_hold_all_that_went_in_order(tmp_path: Path) -> None:
+def test_archives_contain_removed_entries_in_order(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
     head = read_chain_head(path)
     lines = b"".join(gzip.decompress(one.read_bytes()) for one in archived_pages(path))
@@ -46,7 +46,7 @@ def test_archives_hold_all_that_went_in_order(tmp_path: Path) -> None:
         (lambda text: b"{}\n" + text, "archive"),
     ],
 )
-def test_changed_archives_are_found(
+def test_finds_changed_archives(
     tmp_path: Path, harm: Callable[[bytes], bytes], kind: str
 ) -> None:
     path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
@@ -76,7 +76,7 @@ def archive_line(page: dict[str, Any], before: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("extra", [False, True])
-def test_archives_that_were_all_written_anew_are_found(tmp_path: Path, extra: bool) -> None:
+def test_finds_rewritten_archives(tmp_path: Path, extra: bool) -> None:
     path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
     last = reconnect(archived_pages(path))
     seq = last["last_seq"] + 1
@@ -89,7 +89,7 @@ def test_archives_that_were_all_written_anew_are_found(tmp_path: Path, extra: bo
     assert any(one.sentence.startswith(f"Inserted: entry {seq}") for one in findings) == extra
 
 
-def test_a_page_more_in_the_archives_is_found(tmp_path: Path) -> None:
+def test_finds_inserted_archive(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
     end, seq = verify(path).first_seq, 10_000
     for first in (end, seq):
@@ -102,7 +102,7 @@ def test_a_page_more_in_the_archives_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["middle", "newest"])
-def test_a_missing_archive_is_found(tmp_path: Path, which: str) -> None:
+def test_finds_missing_archive(tmp_path: Path, which: str) -> None:
     path = written(tmp_path / "journal.db", pages=60, max_rows=30, archive=True)
     files = archived_pages(path)
     assert len(files) > 4
@@ -116,7 +116,7 @@ def test_a_missing_archive_is_found(tmp_path: Path, which: str) -> None:
     assert len(verify(path).findings) > len(found_now)
 
 
-def test_oldest_archives_may_be_taken_elsewhere(tmp_path: Path) -> None:
+def test_accepts_removal_of_oldest_archives(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db", pages=60, max_rows=30, archive=True)
     files = archived_pages(path)
     for file in files[:2]:
@@ -129,7 +129,7 @@ def test_oldest_archives_may_be_taken_elsewhere(tmp_path: Path) -> None:
     assert "the archives are not beside the journal" in verdict.notes[0]
 
 
-def test_archives_that_were_switched_off_are_no_fault(tmp_path: Path) -> None:
+def test_accepts_disabled_archives(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
     written(path, pages=5, max_rows=30, start=200)
     verdict = verify(path)
@@ -137,7 +137,7 @@ def test_archives_that_were_switched_off_are_no_fault(tmp_path: Path) -> None:
     assert "Removed to keep the journal" in verdict.notes[0]
 
 
-def test_what_was_archived_and_not_yet_cut_is_held_against_the_file(tmp_path: Path) -> None:
+def test_compares_archived_entries_with_file(tmp_path: Path) -> None:
     """A node stopped in between."""
     path = written(tmp_path / "journal.db", pages=10)
     kept = path.read_bytes()
@@ -148,14 +148,14 @@ def test_what_was_archived_and_not_yet_cut_is_held_against_the_file(tmp_path: Pa
     assert verify(path).findings[0].kind == "archive"
 
 
-def test_a_torn_archive_is_found(tmp_path: Path) -> None:
+def test_finds_truncated_archive(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
     file = archived_pages(path)[0]
     file.write_bytes(file.read_bytes()[:-9])
     assert "archive" in {one.kind for one in verify(path).findings}
 
 
-def test_an_archive_that_cannot_be_written_keeps_the_entries(
+def test_keeps_entries_when_archive_is_not_writable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "journal.archive").write_text("in the way")
@@ -166,7 +166,7 @@ def test_an_archive_that_cannot_be_written_keeps_the_entries(
     assert verdict.entries == 120
 
 
-def test_a_node_that_stopped_before_its_cut_leaves_no_second_archive(tmp_path: Path) -> None:
+def test_restart_before_cut_creates_no_second_archive(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db", pages=10)
     folder = tmp_path / "journal.archive"
     folder.mkdir()

@@ -46,7 +46,7 @@ def found(path: Path, head: str = "") -> list[tuple[str, int, int]]:
     return [one[:3] for one in verify(path, head).findings]
 
 
-def test_a_journal_that_nobody_touched_is_whole(tmp_path: Path) -> None:
+def test_verifies_unchanged_journal(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db")
     verdict = verify(path)
     assert verdict.is_intact
@@ -57,7 +57,7 @@ def test_a_journal_that_nobody_touched_is_whole(tmp_path: Path) -> None:
     assert verify(path, verdict.head.hash.hex()).is_intact
 
 
-def test_the_chain_goes_on_over_restarts_and_over_two_processes(tmp_path: Path) -> None:
+def test_chain_continues_across_restarts_and_processes(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db")
     head = str(read_chain_head(path))
     written(path)
@@ -118,7 +118,7 @@ def test_the_chain_goes_on_over_restarts_and_over_two_processes(tmp_path: Path) 
         ),
     ],
 )
-def test_what_was_done_by_hand_is_found_and_where(
+def test_locates_manual_changes(
     tmp_path: Path, statements: list[str], expected: list[tuple[str, int, int]]
 ) -> None:
     path = written(tmp_path / "journal.db")
@@ -131,7 +131,7 @@ def test_what_was_done_by_hand_is_found_and_where(
         assert numbers == expected
 
 
-def test_a_changed_page_with_a_hash_made_for_it_is_found_at_the_next(tmp_path: Path) -> None:
+def test_finds_changed_page_with_recomputed_hash(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db")
     with closing(sqlite3.connect(path)) as shell, shell:
         before = shell.execute("SELECT hash FROM page WHERE last_seq = 3").fetchone()[0]
@@ -162,7 +162,7 @@ def rewritten(path: Path) -> None:
             )
 
 
-def test_only_a_head_kept_elsewhere_gives_away_that_all_was_rewritten(tmp_path: Path) -> None:
+def test_external_head_reveals_rewritten_journal(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db")
     head = read_chain_head(path)
     written(path, pages=2)
@@ -173,7 +173,7 @@ def test_only_a_head_kept_elsewhere_gives_away_that_all_was_rewritten(tmp_path: 
     assert [one.kind for one in verify(path, head.hash.hex()).findings] == ["head"]
 
 
-def test_a_tail_that_was_cut_is_found_by_the_head(tmp_path: Path) -> None:
+def test_external_head_reveals_truncation(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db")
     head = read_chain_head(path)
     tamper(path, "DELETE FROM page WHERE last_seq > 9")
@@ -183,7 +183,7 @@ def test_a_tail_that_was_cut_is_found_by_the_head(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("head", ["x", "12", "1:abcd", "-1:" + "0" * 64, "a:" + "0" * 64, ":"])
-def test_what_is_no_head(tmp_path: Path, head: str) -> None:
+def test_rejects_invalid_head(tmp_path: Path, head: str) -> None:
     path = written(tmp_path / "journal.db")
     with pytest.raises(InterlockError, match="Invalid head of a journal"):
         verify(path, head)
@@ -191,7 +191,7 @@ def test_what_is_no_head(tmp_path: Path, head: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(place=st.integers(0, 4), data=st.data())
-def test_any_changed_byte_is_found(
+def test_finds_any_changed_byte(
     place: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = written(tmp_path_factory.mktemp("chain") / "journal.db", each=1)
@@ -207,7 +207,7 @@ def test_any_changed_byte_is_found(
     assert ("changed", last, last) in found(path)
 
 
-def test_a_file_whose_insides_are_damaged_is_reported_not_raised(tmp_path: Path) -> None:
+def test_reports_damaged_file_without_exception(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db", pages=200, each=50)
     size = path.stat().st_size
     with open(path, "r+b") as file:
@@ -217,7 +217,7 @@ def test_a_file_whose_insides_are_damaged_is_reported_not_raised(tmp_path: Path)
     assert not verdict.is_intact
 
 
-def test_more_than_a_few_findings_are_counted(tmp_path: Path) -> None:
+def test_counts_findings_above_limit(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db", pages=30, each=1)
     tamper(path, "UPDATE page SET newest_ns = newest_ns + 1")
     verdict = verify(path)
@@ -225,7 +225,7 @@ def test_more_than_a_few_findings_are_counted(tmp_path: Path) -> None:
     assert verdict.more_findings == 10
 
 
-def test_it_works_while_a_node_writes(tmp_path: Path) -> None:
+def test_verifies_during_writes(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     journal = Journal(path, max_rows=500, group_seconds=0.0)
     journal.record(entry(0))
@@ -250,7 +250,7 @@ def test_it_works_while_a_node_writes(tmp_path: Path) -> None:
     assert [one.findings for one in verdicts if not one.is_intact] == []
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_reports_progress(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db")
     told: list[tuple[int, int]] = []
     verify(path, "", lambda done, total: told.append((done, total)))
@@ -261,7 +261,7 @@ def test_progress_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("archive", [False, True])
-def test_what_retention_removed_is_no_fault(tmp_path: Path, archive: bool) -> None:
+def test_accepts_removal_by_retention(tmp_path: Path, archive: bool) -> None:
     path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=archive)
     verdict = verify(path)
     assert verdict.findings == []
@@ -275,7 +275,7 @@ def test_what_retention_removed_is_no_fault(tmp_path: Path, archive: bool) -> No
         assert verdict.notes == [limits]
 
 
-def test_removing_more_than_retention_did_is_found(tmp_path: Path) -> None:
+def test_finds_removal_beyond_retention(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db", pages=40, max_rows=30)
     first = verify(path).first_seq
     with closing(sqlite3.connect(path)) as shell, shell:
@@ -285,7 +285,7 @@ def test_removing_more_than_retention_did_is_found(tmp_path: Path) -> None:
     assert finding.last_seq > first - 1
 
 
-def test_a_forged_note_does_not_hide_what_was_removed(tmp_path: Path) -> None:
+def test_forged_note_does_not_hide_removal(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db")
     note = '[[1,"","journal","cut","6","","","ok",0,"hash:00 removed"]]'
     tamper(
@@ -298,7 +298,7 @@ def test_a_forged_note_does_not_hide_what_was_removed(tmp_path: Path) -> None:
     assert len(verify(path).findings) == 2
 
 
-def test_a_caller_cannot_write_a_note(tmp_path: Path) -> None:
+def test_caller_cannot_write_cut_note(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     journal = Journal(path, group_seconds=NEVER)
     journal.record((1, "local", "mcp", "journal", "cut", "6", "", "ok", 0, "hash:00"))
@@ -328,7 +328,7 @@ def old_file(path: Path, pages: int) -> None:
         shell.execute("PRAGMA user_version = 1")
 
 
-def test_an_older_journal_gets_its_chain_and_says_from_where_on(tmp_path: Path) -> None:
+def test_older_journal_gets_chain_from_migration(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     old_file(path, pages=1200)
     assert len(JournalReader(path).read(limit=10_000)) == 2400
@@ -348,7 +348,7 @@ def test_an_older_journal_gets_its_chain_and_says_from_where_on(tmp_path: Path) 
     assert found(path) == [("changed", 99, 100)]
 
 
-def test_an_older_journal_without_entries(tmp_path: Path) -> None:
+def test_older_empty_journal_verifies(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     old_file(path, pages=0)
     written(path, pages=1)
@@ -356,5 +356,5 @@ def test_an_older_journal_without_entries(tmp_path: Path) -> None:
     assert verify(path).is_intact
 
 
-def test_a_head_can_be_written_down() -> None:
+def test_formats_chain_head() -> None:
     assert str(ChainHead(7, GENESIS_HASH)) == "7:" + "0" * 64

@@ -45,7 +45,7 @@ def hasty_threads() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 511, 512, 513])
-def test_every_count_around_a_chunk_is_kept(tmp_path: Path, count: int) -> None:
+def test_keeps_every_entry_around_chunk_bounds(tmp_path: Path, count: int) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     for number in range(count):
         journal.record(entry(number))
@@ -57,7 +57,7 @@ def test_every_count_around_a_chunk_is_kept(tmp_path: Path, count: int) -> None:
     assert times(journal.path) == list(range(count + 1))
 
 
-def test_what_waits_for_the_writer_is_encoded_but_for_the_last_chunk(tmp_path: Path) -> None:
+def test_encodes_pending_entries_except_last_chunk(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     for number in range(10 * CHUNK_ENTRIES + 1):
         journal.record(entry(number))
@@ -66,7 +66,7 @@ def test_what_waits_for_the_writer_is_encoded_but_for_the_last_chunk(tmp_path: P
     journal.close()
 
 
-def test_a_large_group_is_one_commit_of_several_pages(tmp_path: Path) -> None:
+def test_writes_large_group_as_several_pages_in_one_commit(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     journal.record(entry(0))
     assert journal.flush()
@@ -90,7 +90,7 @@ def test_a_large_group_is_one_commit_of_several_pages(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_more_than_a_commit_takes_goes_in_several(tmp_path: Path) -> None:
+def test_splits_entries_above_commit_limit(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     for number in range(40_000):
         journal.record(entry(number))
@@ -100,7 +100,7 @@ def test_more_than_a_commit_takes_goes_in_several(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hasty_threads")
-def test_recorders_at_once_lose_nothing_and_keep_their_order(tmp_path: Path) -> None:
+def test_concurrent_recorders_keep_order_without_loss(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=0.0)
     start = threading.Barrier(4)
 
@@ -123,7 +123,7 @@ def test_recorders_at_once_lose_nothing_and_keep_their_order(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("hasty_threads")
-def test_closing_under_recorders_accounts_for_every_entry(tmp_path: Path) -> None:
+def test_close_during_recording_accounts_for_every_entry(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=0.0)
     half_way = threading.Barrier(4)
 
@@ -148,7 +148,7 @@ def test_closing_under_recorders_accounts_for_every_entry(tmp_path: Path) -> Non
     assert health.written >= 6_000
 
 
-def test_a_recorder_does_not_wait_for_whoever_has_the_lock(tmp_path: Path) -> None:
+def test_recorder_does_not_wait_for_lock(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     with journal._lock:
         for number in range(3 * CHUNK_ENTRIES):
@@ -158,7 +158,7 @@ def test_a_recorder_does_not_wait_for_whoever_has_the_lock(tmp_path: Path) -> No
     assert times(journal.path) == list(range(3 * CHUNK_ENTRIES))
 
 
-def test_the_bound_holds_across_chunks_while_the_file_is_locked(tmp_path: Path) -> None:
+def test_applies_pending_limit_across_chunks(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", max_pending=1000, group_seconds=NEVER)
     with closing(sqlite3.connect(journal.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -213,7 +213,7 @@ def endless() -> list[Any]:
     ids=["surrogate", "short", "long", "unspeakable", "none", "text", "mapping"],
 )
 @pytest.mark.parametrize("place", [0, 128, 255, 256])
-def test_what_cannot_be_encoded_changes_nothing_around_it(
+def test_unencodable_entry_keeps_its_neighbours(
     tmp_path: Path, bad: Any, said: tuple[str, str], place: int
 ) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
@@ -233,7 +233,7 @@ def test_what_cannot_be_encoded_changes_nothing_around_it(
 
 
 @pytest.mark.parametrize("make", [lambda: None, endless, lambda: ("later",), lambda: (2**70,)])
-def test_nonsense_beyond_the_bound_is_only_counted(tmp_path: Path, make: Callable[[], Any]) -> None:
+def test_counts_unencodable_entry_above_limit(tmp_path: Path, make: Callable[[], Any]) -> None:
     journal = Journal(tmp_path / "journal.db", max_pending=1, group_seconds=NEVER)
     journal.record(make())
     journal.record(make())
@@ -241,7 +241,7 @@ def test_nonsense_beyond_the_bound_is_only_counted(tmp_path: Path, make: Callabl
     assert JournalReader(journal.path).tail(1)[0].verb == "lost"
 
 
-def test_a_moved_journal_is_noticed_without_a_flush(
+def test_notices_moved_file_without_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_writer, "_IDENTITY_SECONDS", 0.0)
@@ -254,7 +254,7 @@ def test_a_moved_journal_is_noticed_without_a_flush(
     journal.close()
 
 
-def test_pages_end_at_their_bounds() -> None:
+def test_splits_pages_at_limits() -> None:
     thousand = Fragment(b"1", 1000, 5)
     assert [page.entries for page in join_pages([thousand] * 5)] == [2000, 2000, 1000]
     large = Fragment(b"2" * (PAGE_BYTES // 2 + 1), 1, 9)
@@ -265,7 +265,7 @@ def test_pages_end_at_their_bounds() -> None:
     assert join_pages([]) == []
 
 
-def test_a_fragment_knows_its_newest_entry() -> None:
+def test_fragment_has_newest_time() -> None:
     fragment = encode_fragment([entry(5), entry(9), entry(7)])
     assert (fragment.entries, fragment.newest_ns) == (3, 9)
     assert encode_fragment([entry(5), (2**70,)]).newest_ns == 2**63 - 1

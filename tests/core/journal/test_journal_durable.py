@@ -67,7 +67,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
     opened.close()
 
 
-def test_it_is_in_the_file_when_it_is_told_so(journal: Journal) -> None:
+def test_entry_is_in_file_before_callback(journal: Journal) -> None:
     seen: list[list[int]] = []
     told = Told()
 
@@ -81,7 +81,7 @@ def test_it_is_in_the_file_when_it_is_told_so(journal: Journal) -> None:
     assert journal.syncs == journal.commits == 1
 
 
-def test_what_was_recorded_before_it_is_on_disk_before_it(journal: Journal) -> None:
+def test_writes_earlier_entries_first(journal: Journal) -> None:
     told = Told()
     for number in range(600):
         journal.record(entry(number, "ok"))
@@ -90,7 +90,7 @@ def test_what_was_recorded_before_it_is_on_disk_before_it(journal: Journal) -> N
     assert times(journal.path) == list(range(601))
 
 
-def test_an_ordinary_entry_does_not_wait_for_the_disk(journal: Journal) -> None:
+def test_ordinary_entry_does_not_sync(journal: Journal) -> None:
     told = Told()
     journal.record_durably(entry(1), told)
     assert told.wait()
@@ -114,7 +114,7 @@ class SlowDisk(Journal):
         return taken
 
 
-def test_what_comes_while_the_disk_is_busy_shares_the_next_commit(tmp_path: Path) -> None:
+def test_entries_during_sync_share_next_commit(tmp_path: Path) -> None:
     journal = SlowDisk(tmp_path / "journal.db")
     delivered: list[tuple[int, bool]] = []
     enough = threading.Event()
@@ -136,7 +136,7 @@ def test_what_comes_while_the_disk_is_busy_shares_the_next_commit(tmp_path: Path
     journal.close()
 
 
-def test_a_disk_that_hangs_breaks_the_promise_in_time(
+def test_reports_failure_when_disk_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "_WATCH_INTERVAL_SECONDS", 0.0)
@@ -165,7 +165,7 @@ def test_a_disk_that_hangs_breaks_the_promise_in_time(
     assert times(journal.path) == [1]
 
 
-def test_a_locked_file_breaks_the_promise_and_recovers(journal: Journal) -> None:
+def test_reports_failure_for_locked_file_and_recovers(journal: Journal) -> None:
     first, second = Told(), Told()
     with held_by_somebody_else(journal.path):
         journal.record_durably(entry(1), first)
@@ -178,7 +178,7 @@ def test_a_locked_file_breaks_the_promise_and_recovers(journal: Journal) -> None
     assert (first.words, second.words) == ([False], [True])
 
 
-def test_a_full_disk_breaks_the_promise_at_once_and_recovers_by_itself(
+def test_reports_failure_for_full_disk_and_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages = 6
@@ -211,7 +211,7 @@ def test_a_full_disk_breaks_the_promise_at_once_and_recovers_by_itself(
     journal.close()
 
 
-def test_a_disk_that_refuses_writes_breaks_the_promise_and_recovers(tmp_path: Path) -> None:
+def test_reports_failure_for_write_error_and_recovers(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     first, second = Told(), Told()
     journal.record_durably(entry(1), first)
@@ -230,7 +230,7 @@ def test_a_disk_that_refuses_writes_breaks_the_promise_and_recovers(tmp_path: Pa
     assert verify(journal.path).is_intact
 
 
-def test_a_disk_that_is_full_at_the_start_keeps_no_node_from_serving(
+def test_starts_with_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = True
@@ -262,7 +262,7 @@ def test_a_disk_that_is_full_at_the_start_keeps_no_node_from_serving(
     assert times(journal.path) == [1, 2]
 
 
-def test_a_closed_journal_and_a_full_memory_say_no(tmp_path: Path) -> None:
+def test_closed_or_full_journal_reports_failure(tmp_path: Path) -> None:
     said: list[bool] = []
     journal = Journal(tmp_path / "journal.db", max_pending=1, group_seconds=NEVER)
     journal.record(entry(1, "ok"))
@@ -274,7 +274,7 @@ def test_a_closed_journal_and_a_full_memory_say_no(tmp_path: Path) -> None:
     assert times(journal.path) == [1]
 
 
-def test_closing_keeps_what_was_promised_or_says_so(tmp_path: Path) -> None:
+def test_close_resolves_durable_entries(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     told, broken = Told(), Told()
     journal.record_durably(entry(1), told)
@@ -287,7 +287,7 @@ def test_closing_keeps_what_was_promised_or_says_so(tmp_path: Path) -> None:
     assert broken.words == [False]
 
 
-def test_one_that_fails_keeps_nothing_from_the_others(journal: Journal) -> None:
+def test_failing_callback_does_not_affect_others(journal: Journal) -> None:
     told = Told()
 
     def fails(kept: bool) -> None:
@@ -301,7 +301,7 @@ def test_one_that_fails_keeps_nothing_from_the_others(journal: Journal) -> None:
     assert journal.health().state == "ok"
 
 
-def test_a_delivery_that_fails_does_not_stop_the_writer(journal: Journal) -> None:
+def test_failing_delivery_does_not_stop_writer(journal: Journal) -> None:
     loop = asyncio.new_event_loop()
     loop.close()
     journal.deliver = lambda thens, kept: (
@@ -314,7 +314,7 @@ def test_a_delivery_that_fails_does_not_stop_the_writer(journal: Journal) -> Non
     assert journal.health().state == "ok"
 
 
-def test_many_threads_are_each_told_once(tmp_path: Path) -> None:
+def test_calls_back_once_for_each_thread(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=0.0)
     lock = threading.Lock()
     told: list[int] = []
@@ -363,7 +363,7 @@ sys.stdin.read()
 """
 
 
-def test_what_was_promised_survives_kill_9(tmp_path: Path) -> None:
+def test_durable_entries_survive_kill_9(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -411,7 +411,7 @@ def forced(path: Path, log: Path, calls: int) -> int:
     return sum("sync(" in line for line in log.read_text().splitlines())
 
 
-def test_a_durable_call_forces_the_disk_exactly_once(tmp_path: Path) -> None:
+def test_durable_call_syncs_exactly_once(tmp_path: Path) -> None:
     few = forced(tmp_path / "few.db", tmp_path / "few.log", 5)
     many = forced(tmp_path / "many.db", tmp_path / "many.log", 55)
     # Opening and closing the file cost the same both times.

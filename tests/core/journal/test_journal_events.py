@@ -17,7 +17,7 @@ def rows_of(gated: Gated) -> list[JournalRow]:
 
 
 @pytest.mark.spec("AQ-GK-5.1-1")
-async def test_a_gated_flow_tells_three_events(tmp_path: Path) -> None:
+async def test_converts_approval_flow_to_three_events(tmp_path: Path) -> None:
     rules = [RuleConfig("nobody formats", "deny", tools=["s.wipe"], when='args.disk == "z"')]
     gated = Gated(tmp_path, rules=rules, default="safe")
     await gated.ask(wipe({"disk": "z"}))
@@ -45,13 +45,13 @@ async def test_a_gated_flow_tells_three_events(tmp_path: Path) -> None:
     gated.close()
 
 
-def test_what_is_no_event() -> None:
+def test_ignores_rows_without_event() -> None:
     for verb, outcome in [("tools/call", "ok"), ("approval", "done"), ("approval", "dispatching")]:
         row = JournalRow(1, 0, "ci", "mcp", verb, "s.t", "s", "mutating", outcome, 0, "")
         assert to_audit_event(row) is None
 
 
-def test_a_moment_that_no_calendar_has() -> None:
+def test_converts_time_outside_calendar() -> None:
     row = JournalRow(1, 2**62, "ci", "mcp", "approval", "s.t", "s", "mutating", "expired", 0, "")
     event = to_audit_event(row)
     assert event is not None

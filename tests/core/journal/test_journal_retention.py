@@ -72,7 +72,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.connection.close()
 
 
-def test_what_is_too_old_goes_and_the_rest_stays(world: World) -> None:
+def test_removes_entries_older_than_limit(world: World) -> None:
     for moment in range(0, 7200, 600):
         world.record(moment)
     world.passes(7200)
@@ -81,7 +81,7 @@ def test_what_is_too_old_goes_and_the_rest_stays(world: World) -> None:
     assert verify(world.path).is_intact
 
 
-def test_a_page_goes_when_its_newest_entry_is_too_old(world: World) -> None:
+def test_removes_page_by_its_newest_entry(world: World) -> None:
     world.record(0, 600)
     world.passes(HOUR + 300)
     world.tidy()
@@ -92,7 +92,7 @@ def test_a_page_goes_when_its_newest_entry_is_too_old(world: World) -> None:
     assert verify(world.path).is_intact
 
 
-def test_an_idle_journal_is_emptied_and_then_left_alone(world: World) -> None:
+def test_empties_idle_journal_once(world: World) -> None:
     world.record(0)
     world.record(1)
     for _ in range(30):
@@ -103,7 +103,7 @@ def test_an_idle_journal_is_emptied_and_then_left_alone(world: World) -> None:
     assert verify(world.path).is_intact
 
 
-def test_it_is_looked_at_now_and_then(world: World) -> None:
+def test_checks_age_periodically(world: World) -> None:
     world.tidy()
     assert not world.retention.is_due()
     assert world.retention.check_interval == HOUR / 16
@@ -115,7 +115,7 @@ def test_it_is_looked_at_now_and_then(world: World) -> None:
     assert not Retention(world.path).is_due()
 
 
-def test_a_clock_that_jumps_ahead_takes_nothing_with_it(
+def test_clock_jump_forward_removes_nothing(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.record(0)
@@ -136,7 +136,7 @@ def test_a_clock_that_jumps_ahead_takes_nothing_with_it(
     assert world.kept == []
 
 
-def test_a_clock_that_goes_back_keeps_more_for_a_while(world: World) -> None:
+def test_clock_jump_backward_keeps_entries_longer(world: World) -> None:
     for moment in (0, 10):
         world.record(moment)
     world.wall -= 24 * HOUR
@@ -147,7 +147,7 @@ def test_a_clock_that_goes_back_keeps_more_for_a_while(world: World) -> None:
     assert [row.seq for row in JournalReader(world.path).read()] == [1, 2, 3]
 
 
-def test_bites_are_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removes_entries_in_small_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_retention, "_MAX_BYTES", 1000)
     world = World(tmp_path / "journal.db", max_age=None, max_rows=5)
     for moment in range(100):
@@ -160,7 +160,7 @@ def test_bites_are_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     world.connection.close()
 
 
-def test_two_that_share_a_journal_both_keep_it_within_bounds(tmp_path: Path) -> None:
+def test_two_journals_apply_limits_to_shared_file(tmp_path: Path) -> None:
     one = Journal(tmp_path / "journal.db", max_rows=20, group_seconds=HOUR)
     two = Journal(tmp_path / "journal.db", max_rows=20, group_seconds=HOUR)
     for number in range(100):
@@ -173,7 +173,7 @@ def test_two_that_share_a_journal_both_keep_it_within_bounds(tmp_path: Path) -> 
     assert verdict.entries < 60
 
 
-def test_a_failing_cut_is_not_tried_with_every_commit(world: World) -> None:
+def test_delays_retry_after_failed_cut(world: World) -> None:
     world.record(0)
     world.passes(2 * HOUR)
     with closing(sqlite3.connect(world.path, isolation_level=None)) as other:
@@ -189,7 +189,7 @@ def test_a_failing_cut_is_not_tried_with_every_commit(world: World) -> None:
     assert world.kept == []
 
 
-def test_a_journal_that_nobody_writes_in_lets_go_of_what_is_too_old(
+def test_idle_journal_removes_old_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_retention, "_MIN_INTERVAL_SECONDS", 0.001)

@@ -52,7 +52,7 @@ def until_failing(journal: Journal) -> str:
     return journal.health().reason
 
 
-def test_a_full_database_keeps_entries_and_recovers(
+def test_keeps_entries_for_full_database_and_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages = 6
@@ -81,7 +81,7 @@ def test_a_full_database_keeps_entries_and_recovers(
     journal.close()
 
 
-def test_a_disk_that_refuses_writes_keeps_entries_and_recovers(tmp_path: Path) -> None:
+def test_keeps_entries_after_write_error_and_recovers(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     journal.record(entry(1))
     assert journal.flush()
@@ -100,7 +100,7 @@ def test_a_disk_that_refuses_writes_keeps_entries_and_recovers(tmp_path: Path) -
     assert journal.close() == ("ok", "", 0, 0, 1001, 0)
 
 
-def test_a_locked_database_is_tried_again(tmp_path: Path) -> None:
+def test_retries_locked_database(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     journal.record(entry(1))
     with held_by_somebody_else(journal.path):
@@ -112,7 +112,7 @@ def test_a_locked_database_is_tried_again(tmp_path: Path) -> None:
     assert journal.close() == ("ok", "", 0, 0, 1, 0)
 
 
-def test_the_writer_retries_without_being_asked(tmp_path: Path) -> None:
+def test_writer_retries_without_request(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=0.0)
     with held_by_somebody_else(journal.path):
         journal.record(entry(1))
@@ -122,7 +122,7 @@ def test_the_writer_retries_without_being_asked(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_beyond_the_bound_entries_are_counted_and_the_count_is_journaled(tmp_path: Path) -> None:
+def test_journals_count_of_entries_above_limit(tmp_path: Path) -> None:
     journal = Journal(
         tmp_path / "journal.db",
         max_pending=100,
@@ -148,7 +148,7 @@ def test_beyond_the_bound_entries_are_counted_and_the_count_is_journaled(tmp_pat
     assert journal.close() == ("ok", "", 0, 50, 101, 0)
 
 
-def test_closing_a_failing_journal_gives_up_and_says_what_was_lost(tmp_path: Path) -> None:
+def test_close_of_failing_journal_reports_lost_entries(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     for number in range(10):
         journal.record(entry(number))
@@ -157,7 +157,7 @@ def test_closing_a_failing_journal_gives_up_and_says_what_was_lost(tmp_path: Pat
     assert (health.state, health.pending, health.lost, health.written) == ("failing", 0, 10, 0)
 
 
-def test_a_journal_moved_aside_is_begun_anew(tmp_path: Path) -> None:
+def test_begins_new_journal_after_move(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     journal.record(entry(1))
     assert journal.flush()
@@ -176,7 +176,7 @@ def test_a_journal_moved_aside_is_begun_anew(tmp_path: Path) -> None:
     assert str(read_chain_head(aside)) in verdict.notes[0]
 
 
-def test_two_that_find_their_journal_moved_begin_one(tmp_path: Path) -> None:
+def test_two_writers_begin_one_journal_after_move(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     one = Journal(path, group_seconds=NEVER)
     two = Journal(path, group_seconds=NEVER)
@@ -229,7 +229,7 @@ def rewrite_the_end(path: Path) -> None:
         lambda path: cut_the_end(path, 0),
     ],
 )
-def test_a_journal_that_lost_its_end_is_not_continued(
+def test_rejects_truncated_journal(
     tmp_path: Path, harm: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "journal.db"
@@ -261,7 +261,7 @@ def test_a_journal_that_lost_its_end_is_not_continued(
     assert "entries up to 10" in verify(path).notes[0]
 
 
-def test_a_file_broken_under_the_writer_is_reported_and_mended_by_moving_it(
+def test_recovers_when_broken_file_is_moved(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "journal.db"
@@ -282,7 +282,7 @@ def test_a_file_broken_under_the_writer_is_reported_and_mended_by_moving_it(
     journal.close()
 
 
-def test_opening_a_file_that_is_no_database(tmp_path: Path) -> None:
+def test_rejects_file_that_is_not_database(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     path.write_bytes(b"plain text\n" * 1000)
     with pytest.raises(InterlockError) as caught:
@@ -305,7 +305,7 @@ def test_opening_a_file_that_is_no_database(tmp_path: Path) -> None:
     assert path.read_bytes() == b"plain text\n" * 1000
 
 
-def test_a_journal_whose_end_was_changed_is_not_continued(tmp_path: Path) -> None:
+def test_rejects_journal_with_changed_end(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     journal = Journal(path)
     for number in range(3):
@@ -327,7 +327,7 @@ def test_a_journal_whose_end_was_changed_is_not_continued(tmp_path: Path) -> Non
     assert times(path) == [4]
 
 
-def test_opening_a_newer_schema(tmp_path: Path) -> None:
+def test_rejects_newer_schema(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     Journal(path).close()
     with closing(sqlite3.connect(path)) as shell:
@@ -340,7 +340,7 @@ def test_opening_a_newer_schema(tmp_path: Path) -> None:
         assert caught.value.failure is errors.CONFIG
 
 
-def test_opening_another_programs_database(tmp_path: Path) -> None:
+def test_rejects_database_of_other_program(tmp_path: Path) -> None:
     path = tmp_path / "cookies.db"
     with closing(sqlite3.connect(path)) as shell:
         shell.execute("CREATE TABLE page (url TEXT)")
@@ -348,7 +348,7 @@ def test_opening_another_programs_database(tmp_path: Path) -> None:
         Journal(path)
 
 
-def test_opening_where_nothing_can_be_made(tmp_path: Path) -> None:
+def test_rejects_uncreatable_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(InterlockError, match=r"cannot be opened.*File exists"):
         Journal(tmp_path / "file" / "journal.db")
@@ -360,7 +360,7 @@ def test_opening_where_nothing_can_be_made(tmp_path: Path) -> None:
         JournalReader(tmp_path / "empty.db").read()
 
 
-def test_a_folder_without_write_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "closed").mkdir(mode=0o555)
     # Reached from inside, because the folders above may be closed to a stranger as well.
     monkeypatch.chdir(tmp_path)
@@ -374,7 +374,7 @@ def test_a_folder_without_write_permission(tmp_path: Path, monkeypatch: pytest.M
         os.seteuid(user)
 
 
-def test_a_page_that_is_not_entries(tmp_path: Path) -> None:
+def test_rejects_invalid_page(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     journal = Journal(path)
     journal.record(entry(1))
@@ -398,7 +398,7 @@ def test_a_page_that_is_not_entries(tmp_path: Path) -> None:
         (lambda e: (*e[:9], "x" * 5_000_000), 9, "x" * 2000),
     ],
 )
-def test_an_entry_that_cannot_be_stored_hides_nothing(
+def test_replaces_unstorable_entry(
     tmp_path: Path, mangle: Callable[[Entry], Any], column: int, kept: object
 ) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)

@@ -43,7 +43,7 @@ def count(file: SharedFile) -> int:
         return int(reading.execute(COUNT).fetchone()[0])
 
 
-def test_only_what_somebody_else_wrote_is_noticed(path: Path, file: SharedFile) -> None:
+def test_notices_only_external_writes(path: Path, file: SharedFile) -> None:
     other = shared(path)
     with file.writing() as writing:
         writing.execute("INSERT INTO word VALUES ('one')")
@@ -55,7 +55,7 @@ def test_only_what_somebody_else_wrote_is_noticed(path: Path, file: SharedFile) 
 
 
 @pytest.mark.parametrize("patience", [None, 0.1])
-def test_a_closed_file_is_said_to_be_and_nobody_waits_for_it(
+def test_closed_file_raises_without_waiting(
     path: Path, patience: float | None
 ) -> None:
     file = shared(path)
@@ -66,7 +66,7 @@ def test_a_closed_file_is_said_to_be_and_nobody_waits_for_it(
         assert not file._lock.locked()
 
 
-def test_what_goes_wrong_in_the_middle_leaves_nothing(file: SharedFile) -> None:
+def test_failed_write_is_rolled_back(file: SharedFile) -> None:
     def write() -> None:
         with file.writing() as writing:
             writing.execute("INSERT INTO word VALUES ('one')")
@@ -80,7 +80,7 @@ def test_what_goes_wrong_in_the_middle_leaves_nothing(file: SharedFile) -> None:
     assert count(file) == 1
 
 
-def test_a_transaction_that_sqlite_ended_is_not_ended_again(file: SharedFile) -> None:
+def test_does_not_roll_back_ended_transaction(file: SharedFile) -> None:
     file.connection.execute("CREATE TABLE once (it TEXT UNIQUE ON CONFLICT ROLLBACK)")
     twice = [("one",), ("one",)]
     with pytest.raises(sqlite3.IntegrityError), transaction(file.connection) as writing:
@@ -88,7 +88,7 @@ def test_a_transaction_that_sqlite_ended_is_not_ended_again(file: SharedFile) ->
     assert not file.connection.in_transaction
 
 
-def test_who_is_in_a_hurry_waits_for_no_other_program(path: Path, file: SharedFile) -> None:
+def test_short_timeout_does_not_wait_for_other_process(path: Path, file: SharedFile) -> None:
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     with pytest.raises(InterlockError, match="used by another program") as caught:
@@ -102,7 +102,7 @@ def test_who_is_in_a_hurry_waits_for_no_other_program(path: Path, file: SharedFi
     assert count(file) == 0
 
 
-def test_who_is_in_a_hurry_waits_for_no_other_thread(file: SharedFile) -> None:
+def test_short_timeout_does_not_wait_for_other_thread(file: SharedFile) -> None:
     inside, done = threading.Event(), threading.Event()
 
     def write() -> None:
@@ -122,7 +122,7 @@ def test_who_is_in_a_hurry_waits_for_no_other_thread(file: SharedFile) -> None:
         writer.join()
 
 
-def test_a_broken_file_says_what_removing_it_means(path: Path) -> None:
+def test_error_for_broken_file_explains_removal(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"no database at all, " * 100)
     with pytest.raises(InterlockError) as caught:
@@ -135,7 +135,7 @@ def test_a_broken_file_says_what_removing_it_means(path: Path) -> None:
 
 
 @pytest.mark.parametrize("checked", [False, True], ids=["unchecked", "checked"])
-def test_a_page_that_cannot_be_read_is_found_by_who_checks(path: Path, checked: bool) -> None:
+def test_integrity_check_finds_unreadable_page(path: Path, checked: bool) -> None:
     file = shared(path)
     with file.writing() as writing:
         writing.executemany("INSERT INTO word VALUES (?)", [("x" * 900,)] * 50)
@@ -151,7 +151,7 @@ def test_a_page_that_cannot_be_read_is_found_by_who_checks(path: Path, checked: 
         shared(path).close()
 
 
-def test_a_glance_at_a_sighting_waits_for_nobody(tmp_path: Path) -> None:
+def test_peek_does_not_wait_for_writer(tmp_path: Path) -> None:
     """It is asked for on the loop, where everybody else would wait as well."""
     path = tmp_path / "sightings.db"
     tool_records = ToolRecordStore(path)
