@@ -139,7 +139,7 @@ WAYS: dict[Callable[[PipelineHarness], None], tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_every_way_out_is_recorded_once_with_its_word(
+def test_records_each_outcome_once(
     way: Callable[[PipelineHarness], None],
 ) -> None:
     node = rig()
@@ -153,7 +153,7 @@ def test_every_way_out_is_recorded_once_with_its_word(
 
 @pytest.mark.parametrize("way", [answer_ok, answer_error, lose, expire, cancel])
 @pytest.mark.parametrize("afterthought", ["answer", "lose", "expire", "cancel"])
-def test_nothing_that_comes_later_is_recorded_again(
+def test_records_nothing_after_end_of_call(
     way: Callable[[PipelineHarness], None], afterthought: str
 ) -> None:
     node = rig()
@@ -174,7 +174,7 @@ def test_nothing_that_comes_later_is_recorded_again(
     assert len(node.upstreams["s"].started) == 1
 
 
-def test_an_entry() -> None:
+def test_records_entry_with_every_column() -> None:
     node = rig()
     node.begin(tool_call("s__look", {"n": 1}))
     node.clock.advance(0.25)
@@ -196,7 +196,7 @@ def test_an_entry() -> None:
     assert tuple(entry) == COLUMNS
 
 
-def test_an_entry_about_a_stranger_says_what_they_asked_for_and_no_more() -> None:
+def test_entry_of_unauthenticated_caller_contains_only_requested_name() -> None:
     node = rig(tokens={"t0ken": "operator"})
     node.begin(tool_call("s.look", credentials=Credentials("loopback", "wr0ng")))
     [entry] = node.journal.entries
@@ -206,7 +206,7 @@ def test_an_entry_about_a_stranger_says_what_they_asked_for_and_no_more() -> Non
     assert "wr0ng" not in json.dumps(entry)
 
 
-def test_who_called_is_written_down() -> None:
+def test_records_caller_without_token() -> None:
     node = rig(tokens={"t0ken": "operator"})
     node.begin(tool_call("s.look", credentials=Credentials("192.0.2.1", "t0ken")))
     node.upstreams["s"].last.answer(content=[])
@@ -215,7 +215,7 @@ def test_who_called_is_written_down() -> None:
     assert "t0ken" not in json.dumps(entry)
 
 
-def test_arguments_and_results_are_not_written_down() -> None:
+def test_omits_arguments_and_results() -> None:
     node = rig()
     node.begin(tool_call("s.look", {"password": "hunter2"}))
     node.upstreams["s"].last.answer(content=[{"type": "text", "text": "hunter2"}])
@@ -224,7 +224,7 @@ def test_arguments_and_results_are_not_written_down() -> None:
     assert "hunter2" not in json.dumps(node.journal.entries)
 
 
-def test_one_call_cannot_fill_the_journal() -> None:
+def test_limits_entry_length() -> None:
     node = rig()
     long = "x" * 1_000_000
     node.begin(tool_call(long, credentials=STRANGER))
@@ -237,7 +237,7 @@ def test_one_call_cannot_fill_the_journal() -> None:
     assert all(len(json.dumps(entry)) < 2_000 for entry in node.journal.entries)
 
 
-def test_a_task_that_is_cancelled_is_recorded_as_such() -> None:
+def test_records_cancelled_task() -> None:
     async def body() -> PipelineHarness:
         node = rig()
         task = asyncio.create_task(node.pipeline.run(tool_call("s.t")))
@@ -255,7 +255,7 @@ def test_a_task_that_is_cancelled_is_recorded_as_such() -> None:
 # --- tallies ---
 
 
-def test_the_tallies_count_tool_calls() -> None:
+def test_counts_calls_and_failures() -> None:
     node = rig()
     answer_ok(node)
     answer_tool_error(node)
@@ -271,7 +271,7 @@ def test_the_tallies_count_tool_calls() -> None:
     assert (node.audit.by_upstream["s"].calls, node.audit.by_upstream["s"].failed) == (4, 3)
 
 
-def test_the_tallies_sum_up_the_time() -> None:
+def test_sums_call_durations() -> None:
     node = rig()
     node.begin(tool_call("s.t"))
     node.begin(tool_call("s.t"))
@@ -281,7 +281,7 @@ def test_the_tallies_sum_up_the_time() -> None:
     assert node.audit.total.busy_us == node.audit.by_upstream["s"].busy_us == 1_000_000
 
 
-def test_a_node_without_a_journal_still_counts() -> None:
+def test_counts_calls_without_journal() -> None:
     audit = Audit(None)
     audit.record(tool_call("s.t"), "ok", 5)
     assert audit.total.calls == 1
@@ -296,7 +296,7 @@ def intended(audit: Audit, call: Call) -> list[bool]:
     return told
 
 
-def test_the_entry_before_a_call_and_the_one_after_it_name_the_same_call() -> None:
+def test_entries_of_one_call_have_same_call_id() -> None:
     journal = MemoryJournal()
     audit = Audit(journal, wall_clock=lambda: 255)
     one, other = tool_call("s.t"), tool_call("s.t")
@@ -312,7 +312,7 @@ def test_the_entry_before_a_call_and_the_one_after_it_name_the_same_call() -> No
     assert not audit._intents
 
 
-def test_a_call_that_is_written_down_twice_stays_one_call() -> None:
+def test_recording_intent_twice_keeps_call_id() -> None:
     journal = MemoryJournal()
     audit = Audit(journal, wall_clock=lambda: 255)
     call = tool_call("s.t")
@@ -321,7 +321,7 @@ def test_a_call_that_is_written_down_twice_stays_one_call() -> None:
     assert [entry["detail"] for entry in journal.entries] == ["call:ff-1", "call:ff-1"]
 
 
-def test_entries_name_the_approval_that_a_call_is_made_for() -> None:
+def test_entries_name_approval_of_call() -> None:
     journal = MemoryJournal()
     audit = Audit(journal, wall_clock=lambda: 255)
     call = tool_call("s.t")
@@ -339,7 +339,7 @@ def test_entries_name_the_approval_that_a_call_is_made_for() -> None:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_irreversible_and_approved_calls_have_a_digest_of_their_arguments(durable: bool) -> None:
+def test_irreversible_and_approved_calls_have_arguments_digest(durable: bool) -> None:
     journal = MemoryJournal()
     audit = Audit(
         journal, wall_clock=lambda: 255, durable=durable, digest=lambda call: f"of:{call.name}"
@@ -365,7 +365,7 @@ def test_irreversible_and_approved_calls_have_a_digest_of_their_arguments(durabl
 
 
 @pytest.mark.parametrize("audit", [Audit(None), Audit(MemoryJournal(), durable=False)])
-def test_nobody_waits_where_nothing_is_written_first(audit: Audit) -> None:
+def test_does_not_wait_without_durable_journal(audit: Audit) -> None:
     call = tool_call("s.t")
     assert not audit.records_intents
     assert intended(audit, call) == [True]
@@ -383,7 +383,7 @@ class BrokenJournal(MemoryJournal):
 
 
 @pytest.mark.parametrize("way", [answer_ok, bad_arguments, expire, cancel, list_tools])
-def test_a_journal_in_trouble_costs_nobody_the_answer(
+def test_failing_journal_does_not_block_result(
     way: Callable[[PipelineHarness], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     node = rig(recorder=BrokenJournal())
@@ -393,7 +393,7 @@ def test_a_journal_in_trouble_costs_nobody_the_answer(
     assert "a call observer failed" in caplog.text
 
 
-def test_of_calls_from_above_each_says_who_called_there() -> None:
+def test_records_caller_of_parent() -> None:
     node = rig()
     callers = {
         above: Caller("parent", kind="parent", parent_caller=above)

@@ -44,7 +44,7 @@ LOCAL, LOOPBACK, REMOTE = "local", "loopback", "192.0.2.7"
         (TOKENS, REMOTE, "s3cret-alicé", None),
     ],
 )
-def test_who_is_let_in(
+def test_authenticates_by_token_or_local_address(
     tokens: dict[str, str], peer: str, bearer: str | None, caller: str | None
 ) -> None:
     authenticate = Authenticator({token: Caller(name) for token, name in tokens.items()})
@@ -60,18 +60,18 @@ def test_who_is_let_in(
         assert caught.value.data is None
 
 
-def test_a_token_may_hold_any_text() -> None:
+def test_accepts_token_with_any_text() -> None:
     authenticate = Authenticator({"пароль 🔑": Caller("me")})
     assert authenticate(Credentials(REMOTE, "пароль 🔑")) == Caller("me")
 
 
-def test_an_empty_token_opens_no_door() -> None:
+def test_rejects_empty_token() -> None:
     with pytest.raises(InterlockError, match="The token of operator is empty") as caught:
         Authenticator({"": Caller("operator"), "s3cret": Caller("auditor")})
     assert caught.value.failure is CONFIG
 
 
-def test_tokens_are_not_kept_as_they_are() -> None:
+def test_does_not_store_plain_tokens() -> None:
     authenticate = Authenticator({token: Caller(name) for token, name in TOKENS.items()})
     assert not [part for part in vars(authenticate).values() if "s3cret" in repr(part)]
     assert "s3cret" not in repr(authenticate)

@@ -132,7 +132,7 @@ CLOSED, OPEN, HALF_OPEN = Circuit.CLOSED, Circuit.OPEN, Circuit.HALF_OPEN
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_the_table(
+def test_changes_state_by_table(
     bench: Bench,
     given: Callable[[Bench], None],
     event: Callable[[Bench], None],
@@ -145,7 +145,7 @@ def test_the_table(
     assert bench.admits() is admits
 
 
-def test_it_opens_after_so_many_failures_in_a_row(bench: Bench) -> None:
+def test_opens_after_consecutive_failures(bench: Bench) -> None:
     bench.fail(FAILURES - 1)
     bench.breakers.record_success("u")
     bench.fail(FAILURES - 1)
@@ -154,7 +154,7 @@ def test_it_opens_after_so_many_failures_in_a_row(bench: Bench) -> None:
     assert not bench.admits()
 
 
-def test_an_upstream_that_answers_with_errors_is_well(bench: Bench) -> None:
+def test_error_response_closes_breaker(bench: Bench) -> None:
     # Now and then it is slow, but every time between it answered: that is no row of failures.
     for _ in range(10):
         bench.fail()
@@ -162,7 +162,7 @@ def test_an_upstream_that_answers_with_errors_is_well(bench: Bench) -> None:
     assert bench.state is CLOSED
 
 
-def test_who_waits_as_long_as_told_is_let_in(bench: Bench) -> None:
+def test_admits_call_after_suggested_wait(bench: Bench) -> None:
     open_(bench)
     bench.clock.now += 2.50049
     with pytest.raises(InterlockError) as caught:
@@ -173,12 +173,12 @@ def test_who_waits_as_long_as_told_is_let_in(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("row", all_failures(), ids=lambda row: row.name)
-def test_what_counts(bench: Bench, row: Failure) -> None:
+def test_counts_only_upstream_failures(bench: Bench, row: Failure) -> None:
     bench.fail(FAILURES * 10, row)
     assert (bench.state is OPEN) is (row in COUNTED)
 
 
-def test_after_the_cooldown_one_call_may_try(bench: Bench) -> None:
+def test_admits_one_trial_after_cooldown(bench: Bench) -> None:
     open_(bench)
     bench.clock.now += COOLDOWN - 0.001
     assert not bench.admits()
@@ -186,7 +186,7 @@ def test_after_the_cooldown_one_call_may_try(bench: Bench) -> None:
     assert [bench.admits() for _ in range(5)] == [True, False, False, False, False]
 
 
-def test_a_trial_that_fails_starts_the_cooldown_again(bench: Bench) -> None:
+def test_failed_trial_restarts_cooldown(bench: Bench) -> None:
     half_open(bench)
     bench.clock.now += 5
     bench.fail()
@@ -196,14 +196,14 @@ def test_a_trial_that_fails_starts_the_cooldown_again(bench: Bench) -> None:
     assert bench.admits()
 
 
-def test_a_trial_that_never_reports_back_makes_room_for_another(bench: Bench) -> None:
+def test_admits_second_trial_when_first_never_reports(bench: Bench) -> None:
     half_open(bench)
     assert not bench.admits()
     bench.clock.now += COOLDOWN
     assert [bench.admits(), bench.admits()] == [True, False]
 
 
-def test_calls_that_were_under_way_do_not_put_off_the_trial(bench: Bench) -> None:
+def test_earlier_failures_do_not_delay_trial(bench: Bench) -> None:
     open_(bench)
     for _ in range(10):
         bench.clock.now += COOLDOWN / 10
@@ -211,7 +211,7 @@ def test_calls_that_were_under_way_do_not_put_off_the_trial(bench: Bench) -> Non
     assert bench.admits()
 
 
-def test_who_is_turned_away_is_told_when_to_try_again(bench: Bench) -> None:
+def test_rejection_contains_retry_delay(bench: Bench) -> None:
     open_(bench)
     bench.clock.now += 2.5
     with pytest.raises(InterlockError) as caught:
@@ -224,13 +224,13 @@ def test_who_is_turned_away_is_told_when_to_try_again(bench: Bench) -> None:
     assert bench.admits()
 
 
-def test_upstreams_do_not_share_a_breaker(bench: Bench) -> None:
+def test_keeps_separate_breaker_for_each_upstream(bench: Bench) -> None:
     open_(bench)
     assert bench.admits("other")
     assert bench.breakers.state("other") is CLOSED
 
 
-def test_new_settings_hold_at_once(bench: Bench) -> None:
+def test_applies_new_settings_immediately(bench: Bench) -> None:
     bench.breakers.configure(failures=1, cooldown=1)
     bench.fail()
     assert not bench.admits()

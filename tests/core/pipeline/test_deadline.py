@@ -50,7 +50,7 @@ def rig(**settings: Any) -> PipelineHarness:
         (10**400, LIMIT, LIMIT * PROGRESS_EXTENSION_FACTOR),
     ],
 )
-def test_the_limit_of_a_call(asked: Any, timeout: float, hard: float) -> None:
+def test_calculates_deadline_of_call(asked: Any, timeout: float, hard: float) -> None:
     call = tool_call(meta=None if asked is None else {META_TIMEOUT: asked})
     set_deadline(call, NOW, LIMIT)
     assert call.timeout == pytest.approx(timeout)
@@ -59,7 +59,7 @@ def test_the_limit_of_a_call(asked: Any, timeout: float, hard: float) -> None:
 
 
 @pytest.mark.parametrize("asked", [0, -1, -0.5, True, False, "1000", None, [], {}])
-def test_a_limit_that_is_none(asked: Any) -> None:
+def test_rejects_invalid_timeout(asked: Any) -> None:
     call = tool_call(meta={META_TIMEOUT: asked})
     with pytest.raises(InterlockError, match="must be a number of milliseconds above 0") as caught:
         set_deadline(call, NOW, LIMIT)
@@ -67,7 +67,7 @@ def test_a_limit_that_is_none(asked: Any) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"1e999", b"9" * 5_000, b"nonsense"])
-def test_a_limit_that_cannot_be_read(raw: bytes) -> None:
+def test_rejects_undecodable_timeout(raw: bytes) -> None:
     call = tool_call()
     call.meta = {META_TIMEOUT: Raw(raw)}
     with pytest.raises(InterlockError) as caught:
@@ -75,13 +75,13 @@ def test_a_limit_that_cannot_be_read(raw: bytes) -> None:
     assert caught.value.failure is INVALID_PARAMS
 
 
-def test_other_keys_of_meta_say_nothing_about_time() -> None:
+def test_ignores_other_meta_keys() -> None:
     call = tool_call(meta={"timeout": 5, "progressToken": 1})
     set_deadline(call, NOW, LIMIT)
     assert call.timeout == LIMIT
 
 
-def test_an_upstreams_own_limit_wins_over_the_nodes() -> None:
+def test_upstream_timeout_overrides_node_timeout() -> None:
     node = rig(timeout=60)
     node.upstreams["s"].timeout = 2.0
     node.begin(tool_call())
@@ -95,7 +95,7 @@ def test_an_upstreams_own_limit_wins_over_the_nodes() -> None:
 
 
 @given(st.floats(0.001, 30), st.floats(0, 10_000))
-def test_a_call_ends_after_its_deadline_and_within_a_tick(timeout: float, start: float) -> None:
+def test_expires_call_within_one_tick_of_deadline(timeout: float, start: float) -> None:
     node = rig(timeout=timeout)
     node.clock.now = start
     node.begin(tool_call())
@@ -113,7 +113,7 @@ def test_a_call_ends_after_its_deadline_and_within_a_tick(timeout: float, start:
     assert node.journal.outcomes == ["deadline_exceeded"]
 
 
-def test_an_answer_in_time_ends_the_watch() -> None:
+def test_result_before_deadline_ends_watch() -> None:
     node = rig(timeout=1)
     node.begin(tool_call())
     exchange = node.upstreams["s"].last
@@ -124,7 +124,7 @@ def test_an_answer_in_time_ends_the_watch() -> None:
     assert node.journal.outcomes == ["ok"]
 
 
-def test_deadlines_that_are_far_apart() -> None:
+def test_watches_distant_deadlines() -> None:
     node = rig(timeout=10_000)
     for milliseconds in (5_000_000, 100, 2_000, 9_000_000):
         node.begin(tool_call(meta={META_TIMEOUT: milliseconds}))
@@ -136,7 +136,7 @@ def test_deadlines_that_are_far_apart() -> None:
     assert expired == [1, 2, 3, 4]
 
 
-def test_a_loop_that_was_held_up_ends_everything_that_is_due_and_nothing_else() -> None:
+def test_stalled_loop_expires_only_due_calls() -> None:
     node = rig(timeout=1_000)
     for milliseconds in (50, 400, 700, 60_000):
         node.begin(tool_call(meta={META_TIMEOUT: milliseconds}))
@@ -148,7 +148,7 @@ def test_a_loop_that_was_held_up_ends_everything_that_is_due_and_nothing_else() 
     assert node.under_way == 0
 
 
-def test_a_call_whose_deadline_has_passed_before_it_is_looked_at() -> None:
+def test_expires_call_with_past_deadline() -> None:
     node = rig()
     call = tool_call(meta={META_TIMEOUT: 0.001})
     node.begin(call)
@@ -170,7 +170,7 @@ def talkative(node: PipelineHarness, **meta: Any) -> list[tuple[str, bytes]]:
     return heard
 
 
-def test_progress_starts_the_wait_again() -> None:
+def test_progress_restarts_timeout() -> None:
     node = rig(timeout=1)
     heard = talkative(node)
     exchange = node.upstreams["s"].last
@@ -184,7 +184,7 @@ def test_progress_starts_the_wait_again() -> None:
     assert exchange.expired
 
 
-def test_progress_does_not_keep_a_call_for_ever() -> None:
+def test_progress_does_not_extend_hard_deadline() -> None:
     node = rig(timeout=1)
     talkative(node)
     exchange = node.upstreams["s"].last
@@ -196,7 +196,7 @@ def test_progress_does_not_keep_a_call_for_ever() -> None:
     assert node.clock.now >= began + PROGRESS_EXTENSION_FACTOR
 
 
-def test_progress_does_not_extend_what_the_caller_asked_for() -> None:
+def test_progress_does_not_extend_requested_timeout() -> None:
     node = rig(timeout=10)
     talkative(node, **{META_TIMEOUT: 1_000})
     exchange = node.upstreams["s"].last
@@ -207,7 +207,7 @@ def test_progress_does_not_extend_what_the_caller_asked_for() -> None:
     assert exchange.expired
 
 
-def test_what_nobody_listens_to_harms_nobody() -> None:
+def test_ignores_progress_without_listener() -> None:
     node = rig()
     node.begin(tool_call())
     node.upstreams["s"].last.say(PROGRESS, b"{}")
@@ -217,7 +217,7 @@ def test_what_nobody_listens_to_harms_nobody() -> None:
 # --- the clock itself ---
 
 
-def test_the_clock_stands_still_when_there_is_nothing_to_watch() -> None:
+def test_clock_stops_without_calls() -> None:
     node = rig(timeout=1)
     assert node.clock.timers == 0
     node.begin(tool_call())
@@ -236,7 +236,7 @@ def test_the_clock_stands_still_when_there_is_nothing_to_watch() -> None:
     assert node.clock.timers == 0
 
 
-def test_one_that_cannot_be_ended_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_expiry_does_not_delay_others(caplog: pytest.LogCaptureFixture) -> None:
     node = rig(timeout=1)
     node.begin(tool_call())
     node.begin(tool_call())
@@ -256,7 +256,7 @@ def test_one_that_cannot_be_ended_holds_up_no_other(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize(("number", "looks"), [(FULL_RATE_CALLS - 1, 20), (FULL_RATE_CALLS, 10)])
-def test_very_many_calls_are_looked_at_less_often(number: int, looks: int) -> None:
+def test_checks_many_calls_less_often(number: int, looks: int) -> None:
     clock = ManualClock(now=0.0)
     calls = [tool_call() for _ in range(number)]
     looked = 0

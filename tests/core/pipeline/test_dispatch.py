@@ -71,7 +71,7 @@ def gone(*, sent: bool) -> UpstreamLostError:
 # --- the plain way ---
 
 
-def test_a_call_goes_out_and_its_answer_comes_back() -> None:
+def test_sends_call_and_returns_result() -> None:
     node = rig()
     call = node.begin(tool_call("s.silent", {"a": 1}))
     [exchange] = node.upstreams["s"].started
@@ -83,7 +83,7 @@ def test_a_call_goes_out_and_its_answer_comes_back() -> None:
     assert node.done == [(call, {"content": [{"type": "text", "text": "hello"}]})]
 
 
-def test_calls_do_not_wait_for_each_other() -> None:
+def test_sends_calls_concurrently() -> None:
     node = rig()
     calls = [node.begin(tool_call("s.silent")) for _ in range(3)]
     for exchange in reversed(node.upstreams["s"].started):
@@ -91,7 +91,7 @@ def test_calls_do_not_wait_for_each_other() -> None:
     assert node.done == [(calls[2], {"n": 2}), (calls[1], {"n": 1}), (calls[0], {"n": 0})]
 
 
-def test_an_upstream_that_is_no_longer_served() -> None:
+def test_rejects_call_of_removed_upstream() -> None:
     node = rig()
     del node.upstreams["s"]
     error = node.refused(tool_call("s.silent"))
@@ -103,7 +103,7 @@ def test_an_upstream_that_is_no_longer_served() -> None:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_what_never_left_is_sent_once_more(tool: str) -> None:
+def test_resends_unsent_call_once(tool: str) -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call(f"s.{tool}"))
         upstream.last.lose(sent=False)
@@ -116,7 +116,7 @@ def test_what_never_left_is_sent_once_more(tool: str) -> None:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_what_left_is_sent_again_only_if_doing_it_twice_is_doing_it_once(tool: str) -> None:
+def test_resends_sent_call_only_if_repeatable(tool: str) -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call(f"s.{tool}"))
         upstream.last.lose(sent=True)
@@ -131,7 +131,7 @@ def test_what_left_is_sent_again_only_if_doing_it_twice_is_doing_it_once(tool: s
 
 
 @pytest.mark.parametrize("sent", [True, False])
-def test_nothing_is_sent_three_times(sent: bool) -> None:
+def test_sends_call_at_most_twice(sent: bool) -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call("s.read_only"))
         for _ in range(5):
@@ -143,7 +143,7 @@ def test_nothing_is_sent_three_times(sent: bool) -> None:
     assert node.journal.outcomes == ["upstream_lost" if sent else "upstream_unavailable"]
 
 
-def test_what_never_left_and_then_did_is_not_sent_a_third_time() -> None:
+def test_call_sent_on_retry_is_not_sent_again() -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call("s.silent"))
         upstream.last.lose(sent=False)
@@ -155,7 +155,7 @@ def test_what_never_left_and_then_did_is_not_sent_a_third_time() -> None:
     assert run(body).journal.outcomes == ["upstream_lost"]
 
 
-def test_an_upstream_that_takes_nothing_is_waited_for() -> None:
+def test_waits_for_unavailable_upstream() -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         back = asyncio.get_running_loop().create_future()
 
@@ -176,7 +176,7 @@ def test_an_upstream_that_takes_nothing_is_waited_for() -> None:
     assert node.journal.outcomes == ["ok"]
 
 
-def test_an_upstream_that_does_not_come_back_fails_the_call_as_it_failed() -> None:
+def test_fails_with_original_error_if_upstream_stays_lost() -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         async def stays_away(_: float) -> bool:
             return False
@@ -193,7 +193,7 @@ def test_an_upstream_that_does_not_come_back_fails_the_call_as_it_failed() -> No
     assert len(node.upstreams["s"].started) == 1
 
 
-def test_an_upstream_that_refuses_again_fails_the_call() -> None:
+def test_fails_when_upstream_rejects_retry() -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call("s.read_only"))
         upstream.refuse_with = gone(sent=False)
@@ -208,7 +208,7 @@ def test_an_upstream_that_refuses_again_fails_the_call() -> None:
     [(60.0, RECONNECT_WAIT_SECONDS), (2.0, 2.0)],
     ids=["patient", "in a hurry"],
 )
-def test_how_long_an_upstream_is_waited_for(timeout: float, patience: float) -> None:
+def test_limits_wait_for_upstream(timeout: float, patience: float) -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call("s.read_only"))
         upstream.last.lose(sent=True)
@@ -219,7 +219,7 @@ def test_how_long_an_upstream_is_waited_for(timeout: float, patience: float) -> 
     assert node.upstreams["s"].waited == [pytest.approx(patience)]
 
 
-def test_nothing_is_sent_after_its_deadline() -> None:
+def test_sends_nothing_after_deadline() -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call("s.silent", meta={META_TIMEOUT: 1000}))
         # The loop is held up: the deadline has passed, but nobody has looked yet.
@@ -232,7 +232,7 @@ def test_nothing_is_sent_after_its_deadline() -> None:
     assert run(body).journal.outcomes == ["upstream_unavailable"]
 
 
-def test_a_call_that_waits_for_its_upstream_ends_at_its_deadline() -> None:
+def test_expires_call_that_waits_for_upstream() -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         never = asyncio.get_running_loop().create_future()
 
@@ -251,7 +251,7 @@ def test_a_call_that_waits_for_its_upstream_ends_at_its_deadline() -> None:
     assert run(body).journal.outcomes == ["upstream_unavailable"]
 
 
-def test_an_upstream_that_fails_to_wait_leaves_no_caller_behind(
+def test_failing_wait_ends_call(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
@@ -267,7 +267,7 @@ def test_an_upstream_that_fails_to_wait_leaves_no_caller_behind(
     assert "retry of a call failed" in caplog.text
 
 
-def test_an_upstream_that_was_removed_meanwhile_is_not_waited_for() -> None:
+def test_does_not_wait_for_removed_upstream() -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call("s.read_only"))
         del node.upstreams["s"]
@@ -280,7 +280,7 @@ def test_an_upstream_that_was_removed_meanwhile_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("sent", [True, False])
-async def test_what_is_not_about_tools_is_never_done_twice(sent: bool) -> None:
+async def test_never_repeats_extension_methods(sent: bool) -> None:
     async with open_rig() as (node, upstream):
         node.pipeline.transparent_upstream = "s"
         upstream.capabilities["extensions"] = {"org.example/shared": {}}
@@ -292,7 +292,7 @@ async def test_what_is_not_about_tools_is_never_done_twice(sent: bool) -> None:
             upstream.last.answer()
 
 
-def test_an_error_that_the_upstream_answered_is_not_sent_again() -> None:
+def test_does_not_resend_after_error_response() -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call("s.read_only"))
         upstream.last.answer_error(-32603, "no")
@@ -305,7 +305,7 @@ def test_an_error_that_the_upstream_answered_is_not_sent_again() -> None:
 # --- cancelling ---
 
 
-def test_a_cancelled_call_is_abandoned() -> None:
+def test_cancellation_abandons_call() -> None:
     node = rig()
     call = node.begin(tool_call("s.silent"))
     node.pipeline.cancel(call, "The user pressed stop.")
@@ -316,7 +316,7 @@ def test_a_cancelled_call_is_abandoned() -> None:
     assert node.under_way == 0
 
 
-def test_cancelling_what_is_over_changes_nothing() -> None:
+def test_cancellation_after_end_has_no_effect() -> None:
     node = rig()
     call = node.begin(tool_call("s.silent"))
     node.upstreams["s"].last.answer(content=[])
@@ -325,7 +325,7 @@ def test_cancelling_what_is_over_changes_nothing() -> None:
     assert node.upstreams["s"].last.abandoned == []
 
 
-def test_an_upstream_that_cannot_be_told_keeps_no_call(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_cancellation_still_ends_call(caplog: pytest.LogCaptureFixture) -> None:
     node = rig()
     call = node.begin(tool_call("s.silent"))
 
@@ -339,7 +339,7 @@ def test_an_upstream_that_cannot_be_told_keeps_no_call(caplog: pytest.LogCapture
     assert "sending a cancellation failed" in caplog.text
 
 
-def test_a_call_that_waits_to_be_sent_again_can_be_cancelled() -> None:
+def test_cancels_call_that_waits_for_retry() -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         back = asyncio.get_running_loop().create_future()
 
@@ -360,7 +360,7 @@ def test_a_call_that_waits_to_be_sent_again_can_be_cancelled() -> None:
     assert run(body).journal.outcomes == ["cancelled"]
 
 
-def test_a_call_that_is_cancelled_in_the_moment_of_its_return_is_not_sent() -> None:
+def test_cancelled_call_is_not_sent_when_upstream_returns() -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         back = asyncio.get_running_loop().create_future()
 
@@ -379,7 +379,7 @@ def test_a_call_that_is_cancelled_in_the_moment_of_its_return_is_not_sent() -> N
     assert run(body).journal.outcomes == ["cancelled"]
 
 
-async def test_who_waits_with_run_gets_the_outcome_or_the_error() -> None:
+async def test_run_returns_result_or_raises_error() -> None:
     async with open_rig() as (node, upstream):
         waiting = asyncio.create_task(node.pipeline.run(tool_call("s.silent")))
         await run_ready_tasks()
@@ -397,7 +397,7 @@ async def test_who_waits_with_run_gets_the_outcome_or_the_error() -> None:
 # --- faults ---
 
 
-def test_a_fault_of_ours_while_sending_says_nothing_of_itself(
+def test_internal_error_hides_details_from_caller(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     node = rig()
@@ -412,7 +412,7 @@ def test_a_fault_of_ours_while_sending_says_nothing_of_itself(
     assert "hunter2" not in caplog.text
 
 
-def test_a_name_cannot_write_lines_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_escapes_names_in_log(caplog: pytest.LogCaptureFixture) -> None:
     node = rig()
     node.upstreams["s"].refuse_with = RuntimeError("x")
     forged = "x\nERROR forged" + "x" * 10_000

@@ -41,7 +41,7 @@ class _FullDisk(MemoryJournal):
 # -- before a request leaves
 
 
-def test_refused_call_is_not_dispatched() -> None:
+def test_rejected_call_is_not_dispatched() -> None:
     node = rig()
     call = tool_call("s.unknown")
     node.refused(call)
@@ -51,7 +51,7 @@ def test_refused_call_is_not_dispatched() -> None:
 @pytest.mark.parametrize(
     "failure", [UPSTREAM_UNAVAILABLE, CIRCUIT_OPEN, DENIED], ids=lambda failure: failure.name
 )
-def test_call_that_its_upstream_does_not_take_is_not_dispatched(failure: Any) -> None:
+def test_call_rejected_by_upstream_is_not_dispatched(failure: Any) -> None:
     node = rig()
     node.upstreams["s"].refuse_with = InterlockError(failure, "no")
     call = tool_call("s.change")
@@ -59,7 +59,7 @@ def test_call_that_its_upstream_does_not_take_is_not_dispatched(failure: Any) ->
     assert not call.is_dispatched
 
 
-def test_call_that_cannot_be_recorded_is_not_dispatched() -> None:
+def test_call_without_journal_entry_is_not_dispatched() -> None:
     node = rig(recorder=_FullDisk(), durable=True)
     call = tool_call("s.change")
     assert node.refused(call).failure is UNRECORDABLE
@@ -70,7 +70,7 @@ def test_call_that_cannot_be_recorded_is_not_dispatched() -> None:
 
 
 @pytest.mark.parametrize("failure", all_failures(), ids=lambda failure: failure.name)
-def test_no_error_makes_a_dispatched_call_undone(failure: Any) -> None:
+def test_error_does_not_reset_dispatched(failure: Any) -> None:
     node = rig()
     call = node.begin(tool_call("s.change"))
     node.upstreams["s"].last.fail(InterlockError(failure, "so it says"))
@@ -79,7 +79,7 @@ def test_no_error_makes_a_dispatched_call_undone(failure: Any) -> None:
 
 
 @pytest.mark.parametrize("ends", ["answer", "error", "cancel", "deadline", "shutdown"])
-async def test_call_that_left_is_dispatched_however_it_ends(ends: str) -> None:
+async def test_sent_call_is_dispatched_for_every_outcome(ends: str) -> None:
     node = rig()
     call = node.begin(tool_call("s.change"))
     exchange = node.upstreams["s"].last
@@ -118,20 +118,20 @@ def lost(name: str, *sent: bool) -> Call:
 
 
 @pytest.mark.parametrize("name", ["s.read", "s.change"])
-def test_call_that_never_left_in_two_attempts_is_not_dispatched(name: str) -> None:
+def test_call_unsent_in_two_attempts_is_not_dispatched(name: str) -> None:
     assert not lost(name, False, False).is_dispatched
 
 
-def test_second_attempt_takes_nothing_back() -> None:
+def test_unsent_retry_keeps_dispatched() -> None:
     """A repeatable call left the first time; that the second request did not changes nothing."""
     assert lost("s.read", True, False).is_dispatched
 
 
-def test_second_attempt_that_left_counts() -> None:
+def test_sent_retry_sets_dispatched() -> None:
     assert lost("s.change", False, True).is_dispatched
 
 
-async def test_call_that_waits_to_be_sent_again_is_as_it_was() -> None:
+async def test_waiting_retry_keeps_state() -> None:
     node = rig()
     back: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 

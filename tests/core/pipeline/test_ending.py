@@ -28,7 +28,7 @@ def rig(**settings: object) -> PipelineHarness:
         "x\r\nContent-Length: 2\r\n\r\n{}POST /mcp HTTP/1.1",
     ],
 )
-def test_only_harmless_questions_are_passed_on(method: str) -> None:
+def test_rejects_unknown_methods(method: str) -> None:
     node = rig()
     node.pipeline.transparent_upstream = "s"
     error = node.refused(Call(method, "test", LOCAL, SESSION))
@@ -36,7 +36,7 @@ def test_only_harmless_questions_are_passed_on(method: str) -> None:
     assert node.upstreams["s"].started == []
 
 
-def test_a_caller_in_a_hurry_does_not_open_the_breaker_for_others() -> None:
+def test_short_caller_timeout_does_not_open_breaker() -> None:
     node = rig(failures=3)
     for _ in range(10):
         node.begin(tool_call("s.one", meta={META_TIMEOUT: 1}))
@@ -46,7 +46,7 @@ def test_a_caller_in_a_hurry_does_not_open_the_breaker_for_others() -> None:
     assert node.done[-1][1] == {"content": []}
 
 
-async def test_draining_lets_calls_finish_and_refuses_new_ones() -> None:
+async def test_drain_finishes_calls_and_rejects_new_calls() -> None:
     node = rig()
     finishes = node.begin(tool_call("s.one"))
     stays = node.begin(tool_call("s.two"))
@@ -63,7 +63,7 @@ async def test_draining_lets_calls_finish_and_refuses_new_ones() -> None:
     assert node.under_way == 0
 
 
-def test_strangers_cannot_push_the_others_out_of_the_journal() -> None:
+def test_limits_journal_entries_of_unauthenticated_callers() -> None:
     node = rig(tokens={"right": "operator"})
     stranger = Credentials("203.0.113.9", "wrong")
     for _ in range(MAX_UNKNOWN_CALLER_ENTRIES * 10):

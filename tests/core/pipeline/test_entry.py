@@ -41,7 +41,7 @@ class Door(PipelineHarness):
         return [error.failure.name for _, error in self.done]
 
 
-async def test_strangers_take_no_room_from_those_who_are_known() -> None:
+async def test_pending_identities_do_not_use_call_limit() -> None:
     node = Door(concurrent_calls=5)
     for _ in range(MAX_PENDING_IDENTITIES):
         node.come("strange")
@@ -54,7 +54,7 @@ async def test_strangers_take_no_room_from_those_who_are_known() -> None:
     assert node.failures() == [UNAUTHENTICATED.name] * MAX_PENDING_IDENTITIES
 
 
-async def test_there_are_few_of_them() -> None:
+async def test_limits_pending_identities() -> None:
     node = Door()
     calls = [node.come("strange") for _ in range(MAX_PENDING_IDENTITIES)]
     node.come("strange")
@@ -74,7 +74,7 @@ async def test_there_are_few_of_them() -> None:
     await run_ready_tasks()
 
 
-async def test_who_becomes_known_is_served() -> None:
+async def test_serves_caller_after_identification() -> None:
     node = Door()
     call = node.come("new")
     assert (node.under_way, node.upstreams["s"].started) == (0, [])
@@ -85,7 +85,7 @@ async def test_who_becomes_known_is_served() -> None:
     assert node.done == [(call, {"content": []})]
 
 
-async def test_a_node_that_stops_does_not_wait_until_they_are_known() -> None:
+async def test_drain_does_not_wait_for_pending_identities() -> None:
     node = Door()
     node.come("strange")
     async with asyncio.timeout(HANG_TIMEOUT):

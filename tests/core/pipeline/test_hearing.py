@@ -30,7 +30,7 @@ def from_session(level: str | None) -> Any:
 
 @pytest.mark.parametrize("wanted", LOG_LEVELS)
 @pytest.mark.parametrize("said", LOG_LEVELS)
-def test_a_level_and_everything_above(wanted: str, said: str) -> None:
+def test_passes_levels_at_or_above_requested(wanted: str, said: str) -> None:
     heard = LOG_LEVELS.index(said) >= LOG_LEVELS.index(wanted)
     assert is_level_at_least(log(said), wanted) is heard
     assert is_wanted(from_session(wanted), LOG_MESSAGE, log(said)) is heard
@@ -39,46 +39,46 @@ def test_a_level_and_everything_above(wanted: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("said", LOG_LEVELS)
-def test_a_session_that_never_said_hears_what_its_server_chooses(said: str) -> None:
+def test_session_without_level_receives_every_log(said: str) -> None:
     assert is_wanted(from_session(None), LOG_MESSAGE, log(said))
 
 
 @pytest.mark.parametrize("said", LOG_LEVELS)
-def test_a_stateless_request_that_does_not_ask_hears_nothing(said: str) -> None:
+def test_stateless_request_without_level_receives_no_log(said: str) -> None:
     assert not is_wanted(call_of(CLIENT), LOG_MESSAGE, log(said))
     assert not is_wanted(call_of(CLIENT, meta={"org.example/x": 1}), LOG_MESSAGE, log(said))
 
 
 @pytest.mark.parametrize("level", ["loud", "", 5, None, ["debug"], "DEBUG"])
-def test_a_level_that_there_is_not_lets_nothing_through(level: Any) -> None:
+def test_unknown_level_passes_nothing(level: Any) -> None:
     asks = call_of(CLIENT, meta={META_LOG_LEVEL: level})
     assert not is_wanted(asks, LOG_MESSAGE, log("emergency"))
 
 
 @pytest.mark.parametrize("said", [b"{}", b"[]", b"5", log(5), log(None), b"{", b'{"level":"x"}'])
-def test_what_has_no_level_is_quieter_than_any(said: bytes) -> None:
+def test_log_without_level_is_not_passed(said: bytes) -> None:
     assert not is_wanted(from_session("info"), LOG_MESSAGE, said)
 
 
-def test_progress_is_for_everybody_who_asked_for_it() -> None:
+def test_passes_progress_at_every_level() -> None:
     assert is_wanted(call_of(CLIENT), PROGRESS, b"{}")
     assert is_wanted(from_session("emergency"), PROGRESS, b"{}")
 
 
-def test_what_else_a_server_says_is_for_sessions_alone() -> None:
+def test_passes_other_notifications_only_to_sessions() -> None:
     assert is_wanted(from_session(None), "notifications/else", b"{}")
     assert not is_wanted(call_of(CLIENT), "notifications/else", b"{}")
 
 
 @given(st.binary(max_size=50))
-def test_garbage_harms_nobody(said: bytes) -> None:
+def test_accepts_any_log_params(said: bytes) -> None:
     assert is_wanted(from_session("info"), LOG_MESSAGE, said) in (True, False)
 
 
 # --- through the pipeline ---
 
 
-def test_a_call_hears_its_own_level() -> None:
+def test_applies_level_of_each_call() -> None:
     rig = AskingRig()
     heard: dict[str, list[str]] = {"loud": [], "quiet": [], "silent": []}
 
@@ -102,7 +102,7 @@ def test_a_call_hears_its_own_level() -> None:
     }
 
 
-def test_two_sessions_hear_what_each_of_them_set() -> None:
+def test_applies_level_of_each_session() -> None:
     rig = AskingRig()
     sessions = [ScriptedSession(), ScriptedSession()]
     for session, level in zip(sessions, ("debug", "alert"), strict=True):
@@ -124,7 +124,7 @@ def test_two_sessions_hear_what_each_of_them_set() -> None:
 
 
 @pytest.mark.parametrize("level", [b'"loud"', b"5", b"null", None])
-def test_a_level_that_there_is_not_cannot_be_set(level: bytes | None) -> None:
+def test_rejects_unknown_level(level: bytes | None) -> None:
     rig, session = AskingRig(), ScriptedSession()
     call = call_of(session.client, "", verb=SET_LEVEL, session=session)
     call.extra_params = None if level is None else {"level": Raw(level)}
@@ -133,13 +133,13 @@ def test_a_level_that_there_is_not_cannot_be_set(level: bytes | None) -> None:
     assert rig.s.levels == []
 
 
-def test_a_level_needs_a_session() -> None:
+def test_set_level_requires_session() -> None:
     call = call_of(CLIENT, "", verb=SET_LEVEL)
     call.extra_params = {"level": Raw(b'"info"')}
     assert AskingRig().refused(call).failure is METHOD_NOT_FOUND
 
 
-def test_where_nobody_logs_there_is_no_level_to_set() -> None:
+def test_set_level_requires_logging_capability() -> None:
     rig, session = AskingRig(), ScriptedSession()
     rig.s.capabilities = {}
     call = call_of(session.client, "", verb=SET_LEVEL, session=session)
@@ -147,14 +147,14 @@ def test_where_nobody_logs_there_is_no_level_to_set() -> None:
     assert rig.refused(call).failure is METHOD_NOT_FOUND
 
 
-def test_the_levels_that_there_are() -> None:
+def test_reads_log_levels() -> None:
     for level in LOG_LEVELS:
         assert read_level(Raw(json.dumps(level).encode())) == level
     with pytest.raises(ProtocolError):
         read_level(None)
 
 
-def test_a_call_that_is_over_hears_nothing() -> None:
+def test_finished_call_receives_no_notifications() -> None:
     rig = AskingRig()
     heard: list[str] = []
     call = call_of(CLIENT, meta={META_LOG_LEVEL: "debug"})

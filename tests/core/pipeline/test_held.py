@@ -41,7 +41,7 @@ def refused_again(rig: AskingRig, **fields: Any) -> InterlockError:
 # --- the question becomes the answer, and the answer continues the call ---
 
 
-def test_a_question_becomes_the_answer() -> None:
+def test_client_request_becomes_input_required_result() -> None:
     rig = AskingRig()
     question = rig.hold(call_of(CLIENT))
     asked = rig.last_result
@@ -53,7 +53,7 @@ def test_a_question_becomes_the_answer() -> None:
     assert (rig.held, rig.under_way) == (1, 0)
 
 
-def test_the_retry_continues_the_call() -> None:
+def test_retry_continues_suspended_call() -> None:
     rig = AskingRig()
     question = rig.hold(call_of(CLIENT))
     call = again(rig, {"input-1": YES})
@@ -70,7 +70,7 @@ def test_the_retry_continues_the_call() -> None:
 
 
 @pytest.mark.parametrize(("verb", "name"), [(PROMPTS_GET, "s.p"), (RESOURCES_READ, "test://r")])
-def test_prompts_and_resources_may_ask_too(verb: str, name: str) -> None:
+def test_prompts_and_resources_may_require_input(verb: str, name: str) -> None:
     rig = AskingRig()
     question = rig.hold(call_of(CLIENT, name, verb=verb))
     again(rig, {"input-1": YES}, name=name, verb=verb)
@@ -79,7 +79,7 @@ def test_prompts_and_resources_may_ask_too(verb: str, name: str) -> None:
     assert rig.last_result == {"contents": [], "messages": []}
 
 
-def test_nothing_else_can_be_answered_with_a_question() -> None:
+def test_rejects_client_request_for_other_methods() -> None:
     rig = AskingRig()
     call = call_of(CLIENT, "", verb=COMPLETE_ARGUMENT)
     call.extra_params = {"ref": Raw(b'{"type":"ref/prompt","name":"s.p"}')}
@@ -90,7 +90,7 @@ def test_nothing_else_can_be_answered_with_a_question() -> None:
     assert rig.last_result == {"completion": {"values": []}}
 
 
-def test_what_belongs_to_the_session_wire_stays_there() -> None:
+def test_omits_session_members_from_input_requests() -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
     rig.s.last.ask(ELICITATION, {**FORM, "_meta": {"progressToken": 1}, "task": {}})
@@ -110,7 +110,7 @@ def test_what_belongs_to_the_session_wire_stays_there() -> None:
 # --- several questions ---
 
 
-def test_what_is_asked_in_one_breath_is_put_together() -> None:
+def test_groups_client_requests_of_one_interval() -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
     questions = [rig.s.last.ask(method) for method in (ELICITATION, SAMPLING, ROOTS)]
@@ -121,7 +121,7 @@ def test_what_is_asked_in_one_breath_is_put_together() -> None:
     assert [one.answer for one in questions] == list(answers.values())
 
 
-def test_what_was_left_out_is_asked_once_more() -> None:
+def test_repeats_unanswered_input_request() -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
     first, second = rig.s.last.ask(), rig.s.last.ask(ROOTS)
@@ -136,7 +136,7 @@ def test_what_was_left_out_is_asked_once_more() -> None:
     assert rig.journal.outcomes.count("input_required") == 2
 
 
-def test_a_further_question_while_held_is_asked_at_the_next_round() -> None:
+def test_request_during_suspension_waits_for_next_round() -> None:
     rig = AskingRig()
     first = rig.hold(call_of(CLIENT))
     second = rig.s.last.ask(ROOTS)
@@ -148,7 +148,7 @@ def test_a_further_question_while_held_is_asked_at_the_next_round() -> None:
     assert rig.held == 0
 
 
-def test_a_further_question_after_the_answer_holds_the_call_anew() -> None:
+def test_request_after_retry_suspends_call_again() -> None:
     rig = AskingRig()
     rig.hold(call_of(CLIENT))
     again(rig, {"input-1": YES})
@@ -161,7 +161,7 @@ def test_a_further_question_after_the_answer_holds_the_call_anew() -> None:
     assert rig.last_result == {"content": []}
 
 
-def test_a_question_that_is_withdrawn_meanwhile_is_asked_of_nobody() -> None:
+def test_withdrawn_request_is_not_sent_to_client() -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
     question = rig.s.last.ask()
@@ -173,7 +173,7 @@ def test_a_question_that_is_withdrawn_meanwhile_is_asked_of_nobody() -> None:
     assert rig.journalled() == [(ELICITATION, "withdrawn"), ("tools/call", "ok")]
 
 
-def test_a_question_that_is_withdrawn_while_held_needs_no_answer() -> None:
+def test_request_withdrawn_during_suspension_needs_no_response() -> None:
     rig = AskingRig()
     question = rig.hold(call_of(CLIENT))
     question.ask.withdraw("never mind")
@@ -185,7 +185,7 @@ def test_a_question_that_is_withdrawn_while_held_needs_no_answer() -> None:
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["in the same breath", "while held"])
-def test_further_questions_are_looked_at_too(held: bool) -> None:
+def test_checks_further_requests(held: bool) -> None:
     rig = AskingRig(policy=ClientRequestPolicy(max_tokens=10))
     rig.begin(call_of(stateless({"elicitation": {}, "sampling": {}})))
     rig.s.last.ask()
@@ -203,7 +203,7 @@ def test_further_questions_are_looked_at_too(held: bool) -> None:
     assert asked["params"] == {**SAMPLE, "maxTokens": 10}
 
 
-def test_a_retry_that_can_do_less_is_asked_less() -> None:
+def test_rejects_requests_beyond_capabilities_of_retry() -> None:
     """What a client can do is said anew with every request."""
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
@@ -218,7 +218,7 @@ def test_a_retry_that_can_do_less_is_asked_less() -> None:
 # --- the server does something else meanwhile ---
 
 
-def test_an_answer_in_the_same_breath_is_the_answer() -> None:
+def test_returns_result_of_same_interval() -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
     rig.s.last.ask()
@@ -229,7 +229,7 @@ def test_an_answer_in_the_same_breath_is_the_answer() -> None:
     assert rig.journalled() == [(ELICITATION, "withdrawn"), ("tools/call", "ok")]
 
 
-def test_what_is_said_in_the_same_breath_is_heard() -> None:
+def test_delivers_notifications_until_suspension() -> None:
     rig = AskingRig()
     heard: list[str] = []
     call = call_of(CLIENT, meta={META_LOG_LEVEL: "debug"})
@@ -243,7 +243,7 @@ def test_what_is_said_in_the_same_breath_is_heard() -> None:
 
 
 @pytest.mark.parametrize("tool", ["s.t", "s.look"])
-def test_an_answer_while_held_waits_for_the_client(tool: str) -> None:
+def test_keeps_result_for_retry(tool: str) -> None:
     rig = AskingRig()
     question = rig.hold(call_of(CLIENT, tool))
     rig.s.last.answer(content=[])
@@ -259,14 +259,14 @@ def test_an_answer_while_held_waits_for_the_client(tool: str) -> None:
     ]
 
 
-def test_an_error_while_held_waits_for_the_client() -> None:
+def test_keeps_error_for_retry() -> None:
     rig = AskingRig()
     rig.hold(call_of(CLIENT))
     rig.s.last.answer_error(-32000, "out of paper")
     assert refused_again(rig, answers={"input-1": YES}).message == "out of paper"
 
 
-def test_a_server_that_dies_while_held_is_not_called_again() -> None:
+def test_lost_upstream_is_not_called_again() -> None:
     rig = AskingRig()
     rig.hold(call_of(CLIENT))
     rig.s.last.lose(sent=True)
@@ -275,7 +275,7 @@ def test_a_server_that_dies_while_held_is_not_called_again() -> None:
     assert (rig.held, rig.under_way) == (0, 0)
 
 
-def test_a_server_that_dies_in_the_same_breath() -> None:
+def test_reports_upstream_lost_before_suspension() -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
     rig.s.last.ask()
@@ -285,7 +285,7 @@ def test_a_server_that_dies_in_the_same_breath() -> None:
     assert (rig.held, len(rig.done), len(rig.s.started)) == (0, 1, 1)
 
 
-async def test_a_server_whose_tool_may_run_twice_is_asked_anew() -> None:
+async def test_repeats_lost_call_of_repeatable_tool() -> None:
     rig = AskingRig()
     rig.hold(call_of(CLIENT, "s.look"))
     rig.s.last.lose(sent=True)
@@ -301,7 +301,7 @@ async def test_a_server_whose_tool_may_run_twice_is_asked_anew() -> None:
 # --- the client does something else ---
 
 
-def test_a_client_that_hangs_up_in_the_same_breath_leaves_nothing_behind() -> None:
+def test_cancellation_before_suspension_abandons_call() -> None:
     rig = AskingRig()
     call = rig.begin(call_of(CLIENT))
     exchange = rig.s.last
@@ -313,7 +313,7 @@ def test_a_client_that_hangs_up_in_the_same_breath_leaves_nothing_behind() -> No
     assert (rig.held, rig.under_way, len(rig.done)) == (0, 0, 1)
 
 
-def test_a_client_that_hangs_up_after_the_question_may_still_come_back() -> None:
+def test_disconnect_after_suspension_keeps_call() -> None:
     rig = AskingRig()
     call = call_of(CLIENT)
     question = rig.hold(call)
@@ -323,7 +323,7 @@ def test_a_client_that_hangs_up_after_the_question_may_still_come_back() -> None
     assert question.answer == YES
 
 
-def test_a_client_that_hangs_up_on_its_retry_cancels_the_call() -> None:
+def test_cancellation_of_retry_cancels_call() -> None:
     rig = AskingRig()
     rig.hold(call_of(CLIENT))
     call = again(rig, {"input-1": YES})
@@ -333,7 +333,7 @@ def test_a_client_that_hangs_up_on_its_retry_cancels_the_call() -> None:
     assert rig.journal.outcomes[-1] == "cancelled"
 
 
-def test_a_deadline_in_the_same_breath() -> None:
+def test_expires_before_suspension() -> None:
     rig = AskingRig(timeout=0.045)
     rig.begin(call_of(CLIENT))
     rig.clock.advance(0.04)
@@ -343,7 +343,7 @@ def test_a_deadline_in_the_same_breath() -> None:
     assert (rig.held, rig.under_way) == (0, 0)
 
 
-def test_the_retry_has_a_deadline_of_its_own() -> None:
+def test_retry_has_new_deadline() -> None:
     rig = AskingRig(timeout=10)
     rig.hold(call_of(CLIENT))
     rig.clock.advance(300)

@@ -25,7 +25,7 @@ def again(rig: AskingRig, answers: Any = None, **fields: Any) -> Call:
 # --- a handle is good once, for its own caller and request ---
 
 
-def test_a_handle_is_good_once() -> None:
+def test_accepts_handle_once() -> None:
     rig = AskingRig()
     question = rig.hold(call_of(CLIENT))
     state = rig.last_result["requestState"]
@@ -38,7 +38,7 @@ def test_a_handle_is_good_once() -> None:
     assert rig.last_result == {"content": []}
 
 
-def test_a_handle_of_an_earlier_round_is_not_good_again() -> None:
+def test_rejects_handle_of_earlier_round() -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
     rig.s.last.ask()
@@ -64,7 +64,7 @@ def fields_of_another(rig: AskingRig) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("which", range(4), ids=["caller", "tool", "arguments", "verb"])
-def test_what_is_not_its_own_leaves_the_held_call_alone(which: int) -> None:
+def test_foreign_request_does_not_resume_call(which: int) -> None:
     rig = AskingRig()
     question = rig.hold(call_of(CLIENT, credentials=OPERATOR))
     state = rig.last_result["requestState"]
@@ -78,7 +78,7 @@ def test_what_is_not_its_own_leaves_the_held_call_alone(which: int) -> None:
     assert question.answer == YES
 
 
-def test_a_retry_with_a_mistake_leaves_the_held_call_alone() -> None:
+def test_invalid_retry_keeps_suspended_call() -> None:
     rig = AskingRig()
     question = rig.hold(call_of(CLIENT))
     state = rig.last_result["requestState"]
@@ -94,14 +94,14 @@ def test_a_retry_with_a_mistake_leaves_the_held_call_alone() -> None:
     assert question.answer == YES
 
 
-def test_state_that_is_no_text_is_refused() -> None:
+def test_rejects_state_that_is_not_text() -> None:
     rig = AskingRig()
     odd: list[Any] = [5, {}, ["i1."], True]
     for state in odd:
         assert rig.refused(call_of(CLIENT, state=state)).failure is INVALID_STATE
 
 
-def test_the_seal_is_too_old() -> None:
+def test_rejects_expired_state() -> None:
     rig = AskingRig(seconds=600)
     rig.hold(call_of(CLIENT))
     state = rig.last_result["requestState"]
@@ -109,7 +109,7 @@ def test_the_seal_is_too_old() -> None:
     assert rig.refused(call_of(CLIENT, state=state)).failure is INVALID_STATE
 
 
-def test_a_node_that_started_anew_has_nothing_to_continue() -> None:
+def test_restarted_node_rejects_state() -> None:
     before = AskingRig()
     before.hold(call_of(CLIENT))
     state = before.last_result["requestState"]
@@ -121,7 +121,7 @@ def test_a_node_that_started_anew_has_nothing_to_continue() -> None:
 # --- nothing is held for ever ---
 
 
-def test_who_does_not_come_back_in_time_is_given_up() -> None:
+def test_abandons_suspended_call_after_timeout() -> None:
     rig = AskingRig(seconds=600)
     rig.begin(call_of(CLIENT))
     questions = [rig.s.last.ask(), rig.s.last.ask(ROOTS)]
@@ -142,7 +142,7 @@ def test_who_does_not_come_back_in_time_is_given_up() -> None:
     ]
 
 
-def test_a_result_that_nobody_fetches_is_forgotten() -> None:
+def test_removes_unfetched_result_after_timeout() -> None:
     rig = AskingRig(seconds=600)
     rig.hold(call_of(CLIENT))
     rig.s.last.answer(content=[])
@@ -151,7 +151,7 @@ def test_a_result_that_nobody_fetches_is_forgotten() -> None:
     assert rig.s.last.abandoned == []
 
 
-def test_one_that_cannot_be_told_does_not_keep_the_others() -> None:
+def test_failing_abandon_does_not_keep_other_calls() -> None:
     rig = AskingRig(seconds=600)
 
     def broken(reason: str) -> None:
@@ -165,7 +165,7 @@ def test_one_that_cannot_be_told_does_not_keep_the_others() -> None:
     assert rig.s.last.abandoned
 
 
-async def test_draining_gives_up_what_is_held() -> None:
+async def test_drain_abandons_suspended_calls() -> None:
     rig = AskingRig()
     questions = [rig.hold(call_of(CLIENT))]
     rig.begin(call_of(CLIENT))
@@ -180,7 +180,7 @@ async def test_draining_gives_up_what_is_held() -> None:
     assert rig.journal.outcomes.count("shutting_down") == 1
 
 
-def test_only_so_many_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_suspended_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_room, "MAX_SUSPENDED_CALLS", 2)
     rig = AskingRig()
     for _ in range(2):
@@ -193,7 +193,7 @@ def test_only_so_many_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rig.held == 2
 
 
-def test_what_cannot_be_sealed_fails_the_call_and_leaves_nothing_behind(
+def test_sealing_failure_ends_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = AskingRig()
@@ -212,7 +212,7 @@ def test_what_cannot_be_sealed_fails_the_call_and_leaves_nothing_behind(
     assert exchange.abandoned
 
 
-def test_a_held_call_is_not_under_way() -> None:
+def test_suspended_calls_are_not_pending() -> None:
     """Who waits for people must not keep others from calling."""
     rig = AskingRig()
     clients: list[Client] = [CLIENT] * 5

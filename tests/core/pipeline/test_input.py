@@ -42,7 +42,7 @@ def begin(rig: AskingRig, session: ScriptedSession, **fields: Any) -> Call:
 # --- stateless client, stateless server: passed through ---
 
 
-def test_questions_pass_and_their_state_is_sealed() -> None:
+def test_passes_input_requests_with_sealed_state() -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
     rig.s.last.need(QUESTION, state="theirs")
@@ -60,14 +60,14 @@ def test_questions_pass_and_their_state_is_sealed() -> None:
     assert rig.held == 0
 
 
-def test_what_was_asked_is_no_failure() -> None:
+def test_input_required_is_not_counted_as_failure() -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
     rig.s.last.need(QUESTION)
     assert (rig.audit.total.calls, rig.audit.total.failed) == (1, 0)
 
 
-def test_without_state_there_is_nothing_to_bring_back() -> None:
+def test_omits_state_when_server_has_no_state() -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
     rig.s.last.need(QUESTION)
@@ -76,7 +76,7 @@ def test_without_state_there_is_nothing_to_bring_back() -> None:
     assert rig.s.last_sent == {"inputResponses": {"q": YES}}
 
 
-def test_state_alone_passes_too() -> None:
+def test_passes_state_without_input_requests() -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
     rig.s.last.need(state="elsewhere")
@@ -86,7 +86,7 @@ def test_state_alone_passes_too() -> None:
     assert rig.s.last_sent == {"requestState": "elsewhere"}
 
 
-def test_a_state_may_come_back_twice_where_the_server_judges() -> None:
+def test_accepts_server_state_twice() -> None:
     """Whether it was used already is for the server to know: the state is its own."""
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
@@ -107,7 +107,7 @@ def test_a_state_may_come_back_twice_where_the_server_judges() -> None:
     ],
     ids=["caller", "arguments", "tool", "verb"],
 )
-def test_a_state_is_bound_to_its_caller_and_request(other: dict[str, Any]) -> None:
+def test_rejects_state_of_other_caller_or_request(other: dict[str, Any]) -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT, credentials=OPERATOR))
     rig.s.last.need(QUESTION, state="theirs")
@@ -118,7 +118,7 @@ def test_a_state_is_bound_to_its_caller_and_request(other: dict[str, Any]) -> No
     assert len(rig.s.started) == 1, "nothing leaves with a state that is not its own"
 
 
-def test_a_state_grows_old() -> None:
+def test_rejects_expired_state() -> None:
     rig = AskingRig(seconds=600)
     rig.begin(call_of(CLIENT))
     rig.s.last.need(QUESTION, state="theirs")
@@ -130,7 +130,7 @@ def test_a_state_grows_old() -> None:
     assert rig.refused(call_of(CLIENT, state=state)).failure is INVALID_STATE
 
 
-def test_a_state_outlives_a_restart_with_the_same_key() -> None:
+def test_state_survives_restart_with_same_key() -> None:
     before = AskingRig()
     before.begin(call_of(CLIENT))
     before.s.last.need(QUESTION, state="theirs")
@@ -142,7 +142,7 @@ def test_a_state_outlives_a_restart_with_the_same_key() -> None:
     assert stranger.refused(call_of(CLIENT, state=state)).failure is INVALID_STATE
 
 
-def test_arguments_may_come_back_in_another_order() -> None:
+def test_accepts_reordered_arguments() -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT, arguments=b'{"a":1,"b":{"x":1,"y":2}}'))
     rig.s.last.need(QUESTION, state="theirs")
@@ -151,14 +151,14 @@ def test_arguments_may_come_back_in_another_order() -> None:
     assert len(rig.s.started) == 2
 
 
-def test_a_servers_own_state_in_the_open_is_refused() -> None:
+def test_rejects_unsealed_server_state() -> None:
     """A client cannot speak to the server past the seal."""
     rig = AskingRig()
     assert rig.refused(call_of(CLIENT, state="theirs")).failure is INVALID_STATE
     assert rig.s.started == []
 
 
-def test_samples_are_capped_here_too() -> None:
+def test_limits_sampling_tokens() -> None:
     rig = AskingRig(policy=ClientRequestPolicy(max_tokens=10))
     rig.begin(call_of(CLIENT))
     rig.s.last.need({"a": (SAMPLING, SAMPLE), "b": (ELICITATION, FORM)}, state="theirs")
@@ -167,7 +167,7 @@ def test_samples_are_capped_here_too() -> None:
     assert asked["b"]["params"] == FORM
 
 
-def test_what_else_the_server_says_stays() -> None:
+def test_keeps_meta_of_input_required_result() -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
     rig.s.last.need(QUESTION, state="theirs", _meta={"org.example/x": 1})
@@ -183,7 +183,7 @@ def test_what_else_the_server_says_stays() -> None:
         ({"sampling": {}}, (SAMPLING, {**SAMPLE, "tools": []}), {"sampling": {"tools": {}}}),
     ],
 )
-def test_what_the_client_cannot_is_said_to_it(able: Any, question: Any, missing: Any) -> None:
+def test_reports_missing_client_capability(able: Any, question: Any, missing: Any) -> None:
     rig = AskingRig()
     rig.begin(call_of(stateless(able)))
     rig.s.last.need({"q": question}, state="theirs")
@@ -192,21 +192,21 @@ def test_what_the_client_cannot_is_said_to_it(able: Any, question: Any, missing:
     assert rig.journal.outcomes == ["refused", "missing_client_capability"]
 
 
-def test_what_the_config_forbids_is_not_asked() -> None:
+def test_rejects_requests_forbidden_by_config() -> None:
     rig = AskingRig(policy=ClientRequestPolicy(elicitation=False))
     rig.begin(call_of(CLIENT))
     rig.s.last.need(QUESTION)
     assert rig.last_error.failure is FORBIDDEN
 
 
-def test_what_cannot_be_asked_at_all_is_the_servers_fault() -> None:
+def test_rejects_unknown_input_request_method() -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
     rig.s.last.need({"q": ("tools/list", None)})
     assert rig.last_error.failure is UPSTREAM_PROTOCOL
 
 
-def test_state_that_is_too_long_to_come_back() -> None:
+def test_rejects_oversized_state() -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
     rig.s.last.need(QUESTION, state="x" * 1024 * 1024)
@@ -214,7 +214,7 @@ def test_state_that_is_too_long_to_come_back() -> None:
 
 
 @pytest.mark.parametrize("answers", [[], "x", 5, {"q": 5}, {"q": None}, {"q": [1]}])
-def test_answers_that_are_none(answers: Any) -> None:
+def test_rejects_invalid_input_responses(answers: Any) -> None:
     rig = AskingRig()
     assert rig.refused(call_of(CLIENT, answers=answers)).failure is INVALID_PARAMS
     assert rig.s.started == []
@@ -225,7 +225,7 @@ def test_answers_that_are_none(answers: Any) -> None:
 PLACE = {"mode": "url", "elicitationId": "e", "url": "https://example.org/go", "message": "Go."}
 
 
-def test_go_there_first_becomes_a_question() -> None:
+def test_url_elicitation_error_becomes_input_required() -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
     rig.s.last.go_there_first(PLACE, {**PLACE, "mode": "form", "url": "https://example.org/b"})
@@ -251,7 +251,7 @@ def test_go_there_first_becomes_a_question() -> None:
 
 
 @pytest.mark.parametrize("able", [{}, {"elicitation": {}}, {"elicitation": {"form": {}}}])
-def test_a_client_that_knows_no_urls_is_told_what_it_lacks(able: Any) -> None:
+def test_reports_missing_url_elicitation_capability(able: Any) -> None:
     rig = AskingRig()
     rig.begin(call_of(stateless(able)))
     rig.s.last.go_there_first(PLACE)
@@ -259,7 +259,7 @@ def test_a_client_that_knows_no_urls_is_told_what_it_lacks(able: Any) -> None:
     assert rig.last_error.data == {"requiredCapabilities": {"elicitation": {"url": {}}}}
 
 
-def test_where_the_config_forbids_it_nobody_is_sent_anywhere() -> None:
+def test_config_forbids_url_elicitation() -> None:
     rig = AskingRig(policy=ClientRequestPolicy(elicitation=False))
     rig.begin(call_of(CLIENT))
     rig.s.last.go_there_first(PLACE)
@@ -267,21 +267,21 @@ def test_where_the_config_forbids_it_nobody_is_sent_anywhere() -> None:
 
 
 @pytest.mark.parametrize("places", [(), (5,)])
-def test_go_there_first_without_a_place_is_an_error(places: Any) -> None:
+def test_url_elicitation_error_without_url_is_upstream_error(places: Any) -> None:
     rig = AskingRig()
     rig.begin(call_of(CLIENT))
     rig.s.last.go_there_first(*places)
     assert rig.last_error.failure is UPSTREAM_ERROR
 
 
-def test_a_session_client_is_told_as_it_is() -> None:
+def test_session_client_receives_url_elicitation_error() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.go_there_first(PLACE)
     assert getattr(rig.last_error, "code", None) == -32042
 
 
-def test_a_server_that_sends_users_somewhere_is_well() -> None:
+def test_url_elicitation_error_resets_breaker() -> None:
     rig = AskingRig(failures=2)
     rig.begin(call_of(CLIENT))
     rig.s.last.expire()
@@ -291,7 +291,7 @@ def test_a_server_that_sends_users_somewhere_is_well() -> None:
     assert rig.breakers.failing == {}
 
 
-def test_the_state_of_one_cell_is_not_good_in_another() -> None:
+def test_rejects_state_of_other_generation() -> None:
     """The seal says what was agreed; a held handle, a server's state and `again` do not mix."""
     rig = AskingRig()
     question = rig.hold(call_of(CLIENT))

@@ -44,7 +44,7 @@ def answered_after(node: PipelineHarness, seconds: float, times: int = 1) -> Non
 
 
 @pytest.mark.spec("AX-9.2-3", "AX-9.2-5")
-def test_a_tool_that_is_slower_than_it_says() -> None:
+def test_raises_class_of_slow_tool() -> None:
     node, found = rig("realtime")
     node.upstreams["s"].timeout = 600.0
     answered_after(node, 0.9, MIN_SAMPLES - 1)
@@ -60,7 +60,7 @@ def test_a_tool_that_is_slower_than_it_says() -> None:
 
 
 @pytest.mark.spec("AX-9.2-4", "AX-9.2-5")
-def test_one_in_twenty_may_be_slow_and_nothing_is_made_faster() -> None:
+def test_raises_class_only_above_five_percent_slow_calls() -> None:
     node, found = rig("fast")
     node.upstreams["s"].timeout = 600.0
     for _ in range(10):
@@ -74,7 +74,7 @@ def test_one_in_twenty_may_be_slow_and_nothing_is_made_faster() -> None:
 
 
 @pytest.mark.spec("AX-9.2-3")
-def test_a_way_that_is_slower_than_the_tool() -> None:
+def test_raises_class_for_slow_route() -> None:
     """Over 900 ms no call of a realtime tool ever comes back in time: that says something too.
     But who hangs is not given ever more time."""
     node, found = rig("realtime")
@@ -95,14 +95,14 @@ def test_a_way_that_is_slower_than_the_tool() -> None:
 
 
 @pytest.mark.parametrize("latency_class", [None, "batch"])
-def test_who_promises_nothing_breaks_no_promise(latency_class: str | None) -> None:
+def test_ignores_tool_without_latency_class(latency_class: str | None) -> None:
     node, found = rig(latency_class)
     node.upstreams["s"].timeout = 1000.0
     answered_after(node, 500, MIN_SAMPLES)
     assert found == []
 
 
-def test_what_says_nothing_about_a_tool_is_left_out() -> None:
+def test_ignores_calls_that_do_not_measure_tool() -> None:
     node, found = rig("realtime")
     node.upstreams["s"].timeout = 600.0
     for _ in range(MIN_SAMPLES):
@@ -124,7 +124,7 @@ def test_what_says_nothing_about_a_tool_is_left_out() -> None:
     assert found == []
 
 
-def test_who_comes_back_as_another_begins_anew() -> None:
+def test_removed_upstream_restarts_measurement() -> None:
     node, found = rig("realtime")
     measures = node.observers[0]
     assert isinstance(measures, LatencyMeasures)
@@ -141,7 +141,7 @@ def test_who_comes_back_as_another_begins_anew() -> None:
     st.sampled_from(LATENCY_CLASSES[:-1]),
     st.lists(st.floats(0.001, 200, allow_nan=False), min_size=1, max_size=300),
 )
-def test_a_class_is_only_ever_raised(latency_class: str, times: list[float]) -> None:
+def test_never_lowers_class(latency_class: str, times: list[float]) -> None:
     """And to one in which at most one call in twenty of those that told of it was late."""
     found: list[str] = []
     latest: list[float] = []
@@ -200,7 +200,7 @@ def timed(result: bytes, seconds: float = 0.0125) -> bytes:
         (b'{"content":[],"_meta":[]}', b'{"content":[],"_meta":[]}'),
     ],
 )
-def test_the_time_in_a_result(result: bytes, shown: bytes) -> None:
+def test_adds_latency_to_result(result: bytes, shown: bytes) -> None:
     assert timed(result) == shown
 
 
@@ -217,7 +217,7 @@ VALUES = st.recursive(
     st.none() | st.dictionaries(st.text(), VALUES, max_size=3),
     st.floats(0, 1000, allow_nan=False),
 )
-def test_all_else_is_as_it_was(result: dict[str, Any], meta: Any, seconds: float) -> None:
+def test_keeps_other_result_members(result: dict[str, Any], meta: Any, seconds: float) -> None:
     for name in ("_meta", "isError", "resultType", "ttlMs", "cacheScope"):
         result.pop(name, None)
     if meta is not None:
@@ -234,7 +234,7 @@ def test_all_else_is_as_it_was(result: dict[str, Any], meta: Any, seconds: float
 
 
 @pytest.mark.spec("AX-7.2-6")
-def test_it_is_there_only_where_it_is_wanted() -> None:
+def test_adds_latency_only_when_enabled() -> None:
     node, _ = rig(None)
     answered_after(node, 0.25)
     node.pipeline.configure(

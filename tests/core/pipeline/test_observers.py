@@ -67,7 +67,7 @@ def rig(*observers: CallObserver) -> PipelineHarness:
 
 
 @pytest.mark.parametrize("name", ["s.read", "s.change"])
-def test_call_is_heard_of_from_its_start_to_its_end(name: str) -> None:
+def test_observer_receives_events_from_start_to_end(name: str) -> None:
     heard = Heard()
     node = rig(heard)
     node.begin(tool_call(name))
@@ -81,7 +81,7 @@ def test_call_is_heard_of_from_its_start_to_its_end(name: str) -> None:
     ]
 
 
-def test_observer_that_is_added_hears_after_the_others() -> None:
+def test_added_observer_is_called_after_others() -> None:
     first, added = Heard(), Heard()
     node = rig(first)
     added.events = first.events
@@ -90,13 +90,13 @@ def test_observer_that_is_added_hears_after_the_others() -> None:
     assert first.events[:2] == ["started", "started"]
 
 
-def test_rejected_call_is_settled_at_once() -> None:
+def test_rejected_call_ends_immediately() -> None:
     heard = Heard()
     rig(heard).refused(tool_call("s.nothing"))
     assert heard.events == ["started", ("settled", "unknown_tool", 0, False)]
 
 
-def test_call_that_is_sent_again_is_dispatched_again() -> None:
+def test_resent_call_is_dispatched_again() -> None:
     async def main() -> list[Any]:
         heard = Heard()
         node = rig(heard)
@@ -111,7 +111,7 @@ def test_call_that_is_sent_again_is_dispatched_again() -> None:
     assert [one[0] for one in events if one[0] == "settled"] == ["settled"]
 
 
-def test_failing_observer_harms_neither_the_call_nor_the_others() -> None:
+def test_failing_observer_affects_neither_call_nor_others() -> None:
     heard = Heard()
     node = rig(Failing(), heard)
     node.begin(tool_call("s.read"))
@@ -122,7 +122,7 @@ def test_failing_observer_harms_neither_the_call_nor_the_others() -> None:
     assert result == {"content": []}
 
 
-def test_event_that_nobody_wants_costs_no_call() -> None:
+def test_unobserved_event_has_no_listener() -> None:
     metric = OnlySettled()
     node = rig(metric)
     listeners = node.pipeline._observers

@@ -57,7 +57,7 @@ def open_the_breaker(node: PipelineHarness) -> None:
 
 
 @pytest.mark.spec("ST-4.2.5-14")
-def test_a_stranger_learns_nothing_about_tools_or_schemas() -> None:
+def test_unauthenticated_caller_learns_nothing_about_tools() -> None:
     answers = set()
     for name in ("s.t", "s__t", "s.nothing", "", "s.open"):
         for arguments in (GOOD, BAD, b"not json", b"[]", None):
@@ -77,7 +77,7 @@ def test_a_stranger_learns_nothing_about_tools_or_schemas() -> None:
 
 
 @pytest.mark.parametrize("verb", [TOOLS_LIST, "prompts/list", "resources/read", "", "nonsense"])
-def test_a_stranger_is_told_the_same_whatever_the_method(verb: str) -> None:
+def test_unauthenticated_caller_gets_same_error_for_every_method(verb: str) -> None:
     node = rig()
     node.pipeline.transparent_upstream = "s"
     error = node.refused(Call(verb, "test", STRANGER, SESSION, cursor="made up"))
@@ -88,7 +88,7 @@ def test_a_stranger_is_told_the_same_whatever_the_method(verb: str) -> None:
     assert caught.value.failure is UNAUTHENTICATED
 
 
-def test_each_stage_speaks_before_the_next() -> None:
+def test_runs_stages_in_order() -> None:
     """One call with everything wrong; each time the first thing is mended, the next one speaks."""
     node = rig(concurrent_calls=0)
     open_the_breaker(node)
@@ -132,7 +132,7 @@ def test_each_stage_speaks_before_the_next() -> None:
     ]  # fmt: skip
 
 
-def test_a_session_is_its_owners() -> None:
+def test_rejects_session_of_other_caller() -> None:
     node = rig(tokens={"a": "operator", "b": "auditor"})
     operator, auditor = Credentials("loopback", "a"), Credentials("loopback", "b")
     error = node.refused(tool_call("s.open", credentials=auditor, session_owner="operator"))
@@ -145,7 +145,7 @@ def test_a_session_is_its_owners() -> None:
 # --- how much at once ---
 
 
-def test_no_more_calls_at_once_than_allowed() -> None:
+def test_limits_concurrent_calls() -> None:
     node = rig(concurrent_calls=2)
     node.begin(tool_call("s.open"))
     node.begin(tool_call("s.open"))
@@ -162,7 +162,7 @@ def test_no_more_calls_at_once_than_allowed() -> None:
 # --- the breaker in its place ---
 
 
-def test_an_upstream_that_hangs_is_left_alone_and_tried_again() -> None:
+def test_opens_and_closes_breaker_for_hanging_upstream() -> None:
     node = rig(timeout=1)
     for _ in range(3):
         node.begin(tool_call("s.open"))
@@ -179,7 +179,7 @@ def test_an_upstream_that_hangs_is_left_alone_and_tried_again() -> None:
     assert len(node.upstreams["s"].started) == 5
 
 
-def test_mistakes_of_callers_do_not_open_the_breaker() -> None:
+def test_caller_mistakes_do_not_open_breaker() -> None:
     node = rig()
     for _ in range(20):
         node.begin(tool_call("s.t", BAD))
@@ -202,7 +202,7 @@ def test_mistakes_of_callers_do_not_open_the_breaker() -> None:
     ],
 )
 @pytest.mark.parametrize("era", Era)
-def test_a_list_in_the_clients_own_words(
+def test_lists_names_in_client_style(
     setting: str, client: str, expected: str, era: Era
 ) -> None:
     node = rig(names=setting)
@@ -216,12 +216,12 @@ def test_a_list_in_the_clients_own_words(
     assert len(node.upstreams["s"].started) == 1
 
 
-def test_a_made_up_cursor_is_refused() -> None:
+def test_rejects_forged_cursor() -> None:
     error = rig().refused(Call(TOOLS_LIST, "test", LOCAL, SESSION, cursor="made up"))
     assert error.failure is INVALID_CURSOR
 
 
-def test_a_list_needs_no_upstream_and_no_clock() -> None:
+def test_list_uses_no_upstream_or_timer() -> None:
     node = rig()
     node.begin(Call(TOOLS_LIST, "test", LOCAL, STATELESS))
     assert node.upstreams["s"].started == []
@@ -231,7 +231,7 @@ def test_a_list_needs_no_upstream_and_no_clock() -> None:
 # --- everything else ---
 
 
-def test_an_unknown_method_goes_to_the_transparent_upstream_with_the_same_extension() -> None:
+def test_passes_extension_method_to_transparent_upstream() -> None:
     node = rig()
     asked = Call("org.example/do", "test", LOCAL, WITH_EXTENSION)
     assert node.refused(asked).failure is METHOD_NOT_FOUND
@@ -247,7 +247,7 @@ def test_an_unknown_method_goes_to_the_transparent_upstream_with_the_same_extens
     assert node.journal.entries[-1]["upstream"] == "s"
 
 
-def test_a_transparent_upstream_judges_for_itself() -> None:
+def test_transparent_upstream_validates_arguments() -> None:
     node = rig()
     node.pipeline.transparent_upstream = "s"
     call = node.begin(tool_call("s.t", {"count": "not a number"}))
@@ -255,7 +255,7 @@ def test_a_transparent_upstream_judges_for_itself() -> None:
     assert node.done[-1] == (call, {"content": [], "isError": True})
 
 
-def test_new_settings_hold_from_the_next_call_on() -> None:
+def test_applies_new_settings_to_next_call() -> None:
     node = rig()
     node.begin(tool_call("s.open"))
     node.pipeline.configure(
@@ -274,7 +274,7 @@ def test_new_settings_hold_from_the_next_call_on() -> None:
     assert call.deadline == node.clock.now + 1
 
 
-def test_a_tool_that_changed_while_it_was_called_harms_nobody() -> None:
+def test_tool_removed_during_call_keeps_result() -> None:
     node = rig()
     node.begin(tool_call("s.open"))
     node.catalog.withdraw("s")
@@ -286,7 +286,7 @@ def test_a_tool_that_changed_while_it_was_called_harms_nobody() -> None:
 # --- faults ---
 
 
-def test_a_face_that_fails_to_answer_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_response_writer_affects_no_other_call(caplog: pytest.LogCaptureFixture) -> None:
     node = rig()
     call = tool_call("s.open")
 
@@ -301,7 +301,7 @@ def test_a_face_that_fails_to_answer_harms_no_other(caplog: pytest.LogCaptureFix
     assert "writing the response failed" in caplog.text
 
 
-def test_a_fault_while_an_answer_is_treated_is_ours_not_the_readers(
+def test_internal_fault_during_result_is_internal_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = rig()
@@ -319,7 +319,7 @@ def test_a_fault_while_an_answer_is_treated_is_ours_not_the_readers(
     assert "a fault of ours" not in error.message
 
 
-def test_a_fault_while_admitting_is_not_recorded_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_fault_during_admission_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     node = rig()
 
     def broken(_: Credentials) -> Any:

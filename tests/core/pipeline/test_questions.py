@@ -74,7 +74,7 @@ def _json(value: Any) -> bytes:
         (ELICITATION, URL, {"elicitation": {"url": {}, "form": {}}}),
     ],
 )
-def test_it_may(method: str, params: Any, able: Any) -> None:
+def test_accepts_supported_client_request(method: str, params: Any, able: Any) -> None:
     refusal, ask = look(method, params, able)
     assert refusal is None
     assert ask.params == (b"" if params is None else _json(params)), "nothing is changed"
@@ -94,7 +94,7 @@ def test_it_may(method: str, params: Any, able: Any) -> None:
         (ELICITATION, FORM, {"elicitation": {"url": {}}}, -32602, {"elicitation": {"form": {}}}),
     ],
 )
-def test_the_client_cannot(method: str, params: Any, able: Any, code: int, missing: Any) -> None:
+def test_rejects_unsupported_client_request(method: str, params: Any, able: Any, code: int, missing: Any) -> None:
     refusal, _ = look(method, params, able)
     assert refusal is not None
     assert (refusal.code, refusal.missing) == (code, missing)
@@ -103,7 +103,7 @@ def test_the_client_cannot(method: str, params: Any, able: Any, code: int, missi
     assert error.data == {"requiredCapabilities": missing}
 
 
-def test_a_way_that_there_is_not() -> None:
+def test_rejects_unknown_elicitation_mode() -> None:
     refusal, _ = look(ELICITATION, {"mode": "v" * 1000, "message": "m"})
     assert refusal is not None
     assert refusal.code == -32602
@@ -112,28 +112,28 @@ def test_a_way_that_there_is_not() -> None:
 
 
 @pytest.mark.parametrize("method", ["ping", "tools/call", "", "roots/list/", "x" * 100])
-def test_what_is_nothing_to_ask_a_client(method: str) -> None:
+def test_rejects_other_methods(method: str) -> None:
     refusal, _ = look(method)
     assert refusal is not None
     assert (refusal.code, refusal.missing) == (-32601, None)
 
 
 @pytest.mark.parametrize("params", [b"[]", b"null", b"5", b'"x"', b"{", b"\xff"])
-def test_params_that_are_none(params: bytes) -> None:
+def test_rejects_invalid_params(params: bytes) -> None:
     refusal, _ = look(ELICITATION, params)
     assert refusal is not None
     assert refusal.code == -32602
 
 
 @pytest.mark.parametrize("able", [b"[]", b"null", b"5", b"{", b"", b"\xff", b'{"roots":{}'])
-def test_promises_that_cannot_be_read_are_none(able: bytes) -> None:
+def test_treats_invalid_capabilities_as_none(able: bytes) -> None:
     assert capabilities_of(able) == {}
     refusal, _ = look(ROOTS, None, able)
     assert refusal is not None
 
 
 @given(values, objects, st.sampled_from([ELICITATION, SAMPLING, ROOTS]))
-def test_no_promise_and_no_question_breaks_it(able: Any, params: Any, method: str) -> None:
+def test_accepts_any_capabilities_and_params(able: Any, params: Any, method: str) -> None:
     for said in (able, {"elicitation": able, "sampling": able, "roots": able}):
         refusal, ask = look(method, params, said, ClientRequestPolicy(max_tokens=5))
         if refusal is None:
@@ -152,7 +152,7 @@ def test_no_promise_and_no_question_breaks_it(able: Any, params: Any, method: st
         (ROOTS, None, ClientRequestPolicy(roots=False)),
     ],
 )
-def test_forbidden(method: str, params: Any, policy: ClientRequestPolicy) -> None:
+def test_rejects_forbidden_methods(method: str, params: Any, policy: ClientRequestPolicy) -> None:
     refusal, _ = look(method, params, policy=policy)
     assert refusal is not None
     assert (refusal.code, refusal.missing) == (-1, None)
@@ -166,7 +166,7 @@ def test_forbidden(method: str, params: Any, policy: ClientRequestPolicy) -> Non
     ("wanted", "given"),
     [(5, 5), (10, 10), (11, 10), (10**30, 10), ("many", 10), (None, 10), (True, 10), (9.5, 9.5)],
 )
-def test_no_more_tokens_than_the_config_says(wanted: Any, given: Any) -> None:
+def test_limits_max_tokens(wanted: Any, given: Any) -> None:
     refusal, ask = look(
         SAMPLING, {**SAMPLE, "maxTokens": wanted}, policy=ClientRequestPolicy(max_tokens=10)
     )
@@ -174,12 +174,12 @@ def test_no_more_tokens_than_the_config_says(wanted: Any, given: Any) -> None:
     assert json.loads(ask.params) == {**SAMPLE, "maxTokens": given}
 
 
-def test_who_says_nothing_of_tokens_is_told() -> None:
+def test_adds_max_tokens_when_absent() -> None:
     _, ask = look(SAMPLING, {"messages": []}, policy=ClientRequestPolicy(max_tokens=10))
     assert json.loads(ask.params) == {"messages": [], "maxTokens": 10}
 
 
-def test_without_a_limit_nothing_is_capped() -> None:
+def test_keeps_params_without_token_limit() -> None:
     _, ask = look(SAMPLING, SAMPLE)
     assert json.loads(ask.params) == SAMPLE
 
@@ -197,14 +197,14 @@ def test_without_a_limit_nothing_is_capped() -> None:
         ({"extensions": []}, {"extensions": []}, False),
     ],
 )
-def test_an_extension_in_common(able: Any, offered: Any, common: bool) -> None:
+def test_finds_shared_extension(able: Any, offered: Any, common: bool) -> None:
     assert shared_capabilities(call_of(stateless(able), verb="x/y"), offered) is common
 
 
 # --- a question is answered once ---
 
 
-def test_what_comes_first_counts() -> None:
+def test_only_first_response_counts() -> None:
     answers: list[ClientResponse] = []
     withdrawn: list[str] = []
     over: list[Any] = []
@@ -218,7 +218,7 @@ def test_what_comes_first_counts() -> None:
     assert (withdrawn, len(over)) == ([], 1)
 
 
-def test_what_is_withdrawn_is_not_answered() -> None:
+def test_withdrawn_request_is_not_answered() -> None:
     answers: list[ClientResponse] = []
     over: list[Any] = []
     ask = ClientRequest(ROOTS, b"", answers.append)
@@ -229,7 +229,7 @@ def test_what_is_withdrawn_is_not_answered() -> None:
     assert (answers, over) == ([], ["never mind"])
 
 
-def test_an_error_is_a_refusal_whatever_its_code() -> None:
+def test_error_code_zero_is_rejection() -> None:
     answers: list[ClientResponse] = []
     ClientRequest(ROOTS, b"", answers.append).reject(0, "no")
     assert answers[0].is_error

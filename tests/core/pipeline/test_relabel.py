@@ -39,7 +39,7 @@ def relabelled(verb: str, result: bytes, upstream: str = "one") -> bytes:
     return after.result
 
 
-def test_whether_there_is_anything_to_do() -> None:
+def test_detects_uri_collisions() -> None:
     assert BOARD.current.has_uri_collisions
     assert BOARD.has_uri_collisions
     board = catalog(one=["a:1"], two=["a:2"])
@@ -81,7 +81,7 @@ OTHERS = [
         ),
     ],
 )
-def test_links_and_embedded_resources(verb: str, wrap: Any) -> None:
+def test_relabels_links_and_embedded_resources(verb: str, wrap: Any) -> None:
     blocks = [LINK, EMBEDDED]
     if verb == "tools/call" or isinstance(wrap([1])["messages"][0]["content"], list):
         blocks += OTHERS  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def test_links_and_embedded_resources(verb: str, wrap: Any) -> None:
     assert after == {**wrap(blocks), **more}
 
 
-def test_contents_of_a_resource() -> None:
+def test_relabels_contents_of_resource() -> None:
     before = b'{"contents":[{"uri":"a:shared","text":"x"},{"uri":"a:one"}],"n":1.50,"big":1e400}'
     after = relabelled("resources/read", before)
     assert json.loads(after)["contents"] == [
@@ -122,10 +122,10 @@ def test_contents_of_a_resource() -> None:
         ("tools/call", b'{"contents":[{"uri":"a:shared"}]}'),
     ],
 )
-def test_what_stays_as_it_came(verb: str, result: bytes) -> None:
+def test_keeps_result_without_shown_uris(verb: str, result: bytes) -> None:
     assert relabelled(verb, result) is result
 
 
-def test_an_upstream_whose_uris_are_its_own() -> None:
+def test_keeps_uris_without_collision() -> None:
     result = b'{"contents":[{"uri":"a:three"}]}'
     assert relabelled("resources/read", result, "three") is result

@@ -38,7 +38,7 @@ def begin(rig: AskingRig, session: ScriptedSession, **fields: Any) -> Call:
     return rig.begin(call_of(session.client, session=session, **fields))
 
 
-def test_a_question_is_put_and_its_answer_goes_back() -> None:
+def test_relays_client_request_and_response() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     question = rig.s.last.ask()
@@ -50,7 +50,7 @@ def test_a_question_is_put_and_its_answer_goes_back() -> None:
     assert rig.journalled() == [(ELICITATION, "answered"), ("tools/call", "ok")]
 
 
-def test_what_is_written_down_of_a_question() -> None:
+def test_records_client_request() -> None:
     rig, session = AskingRig(), ScriptedSession(owner="operator")
     begin(rig, session, credentials=OPERATOR)
     rig.s.last.ask()
@@ -63,7 +63,7 @@ def test_what_is_written_down_of_a_question() -> None:
     assert entry["duration_us"] == 2_500_000
 
 
-def test_the_content_of_an_answer_is_not_written_down() -> None:
+def test_omits_response_content_from_journal() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.ask()
@@ -73,7 +73,7 @@ def test_the_content_of_an_answer_is_not_written_down() -> None:
     assert "hunter2" not in repr(rig.journal.entries)
 
 
-def test_a_refusal_goes_back_and_the_call_goes_on() -> None:
+def test_relays_rejection_and_continues_call() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     question = rig.s.last.ask()
@@ -83,7 +83,7 @@ def test_a_refusal_goes_back_and_the_call_goes_on() -> None:
     assert rig.journal.entries[-1]["detail"] == "The user said no."
 
 
-def test_a_question_about_no_call_goes_to_the_session() -> None:
+def test_sends_request_without_call_to_session() -> None:
     rig, session = AskingRig(), ScriptedSession(owner="operator")
     begin(rig, session)
     exchange = rig.s.last
@@ -101,13 +101,13 @@ def _ask(method: str, answers: list[Any]) -> ClientRequest:
     return ClientRequest(method, b"", answers.append, "s")
 
 
-def test_a_question_for_nobody_is_refused() -> None:
+def test_rejects_request_without_call_and_session() -> None:
     answers: list[Any] = []
     AskingRig().pipeline.on_request(_ask(ROOTS, answers), None, None)
     assert answers[0].code == -32601
 
 
-def test_who_cannot_be_reached_is_not_asked() -> None:
+def test_rejects_request_for_unreachable_client() -> None:
     rig, session = AskingRig(), ScriptedSession()
     session.reachable = False
     begin(rig, session)
@@ -117,7 +117,7 @@ def test_who_cannot_be_reached_is_not_asked() -> None:
     assert rig.journal.outcomes == ["refused", "ok"]
 
 
-def test_a_client_that_cannot_is_not_asked_and_the_call_goes_on() -> None:
+def test_rejects_unsupported_request_and_continues_call() -> None:
     rig, session = AskingRig(), ScriptedSession({})
     begin(rig, session)
     code, message = rig.s.last.ask(SAMPLING).refusal
@@ -128,7 +128,7 @@ def test_a_client_that_cannot_is_not_asked_and_the_call_goes_on() -> None:
     assert rig.last_result == {"content": []}
 
 
-def test_a_fault_of_the_journal_keeps_no_answer_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_journal_does_not_block_response(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, session = AskingRig(), ScriptedSession()
 
     def full(*_: Any, **__: Any) -> None:
@@ -141,7 +141,7 @@ def test_a_fault_of_the_journal_keeps_no_answer_back(monkeypatch: pytest.MonkeyP
     assert question.answer == YES
 
 
-def test_a_server_that_asks_and_asks_does_not_fill_the_journal() -> None:
+def test_limits_journal_entries_of_client_requests() -> None:
     rig, session = AskingRig(), ScriptedSession({})
     begin(rig, session)
     for _ in range(MAX_CLIENT_REQUEST_ENTRIES + 50):
@@ -152,7 +152,7 @@ def test_a_server_that_asks_and_asks_does_not_fill_the_journal() -> None:
 # --- people have longer than servers ---
 
 
-def test_the_clock_of_the_server_stands_while_its_caller_is_asked() -> None:
+def test_pauses_timeout_during_client_request() -> None:
     rig, session = AskingRig(timeout=10, seconds=600), ScriptedSession()
     begin(rig, session)
     rig.s.last.ask()
@@ -165,7 +165,7 @@ def test_the_clock_of_the_server_stands_while_its_caller_is_asked() -> None:
     assert rig.s.last.expired
 
 
-def test_with_two_questions_it_stands_until_both_are_answered() -> None:
+def test_pauses_timeout_until_every_request_is_answered() -> None:
     rig, session = AskingRig(timeout=10, seconds=600), ScriptedSession()
     begin(rig, session)
     rig.s.last.ask()
@@ -178,7 +178,7 @@ def test_with_two_questions_it_stands_until_both_are_answered() -> None:
     assert rig.last_error.failure is DEADLINE_EXCEEDED
 
 
-def test_progress_meanwhile_does_not_make_it_shorter() -> None:
+def test_progress_does_not_shorten_pause() -> None:
     rig, session = AskingRig(timeout=10, seconds=600), ScriptedSession()
     begin(rig, session, meta={META_PROGRESS_TOKEN: 1})
     rig.s.last.ask()
@@ -187,7 +187,7 @@ def test_progress_meanwhile_does_not_make_it_shorter() -> None:
     assert rig.under_way == 1
 
 
-def test_a_question_that_is_withdrawn_starts_the_servers_clock() -> None:
+def test_withdrawn_request_resumes_timeout() -> None:
     rig, session = AskingRig(timeout=10, seconds=600), ScriptedSession()
     begin(rig, session)
     rig.s.last.ask().ask.withdraw("never mind")
@@ -196,7 +196,7 @@ def test_a_question_that_is_withdrawn_starts_the_servers_clock() -> None:
     assert rig.s.last.expired
 
 
-def test_nobody_answers() -> None:
+def test_expires_unanswered_client_request() -> None:
     rig, session = AskingRig(timeout=10, seconds=600, failures=1), ScriptedSession()
     begin(rig, session)
     rig.s.last.ask()
@@ -209,7 +209,7 @@ def test_nobody_answers() -> None:
     assert rig.journal.outcomes == ["withdrawn", "deadline_exceeded"]
 
 
-def test_the_time_that_the_caller_gives_is_for_everything() -> None:
+def test_caller_timeout_includes_client_requests() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session, meta={META_TIMEOUT: 5000})
     rig.s.last.ask()
@@ -221,7 +221,7 @@ def test_the_time_that_the_caller_gives_is_for_everything() -> None:
     assert rig.last_error.failure is DEADLINE_EXCEEDED
 
 
-def test_who_cancels_while_being_asked() -> None:
+def test_cancellation_withdraws_client_request() -> None:
     rig, session = AskingRig(), ScriptedSession()
     call = begin(rig, session)
     question = rig.s.last.ask()
@@ -234,7 +234,7 @@ def test_who_cancels_while_being_asked() -> None:
     assert rig.journal.outcomes == ["withdrawn", "cancelled"]
 
 
-def test_an_answer_after_the_call_is_over_still_goes_back() -> None:
+def test_relays_response_after_end_of_call() -> None:
     """A server may ask about no call in particular; whose it was is only guessed."""
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
@@ -247,7 +247,7 @@ def test_an_answer_after_the_call_is_over_still_goes_back() -> None:
     assert len(rig.done) == 1
 
 
-def test_answered_questions_leave_no_timers() -> None:
+def test_answered_requests_leave_no_timers() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     before = rig.clock.timers
@@ -257,7 +257,7 @@ def test_answered_questions_leave_no_timers() -> None:
     assert rig.clock.timers == before
 
 
-def test_a_server_that_asks_without_end() -> None:
+def test_limits_client_requests_of_call() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     for _ in range(relay.MAX_CLIENT_REQUESTS):

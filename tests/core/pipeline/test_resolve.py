@@ -43,7 +43,7 @@ def unknown(name: str, catalog: Catalog = CATALOG) -> InterlockError:
 @pytest.mark.parametrize(
     "name", ["jira.deleteissue", "jira__deleteIssue", "jira.deleteIssue"]
 )  # fmt: skip
-def test_a_call_learns_its_route(name: str) -> None:
+def test_sets_route_of_call(name: str) -> None:
     call = tool_call(name)
     tool = resolve_tool(call, CATALOG)
     assert call.route is tool
@@ -53,7 +53,7 @@ def test_a_call_learns_its_route(name: str) -> None:
     assert call.effect == "irreversible"
 
 
-def test_a_call_learns_what_the_tool_does_to_the_world() -> None:
+def test_sets_effect_of_call() -> None:
     call = tool_call("files.look")
     resolve_tool(call, CATALOG)
     assert call.effect == "read_only"
@@ -72,7 +72,7 @@ def test_a_call_learns_what_the_tool_does_to_the_world() -> None:
         ("file.read_file", "files.read_file"),
     ],
 )
-def test_a_wrong_name_gets_a_hint(name: str, near: str) -> None:
+def test_suggests_similar_name(name: str, near: str) -> None:
     error = unknown(name)
     assert error.data is not None
     assert error.data["near"][0] == near
@@ -80,28 +80,28 @@ def test_a_wrong_name_gets_a_hint(name: str, near: str) -> None:
     assert repr(name) in error.message
 
 
-def test_a_hint_names_what_the_client_sees() -> None:
+def test_suggests_names_as_client_sees_them() -> None:
     snapshot = board(offer("demo", ["echo", "reverse"], expose="transparent"))
     assert unknown("ecko", snapshot).data == {"tool": "ecko", "near": ["echo"]}
 
 
 @pytest.mark.parametrize("name", ["zzzzzzzz", "", ".", "__", "\n", "*", "é", "x" * 300])
-def test_a_name_like_no_other_is_sent_to_the_list(name: str) -> None:
+def test_names_list_method_without_similar_name(name: str) -> None:
     assert "`tools/list` returns the names" in unknown(name).message
 
 
-def test_an_empty_catalog_has_no_hints() -> None:
+def test_suggests_nothing_for_empty_catalog() -> None:
     assert unknown("a.b", board()).data == {"tool": "a.b", "near": []}
 
 
-def test_a_giant_name_is_not_repeated() -> None:
+def test_shortens_long_name_in_error() -> None:
     error = unknown("jira.create_issue" * 100_000)
     assert len(error.message) < 500
     assert error.data is not None
     assert len(error.data["tool"]) == 101
 
 
-def test_a_hint_costs_little_however_many_tools_there_are(
+def test_limits_cost_of_suggestions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compared: list[tuple[int, int]] = []
@@ -129,7 +129,7 @@ def crowd() -> Iterator[Any]:
         yield offer(f"s{which:02}", [f"get_the_thing_number_{number}" for number in range(100)])
 
 
-def test_destructive_tool_is_never_suggested() -> None:
+def test_never_suggests_destructive_tool() -> None:
     catalog = board(
         offer(
             "disk",

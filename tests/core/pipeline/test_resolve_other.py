@@ -64,7 +64,7 @@ def refused(call: Call) -> InterlockError:
 
 
 @pytest.mark.parametrize("name", ["two.write", "two__write"])
-def test_a_prompt_in_its_servers_words(name: str) -> None:
+def test_resolves_prompt_to_upstream_name(name: str) -> None:
     call = request(PROMPTS_GET, name, arguments={"a": "b"}, extra_params={"more": 1})
     assert resolve_method(call, CATALOG)
     assert call.upstream == "two"
@@ -72,19 +72,19 @@ def test_a_prompt_in_its_servers_words(name: str) -> None:
     assert call.is_retryable
 
 
-def test_a_prompt_without_arguments_is_asked_for_without() -> None:
+def test_omits_absent_prompt_arguments() -> None:
     call = request(PROMPTS_GET, "one.write")
     resolve_method(call, CATALOG)
     assert said(call) == {"name": "write"}
 
 
-def test_a_client_cannot_say_another_name_beside_its_own() -> None:
+def test_client_cannot_override_prompt_name() -> None:
     call = request(PROMPTS_GET, "one.write", extra_params={"name": "other"})
     resolve_method(call, CATALOG)
     assert said(call) == {"name": "write"}
 
 
-def test_a_prompt_that_nobody_has() -> None:
+def test_rejects_unknown_prompt() -> None:
     error = refused(request(PROMPTS_GET, "x" * 1000))
     assert error.failure is UNKNOWN_PROMPT
     assert len(error.message) < 200
@@ -103,19 +103,19 @@ def test_a_prompt_that_nobody_has() -> None:
         ("interlock:one:test://a", "one", "test://a"),
     ],
 )
-def test_a_resource_by_its_servers_uri(verb: str, uri: str, upstream: str, own: str) -> None:
+def test_resolves_resource_to_upstream_uri(verb: str, uri: str, upstream: str, own: str) -> None:
     call = request(verb, uri)
     assert resolve_method(call, CATALOG)
     assert (call.upstream, said(call)) == (upstream, {"uri": own})
 
 
-def test_a_resource_that_nobody_has() -> None:
+def test_rejects_unknown_resource() -> None:
     error = refused(request(RESOURCES_READ, "test://nothing"))
     assert error.failure is UNKNOWN_RESOURCE
     assert error.data == {"uri": "test://nothing"}
 
 
-def test_a_uri_that_could_be_two_is_nobodys() -> None:
+def test_rejects_ambiguous_uri() -> None:
     error = refused(request(RESOURCES_READ, "test://both"))
     assert error.failure is INVALID_PARAMS
 
@@ -128,7 +128,7 @@ def completing(reference: Any) -> Call:
     return request(COMPLETE_ARGUMENT, extra_params={"ref": reference, "argument": argument})
 
 
-def test_a_completion_about_a_prompt() -> None:
+def test_resolves_completion_for_prompt() -> None:
     call = completing({"type": "ref/prompt", "name": "two.write", "title": "kept"})
     assert resolve_method(call, CATALOG)
     assert call.upstream == "two"
@@ -144,7 +144,7 @@ def test_a_completion_about_a_prompt() -> None:
         ("interlock:two:test://both", "two", "test://both"),
     ],
 )
-def test_a_completion_about_a_resource(uri: str, upstream: str, own: str) -> None:
+def test_resolves_completion_for_resource(uri: str, upstream: str, own: str) -> None:
     call = completing({"type": "ref/resource", "uri": uri})
     assert resolve_method(call, CATALOG)
     assert (call.upstream, said(call)["ref"]) == (upstream, {"type": "ref/resource", "uri": own})
@@ -166,15 +166,15 @@ def test_a_completion_about_a_resource(uri: str, upstream: str, own: str) -> Non
         {"type": ["ref/prompt"], "name": "one.write"},
     ],
 )
-def test_a_reference_that_refers_to_nothing(reference: Any) -> None:
+def test_rejects_invalid_reference(reference: Any) -> None:
     assert refused(completing(reference)).failure is INVALID_PARAMS
 
 
-def test_a_completion_without_a_reference() -> None:
+def test_rejects_completion_without_reference() -> None:
     assert refused(request(COMPLETE_ARGUMENT)).failure is INVALID_PARAMS
 
 
-def test_a_completion_about_what_nobody_has() -> None:
+def test_rejects_completion_for_unknown_target() -> None:
     unknown = completing({"type": "ref/prompt", "name": "one.nothing"})
     assert refused(unknown).failure is UNKNOWN_PROMPT
     unknown = completing({"type": "ref/resource", "uri": "test://nothing"})
@@ -184,7 +184,7 @@ def test_a_completion_about_what_nobody_has() -> None:
 # --- everything else ---
 
 
-def test_other_verbs_name_nothing() -> None:
+def test_ignores_other_methods() -> None:
     call = request(TOOLS_LIST)
     assert not resolve_method(call, CATALOG)
     assert (call.upstream, call.is_retryable) == ("", False)
@@ -195,7 +195,7 @@ def test_other_verbs_name_nothing() -> None:
     st.text(st.characters(exclude_categories=["Cs"]), max_size=50),
     values,
 )
-def test_nothing_that_a_client_says_breaks_it(verb: str, name: str, reference: Any) -> None:
+def test_resolves_or_rejects_any_request(verb: str, name: str, reference: Any) -> None:
     call = request(verb, name, extra_params={"ref": reference})
     failure = None
     try:

@@ -44,7 +44,7 @@ def as_json(value: Any) -> bytes:
 # --- the way it is meant ---
 
 
-def test_asked_then_made_again() -> None:
+def test_sends_client_request_and_repeats_call() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session, arguments={"n": 1})
     rig.s.last.need(QUESTION, state="theirs")
@@ -62,7 +62,7 @@ def test_asked_then_made_again() -> None:
     ("verb", "name", "kept"),
     [(PROMPTS_GET, "s.p", {"name": "p"}), (RESOURCES_READ, "test://r", {"uri": "test://r"})],
 )
-def test_prompts_and_resources_may_ask_too(verb: str, name: str, kept: Any) -> None:
+def test_prompts_and_resources_may_require_input(verb: str, name: str, kept: Any) -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session, name, verb=verb)
     rig.s.last.need(QUESTION, state="theirs")
@@ -70,7 +70,7 @@ def test_prompts_and_resources_may_ask_too(verb: str, name: str, kept: Any) -> N
     assert rig.s.last_sent == {"inputResponses": {"q": YES}, "requestState": "theirs", **kept}
 
 
-def test_without_state_none_is_brought_back() -> None:
+def test_omits_state_when_server_has_no_state() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(QUESTION)
@@ -78,7 +78,7 @@ def test_without_state_none_is_brought_back() -> None:
     assert rig.s.last_sent == {"inputResponses": {"q": YES}}
 
 
-def test_only_the_answers_of_the_last_round_are_brought() -> None:
+def test_sends_only_responses_of_last_round() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need({"one": (ELICITATION, FORM)}, state="first")
@@ -88,7 +88,7 @@ def test_only_the_answers_of_the_last_round_are_brought() -> None:
     assert rig.s.last_sent == {"inputResponses": {"two": {"roots": []}}}
 
 
-def test_several_questions_are_put_at_once_and_answered_in_any_order() -> None:
+def test_sends_requests_together_and_accepts_any_response_order() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(TWO)
@@ -99,7 +99,7 @@ def test_several_questions_are_put_at_once_and_answered_in_any_order() -> None:
     assert rig.s.last_sent["inputResponses"] == {"a": YES, "b": {"roots": []}}
 
 
-def test_state_passes_byte_for_byte() -> None:
+def test_keeps_state_byte_for_byte() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     state = 'v1."\\/é\u2028 \t'
@@ -111,7 +111,7 @@ def test_state_passes_byte_for_byte() -> None:
 # --- up to a limit ---
 
 
-def test_so_many_rounds_and_no_more() -> None:
+def test_limits_input_rounds() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     for number in range(MAX_INPUT_ROUNDS):
@@ -125,7 +125,7 @@ def test_so_many_rounds_and_no_more() -> None:
     assert rig.under_way == 0
 
 
-def test_an_answer_in_the_last_round_counts() -> None:
+def test_accepts_result_of_last_round() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     for _ in range(MAX_INPUT_ROUNDS):
@@ -135,7 +135,7 @@ def test_an_answer_in_the_last_round_counts() -> None:
     assert rig.last_result == {"content": []}
 
 
-def test_state_alone_is_brought_back_after_a_short_wait() -> None:
+def test_repeats_call_with_state_after_delay() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     waits = []
@@ -152,7 +152,7 @@ def test_state_alone_is_brought_back_after_a_short_wait() -> None:
     assert rig.last_error.failure is UPSTREAM_PROTOCOL
 
 
-def test_who_cancels_during_the_wait_is_not_served_after_it() -> None:
+def test_cancellation_during_delay_ends_call() -> None:
     rig, session = AskingRig(), ScriptedSession()
     call = begin(rig, session)
     rig.s.last.need(state="later")
@@ -165,7 +165,7 @@ def test_who_cancels_during_the_wait_is_not_served_after_it() -> None:
 # --- the client does not answer ---
 
 
-def test_a_refusal_ends_the_call_and_withdraws_the_rest() -> None:
+def test_rejection_ends_call_and_withdraws_other_requests() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(TWO)
@@ -184,7 +184,7 @@ def test_a_refusal_ends_the_call_and_withdraws_the_rest() -> None:
     ]
 
 
-def test_an_error_without_a_code_is_a_refusal_too() -> None:
+def test_error_code_zero_is_rejection() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(QUESTION)
@@ -193,7 +193,7 @@ def test_an_error_without_a_code_is_a_refusal_too() -> None:
     assert len(rig.s.started) == 1
 
 
-def test_a_form_that_is_declined_is_an_answer() -> None:
+def test_declined_form_is_response() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(QUESTION)
@@ -202,7 +202,7 @@ def test_a_form_that_is_declined_is_an_answer() -> None:
     assert rig.journal.entries[0]["detail"] == "decline"
 
 
-def test_an_answer_that_is_none_ends_the_call() -> None:
+def test_invalid_response_ends_call() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(TWO)
@@ -213,7 +213,7 @@ def test_an_answer_that_is_none_ends_the_call() -> None:
 
 
 @pytest.mark.parametrize("reached", [0, 1], ids=["at all", "for the second question"])
-def test_a_client_that_cannot_be_reached(reached: int) -> None:
+def test_unreachable_client_ends_call(reached: int) -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     put = session.send_request
@@ -229,14 +229,14 @@ def test_a_client_that_cannot_be_reached(reached: int) -> None:
     assert (rig.under_way, len(rig.s.started)) == (0, 1)
 
 
-def test_a_call_without_a_session_cannot_be_asked() -> None:
+def test_call_without_session_fails() -> None:
     rig = AskingRig()
     rig.begin(call_of(ScriptedSession().client))
     rig.s.last.need(QUESTION)
     assert rig.last_error.failure is UPSTREAM_PROTOCOL
 
 
-def test_people_have_longer_than_servers() -> None:
+def test_client_timeout_is_longer_than_call_timeout() -> None:
     rig, session = AskingRig(timeout=10, seconds=600), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(QUESTION)
@@ -250,7 +250,7 @@ def test_people_have_longer_than_servers() -> None:
     assert rig.s.last.expired
 
 
-def test_but_not_for_ever() -> None:
+def test_expires_unanswered_client_request() -> None:
     rig, session = AskingRig(timeout=10, seconds=600, failures=1), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(QUESTION)
@@ -262,7 +262,7 @@ def test_but_not_for_ever() -> None:
     assert rig.breakers.failing == {}, "a server is not to blame for people who do not answer"
 
 
-def test_the_time_that_the_caller_gives_is_for_everything() -> None:
+def test_caller_timeout_includes_client_requests() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session, meta={META_TIMEOUT: 5000})
     rig.s.last.need(QUESTION)
@@ -276,7 +276,7 @@ def test_the_time_that_the_caller_gives_is_for_everything() -> None:
     assert rig.last_error.failure is DEADLINE_EXCEEDED
 
 
-def test_who_cancels_while_being_asked() -> None:
+def test_cancellation_withdraws_client_requests() -> None:
     rig, session = AskingRig(), ScriptedSession()
     call = begin(rig, session)
     rig.s.last.need(TWO)
@@ -289,7 +289,7 @@ def test_who_cancels_while_being_asked() -> None:
     assert rig.journal.outcomes == ["withdrawn", "withdrawn", "cancelled"]
 
 
-async def test_a_node_that_stops_while_somebody_is_asked() -> None:
+async def test_drain_withdraws_client_requests() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(QUESTION)
@@ -302,7 +302,7 @@ async def test_a_node_that_stops_while_somebody_is_asked() -> None:
 # --- never twice what may have been done ---
 
 
-def test_a_call_lost_in_a_later_round_is_not_made_again() -> None:
+def test_lost_call_of_later_round_is_not_repeated() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(QUESTION)
@@ -312,7 +312,7 @@ def test_a_call_lost_in_a_later_round_is_not_made_again() -> None:
     assert len(rig.s.started) == 2
 
 
-def test_a_server_that_is_gone_when_the_answer_comes() -> None:
+def test_unavailable_upstream_ends_call() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(QUESTION)
@@ -322,7 +322,7 @@ def test_a_server_that_is_gone_when_the_answer_comes() -> None:
     assert rig.under_way == 0
 
 
-def test_a_fault_when_the_answer_comes_ends_the_call() -> None:
+def test_internal_fault_ends_call() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(QUESTION)
@@ -332,7 +332,7 @@ def test_a_fault_when_the_answer_comes_ends_the_call() -> None:
     assert rig.under_way == 0
 
 
-def test_an_answer_that_comes_twice_counts_once() -> None:
+def test_only_first_response_counts() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(QUESTION)
@@ -346,7 +346,7 @@ def test_an_answer_that_comes_twice_counts_once() -> None:
 # --- in the client's own words ---
 
 
-def test_a_url_needs_an_id_on_the_session_wire() -> None:
+def test_adds_elicitation_id_for_session_client() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need({"a": (ELICITATION, URL), "b": (ELICITATION, URL)})
@@ -357,21 +357,21 @@ def test_a_url_needs_an_id_on_the_session_wire() -> None:
     assert asked == [URL, URL]
 
 
-def test_an_older_client_knows_no_modes() -> None:
+def test_omits_mode_for_older_client() -> None:
     rig, session = AskingRig(), ScriptedSession({"elicitation": {}}, "2025-06-18")
     begin(rig, session)
     rig.s.last.need({"q": (ELICITATION, {"mode": "form", **FORM})})
     assert session.last_params == FORM
 
 
-def test_a_newer_client_is_told_the_mode() -> None:
+def test_keeps_mode_for_newer_client() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need({"q": (ELICITATION, {"mode": "form", **FORM})})
     assert session.last_params == {"mode": "form", **FORM}
 
 
-def test_samples_are_capped() -> None:
+def test_limits_sampling_tokens() -> None:
     rig, session = AskingRig(policy=ClientRequestPolicy(max_tokens=10)), ScriptedSession()
     begin(rig, session)
     rig.s.last.need({"q": (SAMPLING, SAMPLE)})
@@ -389,7 +389,7 @@ def test_samples_are_capped() -> None:
         ({}, ClientRequestPolicy(), ("tools/call", {})),
     ],
 )
-def test_what_may_not_be_asked_ends_the_call(
+def test_forbidden_client_request_ends_call(
     able: Any, policy: ClientRequestPolicy, question: Any
 ) -> None:
     rig, session = AskingRig(policy=policy), ScriptedSession(able)
@@ -401,7 +401,7 @@ def test_what_may_not_be_asked_ends_the_call(
     assert rig.journal.outcomes == ["refused", "upstream_error"]
 
 
-def test_one_that_may_not_be_asked_keeps_the_others_from_being_put() -> None:
+def test_one_forbidden_request_stops_all_requests() -> None:
     rig, session = AskingRig(), ScriptedSession({"elicitation": {}})
     begin(rig, session)
     rig.s.last.need(TWO)
@@ -426,7 +426,7 @@ def test_one_that_may_not_be_asked_keeps_the_others_from_being_put() -> None:
         {"requestState": None},
     ],
 )
-def test_questions_that_are_none(result: Any) -> None:
+def test_rejects_invalid_input_required_result(result: Any) -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(**result)
@@ -435,7 +435,7 @@ def test_questions_that_are_none(result: Any) -> None:
     assert rig.under_way == 0
 
 
-def test_only_three_requests_may_be_answered_with_a_question() -> None:
+def test_rejects_input_required_for_other_methods() -> None:
     rig, session = AskingRig(), ScriptedSession()
     call = call_of(session.client, "", verb=COMPLETE_ARGUMENT, session=session)
     call.extra_params = {"ref": Raw(b'{"type":"ref/prompt","name":"s.p"}')}

@@ -39,17 +39,17 @@ def refused(state: str, call: Call, by: StateSealer) -> InterlockError:
     return caught.value
 
 
-def test_its_own_caller_opens_it() -> None:
+def test_opens_state_for_sealing_caller() -> None:
     state = seals().seal(a_call(), 60, upstream_state="theirs")
     assert seals().open(state, a_call()).upstream_state == "theirs"
 
 
-def test_it_outlives_a_restart_with_the_same_key() -> None:
+def test_state_survives_restart_with_same_key() -> None:
     state = seals().seal(a_call(), 60, handle="handle")
     assert seals().open(state, a_call()).handle == "handle"
 
 
-def test_another_key_opens_nothing() -> None:
+def test_other_key_opens_nothing() -> None:
     state = seals().seal(a_call(), 60, handle="handle")
     assert refused(state, a_call(), seals(b"x" * 32)).failure is INVALID_STATE
 
@@ -65,25 +65,25 @@ def test_another_key_opens_nothing() -> None:
     ],
     ids=["another caller", "nobody", "another tool", "other arguments", "another verb"],
 )
-def test_it_is_bound_to_its_caller_and_its_request(other: Call) -> None:
+def test_state_is_bound_to_caller_and_request(other: Call) -> None:
     state = seals().seal(a_call(), 60, upstream_state="theirs")
     assert refused(state, other, seals()).failure is INVALID_STATE
 
 
-def test_it_is_bound_to_its_upstream() -> None:
+def test_state_is_bound_to_upstream() -> None:
     state = seals().seal(a_call(), 60, upstream_state="theirs")
     moved = a_call()
     moved.upstream = "elsewhere"
     assert refused(state, moved, seals()).failure is INVALID_STATE
 
 
-def test_it_ends_with_its_hour() -> None:
+def test_rejects_expired_state() -> None:
     state = seals().seal(a_call(), 60, upstream_state="theirs")
     assert seals(now=NOW + 60).open(state, a_call()).upstream_state == "theirs"
     assert refused(state, a_call(), seals(now=NOW + 60.1)).failure is INVALID_STATE
 
 
-def test_every_refusal_says_the_same() -> None:
+def test_every_rejection_has_same_message() -> None:
     """Who has to ask why, learns nothing from it."""
     state = seals().seal(a_call(), 60, upstream_state="theirs")
     late = refused(state, a_call(), seals(now=NOW + 61))
@@ -93,7 +93,7 @@ def test_every_refusal_says_the_same() -> None:
     assert len(said) == 1
 
 
-def test_nothing_in_it_can_be_read() -> None:
+def test_state_reveals_nothing() -> None:
     state = seals().seal(
         a_call("operator"), 60, handle="the-handle", upstream_state="their-secret-state"
     )
@@ -103,14 +103,14 @@ def test_nothing_in_it_can_be_read() -> None:
         assert secret not in state.encode()
 
 
-def test_two_seals_of_the_same_are_not_alike() -> None:
+def test_equal_states_are_sealed_differently() -> None:
     one, two = (seals().seal(a_call(), 60, upstream_state="theirs") for _ in range(2))
     assert one != two
     assert one[3:19] != two[3:19]
 
 
 @given(st.data())
-def test_a_seal_that_was_touched_is_worthless(data: st.DataObject) -> None:
+def test_rejects_changed_state(data: st.DataObject) -> None:
     state = seals().seal(a_call(), 60, upstream_state="theirs")
     place = data.draw(st.integers(0, len(state) - 1))
     put = data.draw(st.one_of(st.just(""), st.characters(), st.text("AZaz09-_=.+/ ", max_size=3)))
@@ -128,18 +128,18 @@ def test_a_seal_that_was_touched_is_worthless(data: st.DataObject) -> None:
 
 
 @given(st.text(max_size=200))
-def test_whatever_somebody_makes_up_is_refused(made_up: str) -> None:
+def test_rejects_forged_state(made_up: str) -> None:
     for state in (made_up, "i1." + made_up):
         assert refused(state, a_call(), seals()).failure is INVALID_STATE
 
 
 @given(st.text(max_size=300).filter(lambda text: text.isprintable()))
-def test_a_servers_state_comes_back_as_it_was(theirs: str) -> None:
+def test_restores_server_state(theirs: str) -> None:
     state = seals().seal(a_call(), 60, upstream_state=theirs)
     assert seals().open(state, a_call()).upstream_state == theirs
 
 
-def test_what_would_be_too_long_to_come_back_is_not_sealed() -> None:
+def test_rejects_oversized_server_state() -> None:
     with pytest.raises(InterlockError) as caught:
         seals().seal(a_call(), 60, upstream_state="x" * 1024 * 1024)
     assert caught.value.failure is UPSTREAM_PROTOCOL
@@ -150,11 +150,11 @@ def test_what_would_be_too_long_to_come_back_is_not_sealed() -> None:
     )
 
 
-def test_what_is_endless_is_refused_unread() -> None:
+def test_rejects_oversized_state_without_decoding() -> None:
     assert refused("i1." + "A" * 2_000_000, a_call(), seals()).failure is INVALID_STATE
 
 
-def test_what_is_sealed_with_the_key_but_is_no_seal_is_refused() -> None:
+def test_rejects_invalid_content_sealed_with_key() -> None:
     nonce = os.urandom(12)
     raw = nonce + AESGCM(KEY).encrypt(nonce, b"\x93not a seal", None)
     state = "i1." + urlsafe_b64encode(raw).decode().rstrip("=")
@@ -164,14 +164,14 @@ def test_what_is_sealed_with_the_key_but_is_no_seal_is_refused() -> None:
 # --- the same request ---
 
 
-def test_arguments_may_come_back_in_another_order() -> None:
+def test_accepts_reordered_arguments() -> None:
     one = a_call(arguments=b'{"a":{"x":1,"y":[2,{"p":1,"q":2}]},"b":2}')
     two = a_call(arguments=b'{ "b": 2, "a": {"y": [2, {"q":2,"p":1}], "x":1} }')
     assert digest_request(one) == digest_request(two)
 
 
 @given(objects, st.randoms())
-def test_order_and_space_do_not_matter(arguments: dict[str, Any], chance: Any) -> None:
+def test_digest_ignores_order_and_whitespace(arguments: dict[str, Any], chance: Any) -> None:
     keys = list(arguments)
     chance.shuffle(keys)
     plain = a_call(arguments=json.dumps(arguments).encode())
@@ -180,7 +180,7 @@ def test_order_and_space_do_not_matter(arguments: dict[str, Any], chance: Any) -
 
 
 @given(objects, objects)
-def test_other_arguments_are_another_request(one: dict[str, Any], two: dict[str, Any]) -> None:
+def test_other_arguments_have_other_digest(one: dict[str, Any], two: dict[str, Any]) -> None:
     alike = json.dumps(one, sort_keys=True) == json.dumps(two, sort_keys=True)
     assert (digest_request(a_call(arguments=one)) == digest_request(a_call(arguments=two))) == alike
 
@@ -195,17 +195,17 @@ def test_other_arguments_are_another_request(one: dict[str, Any], two: dict[str,
         (b'{"n":null}', b"{}"),
     ],
 )
-def test_what_looks_alike_is_not_the_same(one: bytes, two: bytes) -> None:
+def test_similar_arguments_have_other_digest(one: bytes, two: bytes) -> None:
     assert digest_request(a_call(arguments=one)) != digest_request(a_call(arguments=two))
 
 
-def test_parts_cannot_flow_into_each_other() -> None:
+def test_digest_separates_parts() -> None:
     one, two = a_call(name="ab"), a_call(name="b")
     two.upstream = "sa"
     assert digest_request(one) != digest_request(two)
 
 
-def test_a_seal_is_small() -> None:
+def test_state_is_small() -> None:
     inside = SealedState("operator", b"d" * 16, NOW, "h" * 24)
     state = seals().seal(a_call(), 60, handle=inside.handle)
     assert len(state) < 200

@@ -92,7 +92,7 @@ async def open_scene(*uris: str) -> AsyncIterator[Scene]:
 # --- counted ---
 
 
-async def test_the_server_is_asked_once_and_told_once() -> None:
+async def test_subscribes_upstream_once() -> None:
     async with open_scene() as stage:
         followers = [Ears() for _ in range(3)]
         for follower in followers:
@@ -107,7 +107,7 @@ async def test_the_server_is_asked_once_and_told_once() -> None:
         assert [len(one.heard) for one in followers] == [1, 1, 1]
 
 
-async def test_to_follow_twice_is_to_follow_once() -> None:
+async def test_repeated_subscription_counts_once() -> None:
     async with open_scene() as stage:
         ears = Ears()
         await stage.join(ears)
@@ -118,7 +118,7 @@ async def test_to_follow_twice_is_to_follow_once() -> None:
         assert stage.server.watched == set()
 
 
-async def test_to_leave_what_one_never_followed_harms_nobody() -> None:
+async def test_unsubscribing_unknown_subscriber_has_no_effect() -> None:
     async with open_scene() as stage:
         ears = Ears()
         await stage.leave(ears)
@@ -127,7 +127,7 @@ async def test_to_leave_what_one_never_followed_harms_nobody() -> None:
         assert stage.server.watched == {URI}
 
 
-async def test_who_is_gone_follows_nothing() -> None:
+async def test_unsubscribe_all_removes_subscriber() -> None:
     async with open_scene("test://a", "test://b") as stage:
         stays, goes = Ears(), Ears()
         for uri in ("test://a", "test://b"):
@@ -140,7 +140,7 @@ async def test_who_is_gone_follows_nothing() -> None:
         assert (stays.heard, goes.heard) == (["test://a"], [])
 
 
-async def test_each_connection_is_a_matter_of_its_own() -> None:
+async def test_private_connections_have_separate_subscriptions() -> None:
     async with open_scene() as stage:
         shared, own = Ears(), Ears()
         session = ScriptedSession()
@@ -159,7 +159,7 @@ async def test_each_connection_is_a_matter_of_its_own() -> None:
 # --- while the server is being asked ---
 
 
-async def test_two_at_once_both_wait_for_the_server() -> None:
+async def test_concurrent_subscribers_wait_for_upstream() -> None:
     async with open_scene() as stage:
         stage.server.gate = asyncio.Event()
         first, second = stage.join(Ears()), stage.join(Ears())
@@ -171,7 +171,7 @@ async def test_two_at_once_both_wait_for_the_server() -> None:
         assert stage.server.said == [("watch", URI)]
 
 
-async def test_when_the_server_refuses_nobody_follows() -> None:
+async def test_rejection_by_upstream_removes_subscribers() -> None:
     async with open_scene() as stage:
         stage.server.gate = asyncio.Event()
         stage.server.refuse = True
@@ -188,7 +188,7 @@ async def test_when_the_server_refuses_nobody_follows() -> None:
         assert stage.server.watched == {URI}
 
 
-async def test_one_who_gives_up_does_not_disturb_the_other() -> None:
+async def test_cancelled_subscriber_does_not_affect_other() -> None:
     async with open_scene() as stage:
         stage.server.gate = asyncio.Event()
         impatient, patient = Ears(), Ears()
@@ -202,7 +202,7 @@ async def test_one_who_gives_up_does_not_disturb_the_other() -> None:
         assert (impatient.heard, patient.heard) == ([], [URI])
 
 
-async def test_who_leaves_before_the_server_agreed_leaves_nothing_behind() -> None:
+async def test_unsubscribing_before_confirmation_unsubscribes_upstream() -> None:
     async with open_scene() as stage:
         stage.server.gate = asyncio.Event()
         ears = Ears()
@@ -217,7 +217,7 @@ async def test_who_leaves_before_the_server_agreed_leaves_nothing_behind() -> No
         assert stage.server.watched == set()
 
 
-async def test_who_comes_while_the_server_is_told_that_nobody_follows_waits_for_that() -> None:
+async def test_subscribing_during_unsubscribe_waits() -> None:
     async with open_scene() as stage:
         first, second = Ears(), Ears()
         await stage.join(first)
@@ -234,7 +234,7 @@ async def test_who_comes_while_the_server_is_told_that_nobody_follows_waits_for_
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("+-x~")), max_size=25))
-async def test_whatever_order_they_come_and_go_in(moves: list[tuple[int, str]]) -> None:
+async def test_upstream_is_subscribed_while_subscribers_exist(moves: list[tuple[int, str]]) -> None:
     """In the end the server is watched if, and only if, somebody follows."""
 
     async with open_scene() as stage:
@@ -277,7 +277,7 @@ async def test_whatever_order_they_come_and_go_in(moves: list[tuple[int, str]]) 
         ("test://a", "other://a", False),
     ],
 )
-async def test_a_part_of_what_is_followed_is_announced_too(
+async def test_notifies_of_part_of_subscribed_resource(
     followed: str, announced: str, heard: bool
 ) -> None:
     async with open_scene(followed) as stage:
@@ -289,7 +289,7 @@ async def test_a_part_of_what_is_followed_is_announced_too(
         assert len(ears.heard) <= 1
 
 
-async def test_who_follows_the_whole_and_the_part_hears_it_once() -> None:
+async def test_notifies_once_for_whole_and_part() -> None:
     async with open_scene("test://a", "test://a/b") as stage:
         ears = Ears()
         await stage.join(ears, "test://a")
@@ -298,7 +298,7 @@ async def test_who_follows_the_whole_and_the_part_hears_it_once() -> None:
         assert ears.heard == ["test://a/b"]
 
 
-async def test_one_that_cannot_be_told_does_not_keep_it_from_the_others() -> None:
+async def test_failing_subscriber_does_not_affect_others() -> None:
     class Deaf(Ears):
         def send_resource_update(self, uri: str) -> None:
             raise RuntimeError("gone")
@@ -314,7 +314,7 @@ async def test_one_that_cannot_be_told_does_not_keep_it_from_the_others() -> Non
 # --- by the URIs that clients know ---
 
 
-async def test_only_what_is_served_and_announced_is_followed() -> None:
+async def test_subscribes_only_to_announced_resources() -> None:
     async with open_scene() as stage:
         ears = Ears()
         assert await stage.all.subscribe_all(ears, CALL, [URI]) == [URI]
@@ -324,7 +324,7 @@ async def test_only_what_is_served_and_announced_is_followed() -> None:
         assert await stage.all.subscribe_all(Ears(), CALL, [URI]) == []
 
 
-async def test_one_refusal_does_not_spoil_the_rest() -> None:
+async def test_failed_subscription_does_not_affect_others() -> None:
     async with open_scene("test://a", "test://b") as stage:
         stage.server.refuse = True
         ears = Ears()
@@ -336,7 +336,7 @@ async def test_one_refusal_does_not_spoil_the_rest() -> None:
         ]
 
 
-async def test_shared_uris_are_announced_as_their_followers_know_them() -> None:
+async def test_notifies_with_uri_of_client() -> None:
     catalog = Catalog(server_info=b"{}")
     servers: dict[str, Any] = {"one": Server(), "two": Server()}
     for key in servers:
@@ -360,7 +360,7 @@ def subscribing(session: ScriptedSession, verb: str = SUBSCRIBE, uri: str = URI)
     return call_of(session.client, uri, verb=verb, session=session)
 
 
-async def test_subscribed_and_unsubscribed() -> None:
+async def test_subscribes_and_unsubscribes_session() -> None:
     rig, session = AskingRig(), ScriptedSession()
     rig.begin(subscribing(session))
     await run_ready_tasks()
@@ -374,13 +374,13 @@ async def test_subscribed_and_unsubscribed() -> None:
     assert rig.journalled() == [(SUBSCRIBE, "ok"), (UNSUBSCRIBE, "ok")]
 
 
-async def test_a_server_that_announces_nothing_cannot_be_followed() -> None:
+async def test_rejects_subscription_without_capability() -> None:
     rig, session = AskingRig(), ScriptedSession()
     rig.s.capabilities = {"resources": {}}
     assert rig.refused(subscribing(session)).failure is METHOD_NOT_FOUND
 
 
-async def test_a_refusal_is_the_answer() -> None:
+async def test_relays_rejection_of_subscription() -> None:
     rig, session = AskingRig(), ScriptedSession()
 
     async def refuse(uri: str, call: Call) -> None:
@@ -394,12 +394,12 @@ async def test_a_refusal_is_the_answer() -> None:
     assert session.updates == []
 
 
-def test_who_has_no_session_cannot_subscribe_so() -> None:
+def test_subscription_requires_session() -> None:
     call = call_of(stateless(), URI, verb=SUBSCRIBE)
     assert AskingRig().refused(call).failure is METHOD_NOT_FOUND
 
 
-async def test_the_upstream_hears_its_own_uri() -> None:
+async def test_subscribes_with_upstream_uri() -> None:
     rig = AskingRig(offer("s", resources=[URI]), offer("z", resources=[URI]))
     session = ScriptedSession()
     rig.begin(subscribing(session, uri=f"interlock:z:{URI}"))

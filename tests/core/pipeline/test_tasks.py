@@ -95,7 +95,7 @@ NAME = TaskReference("s", "own-1")
 
 
 @given(st.text(max_size=50), st.text(max_size=50), st.booleans(), st.text(max_size=20))
-def test_an_id_is_always_the_same_and_tells_nothing(
+def test_task_id_is_deterministic_and_opaque(
     upstream: str, own: str, is_own: bool, caller: str
 ) -> None:
     name = TaskReference(upstream, own, is_own)
@@ -109,12 +109,12 @@ def test_an_id_is_always_the_same_and_tells_nothing(
 
 
 @given(st.text(max_size=100))
-def test_nothing_else_is_an_id(said: str) -> None:
+def test_rejects_other_text_as_task_id(said: str) -> None:
     assert ids.open(said, "operator") is None
     assert ids.open("t1." + said, "operator") is None
 
 
-def test_an_id_cannot_be_changed_or_written_in_another_way() -> None:
+def test_rejects_changed_task_id() -> None:
     id = ids.seal(NAME, "operator")
     assert id is not None
     for other in (id[:-1], id + "A", id + "=", id[:5] + "\n" + id[5:], id[:9] + "!" + id[9:]):
@@ -124,7 +124,7 @@ def test_an_id_cannot_be_changed_or_written_in_another_way() -> None:
         assert ids.open(changed, "operator") is None
 
 
-def test_an_id_fits_into_a_header() -> None:
+def test_task_id_fits_into_header() -> None:
     assert ids.seal(TaskReference("s", "x" * 5000), "operator") is not None
     assert ids.seal(TaskReference("s", "x" * 9000), "operator") is None
     assert ids.open("t1." + "A" * 9000, "operator") is None
@@ -133,7 +133,7 @@ def test_an_id_fits_into_a_header() -> None:
 # -- tasks of a stateless server
 
 
-def test_a_task_has_one_id_for_its_caller_and_another_for_everybody_else() -> None:
+def test_task_id_depends_on_caller() -> None:
     rig = TaskRig()
     id = rig.relayed(credentials=OPERATOR)
     assert rig.last_result == {**CREATED, "taskId": id}
@@ -142,7 +142,7 @@ def test_a_task_has_one_id_for_its_caller_and_another_for_everybody_else() -> No
     assert rig.relayed(credentials=AUDITOR) != id
 
 
-def test_requests_about_a_task_go_to_its_server_under_its_own_id() -> None:
+def test_sends_task_requests_to_upstream() -> None:
     rig = TaskRig()
     id = rig.relayed()
     rig.begin(request("tasks/get", id))
@@ -167,7 +167,7 @@ def test_requests_about_a_task_go_to_its_server_under_its_own_id() -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_nobody_else_gets_at_a_task(verb: str) -> None:
+def test_rejects_task_of_other_caller(verb: str) -> None:
     rig = TaskRig()
     relayed, own = rig.relayed(credentials=OPERATOR), rig.own(credentials=OPERATOR)
     before = len(rig.s.started)
@@ -180,7 +180,7 @@ def test_nobody_else_gets_at_a_task(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_client_that_does_not_declare_the_extension_is_told_so(verb: str) -> None:
+def test_task_methods_require_extension(verb: str) -> None:
     rig = TaskRig()
     for id in (rig.relayed(), rig.own(), "unknown"):
         error = rig.about(verb, id, client=PLAIN)
@@ -189,14 +189,14 @@ def test_a_client_that_does_not_declare_the_extension_is_told_so(verb: str) -> N
 
 
 @pytest.mark.parametrize("verb", [*VERBS, "tasks/result", "tasks/list"])
-def test_the_session_wire_has_other_tasks_which_are_not_served(verb: str) -> None:
+def test_session_tasks_are_not_served(verb: str) -> None:
     rig = TaskRig()
     rig.pipeline.transparent_upstream = "s"
     rig.s.capabilities = {"tasks": {"list": {}}}
     assert failure(rig.about(verb, rig.relayed(), client=SESSION)) == "method_not_found"
 
 
-def test_what_tasks_do_not_know_is_not_passed_on_in_their_name() -> None:
+def test_unknown_task_methods_are_not_passed_on() -> None:
     rig = TaskRig()
     rig.pipeline.transparent_upstream = "s"
     rig.s.capabilities = {"extensions": {EXTENSION: {}, "org.example/more": {}}}
@@ -209,7 +209,7 @@ def test_what_tasks_do_not_know_is_not_passed_on_in_their_name() -> None:
     "client",
     [PLAIN, SESSION, Client(Era.SESSION, "2025-11-25", "tests", TASKS.capabilities)],
 )
-def test_a_task_that_its_client_cannot_take_is_the_servers_fault(client: Client) -> None:
+def test_task_without_client_support_is_protocol_error(client: Client) -> None:
     rig = TaskRig()
     rig.begin(call_of(client))
     rig.s.last.need(**CREATED)
@@ -217,7 +217,7 @@ def test_a_task_that_its_client_cannot_take_is_the_servers_fault(client: Client)
 
 
 @pytest.mark.parametrize("verb", ["prompts/get", "resources/read"])
-def test_only_calls_of_tools_become_tasks(verb: str) -> None:
+def test_only_tool_calls_become_tasks(verb: str) -> None:
     rig = TaskRig()
     rig.begin(call_of(TASKS, "s.p" if verb == "prompts/get" else "test://r", verb=verb))
     rig.s.last.need(**CREATED)
@@ -225,7 +225,7 @@ def test_only_calls_of_tools_become_tasks(verb: str) -> None:
 
 
 @pytest.mark.parametrize("id", [None, "", 7, "x" * 9000])
-def test_a_task_without_an_id_that_can_be_used(id: Any) -> None:
+def test_rejects_task_without_valid_id(id: Any) -> None:
     rig = TaskRig()
     rig.begin(call_of(TASKS))
     given = {key: value for key, value in CREATED.items() if key != "taskId"}
@@ -233,7 +233,7 @@ def test_a_task_without_an_id_that_can_be_used(id: Any) -> None:
     assert failure(rig.last_error) == "upstream_protocol_error"
 
 
-def test_a_task_is_no_way_around_what_servers_may_ask() -> None:
+def test_policy_applies_to_input_requests_of_tasks() -> None:
     rig = TaskRig(policy=ClientRequestPolicy(elicitation=False, max_tokens=10))
     id = rig.relayed()
     state = {**CREATED, "resultType": "complete", "status": "input_required"}
@@ -253,7 +253,7 @@ def test_a_task_is_no_way_around_what_servers_may_ask() -> None:
     assert failure(rig.last_error) == "upstream_protocol_error"
 
 
-def test_what_a_result_inside_says_to_the_next_hop_stays_there() -> None:
+def test_removes_hop_meta_from_task_result() -> None:
     rig = TaskRig()
     id = rig.relayed()
     meta = {"io.modelcontextprotocol/serverInfo": {"name": "x"}}
@@ -264,7 +264,7 @@ def test_what_a_result_inside_says_to_the_next_hop_stays_there() -> None:
         assert rig.last_result["result"] == {"content": [], **({"_meta": kept} if kept else {})}
 
 
-def test_uris_in_a_result_inside_are_those_that_the_client_knows() -> None:
+def test_relabels_uris_in_task_result() -> None:
     rig = TaskRig(
         offer("s", ["t"], resources=[resource("test://r")]),
         offer("other", ["t"], resources=[resource("test://r")]),
@@ -281,7 +281,7 @@ def test_uris_in_a_result_inside_are_those_that_the_client_knows() -> None:
 
 
 @pytest.mark.parametrize("client", [TASKS, SESSION])
-def test_the_session_wires_way_to_ask_for_a_task_is_ignored(client: Client) -> None:
+def test_ignores_task_member_of_session_protocol(client: Client) -> None:
     rig = TaskRig()
     call = call_of(client)
     call.extra_params = {"task": Raw(b'{"ttl":1}')}
@@ -296,7 +296,7 @@ def test_the_session_wires_way_to_ask_for_a_task_is_ignored(client: Client) -> N
 # -- tasks of the node's own
 
 
-def test_a_question_makes_a_task_of_a_call() -> None:
+def test_client_request_turns_call_into_task() -> None:
     rig = TaskRig()
     question = rig.hold(call_of(TASKS))
     created = rig.last_result
@@ -342,7 +342,7 @@ def test_a_question_makes_a_task_of_a_call() -> None:
     assert rig.audit.by_upstream["s"].calls == 1
 
 
-def test_a_client_that_does_not_speak_tasks_brings_its_answer_back_as_ever() -> None:
+def test_client_without_tasks_gets_input_required() -> None:
     rig = TaskRig()
     rig.hold(call_of(PLAIN))
     assert rig.last_result["resultType"] == "input_required"
@@ -350,13 +350,13 @@ def test_a_client_that_does_not_speak_tasks_brings_its_answer_back_as_ever() -> 
 
 
 @pytest.mark.parametrize("verb", ["prompts/get", "resources/read"])
-def test_what_is_no_call_of_a_tool_is_no_task(verb: str) -> None:
+def test_other_requests_do_not_become_tasks(verb: str) -> None:
     rig = TaskRig()
     rig.hold(call_of(TASKS, "s.p" if verb == "prompts/get" else "test://r", verb=verb))
     assert rig.last_result["resultType"] == "input_required"
 
 
-def test_questions_are_answered_one_by_one_and_never_have_the_same_key() -> None:
+def test_task_input_requests_have_unique_keys() -> None:
     rig = TaskRig()
     rig.begin(call_of(TASKS))
     first, second = rig.s.last.ask(), rig.s.last.ask(SAMPLING)
@@ -377,7 +377,7 @@ def test_questions_are_answered_one_by_one_and_never_have_the_same_key() -> None
     assert rig.s.last.is_open
 
 
-def test_further_questions_are_looked_at_like_the_first() -> None:
+def test_checks_further_requests_of_task() -> None:
     rig = TaskRig()
     client = stateless({"elicitation": {}, "extensions": {EXTENSION: {}}})
     rig.hold(call_of(client))
@@ -388,7 +388,7 @@ def test_further_questions_are_looked_at_like_the_first() -> None:
     assert set(rig.get(id)["inputRequests"]) == {"input-1"}
 
 
-def test_a_task_that_ends_well_shows_that_its_server_is_well() -> None:
+def test_completed_task_resets_breaker() -> None:
     rig = TaskRig()
     rig.own()
     rig.breakers.record_failure("s", UPSTREAM_PROTOCOL)
@@ -397,7 +397,7 @@ def test_a_task_that_ends_well_shows_that_its_server_is_well() -> None:
     assert not rig.breakers.failing
 
 
-def test_what_a_server_says_with_its_error_is_passed_on() -> None:
+def test_keeps_data_of_upstream_error() -> None:
     rig = TaskRig()
     id = rig.own()
     rig.s.last.go_there_first({"url": "https://example.org"})
@@ -410,7 +410,7 @@ def test_what_a_server_says_with_its_error_is_passed_on() -> None:
 @pytest.mark.parametrize(
     ("code", "told"), [(-32001, -32603), (-32602, -32602), (7, 7), (-32002, -32602)]
 )
-def test_an_error_of_the_server_is_the_tasks(code: int, told: int) -> None:
+def test_upstream_error_fails_task(code: int, told: int) -> None:
     rig = TaskRig()
     id = rig.own()
     rig.s.last.answer_error(code, "No.")
@@ -420,7 +420,7 @@ def test_an_error_of_the_server_is_the_tasks(code: int, told: int) -> None:
     assert "result" not in shown
 
 
-def test_a_server_that_is_lost_fails_the_task_and_is_not_asked_again() -> None:
+def test_lost_upstream_fails_task_without_retry() -> None:
     rig = TaskRig()
     id = rig.own(name="s.look")
     rig.s.last.lose(sent=True)
@@ -431,7 +431,7 @@ def test_a_server_that_is_lost_fails_the_task_and_is_not_asked_again() -> None:
     assert ("notifications/tasks", "upstream_lost") in rig.journalled()
 
 
-def test_cancelling_tells_the_server() -> None:
+def test_cancellation_reaches_upstream() -> None:
     rig = TaskRig()
     rig.hold(call_of(TASKS))
     id = rig.last_result["taskId"]
@@ -450,7 +450,7 @@ def test_cancelling_tells_the_server() -> None:
     assert rig.journalled().count(("notifications/tasks", "upstream_lost")) == 0
 
 
-def test_an_update_must_bring_answers() -> None:
+def test_update_requires_input_responses() -> None:
     rig = TaskRig()
     id = rig.own()
     assert failure(rig.about("tasks/update", id)) == "invalid_params"
@@ -462,7 +462,7 @@ def test_an_update_must_bring_answers() -> None:
 # -- time
 
 
-def test_a_question_that_nobody_answers_is_given_up() -> None:
+def test_abandons_task_without_response() -> None:
     rig = TaskRig(seconds=100.0)
     id = rig.own()
     rig.clock.advance(98)
@@ -476,7 +476,7 @@ def test_a_question_that_nobody_answers_is_given_up() -> None:
     assert rig.clock.timers == 0
 
 
-def test_a_task_is_there_for_as_long_as_its_client_was_told() -> None:
+def test_task_exists_until_announced_expiry() -> None:
     rig = TaskRig(seconds=100.0, timeout=30.0)
     id = rig.own()
     began = rig.clock.now
@@ -499,7 +499,7 @@ def test_a_task_is_there_for_as_long_as_its_client_was_told() -> None:
     assert failure(rig.get(id)) == "unknown_task"
 
 
-def test_further_questions_have_their_own_time_and_progress_gives_none() -> None:
+def test_further_request_extends_task_but_progress_does_not() -> None:
     rig = TaskRig(seconds=100.0)
     id = rig.own(meta={"progressToken": 1})
     rig.clock.advance(90)
@@ -509,7 +509,7 @@ def test_further_questions_have_their_own_time_and_progress_gives_none() -> None
     assert rig.get(id)["ttlMs"] == pytest.approx(190_000, abs=50)
 
 
-def test_a_question_that_is_withdrawn_while_nobody_looks_leaves_the_server_its_time() -> None:
+def test_withdrawn_request_resumes_call_timeout() -> None:
     rig = TaskRig(seconds=100.0, timeout=30.0)
     id = rig.own()
     rig.s.last.questions[0].ask.withdraw("Never mind.")
@@ -520,7 +520,7 @@ def test_a_question_that_is_withdrawn_while_nobody_looks_leaves_the_server_its_t
     assert rig.get(id)["status"] == "failed"
 
 
-def test_progress_does_not_keep_a_server_going_for_ever() -> None:
+def test_progress_does_not_extend_hard_deadline() -> None:
     rig = TaskRig(timeout=30.0)
     id = rig.own(meta={"progressToken": 1})
     rig.about("tasks/update", id, answers={"input-1": YES})
@@ -530,7 +530,7 @@ def test_progress_does_not_keep_a_server_going_for_ever() -> None:
     assert rig.get(id)["error"]["data"]["error"] == "deadline_exceeded"
 
 
-def test_the_servers_own_time_is_limited_and_progress_starts_it_again() -> None:
+def test_limits_call_timeout_of_task() -> None:
     rig = TaskRig(timeout=30.0, failures=1)
     id = rig.own(meta={"progressToken": 1})
     rig.clock.advance(100)  # the client's time
@@ -547,7 +547,7 @@ def test_the_servers_own_time_is_limited_and_progress_starts_it_again() -> None:
     assert "s" in rig.breakers.failing
 
 
-def test_a_request_that_nobody_will_settle_does_not_stay_for_ever() -> None:
+def test_expires_closed_upstream_request() -> None:
     rig = TaskRig(timeout=30.0)
     id = rig.own()
     rig.about("tasks/update", id, answers={"input-1": YES})
@@ -559,7 +559,7 @@ def test_a_request_that_nobody_will_settle_does_not_stay_for_ever() -> None:
 # -- limits
 
 
-def test_beyond_the_limit_clients_are_asked_in_the_other_way(
+def test_task_limit_falls_back_to_input_required(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(own_tasks, "MAX_TASKS", 1)
@@ -570,7 +570,7 @@ def test_beyond_the_limit_clients_are_asked_in_the_other_way(
     assert rig.held == 1
 
 
-def test_results_that_nobody_fetches_are_forgotten_when_they_are_too_many(
+def test_removes_oldest_results_above_size_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(own_tasks, "MAX_TASK_BYTES", 250)
@@ -590,7 +590,7 @@ def test_results_that_nobody_fetches_are_forgotten_when_they_are_too_many(
     assert failure(rig.get(done[2])) == "unknown_task"
 
 
-def test_a_caller_that_hangs_up_before_it_is_asked_has_no_task() -> None:
+def test_cancellation_before_request_creates_no_task() -> None:
     rig = TaskRig()
     call = rig.begin(call_of(TASKS))
     rig.s.last.ask()
@@ -600,7 +600,7 @@ def test_a_caller_that_hangs_up_before_it_is_asked_has_no_task() -> None:
     assert rig.s.last.abandoned
 
 
-def test_a_node_that_stops_gives_its_tasks_up() -> None:
+def test_drain_abandons_tasks() -> None:
     rig = TaskRig()
     rig.own()
     done = rig.own()
@@ -611,7 +611,7 @@ def test_a_node_that_stops_gives_its_tasks_up() -> None:
     assert failure(rig.get(done)) == "shutting_down"
 
 
-def test_what_is_shown_is_lawful_json() -> None:
+def test_task_result_is_valid_json() -> None:
     rig = TaskRig()
     id = rig.own()
     rig.s.last.answer(content=[{"type": "text", "text": 'Grüezi "\n'}])

@@ -39,7 +39,7 @@ class Reader:
             then()
 
 
-def test_a_name_that_is_still_not_listed_is_refused() -> None:
+def test_rejects_unlisted_tool_after_one_listing() -> None:
     node = transparent()
     reader = Reader(node)
     calls = [node.begin(tool_call("unlisted")) for _ in range(2)]
@@ -54,7 +54,7 @@ def test_a_name_that_is_still_not_listed_is_refused() -> None:
     assert node.journal.outcomes == ["unknown_tool", "unknown_tool"]
 
 
-def test_a_name_is_refused_at_once_when_the_tools_were_just_listed() -> None:
+def test_rejects_unlisted_tool_immediately_after_listing() -> None:
     node = transparent()
     reader = Reader(node, reads=False)
     assert node.refused(tool_call("unlisted")).failure is UNKNOWN_TOOL
@@ -62,7 +62,7 @@ def test_a_name_is_refused_at_once_when_the_tools_were_just_listed() -> None:
     assert node.upstreams["s"].started == []
 
 
-def test_a_tool_that_was_added_is_called_by_its_definition() -> None:
+def test_calls_added_tool_by_its_definition() -> None:
     node = transparent()
     reader = Reader(node)
     call, cancelled = node.begin(tool_call("added")), node.begin(tool_call("added"))
@@ -74,7 +74,7 @@ def test_a_tool_that_was_added_is_called_by_its_definition() -> None:
     assert call.route is node.catalog.find("added")
 
 
-def test_a_known_name_lists_nothing_again() -> None:
+def test_known_tool_needs_no_listing() -> None:
     node = transparent()
     reader = Reader(node)
     node.begin(tool_call("open"))
@@ -84,7 +84,7 @@ def test_a_known_name_lists_nothing_again() -> None:
 @pytest.mark.parametrize(
     "settings", [{"deny": ["*"]}, {"deny": ["un*"]}, {"allow": ["open"]}], ids=str
 )
-def test_what_the_config_keeps_back_stays_back(settings: dict[str, list[str]]) -> None:
+def test_rejects_tool_hidden_by_config(settings: dict[str, list[str]]) -> None:
     node = transparent(**settings)
     reader = Reader(node)
     assert node.refused(tool_call("unlisted")).failure is UNKNOWN_TOOL
@@ -118,7 +118,7 @@ def unknown() -> Call:
         ((), False),
     ],
 )
-def test_what_is_passed_on_takes_the_scope_to_write(
+def test_passed_method_requires_write_scope(
     scopes: tuple[str, ...] | None, passes: bool
 ) -> None:
     node = extended()
@@ -132,14 +132,14 @@ def test_what_is_passed_on_takes_the_scope_to_write(
     assert node.upstreams["s"].started == []
 
 
-def test_a_subserver_that_may_only_read_is_passed_nothing() -> None:
+def test_read_only_subserver_receives_no_unknown_method() -> None:
     node = extended()
     node.authorizer.limit_scopes({"s": "read"})
     assert node.refused(unknown()).failure is FORBIDDEN
     assert node.upstreams["s"].started == []
 
 
-def test_what_is_passed_on_is_on_disk_first() -> None:
+def test_journals_passed_method_before_dispatch() -> None:
     class Slow:
         def __init__(self) -> None:
             self.kept: list[Any] = []
@@ -165,7 +165,7 @@ def test_what_is_passed_on_is_on_disk_first() -> None:
     assert node.done[-1][1].failure.name == "journal_unavailable"
 
 
-def test_what_is_passed_on_is_counted() -> None:
+def test_passed_method_counts_against_budget() -> None:
     node = extended()
     budget = CallerBudget(calls_per_minute=2)
     node.authorizer.budgets.configure(BudgetsConfig(callers=[budget]))

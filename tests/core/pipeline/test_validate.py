@@ -50,13 +50,13 @@ def problems(schema: Any, arguments: Any) -> dict[str, str]:
 # --- arguments ---
 
 
-def test_good_arguments_pass_and_are_kept() -> None:
+def test_accepts_valid_arguments() -> None:
     call = tool_call(arguments={"name": "Ada", "age": 36, "home": {"zip": "1"}})
     validate_arguments(call, tool_with(PERSON))
     assert call.decoded_arguments == {"name": "Ada", "age": 36, "home": {"zip": "1"}}
 
 
-def test_arguments_that_are_absent_are_an_empty_object() -> None:
+def test_treats_absent_arguments_as_empty_object() -> None:
     call = tool_call()
     validate_arguments(call, tool_with({"type": "object"}))
     assert call.decoded_arguments == {}
@@ -79,7 +79,7 @@ def test_arguments_that_are_absent_are_an_empty_object() -> None:
         ({"name": "Ada", "nmae": 1}, "arguments", "'nmae' was unexpected"),
     ],
 )
-def test_a_bad_field_is_named_with_the_reason(
+def test_names_invalid_field_with_reason(
     arguments: dict[str, Any], field: str, problem: str
 ) -> None:
     found = problems(PERSON, arguments)
@@ -87,27 +87,27 @@ def test_a_bad_field_is_named_with_the_reason(
     assert problem in found[field]
 
 
-def test_every_bad_field_is_named_up_to_a_limit() -> None:
+def test_names_limited_number_of_invalid_fields() -> None:
     assert set(problems(PERSON, {"name": 1, "age": "x", "color": 2})) == {"name", "age", "color"}
     many = {"type": "object", "additionalProperties": {"type": "string"}}
     assert len(problems(many, {f"f{number}": number for number in range(50)})) == 5
 
 
-def test_what_was_sent_is_not_repeated() -> None:
+def test_error_does_not_repeat_arguments() -> None:
     # The sentence goes to the journal, and the value may be a password put into the wrong field.
     error = refused(PERSON, {"name": "Ada", "age": "hunter2", "color": "hunter2"})
     assert "hunter2" not in error.message
     assert "hunter2" not in repr(error.data)
 
 
-def test_a_sentence_stays_short() -> None:
+def test_limits_error_length() -> None:
     error = refused(PERSON, {"name": "Ada", "x" * 100_000: 1, "tags": ["y" * 100_000] * 3 + [1]})
     assert len(error.message) < 1_000
     deep = {"type": "object", "additionalProperties": {"type": "integer"}}
     assert len(refused(deep, {"k" * 100_000: "x"}).message) < 1_000
 
 
-def test_some_clients_write_out_that_they_have_no_arguments() -> None:
+def test_treats_null_arguments_as_empty_object() -> None:
     call = tool_call(arguments=b"null")
     validate_arguments(call, tool_with({"type": "object"}))
     assert call.decoded_arguments == {}
@@ -116,7 +116,7 @@ def test_some_clients_write_out_that_they_have_no_arguments() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"[1]", b'"x"', b"1", b"true"], ids=bytes.decode)
-def test_arguments_that_are_no_object(raw: bytes) -> None:
+def test_rejects_arguments_that_are_not_object(raw: bytes) -> None:
     error = refused({"type": "object"}, raw)
     assert error.failure is INVALID_PARAMS
     assert error.message == "`arguments` must be an object."
@@ -128,26 +128,26 @@ def test_arguments_that_are_no_object(raw: bytes) -> None:
      b'{"a":' * 5_000 + b"1" + b"}" * 5_000],
     ids=["nothing", "half", "a number beyond all", "too many digits", "no UTF-8", "deep"],
 )  # fmt: skip
-def test_arguments_that_cannot_be_read(raw: bytes) -> None:
+def test_rejects_undecodable_arguments(raw: bytes) -> None:
     error = refused({"type": "object"}, raw)
     assert error.failure is INVALID_PARAMS
     assert error.message.startswith("Cannot decode `arguments`")
 
 
-def test_numbers_keep_their_size() -> None:
+def test_checks_large_numbers_exactly() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 10**30}}}
     validate_arguments(tool_call(arguments=b'{"n":%d}' % 10**29), tool_with(schema))
     assert "n" in problems(schema, b'{"n":%d}' % 10**31)
 
 
-def test_arguments_as_deep_as_they_can_be_read_are_checked() -> None:
+def test_checks_deeply_nested_arguments() -> None:
     schema = {"type": "object", "properties": {"a": {"$ref": "#"}, "n": {"type": "integer"}}}
     deep = b'{"a":' * 400 + b'{"n":"x"}' + b"}" * 400
     assert refused(schema, deep).failure is INVALID_ARGUMENTS
 
 
 @given(json_values.objects)
-def test_any_object_fits_a_schema_that_asks_nothing(arguments: dict[str, Any]) -> None:
+def test_open_schema_accepts_any_object(arguments: dict[str, Any]) -> None:
     call = tool_call(arguments=arguments)
     validate_arguments(call, tool_with({"type": "object"}))
     assert call.decoded_arguments == arguments
@@ -156,7 +156,7 @@ def test_any_object_fits_a_schema_that_asks_nothing(arguments: dict[str, Any]) -
 # --- schemas ---
 
 
-def test_a_schema_is_compiled_once() -> None:
+def test_compiles_schema_once() -> None:
     tool = tool_with(PERSON)
     validate_arguments(tool_call(arguments={"name": "Ada"}), tool)
     compiled = tool.validator
@@ -194,7 +194,7 @@ def test_a_schema_is_compiled_once() -> None:
         (None, {"$ref": "#/$defs/n", "maximum": 3}, 3, 4),
     ],
 )
-def test_a_schema_is_read_by_its_own_dialect(
+def test_applies_dialect_of_schema(
     dialect: str | None, schema: dict[str, Any], good: Any, bad: Any
 ) -> None:
     whole: dict[str, Any] = {
@@ -208,7 +208,7 @@ def test_a_schema_is_read_by_its_own_dialect(
     assert any(field.startswith("a") for field in problems(whole, {"a": bad}))
 
 
-def test_local_references_are_followed() -> None:
+def test_follows_local_references() -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"$ref": "#/definitions/name"}},
@@ -234,7 +234,7 @@ BROKEN: dict[str, Any] = {
 
 @pytest.mark.spec("ST-4.4.2-14")
 @pytest.mark.parametrize("why", BROKEN)
-def test_a_broken_schema_lets_calls_through_and_warns_once(
+def test_broken_schema_accepts_calls_and_warns_once(
     why: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_network(*args: Any, **named: Any) -> Any:
@@ -253,13 +253,13 @@ def test_a_broken_schema_lets_calls_through_and_warns_once(
     assert "\n" not in warning.getMessage()
 
 
-def test_a_schema_with_a_number_beyond_all_lets_calls_through() -> None:
+def test_infinite_number_in_schema_accepts_calls() -> None:
     raw = b'{"name":"t","inputSchema":{"type":"object","properties":{"a":{"maximum":1e999}}}}'
     validate_arguments(tool_call(arguments={"a": 1}), tool_with(raw))
 
 
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:{port}/schema.json", "file://{path}"])
-def test_a_schema_cannot_make_the_node_fetch_anything(uri: str, tmp_path: Any) -> None:
+def test_schema_cannot_fetch_references(uri: str, tmp_path: Any) -> None:
     secret = tmp_path / "schema.json"
     secret.write_text('{"type": "object", "required": ["must-not-be-read"]}')
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -271,7 +271,7 @@ def test_a_schema_cannot_make_the_node_fetch_anything(uri: str, tmp_path: Any) -
             listener.accept()
 
 
-def test_formats_are_hints() -> None:
+def test_ignores_formats() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "format": "email"}}}
     validate_arguments(tool_call(arguments={"a": "no address"}), tool_with(schema))
 
@@ -281,7 +281,7 @@ def test_formats_are_hints() -> None:
 HEADER = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
 
 
-def test_headers_are_checked_against_the_arguments() -> None:
+def test_checks_header_parameters_against_arguments() -> None:
     tool = tool_with(HEADER, http=True)
     sent = [(b"mcp-param-region", b"us")]
     validate_arguments(tool_call(arguments={"region": "us"}, header_params=sent), tool)
@@ -292,7 +292,7 @@ def test_headers_are_checked_against_the_arguments() -> None:
         validate_arguments(tool_call(arguments={"region": "eu"}, header_params=[]), tool)
 
 
-def test_a_wire_without_headers_has_none_to_check() -> None:
+def test_transport_without_headers_skips_header_check() -> None:
     validate_arguments(tool_call(arguments={"region": "eu"}), tool_with(HEADER, http=True))
 
 
@@ -307,7 +307,7 @@ DOUBLED = {
 }
 
 
-def test_schema_that_would_take_hours_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+def test_slow_schema_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
     tool = tool_with(DOUBLED)
     for _ in range(2):
         call = tool_call(arguments={"a": "hello"})
@@ -326,19 +326,19 @@ def test_schema_that_would_take_hours_is_not_used(caplog: pytest.LogCaptureFixtu
         {"properties": {"a": {"enum": ["x" * 2_000_000]}}},
     ],
 )
-def test_schemas_beyond_the_bound_leave_arguments_to_the_upstream(schema: Any) -> None:
+def test_skips_validation_above_complexity_limit(schema: Any) -> None:
     validate_arguments(
         tool_call(arguments={"a": "a" * 100}), tool_with({"type": "object", **schema})
     )
 
 
-def test_a_few_patterns_that_look_around_are_used() -> None:
+def test_accepts_few_lookaround_patterns() -> None:
     schema = {"properties": {"a": {"pattern": r"^(?!.*\.\.)[a-z.]+$"}}}
     validate_arguments(tool_call(arguments={"a": "a.b"}), tool_with(schema))
     assert set(problems(schema, {"a": "a..b"})) == {"a"}
 
 
-def test_a_wrong_field_is_answered_with_the_fields_that_there_are() -> None:
+def test_error_lists_known_fields() -> None:
     error = refused(PERSON, {"name": "Jo", "colour": "red"})
     assert error.data is not None
     assert error.data["fields"] == ["name", "age", "color", "tags", "home"]

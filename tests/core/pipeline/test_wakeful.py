@@ -39,7 +39,7 @@ def loop() -> Loop:
     return Loop()
 
 
-def test_it_looks_again_until_the_answer_is_late(loop: Loop) -> None:
+def test_polls_until_response_is_late(loop: Loop) -> None:
     loop.under_way.append("call")
     loop.wakeful.start(loop.now)
     assert not loop.turn()
@@ -49,7 +49,7 @@ def test_it_looks_again_until_the_answer_is_late(loop: Loop) -> None:
     assert loop.turn()
 
 
-def test_after_the_answer_it_waits_a_moment_for_the_next_call(loop: Loop) -> None:
+def test_polls_briefly_for_next_call_after_response(loop: Loop) -> None:
     loop.under_way.append("call")
     loop.wakeful.start(loop.now)
     loop.under_way.clear()
@@ -59,21 +59,21 @@ def test_after_the_answer_it_waits_a_moment_for_the_next_call(loop: Loop) -> Non
     assert loop.turn()
 
 
-def test_a_second_call_lets_it_sleep(loop: Loop) -> None:
+def test_second_call_stops_polling(loop: Loop) -> None:
     loop.under_way.append("call")
     loop.wakeful.start(loop.now)
     loop.under_way.append("another")
     assert loop.turn()
 
 
-def test_it_is_queued_once_however_many_calls_follow_each_other(loop: Loop) -> None:
+def test_consecutive_calls_queue_one_poll(loop: Loop) -> None:
     loop.under_way.append("call")
     for _ in range(5):
         loop.wakeful.start(loop.now)
     assert len(loop.queue) == 1
 
 
-def test_it_wakes_again_after_it_slept(loop: Loop) -> None:
+def test_polls_again_after_sleep(loop: Loop) -> None:
     loop.under_way.append("call")
     loop.wakeful.start(loop.now)
     loop.now = 1.0
@@ -82,7 +82,7 @@ def test_it_wakes_again_after_it_slept(loop: Loop) -> None:
     assert not loop.turn()
 
 
-def test_the_first_of_many_is_not_lonely(loop: Loop) -> None:
+def test_polls_only_after_several_single_calls(loop: Loop) -> None:
     loop.wakeful.single_calls = 0
     loop.under_way.append("call")
     for _ in range(MIN_SINGLE_CALLS):
@@ -92,7 +92,7 @@ def test_the_first_of_many_is_not_lonely(loop: Loop) -> None:
     assert not loop.turn()
 
 
-def test_one_of_several_sets_it_back() -> None:
+def test_concurrent_call_resets_single_calls() -> None:
     made = rig()
     made.pipeline._busy_poll = wakeful = Loop().wakeful
     for _ in range(2):
