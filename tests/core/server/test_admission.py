@@ -73,7 +73,7 @@ def everything(node: NodeThread, *who: tuple[str, str]) -> dict[str, bytes]:
     ],
     ids=str,
 )
-def test_a_stranger_learns_nothing(locked: NodeThread, who: list[tuple[str, str]]) -> None:
+def test_unauthenticated_request_learns_nothing(locked: NodeThread, who: list[tuple[str, str]]) -> None:
     before = len(locked.shop.heard)
     for kind, data in everything(locked, *who).items():
         answer = locked.once(data)
@@ -85,20 +85,20 @@ def test_a_stranger_learns_nothing(locked: NodeThread, who: list[tuple[str, str]
 
 
 @pytest.mark.parametrize("method", ["PUT", "HEAD"])
-def test_what_is_nothing_to_anybody(locked: NodeThread, method: str) -> None:
+def test_rejects_other_methods_before_authentication(locked: NodeThread, method: str) -> None:
     with locked.connect() as wire:
         wire.send(locked.http(method=method))
         assert wire.answer(to_head=method == "HEAD").status == 405
 
 
-def test_whoever_has_a_token_gets_in(locked: NodeThread) -> None:
+def test_accepts_known_tokens(locked: NodeThread) -> None:
     for who in (CLERK, GUARD):
         assert result_text(locked.once(locked.call("echo", {"text": "hi"}, 1, who))) == "hi"
         session = locked.session("2025-11-25", who)
         assert result_text(locked.once(session.call("echo", {"text": "hi"}))) == "hi"
 
 
-def test_a_session_is_its_callers_own(locked: NodeThread) -> None:
+def test_rejects_session_of_other_caller(locked: NodeThread) -> None:
     session = locked.session("2025-11-25", CLERK)
     mine = session.headers
     with locked.connect() as held:
@@ -125,13 +125,13 @@ def test_a_session_is_its_callers_own(locked: NodeThread) -> None:
         assert result_text(held.answer()) == "released"
 
 
-def test_tokens_stay_on_this_side(locked: NodeThread) -> None:
+def test_does_not_forward_tokens_to_upstream(locked: NodeThread) -> None:
     locked.once(locked.call("echo", {"text": "hi"}, 1, CLERK))
     for headers in locked.shop.headers:
         assert not any("s3cret" in value for value in headers.values())
 
 
-def test_every_refusal_is_in_the_journal(start_node: Any) -> None:
+def test_journals_every_rejection(start_node: Any) -> None:
     node = start_node(tokens={"clerk": "clerk-s3cret"})
     kinds = everything(node)
     for data in kinds.values():
@@ -148,7 +148,7 @@ def test_every_refusal_is_in_the_journal(start_node: Any) -> None:
     assert "s3cret" not in (node.folder / "journal.db").read_bytes().decode("latin-1")
 
 
-def test_foreign_pages_are_in_the_journal_too(start_node: Any) -> None:
+def test_journals_foreign_origins(start_node: Any) -> None:
     node = start_node()
     foreign = ("Origin", "https://evil.example")
     assert node.once(node.call("echo", {"text": "hi"}, 1, foreign)).status == 403
@@ -171,7 +171,7 @@ def test_foreign_pages_are_in_the_journal_too(start_node: Any) -> None:
         "127.0.0.1:{port}.evil", "[::1]", "", "127.0.0.1:{port} evil",
     ],
 )  # fmt: skip
-def test_a_host_that_is_somebody_else(shared_node: NodeThread, host: str) -> None:
+def test_rejects_foreign_host(shared_node: NodeThread, host: str) -> None:
     line = [("Host", host.format(port=shared_node.port))]
     body = message("tools/list")
     length = ("Content-Length", str(len(body)))
@@ -180,13 +180,13 @@ def test_a_host_that_is_somebody_else(shared_node: NodeThread, host: str) -> Non
         assert shared_node.once(data).status == 403
 
 
-def test_no_host_at_all(shared_node: NodeThread) -> None:
+def test_rejects_missing_host(shared_node: NodeThread) -> None:
     assert shared_node.once(b"GET /status HTTP/1.0\r\n\r\n").status == 403
     assert shared_node.once(b"POST /mcp HTTP/1.0\r\nContent-Length: 0\r\n\r\n").status == 403
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LocalHost", "[::1]"])
-def test_a_host_that_is_us(shared_node: NodeThread, host: str) -> None:
+def test_accepts_host_names_of_node(shared_node: NodeThread, host: str) -> None:
     data = shared_node.call("echo", {"text": "hi"})
     data = data.replace(b"Host: 127.0.0.1:", f"Host: {host}:".encode())
     assert result_text(shared_node.once(data)) == "hi"
@@ -200,7 +200,7 @@ def test_a_host_that_is_us(shared_node: NodeThread, host: str) -> None:
         "http://[::1", "http://[::2]", "\xe9",
     ],
 )  # fmt: skip
-def test_a_page_from_elsewhere(shared_node: NodeThread, origin: str) -> None:
+def test_rejects_foreign_origin(shared_node: NodeThread, origin: str) -> None:
     header = ("Origin", origin.format(port=shared_node.port))
     for data in (
         shared_node.call("echo", {"text": "hi"}, 1, header),
@@ -216,14 +216,14 @@ def test_a_page_from_elsewhere(shared_node: NodeThread, origin: str) -> None:
 @pytest.mark.parametrize(
     "origin", ["http://127.0.0.1:{port}", "http://localhost:{port}", "http://[::1]:{port}"]
 )
-def test_a_page_of_the_node_itself(shared_node: NodeThread, origin: str) -> None:
+def test_accepts_origin_of_node(shared_node: NodeThread, origin: str) -> None:
     header = ("Origin", origin.format(port=shared_node.port))
     assert (
         result_text(shared_node.once(shared_node.call("echo", {"text": "hi"}, 1, header))) == "hi"
     )
 
 
-def test_hosts_and_pages_that_were_let_in(start_node: Any) -> None:
+def test_accepts_allowed_hosts_and_origins(start_node: Any) -> None:
     node = start_node(allowed_hosts=["mcp.example"], allowed_origins=["https://App.example/"])
     data = node.call("echo", {"text": "hi"}, 1, ("Origin", "https://app.example"))
     for host in (b"mcp.example", b"MCP.example", node.host.encode()):

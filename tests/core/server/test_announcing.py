@@ -33,7 +33,7 @@ def log(level: str) -> bytes:
 
 
 @pytest.mark.spec("AX-12-10", "AX-12-1")
-def test_log_messages_are_for_every_session_from_its_level_on() -> None:
+def test_sends_log_messages_by_level_of_session() -> None:
     listeners = ChangeListeners()
     silent, careful, curious = (listening(listeners, one) for one in (None, "error", "debug"))
     for level in ("info", "error"):
@@ -52,7 +52,7 @@ def test_log_messages_are_for_every_session_from_its_level_on() -> None:
 
 
 @pytest.mark.spec("AX-12-6", "AX-3.1-4")
-def test_what_is_about_the_tree_is_for_those_who_speak_of_trees() -> None:
+def test_sends_tree_events_only_to_mcp_ax_sessions() -> None:
     listeners = ChangeListeners()
     plain, speaks = listening(listeners, "emergency"), listening(listeners, promised=SPEAKS)
     listeners.announce(LOST, b'{"segment":"edge"}')
@@ -62,7 +62,7 @@ def test_what_is_about_the_tree_is_for_those_who_speak_of_trees() -> None:
     assert speaks.heard[0]["params"] == {"segment": "edge"}
 
 
-def test_one_who_cannot_be_told_keeps_nothing_from_the_others(
+def test_failing_session_does_not_affect_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     listeners = ChangeListeners()
@@ -77,5 +77,5 @@ def test_one_who_cannot_be_told_keeps_nothing_from_the_others(
     assert "could not be told" in caplog.text
 
 
-def test_nobody_listens() -> None:
+def test_announces_without_sessions() -> None:
     ChangeListeners().announce(LOG, log("info"))

@@ -73,7 +73,7 @@ def mangled(draw: st.DrawFn) -> list[bytes]:
 @given(pieces=st.lists(st.binary(max_size=200), max_size=4) | mangled())
 @example(pieces=[b"\r\n" * 1_000])
 @example(pieces=[b"POST /mcp HTTP/1.1\r\n\r\n" * 100])
-def test_any_bytes(shared_node: NodeThread, pieces: list[bytes]) -> None:
+def test_survives_any_bytes(shared_node: NodeThread, pieces: list[bytes]) -> None:
     with shared_node.connect() as wire:
         try:
             wire.send(*(one.replace(b"@HOST@", shared_node.host.encode()) for one in pieces))
@@ -164,7 +164,7 @@ def take(wire: HttpConnection) -> HttpResponse | None:
 @SHARED
 @given(asked=lawful | messages | anything | st.lists(lawful | anything, max_size=3))
 @pytest.mark.parametrize("kind", ["stateless", "session", "batches", "bare"])
-def test_any_message_over_http(shared_node: NodeThread, kind: str, asked: Any) -> None:
+def test_answers_any_http_message(shared_node: NodeThread, kind: str, asked: Any) -> None:
     body = json.dumps(asked, ensure_ascii=False).encode("utf-8", "surrogatepass")
     headers: list[tuple[str, str]] = []
     if kind == "stateless":
@@ -207,7 +207,7 @@ def known_session(shared_node: NodeThread, version: str) -> tuple[tuple[str, str
         max_size=5,
     )
 )
-def test_any_lines(shared_node: NodeThread, lines: list[bytes]) -> None:
+def test_answers_any_lines(shared_node: NodeThread, lines: list[bytes]) -> None:
     with shared_node.local() as wire:
         for line in lines:
             wire.send(line + b"\n")

@@ -25,7 +25,7 @@ def get(node: NodeThread, path: str, *headers: tuple[str, str], method: str = "G
         return wire.answer(to_head=method == "HEAD")
 
 
-def test_health(shared_node: NodeThread) -> None:
+def test_healthz_returns_ok(shared_node: NodeThread) -> None:
     answer = get(shared_node, "/healthz")
     assert (answer.status, answer.json) == (200, {"status": "ok"})
     assert answer.headers["content-type"] == "application/json"
@@ -34,7 +34,7 @@ def test_health(shared_node: NodeThread) -> None:
     assert get(shared_node, "/healthz?x=1").status == 200
 
 
-def test_status(shared_node: NodeThread) -> None:
+def test_status_lists_upstreams(shared_node: NodeThread) -> None:
     shared_node.once(shared_node.call("echo", {"text": "x"}))
     status = get(shared_node, "/status").json
     assert status["url"] == shared_node.url
@@ -48,7 +48,7 @@ def test_status(shared_node: NodeThread) -> None:
 
 
 @pytest.mark.feature("tree")
-def test_tree(shared_node: NodeThread) -> None:
+def test_tree_lists_children(shared_node: NodeThread) -> None:
     tree = get(shared_node, "/tree").json
     assert (tree["name"], tree["role"], tree["state"]) == ("root", "root", "ready")
     (shop,) = tree["children"]
@@ -57,7 +57,7 @@ def test_tree(shared_node: NodeThread) -> None:
     assert get(shared_node, "/tree", method="HEAD").status == 200
 
 
-def test_topics_are_joined_by_websocket(start_node: Callable[..., NodeThread]) -> None:
+def test_topic_path_requires_websocket(start_node: Callable[..., NodeThread]) -> None:
     node = start_node(topics=TopicsConfig(rooms={"ops": TopicConfig(access="private")}))
     for path in ("/ws", "/ws?topic=ops"):
         answer = get(node, path)
@@ -75,7 +75,7 @@ def test_topics_are_joined_by_websocket(start_node: Callable[..., NodeThread]) -
     assert "topics" not in answer.body.decode()
 
 
-def test_where_there_are_no_topics_nothing_is_said_of_them(shared_node: NodeThread) -> None:
+def test_disabled_topics_are_not_mentioned(shared_node: NodeThread) -> None:
     assert get(shared_node, "/ws").status == 404
     assert "topics" not in get(shared_node, "/ws").json["message"]
     assert "topics" not in get(shared_node, "/mcp", *OFFER).body.decode()
@@ -84,7 +84,7 @@ def test_where_there_are_no_topics_nothing_is_said_of_them(shared_node: NodeThre
 @pytest.mark.parametrize(
     "path", ["/", "/mcp/", "/MCP", "/favicon.ico", "/status/", "/tree/", "/mcp%20"]
 )
-def test_anything_else_says_where_to_go(shared_node: NodeThread, path: str) -> None:
+def test_unknown_path_names_mcp_endpoint(shared_node: NodeThread, path: str) -> None:
     for method in ("GET", "POST", "DELETE"):
         answer = get(shared_node, path, method=method)
         assert answer.status == 404
@@ -94,13 +94,13 @@ def test_anything_else_says_where_to_go(shared_node: NodeThread, path: str) -> N
 @pytest.mark.parametrize("path", ["/healthz", "/status", "/tree"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 @pytest.mark.feature("tree")
-def test_they_are_for_reading(shared_node: NodeThread, path: str, method: str) -> None:
+def test_rejects_write_methods(shared_node: NodeThread, path: str, method: str) -> None:
     assert get(shared_node, path, method=method).status == 405
 
 
 @pytest.mark.parametrize("path", ["/status", "/tree"])
 @pytest.mark.feature("tree")
-def test_how_it_fares_is_for_those_with_a_token(start_node: Any, path: str) -> None:
+def test_status_requires_token(start_node: Any, path: str) -> None:
     node = start_node(tokens={"clerk": "s3cret"})
     for headers in ([], [("Authorization", "Bearer wrong")], [("Authorization", "s3cret")]):
         answer = get(node, path, *headers)
@@ -113,7 +113,7 @@ def test_how_it_fares_is_for_those_with_a_token(start_node: Any, path: str) -> N
     assert get(node, "/healthz").status == 200
 
 
-def test_another_path_for_mcp(start_node: Any) -> None:
+def test_serves_mcp_at_configured_path(start_node: Any) -> None:
     node = start_node(path="/agents/mcp")
     assert node.url.endswith("/agents/mcp")
     assert "/agents/mcp" in get(node, "/mcp").json["message"]

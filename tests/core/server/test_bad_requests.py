@@ -44,7 +44,7 @@ def said(answer: Any) -> tuple[int, int]:
     ],
 )
 @pytest.mark.parametrize("kind", ["stateless", "session"])
-def test_what_is_no_message(shared_node: NodeThread, body: bytes, code: int, kind: str) -> None:
+def test_rejects_invalid_message(shared_node: NodeThread, body: bytes, code: int, kind: str) -> None:
     session = shared_node.session()
     headers = stateless_headers("ping") if kind == "stateless" else session.headers
     answer = shared_node.once(shared_node.http(body, *headers))
@@ -55,7 +55,7 @@ def test_what_is_no_message(shared_node: NodeThread, body: bytes, code: int, kin
 
 @pytest.mark.parametrize("id", [b"1.5", b"[]", b"{}", b"true"])
 @pytest.mark.parametrize("kind", ["stateless", "session"])
-def test_a_call_whose_id_is_none(shared_node: NodeThread, id: bytes, kind: str) -> None:
+def test_rejects_call_with_invalid_id(shared_node: NodeThread, id: bytes, kind: str) -> None:
     """Plain calls are read by a shortcut: it takes nothing that the long way refuses."""
     session = shared_node.session()
     params: dict[str, Any] = {"name": "echo", "arguments": {}}
@@ -68,7 +68,7 @@ def test_a_call_whose_id_is_none(shared_node: NodeThread, id: bytes, kind: str) 
     assert said(answer) == (400, -32600)
 
 
-def test_a_readable_id_comes_back_with_the_error(shared_node: NodeThread) -> None:
+def test_error_contains_readable_id(shared_node: NodeThread) -> None:
     for id in ("7", '"seven"', "-7", '"\\u0007 \\"\\n"', "12345678901234567890123"):
         body = b'{"jsonrpc":"3.0","id":%b,"method":"x"}' % id.encode()
         answer = shared_node.once(shared_node.http(body))
@@ -80,7 +80,7 @@ def test_a_readable_id_comes_back_with_the_error(shared_node: NodeThread) -> Non
     "id", ["0", "-1", "9007199254740993", "1" * 40, '""', '"a\\u00e9\\\\\\"\\n\\/"', '"é\u2028😀"']
 )
 @pytest.mark.parametrize("kind", ["stateless", "session"])
-def test_ids_come_back_as_they_were_written(shared_node: NodeThread, id: str, kind: str) -> None:
+def test_returns_ids_unchanged(shared_node: NodeThread, id: str, kind: str) -> None:
     arguments = {"name": "shop.echo", "arguments": {"text": "x"}}
     session = shared_node.session()
     with shared_node.connect() as wire:
@@ -102,7 +102,7 @@ def test_ids_come_back_as_they_were_written(shared_node: NodeThread, id: str, ki
             assert answer.body.startswith(b'{"jsonrpc":"2.0","id":%b,' % id.encode()), method
 
 
-def test_params_that_are_no_object(shared_node: NodeThread) -> None:
+def test_rejects_params_that_are_not_object(shared_node: NodeThread) -> None:
     session = shared_node.session()
     for params in ([], "text", 5, None):
         body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":%b}'
@@ -115,7 +115,7 @@ def test_params_that_are_no_object(shared_node: NodeThread) -> None:
 # -- batches
 
 
-def test_a_batch_is_lawful_in_one_revision_only(shared_node: NodeThread) -> None:
+def test_accepts_batch_in_one_revision_only(shared_node: NodeThread) -> None:
     members = [
         json.loads(message("ping", id="p")),
         json.loads(message("notifications/initialized", id=None)),
@@ -143,13 +143,13 @@ def test_a_batch_is_lawful_in_one_revision_only(shared_node: NodeThread) -> None
     )
 
 
-def test_a_batch_of_notifications_needs_no_answer(shared_node: NodeThread) -> None:
+def test_batch_of_notifications_has_empty_response(shared_node: NodeThread) -> None:
     batch = json.dumps([json.loads(message("notifications/initialized", id=None))] * 3)
     answer = shared_node.once(shared_node.session("2025-03-26").raw(batch.encode()))
     assert (answer.status, answer.body) == (202, b"")
 
 
-def test_a_batch_that_is_too_long(shared_node: NodeThread) -> None:
+def test_rejects_oversized_batch(shared_node: NodeThread) -> None:
     batch = json.dumps([json.loads(message("ping"))] * 101).encode()
     answer = shared_node.once(shared_node.session("2025-03-26").raw(batch))
     assert (answer.status, answer.error["code"]) == (413, -32600)
@@ -160,7 +160,7 @@ def test_a_batch_that_is_too_long(shared_node: NodeThread) -> None:
 
 @pytest.mark.spec("AX-0-2")
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"])
-def test_a_session_in_every_revision(shared_node: NodeThread, version: str) -> None:
+def test_opens_session_in_every_revision(shared_node: NodeThread, version: str) -> None:
     session = shared_node.session(version)
     assert session.opened["protocolVersion"] == version
     assert session.opened["serverInfo"]["name"] == "interlock"
@@ -175,7 +175,7 @@ def test_a_session_in_every_revision(shared_node: NodeThread, version: str) -> N
 
 
 @pytest.mark.parametrize("version", ["1999-01-01", "2026-07-28", "", "latest"])
-def test_an_unknown_revision_is_answered_with_ours(shared_node: NodeThread, version: str) -> None:
+def test_unknown_revision_gets_newest_revision(shared_node: NodeThread, version: str) -> None:
     answer = shared_node.once(
         shared_node.http(message("initialize", {"protocolVersion": version, "capabilities": {}}))
     )
@@ -195,13 +195,13 @@ def test_an_unknown_revision_is_answered_with_ours(shared_node: NodeThread, vers
         {"protocolVersion": SESSION, "capabilities": {"experimental": {"x": "y" * 20_000}}},
     ],
 )
-def test_an_initialize_that_cannot_be_read(shared_node: NodeThread, params: Any) -> None:
+def test_rejects_invalid_initialize(shared_node: NodeThread, params: Any) -> None:
     answer = shared_node.once(shared_node.http(message("initialize", params)))
     assert said(answer) == (400, -32602)
     assert "mcp-session-id" not in answer.headers
 
 
-def test_a_version_header_that_nobody_speaks(shared_node: NodeThread) -> None:
+def test_rejects_unknown_version_header(shared_node: NodeThread) -> None:
     session = shared_node.session()
     for version in ("1999-01-01", "2026-07-29", "x" * 100):
         headers = [session.headers[0], ("MCP-Protocol-Version", version)]
@@ -217,7 +217,7 @@ def test_a_version_header_that_nobody_speaks(shared_node: NodeThread) -> None:
         assert SESSION in answer.error["data"]["supported"]
 
 
-def test_a_session_without_a_version_header(shared_node: NodeThread) -> None:
+def test_accepts_session_without_version_header(shared_node: NodeThread) -> None:
     # Clients before 2025-06-18 send none.
     session = shared_node.session("2025-03-26")
     answer = shared_node.once(shared_node.http(message("tools/list"), session.headers[0]))
@@ -227,7 +227,7 @@ def test_a_session_without_a_version_header(shared_node: NodeThread) -> None:
 # -- sessions
 
 
-def test_no_session(shared_node: NodeThread) -> None:
+def test_rejects_request_without_session(shared_node: NodeThread) -> None:
     answer = shared_node.once(shared_node.http(message("tools/list")))
     assert said(answer) == (400, -32600)
     assert "initialize" in answer.error["message"]
@@ -236,7 +236,7 @@ def test_no_session(shared_node: NodeThread) -> None:
         assert shared_node.once(shared_node.http(method=method)).status == 400
 
 
-def test_an_unknown_session(shared_node: NodeThread) -> None:
+def test_rejects_unknown_session(shared_node: NodeThread) -> None:
     session = shared_node.session()
     session.headers = (("Mcp-Session-Id", "made-up"), *session.headers[1:])
     for data in (
@@ -251,7 +251,7 @@ def test_an_unknown_session(shared_node: NodeThread) -> None:
         assert said(answer) == (404, -32600)
 
 
-def test_a_session_that_has_ended(shared_node: NodeThread) -> None:
+def test_rejects_ended_session(shared_node: NodeThread) -> None:
     session = shared_node.session()
     assert result_text(shared_node.once(session.call("echo", {"text": "x"}))) == "x"
     ended = shared_node.once(session.delete())
@@ -260,7 +260,7 @@ def test_a_session_that_has_ended(shared_node: NodeThread) -> None:
         assert shared_node.once(data).status == 404
 
 
-def test_a_ping(shared_node: NodeThread) -> None:
+def test_answers_ping(shared_node: NodeThread) -> None:
     answer = shared_node.once(shared_node.session().request("ping", id="p"))
     assert answer.json == {"jsonrpc": "2.0", "id": "p", "result": {}}
 
@@ -268,7 +268,7 @@ def test_a_ping(shared_node: NodeThread) -> None:
 # -- what is not answered
 
 
-def test_notifications_are_accepted(shared_node: NodeThread) -> None:
+def test_accepts_notifications(shared_node: NodeThread) -> None:
     session = shared_node.session()
     for method, params in (
         ("notifications/initialized", None),
@@ -289,7 +289,7 @@ def test_notifications_are_accepted(shared_node: NodeThread) -> None:
         assert shared_node.once(session.raw(body % json.dumps(params).encode())).status == 202
 
 
-def test_responses_are_for_sessions_only(shared_node: NodeThread) -> None:
+def test_accepts_responses_only_in_sessions(shared_node: NodeThread) -> None:
     response = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {}}).encode()
     answer = shared_node.once(shared_node.session().raw(response))
     assert (answer.status, answer.body) == (202, b"")
@@ -301,7 +301,7 @@ def test_responses_are_for_sessions_only(shared_node: NodeThread) -> None:
 
 
 @pytest.mark.parametrize("method", ["prompts/list", "resources/read", "x", "logging/setLevel"])
-def test_methods_that_nobody_serves(shared_node: NodeThread, method: str) -> None:
+def test_rejects_unknown_methods(shared_node: NodeThread, method: str) -> None:
     answer = shared_node.once(shared_node.stateless(method, {"uri": "x:y"}, name="x:y"))
     assert said(answer) == (404, -32601)
     assert answer.json["id"] == 1
@@ -316,7 +316,7 @@ def test_methods_that_nobody_serves(shared_node: NodeThread, method: str) -> Non
     "method",
     ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"],
 )
-def test_methods_that_the_stateless_wire_no_longer_has(
+def test_rejects_removed_methods_of_stateless_protocol(
     shared_node: NodeThread, method: str
 ) -> None:
     assert said(shared_node.once(shared_node.stateless(method))) == (404, -32601)
@@ -325,14 +325,14 @@ def test_methods_that_the_stateless_wire_no_longer_has(
 @pytest.mark.parametrize(
     "method", ["server/discover", "subscriptions/listen", "notifications/cancelled"]
 )
-def test_methods_that_sessions_do_not_have(shared_node: NodeThread, method: str) -> None:
+def test_rejects_stateless_methods_in_session(shared_node: NodeThread, method: str) -> None:
     assert said(shared_node.once(shared_node.session().request(method))) == (200, -32601)
 
 
 # -- tools
 
 
-def test_a_tool_that_is_not_there(shared_node: NodeThread) -> None:
+def test_rejects_unknown_tool(shared_node: NodeThread) -> None:
     answer = shared_node.once(shared_node.call("ecoh"))
     assert said(answer) == (400, -32602)
     assert "shop.echo" in answer.error["message"]
@@ -346,7 +346,7 @@ def test_a_tool_that_is_not_there(shared_node: NodeThread) -> None:
     ("version", "as_result"),
     [(STATELESS, True), (SESSION, True), ("2025-06-18", False), ("2025-03-26", False)],
 )
-def test_arguments_that_do_not_fit(shared_node: NodeThread, version: str, as_result: bool) -> None:
+def test_rejects_invalid_arguments(shared_node: NodeThread, version: str, as_result: bool) -> None:
     arguments = {"a": "one", "b": 2}
     if version == STATELESS:
         data = shared_node.call("add", arguments)
@@ -367,7 +367,7 @@ def test_arguments_that_do_not_fit(shared_node: NodeThread, version: str, as_res
 
 
 @pytest.mark.parametrize("arguments", [[], "text", 5])
-def test_arguments_that_are_no_object(shared_node: NodeThread, arguments: Any) -> None:
+def test_rejects_arguments_that_are_not_object(shared_node: NodeThread, arguments: Any) -> None:
     params = {"name": "shop.echo", "arguments": arguments}
     stateless = shared_node.stateless("tools/call", params, name="shop.echo")
     assert said(shared_node.once(stateless)) == (400, -32602)
@@ -377,7 +377,7 @@ def test_arguments_that_are_no_object(shared_node: NodeThread, arguments: Any) -
     )
 
 
-def test_calls_without_arguments(shared_node: NodeThread) -> None:
+def test_accepts_calls_without_arguments(shared_node: NodeThread) -> None:
     for params in ({"name": "shop.echo"}, {"name": "shop.echo", "arguments": None}):
         assert (
             result_text(shared_node.once(shared_node.session().request("tools/call", params)))
@@ -388,7 +388,7 @@ def test_calls_without_arguments(shared_node: NodeThread) -> None:
 
 
 @pytest.mark.parametrize("name", [None, "", 5, ["x"]])
-def test_a_call_without_a_usable_name(shared_node: NodeThread, name: Any) -> None:
+def test_rejects_call_without_valid_name(shared_node: NodeThread, name: Any) -> None:
     params = {} if name is None else {"name": name}
     assert said(shared_node.once(shared_node.session().request("tools/call", params))) == (
         200,
@@ -399,7 +399,7 @@ def test_a_call_without_a_usable_name(shared_node: NodeThread, name: Any) -> Non
     assert answer.error["code"] in (-32602, -32020)
 
 
-def test_a_tool_that_says_it_failed(shared_node: NodeThread) -> None:
+def test_returns_tool_error_as_result(shared_node: NodeThread) -> None:
     for data in (shared_node.call("broken"), shared_node.session().call("broken")):
         answer = shared_node.once(data)
         assert (answer.status, answer.result["isError"]) == (200, True)
@@ -416,7 +416,7 @@ def test_a_tool_that_says_it_failed(shared_node: NodeThread) -> None:
         (5, 200, 5),
     ],
 )
-def test_an_error_of_the_upstream_itself(
+def test_relays_upstream_error_code(
     shared_node: NodeThread, code: int, status: int, told: int
 ) -> None:
     answer = shared_node.once(shared_node.call("fail", {"code": code}))
@@ -427,7 +427,7 @@ def test_an_error_of_the_upstream_itself(
 
 
 @pytest.mark.parametrize("cursor", ["nonsense", "", 5])
-def test_a_cursor_that_leads_nowhere(shared_node: NodeThread, cursor: Any) -> None:
+def test_rejects_invalid_cursor(shared_node: NodeThread, cursor: Any) -> None:
     data = shared_node.stateless("tools/list", {"cursor": cursor})
     assert said(shared_node.once(data)) == (400, -32602)
     data = shared_node.session().request("tools/list", {"cursor": cursor})
@@ -452,7 +452,7 @@ def test_a_cursor_that_leads_nowhere(shared_node: NodeThread, cursor: Any) -> No
     ],
 )
 @pytest.mark.parametrize("method", ["tools/list", "tools/call", "server/discover"])
-def test_meta_that_lacks_what_it_must_have(
+def test_rejects_incomplete_meta(
     shared_node: NodeThread, broken: Any, method: str
 ) -> None:
     params = {"name": "shop.echo", "arguments": {}, "_meta": broken}
@@ -464,7 +464,7 @@ def test_meta_that_lacks_what_it_must_have(
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_the_stateless_wire_has_one_method(shared_node: NodeThread, method: str) -> None:
+def test_stateless_protocol_accepts_only_post(shared_node: NodeThread, method: str) -> None:
     answer = shared_node.once(
         shared_node.http(b"", ("MCP-Protocol-Version", STATELESS), method=method)
     )
@@ -472,14 +472,14 @@ def test_the_stateless_wire_has_one_method(shared_node: NodeThread, method: str)
     assert answer.headers["allow"] == "POST"
 
 
-def test_no_meta_at_all(shared_node: NodeThread) -> None:
+def test_rejects_missing_meta(shared_node: NodeThread) -> None:
     for params in (None, {}, {"_meta": 5}, {"_meta": []}):
         body = message("tools/list", params)
         answer = shared_node.once(shared_node.http(body, *stateless_headers("tools/list")))
         assert said(answer) == (400, -32602)
 
 
-def test_discovery(shared_node: NodeThread) -> None:
+def test_discovers_server(shared_node: NodeThread) -> None:
     answer = shared_node.once(shared_node.stateless("server/discover"))
     assert answer.status == 200
     result = answer.result
@@ -493,7 +493,7 @@ def test_discovery(shared_node: NodeThread) -> None:
     assert result["ttlMs"] >= 0
 
 
-def test_a_stateless_list(shared_node: NodeThread) -> None:
+def test_lists_tools_without_session(shared_node: NodeThread) -> None:
     result = shared_node.once(shared_node.stateless("tools/list")).result
     assert result["resultType"] == "complete"
     assert result["cacheScope"] in ("public", "private")

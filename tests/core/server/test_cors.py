@@ -27,7 +27,7 @@ def words(value: str) -> set[str]:
     return {one.strip().lower() for one in value.split(",")}
 
 
-def test_a_page_may_call(shared_node: NodeThread) -> None:
+def test_answers_preflight_request(shared_node: NodeThread) -> None:
     wanted = "content-type, mcp-protocol-version, mcp-param-region, x-made-up"
     data = shared_node.http(
         b"", *ASKS, ("Access-Control-Request-Headers", wanted), method="OPTIONS"
@@ -49,13 +49,13 @@ def test_a_page_may_call(shared_node: NodeThread) -> None:
         assert result_text(wire.ask(shared_node.call("echo", {"text": "x"}, 1, PAGE))) == "x"
 
 
-def test_a_page_on_the_web_may_call_into_this_network(shared_node: NodeThread) -> None:
+def test_allows_private_network_access(shared_node: NodeThread) -> None:
     private = ("Access-Control-Request-Private-Network", "true")
     answer = shared_node.once(shared_node.http(b"", *ASKS, private, method="OPTIONS"))
     assert answer.headers["access-control-allow-private-network"] == "true"
 
 
-def test_it_needs_no_token_to_ask(start_node: Any) -> None:
+def test_preflight_needs_no_token(start_node: Any) -> None:
     node = start_node(
         tokens={"operator": "a-token-of-operator-1234567890"}, allowed_origins=[PAGE[1]]
     )
@@ -73,7 +73,7 @@ def test_it_needs_no_token_to_ask(start_node: Any) -> None:
         "http://127.0.0.1", "http://localhost",
     ],
 )  # fmt: skip
-def test_other_pages_are_told_nothing(shared_node: NodeThread, origin: str) -> None:
+def test_foreign_origin_gets_no_cors_headers(shared_node: NodeThread, origin: str) -> None:
     asks = (("Origin", origin), ASKS[1])
     for data in (
         shared_node.http(b"", *asks, method="OPTIONS"),
@@ -84,7 +84,7 @@ def test_other_pages_are_told_nothing(shared_node: NodeThread, origin: str) -> N
         assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-def test_allowed_pages(start_node: Any) -> None:
+def test_answers_preflight_of_allowed_origin(start_node: Any) -> None:
     node = start_node(allowed_origins=["https://app.example"])
     page = ("Origin", "https://app.example")
     answer = node.once(node.http(b"", page, ASKS[1], method="OPTIONS"))
@@ -94,7 +94,7 @@ def test_allowed_pages(start_node: Any) -> None:
 
 
 @pytest.mark.feature("tree")
-def test_page_of_another_local_port_opens_no_socket(start_node: Any) -> None:
+def test_rejects_websocket_from_other_local_port(start_node: Any) -> None:
     """A program that shows foreign content at another port of this machine is somebody else."""
     node = start_node(topics=TopicsConfig(rooms={"room": TopicConfig(access="private")}))
     upgrade = (
@@ -111,12 +111,12 @@ def test_page_of_another_local_port_opens_no_socket(start_node: Any) -> None:
                 assert wire.head()[0] == status
 
 
-def test_options_without_a_page(shared_node: NodeThread) -> None:
+def test_rejects_options_without_preflight_headers(shared_node: NodeThread) -> None:
     for headers in ((), (PAGE,), (ASKS[1],)):
         assert shared_node.once(shared_node.http(b"", *headers, method="OPTIONS")).status == 405
 
 
-def test_every_answer_can_be_read(shared_node: NodeThread) -> None:
+def test_adds_cors_headers_to_every_response(shared_node: NodeThread) -> None:
     opened = shared_node.once(shared_node.http(message("initialize", initialize(), 0), PAGE))
     assert "mcp-session-id" in words(opened.headers["access-control-expose-headers"])
     session = shared_node.session("2025-11-25", PAGE)

@@ -22,18 +22,18 @@ TOKENS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size
 
 
 @given(TOKENS, st.sampled_from([b"Bearer ", b"bearer ", b"BEARER  "]))
-def test_reads_the_bearer_token(token: str, scheme: bytes) -> None:
+def test_reads_bearer_token(token: str, scheme: bytes) -> None:
     read = read_credentials({b"authorization": scheme + token.encode()}, LOOPBACK)
     assert read == Credentials(LOOPBACK, token)
 
 
 @pytest.mark.parametrize("value", [b"", b"Basic dTpw", b"Bearer", b"Token t"])
-def test_other_schemes_are_no_credential(value: bytes) -> None:
+def test_ignores_other_schemes(value: bytes) -> None:
     assert read_credentials({b"authorization": value}, LOOPBACK).bearer is None
 
 
 @pytest.mark.parametrize("header", [b"via", b"forwarded", b"x-real-ip", b"x-forwarded-for"])
-def test_forwarded_requests_are_not_from_this_machine(header: bytes) -> None:
+def test_forwarded_request_is_not_local(header: bytes) -> None:
     read = read_credentials({header: b"1", b"authorization": b"Bearer t"}, LOOPBACK, ("a",))
     assert read == Credentials(FORWARDED, "t", certificate_names=("a",))
 
@@ -48,7 +48,7 @@ def a_scope(*headers: tuple[bytes, bytes], **extensions: Any) -> dict[str, Any]:
     }
 
 
-def test_reads_the_scope_of_an_app() -> None:
+def test_reads_credentials_of_asgi_scope() -> None:
     shown = (b"authorization", b"Bearer t")
     assert read_scope_credentials(a_scope(shown)) == Credentials("10.0.0.9", "t")
     known = {PEER: {"name": LOOPBACK}, CERTIFICATE: {"names": ("a",)}}
@@ -59,9 +59,9 @@ def test_reads_the_scope_of_an_app() -> None:
     assert read_scope_credentials(passed_on).peer == FORWARDED
 
 
-def test_a_peer_that_is_known_otherwise_is_kept() -> None:
+def test_keeps_supplied_peer() -> None:
     assert call_of(a_scope((b"via", b"1.1 proxy")), "x", peer="local").credentials.peer == "local"
 
 
-def test_headers_are_in_lower_case() -> None:
+def test_credential_headers_are_lower_case() -> None:
     assert all(name == name.lower() for name in CREDENTIAL_HEADERS)

@@ -17,7 +17,7 @@ def welcome(guard: Guard, host: str | None, origin: str | None = None) -> bool:
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "localhost", "::1", "127.0.0.2", "127.8.8.8"])
-def test_on_loopback_only_loopback_names_are_welcome(listen: str) -> None:
+def test_loopback_node_accepts_only_loopback_hosts(listen: str) -> None:
     guard = Guard(listen, 8420)
     own = f"[{listen}]" if ":" in listen else listen
     for host in ("127.0.0.1:8420", "localhost:8420", "LOCALHOST:8420", "[::1]:8420", f"{own}:8420"):
@@ -29,14 +29,14 @@ def test_on_loopback_only_loopback_names_are_welcome(listen: str) -> None:
         assert not welcome(guard, host), host
 
 
-def test_port_80_needs_no_port() -> None:
+def test_port_80_may_be_omitted() -> None:
     guard = Guard("127.0.0.1", 80)
     for host in ("127.0.0.1", "localhost", "[::1]", "127.0.0.1:80"):
         assert welcome(guard, host)
     assert not welcome(guard, "127.0.0.1:8420")
 
 
-def test_ipv6() -> None:
+def test_checks_ipv6_hosts() -> None:
     guard = Guard("::1", 8420)
     assert welcome(guard, "[::1]:8420")
     assert welcome(guard, "[::1]:8420", "http://[::1]:8420")
@@ -45,7 +45,7 @@ def test_ipv6() -> None:
     assert not welcome(guard, "[::1]:8420", "http://[::2]:8420")
 
 
-def test_beyond_loopback_a_token_tells_callers_apart_not_the_host() -> None:
+def test_exposed_node_accepts_any_host() -> None:
     guard = Guard("0.0.0.0", 8420)
     assert welcome(guard, "anything.example")
     assert welcome(guard, None)
@@ -54,7 +54,7 @@ def test_beyond_loopback_a_token_tells_callers_apart_not_the_host() -> None:
     assert not welcome(guard, "anything.example", "http://localhost:3000")
 
 
-def test_beyond_loopback_with_a_list_of_hosts() -> None:
+def test_exposed_node_checks_allowed_hosts() -> None:
     guard = Guard("0.0.0.0", 8420, allowed_hosts=["MCP.example", "other.example:8443"])
     for host in ("mcp.example", "MCP.EXAMPLE", "other.example:8443", "localhost:8420"):
         assert welcome(guard, host), host
@@ -62,7 +62,7 @@ def test_beyond_loopback_with_a_list_of_hosts() -> None:
         assert not welcome(guard, host), host
 
 
-def test_origins() -> None:
+def test_checks_origins() -> None:
     guard = Guard("127.0.0.1", 8420, allowed_origins=["https://App.example/", "vscode-webview://x"])
     host = "127.0.0.1:8420"
     for origin in (
@@ -82,7 +82,7 @@ def test_origins() -> None:
 
 
 @pytest.mark.parametrize(("secure", "port"), [(False, 80), (True, 443)])
-def test_own_origin_at_the_port_of_its_scheme(secure: bool, port: int) -> None:
+def test_accepts_own_origin_at_default_port(secure: bool, port: int) -> None:
     guard = Guard("127.0.0.1", port, secure=secure)
     own, other = ("https", "http") if secure else ("http", "https")
     for origin in (f"{own}://localhost", f"{own}://localhost:{port}"):
@@ -91,7 +91,7 @@ def test_own_origin_at_the_port_of_its_scheme(secure: bool, port: int) -> None:
     assert not welcome(guard, f"localhost:{port}", f"{other}://localhost:{port}")
 
 
-def test_the_refusal_says_what_to_change() -> None:
+def test_rejection_names_setting_to_change() -> None:
     guard = Guard("127.0.0.1", 8420)
     assert "allowed_hosts" in str(guard.refusal(b"evil", None))
     assert "allowed_origins" in str(guard.refusal(b"127.0.0.1:8420", b"http://evil"))
@@ -115,9 +115,9 @@ def test_the_refusal_says_what_to_change() -> None:
         ("fe80::1%eth0", "fe80::1%eth0"),
     ],
 )
-def test_who_is_on_this_machine(address: str, name: str) -> None:
+def test_classifies_peer_address(address: str, name: str) -> None:
     assert peer_name((address, 1234)) == name
 
 
-def test_somebody_who_is_gone_is_not_on_this_machine() -> None:
+def test_closed_connection_has_unknown_peer() -> None:
     assert peer_name(None) == "unknown"

@@ -51,7 +51,7 @@ def encoded(text: str) -> str:
     ],
     ids=str,
 )
-def test_headers_that_do_not_repeat_the_body(
+def test_rejects_headers_that_differ_from_body(
     shared_node: NodeThread, headers: list[tuple[str, str]]
 ) -> None:
     before = len(shared_node.shop.calls("echo"))
@@ -75,11 +75,11 @@ def test_headers_that_do_not_repeat_the_body(
     ],
     ids=str,
 )
-def test_headers_that_do(shared_node: NodeThread, headers: list[tuple[str, str]]) -> None:
+def test_accepts_headers_that_match_body(shared_node: NodeThread, headers: list[tuple[str, str]]) -> None:
     assert result_text(ask(shared_node, *headers)) == "hi"
 
 
-def test_a_name_that_no_header_can_hold(shared_node: NodeThread) -> None:
+def test_encodes_non_ascii_name_in_header(shared_node: NodeThread) -> None:
     (name,) = [
         one["name"]
         for one in shared_node.once(shared_node.stateless("tools/list")).result["tools"]
@@ -111,7 +111,7 @@ def test_a_name_that_no_header_can_hold(shared_node: NodeThread) -> None:
     ],
     ids=str,
 )
-def test_arguments_that_a_header_must_repeat(
+def test_requires_header_parameters(
     shared_node: NodeThread, region: Any, headers: list[tuple[str, str]], fits: bool
 ) -> None:
     arguments = {} if region is None else {"region": region}
@@ -141,7 +141,7 @@ def test_arguments_that_a_header_must_repeat(
     ids=str,
 )
 @pytest.mark.parametrize("kind", ["stateless", "session"])
-def test_what_the_node_decides_by_is_said_once(
+def test_rejects_repeated_headers(
     shared_node: NodeThread, twice: list[tuple[str, str]], kind: str
 ) -> None:
     session = shared_node.session()
@@ -175,7 +175,7 @@ def test_what_the_node_decides_by_is_said_once(
         (None, False),
     ],
 )
-def test_what_kind_of_body_it_is(shared_node: NodeThread, kind: str | None, accepted: bool) -> None:
+def test_requires_json_content_type(shared_node: NodeThread, kind: str | None, accepted: bool) -> None:
     # A page can make a browser post forms and plain text anywhere; JSON it has to ask for.
     body = message("tools/call", ECHO)
     headers = [("Host", shared_node.host), *stateless_headers("tools/call", "shop.echo")]
@@ -201,7 +201,7 @@ def test_what_kind_of_body_it_is(shared_node: NodeThread, kind: str | None, acce
     ],
     ids=str,
 )
-def test_who_can_take_a_stream(shared_node: NodeThread, accept: list[str], status: int) -> None:
+def test_checks_accept_header(shared_node: NodeThread, accept: list[str], status: int) -> None:
     session = shared_node.session()
     headers = [("Host", shared_node.host), *session.headers, *(("Accept", one) for one in accept)]
     with shared_node.connect() as wire:
@@ -220,7 +220,7 @@ def test_who_can_take_a_stream(shared_node: NodeThread, accept: list[str], statu
         assert wire.head()[0] == status
 
 
-def test_whoever_cannot_take_a_stream_gets_one_answer(shared_node: NodeThread) -> None:
+def test_client_without_streams_gets_single_response(shared_node: NodeThread) -> None:
     params = {"name": "shop.report", "arguments": {"steps": 3}, "_meta": meta(progressToken=1)}
     body = message("tools/call", params)
     headers = [
@@ -235,7 +235,7 @@ def test_whoever_cannot_take_a_stream_gets_one_answer(shared_node: NodeThread) -
     assert result_text(answer) == "reported"
 
 
-def test_the_wire_is_told_by_the_header_or_by_meta(shared_node: NodeThread) -> None:
+def test_header_or_meta_selects_generation(shared_node: NodeThread) -> None:
     # A stateless request with a session's header is stateless all the same.
     session = shared_node.session()
     answer = shared_node.once(

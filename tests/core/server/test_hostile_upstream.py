@@ -58,7 +58,7 @@ class EndlessHeader:
         return sent
 
 
-def test_a_header_that_never_ends_disturbs_no_other_upstream(
+def test_endless_header_does_not_affect_other_upstreams(
     start_node: Callable[..., NodeThread],
 ) -> None:
     hostile = EndlessHeader()

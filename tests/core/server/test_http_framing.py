@@ -37,7 +37,7 @@ def healthz(shared_node: NodeThread) -> bytes:
 
 
 @pytest.mark.parametrize("wire_kind", ["stateless", "session"])
-def test_a_request_in_one_piece(shared_node: NodeThread, wire_kind: str) -> None:
+def test_reads_request_in_one_piece(shared_node: NodeThread, wire_kind: str) -> None:
     data = shared_node.call("echo", {"text": "hello"})
     if wire_kind == "session":
         data = shared_node.session().call("echo", {"text": "hello"})
@@ -49,7 +49,7 @@ def test_a_request_in_one_piece(shared_node: NodeThread, wire_kind: str) -> None
     assert result_text(answer) == "hello"
 
 
-def test_a_request_byte_by_byte(shared_node: NodeThread) -> None:
+def test_reads_request_byte_by_byte(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "slowly"})
     with shared_node.connect() as wire:
         for _ in range(2):
@@ -57,7 +57,7 @@ def test_a_request_byte_by_byte(shared_node: NodeThread) -> None:
             assert result_text(wire.answer()) == "slowly"
 
 
-def test_a_request_cut_in_two_anywhere(shared_node: NodeThread) -> None:
+def test_reads_request_split_anywhere(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "cut"})
     head = data.index(b"\r\n\r\n")
     with shared_node.connect() as wire:
@@ -77,7 +77,7 @@ def test_a_request_cut_in_two_anywhere(shared_node: NodeThread) -> None:
             assert result_text(answer) == "cut", cut
 
 
-def test_a_request_and_the_start_of_the_next(shared_node: NodeThread) -> None:
+def test_reads_request_with_start_of_next(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "first"})
     follows = shared_node.call("echo", {"text": "second"}, 2)
     with shared_node.connect() as wire:
@@ -86,12 +86,12 @@ def test_a_request_and_the_start_of_the_next(shared_node: NodeThread) -> None:
             assert result_text(wire.ask(follows[cut:])) == "second"
 
 
-def test_large_answers_come_whole(shared_node: NodeThread) -> None:
+def test_writes_large_responses(shared_node: NodeThread) -> None:
     for size in (1_000, 64 * 1024, 3_000_000):
         assert len(result_text(shared_node.once(shared_node.call("large", {"size": size})))) == size
 
 
-def test_a_body_that_comes_in_chunks(shared_node: NodeThread) -> None:
+def test_reads_chunked_body(shared_node: NodeThread) -> None:
     whole = shared_node.call("echo", {"text": "in chunks"})
     body = whole.partition(b"\r\n\r\n")[2]
     head = [*stateless_headers("tools/call", "shop.echo"), ("Transfer-Encoding", "chunked")]
@@ -107,7 +107,7 @@ def test_a_body_that_comes_in_chunks(shared_node: NodeThread) -> None:
         assert result_text(wire.ask(*(everything[at : at + 1] for at in range(len(everything)))))
 
 
-def test_trailers_are_no_headers(shared_node: NodeThread) -> None:
+def test_ignores_trailers(shared_node: NodeThread) -> None:
     body = shared_node.call("region", {"region": "north"}).partition(b"\r\n\r\n")[2]
     head = [
         ("Host", shared_node.host),
@@ -126,7 +126,7 @@ def test_trailers_are_no_headers(shared_node: NodeThread) -> None:
         assert (answer.status, result_text(answer)) == (200, "region")
 
 
-def test_a_client_that_asks_whether_it_may_send_is_told_so(shared_node: NodeThread) -> None:
+def test_sends_100_continue(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "may I?"}, 1, ("Expect", "100-continue"))
     head, _, body = data.partition(b"\r\n\r\n")
     with shared_node.connect() as wire:
@@ -135,7 +135,7 @@ def test_a_client_that_asks_whether_it_may_send_is_told_so(shared_node: NodeThre
         assert result_text(wire.ask(body)) == "may I?"
 
 
-def test_permission_to_send_never_lands_inside_another_answer(shared_node: NodeThread) -> None:
+def test_sends_100_continue_after_previous_response(shared_node: NodeThread) -> None:
     asks = shared_node.call("echo", {"text": "next"}, 2, ("Expect", "100-continue"))
     with shared_node.connect() as wire:
         wire.send(shared_node.call("hold", {"text": "expect"}), asks)
@@ -150,7 +150,7 @@ def test_permission_to_send_never_lands_inside_another_answer(shared_node: NodeT
 # -- connections
 
 
-def test_a_connection_is_kept_and_closed_as_the_client_says(shared_node: NodeThread) -> None:
+def test_keeps_or_closes_connection_as_requested(shared_node: NodeThread) -> None:
     with shared_node.connect() as wire:
         for id in range(3):
             answer = wire.ask(shared_node.call("echo", {"text": "kept"}, id))
@@ -163,7 +163,7 @@ def test_a_connection_is_kept_and_closed_as_the_client_says(shared_node: NodeThr
         wire.closed()
 
 
-def test_http_1_0(shared_node: NodeThread) -> None:
+def test_closes_http_1_0_connection(shared_node: NodeThread) -> None:
     body = shared_node.call("echo", {"text": "old"}).partition(b"\r\n\r\n")[2]
     headers = stateless_headers("tools/call", "shop.echo")
     with shared_node.connect() as wire:
@@ -173,7 +173,7 @@ def test_http_1_0(shared_node: NodeThread) -> None:
         wire.closed()
 
 
-def test_http_1_0_knows_no_chunks_so_its_stream_ends_with_the_connection(
+def test_http_1_0_stream_ends_with_connection(
     shared_node: NodeThread,
 ) -> None:
     params = {"name": "shop.report", "arguments": {"steps": 2}, "_meta": meta(progressToken="p")}
@@ -190,7 +190,7 @@ def test_http_1_0_knows_no_chunks_so_its_stream_ends_with_the_connection(
 
 
 @pytest.mark.parametrize("method", ["PUT", "OPTIONS", "PATCH", "HEAD"])
-def test_other_methods_are_not_for_this_endpoint(shared_node: NodeThread, method: str) -> None:
+def test_rejects_other_methods(shared_node: NodeThread, method: str) -> None:
     with shared_node.connect() as wire:
         for _ in range(2):
             wire.send(shared_node.http(method=method))
@@ -202,7 +202,7 @@ def test_other_methods_are_not_for_this_endpoint(shared_node: NodeThread, method
         assert result_text(wire.ask(shared_node.call("echo", {"text": "after"}))) == "after"
 
 
-def test_a_head_request_never_gets_a_body(shared_node: NodeThread) -> None:
+def test_head_response_has_no_body(shared_node: NodeThread) -> None:
     with shared_node.connect() as wire:
         wire.send(shared_node.http(b"", ("Host", "evil.example"), method="HEAD", plain=True))
         assert wire.answer(to_head=True).status in (403, 405)
@@ -213,7 +213,7 @@ def test_a_head_request_never_gets_a_body(shared_node: NodeThread) -> None:
     "upgrade",
     [("h2c", "Upgrade, HTTP2-Settings"), ("websocket", "Upgrade"), ("TLS/1.3", "upgrade")],
 )
-def test_an_offer_to_upgrade_is_passed_over(
+def test_ignores_upgrade_offer(
     shared_node: NodeThread, upgrade: tuple[str, str]
 ) -> None:
     # Java's HTTP client offers HTTP/2 on every first request.
@@ -230,7 +230,7 @@ def test_an_offer_to_upgrade_is_passed_over(
 # -- several requests at once
 
 
-def test_many_requests_in_one_packet_are_answered_in_order(shared_node: NodeThread) -> None:
+def test_answers_pipelined_requests_in_order(shared_node: NodeThread) -> None:
     with shared_node.connect() as wire:
         wire.send(b"".join(shared_node.call("echo", {"text": str(id)}, id) for id in range(40)))
         for id in range(40):
@@ -239,7 +239,7 @@ def test_many_requests_in_one_packet_are_answered_in_order(shared_node: NodeThre
         assert result_text(wire.ask(shared_node.call("echo", {"text": "after"}))) == "after"
 
 
-def test_a_slow_answer_holds_back_those_behind_it(shared_node: NodeThread) -> None:
+def test_slow_response_delays_later_responses(shared_node: NodeThread) -> None:
     session = shared_node.session()
     with shared_node.connect() as wire:
         wire.send(
@@ -254,7 +254,7 @@ def test_a_slow_answer_holds_back_those_behind_it(shared_node: NodeThread) -> No
         assert [wire.answer().json["id"] for _ in range(3)] == [1, 2, 3]
 
 
-def test_mcp_behind_another_path(shared_node: NodeThread, held_app: asyncio.Event) -> None:
+def test_answers_mcp_after_app_path(shared_node: NodeThread, held_app: asyncio.Event) -> None:
     with shared_node.connect() as wire:
         wire.send(healthz(shared_node) + shared_node.call("echo", {"text": "behind"}))
         assert shared_node.alive()
@@ -264,7 +264,7 @@ def test_mcp_behind_another_path(shared_node: NodeThread, held_app: asyncio.Even
         assert result_text(wire.answer()) == "behind"
 
 
-def test_a_known_head_behind_another_path_waits_for_its_turn(
+def test_cached_head_waits_for_app_path(
     shared_node: NodeThread, held_app: asyncio.Event
 ) -> None:
     with shared_node.connect() as wire:
@@ -286,7 +286,7 @@ def lanes(shared_node: NodeThread) -> list[Any]:
     return list(http._server.server_state.connections)
 
 
-def test_other_paths_one_behind_the_other(shared_node: NodeThread, held_app: asyncio.Event) -> None:
+def test_answers_pipelined_app_paths(shared_node: NodeThread, held_app: asyncio.Event) -> None:
     with shared_node.connect() as wire:
         wire.send(healthz(shared_node) * 3)
         shared_node.do(held_app.set)
@@ -295,7 +295,7 @@ def test_other_paths_one_behind_the_other(shared_node: NodeThread, held_app: asy
 
 
 @pytest.mark.parametrize("calls", [1, 3])
-def test_another_path_behind_mcp_is_left_to_a_new_connection(
+def test_app_path_after_mcp_closes_connection(
     shared_node: NodeThread, calls: int
 ) -> None:
     # Nobody mixes them like this; what matters is that no answer goes to the wrong request.
@@ -313,7 +313,7 @@ def test_another_path_behind_mcp_is_left_to_a_new_connection(
         wire.closed()
 
 
-def test_a_sandwich_of_paths_never_mixes_its_answers(
+def test_app_paths_around_mcp_keep_order(
     shared_node: NodeThread, held_app: asyncio.Event
 ) -> None:
     with shared_node.connect() as wire:
@@ -330,7 +330,7 @@ def test_a_sandwich_of_paths_never_mixes_its_answers(
         wire.closed()
 
 
-def test_more_requests_at_once_than_anybody_means(shared_node: NodeThread) -> None:
+def test_limits_pipelined_requests(shared_node: NodeThread) -> None:
     session = shared_node.session()
     headers = [("Host", shared_node.host), ("Content-Type", "application/json"), session.headers[0]]
     pings = []

@@ -67,14 +67,14 @@ def refused(wire: HttpConnection, status: int) -> str:
         b"\x00" * 100,
     ],
 )
-def test_bad_http_is_refused(shared_node: NodeThread, data: bytes) -> None:
+def test_rejects_invalid_http(shared_node: NodeThread, data: bytes) -> None:
     with shared_node.connect() as wire:
         wire.send(data)
         refused(wire, 400)
     assert shared_node.alive()
 
 
-def test_a_proxy_it_is_not(shared_node: NodeThread) -> None:
+def test_rejects_connect_method(shared_node: NodeThread) -> None:
     with shared_node.connect() as wire:
         wire.send(b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\n\r\n\x16\x03\x01")
         refused(wire, 405)
@@ -95,7 +95,7 @@ def test_a_proxy_it_is_not(shared_node: NodeThread) -> None:
     ],
     ids=str,
 )
-def test_a_length_that_can_be_read_in_two_ways_is_no_length(
+def test_rejects_ambiguous_content_length(
     shared_node: NodeThread, framing: list[tuple[str, str]]
 ) -> None:
     # Two readers that disagree about where a request ends: that is how one is smuggled in.
@@ -117,14 +117,14 @@ def test_a_length_that_can_be_read_in_two_ways_is_no_length(
 # -- what is too large
 
 
-def test_too_many_headers(small: NodeThread) -> None:
+def test_limits_header_count(small: NodeThread) -> None:
     many = [(f"X-{number}", "1") for number in range(LIMITS["header_count"])]
     with small.connect() as wire:
         wire.send(small.http(b"{}", *many))
         assert "headers" in refused(wire, 431)
 
 
-def test_headers_that_are_too_long_together(small: NodeThread) -> None:
+def test_limits_header_bytes(small: NodeThread) -> None:
     long = [(f"X-{number}", "y" * 400) for number in range(5)]
     with small.connect() as wire:
         wire.send(small.http(b"{}", *long))
@@ -133,7 +133,7 @@ def test_headers_that_are_too_long_together(small: NodeThread) -> None:
         assert wire.ask(small.http(b"{}", *long[:3])).status == 400
 
 
-def test_a_header_that_never_ends(small: NodeThread) -> None:
+def test_rejects_endless_header(small: NodeThread) -> None:
     start_node = b"POST /mcp HTTP/1.1\r\nHost: x\r\nX-Long: "
     with small.connect() as wire:
         wire.send(start_node, *ENDLESS)
@@ -143,7 +143,7 @@ def test_a_header_that_never_ends(small: NodeThread) -> None:
         refused(wire, 431)
 
 
-def test_trailers_that_never_end(small: NodeThread) -> None:
+def test_rejects_endless_trailers(small: NodeThread) -> None:
     lines = [("Host", small.host), ("Transfer-Encoding", "chunked")]
     start_node = small.http(b"1\r\n{\r\n0\r\n", *lines, plain=True)
     with small.connect() as wire:
@@ -154,7 +154,7 @@ def test_trailers_that_never_end(small: NodeThread) -> None:
         refused(wire, 431)
 
 
-def test_chunks_with_more_beside_than_inside(small: NodeThread) -> None:
+def test_rejects_endless_chunk_extensions(small: NodeThread) -> None:
     lines = [("Host", small.host), ("Transfer-Encoding", "chunked")]
     start_node = small.http(b"", *lines, plain=True)
     with small.connect() as wire:
@@ -163,27 +163,27 @@ def test_chunks_with_more_beside_than_inside(small: NodeThread) -> None:
 
 
 @pytest.mark.parametrize("path", ["/mcp?", "/"])
-def test_a_url_that_is_too_long(small: NodeThread, path: str) -> None:
+def test_rejects_long_url(small: NodeThread, path: str) -> None:
     with small.connect() as wire:
         wire.send(small.http(b"", method="GET", path=path + "y" * 9_000))
         refused(wire, 414)
 
 
-def test_a_body_that_says_it_is_too_large(small: NodeThread) -> None:
+def test_rejects_large_announced_body(small: NodeThread) -> None:
     with small.connect() as wire:
         # Before a byte of it was sent.
         wire.send(small.http(b"", ("Content-Length", "2001"), ("Host", small.host), plain=True))
         assert "2000 bytes" in refused(wire, 413)
 
 
-def test_a_body_that_turns_out_to_be_too_large(small: NodeThread) -> None:
+def test_rejects_large_chunked_body(small: NodeThread) -> None:
     head = [("Host", small.host), ("Transfer-Encoding", "chunked")]
     with small.connect() as wire:
         wire.send(small.http(b"", *head, plain=True), *(b"64\r\n%b\r\n" % (b"y" * 100),) * 25)
         refused(wire, 413)
 
 
-def test_the_largest_body_there_may_be(small: NodeThread) -> None:
+def test_accepts_body_at_limit(small: NodeThread) -> None:
     for size, status in ((2_000, 200), (2_001, 413)):
         room = len(small.call("echo", {"text": ""}).partition(b"\r\n\r\n")[2])
         with small.connect() as wire:
@@ -191,14 +191,14 @@ def test_the_largest_body_there_may_be(small: NodeThread) -> None:
             assert wire.answer().status == status
 
 
-def test_whoever_sends_too_much_can_read_why(shared_node: NodeThread) -> None:
+def test_client_can_read_rejection_of_large_body(shared_node: NodeThread) -> None:
     # Closing at once would reset the connection under the answer.
     with shared_node.connect() as wire:
         wire.send(shared_node.http(b"y" * 20_000_000))
         assert "4194304 bytes" in refused(wire, 413)
 
 
-def test_a_large_body_for_another_path(small: NodeThread) -> None:
+def test_rejects_large_body_for_app_path(small: NodeThread) -> None:
     head = [("Host", small.host), ("Content-Length", "1000000")]
     with small.connect() as wire:
         wire.send(small.http(b"", *head, plain=True, path="/healthz"))
@@ -207,7 +207,7 @@ def test_a_large_body_for_another_path(small: NodeThread) -> None:
         wire.closed()
 
 
-def test_limits_of_a_new_config_hold_at_once(start_node: Any) -> None:
+def test_applies_new_limits_immediately(start_node: Any) -> None:
     node = start_node()
     large = node.call("echo", {"text": "y" * 3_000})
     with node.connect() as wire:
@@ -222,7 +222,7 @@ def test_limits_of_a_new_config_hold_at_once(start_node: Any) -> None:
 # -- what is too slow
 
 
-def test_a_request_that_stops_half_way(
+def test_closes_incomplete_request_after_timeout(
     shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
@@ -233,7 +233,7 @@ def test_a_request_that_stops_half_way(
             assert "in time" in refused(wire, 408)
 
 
-def test_a_connection_that_is_not_used(
+def test_closes_idle_connection(
     shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
@@ -245,7 +245,7 @@ def test_a_connection_that_is_not_used(
 
 
 @pytest.mark.parametrize("first", ["mcp", "healthz"])
-def test_a_long_call_keeps_its_connection(
+def test_pending_call_keeps_connection_open(
     shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
@@ -260,7 +260,7 @@ def test_a_long_call_keeps_its_connection(
         assert result_text(wire.answer()) == "released"
 
 
-def test_a_client_that_does_not_read_is_not_asked_for_more(shared_node: NodeThread) -> None:
+def test_stops_reading_from_client_that_does_not_read(shared_node: NodeThread) -> None:
     before = len(shared_node.shop.calls("large"))
     size = 1_000_000
     with shared_node.connect(receive=4_096) as wire:
@@ -281,7 +281,7 @@ def test_a_client_that_does_not_read_is_not_asked_for_more(shared_node: NodeThre
             assert len(result_text(answer)) == size
 
 
-def test_a_client_that_never_reads_is_let_go(
+def test_closes_connection_of_client_that_never_reads(
     shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
@@ -297,7 +297,7 @@ def test_a_client_that_never_reads_is_let_go(
 
 
 @pytest.mark.parametrize("bad", [b"\x00\x01\x02 nonsense\r\n\r\n", b"GET /" + b"y" * 9_000])
-def test_a_call_under_way_is_answered_before_its_neighbour_is_refused(
+def test_answers_pending_call_before_rejection(
     shared_node: NodeThread, bad: bytes
 ) -> None:
     text = f"before {len(bad)}"
@@ -313,7 +313,7 @@ def test_a_call_under_way_is_answered_before_its_neighbour_is_refused(
         wire.closed()
 
 
-def test_a_call_under_way_is_cancelled_when_its_refused_neighbour_hangs_up(
+def test_disconnect_after_rejection_cancels_pending_call(
     shared_node: NodeThread,
 ) -> None:
     with shared_node.connect() as wire:
@@ -324,7 +324,7 @@ def test_a_call_under_way_is_cancelled_when_its_refused_neighbour_hangs_up(
     )
 
 
-def test_a_listener_whose_neighbour_is_refused_does_not_stay_for_ever(
+def test_removes_listener_with_rejected_request(
     shared_node: NodeThread,
 ) -> None:
     before = shared_node.do(shared_node.node.status).listeners
@@ -339,7 +339,7 @@ def test_a_listener_whose_neighbour_is_refused_does_not_stay_for_ever(
     )
 
 
-def test_a_bad_request_on_one_connection_leaves_others_alone(shared_node: NodeThread) -> None:
+def test_bad_request_does_not_affect_other_connections(shared_node: NodeThread) -> None:
     with shared_node.connect() as good:
         for _ in range(3):
             with shared_node.connect() as bad:
@@ -351,7 +351,7 @@ def test_a_bad_request_on_one_connection_leaves_others_alone(shared_node: NodeTh
             assert result_text(good.ask(shared_node.call("echo", {"text": "good"}))) == "good"
 
 
-def test_another_path_is_answered_before_its_neighbour_is_refused(shared_node: NodeThread) -> None:
+def test_answers_app_path_before_rejection(shared_node: NodeThread) -> None:
     with shared_node.connect() as wire:
         wire.send(
             shared_node.http(method="GET", path="/healthz") + b"nonsense\r\n\r\n" + b"y" * 100_000

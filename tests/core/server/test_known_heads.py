@@ -31,7 +31,7 @@ def echo(wire: HttpConnection, data: bytes) -> str:
 
 
 @pytest.mark.parametrize("kind", ["stateless", "session"])
-def test_the_same_head_with_other_bodies(
+def test_parses_repeated_head_once(
     shared_node: NodeThread, parsed: list[int], kind: str
 ) -> None:
     session = shared_node.session()
@@ -44,7 +44,7 @@ def test_the_same_head_with_other_bodies(
     assert len(parsed) == 1
 
 
-def test_heads_in_turn(shared_node: NodeThread, parsed: list[int]) -> None:
+def test_caches_alternating_heads(shared_node: NodeThread, parsed: list[int]) -> None:
     session = shared_node.session()
     parsed.clear()
     with shared_node.connect() as wire:
@@ -57,7 +57,7 @@ def test_heads_in_turn(shared_node: NodeThread, parsed: list[int]) -> None:
     assert len(parsed) == 3 + 5
 
 
-def test_more_heads_than_are_kept(shared_node: NodeThread) -> None:
+def test_limits_cached_heads(shared_node: NodeThread) -> None:
     with shared_node.connect() as wire:
         for round in range(2):
             for number in range(100):
@@ -74,7 +74,7 @@ def lanes(shared_node: NodeThread) -> list[Any]:
     return list(http._server.server_state.connections)
 
 
-def test_a_known_head_with_a_body_in_two_pieces(shared_node: NodeThread) -> None:
+def test_cached_head_accepts_split_body(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "pieces"})
     with shared_node.connect() as wire:
         assert echo(wire, data) == "pieces"
@@ -83,7 +83,7 @@ def test_a_known_head_with_a_body_in_two_pieces(shared_node: NodeThread) -> None
             assert echo(wire, data) == "pieces"
 
 
-def test_a_known_head_with_more_behind_it(shared_node: NodeThread) -> None:
+def test_cached_head_accepts_pipelined_requests(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "known"})
     with shared_node.connect() as wire:
         assert echo(wire, data) == "known"
@@ -94,7 +94,7 @@ def test_a_known_head_with_more_behind_it(shared_node: NodeThread) -> None:
         assert echo(wire, data[40:]) == "known"
 
 
-def test_a_known_head_while_another_call_is_under_way(shared_node: NodeThread) -> None:
+def test_cached_head_waits_for_pending_call(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "known"})
     with shared_node.connect() as wire:
         assert echo(wire, data) == "known"
@@ -107,7 +107,7 @@ def test_a_known_head_while_another_call_is_under_way(shared_node: NodeThread) -
         assert [result_text(wire.answer()), result_text(wire.answer())] == ["released", "known"]
 
 
-def test_a_head_that_differs_in_the_name_only(shared_node: NodeThread) -> None:
+def test_distinguishes_heads_by_tool_name(shared_node: NodeThread) -> None:
     body = json.loads(shared_node.call("echo", {"text": "name"}).partition(b"\r\n\r\n")[2])
     with shared_node.connect() as wire:
         assert echo(wire, shared_node.call("echo", {"text": "name"})) == "name"
@@ -129,7 +129,7 @@ def test_a_head_that_differs_in_the_name_only(shared_node: NodeThread) -> None:
     assert not shared_node.shop.heard_of("tools/call", name="hold", arguments={"text": "name"})
 
 
-def test_a_head_that_differs_in_the_session_only(shared_node: NodeThread) -> None:
+def test_distinguishes_heads_by_session(shared_node: NodeThread) -> None:
     one, other = shared_node.session(), shared_node.session()
     with shared_node.connect() as wire:
         assert echo(wire, one.call("echo", {"text": "1"})) == "1"
@@ -140,7 +140,7 @@ def test_a_head_that_differs_in_the_session_only(shared_node: NodeThread) -> Non
         assert echo(wire, other.call("echo", {"text": "2"})) == "2"
 
 
-def test_a_body_of_another_length_under_a_known_length(shared_node: NodeThread) -> None:
+def test_cached_head_waits_for_whole_body(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "four"})
     with shared_node.connect() as wire:
         assert echo(wire, data) == "four"
@@ -151,7 +151,7 @@ def test_a_body_of_another_length_under_a_known_length(shared_node: NodeThread) 
         assert echo(wire, data[-1:]) == "four"
 
 
-def test_a_known_head_whose_body_becomes_something_else(shared_node: NodeThread) -> None:
+def test_cached_head_checks_each_body(shared_node: NodeThread) -> None:
     good = shared_node.call("echo", {"text": "good"})
     size = len(good.partition(b"\r\n\r\n")[2])
     head = good[:-size]
@@ -171,7 +171,7 @@ def test_a_known_head_whose_body_becomes_something_else(shared_node: NodeThread)
             assert (answer.status, answer.error["code"]) == (400, code), body
 
 
-def test_a_head_without_a_body_is_known_too(shared_node: NodeThread, parsed: list[int]) -> None:
+def test_caches_head_without_body(shared_node: NodeThread, parsed: list[int]) -> None:
     session = shared_node.session()
     parsed.clear()
     bare = shared_node.http(method="DELETE")
@@ -182,7 +182,7 @@ def test_a_head_without_a_body_is_known_too(shared_node: NodeThread, parsed: lis
         assert wire.ask(session.delete()).status == 404
 
 
-def test_a_connection_that_closes_is_closed_each_time(shared_node: NodeThread) -> None:
+def test_cached_head_closes_connection(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "bye"}, 1, ("Connection", "close"))
     for _ in range(2):
         with shared_node.connect() as wire:
@@ -190,7 +190,7 @@ def test_a_connection_that_closes_is_closed_each_time(shared_node: NodeThread) -
             wire.closed()
 
 
-def test_new_tokens_hold_for_known_heads(start_node: Any) -> None:
+def test_new_tokens_apply_to_cached_heads(start_node: Any) -> None:
     node = start_node(tokens={"clerk": "a-secret"})
     mine = node.call("echo", {"text": "hi"}, 1, ("Authorization", "Bearer a-secret"))
     nobody = node.call("echo", {"text": "hi"})
@@ -205,7 +205,7 @@ def test_new_tokens_hold_for_known_heads(start_node: Any) -> None:
         assert echo(wire, mine) == "hi"
 
 
-def test_a_new_guard_holds_for_known_heads(start_node: Any) -> None:
+def test_new_guard_applies_to_cached_heads(start_node: Any) -> None:
     node = start_node()
     page = node.call("echo", {"text": "hi"}, 1, ("Origin", "https://app.example"))
     with node.connect() as wire:
@@ -217,7 +217,7 @@ def test_a_new_guard_holds_for_known_heads(start_node: Any) -> None:
         assert wire.ask(page).status == 403
 
 
-def test_new_tools_are_found_under_known_heads(start_node: Any) -> None:
+def test_new_tools_apply_to_cached_heads(start_node: Any) -> None:
     node = start_node()
     data = node.call("fresh", {})
     with node.connect() as wire:

@@ -76,7 +76,7 @@ class Old:
 # -- by hand
 
 
-def test_a_session(shared_node: NodeThread) -> None:
+def test_serves_session(shared_node: NodeThread) -> None:
     with Old(shared_node) as client:
         assert client.endpoint.startswith("/messages?session_id=")
         assert len(client.endpoint.partition("=")[2]) >= 32
@@ -87,7 +87,7 @@ def test_a_session(shared_node: NodeThread) -> None:
         assert client.ask("nothing/known")["error"]["code"] == -32601
 
 
-def test_progress_and_changes(start_node: Any) -> None:
+def test_sends_progress_and_changes(start_node: Any) -> None:
     node = start_node()
     with Old(node) as client:
         client.initialized()
@@ -99,7 +99,7 @@ def test_progress_and_changes(start_node: Any) -> None:
         assert client.heard() == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
 
-def test_the_stream_is_the_session(start_node: Any) -> None:
+def test_closing_stream_ends_session(start_node: Any) -> None:
     node = start_node()
     with Old(node) as client:
         face = client.face
@@ -113,7 +113,7 @@ def test_the_stream_is_the_session(start_node: Any) -> None:
     assert (answer.status, answer.error["code"]) == (404, -32600)
 
 
-def test_clients_do_not_hear_each_other(shared_node: NodeThread) -> None:
+def test_separates_clients(shared_node: NodeThread) -> None:
     with Old(shared_node) as one, Old(shared_node) as other:
         assert one.endpoint != other.endpoint
         one.initialized()
@@ -122,13 +122,13 @@ def test_clients_do_not_hear_each_other(shared_node: NodeThread) -> None:
         other.wire.silent()
 
 
-def test_the_other_era_is_not_spoken_here(shared_node: NodeThread) -> None:
+def test_rejects_stateless_requests(shared_node: NodeThread) -> None:
     with Old(shared_node) as client:
         answer = client.ask("tools/list", {"_meta": meta()})
         assert answer["error"]["code"] == -32600
 
 
-def test_its_end(start_node: Any) -> None:
+def test_close_ends_streams(start_node: Any) -> None:
     node = start_node()
     with Old(node) as client:
         client.initialized()
@@ -141,7 +141,7 @@ def test_its_end(start_node: Any) -> None:
 # -- who may
 
 
-def test_hosts_and_origins(shared_node: NodeThread) -> None:
+def test_checks_hosts_and_origins(shared_node: NodeThread) -> None:
     old_face(shared_node)
     for path, method in (("/sse", "GET"), ("/messages?session_id=x", "POST")):
         data = shared_node.http(b"{}", ("Origin", "http://evil.example"), method=method, path=path)
@@ -152,7 +152,7 @@ def test_hosts_and_origins(shared_node: NodeThread) -> None:
         assert shared_node.once(data).status == 403
 
 
-def test_callers(start_node: Any) -> None:
+def test_checks_tokens(start_node: Any) -> None:
     node = start_node(tokens={"operator": OPERATOR, "auditor": AUDITOR})
     old_face(node)
     for data in (
@@ -171,7 +171,7 @@ def test_callers(start_node: Any) -> None:
         assert client.ask("ping", id=5)["id"] == 5
 
 
-def test_only_so_many(shared_node: NodeThread) -> None:
+def test_limits_sessions(shared_node: NodeThread) -> None:
     face = old_face(shared_node)
     most, face.most = face.most, 1
     try:
@@ -188,7 +188,7 @@ def test_only_so_many(shared_node: NodeThread) -> None:
 # -- what is wrong
 
 
-def test_requests_that_make_no_sense(shared_node: NodeThread) -> None:
+def test_rejects_invalid_requests(shared_node: NodeThread) -> None:
     with Old(shared_node) as client:
         client.initialized()
         assert client.post(b"{").status == 400
@@ -206,7 +206,7 @@ def test_requests_that_make_no_sense(shared_node: NodeThread) -> None:
         assert client.ask("ping", id=5)["id"] == 5
 
 
-def test_a_body_that_is_too_large(start_node: Any) -> None:
+def test_rejects_large_body(start_node: Any) -> None:
     node = start_node(limits={"body_bytes": 10_000})
     with Old(node) as client:
         client.initialized()
@@ -216,7 +216,7 @@ def test_a_body_that_is_too_large(start_node: Any) -> None:
 # -- the official SDK's client
 
 
-async def test_the_official_client(shared_node: NodeThread) -> None:
+async def test_works_with_official_client(shared_node: NodeThread) -> None:
     old_face(shared_node)
 
     async def talk() -> None:

@@ -54,7 +54,7 @@ def code(answer: Any) -> int:
 # -- both eras
 
 
-def test_a_session(shared_node: NodeThread) -> None:
+def test_serves_session(shared_node: NodeThread) -> None:
     with shared_node.local() as wire:
         result = opened(wire)
         assert result["protocolVersion"] == SESSION
@@ -67,7 +67,7 @@ def test_a_session(shared_node: NodeThread) -> None:
         assert answer["result"] == {"content": [{"type": "text", "text": "hi"}]}
 
 
-def test_requests_without_a_session(shared_node: NodeThread) -> None:
+def test_serves_requests_without_session(shared_node: NodeThread) -> None:
     with shared_node.local() as wire:
         assert ask(wire, "server/discover", {"_meta": meta()})["result"]["supportedVersions"]
         result = ask(wire, "tools/list", {"_meta": meta()})["result"]
@@ -78,7 +78,7 @@ def test_requests_without_a_session(shared_node: NodeThread) -> None:
         assert result["_meta"][META + "serverInfo"]["name"] == "interlock"
 
 
-def test_both_on_one_channel(shared_node: NodeThread) -> None:
+def test_serves_both_generations_on_one_connection(shared_node: NodeThread) -> None:
     with shared_node.local() as wire:
         opened(wire)
         for _ in range(3):
@@ -88,7 +88,7 @@ def test_both_on_one_channel(shared_node: NodeThread) -> None:
             assert "resultType" not in answers[2]
 
 
-def test_before_anything_was_said(shared_node: NodeThread) -> None:
+def test_requires_initialize_before_session_requests(shared_node: NodeThread) -> None:
     with shared_node.local() as wire:
         assert ask(wire, "ping", id="p") == {"jsonrpc": "2.0", "id": "p", "result": {}}
         for method in ("tools/list", "tools/call", "server/discover", "subscriptions/listen"):
@@ -98,7 +98,7 @@ def test_before_anything_was_said(shared_node: NodeThread) -> None:
         assert opened(wire)
 
 
-def test_byte_by_byte_and_many_at_once(shared_node: NodeThread) -> None:
+def test_reads_lines_byte_by_byte_and_pipelined(shared_node: NodeThread) -> None:
     with shared_node.local() as wire:
         data = call("echo", {"text": "slowly"})
         wire.send(*(data[at : at + 1] for at in range(len(data))))
@@ -110,7 +110,7 @@ def test_byte_by_byte_and_many_at_once(shared_node: NodeThread) -> None:
         }
 
 
-def test_ids_come_back_as_they_were_written(shared_node: NodeThread) -> None:
+def test_returns_ids_unchanged(shared_node: NodeThread) -> None:
     with shared_node.local() as wire:
         for id in (b"0", b"-3", b"1" * 40, b'"a\\u00e9\\n\\""', '"é\u2028"'.encode()):
             data = call("echo", {"text": "x"}).replace(b'"id": 1', b'"id": ' + id)
@@ -118,7 +118,7 @@ def test_ids_come_back_as_they_were_written(shared_node: NodeThread) -> None:
             assert wire.until(b"\n").startswith(b'{"jsonrpc":"2.0","id":%b,' % id)
 
 
-def test_an_answer_is_one_line(shared_node: NodeThread) -> None:
+def test_writes_response_as_one_line(shared_node: NodeThread) -> None:
     with shared_node.local() as wire:
         # The upstream's JSON may be written over many lines.
         wire.send(call("echo", {"text": "a\nb\r\n\u2028c"}))
@@ -144,7 +144,7 @@ def test_an_answer_is_one_line(shared_node: NodeThread) -> None:
         (call("nope").strip(), -32602),
     ],
 )
-def test_a_bad_line_is_answered_and_the_next_is_served(
+def test_answers_bad_line_and_continues(
     shared_node: NodeThread, line: bytes, expected: int
 ) -> None:
     with shared_node.local() as wire:
@@ -154,7 +154,7 @@ def test_a_bad_line_is_answered_and_the_next_is_served(
         assert (answer["id"], result_text(answer)) == (9, "next")
 
 
-def test_a_line_that_is_too_long(start_node: Any) -> None:
+def test_rejects_long_line(start_node: Any) -> None:
     node = start_node(limits={"body_bytes": 1_000})
     with node.local() as wire:
         wire.send(call("echo", {"text": "y" * 2_000}) + call("echo", {"text": "next"}, 2))
@@ -168,7 +168,7 @@ def test_a_line_that_is_too_long(start_node: Any) -> None:
         assert result_text(wire.line()) == "again"
 
 
-def test_wrong_versions(shared_node: NodeThread) -> None:
+def test_rejects_unknown_versions(shared_node: NodeThread) -> None:
     with shared_node.local() as wire:
         answer = ask(wire, "tools/list", {"_meta": meta("1999-01-01")})
         assert code(answer) == -32022
@@ -182,21 +182,21 @@ def test_wrong_versions(shared_node: NodeThread) -> None:
 
 
 @pytest.mark.parametrize("method", ["ping", "initialize", "logging/setLevel", "no/such"])
-def test_methods_that_the_stateless_wire_does_not_have(
+def test_rejects_removed_methods_of_stateless_protocol(
     shared_node: NodeThread, method: str
 ) -> None:
     with shared_node.local() as wire:
         assert code(ask(wire, method, {"_meta": meta()})) == -32601
 
 
-def test_methods_that_sessions_do_not_have(shared_node: NodeThread) -> None:
+def test_rejects_stateless_methods_in_session(shared_node: NodeThread) -> None:
     with shared_node.local() as wire:
         opened(wire)
         for method in ("subscriptions/listen", "notifications/cancelled", "no/such"):
             assert code(ask(wire, method, {})) == -32601
 
 
-def test_responses_and_unknown_notifications_are_passed_over(shared_node: NodeThread) -> None:
+def test_ignores_responses_and_unknown_notifications(shared_node: NodeThread) -> None:
     with shared_node.local() as wire:
         wire.send(
             b'{"jsonrpc":"2.0","id":1,"result":{}}\n',
@@ -211,7 +211,7 @@ def test_responses_and_unknown_notifications_are_passed_over(shared_node: NodeTh
         assert result_text(wire.line()) == "next"
 
 
-def test_batches_where_they_are_lawful(shared_node: NodeThread) -> None:
+def test_accepts_batches_in_one_revision_only(shared_node: NodeThread) -> None:
     batch = [
         json.loads(message("ping", id="p")),
         json.loads(session_call("echo", {"text": "b"}, 2)),
@@ -233,7 +233,7 @@ def test_batches_where_they_are_lawful(shared_node: NodeThread) -> None:
 # -- calls that take their time
 
 
-def test_progress(shared_node: NodeThread) -> None:
+def test_sends_progress(shared_node: NodeThread) -> None:
     with shared_node.local() as wire:
         opened(wire)
         for data in (
@@ -252,7 +252,7 @@ def test_progress(shared_node: NodeThread) -> None:
 
 @pytest.mark.parametrize("kind", ["stateless", "session"])
 @pytest.mark.parametrize("id", [7, "seven"])
-def test_cancelling(shared_node: NodeThread, kind: str, id: Any) -> None:
+def test_cancels_calls(shared_node: NodeThread, kind: str, id: Any) -> None:
     text = f"lines {kind} {id}"
     make = call if kind == "stateless" else session_call
     with shared_node.local() as wire:
@@ -271,7 +271,7 @@ def test_cancelling(shared_node: NodeThread, kind: str, id: Any) -> None:
         assert result_text(wire.line()) == "again"
 
 
-def test_an_id_that_is_under_way(shared_node: NodeThread) -> None:
+def test_rejects_duplicate_pending_id(shared_node: NodeThread) -> None:
     with shared_node.local() as wire:
         wire.send(call("hold", {"text": "twice"}, 1))
         held = shared_node.shop.wait_for_hold("twice")
@@ -285,7 +285,7 @@ def test_an_id_that_is_under_way(shared_node: NodeThread) -> None:
         assert result_text(wire.line()) == "released"
 
 
-def test_the_end_of_what_a_client_says_is_not_the_end_of_its_answers(
+def test_answers_pending_calls_after_end_of_input(
     shared_node: NodeThread,
 ) -> None:
     with shared_node.local() as wire:
@@ -299,7 +299,7 @@ def test_the_end_of_what_a_client_says_is_not_the_end_of_its_answers(
         wire.closed()
 
 
-def test_a_client_that_is_gone_needs_no_answers(shared_node: NodeThread) -> None:
+def test_disconnect_cancels_pending_calls(shared_node: NodeThread) -> None:
     for text, goodbye in (("gone", False), ("gone after all", True)):
         with shared_node.local() as wire:
             wire.send(call("hold", {"text": text}))
@@ -312,7 +312,7 @@ def test_a_client_that_is_gone_needs_no_answers(shared_node: NodeThread) -> None
     shared_node.until(lambda: not list(shared_node.node.pipeline.running_calls()))
 
 
-def test_nothing_said_at_all(shared_node: NodeThread) -> None:
+def test_closes_connection_without_requests(shared_node: NodeThread) -> None:
     for _ in range(3):
         with shared_node.local() as wire:
             wire.socket.shutdown(socket.SHUT_WR)
@@ -320,7 +320,7 @@ def test_nothing_said_at_all(shared_node: NodeThread) -> None:
     shared_node.until(lambda: not shared_node.node.listeners._local_clients)
 
 
-def test_a_local_client_that_does_not_read_is_cut_off(
+def test_closes_connection_of_client_that_does_not_read(
     shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "_MOST_UNREAD", 1_000_000)
@@ -341,7 +341,7 @@ def listen(wire: HttpConnection, id: Any, wanted: Any = None) -> Any:
     return acknowledged["params"]
 
 
-def test_changes_on_both_eras(start_node: Any) -> None:
+def test_sends_changes_to_both_generations(start_node: Any) -> None:
     node = start_node()
     with node.local() as wire:
         assert listen(wire, "a") == {
@@ -364,7 +364,7 @@ def test_changes_on_both_eras(start_node: Any) -> None:
         assert [one["name"] for one in tools] == ["shop__other"]
 
 
-def test_a_subscription_can_be_cancelled(start_node: Any) -> None:
+def test_cancels_subscription(start_node: Any) -> None:
     node = start_node()
     with node.local() as wire:
         listen(wire, "a")
@@ -379,7 +379,7 @@ def test_a_subscription_can_be_cancelled(start_node: Any) -> None:
         listen(wire, "a")
 
 
-def test_a_subscription_under_an_id_that_is_taken(shared_node: NodeThread) -> None:
+def test_rejects_subscription_with_duplicate_id(shared_node: NodeThread) -> None:
     before = shared_node.do(lambda: len(shared_node.node._change_listeners))
     with shared_node.local() as wire:
         listen(wire, "a")
@@ -393,14 +393,14 @@ def test_a_subscription_under_an_id_that_is_taken(shared_node: NodeThread) -> No
     shared_node.until(lambda: len(shared_node.node._change_listeners) == before, "nobody left")
 
 
-def test_a_filter_that_cannot_be_read(shared_node: NodeThread) -> None:
+def test_rejects_invalid_filter(shared_node: NodeThread) -> None:
     with shared_node.local() as wire:
         params = {"_meta": meta(), "notifications": []}
         assert code(ask(wire, "subscriptions/listen", params)) == -32602
         listen(wire, 1)
 
 
-def test_more_at_once_than_anybody_means(
+def test_limits_pending_requests(
     shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conversation.Conversation, "most_under_way", 3)
@@ -421,7 +421,7 @@ def test_more_at_once_than_anybody_means(
         assert result_text(wire.line()) == "x"
 
 
-def test_a_node_that_stops_says_so(start_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shutdown_ends_calls_and_subscriptions(start_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_room, "DRAIN_SECONDS", 0.05)
     node = start_node()
     with node.local() as wire, node.local() as idle:
@@ -442,7 +442,7 @@ def test_a_node_that_stops_says_so(start_node: Any, monkeypatch: pytest.MonkeyPa
         assert not path.exists()
 
 
-def test_who_comes_this_way_is_this_machines_user(start_node: Any) -> None:
+def test_local_connection_is_authenticated_as_local(start_node: Any) -> None:
     # Tokens are for those who come over the network.
     node = start_node(tokens={"clerk": "secret"})
     with node.local() as wire:

@@ -90,7 +90,7 @@ def tell_now(listeners: ChangeListeners) -> None:
 # -- what is honoured
 
 
-def test_everything_that_was_asked_for_and_is_offered() -> None:
+def test_accepts_requested_and_offered_kinds() -> None:
     wanted = {
         "toolsListChanged": True,
         "promptsListChanged": True,
@@ -105,12 +105,12 @@ def test_everything_that_was_asked_for_and_is_offered() -> None:
     assert set(honoured(some, **wanted)) == {"toolsListChanged", "resourceSubscriptions"}
 
 
-def test_nothing_was_asked_for() -> None:
+def test_accepts_empty_request() -> None:
     assert honoured() == {}
     assert honoured(toolsListChanged=False, resourceSubscriptions=[]) == {}
 
 
-def test_what_cannot_be_read() -> None:
+def test_rejects_invalid_filter() -> None:
     for params in ({}, {"notifications": Raw(b"[]")}, {"notifications": Raw(b"null")}):
         with pytest.raises(ProtocolError):
             ChangeListeners.honoured(params, EVERYTHING)
@@ -122,7 +122,7 @@ def test_what_cannot_be_read() -> None:
 # -- who is told
 
 
-async def test_each_kind_is_told_once_to_those_who_may_hear_it() -> None:
+async def test_notifies_each_listener_once_per_kind() -> None:
     listeners = ChangeListeners()
     one, tools, prompts, nothing = Ear(), Ear(), Ear(), Ear()
     listeners.add_session(session(one))
@@ -167,7 +167,7 @@ async def test_each_kind_is_told_once_to_those_who_may_hear_it() -> None:
     assert len(listeners) == 0
 
 
-async def test_whoever_has_left_is_told_nothing() -> None:
+async def test_removed_listener_is_not_notified() -> None:
     listeners = ChangeListeners()
     one, other = Ear(), Ear()
     left = session(one)
@@ -187,7 +187,7 @@ async def test_whoever_has_left_is_told_nothing() -> None:
 # -- resources that are followed
 
 
-async def test_followed_resources() -> None:
+async def test_notifies_of_subscribed_resources() -> None:
     followed = Followed()
     listeners = ChangeListeners(followed)
     ear, plain = Ear(), Ear()
@@ -221,7 +221,7 @@ async def test_followed_resources() -> None:
     listeners.close()
 
 
-async def test_who_is_no_longer_known_is_told_nothing_more() -> None:
+async def test_removes_listeners_of_unknown_callers() -> None:
     followed = Followed()
     listeners = ChangeListeners(followed)
     known, gone, unsure = Ear(), Ear(), Ear()
@@ -241,7 +241,7 @@ async def test_who_is_no_longer_known_is_told_nothing_more() -> None:
     listeners.close()
 
 
-async def test_a_node_that_stops_follows_nothing() -> None:
+async def test_close_unsubscribes_resources() -> None:
     followed = Followed()
     listeners = ChangeListeners(followed)
     ear = Ear()

@@ -111,7 +111,7 @@ def test_own_user_needs_no_token(node: NodeThread) -> None:
 @requires_linux
 @pytest.mark.skipif(None in (CURL, SETPRIV), reason="curl or setpriv is not installed")
 @pytest.mark.feature("tree")
-def test_another_user_needs_a_token(node: NodeThread) -> None:
+def test_other_user_needs_token(node: NodeThread) -> None:
     before = calls(node)
     assert as_another_user(node, node.call("echo", {"text": "theirs"})) == 401
     assert calls(node) == before
@@ -122,7 +122,7 @@ def test_another_user_needs_a_token(node: NodeThread) -> None:
 
 @requires_root
 @requires_linux
-def test_another_user_who_hangs_up_at_once_does_not_pass_for_root(node: NodeThread) -> None:
+def test_other_user_closing_connection_is_not_root(node: NodeThread) -> None:
     """Many kernels say of a socket that its process has closed that it is root's."""
     # A call in a session is made though its client is gone.
     raw = node.session().call("echo", {"text": "gone"})
@@ -157,7 +157,7 @@ def test_another_user_who_hangs_up_at_once_does_not_pass_for_root(node: NodeThre
     ],
 )
 @pytest.mark.feature("tree")
-def test_forwarded_request_needs_a_token(node: NodeThread, header: tuple[str, str]) -> None:
+def test_forwarded_request_needs_token(node: NodeThread, header: tuple[str, str]) -> None:
     before = calls(node)
     assert node.once(node.call("echo", {"text": "x"}, 1, header)).status == 401
     for path in PATHS:
@@ -166,7 +166,7 @@ def test_forwarded_request_needs_a_token(node: NodeThread, header: tuple[str, st
     assert calls(node) == before
 
 
-def test_forwarded_request_on_a_connection_that_was_local(node: NodeThread) -> None:
+def test_forwarded_request_on_local_connection_needs_token(node: NodeThread) -> None:
     """Who a request is from is decided by its own head, not by the one before."""
     with node.connect() as wire:
         assert wire.ask(node.call("echo", {"text": "1"})).status == 200
@@ -174,7 +174,7 @@ def test_forwarded_request_on_a_connection_that_was_local(node: NodeThread) -> N
         assert wire.ask(node.call("echo", {"text": "1"})).status == 200
 
 
-def test_token_is_enough_for_a_forwarded_request(tmp_path: Path) -> None:
+def test_token_is_enough_for_forwarded_request(tmp_path: Path) -> None:
     node = NodeThread(tmp_path, tokens={"agent": "0123456789abcdef-agent"})
     try:
         headers = (("Authorization", "Bearer 0123456789abcdef-agent"), ("Via", "1.1 proxy"))
@@ -226,7 +226,7 @@ def through(door: str, raw: bytes) -> HttpResponse:
 
 
 @requires_nginx
-def test_nginx_that_says_for_whom_it_asks_is_not_local(node: NodeThread, tmp_path: Path) -> None:
+def test_nginx_with_forwarded_header_is_not_local(node: NodeThread, tmp_path: Path) -> None:
     line = "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;"
     with nginx(tmp_path / "n", node, line) as door:
         assert through(door, node.call("echo", {"text": "z"})).status == 401
@@ -236,7 +236,7 @@ def test_nginx_that_says_for_whom_it_asks_is_not_local(node: NodeThread, tmp_pat
 @requires_nginx
 @requires_root
 @requires_linux
-def test_nginx_of_another_user_is_not_local(node: NodeThread, tmp_path: Path) -> None:
+def test_nginx_of_other_user_is_not_local(node: NodeThread, tmp_path: Path) -> None:
     """Without a header nothing but its user gives a proxy away."""
     tmp_path.chmod(0o755)
     with nginx(
@@ -253,7 +253,7 @@ FINDERS = [peer_user.ask_kernel, peer_user.read_tables]
 @requires_linux
 @pytest.mark.parametrize("find", FINDERS)
 @pytest.mark.parametrize("listen", ["127.0.0.1", "127.3.2.1", "::1", "::"])
-def test_finds_the_owner_of_a_socket(find: Callable[..., int | None], listen: str) -> None:
+def test_finds_owner_of_socket(find: Callable[..., int | None], listen: str) -> None:
     v6 = ":" in listen
     family = socket.AF_INET6 if v6 else socket.AF_INET
     with socket.create_server(
@@ -277,7 +277,7 @@ def test_finds_the_owner_of_a_socket(find: Callable[..., int | None], listen: st
 @requires_linux
 @requires_root
 @pytest.mark.parametrize("find", FINDERS)
-def test_finds_another_owner(find: Callable[..., int | None]) -> None:
+def test_finds_other_owner(find: Callable[..., int | None]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with owned_by(NOBODY):
             client = socket.create_connection(listener.getsockname())
@@ -285,7 +285,7 @@ def test_finds_another_owner(find: Callable[..., int | None]) -> None:
             assert find(client.getsockname(), client.getpeername()) == NOBODY
 
 
-def test_shortage_of_files_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_shortage_authenticates_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> int | None:
         raise OSError(24, "Too many open files")
 

@@ -71,7 +71,7 @@ def refused(node: NodeThread, asked: Asked, why: str) -> None:
 # -- there and back
 
 
-def test_a_question_on_the_sessions_own_stream(shared_node: NodeThread) -> None:
+def test_sends_request_on_session_stream(shared_node: NodeThread) -> None:
     session, asked = shared_node.session(), Asked()
     with listening(shared_node, session) as wire:
         assert put(shared_node, session, asked)
@@ -91,7 +91,7 @@ def test_a_question_on_the_sessions_own_stream(shared_node: NodeThread) -> None:
         assert len(asked.answers) == 1
 
 
-def test_a_question_without_params_has_none(shared_node: NodeThread) -> None:
+def test_omits_absent_params(shared_node: NodeThread) -> None:
     session, asked = shared_node.session(), Asked("roots/list", None)
     with listening(shared_node, session) as wire:
         assert put(shared_node, session, asked)
@@ -101,7 +101,7 @@ def test_a_question_without_params_has_none(shared_node: NodeThread) -> None:
         assert json.loads(asked.answers[0].result) == {"roots": []}
 
 
-def test_an_error_is_an_answer_too(shared_node: NodeThread) -> None:
+def test_relays_error_response(shared_node: NodeThread) -> None:
     session, asked = shared_node.session(), Asked()
     with listening(shared_node, session) as wire:
         put(shared_node, session, asked)
@@ -112,7 +112,7 @@ def test_an_error_is_an_answer_too(shared_node: NodeThread) -> None:
         assert json.loads(bytes(one.data or b"")) == {"why": "nö"}
 
 
-def test_answers_that_nobody_waits_for(shared_node: NodeThread) -> None:
+def test_ignores_unexpected_responses(shared_node: NodeThread) -> None:
     session, other = shared_node.session(), shared_node.session()
     asked = Asked()
     with listening(shared_node, session) as wire:
@@ -127,7 +127,7 @@ def test_answers_that_nobody_waits_for(shared_node: NodeThread) -> None:
         assert json.loads(asked.answers[0].result) == {"mine": True}
 
 
-def test_many_questions_at_once_have_ids_of_their_own(shared_node: NodeThread) -> None:
+def test_concurrent_requests_have_different_ids(shared_node: NodeThread) -> None:
     session = shared_node.session()
     several = [Asked("sampling/createMessage", {"n": number}) for number in range(10)]
     with listening(shared_node, session) as wire:
@@ -147,7 +147,7 @@ def test_many_questions_at_once_have_ids_of_their_own(shared_node: NodeThread) -
         assert wire.event()["id"] not in ids.values()
 
 
-def test_too_many_questions_are_not_put(shared_node: NodeThread) -> None:
+def test_limits_pending_requests(shared_node: NodeThread) -> None:
     session = shared_node.session()
     several = [Asked() for _ in range(101)]
     with listening(shared_node, session):
@@ -155,7 +155,7 @@ def test_too_many_questions_are_not_put(shared_node: NodeThread) -> None:
         assert several[-1].ask.is_open
 
 
-def test_no_way_to_the_client(shared_node: NodeThread) -> None:
+def test_rejects_request_without_stream(shared_node: NodeThread) -> None:
     session, asked = shared_node.session(), Asked()
     assert not put(shared_node, session, asked)
     assert asked.ask.is_open
@@ -165,7 +165,7 @@ def test_no_way_to_the_client(shared_node: NodeThread) -> None:
 # -- on a call's own stream
 
 
-def test_a_question_about_a_call_goes_on_its_stream(shared_node: NodeThread) -> None:
+def test_sends_request_of_call_on_its_stream(shared_node: NodeThread) -> None:
     session, asked = shared_node.session(), Asked()
     with listening(shared_node, session) as own, shared_node.connect() as wire:
         own.primed()
@@ -186,7 +186,7 @@ def test_a_question_about_a_call_goes_on_its_stream(shared_node: NodeThread) -> 
         assert json.loads(asked.answers[0].result) == {"action": "accept"}
 
 
-def test_a_client_that_takes_no_streams_there_is_asked_on_its_own(shared_node: NodeThread) -> None:
+def test_client_without_call_stream_gets_request_on_session_stream(shared_node: NodeThread) -> None:
     session, asked = shared_node.session(), Asked()
     data = session.call("hold", {"text": "json"}, "c")
     data = data.replace(b"application/json, text/event-stream", b"application/json")
@@ -205,7 +205,7 @@ def test_a_client_that_takes_no_streams_there_is_asked_on_its_own(shared_node: N
 
 
 @pytest.mark.parametrize("about_a_call", [True, False])
-def test_a_withdrawn_question_is_cancelled(shared_node: NodeThread, about_a_call: bool) -> None:
+def test_withdrawn_request_is_cancelled(shared_node: NodeThread, about_a_call: bool) -> None:
     session, asked = shared_node.session(), Asked()
     text = f"withdrawn {about_a_call}"
     with listening(shared_node, session) as own, shared_node.connect() as wire:
@@ -236,7 +236,7 @@ def test_a_withdrawn_question_is_cancelled(shared_node: NodeThread, about_a_call
 # -- ends
 
 
-def test_a_session_that_ends_answers_nothing_more(shared_node: NodeThread) -> None:
+def test_ended_session_rejects_pending_requests(shared_node: NodeThread) -> None:
     session, asked = shared_node.session(), Asked()
     ended: list[str] = []
     with listening(shared_node, session) as wire:
@@ -259,7 +259,7 @@ def test_a_session_that_ends_answers_nothing_more(shared_node: NodeThread) -> No
 # -- what a client says on its way
 
 
-def test_progress_of_an_answer(shared_node: NodeThread) -> None:
+def test_relays_progress_of_client(shared_node: NodeThread) -> None:
     session = shared_node.session()
     # Two servers that use the same token by chance.
     several = [Asked("sampling/createMessage", {"_meta": {"progressToken": "t", "k": 1}})]
@@ -285,7 +285,7 @@ def test_progress_of_an_answer(shared_node: NodeThread) -> None:
         assert [len(one.progress) for one in several] == [1, 1]
 
 
-def test_other_roots(shared_node: NodeThread) -> None:
+def test_relays_roots_change(shared_node: NodeThread) -> None:
     session = shared_node.session()
     heard: list[str] = []
     shared_node.do(
@@ -299,7 +299,7 @@ def test_other_roots(shared_node: NodeThread) -> None:
     assert heard == ["x"]
 
 
-def test_an_answer_in_a_batch(shared_node: NodeThread) -> None:
+def test_accepts_response_in_batch(shared_node: NodeThread) -> None:
     session, asked = shared_node.session("2025-03-26"), Asked()
     with listening(shared_node, session) as wire:
         put(shared_node, session, asked)
@@ -326,7 +326,7 @@ def lines(node: NodeThread, wire: HttpConnection) -> Served:
     return session
 
 
-def test_lines_there_and_back(shared_node: NodeThread) -> None:
+def test_sends_requests_over_lines(shared_node: NodeThread) -> None:
     asked, withdrawn, left = Asked(), Asked(), Asked()
     with shared_node.local() as wire:
         session = lines(shared_node, wire)
@@ -349,7 +349,7 @@ def test_lines_there_and_back(shared_node: NodeThread) -> None:
     assert session not in shared_node.node._change_listeners._sessions
 
 
-def test_lines_that_tell(shared_node: NodeThread) -> None:
+def test_sends_notifications_over_lines(shared_node: NodeThread) -> None:
     with shared_node.local() as wire:
         session = lines(shared_node, wire)
         shared_node.do(lambda: session.send_resource_update("x:y"))

@@ -28,7 +28,7 @@ def extra(call: Call) -> Any:
 
 
 @pytest.mark.parametrize("verb", ["tools/call", "prompts/get"])
-def test_what_is_called_by_a_name(verb: str) -> None:
+def test_reads_methods_with_name(verb: str) -> None:
     call = read(verb, name="n", arguments={"a": "b"}, requestState="s", inputResponses={"k": 1})
     assert (call.method, call.name) == (verb, "n")
     assert json.loads(bytes(call.arguments)) == {"a": "b"}
@@ -38,14 +38,14 @@ def test_what_is_called_by_a_name(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["resources/read", "resources/subscribe", "resources/unsubscribe"])
-def test_what_is_known_by_a_uri(verb: str) -> None:
+def test_reads_methods_with_uri(verb: str) -> None:
     call = read(verb, uri="x:y", requestState="s", arguments={"kept": True})
     assert call.name == "x:y"
     assert extra(call) == {"requestState": "s", "arguments": {"kept": True}}
 
 
 @pytest.mark.parametrize("verb", LIST_METHODS)
-def test_lists(verb: str) -> None:
+def test_reads_cursor_of_lists(verb: str) -> None:
     assert read(verb).cursor is None
     # An empty one is a cursor like any other.
     for cursor in ("", "abc"):
@@ -65,7 +65,7 @@ def test_lists(verb: str) -> None:
         ("made/up", {"name": "n", "uri": "u", "cursor": "c"}),
     ],
 )
-def test_everything_else_stays_as_it_came(verb: str, params: Any) -> None:
+def test_keeps_other_params(verb: str, params: Any) -> None:
     call = read(verb, **params)
     assert (call.method, call.name, call.cursor) == (verb, "", None)
     assert extra(call) == params
@@ -81,7 +81,7 @@ def test_everything_else_stays_as_it_came(verb: str, params: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("value", [None, "", 5, ["x"]])
-def test_which_one(verb: str, field: str, value: Any) -> None:
+def test_rejects_missing_or_invalid_target(verb: str, field: str, value: Any) -> None:
     with pytest.raises(ProtocolError, match=f"`{field}`") as caught:
         read(verb, **({} if value is None else {field: value}))
     assert caught.value.failure is INVALID_PARAMS
@@ -127,13 +127,13 @@ REF = {"type": "ref/prompt", "name": "n"}
         ("made/up", {"requeststate": "s"}, "requestState"),
     ],
 )
-def test_what_another_reader_takes_for_a_known_member(verb: str, params: Any, meant: str) -> None:
+def test_rejects_members_similar_to_known_members(verb: str, params: Any, meant: str) -> None:
     with pytest.raises(ProtocolError, match=f"some servers read as `{meant}`") as caught:
         read(verb, **params)
     assert caught.value.failure is INVALID_PARAMS
 
 
-def test_what_nobody_takes_for_a_known_member_passes() -> None:
+def test_keeps_members_different_from_known_members() -> None:
     for params in ({"names": 1}, {"x-name": 1}, {"": 1}, {"n" * 200: 1}, {"Name" + "s" * 100: 1}):
         assert extra(read("tools/call", name="n", **params)) == params
     # Of a method that nobody here knows, nothing but what every request has is known.
@@ -142,7 +142,7 @@ def test_what_nobody_takes_for_a_known_member_passes() -> None:
 
 
 @pytest.mark.parametrize("verb", LIST_METHODS)
-def test_whose_style_a_list_is_in(verb: str) -> None:
+def test_reads_client_of_list_requests(verb: str) -> None:
     said = {key: Raw(json.dumps(value).encode()) for key, value in meta().items()}
     said[META_CLIENT_INFO] = Raw(b'{"name":"tests","version":"1"}')
     assert read_client(verb, said).name == "tests"
@@ -162,7 +162,7 @@ def test_whose_style_a_list_is_in(verb: str) -> None:
         ("tasks/cancel", {"taskId": "t"}),
     ],
 )
-def test_the_name_in_the_headers(shared_node: NodeThread, method: str, params: Any) -> None:
+def test_requires_name_header(shared_node: NodeThread, method: str, params: Any) -> None:
     body = message(method, {**params, "_meta": meta()})
     for name in (None, "other"):
         answer = shared_node.once(shared_node.http(body, *stateless_headers(method, name)))

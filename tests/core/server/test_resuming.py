@@ -58,7 +58,7 @@ def open_own(node: NodeThread, wire: HttpConnection, session: HttpSession) -> No
 # -- ids
 
 
-def test_a_new_client_gets_an_id_before_anything_is_said(shared_node: NodeThread) -> None:
+def test_new_client_gets_event_id_first(shared_node: NodeThread) -> None:
     session = shared_node.session()
     with shared_node.connect() as wire:
         open_own(shared_node, wire, session)
@@ -68,7 +68,7 @@ def test_a_new_client_gets_an_id_before_anything_is_said(shared_node: NodeThread
         assert event_fields(wire.chunk())["id"] != fields["id"]
 
 
-def test_an_older_client_gets_no_event_without_a_message(shared_node: NodeThread) -> None:
+def test_older_client_gets_no_empty_event(shared_node: NodeThread) -> None:
     session = shared_node.session(OLDER)
     with shared_node.connect() as wire:
         open_own(shared_node, wire, session)
@@ -78,7 +78,7 @@ def test_an_older_client_gets_no_event_without_a_message(shared_node: NodeThread
         assert fields["id"]
 
 
-def test_ids_are_unique_in_a_session_and_tell_sessions_apart(shared_node: NodeThread) -> None:
+def test_event_ids_are_unique_across_sessions(shared_node: NodeThread) -> None:
     ids: list[str] = []
     for session in (shared_node.session(), shared_node.session()):
         for _ in range(2):
@@ -89,7 +89,7 @@ def test_ids_are_unique_in_a_session_and_tell_sessions_apart(shared_node: NodeTh
     assert len(set(ids)) == 12
 
 
-def test_the_stateless_wire_has_no_ids(shared_node: NodeThread) -> None:
+def test_stateless_streams_have_no_event_ids(shared_node: NodeThread) -> None:
     with shared_node.connect() as wire:
         wire.send(shared_node.call("report", {"steps": 1}, more_meta={"progressToken": 1}))
         assert wire.head()[0] == 200
@@ -99,7 +99,7 @@ def test_the_stateless_wire_has_no_ids(shared_node: NodeThread) -> None:
 # -- the session's own stream
 
 
-def test_what_was_missed_comes_first(shared_node: NodeThread) -> None:
+def test_resumed_stream_sends_missed_events_first(shared_node: NodeThread) -> None:
     session = shared_node.session()
     with shared_node.connect() as wire:
         open_own(shared_node, wire, session)
@@ -121,7 +121,7 @@ def test_what_was_missed_comes_first(shared_node: NodeThread) -> None:
             assert names(newer, 1) == ["now"]
 
 
-def test_a_stream_that_has_only_given_an_id(shared_node: NodeThread) -> None:
+def test_resumes_stream_without_events(shared_node: NodeThread) -> None:
     session = shared_node.session()
     with shared_node.connect() as wire:
         open_own(shared_node, wire, session)
@@ -134,7 +134,7 @@ def test_a_stream_that_has_only_given_an_id(shared_node: NodeThread) -> None:
         assert names(wire, 1) == ["a"]
 
 
-def test_a_client_that_starts_anew_is_told_nothing_of_old(shared_node: NodeThread) -> None:
+def test_new_stream_omits_old_events(shared_node: NodeThread) -> None:
     session = shared_node.session()
     with shared_node.connect() as wire:
         open_own(shared_node, wire, session)
@@ -154,7 +154,7 @@ def test_a_client_that_starts_anew_is_told_nothing_of_old(shared_node: NodeThrea
 
 @pytest.mark.parametrize("version", ["2025-11-25", OLDER])
 @pytest.mark.parametrize("answered", ["while away", "after"])
-def test_the_answer_waits_for_its_client(start_node: Any, version: str, answered: str) -> None:
+def test_keeps_response_for_resumed_stream(start_node: Any, version: str, answered: str) -> None:
     node = start_node()
     session = node.session(version)
     with node.connect() as wire:
@@ -192,7 +192,7 @@ def test_the_answer_waits_for_its_client(start_node: Any, version: str, answered
         wire.stream_end()
 
 
-def test_a_question_waits_for_its_client(shared_node: NodeThread) -> None:
+def test_keeps_client_request_for_resumed_stream(shared_node: NodeThread) -> None:
     from tests.core.server.test_questions import Asked, answer, call_of
 
     session, asked = shared_node.session(), Asked()
@@ -215,7 +215,7 @@ def test_a_question_waits_for_its_client(shared_node: NodeThread) -> None:
         assert result_text(wire.event()) == "released"
 
 
-def test_the_node_may_hang_up_and_be_asked_for_the_rest(shared_node: NodeThread) -> None:
+def test_client_resumes_stream_closed_by_node(shared_node: NodeThread) -> None:
     session = shared_node.session()
     with shared_node.connect() as wire:
         wire.send(session.call("hold", {"text": "polled"}, "c", _meta={"progressToken": 1}))
@@ -236,7 +236,7 @@ def test_the_node_may_hang_up_and_be_asked_for_the_rest(shared_node: NodeThread)
         wire.stream_end()
 
 
-def test_a_cancelled_request_leaves_an_end(start_node: Any) -> None:
+def test_cancelled_request_leaves_ended_stream(start_node: Any) -> None:
     node = start_node()
     session = node.session()
     with node.connect() as wire:
@@ -257,7 +257,7 @@ def test_a_cancelled_request_leaves_an_end(start_node: Any) -> None:
 # -- refusals
 
 
-def test_ids_of_others_and_made_up_ones(shared_node: NodeThread) -> None:
+def test_rejects_foreign_and_forged_event_ids(shared_node: NodeThread) -> None:
     mine, theirs = shared_node.session(), shared_node.session()
     with shared_node.connect() as one, shared_node.connect() as other:
         for wire, session in ((one, mine), (other, theirs)):
@@ -289,13 +289,13 @@ def test_ids_of_others_and_made_up_ones(shared_node: NodeThread) -> None:
         assert names(one, 1) == ["still"]
 
 
-def test_two_of_them(shared_node: NodeThread) -> None:
+def test_rejects_repeated_event_id_header(shared_node: NodeThread) -> None:
     session = shared_node.session()
     data = session.get(("Last-Event-ID", "a"), ("Last-Event-ID", "b"))
     assert shared_node.once(data).status == 400
 
 
-def test_somebody_elses_session_is_not_resumed(start_node: Any) -> None:
+def test_rejects_resume_of_other_caller(start_node: Any) -> None:
     node = start_node(
         tokens={
             "operator": "a-token-of-operator-1234567890",
@@ -320,7 +320,7 @@ def test_somebody_elses_session_is_not_resumed(start_node: Any) -> None:
         assert names(wire, 1) == ["mine"]
 
 
-def test_a_session_that_ended(shared_node: NodeThread) -> None:
+def test_rejects_resume_of_ended_session(shared_node: NodeThread) -> None:
     session = shared_node.session()
     with shared_node.connect() as wire:
         open_own(shared_node, wire, session)
@@ -334,7 +334,7 @@ def test_a_session_that_ended(shared_node: NodeThread) -> None:
 # -- bounds
 
 
-def test_only_so_much_is_kept(shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_stored_events(shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outlets, "MOST_EVENTS", 3)
     session = shared_node.session()
     with shared_node.connect() as wire:
@@ -355,7 +355,7 @@ def test_only_so_much_is_kept(shared_node: NodeThread, monkeypatch: pytest.Monke
         assert names(wire, 3) == ["c", "d", "e"]
 
 
-def test_only_so_many_bytes_are_kept(
+def test_limits_stored_bytes(
     shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outlets, "MOST_BYTES", 1_000)
@@ -376,7 +376,7 @@ def test_only_so_many_bytes_are_kept(
     assert len(outlet._events) == 1
 
 
-def test_streams_of_requests_are_forgotten_in_time(
+def test_removes_ended_streams_after_timeout(
     start_node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outlets, "KEPT_FOR", 0.01)
@@ -395,7 +395,7 @@ def test_streams_of_requests_are_forgotten_in_time(
     assert "no longer kept" in answer.error["message"]
 
 
-def test_only_so_many_streams_are_kept(start_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_stored_streams(start_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outlets, "MOST_STREAMS", 2)
     node = start_node()
     session = node.session()
@@ -412,7 +412,7 @@ def test_only_so_many_streams_are_kept(start_node: Any, monkeypatch: pytest.Monk
     assert [node.once(resume(session, last)).status for last in ids] == [400, 400, 200, 200]
 
 
-def test_a_session_that_ends_forgets_its_streams(start_node: Any) -> None:
+def test_ended_session_removes_streams(start_node: Any) -> None:
     node = start_node()
     session = node.session()
     with node.connect() as wire:

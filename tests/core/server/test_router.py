@@ -99,12 +99,12 @@ def _app(name: str) -> Any:
     [("/shop", "shop"), ("/shop/", "shop"), ("/shop/a/b", "shop"), ("/shop/desk", "desk"),
      ("/shop/desk/x", "shop")],
 )  # fmt: skip
-def test_app_serves_its_path_and_those_below(path: str, app: str) -> None:
+def test_app_serves_path_and_subpaths(path: str, app: str) -> None:
     assert World().ask(path)[:2] == (200, {"app": app, "path": path})
 
 
 @pytest.mark.parametrize("path", ["/shopping", "/sho", "/", "/ax", "/sse", "/shop"])
-def test_unknown_path_is_told_what_is_there(path: str) -> None:
+def test_unknown_path_lists_known_paths(path: str) -> None:
     world = World()
     world.shop = False
     status, told, _ = world.ask(path)
@@ -115,7 +115,7 @@ def test_unknown_path_is_told_what_is_there(path: str) -> None:
     assert world.ask(path)[1]["message"] == there.partition(", and")[0] + "."
 
 
-def test_plain_request_for_a_websocket_path_is_told_to_upgrade() -> None:
+def test_websocket_path_requires_upgrade() -> None:
     world = World()
     status, told, headers = world.ask("/topics")
     assert (status, told["error"]) == (426, "upgrade_required")
@@ -125,7 +125,7 @@ def test_plain_request_for_a_websocket_path_is_told_to_upgrade() -> None:
     assert world.ask("/topics")[0] == 404
 
 
-def test_status_document_is_for_those_who_may_call() -> None:
+def test_status_requires_authentication() -> None:
     world = World()
     assert world.ask("/status")[:2] == (200, {"version": "1"})
     assert world.ask("/status", "POST")[0] == 405
@@ -135,7 +135,7 @@ def test_status_document_is_for_those_who_may_call() -> None:
     assert world.ask("/healthz")[:2] == (200, {"status": "ok"})
 
 
-def test_public_document_is_for_pages_of_any_origin() -> None:
+def test_public_document_allows_any_origin() -> None:
     world = World()
     world.let_in = False
     status, told, headers = world.ask("/keys", origin=b"https://evil.example")
@@ -145,7 +145,7 @@ def test_public_document_is_for_pages_of_any_origin() -> None:
     assert world.ask("/keys", "DELETE")[0] == 405
 
 
-def test_guard_refuses_other_hosts_and_origins_on_all_paths_of_the_router() -> None:
+def test_guard_checks_all_paths() -> None:
     world = World()
     for path in ("/status", "/healthz", "/nowhere", "/topics"):
         assert world.ask(path, origin=b"https://evil.example")[0] == 403
@@ -154,7 +154,7 @@ def test_guard_refuses_other_hosts_and_origins_on_all_paths_of_the_router() -> N
     assert set(world.refused) == {"foreign_origin"}
 
 
-def test_guard_and_metadata_change_in_one_place() -> None:
+def test_guard_and_metadata_change_together() -> None:
     world = World()
     before = world.guard.version
     world.guard.configure(["gate.example"], ["https://app.example"])
@@ -174,10 +174,10 @@ def test_guard_and_metadata_change_in_one_place() -> None:
     assert b"resource_metadata" in world.ask("/status")[2][b"www-authenticate"]
 
 
-def test_first_of_two_routes_with_one_path_counts() -> None:
+def test_first_route_of_path_wins() -> None:
     first, second = DirectRoute("/mcp", lambda _: None), DirectRoute("/mcp", lambda _: None)
     assert RouteTable([first, second]).direct == {b"/mcp": first}
 
 
-def test_table_without_named_routes_says_that_nothing_is_there() -> None:
+def test_empty_table_describes_no_paths() -> None:
     assert RouteTable([]).describe() == "There is nothing here."

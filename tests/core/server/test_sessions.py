@@ -67,14 +67,14 @@ def waiting() -> Call:
     return Call("tools/call", "http", Credentials("loopback"), CLIENT)
 
 
-def test_ids_cannot_be_guessed() -> None:
+def test_session_ids_are_random() -> None:
     book = Book(most=1_000)
     ids = {book.open("o").id for _ in range(500)}
     assert len(ids) == 500
     assert min(map(len, ids)) >= 32
 
 
-def test_a_session_is_found_until_it_is_closed() -> None:
+def test_finds_session_until_closed() -> None:
     book = Book()
     session = book.open("a")
     assert book.known(session)
@@ -89,7 +89,7 @@ def test_a_session_is_found_until_it_is_closed() -> None:
         book.sessions.find("")
 
 
-def test_the_quietest_goes_when_there_are_too_many() -> None:
+def test_closes_least_recently_used_session_above_limit() -> None:
     book = Book(most=3)
     a, b, c = (book.open(name) for name in "abc")
     book.clock.now += 1
@@ -100,7 +100,7 @@ def test_the_quietest_goes_when_there_are_too_many() -> None:
     assert len(book.sessions) == 3
 
 
-def test_those_in_use_go_last() -> None:
+def test_closes_unused_sessions_first() -> None:
     book = Book(most=3)
     calling, listening, quiet = (book.open(name) for name in ("calling", "listening", "quiet"))
     calling.calls[b"1"] = waiting()
@@ -116,7 +116,7 @@ def test_those_in_use_go_last() -> None:
     assert len(book.sessions) == 3
 
 
-def test_many_go_together_when_there_may_be_many() -> None:
+def test_closes_several_sessions_at_large_limit() -> None:
     book = Book(most=1_000, idle=10_000)
     for number in range(1_000):
         book.open(str(number))
@@ -124,7 +124,7 @@ def test_many_go_together_when_there_may_be_many() -> None:
     assert book.closed == [str(number) for number in range(10)]
 
 
-def test_a_quiet_session_ends() -> None:
+def test_closes_idle_session() -> None:
     book = Book(most=10, idle=100)
     quiet, used = book.open("quiet"), book.open("used")
     calling, listening = book.open("calling"), book.open("listening")
@@ -144,7 +144,7 @@ def test_a_quiet_session_ends() -> None:
     assert book.known(listening)
 
 
-def test_new_limits_hold_from_the_next_session_on() -> None:
+def test_applies_new_limits_to_next_session() -> None:
     book = Book(most=10, idle=1_000)
     for name in "abcde":
         book.open(name)
@@ -156,7 +156,7 @@ def test_new_limits_hold_from_the_next_session_on() -> None:
 # -- in a node
 
 
-def test_a_node_ends_what_belongs_to_a_session_that_is_dropped(start_node: Any) -> None:
+def test_session_limit_ends_streams_and_calls(start_node: Any) -> None:
     node: NodeThread = start_node(limits={"sessions": 1})
     first = node.session()
     with node.connect() as stream, node.connect() as call:
@@ -175,7 +175,7 @@ def test_a_node_ends_what_belongs_to_a_session_that_is_dropped(start_node: Any) 
     assert node.do(lambda: len(node.node._change_listeners)) == 0
 
 
-def test_a_client_that_only_listens_keeps_its_session(start_node: Any) -> None:
+def test_open_stream_keeps_session(start_node: Any) -> None:
     node: NodeThread = start_node()
     listening, quiet = node.session(), node.session()
     with node.connect() as stream:
@@ -197,7 +197,7 @@ def test_a_client_that_only_listens_keeps_its_session(start_node: Any) -> None:
     assert node.once(listening.request("ping")).status == 404
 
 
-def test_quiet_sessions_end_without_a_newcomer() -> None:
+def test_sweep_closes_idle_sessions() -> None:
     book = Book(idle=100)
     quiet, busy = book.open("quiet"), book.open("busy")
     busy.calls[b"1"] = waiting()
@@ -208,7 +208,7 @@ def test_quiet_sessions_end_without_a_newcomer() -> None:
     assert busy.is_alive
 
 
-def test_sessions_of_callers_who_are_no_longer_known_end() -> None:
+def test_closes_sessions_of_unknown_callers() -> None:
     book = Book()
     book.open("operator")
     left = book.open("auditor")

@@ -58,7 +58,7 @@ def nothing_more_to_tell(node: NodeThread) -> None:
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_a_change_of_an_upstream_reaches_both_wires(start_node: Any, era: str) -> None:
+def test_sends_upstream_change_to_both_generations(start_node: Any, era: str) -> None:
     shop = ToolServer(era)
     node = start_node(workshops={"shop": shop})
     shop.wait_for(lambda: shop._listening, "the node to listen")
@@ -81,7 +81,7 @@ def test_a_change_of_an_upstream_reaches_both_wires(start_node: Any, era: str) -
         subscribed.silent()
 
 
-def test_a_burst_of_changes_is_told_once(start_node: Any) -> None:
+def test_combines_burst_of_changes(start_node: Any) -> None:
     node = start_node()
     with node.connect() as get, node.connect() as subscribed:
         get.send(node.session().get())
@@ -106,7 +106,7 @@ def test_a_burst_of_changes_is_told_once(start_node: Any) -> None:
         nothing_more_to_tell(node)
 
 
-def test_changes_that_nobody_hears_are_not_saved_up(start_node: Any) -> None:
+def test_stores_no_changes_without_listeners(start_node: Any) -> None:
     node = start_node()
     node.do(lambda: post(node, "alone"))
     nothing_more_to_tell(node)
@@ -118,7 +118,7 @@ def test_changes_that_nobody_hears_are_not_saved_up(start_node: Any) -> None:
         subscribed.silent()
 
 
-def test_a_session_with_two_streams_hears_it_on_the_newer_one(start_node: Any) -> None:
+def test_notifies_newest_stream_of_session(start_node: Any) -> None:
     # No message may be sent on two streams.
     node = start_node()
     session, other = node.session(), node.session()
@@ -141,7 +141,7 @@ def test_a_session_with_two_streams_hears_it_on_the_newer_one(start_node: Any) -
 
 
 @pytest.mark.parametrize("id", [0, -5, "l", 'é\n"quoted"', 2**60])
-def test_the_acknowledgement_comes_first_and_names_its_request(
+def test_acknowledges_subscription_first_with_id(
     shared_node: NodeThread, id: Any
 ) -> None:
     with shared_node.connect() as wire:
@@ -163,7 +163,7 @@ def test_the_acknowledgement_comes_first_and_names_its_request(
         ({"toolsListChanged": True, "madeUp": True}, {"toolsListChanged": True}),
     ],
 )
-def test_only_what_was_asked_for_and_is_served(start_node: Any, asked: Any, honoured: Any) -> None:
+def test_sends_only_requested_and_served_kinds(start_node: Any, asked: Any, honoured: Any) -> None:
     node = start_node()
     with node.connect() as wire, node.connect() as all:
         assert listen(node, wire, {"notifications": asked})["notifications"] == honoured
@@ -184,7 +184,7 @@ def test_only_what_was_asked_for_and_is_served(start_node: Any, asked: Any, hono
         {"notifications": {"resourceSubscriptions": ["x:y"] * 1_001}},
     ],
 )
-def test_a_filter_that_cannot_be_read(shared_node: NodeThread, params: Any) -> None:
+def test_rejects_invalid_filter(shared_node: NodeThread, params: Any) -> None:
     answer = shared_node.once(shared_node.stateless("subscriptions/listen", params))
     assert (answer.status, answer.error["code"]) == (400, -32602)
 
@@ -193,7 +193,7 @@ def test_a_filter_that_cannot_be_read(shared_node: NodeThread, params: Any) -> N
 
 
 @pytest.mark.parametrize("kind", ["get", "listen"])
-def test_a_listener_that_goes_is_forgotten(shared_node: NodeThread, kind: str) -> None:
+def test_removes_disconnected_listener(shared_node: NodeThread, kind: str) -> None:
     before = shared_node.do(lambda: len(shared_node.node._change_listeners))
     session = shared_node.session()
     for _ in range(3):
@@ -207,7 +207,7 @@ def test_a_listener_that_goes_is_forgotten(shared_node: NodeThread, kind: str) -
         shared_node.until(lambda: len(shared_node.node._change_listeners) == before, "an end")
 
 
-def test_a_session_takes_its_streams_and_calls_along(shared_node: NodeThread) -> None:
+def test_ending_session_ends_streams_and_calls(shared_node: NodeThread) -> None:
     session = shared_node.session()
     with shared_node.connect() as stream, shared_node.connect() as call:
         stream.send(session.get())
@@ -225,7 +225,7 @@ def test_a_session_takes_its_streams_and_calls_along(shared_node: NodeThread) ->
         assert result_text(stream.ask(shared_node.call("echo", {"text": "on"}))) == "on"
 
 
-def test_a_node_that_stops_ends_its_streams_in_order(start_node: Any) -> None:
+def test_shutdown_ends_streams(start_node: Any) -> None:
     node = start_node()
     session = node.session()
     with node.connect() as get, node.connect() as one, node.connect() as other:
@@ -247,7 +247,7 @@ def test_a_node_that_stops_ends_its_streams_in_order(start_node: Any) -> None:
         get.closed()
 
 
-def test_a_node_that_stops_answers_whoever_waits(
+def test_shutdown_answers_pending_calls(
     start_node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_room, "DRAIN_SECONDS", 0.05)
@@ -275,7 +275,7 @@ def test_a_node_that_stops_answers_whoever_waits(
     assert len(node.shop.heard_of("notifications/cancelled")) == 3
 
 
-def test_idle_connections_do_not_hold_up_the_end(start_node: Any) -> None:
+def test_idle_connections_do_not_delay_shutdown(start_node: Any) -> None:
     node = start_node()
     with node.connect() as used, node.connect() as unused:
         assert used.ask(node.call("echo", {"text": "x"})).status == 200
@@ -287,7 +287,7 @@ def test_idle_connections_do_not_hold_up_the_end(start_node: Any) -> None:
 # -- signs of life
 
 
-def test_quiet_streams_show_that_they_live(
+def test_pings_idle_streams(
     start_node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listeners, "PING_EVERY", 0.02)
@@ -302,7 +302,7 @@ def test_quiet_streams_show_that_they_live(
 
 
 @pytest.mark.parametrize("kind", ["stateless", "session"])
-def test_a_long_call_becomes_a_stream_with_signs_of_life(
+def test_long_call_becomes_stream_with_pings(
     start_node: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(answering, "QUIET", 0.03)
@@ -324,7 +324,7 @@ def test_a_long_call_becomes_a_stream_with_signs_of_life(
         assert result_text(wire.ask(make("echo", {"text": "next"}))) == "next"
 
 
-def test_a_long_call_of_a_client_without_streams_stays_quiet(
+def test_long_call_without_stream_support_stays_silent(
     start_node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answering, "QUIET", 0.03)
@@ -352,7 +352,7 @@ def test_a_long_call_of_a_client_without_streams_stays_quiet(
 @pytest.mark.parametrize("era", ["session", "stateless"])
 @pytest.mark.parametrize("kind", ["stateless", "session"])
 @pytest.mark.parametrize("token", [0, "my token", 2**60])
-def test_progress(start_node: Any, era: str, kind: str, token: Any) -> None:
+def test_sends_progress(start_node: Any, era: str, kind: str, token: Any) -> None:
     node = start_node(workshops={"shop": ToolServer(era)})
     if kind == "stateless":
         data = node.call("report", {"steps": 3}, "r", more_meta={"progressToken": token})
@@ -373,7 +373,7 @@ def test_progress(start_node: Any, era: str, kind: str, token: Any) -> None:
         assert result_text(wire.ask(node.call("echo", {"text": "next"}))) == "next"
 
 
-def test_whoever_wants_no_progress_gets_none(shared_node: NodeThread) -> None:
+def test_omits_progress_without_token(shared_node: NodeThread) -> None:
     for data in (
         shared_node.call("report", {"steps": 3}),
         shared_node.session().call("report", {"steps": 3}),
@@ -383,7 +383,7 @@ def test_whoever_wants_no_progress_gets_none(shared_node: NodeThread) -> None:
         assert result_text(answer) == "reported"
 
 
-def test_logs_go_to_those_who_asked(shared_node: NodeThread) -> None:
+def test_sends_logs_to_requesting_clients(shared_node: NodeThread) -> None:
     said = {"method": "notifications/message", "params": {"level": "info", "data": "hello"}}
     with shared_node.connect() as wire:
         # The stateless wire forbids them unless a level was given.
@@ -405,7 +405,7 @@ def test_logs_go_to_those_who_asked(shared_node: NodeThread) -> None:
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_hanging_up_cancels_on_the_stateless_wire(start_node: Any, era: str) -> None:
+def test_disconnect_cancels_stateless_call(start_node: Any, era: str) -> None:
     shop = ToolServer(era)
     node = start_node(workshops={"shop": shop})
     for more_meta in ({}, {"progressToken": 1}):
@@ -420,7 +420,7 @@ def test_hanging_up_cancels_on_the_stateless_wire(start_node: Any, era: str) -> 
     assert node.alive()
 
 
-def test_hanging_up_does_not_cancel_on_the_session_wire(start_node: Any) -> None:
+def test_disconnect_does_not_cancel_session_call(start_node: Any) -> None:
     node = start_node()
     session = node.session()
     with node.connect() as wire:
@@ -442,7 +442,7 @@ def test_hanging_up_does_not_cancel_on_the_session_wire(start_node: Any) -> None
     node.until(lambda: not list(node.node.pipeline.running_calls()))
 
 
-def test_an_id_that_is_in_use_is_refused_until_it_is_free(start_node: Any) -> None:
+def test_rejects_duplicate_pending_id(start_node: Any) -> None:
     node = start_node()
     session = node.session()
     with node.connect() as wire:
@@ -458,7 +458,7 @@ def test_an_id_that_is_in_use_is_refused_until_it_is_free(start_node: Any) -> No
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
 @pytest.mark.parametrize("id", [7, "7", "é\n"])
-def test_a_session_cancels_with_a_notification(start_node: Any, era: str, id: Any) -> None:
+def test_session_cancels_with_notification(start_node: Any, era: str, id: Any) -> None:
     shop = ToolServer(era)
     node = start_node(workshops={"shop": shop})
     session = node.session()
@@ -488,7 +488,7 @@ def test_a_session_cancels_with_a_notification(start_node: Any, era: str, id: An
         assert result_text(wire.ask(session.call("echo", {"text": "again"}, id))) == "again"
 
 
-def test_a_reader_that_is_too_slow_is_cut_off(
+def test_closes_connection_of_slow_reader(
     start_node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchange_room, "_MOST_UNREAD", 200_000)

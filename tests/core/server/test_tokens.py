@@ -62,7 +62,7 @@ def get(node: NodeThread, path: str, *headers: tuple[str, str], method: str = "G
 @pytest.mark.parametrize(
     "wrong", [[], [bearer("wrong")], [good(exp=1)]], ids=["none", "bad", "old"]
 )
-def test_a_refusal_says_where_tokens_are(signed: NodeThread, wrong: list[tuple[str, str]]) -> None:
+def test_rejection_contains_resource_metadata(signed: NodeThread, wrong: list[tuple[str, str]]) -> None:
     expected = f'Bearer resource_metadata="{METADATA}"'
     if wrong:
         expected += ', error="invalid_token"'
@@ -80,7 +80,7 @@ def test_a_refusal_says_where_tokens_are(signed: NodeThread, wrong: list[tuple[s
 
 
 @pytest.mark.spec("ST-4.8.4-1", "AX-10.1-2")
-def test_forged_old_and_foreign_tokens_are_refused_and_recorded(signed: NodeThread) -> None:
+def test_rejects_and_journals_invalid_signed_tokens(signed: NodeThread) -> None:
     before = len(signed.shop.heard)
     now = time.time()
     head = part({"alg": "none", "kid": "k1"})
@@ -111,7 +111,7 @@ def test_forged_old_and_foreign_tokens_are_refused_and_recorded(signed: NodeThre
     assert signed.once(signed.call("echo", {}, 1, bearer(tokens["none"]))).status == 401
 
 
-def test_a_signed_token_is_enough(signed: NodeThread) -> None:
+def test_accepts_signed_token(signed: NodeThread) -> None:
     assert (
         result_text(signed.once(signed.call("echo", {"text": "hi"}, 1, good(scope="write"))))
         == "hi"
@@ -125,7 +125,7 @@ def test_a_signed_token_is_enough(signed: NodeThread) -> None:
 
 
 @pytest.mark.spec("ST-4.8.4-2")
-def test_too_little_leads_to_more(signed: NodeThread) -> None:
+def test_insufficient_scope_names_required_scope(signed: NodeThread) -> None:
     wanted = 'error="insufficient_scope", scope="write:shop.echo"'
     expected = f'Bearer {wanted}, resource_metadata="{METADATA}"'
     answer = signed.once(signed.call("echo", {"text": "x"}, 1, good(scope="read")))
@@ -141,7 +141,7 @@ def test_too_little_leads_to_more(signed: NodeThread) -> None:
 
 
 @pytest.mark.parametrize("path", [WELL_KNOWN, WELL_KNOWN + "/mcp"])
-def test_everybody_may_read_where_tokens_are(signed: NodeThread, path: str) -> None:
+def test_serves_resource_metadata_without_token(signed: NodeThread, path: str) -> None:
     for origin in ([], [("Origin", "https://inspector.example.com")]):
         answer = get(signed, path, *origin)
         assert answer.status == 200
@@ -159,16 +159,16 @@ def test_everybody_may_read_where_tokens_are(signed: NodeThread, path: str) -> N
     assert get(signed, path, method="DELETE").status == 405
 
 
-def test_a_rebound_page_reads_nothing_at_all(signed: NodeThread) -> None:
+def test_resource_metadata_checks_host(signed: NodeThread) -> None:
     lines = f"GET {WELL_KNOWN} HTTP/1.1\r\nHost: evil.example.com\r\n\r\n"
     assert signed.once(lines.encode()).status == 403
 
 
-def test_a_node_without_issuers_has_nothing_to_tell(shared_node: NodeThread) -> None:
+def test_node_without_issuers_has_no_metadata(shared_node: NodeThread) -> None:
     assert get(shared_node, WELL_KNOWN).status == 404
 
 
-def test_where_it_listens_is_its_name_unless_it_has_another(
+def test_resource_name_follows_address_or_config(
     start_node: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "keys.json").write_bytes(SIGNER.jwks())
@@ -237,7 +237,7 @@ class Followed:
 
 
 @pytest.mark.spec("ST-4.8.5-2")
-def test_revoking_an_api_token_ends_everything_of_its_caller(
+def test_revoked_api_token_ends_connections_of_caller(
     start_node: Any, tmp_path: Path
 ) -> None:
     folder = tmp_path / "0"
@@ -260,7 +260,7 @@ def test_revoking_an_api_token_ends_everything_of_its_caller(
 
 @pytest.mark.spec("ST-4.8.5-2")
 @pytest.mark.parametrize("kind", ["subject", "jti"])
-def test_revoking_a_signed_token_ends_everything_of_its_caller(
+def test_revoked_signed_token_ends_connections_of_caller(
     start_node: Any, tmp_path: Path, kind: str
 ) -> None:
     node = start_node(identity=identity(tmp_path, revocation_seconds=0.1))
@@ -273,7 +273,7 @@ def test_revoking_a_signed_token_ends_everything_of_its_caller(
         caller.close()
 
 
-def test_a_token_that_is_made_closes_the_door(start_node: Any, tmp_path: Path) -> None:
+def test_first_minted_token_requires_authentication(start_node: Any, tmp_path: Path) -> None:
     node = start_node(identity=IdentityConfig(revocation_seconds=0.1))
     assert node.once(node.call("echo", {"text": "x"})).status == 200
     AccessStore(tmp_path / "0" / "access.db").create("agent")
@@ -295,7 +295,7 @@ def own(tmp_path: Path) -> Iterator[NodeThread]:
     node.stop()
 
 
-def test_few_wait_until_it_is_known_who_they_are(own: NodeThread) -> None:
+def test_limits_pending_identities(own: NodeThread) -> None:
     answered = asyncio.Event()
 
     async def settle() -> None:
@@ -322,7 +322,7 @@ def test_few_wait_until_it_is_known_who_they_are(own: NodeThread) -> None:
         assert {wire.answer().status for wire in wires} == {401}
 
 
-def test_a_token_that_nobody_looks_at_is_told_once(
+def test_warns_once_about_unused_token(
     start_node: Callable[..., NodeThread], caplog: pytest.LogCaptureFixture
 ) -> None:
     node, wrong = start_node(), ("Authorization", "Bearer wrong")

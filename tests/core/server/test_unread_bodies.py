@@ -71,7 +71,7 @@ def kept(node: NodeThread) -> int:
     ],
     ids=["host", "origin", "expect"],
 )
-def test_a_foreign_host_or_origin_is_refused_by_the_head(
+def test_rejects_foreign_host_or_origin_before_body(
     shared_node: NodeThread, path: str, headers: list[tuple[str, str]]
 ) -> None:
     whole = head(shared_node, *headers, ("Content-Length", "2"), path=path) + b"{}"
@@ -96,7 +96,7 @@ def test_a_foreign_host_or_origin_is_refused_by_the_head(
     ],
     ids=["none", "wrong", "expect"],
 )
-def test_a_token_is_checked_before_the_body_is_read(
+def test_checks_token_before_body(
     tokens: NodeThread, path: str, headers: list[tuple[str, str]]
 ) -> None:
     with tokens.connect() as wire:
@@ -109,7 +109,7 @@ def test_a_token_is_checked_before_the_body_is_read(
     assert kept(tokens) == 0
 
 
-def test_a_forwarded_request_without_a_token_is_refused_by_the_head(
+def test_rejects_forwarded_request_before_body(
     shared_node: NodeThread,
 ) -> None:
     with shared_node.connect() as wire:
@@ -119,7 +119,7 @@ def test_a_forwarded_request_without_a_token_is_refused_by_the_head(
 
 
 @pytest.mark.parametrize("path", ["/approvals/x", "/contracts/x", "/status", "/ax", "/nowhere"])
-def test_other_paths_refuse_by_the_head_too(shared_node: NodeThread, path: str) -> None:
+def test_other_paths_reject_before_body(shared_node: NodeThread, path: str) -> None:
     with shared_node.connect() as wire:
         wire.send(head(shared_node, EVIL, ("Expect", "100-continue"), path=path))
         status, fields = wire.head()
@@ -128,7 +128,7 @@ def test_other_paths_refuse_by_the_head_too(shared_node: NodeThread, path: str) 
     assert kept(shared_node) == 0
 
 
-def test_what_refused_clients_send_is_not_kept(
+def test_stores_no_body_of_rejected_client(
     shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So that a client on a busy machine is not cut off while it sends.
@@ -145,7 +145,7 @@ def test_what_refused_clients_send_is_not_kept(
     assert shared_node.alive()
 
 
-def test_a_chunked_body_is_not_read_either(shared_node: NodeThread) -> None:
+def test_reads_no_chunked_body_of_rejected_request(shared_node: NodeThread) -> None:
     with shared_node.connect() as wire:
         lines = [EVIL, ("Content-Type", "application/json"), ("Transfer-Encoding", "chunked")]
         wire.send(shared_node.http(b"", *lines, plain=True))
@@ -154,7 +154,7 @@ def test_a_chunked_body_is_not_read_either(shared_node: NodeThread) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "PUT", "OPTIONS"])
-def test_methods_without_a_body_keep_none(shared_node: NodeThread, method: str) -> None:
+def test_stores_no_body_for_methods_without_body(shared_node: NodeThread, method: str) -> None:
     sent = 200_000
     with shared_node.connect() as wire:
         wire.send(
@@ -169,7 +169,7 @@ def test_methods_without_a_body_keep_none(shared_node: NodeThread, method: str) 
         assert wire.answer(to_head=method == "HEAD").status == expected
 
 
-def test_a_refusal_waits_for_the_answers_before_it(shared_node: NodeThread) -> None:
+def test_rejection_waits_for_earlier_responses(shared_node: NodeThread) -> None:
     with shared_node.connect() as wire:
         wire.send(
             shared_node.call("hold", {"text": "early"}), head(shared_node, EVIL), b"{" * 10_000
@@ -181,7 +181,7 @@ def test_a_refusal_waits_for_the_answers_before_it(shared_node: NodeThread) -> N
         wire.closed()
 
 
-def test_an_allowed_body_in_pieces_is_read(tokens: NodeThread) -> None:
+def test_reads_accepted_body_in_pieces(tokens: NodeThread) -> None:
     allowed = ("Authorization", "Bearer good-token")
     data = tokens.call("echo", {"text": "y" * 500_000}, 1, allowed)
     start_node, _, body = data.partition(b"\r\n\r\n")
@@ -226,7 +226,7 @@ class Asked:
         return len(face.answering._pending_identities)
 
 
-def test_no_body_is_read_while_a_token_is_asked_about(
+def test_reads_no_body_during_token_check(
     start_node: Callable[..., NodeThread],
 ) -> None:
     node = start_node()
@@ -247,7 +247,7 @@ def test_no_body_is_read_while_a_token_is_asked_about(
     node.until(lambda: asked.waiting() == 0, "nobody to wait")
 
 
-def test_a_body_is_read_once_its_token_is_known(start_node: Callable[..., NodeThread]) -> None:
+def test_reads_body_after_token_check(start_node: Callable[..., NodeThread]) -> None:
     node = start_node()
     asked = Asked(node, LOCAL_CALLER)
     data = node.call("echo", {"text": "y" * 500_000}, 1, ("Expect", "100-continue"))
@@ -261,7 +261,7 @@ def test_a_body_is_read_once_its_token_is_known(start_node: Callable[..., NodeTh
         assert result_text(wire.ask(body)) == "y" * 500_000
 
 
-def test_few_bodies_wait_for_an_answer_about_their_token(
+def test_limits_requests_during_token_check(
     start_node: Callable[..., NodeThread],
 ) -> None:
     node = start_node()
@@ -278,7 +278,7 @@ def test_few_bodies_wait_for_an_answer_about_their_token(
         assert {wire.answer().status for wire in wires} == {401}
 
 
-def test_a_client_that_leaves_while_its_token_is_asked_about(
+def test_client_may_disconnect_during_token_check(
     start_node: Callable[..., NodeThread],
 ) -> None:
     node = start_node()

@@ -143,7 +143,7 @@ def run(
     assert not complaints, complaints
 
 
-def test_another_client_opens_a_channel() -> None:
+def test_other_websocket_client_opens_channel() -> None:
     async def test(server: Server) -> None:
         async with connect(server.url, additional_headers={"Authorization": "Bearer t"}) as client:
             await client.send("hello")
@@ -162,7 +162,7 @@ def test_another_client_opens_a_channel() -> None:
     run(test)
 
 
-def test_our_own_client() -> None:
+def test_own_client_opens_channel() -> None:
     async def test(server: Server) -> None:
         ours = await dial(server.url + "?who=me", bearer="t")
         heard = asyncio.Queue[bytes]()
@@ -181,7 +181,7 @@ def test_our_own_client() -> None:
     run(test)
 
 
-def test_a_request_before_it_on_the_same_connection() -> None:
+def test_upgrades_after_earlier_requests() -> None:
     async def test(server: Server) -> None:
         async with server.connected() as client:
             for path, status in (("/mcp", 200), ("/other", 404), ("/mcp", 200)):
@@ -195,7 +195,7 @@ def test_a_request_before_it_on_the_same_connection() -> None:
 
 
 @pytest.mark.parametrize("pieces", [1, 7, 1000])
-def test_what_follows_the_request_is_the_channels(pieces: int) -> None:
+def test_passes_bytes_after_request_to_channel(pieces: int) -> None:
     async def test(server: Server) -> None:
         async with server.connected() as client:
             data = request("/ax", "GET", *OFFER) + text_frame(b"at once", MASK) * 2
@@ -222,7 +222,7 @@ def test_what_follows_the_request_is_the_channels(pieces: int) -> None:
         (changed("Content-Length", "3"), 400),
     ],
 )
-def test_an_unlawful_request_is_told_so(headers: list[tuple[str, str]], status: int) -> None:
+def test_rejects_invalid_upgrade_request(headers: list[tuple[str, str]], status: int) -> None:
     async def test(server: Server) -> None:
         async with server.connected() as client:
             client.write(request("/ax", "GET", *headers) + b"abc")
@@ -237,7 +237,7 @@ def test_an_unlawful_request_is_told_so(headers: list[tuple[str, str]], status: 
     run(test)
 
 
-def test_an_offer_that_is_none_of_ours_is_passed_over() -> None:
+def test_ignores_other_upgrade_offers() -> None:
     async def test(server: Server) -> None:
         async with server.connected() as client:
             for path, headers, status in (
@@ -253,7 +253,7 @@ def test_an_offer_that_is_none_of_ours_is_passed_over() -> None:
     run(test)
 
 
-def test_behind_a_request_that_is_not_answered_yet() -> None:
+def test_rejects_upgrade_behind_pending_request() -> None:
     async def test(server: Server) -> None:
         async with server.connected() as client:
             client.write(request("/other") + request("/ax", "GET", *OFFER) + b"\x81")
@@ -264,7 +264,7 @@ def test_behind_a_request_that_is_not_answered_yet() -> None:
     run(test)
 
 
-def test_a_refusal() -> None:
+def test_rejects_upgrade_with_status() -> None:
     def refuse(upgrade: WebSocketRequest) -> None:
         with pytest.raises(KeyError):
             upgrade.fields[b"authorization"]
@@ -284,7 +284,7 @@ def test_a_refusal() -> None:
     run(test, Door(refuse))
 
 
-def test_nobody_decides() -> None:
+def test_undecided_upgrade_fails() -> None:
     def fail(upgrade: WebSocketRequest) -> None:
         raise LookupError("a mistake")
 
@@ -296,7 +296,7 @@ def test_nobody_decides() -> None:
     run(test, Door(fail))
 
 
-def test_it_is_decided_once() -> None:
+def test_upgrade_is_decided_once() -> None:
     door = Door()
 
     def twice(upgrade: WebSocketRequest) -> None:
@@ -316,7 +316,7 @@ def test_it_is_decided_once() -> None:
     run(test, door)
 
 
-def test_the_limits_on_headers_hold() -> None:
+def test_header_limits_apply_to_upgrade() -> None:
     async def test(server: Server) -> None:
         async with server.connected() as client:
             client.write(request("/ax", "GET", *OFFER, ("X", "x" * 2000)))
@@ -326,7 +326,7 @@ def test_the_limits_on_headers_hold() -> None:
     run(test, header_bytes=1000)
 
 
-def test_channels_do_not_hold_up_the_end_of_http_and_survive_it() -> None:
+def test_channels_survive_http_shutdown() -> None:
     async def test(server: Server) -> None:
         ours = await dial(server.url)
         heard = asyncio.Queue[bytes]()
@@ -344,7 +344,7 @@ def test_channels_do_not_hold_up_the_end_of_http_and_survive_it() -> None:
     run(test)
 
 
-def test_a_quiet_channel_is_not_taken_for_an_idle_connection(
+def test_idle_channel_stays_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("interlock.core.server.http.protocol.KEEP_ALIVE", 0.05)

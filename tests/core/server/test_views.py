@@ -11,7 +11,7 @@ from interlock.errors import ProtocolError
 from interlock.protocol.aql_terms import PLAIN_VIEW
 
 
-def test_without_a_feature_there_is_the_plain_view_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_plain_view_exists_without_feature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feature, "_section_references", ())
     views = Views(Config())
     assert views.names == ["plain"]

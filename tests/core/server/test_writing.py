@@ -32,32 +32,32 @@ def written(
 
 @pytest.mark.parametrize("content", [[1], 5, "text", None, True])
 @pytest.mark.parametrize("blank", ["", " ", "\n  \t"])
-def test_structured_content_that_older_revisions_do_not_know(content: Any, blank: str) -> None:
+def test_removes_unsupported_structured_content(content: Any, blank: str) -> None:
     head = json.dumps({"resultType": "complete", "content": TEXT})[:-1]
     raw = f'{head},"structuredContent":{blank}{json.dumps(content)}}}'
     assert written(raw.encode(), OLD, Era.STATELESS) == {"content": TEXT}
 
 
 @pytest.mark.parametrize("client", [OLD, NEW])
-def test_structured_content_that_is_an_object_stays(client: Client) -> None:
+def test_keeps_structured_content_object(client: Client) -> None:
     inner = {"a": [1], "structuredContent": [1], "b": '"structuredContent":['}
     result = {"resultType": "complete", "content": TEXT, "structuredContent": inner}
     assert written(result, client, Era.STATELESS)["structuredContent"] == inner
 
 
-def test_any_structured_content_stays_for_those_who_know_it() -> None:
+def test_keeps_any_structured_content_for_newer_clients() -> None:
     result = {"resultType": "complete", "content": TEXT, "structuredContent": [1]}
     assert written(result, NEW, Era.STATELESS) == result
 
 
 @pytest.mark.parametrize("result", [{"resultType": "complete"}, {}, {"_meta": THEIRS}])
-def test_an_empty_result_is_empty(result: Any) -> None:
+def test_empty_result_stays_empty(result: Any) -> None:
     assert written({"resultType": "complete", **result}, OLD, Era.STATELESS) == {}
     assert written({}, OLD, Era.SESSION) == {}
 
 
 @pytest.mark.parametrize("kind", ["input_required", "task", "made_up"])
-def test_what_has_no_words_on_the_session_wire(kind: str) -> None:
+def test_rejects_result_types_unknown_to_sessions(kind: str) -> None:
     with pytest.raises(InterlockError, match=kind):
         written({"resultType": kind, "requestState": "x"}, OLD, Era.STATELESS)
 
@@ -65,12 +65,12 @@ def test_what_has_no_words_on_the_session_wire(kind: str) -> None:
 # -- to clients of the stateless wire
 
 
-def test_an_empty_result_says_that_it_is_complete() -> None:
+def test_empty_result_becomes_complete() -> None:
     assert written({}, NEW, Era.SESSION) == {"resultType": "complete"}
     assert written({}, NEW, Era.SESSION, glanced=False) == {"resultType": "complete"}
 
 
-def test_who_answers() -> None:
+def test_replaces_server_info() -> None:
     own = {META_SERVER_INFO: json.loads(INFO)}
     for era in Era:
         result = {"resultType": "complete", "content": TEXT, "_meta": {**THEIRS, "mine": 1}}
@@ -82,13 +82,13 @@ def test_who_answers() -> None:
     assert changed == {**result, "_meta": own}
 
 
-def test_what_the_server_does_not_say_is_not_said_for_it() -> None:
+def test_adds_no_missing_members() -> None:
     result = {"resultType": "complete", "content": TEXT}
     assert written(result, NEW, Era.STATELESS) == result
 
 
 @pytest.mark.parametrize("verb", ["resources/read", "prompts/list"])
-def test_how_long_it_may_be_kept(verb: str) -> None:
+def test_adds_cache_members(verb: str) -> None:
     changed = written({"contents": []}, NEW, Era.SESSION, verb)
     assert (changed["ttlMs"], changed["cacheScope"]) == (0, "private")
     asking = written({"resultType": "input_required", "requestState": "x"}, NEW, Era.SESSION, verb)
@@ -97,7 +97,7 @@ def test_how_long_it_may_be_kept(verb: str) -> None:
     assert "ttlMs" not in written({"content": []}, NEW, Era.SESSION)
 
 
-def test_a_question_passes_as_it_is() -> None:
+def test_keeps_input_required_result() -> None:
     asking = {"resultType": "input_required", "inputRequests": {"k": {}}, "requestState": "s"}
     assert written(asking, NEW, Era.STATELESS) == asking
 
@@ -109,7 +109,7 @@ def test_a_question_passes_as_it_is() -> None:
     ("theirs", "code", "status"),
     [(-32002, -32602, 400), (-32042, -32603, 200), (-32800, -32800, 200), (-32601, -32601, 404)],
 )
-def test_codes_that_the_stateless_wire_does_not_have(theirs: int, code: int, status: int) -> None:
+def test_translates_error_codes_for_stateless_clients(theirs: int, code: int, status: int) -> None:
     error = UpstreamResponseError(theirs, "No.", b'{"uri":"x:y"}')
     answered, body = write_error(b"1", error, NEW)
     assert (answered, json.loads(body)["error"]["code"]) == (status, code)
@@ -119,7 +119,7 @@ def test_codes_that_the_stateless_wire_does_not_have(theirs: int, code: int, sta
 
 @pytest.mark.parametrize("client", [OLD, NEW, None])
 @pytest.mark.parametrize("ax", [True, False])
-def test_what_happened_below_is_no_word_of_this_nodes(client: Client | None, ax: bool) -> None:
+def test_relayed_error_is_not_status_of_node(client: Client | None, ax: bool) -> None:
     """A session client would take 404 for the end of its session, and call again."""
     for failure in all_failures():
         error = RelayedError(failure, "No.", {"since": "x"})
