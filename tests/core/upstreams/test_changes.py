@@ -37,7 +37,7 @@ ERAS = pytest.mark.parametrize("eras", ["session", "stateless"])
 @LOOPS
 @ERAS
 @pytest.mark.parametrize("chunked", [True, False])
-def test_a_change_is_heard_and_listed(eras: str, chunked: bool, loop: str) -> None:
+def test_lists_again_after_change(eras: str, chunked: bool, loop: str) -> None:
     async def body() -> None:
         async with announcing(eras, chunked=chunked) as server, announcing(eras) as other_server:
             async with (
@@ -61,7 +61,7 @@ def test_a_change_is_heard_and_listed(eras: str, chunked: bool, loop: str) -> No
 
 
 @ERAS
-async def test_a_stream_does_not_take_a_connection_from_the_calls(eras: str) -> None:
+async def test_stream_does_not_use_call_connection(eras: str) -> None:
     async with announcing(eras) as server:
         async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as one:
             await one.ready()
@@ -72,7 +72,7 @@ async def test_a_stream_does_not_take_a_connection_from_the_calls(eras: str) -> 
 
 @LOOPS
 @ERAS
-def test_a_stream_that_breaks_is_opened_again_and_the_list_read_again(eras: str, loop: str) -> None:
+def test_reopens_broken_stream_and_lists_again(eras: str, loop: str) -> None:
     async def body() -> None:
         async with announcing(eras) as server:
             async with run_supervisor(ServerConfig(url=server.url())) as one:
@@ -97,7 +97,7 @@ def test_a_stream_that_breaks_is_opened_again_and_the_list_read_again(eras: str,
     run(body, loop=loop)
 
 
-async def test_a_subscription_that_ends_properly_is_made_again() -> None:
+async def test_renews_ended_subscription() -> None:
     async with announcing("stateless") as server:
         async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
@@ -110,7 +110,7 @@ async def test_a_subscription_that_ends_properly_is_made_again() -> None:
             await one.until(lambda: one.listed[-1] == ["echo", "heard"])
 
 
-async def test_a_stream_that_breaks_at_once_is_not_hammered() -> None:
+async def test_increases_delay_between_streams() -> None:
     async with announcing("session") as server:
 
         async def habit(request: Request, answer: Answer) -> bool:
@@ -132,7 +132,7 @@ async def test_a_stream_that_breaks_at_once_is_not_hammered() -> None:
     "status",
     ["405 Method Not Allowed", "404 Not Found", "400 Bad Request", "403 Forbidden", "501 No"],
 )
-async def test_a_server_of_sessions_without_a_stream(status: str) -> None:
+async def test_serves_session_server_without_stream(status: str) -> None:
     """Also 404: a server that has no such route is not one that forgot the session."""
 
     async with Streamable("session", get=status, announces=True) as server:
@@ -149,7 +149,7 @@ async def test_a_server_of_sessions_without_a_stream(status: str) -> None:
             await one.until(lambda: one.listed[-1] == ["echo", "change"])
 
 
-async def test_a_stateless_server_without_subscriptions() -> None:
+async def test_serves_stateless_server_without_subscriptions() -> None:
     async with announcing("stateless") as server:
 
         async def habit(request: Request, answer: Answer) -> bool:
@@ -172,7 +172,7 @@ async def test_a_stateless_server_without_subscriptions() -> None:
             assert message["notifications"] == {"toolsListChanged": True}
 
 
-async def test_a_stateless_server_that_announces_nothing_is_not_listened_to() -> None:
+async def test_does_not_subscribe_without_announced_changes() -> None:
     async with Streamable("stateless", get="stream") as server:
         async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
@@ -182,7 +182,7 @@ async def test_a_stateless_server_that_announces_nothing_is_not_listened_to() ->
         assert ("POST", "subscriptions/listen") not in kinds
 
 
-async def test_a_session_is_heard_even_if_it_announces_no_changes() -> None:
+async def test_opens_stream_without_announced_changes() -> None:
     """Questions, logs and updates come on the same stream."""
 
     async with Streamable("session", get="stream") as server:
@@ -191,7 +191,7 @@ async def test_a_session_is_heard_even_if_it_announces_no_changes() -> None:
             await server.until(lambda: server.streams)
 
 
-async def test_an_upstream_that_announces_a_change_whenever_it_is_asked() -> None:
+async def test_pauses_between_repeated_changes() -> None:
     """It is read again and again, but never without a pause."""
 
     async with announcing("session", sse=True) as server:
@@ -218,7 +218,7 @@ async def test_an_upstream_that_announces_a_change_whenever_it_is_asked() -> Non
         await one.supervisor.end()
 
 
-async def test_a_new_list_that_cannot_be_read_is_asked_for_again() -> None:
+async def test_retries_failed_listing() -> None:
     async with announcing("session") as server:
         async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
@@ -241,7 +241,7 @@ async def test_a_new_list_that_cannot_be_read_is_asked_for_again() -> None:
             assert one.supervisor.state is State.READY
 
 
-async def test_a_flood_of_announcements_is_one_new_list() -> None:
+async def test_combines_many_changes_into_one_listing() -> None:
     async with announcing("session") as server:
         async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
@@ -257,7 +257,7 @@ async def test_a_flood_of_announcements_is_one_new_list() -> None:
 
 @LOOPS
 @ERAS
-def test_streams_end_with_the_upstream(eras: str, loop: str) -> None:
+def test_closes_streams_with_upstream(eras: str, loop: str) -> None:
     async def body() -> None:
         async with announcing(eras) as server:
             for _ in range(5):

@@ -82,7 +82,7 @@ def on_bench(body: Callable[[Bench], None]) -> None:
     asyncio.run(main())
 
 
-def test_call_is_dispatched_when_its_transport_gets_the_request() -> None:
+def test_handing_request_to_transport_sets_dispatched() -> None:
     def body(bench: Bench) -> None:
         assert not bench.call.is_dispatched
         bench.start()
@@ -92,7 +92,7 @@ def test_call_is_dispatched_when_its_transport_gets_the_request() -> None:
     on_bench(body)
 
 
-def test_call_that_its_transport_refuses_at_once_is_not_dispatched() -> None:
+def test_rejection_by_transport_leaves_call_undispatched() -> None:
     def body(bench: Bench) -> None:
         bench.transport.refuses = True
         with pytest.raises(UpstreamLostError):
@@ -103,7 +103,7 @@ def test_call_that_its_transport_refuses_at_once_is_not_dispatched() -> None:
 
 
 @pytest.mark.parametrize("sent", [True, False])
-def test_transport_says_later_that_nothing_was_executed(sent: bool) -> None:
+def test_transport_may_report_unsent_request(sent: bool) -> None:
     def body(bench: Bench) -> None:
         bench.start().fail(UPSTREAM_LOST, "It went away.", was_sent=sent)
         assert bench.call.is_dispatched is sent
@@ -111,7 +111,7 @@ def test_transport_says_later_that_nothing_was_executed(sent: bool) -> None:
     on_bench(body)
 
 
-def test_answered_request_is_not_taken_back() -> None:
+def test_succeeded_request_stays_dispatched() -> None:
     def body(bench: Bench) -> None:
         request = bench.start()
         request.succeed(Outcome(b"{}", Era.SESSION))
@@ -122,7 +122,7 @@ def test_answered_request_is_not_taken_back() -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_second_request_does_not_take_back_the_first(at_once: bool) -> None:
+def test_second_request_keeps_dispatched(at_once: bool) -> None:
     def body(bench: Bench) -> None:
         bench.start().fail(UPSTREAM_LOST, "It went away.", was_sent=True)
         bench.transport.refuses = at_once
@@ -136,7 +136,7 @@ def test_second_request_does_not_take_back_the_first(at_once: bool) -> None:
     on_bench(body)
 
 
-def test_request_that_another_call_took_over_has_left() -> None:
+def test_reassigned_request_stays_dispatched() -> None:
     def body(bench: Bench) -> None:
         request = bench.start()
         later = new_call()
@@ -148,7 +148,7 @@ def test_request_that_another_call_took_over_has_left() -> None:
     on_bench(body)
 
 
-def test_requests_of_the_node_itself_have_no_call() -> None:
+def test_node_request_has_no_call() -> None:
     def body(bench: Bench) -> None:
         bench.peer.request("ping").fail(UPSTREAM_LOST, "It went away.", was_sent=False)
         assert not bench.call.is_dispatched

@@ -127,7 +127,7 @@ def over(request: pytest.FixtureRequest) -> Callable[[Body], None]:
 Over = Callable[[Body], None]
 
 
-def test_list_and_call(over: Over) -> None:
+def test_lists_and_calls_tools(over: Over) -> None:
     async def body(one: SupervisorHarness, far: Far) -> None:
         assert one.listed[0][:3] == ["echo", "report", "hold"]
         for words in ("", "hello", "grüezi 🚦", 'quotes " and \\ and \n', "x" * 200_000):
@@ -139,7 +139,7 @@ def test_list_and_call(over: Over) -> None:
     over(body)
 
 
-def test_concurrent_calls_get_their_own_answers(over: Over) -> None:
+def test_concurrent_calls_get_matching_results(over: Over) -> None:
     async def body(one: SupervisorHarness, far: Far) -> None:
         held = [one.start("hold", {"text": f"held {n}"}) for n in range(5)]
         await far.until_held(5)
@@ -155,7 +155,7 @@ def test_concurrent_calls_get_their_own_answers(over: Over) -> None:
     over(body)
 
 
-def test_progress_comes_before_the_answer_and_in_order(over: Over) -> None:
+def test_progress_precedes_result_in_order(over: Over) -> None:
     async def body(one: SupervisorHarness, far: Far) -> None:
         heard: list[Any] = []
         call = one.start(
@@ -172,7 +172,7 @@ def test_progress_comes_before_the_answer_and_in_order(over: Over) -> None:
     over(body)
 
 
-def test_a_caller_who_cannot_take_progress_harms_nobody(over: Over) -> None:
+def test_failing_progress_handler_does_not_affect_calls(over: Over) -> None:
     async def body(one: SupervisorHarness, far: Far) -> None:
         def broken(call: Any, method: str, params: Any) -> None:
             raise RuntimeError("a fault of the caller")
@@ -185,7 +185,7 @@ def test_a_caller_who_cannot_take_progress_harms_nobody(over: Over) -> None:
     over(body)
 
 
-def test_a_caller_who_leaves(over: Over) -> None:
+def test_cancels_call(over: Over) -> None:
     async def body(one: SupervisorHarness, far: Far) -> None:
         call = one.start("hold")
         await far.until_held(1)
@@ -203,7 +203,7 @@ def test_a_caller_who_leaves(over: Over) -> None:
     over(body)
 
 
-def test_a_deadline_that_passes(over: Over) -> None:
+def test_expires_call(over: Over) -> None:
     async def body(one: SupervisorHarness, far: Far) -> None:
         call = one.start("hold")
         await far.until_held(1)
@@ -221,7 +221,7 @@ def test_a_deadline_that_passes(over: Over) -> None:
     over(body)
 
 
-def test_lost_in_the_middle_of_calls(over: Over) -> None:
+def test_reconnects_after_loss_during_calls(over: Over) -> None:
     async def body(one: SupervisorHarness, far: Far) -> None:
         calls = [one.start("hold") for _ in range(3)]
         await far.until_held(3)
@@ -239,7 +239,7 @@ def test_lost_in_the_middle_of_calls(over: Over) -> None:
     over(body)
 
 
-def test_nothing_waits_when_it_is_ended(over: Over) -> None:
+def test_end_fails_pending_calls(over: Over) -> None:
     async def body(one: SupervisorHarness, far: Far) -> None:
         call = one.start("hold")
         await far.until_held(1)
@@ -254,7 +254,7 @@ def test_nothing_waits_when_it_is_ended(over: Over) -> None:
     over(body)
 
 
-def test_a_task_that_waits_for_the_nodes_own_request_can_be_cancelled(over: Over) -> None:
+def test_cancels_request_of_node(over: Over) -> None:
     async def body(one: SupervisorHarness, far: Far) -> None:
         peer = one.supervisor.peer
         assert peer is not None

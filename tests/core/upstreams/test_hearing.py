@@ -127,7 +127,7 @@ def stateless(**capabilities: Any) -> Streamable:
 # -- the stream of a session
 
 
-async def test_a_session_s_stream_is_open_when_it_says_so() -> None:
+async def test_opens_session_stream() -> None:
     async with Streamable("session", get="stream") as server:
         async with ears(ServerConfig(url=server.url())) as one:
             await with_timeout(one.hearing.wait_open())
@@ -145,7 +145,7 @@ async def test_a_session_s_stream_is_open_when_it_says_so() -> None:
 
 @LOOPS
 @pytest.mark.parametrize("properly", [True, False])
-def test_it_goes_on_where_it_ended(properly: bool, loop: str) -> None:
+def test_resumes_stream_from_last_event_id(properly: bool, loop: str) -> None:
     async def body() -> None:
         async with Streamable("session", get="stream") as server:
             async with ears(ServerConfig(url=server.url())) as one:
@@ -173,7 +173,7 @@ def test_it_goes_on_where_it_ended(properly: bool, loop: str) -> None:
     run(body, loop=loop)
 
 
-async def test_without_ids_everything_is_looked_at_again() -> None:
+async def test_lists_again_after_stream_without_ids() -> None:
     async with Streamable("session", get="stream") as server:
         async with ears(ServerConfig(url=server.url())) as one:
             await with_timeout(one.hearing.wait_open())
@@ -186,7 +186,7 @@ async def test_without_ids_everything_is_looked_at_again() -> None:
             assert [r.rpc for r in server.requests].count("resources/subscribe") == 1
 
 
-async def test_a_server_that_cannot_go_on_from_there_is_asked_from_here() -> None:
+async def test_opens_new_stream_when_resume_fails() -> None:
     async with Streamable("session", get="stream") as server:
 
         async def habit(request: Request, answer: Answer) -> bool:
@@ -207,7 +207,7 @@ async def test_a_server_that_cannot_go_on_from_there_is_asked_from_here() -> Non
 
 
 @pytest.mark.parametrize("status", ["409 Conflict", "429 Slow Down", "503 Busy"])
-async def test_a_stream_that_is_not_there_yet_is_asked_for_again(status: str) -> None:
+async def test_retries_unavailable_stream(status: str) -> None:
     async with Streamable("session", get=status) as server:
         async with ears(ServerConfig(url=server.url())) as one:
             one.naps.hold()
@@ -222,7 +222,7 @@ async def test_a_stream_that_is_not_there_yet_is_asked_for_again(status: str) ->
 
 
 @pytest.mark.parametrize("status", ["405 Method Not Allowed", "404 Not Found", "501 No"])
-async def test_a_session_without_a_stream_is_asked_once(status: str) -> None:
+async def test_requests_unsupported_stream_once(status: str) -> None:
     async with Streamable("session", get=status) as server:
         async with ears(ServerConfig(url=server.url()), "a:b") as one:
             await with_timeout(one.hearing.wait_open())
@@ -233,7 +233,7 @@ async def test_a_session_without_a_stream_is_asked_once(status: str) -> None:
             assert server.toolbox.subscribed == {"a:b"}
 
 
-async def test_a_stream_of_which_nothing_is_seen_counts_as_open(
+async def test_silent_stream_counts_as_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(hearing, "HEADERS_TIMEOUT_SECONDS", 0.02)
@@ -254,7 +254,7 @@ async def test_a_stream_of_which_nothing_is_seen_counts_as_open(
             await one.until(lambda: one.changed)
 
 
-def test_the_pauses_between_streams() -> None:
+def test_increases_delay_between_streams() -> None:
     backoff = Backoff(REOPEN_DELAY_SECONDS, MAX_REOPEN_DELAY_SECONDS)
     assert [reopen_delay(backoff, 0.0) for _ in range(7)] == [2, 4, 8, 16, 32, 60, 60]
     assert reopen_delay(backoff, 100.0) == 1
@@ -269,7 +269,7 @@ def test_the_pauses_between_streams() -> None:
 
 
 @pytest.mark.parametrize("link", ["http", "legacy", "stdio"])
-async def test_watching_on_the_session_wire(link: str) -> None:
+async def test_subscribes_resources_in_session(link: str) -> None:
     async with Streamable("session", get="stream") as server, Legacy() as legacy:
         toolbox = legacy.toolbox if link == "legacy" else server.toolbox
         config = {
@@ -296,7 +296,7 @@ async def test_watching_on_the_session_wire(link: str) -> None:
                 assert methods.count("resources/unsubscribe") == 1
 
 
-async def test_a_session_server_that_refuses_to_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reports_rejected_subscription_of_session(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Streamable("session", get="stream") as server:
         server.toolbox.unwatchable = {"no:one", "gone:one"}
         async with ears(ServerConfig(url=server.url()), "gone:one", "old:one") as one:
@@ -326,7 +326,7 @@ async def test_a_session_server_that_refuses_to_be_watched(monkeypatch: pytest.M
         ({"resources": {"listChanged": True}, "tools": None}, ["resourcesListChanged"]),
     ],
 )
-async def test_what_a_stateless_server_is_asked_to_tell(
+async def test_requests_announced_stateless_notifications(
     capabilities: Any, asked: list[str]
 ) -> None:
     async with stateless(**capabilities) as server:
@@ -356,7 +356,7 @@ class Forgetful(Streamable):
 
 
 @LOOPS
-def test_watching_on_the_stateless_wire(loop: str) -> None:
+def test_subscribes_resources_stateless(loop: str) -> None:
     async def body() -> None:
         async with Forgetful() as server:
             async with ears(ServerConfig(url=server.url())) as one:
@@ -384,7 +384,7 @@ def test_watching_on_the_stateless_wire(loop: str) -> None:
     run(body, loop=loop)
 
 
-async def test_the_old_one_stays_until_the_new_one_is_acknowledged() -> None:
+async def test_keeps_old_subscription_until_acknowledgement() -> None:
     async with Forgetful() as server:
         async with ears(ServerConfig(url=server.url()), "a:1") as one:
             await with_timeout(one.hearing.wait_open())
@@ -409,7 +409,7 @@ async def test_the_old_one_stays_until_the_new_one_is_acknowledged() -> None:
             await server.until(lambda: watching(server) == [["a:1", "a:2"]])
 
 
-async def test_a_stateless_server_that_does_not_tell_of_a_resource() -> None:
+async def test_reports_rejected_stateless_subscription() -> None:
     async with Forgetful() as server:
         server.toolbox.unwatchable = {"no:one", "gone:one"}
         async with ears(ServerConfig(url=server.url()), "gone:one", "old:one") as one:
@@ -424,7 +424,7 @@ async def test_a_stateless_server_that_does_not_tell_of_a_resource() -> None:
             await one.until(lambda: one.updated[-1] == "old:one")
 
 
-async def test_a_subscription_that_is_never_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_times_out_without_acknowledgement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "ACKNOWLEDGE_TIMEOUT_SECONDS", 0.02)
 
     async with stateless() as server:
@@ -450,7 +450,7 @@ async def test_a_subscription_that_is_never_acknowledged(monkeypatch: pytest.Mon
 
 @LOOPS
 @pytest.mark.parametrize("ending", ["result", "cancelled", "dropped"])
-def test_a_subscription_that_ends_is_made_again(ending: str, loop: str) -> None:
+def test_renews_ended_subscription(ending: str, loop: str) -> None:
     async def body() -> None:
         async with Forgetful() as server:
             async with ears(ServerConfig(url=server.url()), "a:1") as one:
@@ -479,7 +479,7 @@ def test_a_subscription_that_ends_is_made_again(ending: str, loop: str) -> None:
     run(body, loop=loop)
 
 
-async def test_who_announces_nothing_is_listened_to_only_for_what_is_watched() -> None:
+async def test_subscribes_only_for_resources_without_announced_changes() -> None:
     async with Forgetful() as server:
         server.toolbox.capabilities = {"tools": {}}
         async with ears(ServerConfig(url=server.url())) as one:
@@ -497,7 +497,7 @@ async def test_who_announces_nothing_is_listened_to_only_for_what_is_watched() -
             assert not one.naps.taken
 
 
-async def test_a_server_without_subscriptions_is_not_asked_again_but_says_so() -> None:
+async def test_reports_unsupported_subscriptions_once() -> None:
     async with stateless() as server:
 
         async def habit(request: Request, answer: Answer) -> bool:
@@ -516,7 +516,7 @@ async def test_a_server_without_subscriptions_is_not_asked_again_but_says_so() -
             assert not one.naps.taken
 
 
-async def test_a_server_that_is_full_is_asked_again_later() -> None:
+async def test_retries_busy_server_later() -> None:
     async with stateless() as server:
         full = 2
 
@@ -537,7 +537,7 @@ async def test_a_server_that_is_full_is_asked_again_later() -> None:
             assert one.naps.taken == [2.0, 4.0]
 
 
-async def test_listening_to_a_process() -> None:
+async def test_listens_to_process() -> None:
     async with ears(stdio_server("--announces")) as one:
         await with_timeout(one.hearing.wait_open())
         first = await with_timeout(one.peer.request("tools/call", {"name": "cancelled"}))
@@ -552,7 +552,7 @@ async def test_listening_to_a_process() -> None:
 
 
 @pytest.mark.parametrize("eras", ["session", "stateless"])
-async def test_it_ends_with_its_peer(eras: str) -> None:
+async def test_ends_with_peer(eras: str) -> None:
     server = Streamable(eras, get="stream", announces=True)
     await server.start()
     async with ears(ServerConfig(url=server.url())) as one:

@@ -74,7 +74,7 @@ RIGHT: list[Shape] = [
 
 @pytest.mark.parametrize("shape", RIGHT, ids=lambda shape: shape.__name__)
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-def test_an_answer_is_read_in_any_lawful_shape(
+def test_reads_result_in_every_shape(
     shape: Shape, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_pool, "STREAM_LINGER_SECONDS", 0.05)
@@ -90,7 +90,7 @@ def test_an_answer_is_read_in_any_lawful_shape(
     with_server(body, loop=loop, connections=2)
 
 
-def test_heads_that_are_alike_are_told_apart_by_length() -> None:
+def test_distinguishes_similar_heads_by_length() -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
         async def habit(request: Request, answer: Answer) -> bool:
             if request.tool != "echo":
@@ -110,7 +110,7 @@ def test_heads_that_are_alike_are_told_apart_by_length() -> None:
 
 @pytest.mark.parametrize("when", ["at once", "in pieces", "later", "head only"])
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-def test_surplus_never_meets_the_next_call(when: str, loop: str) -> None:
+def test_surplus_bytes_do_not_reach_next_call(when: str, loop: str) -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
         async def habit(request: Request, answer: Answer) -> bool:
             if request.tool != "echo":
@@ -158,7 +158,7 @@ def test_surplus_never_meets_the_next_call(when: str, loop: str) -> None:
     with_server(body, loop=loop, connections=1)
 
 
-def test_bytes_on_an_idle_connection_end_it() -> None:
+def test_bytes_on_idle_connection_close_connection() -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
         held: list[Answer] = []
 
@@ -218,7 +218,7 @@ WRONG: list[tuple[Shape, Failure, bool, str]] = [
 @pytest.mark.parametrize(
     ("shape", "failure", "sent", "words"), WRONG, ids=[case[0].__name__ for case in WRONG]
 )
-def test_an_answer_that_is_wrong_fails_its_own_call_only(
+def test_invalid_response_fails_only_its_call(
     shape: Shape, failure: Failure, sent: bool, words: str
 ) -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
@@ -238,7 +238,7 @@ def test_an_answer_that_is_wrong_fails_its_own_call_only(
     with_server(body, connections=3)
 
 
-def test_an_answer_with_the_id_of_another_call_reaches_nobody() -> None:
+def test_rejects_response_with_id_of_other_call() -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
         held = one.start("hold", {"text": "mine"})
         await server.until(lambda: server.toolbox.held)
@@ -260,7 +260,7 @@ def test_an_answer_with_the_id_of_another_call_reaches_nobody() -> None:
 
 
 @pytest.mark.parametrize("id", [None, "server-error", ...])
-def test_an_error_about_no_request_in_particular_is_about_the_one_it_came_for(id: Any) -> None:
+def test_error_without_id_belongs_to_its_request(id: Any) -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
         async def habit(request: Request, answer: Answer) -> bool:
             if request.tool != "echo":
@@ -285,7 +285,7 @@ LONG = [shapes.whole, shapes.chunked, shapes.until_the_end]
 
 
 @pytest.mark.parametrize("shape", LONG, ids=lambda s: s.__name__)
-def test_a_body_that_is_too_long_is_refused(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_large_body(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_pool, "MAX_MESSAGE", 10_000)
 
     async def body(one: SupervisorHarness, server: Streamable) -> None:
@@ -304,7 +304,7 @@ def test_a_body_that_is_too_long_is_refused(shape: Shape, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("last", [True, False])
-def test_an_event_that_is_too_long_does_not_take_the_others_with_it(
+def test_large_event_does_not_affect_other_events(
     last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_replies, "MAX_MESSAGE", 10_000)
@@ -329,7 +329,7 @@ def test_an_event_that_is_too_long_does_not_take_the_others_with_it(
     with_server(body)
 
 
-def test_a_stream_whose_answer_is_too_long_fails_its_call_at_once(
+def test_large_result_on_stream_fails_call_immediately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_replies, "MAX_MESSAGE", 10_000)

@@ -31,7 +31,7 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 # -- reuse and limits
 
 
-async def test_connections_are_kept_and_never_more_than_allowed() -> None:
+async def test_reuses_connections_up_to_limit() -> None:
     async with Streamable("stateless") as server:
         async with run_supervisor(ServerConfig(url=server.url(), connections=4)) as one:
             await one.ready()
@@ -44,7 +44,7 @@ async def test_connections_are_kept_and_never_more_than_allowed() -> None:
             assert server.connected == 4
 
 
-async def test_more_calls_than_connections_wait_their_turn() -> None:
+async def test_queues_calls_above_connection_limit() -> None:
     async with Streamable("stateless") as server:
         async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as one:
             await one.ready()
@@ -62,7 +62,7 @@ async def test_more_calls_than_connections_wait_their_turn() -> None:
 
 
 @pytest.mark.parametrize("how", ["abandon", "expire"])
-async def test_what_is_given_up_in_the_queue_is_never_sent(how: str) -> None:
+async def test_cancelled_queued_call_is_never_sent(how: str) -> None:
     async with Streamable("session") as server:
         async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as one:
             await one.ready()
@@ -81,7 +81,7 @@ async def test_what_is_given_up_in_the_queue_is_never_sent(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["abandon", "expire"])
-async def test_a_connection_with_an_unread_answer_is_not_used_again(how: str) -> None:
+async def test_closes_connection_with_unread_response(how: str) -> None:
     """In a session the server is told, may answer all the same, and nobody must meet that."""
 
     async with Streamable("session") as server:
@@ -105,7 +105,7 @@ async def test_a_connection_with_an_unread_answer_is_not_used_again(how: str) ->
             assert request.connection not in used
 
 
-async def test_a_full_queue_refuses_and_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rejects_calls_above_queue_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_pool, "_MAX_WAITING_REQUESTS", 3)
 
     async with Streamable("stateless") as server:
@@ -128,7 +128,7 @@ async def test_a_full_queue_refuses_and_harms_nobody(monkeypatch: pytest.MonkeyP
 
 
 @LOOPS
-def test_an_idle_connection_that_the_server_closed_is_not_used(loop: str) -> None:
+def test_replaces_idle_connection_closed_by_server(loop: str) -> None:
     async def body() -> None:
         async with Streamable("stateless") as server:
             async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as one:
@@ -144,7 +144,7 @@ def test_an_idle_connection_that_the_server_closed_is_not_used(loop: str) -> Non
 
 @LOOPS
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_a_connection_closed_in_the_moment_of_reuse_loses_the_call_honestly(
+def test_reports_call_lost_on_reused_connection(
     how: str, loop: str
 ) -> None:
     """The request may have been read: only who knows that it is harmless may send it again."""
@@ -172,7 +172,7 @@ def test_a_connection_closed_in_the_moment_of_reuse_loses_the_call_honestly(
     run(body, loop=loop)
 
 
-async def test_a_connection_whose_end_was_announced_gets_no_request() -> None:
+async def test_does_not_reuse_connection_announced_as_closing() -> None:
     """The end is heard in one turn of the loop, the connection is gone in the next."""
 
     async with Streamable("stateless") as server:
@@ -186,7 +186,7 @@ async def test_a_connection_whose_end_was_announced_gets_no_request() -> None:
             assert server.requests[-1].connection == 2
 
 
-async def test_a_connection_that_was_idle_for_long_is_not_trusted() -> None:
+async def test_closes_connection_idle_too_long() -> None:
     now = 0.0
 
     async with Streamable("stateless") as server:
@@ -209,7 +209,7 @@ async def test_a_connection_that_was_idle_for_long_is_not_trusted() -> None:
 
 
 @LOOPS
-def test_refused_then_coming_up(loop: str, free_port: int) -> None:
+def test_connects_when_server_starts_later(loop: str, free_port: int) -> None:
     async def body() -> None:
         url = f"http://127.0.0.1:{free_port}/mcp"
         async with run_supervisor(ServerConfig(url=url)) as one:
@@ -232,7 +232,7 @@ def test_refused_then_coming_up(loop: str, free_port: int) -> None:
 
 
 @LOOPS
-def test_refused_at_every_address_of_a_name(loop: str, free_port: int) -> None:
+def test_reports_refused_connection_for_every_address(loop: str, free_port: int) -> None:
     async def body() -> None:
         async with run_supervisor(ServerConfig(url=f"http://localhost:{free_port}/mcp")) as one:
             one.naps.hold()
@@ -255,7 +255,7 @@ def test_refused_at_every_address_of_a_name(loop: str, free_port: int) -> None:
     assert "No route to host" in http_pool._describe_error(mixed)
 
 
-async def test_a_server_that_is_gone_is_noticed_and_nothing_was_sent() -> None:
+async def test_reports_lost_server_and_unsent_call() -> None:
     server = Streamable("stateless")
     await server.start()
     async with run_supervisor(ServerConfig(url=server.url(), connections=3)) as one:
@@ -287,7 +287,7 @@ async def test_a_server_that_is_gone_is_noticed_and_nothing_was_sent() -> None:
         ("http://[::1:2/mcp", "`url` is invalid"),
     ],
 )
-async def test_an_address_that_leads_nowhere_says_so(url: str, words: str) -> None:
+async def test_reports_unreachable_address(url: str, words: str) -> None:
     async with run_supervisor(ServerConfig(url=url)) as one:
         one.naps.hold()
         await one.until(lambda: one.naps.sleeping)
@@ -298,7 +298,7 @@ async def test_an_address_that_leads_nowhere_says_so(url: str, words: str) -> No
 # -- headers
 
 
-async def test_configured_headers_are_sent_with_everything() -> None:
+async def test_sends_configured_headers() -> None:
     async with Streamable("session", get="stream", announces=True) as server:
         headers = {"Authorization": "Bearer xyz", "X-Team": "größe"}
         async with run_supervisor(ServerConfig(url=server.url(), headers=headers)) as one:
@@ -313,7 +313,7 @@ async def test_configured_headers_are_sent_with_everything() -> None:
             assert request.headers["host"] == f"127.0.0.1:{server.port}"
 
 
-async def test_a_header_with_a_line_end_is_refused_and_not_shown() -> None:
+async def test_rejects_header_with_line_end() -> None:
     async with Streamable("stateless") as server:
         headers = {"Authorization": "Bearer xyz\r\nX-Evil: 1"}
         for transport in ("auto", "sse"):
@@ -364,7 +364,7 @@ def self_signed(folder: Path) -> tuple[Path, ssl.SSLContext]:
 
 
 @LOOPS
-def test_a_certificate_that_nobody_vouches_for(loop: str, tmp_path: Path) -> None:
+def test_reports_untrusted_certificate(loop: str, tmp_path: Path) -> None:
     _, context = self_signed(tmp_path)
 
     async def body() -> None:
@@ -383,7 +383,7 @@ def test_a_certificate_that_nobody_vouches_for(loop: str, tmp_path: Path) -> Non
 
 
 @LOOPS
-def test_a_certificate_that_is_trusted(
+def test_accepts_trusted_certificate(
     loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pem, context = self_signed(tmp_path)
@@ -403,7 +403,7 @@ def test_a_certificate_that_is_trusted(
 
 
 @LOOPS
-def test_tls_spoken_to_a_server_that_waits_for_something_else(
+def test_tls_handshake_times_out(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_pool, "CONNECT_TIMEOUT_SECONDS", 0.1)
@@ -423,7 +423,7 @@ def test_tls_spoken_to_a_server_that_waits_for_something_else(
 # -- the pool by itself
 
 
-async def test_closing_a_pool_leaves_nobody_waiting() -> None:
+async def test_closing_pool_fails_waiting_requests() -> None:
     class Waiter:
         connection = None
 
@@ -455,7 +455,7 @@ async def test_closing_a_pool_leaves_nobody_waiting() -> None:
         ("http://[::1]/x", "::1", 80, "/x", "[::1]"),
     ],
 )
-def test_where_a_url_leads(url: str, host: str, port: int, path: str, authority: str) -> None:
+def test_parses_url_to_origin(url: str, host: str, port: int, path: str, authority: str) -> None:
     origin = Origin(url)
     assert (origin.host, origin.port, origin.path) == (host, port, path)
     assert origin.authority == authority

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 @pytest.mark.parametrize("eras", ["stateless", "both"])
-async def test_a_stateless_server_is_spoken_to_statelessly(eras: str) -> None:
+async def test_detects_stateless_server(eras: str) -> None:
     async with Streamable(eras) as server:
         async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
@@ -42,7 +42,7 @@ async def test_a_stateless_server_is_spoken_to_statelessly(eras: str) -> None:
 
 
 @pytest.mark.parametrize("sessions", [True, False])
-async def test_a_server_of_sessions_that_answers_the_probe_with_400(sessions: bool) -> None:
+async def test_detects_session_server_by_400(sessions: bool) -> None:
     async with Streamable("session", sessions=sessions) as server:
         async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
@@ -69,7 +69,7 @@ async def test_a_server_of_sessions_that_answers_the_probe_with_400(sessions: bo
     assert server.deleted == (["session-1"] if sessions else [])
 
 
-async def test_nothing_is_asked_before_the_server_has_heard_that_we_are_ready() -> None:
+async def test_sends_initialized_before_other_requests() -> None:
     """On several connections the list could overtake `initialized`, and strict servers refuse."""
 
     async with Streamable("session") as server:
@@ -95,7 +95,7 @@ async def test_nothing_is_asked_before_the_server_has_heard_that_we_are_ready() 
     ["400 Bad Request", "404 Not Found", "405 Method Not Allowed", "406 Not Acceptable",
      "415 Unsupported Media Type", "422 Unprocessable Content"],
 )  # fmt: skip
-async def test_a_refused_probe_leads_to_initialize(status: str) -> None:
+async def test_rejected_probe_leads_to_initialize(status: str) -> None:
     async with Streamable("session") as server:
 
         async def habit(request: Request, answer: Answer) -> bool:
@@ -124,7 +124,7 @@ async def test_a_refused_probe_leads_to_initialize(status: str) -> None:
     ids=["unknown", "uninitialized", "of-old", "supported", "mixed", "later", "nonsense"],
 )
 @pytest.mark.parametrize("status", ["200 OK", "400 Bad Request"])
-async def test_a_probe_answered_in_json_rpc_leads_to_initialize(
+async def test_json_rpc_error_on_probe_leads_to_initialize(
     answer_with: Any, status: str
 ) -> None:
     async with Streamable("session") as server:
@@ -140,7 +140,7 @@ async def test_a_probe_answered_in_json_rpc_leads_to_initialize(
             assert one.era is Era.SESSION
 
 
-async def test_a_server_that_speaks_only_what_nobody_knows() -> None:
+async def test_reports_unsupported_revisions() -> None:
     async with Streamable("session") as server:
 
         async def habit(request: Request, answer: Answer) -> bool:
@@ -168,7 +168,7 @@ async def test_a_server_that_speaks_only_what_nobody_knows() -> None:
         ("200 OK", "which is not MCP"),
     ],
 )
-async def test_an_inconclusive_answer_is_no_verdict(status: str, words: str) -> None:
+async def test_probes_again_after_inconclusive_response(status: str, words: str) -> None:
     """It is not taken for a session server, and the next attempt asks afresh."""
 
     async with Streamable("both") as server:
@@ -192,7 +192,7 @@ async def test_an_inconclusive_answer_is_no_verdict(status: str, words: str) -> 
             assert one.era is Era.STATELESS
 
 
-async def test_a_server_that_never_answers_the_probe() -> None:
+async def test_unanswered_probe_times_out() -> None:
     async with Streamable("both") as server:
 
         async def habit(request: Request, answer: Answer) -> bool:
@@ -207,7 +207,7 @@ async def test_a_server_that_never_answers_the_probe() -> None:
             await server.until(lambda: server.open_connections == 0)
 
 
-async def test_a_server_that_refuses_to_start_a_session() -> None:
+async def test_reports_rejected_initialize() -> None:
     async with Streamable("session") as server:
 
         async def habit(request: Request, answer: Answer) -> bool:
@@ -228,7 +228,7 @@ async def test_a_server_that_refuses_to_start_a_session() -> None:
 
 @pytest.mark.parametrize("eras", ["stateless", "session"])
 @pytest.mark.parametrize("status", ["307 Temporary Redirect", "308 Permanent Redirect"])
-async def test_a_redirect_on_the_same_server_is_followed(eras: str, status: str) -> None:
+async def test_follows_redirect_on_same_server(eras: str, status: str) -> None:
     async with Streamable(eras) as server:
 
         async def habit(request: Request, answer: Answer) -> bool:
@@ -255,7 +255,7 @@ async def test_a_redirect_on_the_same_server_is_followed(eras: str, status: str)
         ("/mcp", "redirects in a loop"),
     ],
 )
-async def test_a_redirect_to_elsewhere_is_refused(location: str, words: str) -> None:
+async def test_rejects_redirect_to_other_server(location: str, words: str) -> None:
     async with Streamable("stateless") as server:
 
         async def habit(request: Request, answer: Answer) -> bool:

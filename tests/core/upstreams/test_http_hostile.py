@@ -94,7 +94,7 @@ async def server_of(begins: bytes, goes_on: bytes, pieces: int | None = None) ->
     ],
     ids=["value", "name", "status", "1xx", "trailer", "extension"],
 )
-def test_head_that_never_ends_ends_the_connection(begins: bytes, goes_on: bytes, loop: str) -> None:
+def test_endless_head_closes_connection(begins: bytes, goes_on: bytes, loop: str) -> None:
     async def body() -> None:
         async with server_of(begins, goes_on) as pool:
             answered = Answered()
@@ -105,7 +105,7 @@ def test_head_that_never_ends_ends_the_connection(begins: bytes, goes_on: bytes,
     run(body, loop=loop)
 
 
-async def test_long_answer_of_an_authorization_server_is_not_read_to_its_end(
+async def test_limits_response_of_authorization_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fetch, "TIMEOUT_SECONDS", 2 * HANG_TIMEOUT)
@@ -119,7 +119,7 @@ async def test_long_answer_of_an_authorization_server_is_not_read_to_its_end(
             await with_timeout(fetch.fetch("GET", url, {}))
 
 
-async def test_stream_of_many_small_chunks_is_read_to_its_end() -> None:
+async def test_reads_stream_of_many_small_chunks() -> None:
     """The lengths between chunks are no body, and many of them are no head that never ends."""
     head = (
         b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -152,7 +152,7 @@ def uncollected() -> Iterator[None]:
 @LOOPS
 @pytest.mark.parametrize("how", ["too long", "abandoned", "closed"])
 @pytest.mark.usefixtures("uncollected")
-def test_connection_that_ended_is_freed(
+def test_frees_ended_connection(
     how: str, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_pool, "MAX_MESSAGE", 4 * PIECE if how == "too long" else 1 << 30)

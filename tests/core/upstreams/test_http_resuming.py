@@ -97,7 +97,7 @@ def with_server(
 
 @LOOPS
 @pytest.mark.parametrize("properly", [True, False])
-def test_a_stream_that_ends_before_its_answer_goes_on(properly: bool, loop: str) -> None:
+def test_resumes_stream_that_ends_before_result(properly: bool, loop: str) -> None:
     async def body(one: SupervisorHarness, server: Leaving) -> None:
         server.properly = properly
         assert await one.text("hold") == "in the end"
@@ -115,7 +115,7 @@ def test_a_stream_that_ends_before_its_answer_goes_on(properly: bool, loop: str)
     with_server(body, loop=loop)
 
 
-def test_the_wait_is_a_second_when_the_server_names_none() -> None:
+def test_waits_one_second_without_retry_field() -> None:
     async def body(one: SupervisorHarness, server: Leaving) -> None:
         assert await one.text("hold") == "in the end"
         ((at, _),) = server.resumptions
@@ -124,7 +124,7 @@ def test_the_wait_is_a_second_when_the_server_names_none() -> None:
     with_server(body, Leaving(primer="id: e1\n\n"))
 
 
-def test_what_comes_on_the_way_reaches_the_caller() -> None:
+def test_delivers_notifications_across_resumptions() -> None:
     async def body(one: SupervisorHarness, server: Leaving) -> None:
         heard: list[Any] = []
 
@@ -156,7 +156,7 @@ def test_what_comes_on_the_way_reaches_the_caller() -> None:
 
 
 @pytest.mark.parametrize("status", ["405 Method Not Allowed", "404 Not Found", "400 Bad Request"])
-def test_a_server_that_does_not_go_on_has_lost_the_call(status: str) -> None:
+def test_failed_resumption_loses_call(status: str) -> None:
     async def body(one: SupervisorHarness, server: Leaving) -> None:
         async def resumed(answer: Answer, last: str) -> None:
             answer.empty(status)
@@ -189,7 +189,7 @@ async def _cut(answer: Answer, last: str) -> None:
 
 
 @pytest.mark.parametrize("resumed", [_unavailable, _nothing, _cut])
-def test_a_stream_is_not_taken_up_in_vain_for_ever(
+def test_limits_resumptions_without_progress(
     resumed: Callable[[Answer, str], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "_MAX_RESUME_DELAY_SECONDS", 0.01)
@@ -206,7 +206,7 @@ def test_a_stream_is_not_taken_up_in_vain_for_ever(
     with_server(body)
 
 
-def test_each_attempt_in_vain_waits_longer() -> None:
+def test_increases_delay_between_resumptions() -> None:
     async def body(one: SupervisorHarness, server: Leaving) -> None:
         async def resumed(answer: Answer, last: str) -> None:
             if len(server.resumptions) < 4:
@@ -224,7 +224,7 @@ def test_each_attempt_in_vain_waits_longer() -> None:
     with_server(body)
 
 
-def test_a_server_that_is_away_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumes_after_short_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_MAX_RESUME_DELAY_SECONDS", 0.02)
 
     async def body(one: SupervisorHarness, server: Leaving) -> None:
@@ -246,7 +246,7 @@ def test_a_server_that_is_away_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("primer", ["data: \n\n", "id:\ndata: \n\n", f"id: {'x' * 5000}\n\n"])
-def test_a_stream_without_ids_is_lost(primer: str) -> None:
+def test_stream_without_ids_loses_call(primer: str) -> None:
     async def body(one: SupervisorHarness, server: Leaving) -> None:
         with pytest.raises(UpstreamLostError, match="ended the stream") as caught:
             await with_timeout(one.start("hold"))
@@ -256,7 +256,7 @@ def test_a_stream_without_ids_is_lost(primer: str) -> None:
     with_server(body, Leaving(primer=primer))
 
 
-def test_the_stateless_wire_has_no_such_thing() -> None:
+def test_stateless_streams_are_not_resumed() -> None:
     async def body(one: SupervisorHarness, server: Leaving) -> None:
         assert one.era is Era.STATELESS
         with pytest.raises(UpstreamLostError) as caught:
@@ -267,7 +267,7 @@ def test_the_stateless_wire_has_no_such_thing() -> None:
     with_server(body, Leaving("stateless"))
 
 
-def test_a_call_that_is_given_up_is_not_taken_up_again() -> None:
+def test_cancelled_call_is_not_resumed() -> None:
     async def body(one: SupervisorHarness, server: Leaving) -> None:
         sent = one.start("hold")
         carried = sent.exchange.carrier  # type: ignore[attr-defined]
@@ -284,7 +284,7 @@ def test_a_call_that_is_given_up_is_not_taken_up_again() -> None:
     with_server(body, Leaving(primer="id: e1\nretry: 20000\ndata: \n\n"))
 
 
-async def test_a_call_between_two_streams_is_lost_with_its_upstream() -> None:
+async def test_ended_upstream_loses_call_between_streams() -> None:
     sent: list[Any] = []
 
     async def body(one: SupervisorHarness, server: Leaving) -> None:
@@ -303,7 +303,7 @@ async def test_a_call_between_two_streams_is_lost_with_its_upstream() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 3])
-async def test_the_official_server_ends_streams_on_purpose(
+async def test_resumes_streams_of_official_server(
     times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def not_stateless(peer: Any) -> None:

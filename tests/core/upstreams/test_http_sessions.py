@@ -29,7 +29,7 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
     "forgets",
     ["404 empty", "404 text", "404 null", "400 text", "400 null", '400 "server-error"'],
 )
-def test_a_forgotten_session_is_opened_again(forgets: str, loop: str) -> None:
+def test_reopens_expired_session(forgets: str, loop: str) -> None:
     """Every call was refused, none executed: each may be sent again."""
 
     async def body() -> None:
@@ -53,7 +53,7 @@ def test_a_forgotten_session_is_opened_again(forgets: str, loop: str) -> None:
     run(body, loop=loop)
 
 
-async def test_a_call_that_is_under_way_when_the_session_is_forgotten_is_still_answered() -> None:
+async def test_pending_call_survives_session_expiry() -> None:
     async with Streamable("session") as server:
         async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
@@ -68,7 +68,7 @@ async def test_a_call_that_is_under_way_when_the_session_is_forgotten_is_still_a
             await one.ready()
 
 
-async def test_a_call_under_way_that_is_not_answered_soon_is_lost_with_the_session() -> None:
+async def test_pending_call_fails_after_session_expiry_timeout() -> None:
     async with Streamable("session") as server:
         async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()
@@ -84,7 +84,7 @@ async def test_a_call_under_way_that_is_not_answered_soon_is_lost_with_the_sessi
             await one.ready()
 
 
-async def test_an_unknown_method_with_404_is_an_answer_and_no_lost_session() -> None:
+async def test_unknown_method_with_404_keeps_session() -> None:
     async with Streamable("session") as server:
 
         async def habit(request: Request, answer: Answer) -> bool:
@@ -101,7 +101,7 @@ async def test_an_unknown_method_with_404_is_an_answer_and_no_lost_session() -> 
             assert one.supervisor.state is State.READY
 
 
-async def test_a_refusal_that_speaks_of_sessions_but_answers_the_call_is_an_answer() -> None:
+async def test_error_response_about_session_keeps_session() -> None:
     async with Streamable("session") as server:
 
         async def habit(request: Request, answer: Answer) -> bool:
@@ -120,7 +120,7 @@ async def test_a_refusal_that_speaks_of_sessions_but_answers_the_call_is_an_answ
 
 
 @LOOPS
-def test_a_server_that_restarts_and_forgets(loop: str) -> None:
+def test_reconnects_to_restarted_server(loop: str) -> None:
     async def body() -> None:
         server = Streamable("session", get="stream", announces=True)
         await server.start()
@@ -146,7 +146,7 @@ def test_a_server_that_restarts_and_forgets(loop: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["json", "sse"])
-async def test_the_official_server_in_both_eras(kind: str) -> None:
+async def test_works_with_official_server_in_both_generations(kind: str) -> None:
     with official_server(kind) as port:
         url = f"http://127.0.0.1:{port}/mcp"
         async with run_supervisor(ServerConfig(url=url)) as one:
@@ -162,7 +162,7 @@ async def test_the_official_server_in_both_eras(kind: str) -> None:
             assert await one.text("echo", text="y") == "y"
 
 
-async def test_the_official_server_loses_its_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reopens_session_of_official_server(monkeypatch: pytest.MonkeyPatch) -> None:
     async def not_stateless(peer: Any) -> None:
         return None
 

@@ -21,7 +21,7 @@ from interlock.core.upstreams.transports.http import forgot_session
         b'{"error":"invalid sessionId"}',
     ],
 )
-def test_sentences_of_servers_that_forgot(body: bytes) -> None:
+def test_recognizes_unknown_session_responses(body: bytes) -> None:
     assert forgot_session(400, body, 7)
     assert forgot_session(404, body, 7)
 
@@ -37,10 +37,10 @@ def test_sentences_of_servers_that_forgot(body: bytes) -> None:
         b'{"jsonrpc":"2.0", "id": 7, "error":{"code":-32602,"message":"Session not found"}}',
     ],
 )
-def test_what_is_no_proof_that_nothing_was_done(body: bytes) -> None:
+def test_other_responses_do_not_prove_unknown_session(body: bytes) -> None:
     assert not forgot_session(400, body, 7)
 
 
-def test_other_statuses_say_nothing_about_sessions() -> None:
+def test_other_statuses_do_not_mean_unknown_session() -> None:
     for status in (401, 403, 409, 422, 500, 503):
         assert not forgot_session(status, b"Session not found", 7)

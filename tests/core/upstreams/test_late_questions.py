@@ -110,7 +110,7 @@ async def open_shared_client() -> AsyncIterator[Any]:
     yield Shared()
 
 
-async def test_a_late_question_is_nobody_elses() -> None:
+async def test_late_request_reaches_no_other_caller() -> None:
     async with open_shared_client() as one:
         given_up = one.call(OPERATOR)
         one.call(AUDITOR)
@@ -123,7 +123,7 @@ async def test_a_late_question_is_nobody_elses() -> None:
         assert (refused["id"], refused["error"]["code"]) == ("q", -32601)
 
 
-async def test_the_late_answer_clears_the_air() -> None:
+async def test_late_result_ends_ambiguity() -> None:
     async with open_shared_client() as one:
         given_up = one.call(OPERATOR)
         one.call(AUDITOR)
@@ -134,7 +134,7 @@ async def test_the_late_answer_clears_the_air() -> None:
         assert one.told.heard_by == ["auditor"]
 
 
-async def test_a_caller_may_still_be_asked_after_a_call_of_its_own_was_given_up() -> None:
+async def test_caller_receives_requests_after_own_cancelled_call() -> None:
     async with open_shared_client() as one:
         one.call(OPERATOR).abandon("The caller left.")
         one.call(OPERATOR)
@@ -142,7 +142,7 @@ async def test_a_caller_may_still_be_asked_after_a_call_of_its_own_was_given_up(
         assert one.told.asked_of == ["operator"]
 
 
-async def test_nobody_is_silent_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ambiguity_ends_after_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_shared_client() as one:
         one.call(OPERATOR).abandon("The caller left.")
         one.call(AUDITOR)

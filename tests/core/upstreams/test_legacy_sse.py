@@ -21,7 +21,7 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
 @LOOPS
-def test_the_official_server_of_old(loop: str) -> None:
+def test_works_with_official_legacy_server(loop: str) -> None:
     async def body() -> None:
         with official_server("legacy") as port:
             for transport in ("auto", "sse"):
@@ -60,7 +60,7 @@ def test_the_official_server_of_old(loop: str) -> None:
         ("http://[/", "an invalid endpoint URL"),
     ],
 )
-async def test_an_endpoint_elsewhere_is_refused(endpoint: str, words: str) -> None:
+async def test_rejects_endpoint_on_other_server(endpoint: str, words: str) -> None:
     server = Legacy()
     await server.start()
     server.endpoint = endpoint.format(port=server.port)
@@ -75,7 +75,7 @@ async def test_an_endpoint_elsewhere_is_refused(endpoint: str, words: str) -> No
 
 
 @pytest.mark.parametrize("endpoint", ["/messages?session=1", "{base}/messages?session=1"])
-async def test_an_endpoint_may_be_a_path_or_a_whole_address(endpoint: str) -> None:
+async def test_accepts_relative_and_absolute_endpoint(endpoint: str) -> None:
     server = Legacy()
     await server.start()
     named = endpoint.format(base=server.url(""))
@@ -97,7 +97,7 @@ async def test_an_endpoint_may_be_a_path_or_a_whole_address(endpoint: str) -> No
     await server.stop()
 
 
-async def test_a_stream_that_names_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_times_out_without_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(legacy_sse, "_ENDPOINT_TIMEOUT_SECONDS", 0.05)
 
     async with Legacy() as server:
@@ -115,7 +115,7 @@ async def test_a_stream_that_names_no_endpoint(monkeypatch: pytest.MonkeyPatch) 
             await server.until(lambda: server.open_connections == 0)
 
 
-async def test_neither_wire_is_there() -> None:
+async def test_reports_error_of_first_transport() -> None:
     """What the POST was told says more than what the GET was told."""
 
     async with Streamable("session", get="405 Method Not Allowed") as server:
@@ -136,7 +136,7 @@ async def test_neither_wire_is_there() -> None:
     ("status", "sent"),
     [("404 Not Found", False), ("307 Moved", True), ("500 Internal Server Error", True)],
 )
-async def test_a_post_that_is_refused_fails_its_call(status: str, sent: bool) -> None:
+async def test_rejected_post_fails_call(status: str, sent: bool) -> None:
     async with Legacy() as server:
         async with run_supervisor(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
             await one.ready()
@@ -153,7 +153,7 @@ async def test_a_post_that_is_refused_fails_its_call(status: str, sent: bool) ->
             assert await one.text("cancelled") == "[]"
 
 
-async def test_events_beside_one_that_is_too_long_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_event_does_not_affect_other_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(legacy_sse, "MAX_MESSAGE", 10_000)
 
     async with Legacy() as server:

@@ -76,7 +76,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_everything_is_listed(era: str) -> None:
+async def test_lists_all_kinds(era: str) -> None:
     async with opened(LISTS, era=era) as peer:
         offer = await list_offer(peer, timeout=HANG_TIMEOUT)
         assert read(offer) == WHOLE
@@ -94,7 +94,7 @@ async def test_everything_is_listed(era: str) -> None:
         ({"tools": {}, "prompts": None, "resources": False}, ["tools/list"]),
     ],
 )
-async def test_only_what_is_announced_is_asked_for(
+async def test_lists_only_announced_kinds(
     era: str, capabilities: dict[str, Any], verbs: list[str]
 ) -> None:
     async with opened(LISTS, capabilities, era) as peer:
@@ -104,7 +104,7 @@ async def test_only_what_is_announced_is_asked_for(
         assert found == len(verbs)
 
 
-async def test_every_page_of_every_list_is_read() -> None:
+async def test_reads_every_page() -> None:
     pages = {
         "prompts/list": {
             "first": {"prompts": [{"name": "a"}], "nextCursor": ""},
@@ -123,7 +123,7 @@ async def test_every_page_of_every_list_is_read() -> None:
         assert offer["templates"] == [{"uriTemplate": "z:{z}"}]
 
 
-async def test_a_walk_in_a_circle_ends() -> None:
+async def test_circular_pages_end() -> None:
     circle = {
         "first": {"prompts": [1], "nextCursor": "a"},
         "a": {"prompts": [2], "nextCursor": "b"},
@@ -134,7 +134,7 @@ async def test_a_walk_in_a_circle_ends() -> None:
         assert read(await list_offer(peer, timeout=HANG_TIMEOUT))["prompts"] == [1, 2, 3]
 
 
-async def test_a_list_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_limits_number_of_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "_MAX_ENTRIES", 5)
     endless = {"first": {"resources": [1, 2, 3], "nextCursor": "0"}} | {
         str(n): {"resources": [1, 2, 3], "nextCursor": str(n + 1)} for n in range(10)
@@ -163,7 +163,7 @@ WORDS = {
 
 @pytest.mark.parametrize("trouble", TROUBLES)
 @pytest.mark.parametrize("verb", LISTS)
-async def test_trouble_with_one_list_hides_no_other(verb: str, trouble: str) -> None:
+async def test_failed_list_does_not_hide_others(verb: str, trouble: str) -> None:
     pages, sentence = TROUBLES[trouble]
     [member] = LISTS[verb]["first"]
     pages = json.loads(json.dumps(pages).replace("{member}", member))
@@ -177,7 +177,7 @@ async def test_trouble_with_one_list_hides_no_other(verb: str, trouble: str) -> 
         assert sentence.format(words=words, verb=verb) in problem.message
 
 
-async def test_silence_about_one_list_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unanswered_list_does_not_hide_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened({**LISTS, "prompts/list": {"first": None}}) as peer:
         timeouts: list[asyncio.Timeout] = []
         real = asyncio.timeout
@@ -202,14 +202,14 @@ async def test_silence_about_one_list_hides_no_other(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("verb", LISTS)
-async def test_a_list_that_the_server_does_not_know_is_empty(verb: str) -> None:
+async def test_unknown_list_method_means_empty_list(verb: str) -> None:
     async with opened({one: LISTS[one] for one in LISTS if one != verb}) as peer:
         offer = await list_offer(peer, timeout=HANG_TIMEOUT)
         assert read(offer) == {**WHOLE, WORDS[verb][0]: []}
         assert offer.problems == {}
 
 
-async def test_when_nothing_can_be_read_that_is_an_error() -> None:
+async def test_reports_error_when_nothing_is_readable() -> None:
     async with opened(dict.fromkeys(LISTS, failing())) as peer:
         with pytest.raises(InterlockError, match="up could not list its tools: out of order"):
             await list_offer(peer, timeout=HANG_TIMEOUT)
@@ -237,14 +237,14 @@ BEFORE = RawOffering(
         ),
     ],
 )
-async def test_what_is_not_asked_for_stays(kind: str, verbs: list[str], new: set[str]) -> None:
+async def test_lists_only_requested_kinds(kind: str, verbs: list[str], new: set[str]) -> None:
     async with opened(LISTS) as peer:
         offer = await list_offer(peer, timeout=HANG_TIMEOUT, kinds=frozenset({kind}), before=BEFORE)
         assert await asked(peer) == verbs
         assert read(offer) == {name: WHOLE[name] if name in new else ["old"] for name in WHOLE}
 
 
-async def test_what_cannot_be_read_stays_and_is_asked_for_the_next_time() -> None:
+async def test_keeps_unreadable_list_and_retries_it() -> None:
     async with opened({**LISTS, "prompts/list": failing()}) as peer:
         offer = await list_offer(peer, timeout=HANG_TIMEOUT, before=BEFORE)
         assert read(offer) == {**WHOLE, "prompts": ["old"]}
@@ -257,7 +257,7 @@ async def test_what_cannot_be_read_stays_and_is_asked_for_the_next_time() -> Non
         assert again.problems == {}
 
 
-async def test_what_is_no_longer_announced_is_gone() -> None:
+async def test_removes_kinds_no_longer_announced() -> None:
     async with opened(LISTS, {"tools": {}}) as peer:
         offer = await list_offer(peer, timeout=HANG_TIMEOUT, before=BEFORE)
         assert read(offer) == {"tools": WHOLE["tools"]} | {

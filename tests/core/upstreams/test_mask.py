@@ -71,7 +71,7 @@ def connector(how: str, secret: str, folder: Path) -> Connector:
     )
 
 
-async def test_not_when_it_refuses_to_start(tmp_path: Path) -> None:
+async def test_masks_secret_in_start_error(tmp_path: Path) -> None:
     one = connector("refuse", "corr/ectHorse7", tmp_path)
     with pytest.raises(InterlockError) as caught:
         await one.connect()
@@ -80,7 +80,7 @@ async def test_not_when_it_refuses_to_start(tmp_path: Path) -> None:
     assert "Horse7" not in "".join(one.stderr)
 
 
-async def test_not_in_its_name_nor_in_the_errors_it_answers_with(tmp_path: Path) -> None:
+async def test_masks_secret_in_server_name_and_errors(tmp_path: Path) -> None:
     peer = await connector("name", "corr/ectHorse7", tmp_path).connect()
     try:
         assert "Horse7" not in str(peer.server_info)
@@ -96,7 +96,7 @@ async def test_not_in_its_name_nor_in_the_errors_it_answers_with(tmp_path: Path)
         await peer.close()
 
 
-def test_not_in_the_details_that_a_node_below_gives() -> None:
+def test_masks_secret_in_relayed_details() -> None:
     peer = SimpleNamespace(mask=knowing("secret-value"), speaks_ax=True)
     exchange: Any = SimpleNamespace(peer=peer, method="tools/call")
     data = Raw(b'{"detail":"It has secret-value.","rule":"r","path":["secret-value"]}')
@@ -107,7 +107,7 @@ def test_not_in_the_details_that_a_node_below_gives() -> None:
 
 
 @given(st.text(min_size=MIN_SECRET_LENGTH), st.text(), st.text())
-def test_a_known_secret_is_never_shown(secret: str, before: str, after: str) -> None:
+def test_never_shows_known_secret(secret: str, before: str, after: str) -> None:
     mask = Mask()
     try:
         mask.add([secret])
@@ -135,7 +135,7 @@ def knowing(*secrets: str) -> Mask:
         (r'"line\nbreak-secret"', r'"***"'),
     ],
 )
-def test_strings_of_json_are_masked_and_nothing_else(before: str, after: str) -> None:
+def test_masks_only_json_strings(before: str, after: str) -> None:
     mask = knowing("secret-value", "line\nbreak-secret")
     assert bytes(mask_json(mask, Raw(before.encode()))).decode() == after
 
@@ -144,7 +144,7 @@ def test_strings_of_json_are_masked_and_nothing_else(before: str, after: str) ->
     "written",
     ["null", "1.50", '{ "a" : [1e2, "b\\u0041\\/", "\\ud800"] , "a":1 }', '"é"'],
 )
-def test_json_with_nothing_to_mask_is_the_same_bytes(written: str) -> None:
+def test_keeps_bytes_without_secret(written: str) -> None:
     data = Raw(written.encode())
     for mask in (knowing("secret-value"), knowing(), str):
         assert mask_json(mask, data) is data
@@ -157,7 +157,7 @@ _VALUES = st.recursive(
 
 
 @given(_VALUES, st.booleans())
-def test_masked_json_reads_as_the_value_with_masked_strings(value: Any, ascii: bool) -> None:
+def test_masked_json_has_masked_strings(value: Any, ascii: bool) -> None:
     mask = knowing("secret-value")
 
     def with_secret(part: Any, shown: str) -> Any:

@@ -36,7 +36,7 @@ def result(
 
 @pytest.mark.spec("AX-12-5")
 @pytest.mark.parametrize("root", [None, "infra"])
-def test_all_of_them(root: str | None) -> None:
+def test_counts_all_dropped_notifications(root: str | None) -> None:
     node = rig(root)
     name = "notifications_dropped" if root is None else f"{root}.notifications_dropped"
     shown = result(node, name)
@@ -49,13 +49,13 @@ def test_all_of_them(root: str | None) -> None:
 
 
 @pytest.mark.spec("AX-12-5")
-def test_those_of_one() -> None:
+def test_counts_dropped_notifications_of_subserver() -> None:
     shown = result(rig(), arguments={"segment": "rack"})
     assert shown["structuredContent"] == {"total": 3, "by_subserver": {"rack": 3}}
     assert result(rig(dropped={}))["structuredContent"] == {"total": 0, "by_subserver": {}}
 
 
-def test_those_of_nobody() -> None:
+def test_rejects_unknown_subserver() -> None:
     node = rig()
     shown = result(node, arguments={"segment": "x"})
     assert shown["isError"]
@@ -64,11 +64,11 @@ def test_those_of_nobody() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"segment": 1}, {"other": 1}])
-def test_what_it_does_not_take(arguments: Any) -> None:
+def test_rejects_invalid_arguments(arguments: Any) -> None:
     assert rig().refused(tool_call("notifications_dropped", arguments)).failure is INVALID_ARGUMENTS
 
 
-def test_it_changes_nothing_and_may_be_listed() -> None:
+def test_counter_is_read_only_and_listed() -> None:
     [definition] = BuiltinTools.definitions
     read = json.loads(definition)
     assert read["annotations"]["readOnlyHint"] is True
@@ -77,7 +77,7 @@ def test_it_changes_nothing_and_may_be_listed() -> None:
     assert not tool.route_members
 
 
-def test_it_has_no_other_tool() -> None:
+def test_rejects_unknown_builtin_tool() -> None:
     call = tool_call("other")
     with pytest.raises(InterlockError, match="no tool 'other'") as caught:
         BuiltinTools(dict).start(call, rig().pipeline)

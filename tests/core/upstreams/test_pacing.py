@@ -51,7 +51,7 @@ class Paced:
 
 
 @pytest.mark.spec("AX-12-4", "AX-12-3", "AX-12-2")
-def test_a_burst() -> None:
+def test_limits_burst() -> None:
     """1500 at once: 100 go, the 400 oldest of the rest are dropped, the newest 1000 go later."""
     one = Paced()
     one.say(1500)
@@ -70,7 +70,7 @@ def test_a_burst() -> None:
 
 
 @pytest.mark.spec("AX-12-3")
-def test_three_hundred_in_a_second() -> None:
+def test_limits_rate_for_each_subserver() -> None:
     one, other = Paced(), Paced()
     for _ in range(300):
         one.say()
@@ -85,7 +85,7 @@ def test_three_hundred_in_a_second() -> None:
 
 
 @pytest.mark.spec("AX-12-6", "AX-12-11")
-def test_an_overflow_is_told_of_once_a_second() -> None:
+def test_reports_overflow_once_per_second() -> None:
     one = Paced(per_second=10, max_waiting=5)
     one.say(115)
     assert one.notices == []
@@ -105,14 +105,14 @@ def test_an_overflow_is_told_of_once_a_second() -> None:
     assert storm.notices[-1][1] == storm.pace.dropped
 
 
-def test_one_overflow_is_one_notice() -> None:
+def test_reports_one_overflow_once() -> None:
     one = Paced(per_second=1, max_waiting=1)
     one.say(10)
     one.clock.advance(60)
     assert [dropped for _, dropped in one.notices] == [8]
 
 
-def test_nothing_waits_where_nothing_is_kept() -> None:
+def test_queues_nothing_with_zero_limit() -> None:
     one = Paced(per_second=2, max_waiting=0)
     one.say(5)
     one.clock.advance(5)
@@ -120,7 +120,7 @@ def test_nothing_waits_where_nothing_is_kept() -> None:
     assert one.pace.dropped == 3
 
 
-def test_large_ones_are_few() -> None:
+def test_limits_waiting_bytes() -> None:
     one = Paced(per_second=1, max_waiting=1000)
     one.say(1 + 4, size=MAX_WAITING_BYTES // 3)
     assert one.pace.waiting == 3
@@ -132,7 +132,7 @@ def test_large_ones_are_few() -> None:
 
 
 @pytest.mark.spec("AX-12-10")
-def test_progress_is_thinned_and_never_waits() -> None:
+def test_drops_progress_above_rate() -> None:
     one = Paced(per_second=3, max_waiting=5)
     assert [one.pace.allow_progress() for _ in range(5)] == [True] * 3 + [False] * 2
     assert one.pace.skipped_progress == 2
@@ -151,7 +151,7 @@ def test_progress_is_thinned_and_never_waits() -> None:
 
 @pytest.mark.spec("AX-12-3")
 @given(st.lists(st.tuples(st.integers(0, 400), st.booleans()), max_size=200))
-def test_never_more_than_allowed_in_any_second(steps: list[tuple[int, bool]]) -> None:
+def test_never_exceeds_rate_in_any_second(steps: list[tuple[int, bool]]) -> None:
     one = Paced(per_second=3, max_waiting=5)
     went: list[float] = []
     for wait, is_progress in steps:
@@ -166,7 +166,7 @@ def test_never_more_than_allowed_in_any_second(steps: list[tuple[int, bool]]) ->
     assert all(later - sooner >= 1 for sooner, later in zip(went, went[3:], strict=False))
 
 
-def test_one_that_cannot_be_delivered_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_delivery_does_not_delay_others(caplog: pytest.LogCaptureFixture) -> None:
     one = Paced(per_second=1, max_waiting=5)
 
     def broken() -> None:
@@ -180,7 +180,7 @@ def test_one_that_cannot_be_delivered_holds_nobody_up(caplog: pytest.LogCaptureF
     assert "could not be delivered" in caplog.text
 
 
-def test_one_that_speaks_while_it_is_heard_stays_in_order() -> None:
+def test_nested_notification_keeps_order() -> None:
     one = Paced(per_second=1, max_waiting=5)
     one.say()
     one.pace.submit(lambda: one.say())
@@ -189,7 +189,7 @@ def test_one_that_speaks_while_it_is_heard_stays_in_order() -> None:
     assert one.numbers == [0, 1, 2]
 
 
-def test_who_is_gone_says_nothing_more() -> None:
+def test_discard_drops_waiting_notifications() -> None:
     one = Paced(per_second=1, max_waiting=5)
     one.say(4)
     one.pace.discard_waiting()
@@ -206,7 +206,7 @@ def test_who_is_gone_says_nothing_more() -> None:
     assert not one.clock.timers
 
 
-def test_another_pace_while_it_runs() -> None:
+def test_applies_new_rate_immediately() -> None:
     one = Paced(per_second=1, max_waiting=10)
     one.say(10)
     one.pace.configure(per_second=5, max_waiting=4)
@@ -222,7 +222,7 @@ MOVES = st.lists(
 
 @pytest.mark.spec("AX-12-2", "AX-12-3", "AX-12-4")
 @given(moves=MOVES, rate=st.integers(1, 20), max_waiting=st.integers(0, 30), stalls=st.booleans())
-def test_any_pattern(
+def test_keeps_order_and_counts_for_any_pattern(
     moves: list[tuple[float, int]], rate: int, max_waiting: int, stalls: bool
 ) -> None:
     """Order is kept, no second has more than its share, and what is not heard is counted."""

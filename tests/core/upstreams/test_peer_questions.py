@@ -122,7 +122,7 @@ async def asked(sent: StartedCall) -> ClientRequest:
     return await with_timeout(sent.questions.get())
 
 
-async def test_what_could_be_two_peoples_goes_to_nobody() -> None:
+async def test_ambiguous_request_is_rejected() -> None:
     async with asker() as server:
         heard: list[str] = []
 
@@ -153,7 +153,7 @@ async def test_what_could_be_two_peoples_goes_to_nobody() -> None:
         assert text(await with_timeout(second)) == "b"
 
 
-async def test_two_sessions_of_one_caller_are_two_people() -> None:
+async def test_two_sessions_of_one_caller_are_ambiguous() -> None:
     async with asker() as server:
         clients = Sessions(most=10, idle=60.0, clock=asyncio.get_running_loop().time)
         client = Client(Era.SESSION, "2025-11-25")
@@ -165,7 +165,7 @@ async def test_two_sessions_of_one_caller_are_two_people() -> None:
         assert other.questions.empty()
 
 
-async def test_a_question_when_nobody_calls() -> None:
+async def test_rejects_request_without_call() -> None:
     async with asker() as server:
         server.ask("early")
         assert (await server.answered("early"))["error"]["code"] == -32601
@@ -173,7 +173,7 @@ async def test_a_question_when_nobody_calls() -> None:
         assert (await server.answered(7))["result"] == {}
 
 
-async def test_a_guessed_question_outlives_the_call_of_a_client_that_stays() -> None:
+async def test_inferred_request_survives_call_of_session() -> None:
     async with asker() as server:
         clients = Sessions(most=10, idle=60.0, clock=asyncio.get_running_loop().time)
         session = clients.open(Client(Era.SESSION, "2025-11-25"), "operator")
@@ -188,7 +188,7 @@ async def test_a_guessed_question_outlives_the_call_of_a_client_that_stays() -> 
 
 
 @pytest.mark.parametrize("on", ["", "a"])
-async def test_a_question_ends_with_the_request_of_a_client_that_does_not_stay(on: str) -> None:
+async def test_request_ends_with_stateless_call(on: str) -> None:
     async with asker() as server:
         call = await server.hold("a")
         server.ask("q", on=on)
@@ -206,7 +206,7 @@ async def test_a_question_ends_with_the_request_of_a_client_that_does_not_stay(o
         assert len(server.answers) == 1
 
 
-async def test_a_question_ends_with_a_call_that_is_given_up() -> None:
+async def test_cancelled_call_rejects_client_request() -> None:
     async with asker() as server:
         call = await server.hold("a")
         server.ask("q", on="a")
@@ -219,7 +219,7 @@ async def test_a_question_ends_with_a_call_that_is_given_up() -> None:
         await server.server.until(lambda: toolbox.cancelled)
 
 
-async def test_a_server_that_changes_its_mind() -> None:
+async def test_server_cancels_client_request() -> None:
     async with asker() as server:
         call = await server.hold("a")
         server.ask("q", on="a")
@@ -236,7 +236,7 @@ async def test_a_server_that_changes_its_mind() -> None:
         assert not server.answers
 
 
-async def test_ids_that_are_in_use_and_too_many_questions() -> None:
+async def test_rejects_duplicate_ids_and_too_many_requests() -> None:
     async with asker() as server:
         call = await server.hold("a")
         server.ask("q", on="a")
@@ -259,7 +259,7 @@ async def test_ids_that_are_in_use_and_too_many_questions() -> None:
         assert call.questions.qsize() == 99
 
 
-async def test_questions_of_a_lost_server_are_withdrawn() -> None:
+async def test_lost_server_withdraws_client_requests() -> None:
     async with asker() as server:
         call = await server.hold("a")
         server.ask("q", on="a")
@@ -270,7 +270,7 @@ async def test_questions_of_a_lost_server_are_withdrawn() -> None:
         assert not ask.is_open
 
 
-async def test_progress_of_an_answer() -> None:
+async def test_relays_progress_of_client() -> None:
     async with asker() as server:
         call = await server.hold("a")
         server.ask("q", "sampling/createMessage", on="a", _meta={"progressToken": "t"})
@@ -286,7 +286,7 @@ async def test_progress_of_an_answer() -> None:
         await server.answered("q")
 
 
-async def test_a_stateless_server_may_not_ask() -> None:
+async def test_rejects_client_request_of_stateless_server() -> None:
     async with Streamable("stateless") as server:
         async with run_supervisor(ServerConfig(url=server.url())) as one:
             await one.ready()

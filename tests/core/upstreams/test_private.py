@@ -39,7 +39,7 @@ from tests.support.upstreams import (
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-async def test_who_shares_a_session_and_who_does_not() -> None:
+async def test_shares_sessions_by_client() -> None:
     async with Streamable("session") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         clients = sessions()
@@ -67,7 +67,7 @@ async def test_who_shares_a_session_and_who_does_not() -> None:
         assert len(one.supervisor.session_pool) == 5
 
 
-async def test_it_ends_with_its_client() -> None:
+async def test_session_ends_with_client() -> None:
     async with Streamable("session", get="stream") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         clients = sessions()
@@ -85,7 +85,7 @@ async def test_it_ends_with_its_client() -> None:
 
 
 @pytest.mark.parametrize("held", ["initialize", "notifications/initialized", "GET"])
-async def test_a_client_that_leaves_while_its_session_is_opened(held: str) -> None:
+async def test_client_leaving_during_opening_closes_session(held: str) -> None:
     async with Streamable("session", get="stream") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         await server.until(lambda: server.streams)
@@ -119,7 +119,7 @@ async def test_a_client_that_leaves_while_its_session_is_opened(held: str) -> No
         assert not session.on_roots_changed
 
 
-async def test_a_session_that_has_ended_opens_nothing() -> None:
+async def test_ended_client_session_opens_nothing() -> None:
     async with Streamable("session") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         clients = sessions()
@@ -131,7 +131,7 @@ async def test_a_session_that_has_ended_opens_nothing() -> None:
         assert not len(one.supervisor.session_pool)
 
 
-async def test_no_more_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_limits_number_of_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private, "MAX_SESSIONS", 3)
 
     async with Streamable("session") as server, run_supervisor(apart(server)) as one:
@@ -163,7 +163,7 @@ async def test_no_more_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> Non
         await with_timeout(send(one, caller=Caller("dave")))
 
 
-async def test_what_nobody_uses_is_closed_after_a_while() -> None:
+async def test_closes_idle_sessions() -> None:
     async with Streamable("session") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         now = 1_000.0
@@ -187,7 +187,7 @@ async def test_what_nobody_uses_is_closed_after_a_while() -> None:
         await with_timeout(busy)
 
 
-async def test_another_one_is_opened_when_it_is_lost() -> None:
+async def test_reopens_lost_session() -> None:
     async with Streamable("session") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         session = client_session(sessions())
@@ -202,7 +202,7 @@ async def test_another_one_is_opened_when_it_is_lost() -> None:
         assert len(one.supervisor.session_pool) == 1
 
 
-async def test_one_that_is_closed_and_opened_at_once() -> None:
+async def test_closing_session_does_not_close_new_session() -> None:
     """The end of the old one does not take the new one with it."""
 
     async with Streamable("session") as server, run_supervisor(apart(server)) as one:
@@ -231,7 +231,7 @@ async def test_one_that_is_closed_and_opened_at_once() -> None:
         assert len(set(used(server))) == 1
 
 
-async def test_a_server_that_gives_no_session() -> None:
+async def test_failed_session_fails_calls() -> None:
     async with Streamable("session") as server, run_supervisor(apart(server)) as one:
         await one.ready()
 
@@ -252,7 +252,7 @@ async def test_a_server_that_gives_no_session() -> None:
         assert not session.on_close
 
 
-async def test_each_client_a_process_of_its_own() -> None:
+async def test_each_client_has_separate_process() -> None:
     server = msgspec.structs.replace(stdio_server("--eras", "session"), sessions="private")
     async with run_supervisor(server) as one:
         await one.ready()
@@ -268,7 +268,7 @@ async def test_each_client_a_process_of_its_own() -> None:
         assert child_pids() == before
 
 
-async def test_two_hundred_clients_come_and_go() -> None:
+async def test_two_hundred_clients_leave_nothing_behind() -> None:
     async with Streamable("session", get="stream") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         clients = sessions()
@@ -300,7 +300,7 @@ async def test_two_hundred_clients_come_and_go() -> None:
         assert not any(session.on_close or session.on_roots_changed for session in gone)
 
 
-async def test_a_process_of_ones_own_whichever_wire_it_speaks() -> None:
+async def test_stateless_process_is_private_too() -> None:
     config = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"], sessions="private")
     async with run_supervisor(config) as one:
         await one.ready()

@@ -19,7 +19,7 @@ from tests.support.upstreams import StartedCall, run_supervisor, with_timeout
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-async def test_what_a_client_chose_is_said_when_its_session_opens() -> None:
+async def test_sets_chosen_log_level_when_session_opens() -> None:
     async with Streamable("session") as server:
         server.toolbox.capabilities["logging"] = {}
         levels: list[tuple[str, str]] = []
@@ -56,7 +56,7 @@ def subscribed(server: Streamable) -> list[str]:
     ]
 
 
-async def test_what_is_followed_is_followed_again() -> None:
+async def test_renews_subscriptions_in_new_session() -> None:
     async with Streamable("session", get="stream") as server, run_supervisor(apart(server)) as one:
         await one.ready()
         peers, followed, updates = one.supervisor.session_pool, [], []
@@ -88,7 +88,7 @@ async def test_what_is_followed_is_followed_again() -> None:
         assert not len(peers)
 
 
-async def test_following_where_no_session_can_be_had() -> None:
+async def test_failed_session_fails_subscription() -> None:
     async with Streamable("session") as server, run_supervisor(apart(server)) as one:
         await one.ready()
 
@@ -109,7 +109,7 @@ async def test_following_where_no_session_can_be_had() -> None:
         assert not subscribed(server)
 
 
-async def test_what_a_stateless_client_wants_to_hear_reaches_the_server() -> None:
+async def test_sets_log_level_of_stateless_client() -> None:
     async with Streamable("session") as server:
         server.toolbox.capabilities["logging"] = {}
         levels: list[str] = []

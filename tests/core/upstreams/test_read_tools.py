@@ -22,7 +22,7 @@ def search(one: SupervisorHarness) -> asyncio.Future[int] | None:
     return over if searches else None
 
 
-async def test_searches_share_one_reading_and_then_there_is_a_pause() -> None:
+async def test_searches_share_one_listing() -> None:
     clock = ManualClock()
     async with (
         Streamable("session") as server,
@@ -47,7 +47,7 @@ async def test_searches_share_one_reading_and_then_there_is_a_pause() -> None:
 
 
 @pytest.mark.parametrize("how", ["fails", "is lost", "is ended"])
-async def test_a_search_ends_when_the_list_cannot_be_read(how: str) -> None:
+async def test_search_ends_when_listing_fails(how: str) -> None:
     clock = ManualClock()
     async with Streamable("session") as server:
         async with run_supervisor(ServerConfig(url=server.url()), clock=clock) as one:

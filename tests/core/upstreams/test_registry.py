@@ -85,7 +85,7 @@ def registry_of(folder: Path, *extensions: UpstreamExtension) -> UpstreamRegistr
     return registry
 
 
-async def test_first_extension_that_connects_to_a_server_does(tmp_path: Path) -> None:
+async def test_first_connecting_extension_wins(tmp_path: Path) -> None:
     heard: list[tuple[str, ...]] = []
     parts = [
         Extension("hops", heard),
@@ -107,7 +107,7 @@ async def test_first_extension_that_connects_to_a_server_does(tmp_path: Path) ->
     await registry.stop()
 
 
-async def test_all_extensions_hear_of_every_upstream_in_order(tmp_path: Path) -> None:
+async def test_calls_extensions_in_order(tmp_path: Path) -> None:
     heard: list[tuple[str, ...]] = []
     parts = [Extension("tree", heard, "ax"), Extension("hops", heard)]
     registry = registry_of(tmp_path, *parts)
@@ -134,7 +134,7 @@ async def test_all_extensions_hear_of_every_upstream_in_order(tmp_path: Path) ->
     ],
     ids=["transport", "tokens"],
 )
-async def test_without_its_extension_a_server_is_not_connected(server: ServerConfig) -> None:
+async def test_connection_without_extension_fails(server: ServerConfig) -> None:
     connector = Connector(
         "up", server, node_info=OWN_INFO, resolve=lambda one: one, clock=time.monotonic
     )

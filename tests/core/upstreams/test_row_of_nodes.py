@@ -49,7 +49,7 @@ def row(*tools: dict[str, Any], **settings: Any) -> Row:
 @pytest.mark.spec("AX-5.2-1", "AX-7.2-2", "AX-7.2-3", "AX-7.2-5")
 @pytest.mark.parametrize("era", list(Era))
 @on_a_loop
-def test_a_call_at_depth_three(era: Era) -> None:
+def test_calls_tool_at_depth_three(era: Era) -> None:
     one = Row(["edge", "rack", "stm32h7"], [tool()], root_segment="infra", era=era)
     one.call("infra.edge.rack.stm32h7.dma2d_status")
     route = ["infra", "edge", "rack", "stm32h7", "dma2d_status"]
@@ -73,7 +73,7 @@ def test_a_call_at_depth_three(era: Era) -> None:
 
 @pytest.mark.spec("AX-7.2-9")
 @on_a_loop
-def test_a_root_without_a_segment_of_its_own_consumes_none() -> None:
+def test_root_without_segment_is_not_in_route() -> None:
     one = row(root_segment="")
     forged = {"x-mcpax-route": ["edge", "other", "rm"], "x-mcpax-cursor": 0}
     one.call("edge.stm32h7.dma2d_status", meta=forged)
@@ -86,7 +86,7 @@ def test_a_root_without_a_segment_of_its_own_consumes_none() -> None:
 
 @pytest.mark.spec("AX-7.2-8")
 @on_a_loop
-def test_a_node_that_is_called_something_else_says_so() -> None:
+def test_rejects_call_for_other_segment() -> None:
     one = row()
     one.nodes[1].segment = "renamed"
     one.call(NAME)
@@ -104,7 +104,7 @@ def test_a_node_that_is_called_something_else_says_so() -> None:
 @pytest.mark.spec("AX-13.2-2", "AX-11.4-2")
 @pytest.mark.parametrize("failure", HAPPENS, ids=lambda row: row.name)
 @on_a_loop
-def test_what_a_subserver_says_in_our_words_is_said_in_our_words(failure: Any) -> None:
+def test_relays_known_error_of_subserver(failure: Any) -> None:
     one = row()
     one.call(NAME)
     data = {"detail": "A sentence.", "reason": "subserver_unreachable", "retry_after_ms": 5000}
@@ -130,7 +130,7 @@ def test_what_a_subserver_says_in_our_words_is_said_in_our_words(failure: Any) -
     ids=lambda row: row.name,
 )
 @on_a_loop
-def test_what_cannot_happen_to_a_call_is_the_subservers_own_word(failure: Any) -> None:
+def test_impossible_error_of_subserver_is_upstream_error(failure: Any) -> None:
     """`unknown_session` from below says nothing about the caller's session here."""
     one = row(era=Era.SESSION)
     one.call(NAME)
@@ -145,7 +145,7 @@ def test_what_cannot_happen_to_a_call_is_the_subservers_own_word(failure: Any) -
 
 @pytest.mark.parametrize("data", [None, 7, [], {}, {"detail": 7}, {"detail": ""}])
 @on_a_loop
-def test_without_a_sentence_the_symbol_stands_for_it(data: Any) -> None:
+def test_error_without_detail_uses_name(data: Any) -> None:
     one = row()
     one.call(NAME)
     one.answer_error({"code": -32003, "message": "budget_exceeded", "data": data})
@@ -161,7 +161,7 @@ def test_without_a_sentence_the_symbol_stands_for_it(data: Any) -> None:
     [(-32002, "Resource not found"), (-32003, "tool_degraded"), (-1, "x"), (-32602, "Bad.")],
 )
 @on_a_loop
-def test_what_is_no_word_of_ours_is_passed_on_as_it_is(code: int, message: str) -> None:
+def test_relays_unknown_error_unchanged(code: int, message: str) -> None:
     one = row(era=Era.SESSION)
     one.call(NAME)
     one.answer_error({"code": code, "message": message, "data": {"own": 1}})
@@ -173,7 +173,7 @@ def test_what_is_no_word_of_ours_is_passed_on_as_it_is(code: int, message: str) 
 
 @pytest.mark.spec("AX-5.2-2")
 @on_a_loop
-def test_a_tool_that_is_gone_below_is_an_unknown_tool() -> None:
+def test_removed_tool_of_subserver_is_unknown_tool() -> None:
     """On these links it has the number that MCP has for unknown methods."""
     one = row()
     one.call(NAME)
@@ -184,7 +184,7 @@ def test_a_tool_that_is_gone_below_is_an_unknown_tool() -> None:
 
 
 @on_a_loop
-def test_one_degraded_leaf_does_not_shut_the_subtree() -> None:
+def test_degraded_leaf_does_not_open_breaker() -> None:
     one = row()
     for _ in range(10):
         one.call(NAME)
@@ -200,7 +200,7 @@ def test_one_degraded_leaf_does_not_shut_the_subtree() -> None:
 @pytest.mark.parametrize("transit", [0.0, 0.001, 0.02, 0.045])
 @pytest.mark.parametrize("declared", ["realtime", "fast", None])
 @on_a_loop
-def test_the_hop_next_to_the_trouble_tells_of_it(transit: float, declared: str | None) -> None:
+def test_nearest_hop_reports_timeout(transit: float, declared: str | None) -> None:
     tools = [tool(latency_class=declared) if declared else tool()]
     one = Row(["edge", "rack", "leaf"], tools, root_segment="infra", transit=transit)
     began = one.clock()
@@ -224,7 +224,7 @@ def test_the_hop_next_to_the_trouble_tells_of_it(transit: float, declared: str |
 
 @pytest.mark.spec("AX-7.3-1", "AX-7.3-2")
 @on_a_loop
-def test_a_realtime_tool_that_hangs() -> None:
+def test_realtime_tool_times_out() -> None:
     one = row(tool(latency_class="realtime"))
     one.call(NAME)
     one.clock.advance(0.49)
@@ -236,7 +236,7 @@ def test_a_realtime_tool_that_hangs() -> None:
 
 @pytest.mark.spec("AX-7.3-7")
 @on_a_loop
-def test_a_link_that_is_cut_is_noticed_by_who_is_before_it() -> None:
+def test_node_before_lost_link_reports_timeout() -> None:
     one = row(tool(latency_class="realtime"))
     one.root.wire.far = lambda _: None
     one.call(NAME)
@@ -257,7 +257,7 @@ def test_a_link_that_is_cut_is_noticed_by_who_is_before_it() -> None:
 @pytest.mark.spec("AX-7.3-6", "AX-7.3-7")
 @pytest.mark.parametrize("ending", ["answered", "cancelled"])
 @on_a_loop
-def test_a_batch_tool_takes_as_long_as_it_takes(ending: str) -> None:
+def test_batch_tool_has_no_timeout(ending: str) -> None:
     one = row(tool(latency_class="batch"))
     call = one.call(NAME)
     one.clock.advance(700)
@@ -273,7 +273,7 @@ def test_a_batch_tool_takes_as_long_as_it_takes(ending: str) -> None:
 
 
 @on_a_loop
-def test_a_callers_own_limit_shortens_also_that() -> None:
+def test_caller_timeout_limits_batch_tool() -> None:
     one = row(tool(latency_class="batch"))
     one.call(NAME, meta={META_TIMEOUT: 1000})
     one.clock.advance(1.1)

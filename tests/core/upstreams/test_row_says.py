@@ -20,7 +20,7 @@ LOG = "notifications/message"
 
 @pytest.mark.spec("AX-12-1", "AX-12-10", "AX-12-8")
 @on_a_loop
-def test_who_said_it_is_written_before_it_hop_by_hop() -> None:
+def test_prefixes_source_at_each_hop() -> None:
     one = Row(["edge", "leaf"], [tool("t")])
     edge, root = one.nodes[1], one.nodes[0]
     edge.peer.on_notification = lambda method, params: edge.face.announce(method, params)
@@ -52,7 +52,7 @@ def test_who_said_it_is_written_before_it_hop_by_hop() -> None:
 
 
 @on_a_loop
-def test_nobody_is_named_where_no_name_is_set() -> None:
+def test_empty_segment_adds_no_source() -> None:
     one = Row(["leaf"], [tool("t")])
     one.root.peer.segment = ""
     one.say(LOG, level="info", logger="x", data=1)
@@ -61,7 +61,7 @@ def test_nobody_is_named_where_no_name_is_set() -> None:
 
 @pytest.mark.spec("AX-12-10")
 @on_a_loop
-def test_what_is_about_a_call_comes_to_its_caller_through_all_nodes() -> None:
+def test_notification_of_call_reaches_caller_through_all_nodes() -> None:
     """Two callers at the root, both behind the one parent that the edge knows."""
     one = Row(["edge", "leaf"], [tool("t")])
     one.call("edge.leaf.t", meta={"progressToken": "mine"}, caller="operator")
@@ -84,7 +84,7 @@ def test_what_is_about_a_call_comes_to_its_caller_through_all_nodes() -> None:
 
 
 @on_a_loop
-def test_a_leaf_that_names_the_request_is_believed() -> None:
+def test_leaf_names_request_of_notification() -> None:
     one = Row(["leaf"], [tool("t")])
     first = one.call("leaf.t", caller="operator")
     one.call("leaf.t", caller="auditor")
@@ -124,7 +124,7 @@ def paced(one: Row, per_second: int = 2, kept: int = 3) -> NotificationLimiter:
 
 @pytest.mark.spec("AX-12-2", "AX-12-4")
 @on_a_loop
-def test_a_peer_keeps_the_pace() -> None:
+def test_applies_rate_limit_to_notifications() -> None:
     one = Row(["leaf"], [tool("t")])
     pace = paced(one)
     updated: list[str] = []
@@ -147,7 +147,7 @@ def test_a_peer_keeps_the_pace() -> None:
 
 
 @on_a_loop
-def test_what_waits_until_its_call_is_over() -> None:
+def test_delayed_notification_reaches_only_lasting_client() -> None:
     """A client that stays is told all the same; for others there is nobody to tell."""
     one = Row(["leaf"], [tool("t")])
     pace = paced(one, per_second=1, kept=10)
@@ -171,7 +171,7 @@ def test_what_waits_until_its_call_is_over() -> None:
 
 @pytest.mark.spec("AX-12-10")
 @on_a_loop
-def test_progress_is_thinned_and_does_not_come_after_the_result() -> None:
+def test_limits_progress_and_drops_it_after_result() -> None:
     one = Row(["leaf"], [tool("t")])
     pace = paced(one, per_second=2)
     one.call("leaf.t", meta={"progressToken": 1})
@@ -185,7 +185,7 @@ def test_progress_is_thinned_and_does_not_come_after_the_result() -> None:
 
 
 @on_a_loop
-def test_what_is_no_object_is_noise() -> None:
+def test_counts_invalid_params_as_noise() -> None:
     one = Row(["leaf"], [tool("t")])
     for params in (b"[]", b"7", b'{"_meta":', b'{"logger":"\xff"}'):
         one.root.wire.answer(b'{"jsonrpc":"2.0","method":"notifications/x","params":%b}' % params)
@@ -198,7 +198,7 @@ def test_what_is_no_object_is_noise() -> None:
 
 @pytest.mark.parametrize("era", list(Era))
 @on_a_loop
-def test_what_a_subserver_says_to_its_aggregator(era: Era) -> None:
+def test_receives_requests_of_subserver(era: Era) -> None:
     one = Row(["leaf"], [tool("t")], leaf_era=era)
     taken: list[Any] = []
 
@@ -227,7 +227,7 @@ def test_what_a_subserver_says_to_its_aggregator(era: Era) -> None:
 
 
 @on_a_loop
-def test_a_question_that_names_its_request() -> None:
+def test_client_request_names_call() -> None:
     one = Row(["leaf"], [tool("t")])
     asked: list[Any] = []
     one.root.pipeline.on_request = lambda ask, call, session: asked.append((call, ask))  # type: ignore[method-assign]
@@ -254,7 +254,7 @@ def test_a_question_that_names_its_request() -> None:
 
 @pytest.mark.spec("AX-12-9", "AX-12-8", "AX-12-2")
 @on_a_loop
-def test_events_are_passed_on_as_they_come_and_not_remembered() -> None:
+def test_relays_events_without_storing_them() -> None:
     """A child before its parent, a parent that never was: nobody here looks."""
     one = Row(["leaf"], [tool("t")])
     peer = one.root.peer

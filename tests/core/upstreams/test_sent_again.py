@@ -60,7 +60,7 @@ def begin(one: Node, tool: str, **arguments: Any) -> asyncio.Future[Outcome]:
     return future
 
 
-async def test_a_restart_that_loses_the_sessions_is_not_noticed() -> None:
+async def test_resends_calls_after_session_loss() -> None:
     async with Streamable("session") as server:
         async with node(ServerConfig(url=server.url(), connections=4)) as one:
             for turn in range(3):
@@ -73,7 +73,7 @@ async def test_a_restart_that_loses_the_sessions_is_not_noticed() -> None:
                 assert server.toolbox.calls == executed + 20
 
 
-async def test_a_call_that_may_have_been_executed_is_not_sent_again(tmp_path: Path) -> None:
+async def test_possibly_executed_call_is_not_resent(tmp_path: Path) -> None:
     config = stdio_server("--starts", str(tmp_path / "starts"), effects={"moody": "mutating"})
     async with node(config) as one:
         with pytest.raises(InterlockError, match="ended by SIGKILL") as caught:
@@ -83,7 +83,7 @@ async def test_a_call_that_may_have_been_executed_is_not_sent_again(tmp_path: Pa
         assert text(await with_timeout(begin(one, "moody"))) == "fine"
 
 
-async def test_a_call_that_does_no_harm_is_sent_again_once(tmp_path: Path) -> None:
+async def test_harmless_call_is_resent_once(tmp_path: Path) -> None:
     effects = {"moody": "read_only", "die": "read_only"}
     log = tmp_path / "starts"
     async with node(stdio_server("--starts", str(log), effects=effects)) as one:
@@ -96,7 +96,7 @@ async def test_a_call_that_does_no_harm_is_sent_again_once(tmp_path: Path) -> No
         assert text(await with_timeout(begin(one, "echo", text="x"))) == "x"
 
 
-async def test_a_server_that_is_away_for_a_moment_is_waited_for() -> None:
+async def test_waits_for_short_outage() -> None:
     server = Streamable("stateless")
     await server.start()
     async with node(ServerConfig(url=server.url())) as one:
@@ -110,7 +110,7 @@ async def test_a_server_that_is_away_for_a_moment_is_waited_for() -> None:
 
 
 @pytest.mark.spec("AX-13.1-2", "AX-13.1-3")
-async def test_whoever_comes_back_with_other_tools_is_shown_with_those_only() -> None:
+async def test_lists_changed_tools_after_reconnect() -> None:
     server = Streamable("stateless")
     await server.start()
     async with node(ServerConfig(url=server.url(), unannotated="allow")) as one:
@@ -135,11 +135,11 @@ async def test_whoever_comes_back_with_other_tools_is_shown_with_those_only() ->
 
 
 @pytest.mark.spec("AX-13.2-4")
-def test_tools_stay_listed_for_five_minutes_unless_the_config_says_otherwise() -> None:
+def test_default_grace_is_five_minutes() -> None:
     assert ServerConfig(url="http://127.0.0.1/mcp").grace == 300.0
 
 
-async def test_a_server_that_stays_away_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reports_server_that_stays_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "RECONNECT_WAIT_SECONDS", 0.05)
 
     server = Streamable("stateless")

@@ -19,7 +19,7 @@ KILLS = 60
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-def test_kill_after_kill_under_load(loop: str) -> None:
+def test_survives_repeated_kills_under_load(loop: str) -> None:
     """`run` compares open files, tasks and children before and after."""
 
     async def body() -> None:

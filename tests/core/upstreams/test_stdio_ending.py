@@ -53,7 +53,7 @@ def starts(path: Path) -> int:
 
 @LOOPS
 @pytest.mark.parametrize("how", ["close", "kill"])
-def test_no_grandchild_is_left(how: str, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kills_grandchildren(how: str, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdio, "EXIT_TIMEOUT_SECONDS", 0.1)
 
     async def body() -> None:
@@ -72,7 +72,7 @@ def test_no_grandchild_is_left(how: str, loop: str, monkeypatch: pytest.MonkeyPa
     run(body, loop=loop)
 
 
-async def test_a_grandchild_that_holds_the_pipes_does_not_keep_the_dead_alive() -> None:
+async def test_grandchild_with_pipes_does_not_hide_exit() -> None:
     """It left the group, so it cannot be ended; the death must be noticed all the same."""
 
     async with run_supervisor(stdio_server("--grandchild", "own-session")) as one:
@@ -89,7 +89,7 @@ async def test_a_grandchild_that_holds_the_pipes_does_not_keep_the_dead_alive() 
 
 
 @LOOPS
-def test_a_stubborn_process_is_killed(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kills_stubborn_process(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdio, "EXIT_TIMEOUT_SECONDS", 0.1)
 
     async def body() -> None:
@@ -101,7 +101,7 @@ def test_a_stubborn_process_is_killed(loop: str, monkeypatch: pytest.MonkeyPatch
     run(body, loop=loop)
 
 
-async def test_a_polite_process_gets_the_time_it_needs(tmp_path: Path) -> None:
+async def test_waits_for_process_to_exit(tmp_path: Path) -> None:
     link = await StdioTransport.start(
         "up",
         ["sh", "-c", f"cat > /dev/null; echo bye > {tmp_path / 'bye'}"],
@@ -113,7 +113,7 @@ async def test_a_polite_process_gets_the_time_it_needs(tmp_path: Path) -> None:
 
 
 @LOOPS
-def test_nothing_is_left_when_closing_is_cut_short(
+def test_cancelled_close_leaves_no_process(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stdio, "EXIT_TIMEOUT_SECONDS", 60.0)
@@ -144,7 +144,7 @@ def test_nothing_is_left_when_closing_is_cut_short(
 
 
 @LOOPS
-def test_twenty_lives_leave_nothing_behind(loop: str) -> None:
+def test_repeated_restarts_leave_nothing_behind(loop: str) -> None:
     """`run` compares open files, tasks and children before and after."""
 
     async def body() -> None:
@@ -169,7 +169,7 @@ def test_twenty_lives_leave_nothing_behind(loop: str) -> None:
     run(body, loop=loop)
 
 
-async def test_a_process_that_does_not_read_is_not_written_to_for_ever() -> None:
+async def test_limits_write_buffer_for_process_that_does_not_read() -> None:
     """Its pipe and our buffer fill up; then calls are refused instead of kept."""
 
     link = await StdioTransport.start(
@@ -196,7 +196,7 @@ async def test_a_process_that_does_not_read_is_not_written_to_for_ever() -> None
 
 
 @LOOPS
-def test_process_that_ended_before_it_was_spoken_to_failed_to_start(loop: str) -> None:
+def test_reports_process_that_exits_before_request(loop: str) -> None:
     async def body() -> None:
         link = await StdioTransport.start(
             "up", ["sh", "-c", "exit 3"], env={}, cwd=None, stderr=deque(), mask=Mask()

@@ -46,7 +46,7 @@ def starts(path: Path) -> int:
 # -- starting
 
 
-async def test_a_process_that_cannot_bear_the_probe_is_started_again_and_remembered(
+async def test_restarts_process_that_exits_on_probe(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "starts"
@@ -65,7 +65,7 @@ async def test_a_process_that_cannot_bear_the_probe_is_started_again_and_remembe
 
 @LOOPS
 @pytest.mark.parametrize("end", ["", "\n", "\n\n"])
-def test_what_a_process_said_before_it_left_is_the_reason(end: str, loop: str) -> None:
+def test_exit_reason_contains_stderr(end: str, loop: str) -> None:
     config = stdio_server("--exit", "2", "--say", f"starting...\nGITHUB_ACCOUNT is not set{end}")
 
     async def body() -> None:
@@ -82,7 +82,7 @@ def test_what_a_process_said_before_it_left_is_the_reason(end: str, loop: str) -
     run(body, loop=loop)
 
 
-async def test_a_secret_that_a_process_prints_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_masks_secret_in_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUR_VALUE", "correct horse battery")
     words = "Cannot log in with correct horse battery and password=hunter2hunter2"
     config = stdio_server("--exit", "1", "--say", words, env={"VALUE": "${env:OUR_VALUE}"})
@@ -109,7 +109,7 @@ async def test_a_secret_that_a_process_prints_is_masked(monkeypatch: pytest.Monk
     ],
 )
 @LOOPS
-def test_what_cannot_be_started_says_why(config: ServerConfig, words: str, loop: str) -> None:
+def test_reports_why_process_cannot_start(config: ServerConfig, words: str, loop: str) -> None:
     async def body() -> None:
         async with run_supervisor(config) as one:
             one.naps.hold()
@@ -121,7 +121,7 @@ def test_what_cannot_be_started_says_why(config: ServerConfig, words: str, loop:
     run(body, loop=loop)
 
 
-async def test_a_process_that_never_gets_ready_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kills_process_that_is_not_ready_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async with run_supervisor(stdio_server("--silent", start_timeout=0.2)) as one:
         one.naps.hold()
         await one.until(lambda: one.naps.sleeping)
@@ -130,7 +130,7 @@ async def test_a_process_that_never_gets_ready_is_ended(monkeypatch: pytest.Monk
         assert "start_timeout" in one.supervisor.problem
 
 
-async def test_a_process_that_crashes_on_start_is_not_hammered(tmp_path: Path) -> None:
+async def test_increases_delay_between_restarts(tmp_path: Path) -> None:
     log = tmp_path / "starts"
 
     async with run_supervisor(stdio_server("--exit", "1", "--starts", str(log))) as one:
@@ -142,7 +142,7 @@ async def test_a_process_that_crashes_on_start_is_not_hammered(tmp_path: Path) -
         assert one.states == [State.FAILED]
 
 
-async def test_the_wait_is_jittered() -> None:
+async def test_adds_jitter_to_delay() -> None:
     async with run_supervisor(stdio_server("--exit", "1"), jitter=0.0) as one:
         await one.until(lambda: len(one.naps.taken) == 3)
         first = pauses.RETRY_DELAY_SECONDS
@@ -153,7 +153,7 @@ async def test_the_wait_is_jittered() -> None:
 
 
 @LOOPS
-def test_a_death_in_the_middle_of_a_call(loop: str) -> None:
+def test_restarts_process_that_exits_during_call(loop: str) -> None:
     async def body() -> None:
         async with run_supervisor(stdio_server()) as one:
             await one.ready()
@@ -176,7 +176,7 @@ def test_a_death_in_the_middle_of_a_call(loop: str) -> None:
     run(body, loop=loop)
 
 
-async def test_it_is_known_to_be_lost_before_the_caller_is_told() -> None:
+async def test_state_changes_before_call_fails() -> None:
     """Whoever tries again at once must wait for the next process, not meet the dead one."""
 
     async with run_supervisor(stdio_server()) as one:
@@ -189,7 +189,7 @@ async def test_it_is_known_to_be_lost_before_the_caller_is_told() -> None:
         assert await one.text("echo", text="again") == "again"
 
 
-async def test_an_answer_that_was_written_before_the_end_still_counts() -> None:
+async def test_result_before_exit_counts() -> None:
     """It answers, then dies, so quickly that both are noticed in the same turn of the loop."""
 
     async with run_supervisor(stdio_server()) as one:
@@ -204,7 +204,7 @@ async def test_an_answer_that_was_written_before_the_end_still_counts() -> None:
                 await with_timeout(died)
 
 
-async def test_a_call_in_the_moment_of_its_end_was_never_sent(
+async def test_call_during_exit_is_not_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The signs of the end are collected for so long that the call falls into that time.
@@ -230,7 +230,7 @@ async def test_a_call_in_the_moment_of_its_end_was_never_sent(
 
 @LOOPS
 @pytest.mark.parametrize("habit", ["mute", "deaf"])
-def test_a_process_that_closes_a_pipe_but_lives_on_is_replaced(
+def test_replaces_process_that_closes_pipe(
     habit: str, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stdio, "EXIT_TIMEOUT_SECONDS", 0.1)
@@ -256,7 +256,7 @@ def test_a_process_that_closes_a_pipe_but_lives_on_is_replaced(
     run(body, loop=loop)
 
 
-async def test_last_words_are_those_of_the_one_that_died() -> None:
+async def test_exit_reason_contains_stderr_of_exited_process() -> None:
     async with run_supervisor(stdio_server("--say", "All is well.\n")) as one:
         await one.ready()
         await one.text("talk", lines=1)
@@ -270,7 +270,7 @@ async def test_last_words_are_those_of_the_one_that_died() -> None:
         assert "All is well." in one.supervisor.problem
 
 
-async def test_a_flood_on_stderr_stays_bounded_and_stops_nothing() -> None:
+async def test_limits_stored_stderr() -> None:
     async with run_supervisor(stdio_server()) as one:
         await one.ready()
         assert await one.text("talk", lines=50_000) == "said"
@@ -278,7 +278,7 @@ async def test_a_flood_on_stderr_stays_bounded_and_stops_nothing() -> None:
         assert len(one.supervisor.stderr) <= 200
 
 
-async def test_the_wait_starts_anew_after_it_worked() -> None:
+async def test_successful_call_resets_restart_delay() -> None:
     async with run_supervisor(stdio_server()) as one:
         for expected in (0.1, 0.2, 0.4):
             # Ready and dead again without an answer: something is wrong with it.
@@ -297,7 +297,7 @@ async def test_the_wait_starts_anew_after_it_worked() -> None:
 
 
 @LOOPS
-def test_its_end_is_noticed_where_there_are_no_pidfds(
+def test_detects_exit_without_pidfd(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(pid: int) -> int:
@@ -320,7 +320,7 @@ def test_its_end_is_noticed_where_there_are_no_pidfds(
 
 
 @LOOPS
-def test_a_process_gets_three_pipes_and_nothing_else_of_ours(loop: str) -> None:
+def test_process_inherits_only_three_pipes(loop: str) -> None:
     async def body() -> None:
         async with run_supervisor(stdio_server()) as one:
             await one.ready()

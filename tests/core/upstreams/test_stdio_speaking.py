@@ -39,7 +39,7 @@ REVISIONS = {"stateless": "2026-07-28", "session": "2025-11-25"}
 
 @LOOPS
 @pytest.mark.parametrize("server", ["demo", "official"])
-def test_real_servers(server: str, loop: str) -> None:
+def test_works_with_real_servers(server: str, loop: str) -> None:
     demo = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"])
     config = demo if server == "demo" else server_script("sdk_stdio.py")
 
@@ -62,7 +62,7 @@ def test_real_servers(server: str, loop: str) -> None:
 
 
 @pytest.mark.parametrize("server", ["demo", "official"])
-async def test_real_servers_in_the_session_era(server: str) -> None:
+async def test_works_with_real_servers_in_session_generation(server: str) -> None:
     demo = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"])
     config = demo if server == "demo" else server_script("sdk_stdio.py")
 
@@ -80,7 +80,7 @@ async def test_real_servers_in_the_session_era(server: str) -> None:
 
 @LOOPS
 @ERAS
-def test_either_era_is_found_out(eras: str, loop: str) -> None:
+def test_detects_protocol_generation(eras: str, loop: str) -> None:
     async def body() -> None:
         async with run_supervisor(stdio_server("--eras", eras)) as one:
             await one.ready()
@@ -92,7 +92,7 @@ def test_either_era_is_found_out(eras: str, loop: str) -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-03-26", "2024-11-05"])
-async def test_older_revisions_are_spoken(revision: str) -> None:
+async def test_accepts_older_revisions(revision: str) -> None:
     async with run_supervisor(stdio_server("--eras", "session", "--revision", revision)) as one:
         await one.ready()
         assert one.supervisor.peer is not None
@@ -100,7 +100,7 @@ async def test_older_revisions_are_spoken(revision: str) -> None:
         assert await one.text("echo", text="hi") == "hi"
 
 
-async def test_a_revision_that_nobody_knows_is_a_reason() -> None:
+async def test_reports_unknown_revision() -> None:
     async with run_supervisor(stdio_server("--eras", "session", "--revision", "1999-01-01")) as one:
         one.naps.hold()
         await one.until(lambda: one.naps.sleeping)
@@ -109,7 +109,7 @@ async def test_a_revision_that_nobody_knows_is_a_reason() -> None:
 
 
 @ERAS
-async def test_garbage_before_and_between_messages_harms_nobody(eras: str) -> None:
+async def test_ignores_garbage_between_messages(eras: str) -> None:
     async with run_supervisor(stdio_server("--eras", eras, "--garbage")) as one:
         await one.ready()
         for number in range(5):
@@ -121,7 +121,7 @@ async def test_garbage_before_and_between_messages_harms_nobody(eras: str) -> No
         assert one.supervisor.restarts == 0
 
 
-async def test_a_process_that_ignores_the_probe_is_asked_the_old_way(
+async def test_unanswered_probe_leads_to_initialize(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(negotiate, "PROBE_TIMEOUT_SECONDS", 0.05)
@@ -135,7 +135,7 @@ async def test_a_process_that_ignores_the_probe_is_asked_the_old_way(
         assert await one.text("echo", text="hi") == "hi"
 
 
-async def test_a_stateless_process_that_is_slow_to_start_is_understood_all_the_same(
+async def test_accepts_late_probe_response_of_stateless_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The probe goes unanswered for so long that `initialize` is tried, which it refuses."""
@@ -161,7 +161,7 @@ async def test_a_stateless_process_that_is_slow_to_start_is_understood_all_the_s
         assert await one.text("echo", text="hi") == "hi"
 
 
-async def test_probe_answered_after_initialize_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_accepts_probe_response_after_rejected_initialize(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(negotiate, "PROBE_TIMEOUT_SECONDS", 0.01)
 
     async with run_supervisor(stdio_server("--eras", "stateless", "--probe", "late")) as one:
@@ -171,7 +171,7 @@ async def test_probe_answered_after_initialize_was_refused(monkeypatch: pytest.M
         assert await one.text("echo", text="hi") == "hi"
 
 
-async def test_unknown_ids_and_second_answers_are_dropped() -> None:
+async def test_ignores_unknown_ids_and_second_responses() -> None:
     async with run_supervisor(stdio_server()) as one:
         await one.ready()
         assert await one.text("strangers") == "mine"
@@ -179,7 +179,7 @@ async def test_unknown_ids_and_second_answers_are_dropped() -> None:
         assert await one.text("echo", text="still fine") == "still fine"
 
 
-async def test_requests_to_us_are_answered() -> None:
+async def test_answers_requests_of_server() -> None:
     async with run_supervisor(stdio_server()) as one:
         await one.ready()
         answers = {a["id"]: a for a in json.loads(await one.text("ask"))}
@@ -190,7 +190,7 @@ async def test_requests_to_us_are_answered() -> None:
             assert method in error["message"]
 
 
-async def test_an_error_of_the_server_is_passed_on_as_it_is() -> None:
+async def test_relays_server_error_unchanged() -> None:
     async with run_supervisor(stdio_server()) as one:
         await one.ready()
         with pytest.raises(UpstreamResponseError) as caught:
@@ -202,7 +202,7 @@ async def test_an_error_of_the_server_is_passed_on_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("value", ["null", "7", '"text"', "[]", "true"])
-async def test_a_result_that_is_no_object_is_the_servers_fault(value: str) -> None:
+async def test_rejects_result_that_is_not_object(value: str) -> None:
     async with run_supervisor(stdio_server()) as one:
         await one.ready()
         with pytest.raises(UpstreamLostError) as caught:
@@ -212,7 +212,7 @@ async def test_a_result_that_is_no_object_is_the_servers_fault(value: str) -> No
         assert await one.text("echo", text="on") == "on"
 
 
-async def test_an_answer_without_result_and_error_is_one_all_the_same() -> None:
+async def test_rejects_response_without_result_and_error() -> None:
     async with run_supervisor(stdio_server()) as one:
         await one.ready()
         with pytest.raises(UpstreamLostError, match="neither result nor error") as caught:
@@ -220,7 +220,7 @@ async def test_an_answer_without_result_and_error_is_one_all_the_same() -> None:
         assert caught.value.was_sent
 
 
-async def test_a_batch_is_read_where_the_revision_has_batches() -> None:
+async def test_reads_batch_of_supporting_revision() -> None:
     async with run_supervisor(stdio_server("--eras", "session", "--revision", "2025-03-26")) as one:
         await one.ready()
         lists = one.supervisor.lists
@@ -228,7 +228,7 @@ async def test_a_batch_is_read_where_the_revision_has_batches() -> None:
         await one.until(lambda: one.supervisor.lists > lists)
 
 
-async def test_an_answer_that_is_too_long_fails_its_call_at_once(
+async def test_large_response_fails_call_immediately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stdio, "MAX_MESSAGE", 300_000)
@@ -245,7 +245,7 @@ async def test_an_answer_that_is_too_long_fails_its_call_at_once(
         assert text_of(json.loads(bytes((await with_timeout(held)).result))) == "unharmed"
 
 
-async def test_an_answer_of_many_megabytes_is_read() -> None:
+async def test_reads_response_of_many_megabytes() -> None:
     async with run_supervisor(stdio_server()) as one:
         await one.ready()
         assert len(await one.text("huge", size=20_000_000)) == 20_000_000
@@ -267,11 +267,11 @@ async def test_an_answer_of_many_megabytes_is_read() -> None:
         (b"xxxxxxxxxxxxxxxxx", None),
     ],
 )
-def test_whose_answer_a_long_line_is(head: bytes, id: int | None) -> None:
+def test_finds_id_in_head_of_long_line(head: bytes, id: int | None) -> None:
     assert stdio.find_response_id(head) == id
 
 
-async def test_progress_reaches_its_own_caller() -> None:
+async def test_progress_reaches_its_caller() -> None:
     heard: dict[str, list[Any]] = {"a": [], "b": []}
 
     def hear(name: str) -> Any:
@@ -294,7 +294,7 @@ async def test_progress_reaches_its_own_caller() -> None:
 # -- lists
 
 
-async def test_a_change_lists_this_upstream_again_and_no_other() -> None:
+async def test_change_lists_only_this_upstream_again() -> None:
     async with (
         run_supervisor(stdio_server("--eras", "session", "--announces"), key="a") as one,
         run_supervisor(stdio_server("--eras", "session", "--announces"), key="b") as other,
@@ -308,12 +308,12 @@ async def test_a_change_lists_this_upstream_again_and_no_other() -> None:
         assert other.supervisor.lists == 1
 
 
-async def test_a_change_announced_with_the_first_list_is_not_missed() -> None:
+async def test_notices_change_during_first_listing() -> None:
     async with run_supervisor(stdio_server("--eras", "session", "--changes-while-listing")) as one:
         await one.until(lambda: one.listed and one.listed[-1] == ["new"])
 
 
-async def test_a_stateless_process_is_listened_to() -> None:
+async def test_subscribes_to_stateless_process() -> None:
     async with run_supervisor(stdio_server("--eras", "stateless", "--announces")) as one:
         await one.ready()
         # It reads in order: once this is answered, it has heard of the subscription.
@@ -322,7 +322,7 @@ async def test_a_stateless_process_is_listened_to() -> None:
         await one.until(lambda: one.listed[-1] == ["echo", "new"])
 
 
-async def test_bad_entries_do_not_hide_good_ones() -> None:
+async def test_invalid_entries_do_not_hide_valid_ones() -> None:
     entries: list[Any] = [
         {"name": "good", "inputSchema": {"type": "object"}}, 7, None, {}, {"name": 3}, [],
         {"name": "no schema"}, {"name": "also good", "inputSchema": {"type": "object"}},
@@ -350,7 +350,7 @@ def page(*names: str, cursor: str | None = None) -> dict[str, Any]:
     ],
     ids=["pages", "itself", "circle"],
 )  # fmt: skip
-async def test_pages_are_followed_but_never_in_circles(
+async def test_reads_pages_without_repetition(
     pages: dict[str, Any], expected: str
 ) -> None:
     async with run_supervisor(stdio_server("--pages", json.dumps(pages))) as one:
@@ -362,7 +362,7 @@ async def test_pages_are_followed_but_never_in_circles(
     "pages",
     ['{"first": {"tools": 7}}', '{"first": {"tools": [], "nextCursor": 7}}'],
 )
-async def test_a_list_that_is_none_is_a_reason(pages: str) -> None:
+async def test_reports_invalid_list(pages: str) -> None:
     async with run_supervisor(stdio_server("--pages", pages)) as one:
         one.naps.hold()
         await one.until(lambda: one.naps.sleeping)
@@ -370,7 +370,7 @@ async def test_a_list_that_is_none_is_a_reason(pages: str) -> None:
         assert "`tools/list`" in one.supervisor.problem
 
 
-async def test_thousands_of_tools() -> None:
+async def test_lists_thousands_of_tools() -> None:
     async with run_supervisor(stdio_server("--many", "6000")) as one:
         await one.ready()
         assert len(one.supervisor.offer.tools) == 6000
@@ -380,7 +380,7 @@ async def test_thousands_of_tools() -> None:
 # -- what it is given
 
 
-async def test_our_secrets_are_not_inherited(
+async def test_process_does_not_inherit_secrets(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "ours alone")
@@ -401,13 +401,13 @@ async def test_our_secrets_are_not_inherited(
     assert "ours alone" not in environ.values()
 
 
-async def test_it_starts_in_its_folder(tmp_path: Path) -> None:
+async def test_starts_process_in_configured_folder(tmp_path: Path) -> None:
     async with run_supervisor(stdio_server(cwd=str(tmp_path))) as one:
         await one.ready()
         assert await one.text("where") == str(tmp_path)
 
 
-async def test_a_command_line_is_split_as_a_shell_would() -> None:
+async def test_splits_command_like_shell() -> None:
     path = Path(__file__).parent / "servers" / "stdio_server.py"
     config = ServerConfig(command=f"'{sys.executable}' -S \"{path}\" --eras 'session'")
 

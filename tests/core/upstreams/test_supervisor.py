@@ -41,7 +41,7 @@ def kill(one: SupervisorHarness) -> None:
 
 
 @LOOPS
-def test_from_connecting_to_failed_to_ready(loop: str, free_port: int) -> None:
+def test_changes_from_connecting_to_failed_to_ready(loop: str, free_port: int) -> None:
     async def body() -> None:
         async with run_supervisor(ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp")) as one:
             one.naps.hold()
@@ -71,7 +71,7 @@ def test_from_connecting_to_failed_to_ready(loop: str, free_port: int) -> None:
 
 
 @LOOPS
-def test_lost_and_back_within_the_grace(loop: str) -> None:
+def test_reconnects_within_grace(loop: str) -> None:
     async def body() -> None:
         server = Streamable("stateless")
         await server.start()
@@ -109,7 +109,7 @@ def test_lost_and_back_within_the_grace(loop: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["http", "stdio"])
-async def test_withdrawn_when_the_grace_is_over_and_listed_again_when_it_is_back(kind: str) -> None:
+async def test_withdraws_tools_after_grace_and_lists_again(kind: str) -> None:
     server = Streamable("stateless")
     await server.start()
     config = ServerConfig(url=server.url(), grace=0.0)
@@ -147,7 +147,7 @@ async def test_withdrawn_when_the_grace_is_over_and_listed_again_when_it_is_back
     await server.stop()
 
 
-async def test_settings_that_do_not_concern_the_link_are_taken_at_once() -> None:
+async def test_applies_settings_without_reconnecting() -> None:
     async with run_supervisor(stdio_server()) as one:
         await one.ready()
         assert one.supervisor.peer is not None
@@ -162,7 +162,7 @@ async def test_settings_that_do_not_concern_the_link_are_taken_at_once() -> None
 # -- patience
 
 
-async def test_until_ready() -> None:
+async def test_waits_until_ready() -> None:
     async with Streamable("stateless") as server:
         async with run_supervisor(ServerConfig(url=server.url())) as one:
             supervisor = one.supervisor
@@ -183,7 +183,7 @@ async def test_until_ready() -> None:
             assert await one.text("echo", text="x") == "x"
 
 
-async def test_until_ready_does_not_wait_in_vain(free_port: int) -> None:
+async def test_does_not_wait_longer_than_allowed(free_port: int) -> None:
     async with run_supervisor(ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp")) as one:
         one.naps.hold()
         await with_timeout(one.supervisor.wait_for_first_attempt())
@@ -201,7 +201,7 @@ async def test_until_ready_does_not_wait_in_vain(free_port: int) -> None:
         assert not await other.supervisor.wait_until_ready(-1)
 
 
-async def test_nobody_finds_the_dead_one_ready() -> None:
+async def test_wait_does_not_return_lost_connection() -> None:
     """In every turn of the loop after the loss, ready means that a call can be made."""
 
     async with run_supervisor(stdio_server()) as one:
@@ -217,7 +217,7 @@ async def test_nobody_finds_the_dead_one_ready() -> None:
 # -- isolation
 
 
-async def test_bad_neighbours_delay_nobody(free_port: int) -> None:
+async def test_failing_servers_do_not_delay_others(free_port: int) -> None:
     async with Streamable() as silent, Streamable() as good:
 
         async def never(request: Request, answer: Answer) -> bool:
@@ -247,7 +247,7 @@ async def test_bad_neighbours_delay_nobody(free_port: int) -> None:
         await with_timeout(asyncio.gather(*(bad.supervisor.end() for bad in neighbours)))
 
 
-async def test_fifty_at_once() -> None:
+async def test_connects_fifty_servers_at_once() -> None:
     async with Streamable("stateless") as server:
         every = [SupervisorHarness(ServerConfig(url=server.url()), key=f"up{n}") for n in range(50)]
         for one in every:
@@ -263,7 +263,7 @@ async def test_fifty_at_once() -> None:
 # -- faults of ours
 
 
-def test_a_fault_while_connecting_does_not_end_the_supervision(
+def test_connection_fault_does_not_end_supervisor(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def body() -> None:
@@ -291,7 +291,7 @@ def test_a_fault_while_connecting_does_not_end_the_supervision(
 
 
 @pytest.mark.parametrize("whose", ["tools", "state"])
-def test_a_fault_of_whoever_listens_does_not_end_the_supervision(
+def test_listener_fault_does_not_end_supervisor(
     whose: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
@@ -324,7 +324,7 @@ def test_a_fault_of_whoever_listens_does_not_end_the_supervision(
 
 
 @LOOPS
-def test_twenty_connections_leave_nothing_behind(loop: str) -> None:
+def test_repeated_connections_leave_nothing_behind(loop: str) -> None:
     """`run` compares open files, tasks and children before and after."""
 
     async def body() -> None:
@@ -355,7 +355,7 @@ def test_twenty_connections_leave_nothing_behind(loop: str) -> None:
     run(body, loop=loop)
 
 
-async def test_ending_in_every_moment_of_connecting() -> None:
+async def test_ends_at_every_moment_of_connecting() -> None:
     async with Streamable("session", get="stream", announces=True) as server:
         for turns in range(40):
             one = SupervisorHarness(ServerConfig(url=server.url()))
@@ -367,7 +367,7 @@ async def test_ending_in_every_moment_of_connecting() -> None:
         await server.until(lambda: server.open_connections == 0)
 
 
-async def test_ending_while_it_sleeps_and_ending_twice(free_port: int) -> None:
+async def test_ends_during_sleep_and_twice(free_port: int) -> None:
     one = SupervisorHarness(ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp"))
     await one.supervisor.end()
     one.naps.hold()
@@ -378,7 +378,7 @@ async def test_ending_while_it_sleeps_and_ending_twice(free_port: int) -> None:
     assert not one.naps.sleeping
 
 
-async def test_two_who_end_it_at_once_keep_nobody_waiting() -> None:
+async def test_concurrent_ends_finish_calls() -> None:
     """The second must not interrupt how the first lets go: who waits for an answer is told."""
 
     async with Streamable("session") as server:
@@ -396,7 +396,7 @@ async def test_two_who_end_it_at_once_keep_nobody_waiting() -> None:
                 await with_timeout(call)
 
 
-async def test_a_server_that_does_not_take_the_farewell_delays_the_end_a_little_only() -> None:
+async def test_unanswered_delete_delays_end_briefly() -> None:
     async with Streamable("session") as server:
 
         async def habit(request: Request, answer: Answer) -> bool:

@@ -98,7 +98,7 @@ async def all_answered(one: SupervisorHarness, calls: int) -> None:
 
 
 @LOOPS
-def test_answers_do_not_wait_behind_calls_that_wait_for_them(loop: str) -> None:
+def test_responses_do_not_wait_behind_calls(loop: str) -> None:
     async def body() -> None:
         async with Streamable("session") as server:
             asking = Asking(server)
@@ -114,7 +114,7 @@ def test_answers_do_not_wait_behind_calls_that_wait_for_them(loop: str) -> None:
     run(body, loop=loop)
 
 
-async def test_a_question_on_the_session_s_own_stream() -> None:
+async def test_accepts_client_request_on_session_stream() -> None:
     async with Streamable("session", get="stream") as server:
         asking = Asking(server)
         asking.on_stream = True
@@ -124,7 +124,7 @@ async def test_a_question_on_the_session_s_own_stream() -> None:
             await all_answered(one, 1)
 
 
-async def test_a_cancellation_does_not_wait_behind_what_it_cancels() -> None:
+async def test_cancellation_does_not_wait_behind_call() -> None:
     async with Streamable("session") as server:
         async with run_supervisor(shared(url=server.url(), connections=1)) as one:
             await one.ready()
@@ -137,7 +137,7 @@ async def test_a_cancellation_does_not_wait_behind_what_it_cancels() -> None:
 
 
 @pytest.mark.parametrize("habit_of", ["silence", "stream"])
-async def test_a_server_that_keeps_the_connection_of_an_answer(
+async def test_reclaims_connection_of_unanswered_post(
     habit_of: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gets it back after a while, so that the next answers have one."""
@@ -171,7 +171,7 @@ async def test_a_server_that_keeps_the_connection_of_an_answer(
             call.exchange.abandon("enough")
 
 
-async def test_an_answer_that_cannot_be_delivered_harms_no_other_call(
+async def test_undeliverable_response_affects_no_other_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failed, judge = asyncio.Event(), http.HttpTransport.on_connect_failed
@@ -204,7 +204,7 @@ async def test_an_answer_that_cannot_be_delivered_harms_no_other_call(
 
 
 @LOOPS
-def test_a_server_of_old_asks_on_its_one_stream(loop: str) -> None:
+def test_accepts_client_request_on_legacy_stream(loop: str) -> None:
     async def body() -> None:
         async with Legacy() as server:
             asking = Asking(server)
@@ -224,7 +224,7 @@ def test_a_server_of_old_asks_on_its_one_stream(loop: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sse", "legacy"])
-async def test_the_official_server_asks(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_accepts_client_request_of_official_server(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def not_stateless(peer: Any) -> None:
         return None
 

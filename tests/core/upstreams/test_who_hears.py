@@ -33,7 +33,7 @@ def told(one: Row) -> list[Any]:
 @pytest.mark.parametrize("method", [LOG, "notifications/custom"])
 @pytest.mark.parametrize("client", [SESSION, STATELESS])
 @on_a_loop
-def test_two_callers_are_not_heard_of_by_others(method: str, client: Any) -> None:
+def test_notifications_during_two_calls_reach_no_others(method: str, client: Any) -> None:
     one = leaf()
     one.call("leaf.t", client=client, caller="operator", meta={})
     one.call("leaf.t", client=client, caller="auditor", meta={})
@@ -42,7 +42,7 @@ def test_two_callers_are_not_heard_of_by_others(method: str, client: Any) -> Non
 
 
 @on_a_loop
-def test_what_the_only_caller_may_not_hear_is_for_nobody() -> None:
+def test_notification_filtered_for_only_caller_reaches_nobody() -> None:
     one = leaf()
     one.call("leaf.t", client=STATELESS, meta={})
     one.say(LOG, level="info", data=1)
@@ -57,7 +57,7 @@ def test_what_the_only_caller_may_not_hear_is_for_nobody() -> None:
 
 @pytest.mark.spec("AX-12-1")
 @on_a_loop
-def test_when_nobody_calls_all_hear_it() -> None:
+def test_notifications_without_calls_reach_all() -> None:
     one = leaf()
     one.say(LOG, level="info", data=1)
     one.call("leaf.t")
@@ -69,7 +69,7 @@ def test_when_nobody_calls_all_hear_it() -> None:
 
 
 @on_a_loop
-def test_what_was_given_up_is_talked_of_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_call_keeps_notifications_private_for_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     one = leaf()
     call = one.call("leaf.t", caller="operator")
     one.root.pipeline.cancel(call)
@@ -92,7 +92,7 @@ def test_what_was_given_up_is_talked_of_for_a_while(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.spec("AX-12-1")
 @on_a_loop
-def test_what_is_about_no_call_comes_through_while_others_call() -> None:
+def test_notification_without_call_reaches_all_during_calls() -> None:
     """An alarm of a leaf below the edge, where the root only sees the edge's channel."""
     one = Row(["edge", "leaf"], [tool("t")])
     edge = one.nodes[1]
@@ -112,7 +112,7 @@ def test_what_is_about_no_call_comes_through_while_others_call() -> None:
 
 
 @on_a_loop
-def test_what_is_about_the_tree_is_never_about_a_call() -> None:
+def test_tree_event_belongs_to_no_call() -> None:
     one = leaf()
     one.call("leaf.t", client=SESSION)
     one.say(LOST, data=1)
@@ -122,7 +122,7 @@ def test_what_is_about_the_tree_is_never_about_a_call() -> None:
 
 
 @on_a_loop
-def test_what_is_about_a_request_of_the_nodes_own_is_for_nobody() -> None:
+def test_notification_about_node_request_reaches_nobody() -> None:
     one = leaf()
     own = one.root.peer.request("tools/list")
     one.say(LOG, level="info", data=1, _meta={"x-mcpax-request": own.id})
@@ -130,7 +130,7 @@ def test_what_is_about_a_request_of_the_nodes_own_is_for_nobody() -> None:
 
 
 @on_a_loop
-def test_what_nobody_hears_uses_up_no_pace() -> None:
+def test_unheard_notification_uses_no_rate() -> None:
     one = leaf()
     pace = one.root.peer.notification_limiter = NotificationLimiter(
         per_second=1, max_waiting=1, clock=one.clock, call_later=one.clock.call_later
@@ -145,7 +145,7 @@ def test_what_nobody_hears_uses_up_no_pace() -> None:
 
 @pytest.mark.spec("AX-6.1-5")
 @on_a_loop
-def test_a_mute_subserver() -> None:
+def test_mute_subserver_sends_no_notifications() -> None:
     """It has said that it has no notifications. What its lists and calls need is none."""
     one = leaf()
     peer = one.root.peer
@@ -185,5 +185,5 @@ def test_a_mute_subserver() -> None:
         (b'{"data":"x-mcpax-request"}', None),
     ],
 )
-def test_about(params: bytes, request_: int | None) -> None:
+def test_finds_request_id(params: bytes, request_: int | None) -> None:
     assert find_request_id(params) == request_

@@ -55,7 +55,7 @@ WAY = b',"x-mcpax-route":["edge","stm32h7","dma2d_status"],"x-mcpax-cursor":0'
 
 
 @pytest.mark.spec("AX-7.2-1", "AX-7.2-9", "AX-7.2-8")
-def test_where_a_call_enters_the_tree_the_catalog_knows_its_way() -> None:
+def test_first_node_adds_route() -> None:
     payload = wording(Era.SESSION, ax=True).encode_call(7, call_of(tool(way=WAY)), None)
     assert payload == (
         b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"stm32h7.dma2d_status",'
@@ -65,7 +65,7 @@ def test_where_a_call_enters_the_tree_the_catalog_knows_its_way() -> None:
 
 
 @pytest.mark.spec("AX-7.2-2")
-def test_on_the_way_the_route_stays_and_the_cursor_moves() -> None:
+def test_next_node_moves_cursor() -> None:
     call = call_of(tool(way=WAY), hop=Hop(PARTS, 1))
     meta = meta_of(wording(Era.SESSION, ax=True).encode_call(7, call, None))
     assert meta == {"x-mcpax-route": list(PARTS), "x-mcpax-cursor": 2}
@@ -81,7 +81,7 @@ FORGED = {"x-mcpax-route": ["elsewhere", "rm"], "x-mcpax-cursor": 0, "x-mcpax-ot
 @pytest.mark.parametrize("hop", [None, Hop(PARTS, 1)])
 @pytest.mark.parametrize("given", [None, {}, {"own": 1}, FORGED, {**FORGED, "own": 1}])
 @pytest.mark.parametrize("extra", [False, True])
-def test_every_call_on_every_link(
+def test_adds_route_on_every_tree_link(
     era: Era, client: Client, progress: bool, hop: Hop | None, given: Any, extra: bool
 ) -> None:
     """The same as on a plain link, and the way. Nothing that a caller says of ways gets through."""
@@ -112,7 +112,7 @@ def test_every_call_on_every_link(
 
 @pytest.mark.spec("AX-7.2-3", "AX-7.2-2")
 @pytest.mark.parametrize("era", list(Era))
-def test_the_worked_example(era: Era) -> None:
+def test_follows_worked_example(era: Era) -> None:
     """The root matches infra at 0, hands on 1; edge hands on 2; the gateway is the last."""
     [entry] = offer(
         "edge", [definition("stm32h7.dma2d_status")], registered="aggregator", root="infra"
@@ -146,7 +146,7 @@ SEGMENT = st.text("abcdefghijklmnopqrstuvwxyz0123456789_-", min_size=1, max_size
     eras=st.lists(st.sampled_from(list(Era)), min_size=12, max_size=12),
     root=st.none() | SEGMENT,
 )
-def test_through_any_number_of_nodes(
+def test_routes_through_any_number_of_nodes(
     segments: list[str], leaf: str, eras: list[Era], root: str | None
 ) -> None:
     """Each link carries the whole route; what stands at the cursor is the receiver, and what is
@@ -175,7 +175,7 @@ def test_through_any_number_of_nodes(
             call = call_of(below, hop=Hop(tuple(meta["x-mcpax-route"]), cursor))
 
 
-def test_what_is_kept_for_one_tool_is_not_used_for_another() -> None:
+def test_caches_route_for_each_tool() -> None:
     one = wording(Era.STATELESS, ax=True)
     calls = [
         call_of(tool("a", b',"x-mcpax-route":["edge","a"],"x-mcpax-cursor":0'), STATELESS),
@@ -187,7 +187,7 @@ def test_what_is_kept_for_one_tool_is_not_used_for_another() -> None:
             assert meta_of(one.encode_call(1, call, None))["x-mcpax-route"] == ["edge", name]
 
 
-def test_what_was_said_last_is_said_for_nobody_else() -> None:
+def test_caches_meta_for_each_client() -> None:
     """By the very objects: another client, or another `_meta`, is worded by its own."""
     one = wording(Era.STATELESS, ax=True)
     able = Client(Era.STATELESS, "2026-07-28", "tests", b'{"sampling":{}}')
@@ -211,7 +211,7 @@ def test_what_was_said_last_is_said_for_nobody_else() -> None:
         assert one.encode_call(7, shared, None) == alone[1]
 
 
-def test_the_headers_of_one_tool_are_not_those_of_another() -> None:
+def test_caches_headers_for_each_tool() -> None:
     one = RequestEncoder(Era.STATELESS, REVISIONS[Era.STATELESS], OWN, http=True)
     for _ in range(2):
         for name in ("a", "b", "b", "a"):

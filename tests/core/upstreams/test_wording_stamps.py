@@ -43,7 +43,7 @@ def stamped(era: Era, *, ax: bool = True) -> RequestEncoder:
 @pytest.mark.parametrize("given", [None, {}, {"traceparent": "00"}, {"x-mcpax-authorization": "x"}])
 @pytest.mark.parametrize("way", [b"", WAY])
 @pytest.mark.parametrize("extra", [False, True])
-def test_every_call_has_its_token_and_is_otherwise_as_it_was(
+def test_adds_token_to_every_call(
     era: Era, client: Client, progress: bool, hop: Hop | None, given: Any, way: bytes, extra: bool
 ) -> None:
     meta = {**three(), **(given or {})} if client is STATELESS else given
@@ -63,7 +63,7 @@ def test_every_call_has_its_token_and_is_otherwise_as_it_was(
 
 
 @pytest.mark.parametrize("era", list(Era))
-def test_without_a_token_nothing_stands_there(era: Era) -> None:
+def test_adds_nothing_without_token(era: Era) -> None:
     nobody = RequestEncoder(
         era, REVISIONS[era], OWN, http=False, ax=True, encode_token=lambda _: b""
     )
@@ -72,7 +72,7 @@ def test_without_a_token_nothing_stands_there(era: Era) -> None:
         assert nobody.encode_call(1, call, None) == wording(era, ax=True).encode_call(1, call, None)
 
 
-def test_reading_a_resource_has_a_token_too() -> None:
+def test_adds_token_to_resource_read() -> None:
     call = Call(RESOURCES_READ, "test", LOCAL, SESSION, name="x://1")
     call.extra_params = {"uri": Raw(b'"x://1"')}
     payload = stamped(Era.SESSION).encode_call(3, call, None)
@@ -82,10 +82,10 @@ def test_reading_a_resource_has_a_token_too() -> None:
     }
 
 
-def test_the_nodes_own_requests_have_none() -> None:
+def test_node_requests_have_no_token() -> None:
     assert TOKEN.encode() not in stamped(Era.STATELESS).encode_node_request(1, "tools/list", b"{}")
 
 
-def test_how_tokens_stand() -> None:
+def test_formats_token_header_and_member() -> None:
     assert format_bearer_header(TOKEN) == f"Authorization: Bearer {TOKEN}\r\n".encode()
     assert format_member(TOKEN) == f',"x-mcpax-authorization":"{TOKEN}"'.encode()

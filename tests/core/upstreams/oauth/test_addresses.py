@@ -18,7 +18,7 @@ paths = st.from_regex(r"(/[a-z0-9]{1,4}){0,3}", fullmatch=True)
 urls = st.builds("https://{}{}".format, hosts, paths)
 
 
-def test_the_order_for_a_server_with_a_path() -> None:
+def test_orders_metadata_urls_of_resource() -> None:
     assert addresses.resource_metadata_urls("https://Example.com/public/mcp?key=1#x") == [
         "https://example.com/.well-known/oauth-protected-resource/public/mcp",
         "https://example.com/.well-known/oauth-protected-resource",
@@ -31,7 +31,7 @@ def test_the_order_for_a_server_with_a_path() -> None:
     )
 
 
-def test_the_order_for_an_issuer() -> None:
+def test_orders_metadata_urls_of_issuer() -> None:
     assert addresses.server_metadata_urls("https://auth.example.com/tenant1") == [
         "https://auth.example.com/.well-known/oauth-authorization-server/tenant1",
         "https://auth.example.com/.well-known/openid-configuration/tenant1",
@@ -45,7 +45,7 @@ def test_the_order_for_an_issuer() -> None:
 
 
 @given(urls, st.none() | urls)
-def test_the_official_sdk_looks_in_the_same_places(url: str, named: str | None) -> None:
+def test_metadata_urls_equal_official_sdk(url: str, named: str | None) -> None:
     assert addresses.resource_metadata_urls(
         url, named
     ) == build_protected_resource_metadata_discovery_urls(named, url)
@@ -55,12 +55,12 @@ def test_the_official_sdk_looks_in_the_same_places(url: str, named: str | None) 
 
 
 @given(urls, urls)
-def test_the_official_sdk_covers_the_same(resource: str, url: str) -> None:
+def test_coverage_equals_official_sdk(resource: str, url: str) -> None:
     assert addresses.covers(resource, url) == check_resource_allowed(url, resource)
 
 
 @given(urls, paths)
-def test_a_folder_above_covers_what_is_below(url: str, more: str) -> None:
+def test_parent_path_covers_child_path(url: str, more: str) -> None:
     assert addresses.covers(url, url + more)
     assert addresses.covers(url, url)
 
@@ -79,7 +79,7 @@ def test_a_folder_above_covers_what_is_below(url: str, more: str) -> None:
         ("", "https://example.com/mcp"),
     ],
 )
-def test_what_covers_nothing(resource: str, url: str) -> None:
+def test_rejects_uncovered_url(resource: str, url: str) -> None:
     assert not addresses.covers(resource, url)
 
 
@@ -95,7 +95,7 @@ def test_what_covers_nothing(resource: str, url: str) -> None:
         ("https://me:pass@example.com/mcp?api_key=secret#part", "https://example.com/mcp"),
     ],
 )
-def test_the_name_of_a_resource(url: str, canonical: str) -> None:
+def test_normalizes_resource_url(url: str, canonical: str) -> None:
     assert addresses.canonical(url) == canonical
 
 
@@ -126,7 +126,7 @@ def test_the_name_of_a_resource(url: str, canonical: str) -> None:
         ("", False, False),
     ],
 )
-def test_where_a_secret_may_go(url: str, safe: bool, local: bool) -> None:
+def test_recognizes_secure_urls(url: str, safe: bool, local: bool) -> None:
     assert addresses.is_secure(url) is safe
     assert addresses.is_local(url) is local
     if local and not url.startswith("https"):
@@ -134,6 +134,6 @@ def test_where_a_secret_may_go(url: str, safe: bool, local: bool) -> None:
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_an_answer(text: str) -> None:
+def test_accepts_any_text(text: str) -> None:
     assert addresses.is_secure(text) in (True, False)
     assert not addresses.covers(text, "https://example.com/mcp") or text.startswith("https://")

@@ -37,11 +37,11 @@ def back(advertised: bool = False, **query: str) -> str:
 
 
 @pytest.mark.parametrize("advertised", [True, False])
-def test_a_good_answer(advertised: bool) -> None:
+def test_accepts_valid_redirect(advertised: bool) -> None:
     assert back(advertised, code="x", iss=ISSUER) == "x"
 
 
-def test_an_issuer_that_nobody_promised_may_be_missing() -> None:
+def test_accepts_missing_optional_issuer() -> None:
     assert back(code="x") == "x"
     with pytest.raises(SignInProblem, match="promises to send it"):
         back(True, code="x")
@@ -60,7 +60,7 @@ def test_an_issuer_that_nobody_promised_may_be_missing() -> None:
         "",
     ],
 )
-def test_an_answer_from_somebody_else(advertised: bool, issuer: str) -> None:
+def test_rejects_redirect_of_other_issuer(advertised: bool, issuer: str) -> None:
     with pytest.raises(SignInProblem, match="from another authorization server"):
         back(advertised, code="x", iss=issuer)
     # Also of its error nothing is told.
@@ -71,13 +71,13 @@ def test_an_answer_from_somebody_else(advertised: bool, issuer: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["", "another", STATE + "x", STATE[:-1], "é"])
-def test_an_answer_to_another_question(state: str) -> None:
+def test_rejects_redirect_with_other_state(state: str) -> None:
     for query in ({"code": "x"}, {"error": "access_denied"}):
         with pytest.raises(SignInProblem, match="belongs to another sign-in"):
             back(state=state, **query)
 
 
-def test_what_is_said_twice_was_tampered_with() -> None:
+def test_rejects_repeated_parameter() -> None:
     address = f"http://localhost/callback?state={STATE}&code=a&code=b"
     with pytest.raises(SignInProblem, match="may be forged"):
         read_redirect(address, state=STATE, server=AuthorizationServer(ISSUER))
@@ -96,7 +96,7 @@ def test_what_is_said_twice_was_tampered_with() -> None:
         ({"code": ""}, "has no code"),
     ],
 )
-def test_an_answer_without_a_code(query: dict[str, str], words: str) -> None:
+def test_rejects_redirect_without_code(query: dict[str, str], words: str) -> None:
     with pytest.raises(SignInProblem) as caught:
         back(iss=ISSUER, **query)
     assert words in caught.value.reason
@@ -107,7 +107,7 @@ def token(body: Any, status: int = 200, secrets: tuple[str, ...] = ()) -> Any:
     return read_token(status, raw, secrets=secrets)
 
 
-def test_tokens_as_servers_write_them() -> None:
+def test_reads_token_variants() -> None:
     found = token({"access_token": "t", "token_type": "BEARER", "expires_in": "3600", "more": 1})
     assert (found.access_token, found.lifetime, found.refresh_token) == ("t", 3600, None)
     assert token({"access_token": "t", "expires_in": 10.5}).lifetime == 10.5
@@ -130,14 +130,14 @@ def test_tokens_as_servers_write_them() -> None:
         (b'{"error": "invalid_grant"}', "refused: invalid_grant"),
     ],
 )
-def test_what_is_no_token(body: bytes, words: str) -> None:
+def test_rejects_invalid_token(body: bytes, words: str) -> None:
     with pytest.raises(SignInProblem) as caught:
         token(body)
     assert words in caught.value.reason
     assert "secret-123" not in caught.value.reason
 
 
-def test_a_refusal_does_not_repeat_what_was_sent() -> None:
+def test_masks_secret_in_rejection() -> None:
     body = {"error": "invalid_grant", "error_description": "the token refresh-123 is\x1b[31m over."}
     with pytest.raises(SignInProblem) as caught:
         token(body, 400, secrets=("refresh-123",))
@@ -160,14 +160,14 @@ def test_a_refusal_does_not_repeat_what_was_sent() -> None:
         (302, b"", False),
     ],
 )
-def test_what_may_be_better_in_a_moment(status: int, body: bytes, passing: bool) -> None:
+def test_recognizes_temporary_errors(status: int, body: bytes, passing: bool) -> None:
     found = error_from_response(status, body, "it refused", ())
     assert found.is_temporary is passing
     if status == 302:
         assert "not followed" in found.reason
 
 
-def test_registrations_as_servers_write_them() -> None:
+def test_reads_registration_variants() -> None:
     found = read_registration(
         201,
         b'{"client_id":"c","client_secret":"s","client_secret_expires_at":0,"scope":"",'
@@ -184,7 +184,7 @@ def test_registrations_as_servers_write_them() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(body: bytes) -> None:
+def test_reads_or_rejects_any_bytes(body: bytes) -> None:
     read_resource(body)
     read_server(body)
     for reader in (lambda: token(body), lambda: read_registration(200, body)):
@@ -195,7 +195,7 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
 
 
 @given(st.text(max_size=300))
-def test_any_address_can_be_shown(text: str) -> None:
+def test_makes_any_address_printable(text: str) -> None:
     found = printable(text)
     assert found.isascii() or "\ufffd" in found
     assert len(found) <= 200

@@ -33,7 +33,7 @@ def robot(world: House, method: str = "client_secret_basic") -> None:
 
 
 @pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
-async def test_a_secret(tmp_path: Path, method: str) -> None:
+async def test_signs_in_with_client_secret(tmp_path: Path, method: str) -> None:
     async with open_house(tmp_path) as world:
         robot(world, method)
         world.server.scope = "read"
@@ -53,7 +53,7 @@ async def test_a_secret(tmp_path: Path, method: str) -> None:
         assert SECRET["client_secret"].encode() not in world.store.path.read_bytes()
 
 
-async def test_a_signed_assertion(tmp_path: Path) -> None:
+async def test_signs_in_with_signed_assertion(tmp_path: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     pem = key.private_bytes(serialization.Encoding.PEM, form, plain).decode()
@@ -70,7 +70,7 @@ async def test_a_signed_assertion(tmp_path: Path) -> None:
             assert await one.text("echo", text="hi") == "hi"
 
 
-async def test_a_wrong_secret_is_told(tmp_path: Path) -> None:
+async def test_reports_wrong_secret(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         robot(world)
         async with world.node(**SECRET | {"client_secret": "wrong-secret"}) as one:
@@ -80,7 +80,7 @@ async def test_a_wrong_secret_is_told(tmp_path: Path) -> None:
             )
 
 
-async def test_a_secret_is_not_shown_to_another_authority(tmp_path: Path) -> None:
+async def test_hides_secret_from_other_issuer(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         robot(world)
         async with world.node(**SECRET) as one:
@@ -97,7 +97,7 @@ async def test_a_secret_is_not_shown_to_another_authority(tmp_path: Path) -> Non
             assert not evil.to("/token")
 
 
-async def test_more_rights_are_asked_for(tmp_path: Path) -> None:
+async def test_requests_missing_scopes(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         robot(world)
         world.server.scope = "read"
@@ -109,7 +109,7 @@ async def test_more_rights_are_asked_for(tmp_path: Path) -> None:
         assert set(last.form["scope"].split()) == {"read", "write"}
 
 
-async def test_renewed_before_it_ends(tmp_path: Path) -> None:
+async def test_renews_token_before_expiry(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         robot(world)
         async with world.node(**SECRET) as one:
@@ -126,7 +126,7 @@ async def test_renewed_before_it_ends(tmp_path: Path) -> None:
 
 
 @eras
-async def test_a_browser_that_follows_redirects(tmp_path: Path, eras: str) -> None:
+async def test_signs_in_with_automatic_browser(tmp_path: Path, eras: str) -> None:
     async with open_house(tmp_path, eras) as world:
         world.server.scope = "read"
         world.server.needs = {"echo": "write"}
@@ -141,7 +141,7 @@ async def test_a_browser_that_follows_redirects(tmp_path: Path, eras: str) -> No
         assert (await world.grant()).access_token == world.server.seen_tokens[-1]
 
 
-async def test_another_authority_means_another_client(tmp_path: Path) -> None:
+async def test_registers_client_for_each_issuer(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         browser = Wanderer()
         world.authority.refreshable = False
@@ -156,7 +156,7 @@ async def test_another_authority_means_another_client(tmp_path: Path) -> None:
                 assert first not in str([asked.query for asked in second.asked])
 
 
-async def test_a_step_up_that_never_helps(tmp_path: Path) -> None:
+async def test_limits_repeated_step_up(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         browser = Wanderer()
         world.server.scope = "admin"
@@ -177,7 +177,7 @@ async def test_a_step_up_that_never_helps(tmp_path: Path) -> None:
         assert len(browser.pages) == 1
 
 
-async def test_a_sign_in_that_never_helps(tmp_path: Path) -> None:
+async def test_limits_repeated_sign_in(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         browser = Wanderer()
 
@@ -221,7 +221,7 @@ class OldProtected(Legacy):
 
 
 @pytest.mark.parametrize("transport", ["auto", "sse"])
-async def test_the_old_transport(tmp_path: Path, transport: str) -> None:
+async def test_signs_in_over_legacy_sse(tmp_path: Path, transport: str) -> None:
     async with open_house(tmp_path) as world:
         robot(world)
         async with OldProtected(world.authority) as old:
@@ -241,7 +241,7 @@ async def test_the_old_transport(tmp_path: Path, transport: str) -> None:
                 assert await one.text("echo", text="hi") == "hi"
 
 
-async def test_the_old_transport_needs_a_human(tmp_path: Path) -> None:
+async def test_legacy_sse_requires_sign_in(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         async with OldProtected(world.authority) as old:
             old.guard.prm = {"resource": old.url("")}
@@ -252,7 +252,7 @@ async def test_the_old_transport_needs_a_human(tmp_path: Path) -> None:
                 assert one.supervisor.problem == ("up requires a sign-in. Run `interlock login up`")
 
 
-async def test_a_renewal_is_not_cut_in_half_when_the_node_stops(tmp_path: Path) -> None:
+async def test_shutdown_waits_for_renewal(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         await world.log_in()
         asked = asyncio.Event()

@@ -50,12 +50,12 @@ HEADERS: list[tuple[str, BearerChallenge | None]] = [
 
 
 @pytest.mark.parametrize(("header", "found"), HEADERS)
-def test_headers_as_they_come(header: str, found: BearerChallenge | None) -> None:
+def test_reads_bearer_challenge(header: str, found: BearerChallenge | None) -> None:
     assert bearer_challenge(header) == found
 
 
 @given(st.text(max_size=200))
-def test_any_text_is_read(text: str) -> None:
+def test_reads_any_text(text: str) -> None:
     for challenge in read_challenges(text):
         assert challenge.scheme
 
@@ -67,7 +67,7 @@ plain = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_chara
 @given(
     st.lists(st.tuples(names, st.dictionaries(names, plain, min_size=1, max_size=4)), max_size=4)
 )
-def test_what_is_written_is_read(challenges: list[tuple[str, dict[str, str]]]) -> None:
+def test_reads_written_challenges(challenges: list[tuple[str, dict[str, str]]]) -> None:
     header = ", ".join(
         f"{scheme} " + ", ".join(f'{name}="{value}"' for name, value in parameters.items())
         for scheme, parameters in challenges
@@ -76,7 +76,7 @@ def test_what_is_written_is_read(challenges: list[tuple[str, dict[str, str]]]) -
 
 
 @given(plain.filter(bool))
-def test_the_official_sdk_reads_the_same(value: str) -> None:
+def test_scope_equals_official_sdk(value: str) -> None:
     header = f'Bearer scope="{value}", resource_metadata="https://a"'
     answer = httpx2.Response(401, headers={"WWW-Authenticate": header})
     found = bearer_challenge(header)
@@ -84,6 +84,6 @@ def test_the_official_sdk_reads_the_same(value: str) -> None:
     assert found.scope == extract_field_from_www_auth(answer, "scope")
 
 
-def test_a_header_without_an_end_takes_no_time() -> None:
+def test_reads_endless_header_quickly() -> None:
     assert len(read_challenges('Bearer x="' + "\\" * 1_000_000)) <= 4
     assert len(read_challenges("a " * 1_000_000)) <= 16 * 1024

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
         ("/tenant1", "appended", True, "/.well-known/anything"),
     ],
 )
-async def test_metadata_wherever_they_may_be(
+async def test_finds_metadata_at_every_location(
     tmp_path: Path, path: str, oidc: str, named: bool, prm_path: str
 ) -> None:
     async with open_sign_in(tmp_path, path, oidc) as world:
@@ -51,7 +51,7 @@ async def test_metadata_wherever_they_may_be(
         assert exchange.form["resource"] == published
 
 
-async def test_an_old_server_is_its_own_issuer(tmp_path: Path) -> None:
+async def test_uses_server_without_metadata_as_issuer(tmp_path: Path) -> None:
     """Without metadata of its own, as 2025-03-26 had it."""
 
     async with open_sign_in(tmp_path) as world:
@@ -72,13 +72,13 @@ async def test_an_old_server_is_its_own_issuer(tmp_path: Path) -> None:
         assert grant.resource == canonical(world.server.url())
 
 
-async def test_a_server_that_wants_no_sign_in(tmp_path: Path) -> None:
+async def test_rejects_server_without_oauth(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as world:
         world.server.prm_path = None
         assert "Check whether it supports OAuth." in await world.refused()
 
 
-async def test_a_redirect_within_one_server_is_followed(tmp_path: Path) -> None:
+async def test_follows_redirect_within_server(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as world:
         place = "/.well-known/oauth-authorization-server"
         world.authority.habits[place] = lambda asked: Reply(302, b"", location="/elsewhere")
@@ -86,7 +86,7 @@ async def test_a_redirect_within_one_server_is_followed(tmp_path: Path) -> None:
         assert (await world.sign_in()).issuer == world.authority.issuer
 
 
-async def test_a_redirect_to_another_server_is_not(tmp_path: Path) -> None:
+async def test_rejects_redirect_to_other_server(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as world:
         async with Authority() as evil:
             place = "/.well-known/oauth-authorization-server"
@@ -105,14 +105,14 @@ async def test_a_redirect_to_another_server_is_not(tmp_path: Path) -> None:
 # -- who must not be believed
 
 
-async def test_metadata_of_another_resource(tmp_path: Path) -> None:
+async def test_rejects_metadata_of_other_resource(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as world:
         world.server.prm = {"resource": "https://evil.example.com/mcp"}
         assert "describe another resource (https://evil.example.com/mcp)" in await world.refused()
         assert not world.authority.asked
 
 
-async def test_metadata_on_a_foreign_server(tmp_path: Path) -> None:
+async def test_checks_resource_of_foreign_metadata(tmp_path: Path) -> None:
     """They may stand elsewhere, but then too they must speak of this server."""
 
     async with open_sign_in(tmp_path) as world:
@@ -128,7 +128,7 @@ async def test_metadata_on_a_foreign_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("issuer", ["https://honest.example.com", "{}/", "http://localhost:{port}"])
-async def test_metadata_of_another_issuer(tmp_path: Path, issuer: str) -> None:
+async def test_rejects_metadata_of_other_issuer(tmp_path: Path, issuer: str) -> None:
     async with open_sign_in(tmp_path) as world:
         authority = world.authority
         authority.metadata["issuer"] = issuer.format(authority.issuer, port=authority.port)
@@ -142,7 +142,7 @@ async def test_metadata_of_another_issuer(tmp_path: Path, issuer: str) -> None:
     "methods",
     [{"code_challenge_methods_supported": None}, {"code_challenge_methods_supported": ["plain"]}],
 )
-async def test_no_pkce_no_sign_in(tmp_path: Path, methods: dict[str, Any]) -> None:
+async def test_rejects_server_without_pkce(tmp_path: Path, methods: dict[str, Any]) -> None:
     async with open_sign_in(tmp_path) as world:
         world.authority.metadata |= methods
         assert "does not declare PKCE (S256)" in await world.refused()
@@ -153,7 +153,7 @@ async def test_no_pkce_no_sign_in(tmp_path: Path, methods: dict[str, Any]) -> No
     "endpoint",
     ["authorization_endpoint", "token_endpoint", "registration_endpoint", "revocation_endpoint"],
 )
-async def test_plain_http_is_for_this_machine(tmp_path: Path, endpoint: str) -> None:
+async def test_accepts_plain_http_only_on_loopback(tmp_path: Path, endpoint: str) -> None:
     async with open_sign_in(tmp_path) as world:
         world.authority.metadata[endpoint] = "http://example.com/x"
         assert "http://example.com/x, which is not https" in await world.refused()
@@ -171,14 +171,14 @@ async def test_plain_http_is_for_this_machine(tmp_path: Path, endpoint: str) -> 
         "",
     ],
 )
-async def test_an_issuer_without_tls(tmp_path: Path, issuer: str) -> None:
+async def test_rejects_issuer_without_tls(tmp_path: Path, issuer: str) -> None:
     async with open_sign_in(tmp_path) as world:
         world.server.prm = {"authorization_servers": [issuer]}
         why = await world.refused()
         assert "not https" in why or "invalid URL" in why
 
 
-async def test_a_server_elsewhere_has_no_business_with_this_machine(tmp_path: Path) -> None:
+async def test_rejects_loopback_issuer_of_remote_server(tmp_path: Path) -> None:
     """It could make the node ask whatever listens on loopback."""
 
     async with open_sign_in(tmp_path) as world:
@@ -208,7 +208,7 @@ async def test_a_server_elsewhere_has_no_business_with_this_machine(tmp_path: Pa
         ("consents", False, "denied in the browser"),
     ],
 )
-async def test_a_bad_way_back(tmp_path: Path, knob: str, value: Any, words: str) -> None:
+async def test_rejects_invalid_redirect(tmp_path: Path, knob: str, value: Any, words: str) -> None:
     async with open_sign_in(tmp_path) as world:
         setattr(world.authority, knob, value)
         assert words in await world.refused()
@@ -216,7 +216,7 @@ async def test_a_bad_way_back(tmp_path: Path, knob: str, value: Any, words: str)
         assert not world.authority.to("/token")
 
 
-async def test_a_promised_issuer_that_does_not_come(tmp_path: Path) -> None:
+async def test_rejects_missing_promised_issuer(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as world:
         world.authority.iss = None
         world.authority.metadata["authorization_response_iss_parameter_supported"] = True

@@ -46,7 +46,7 @@ async def open_callback() -> AsyncIterator[tuple[LoopbackBrowser, asyncio.Future
         await browser.close()
 
 
-async def test_there_and_back() -> None:
+async def test_returns_redirect_of_browser() -> None:
     async with open_callback() as (browser, shown):
         visit = asyncio.ensure_future(browser.visit(PAGE))
         assert await with_timeout(shown) == PAGE
@@ -73,7 +73,7 @@ async def test_there_and_back() -> None:
         ("GET //[/callback?code=c&state=right", "localhost", 400),
     ],
 )
-async def test_whoever_else_knocks_does_not_disturb(
+async def test_ignores_other_requests(
     request_line: str, host: str, status: int
 ) -> None:
     async with open_callback() as (browser, shown):
@@ -87,14 +87,14 @@ async def test_whoever_else_knocks_does_not_disturb(
         await with_timeout(visit)
 
 
-async def test_what_is_no_request() -> None:
+async def test_closes_connection_after_invalid_request() -> None:
     async with open_callback() as (browser, _shown):
         port = int(browser.redirect_uri.split(":")[2].partition("/")[0])
         assert await knock(port, "\r\n\r\n") != ""
         assert await knock(port, "x" * 40_000) == ""
 
 
-async def test_what_a_human_pastes() -> None:
+async def test_accepts_pasted_redirect() -> None:
     async with open_callback() as (browser, shown):
         assert not browser.accept_redirect("http://localhost:1/callback?state=right")
         visit = asyncio.ensure_future(browser.visit(PAGE))
@@ -106,7 +106,7 @@ async def test_what_a_human_pastes() -> None:
         assert "code=c" in await with_timeout(visit)
 
 
-async def test_nobody_comes_back() -> None:
+async def test_times_out_without_redirect() -> None:
     async def show(url: str) -> None:
         return
 
@@ -116,7 +116,7 @@ async def test_nobody_comes_back() -> None:
     await browser.close()
 
 
-async def test_a_port_that_is_taken() -> None:
+async def test_rejects_occupied_required_port() -> None:
     async def show(url: str) -> None:
         return
 
@@ -133,7 +133,7 @@ async def test_a_port_that_is_taken() -> None:
         await browser.close()
 
 
-async def test_only_loopback_is_listened_on() -> None:
+async def test_listens_only_on_loopback() -> None:
     async with open_callback() as (browser, _shown):
         assert browser._callback.hosts() <= {"127.0.0.1", "::1"}
         assert "127.0.0.1" in browser._callback.hosts()

@@ -52,7 +52,7 @@ def page(scope: str | None = "a b", verifier: str = "v" * 43) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(url).query))
 
 
-def test_the_page_that_a_human_sees() -> None:
+def test_builds_authorization_url() -> None:
     found = page()
     challenge = found.pop("code_challenge")
     assert found == {
@@ -70,7 +70,7 @@ def test_the_page_that_a_human_sees() -> None:
     assert page("a offline_access")["prompt"] == "consent"
 
 
-def test_the_official_sdk_makes_the_same_challenge() -> None:
+def test_pkce_challenge_equals_official_sdk() -> None:
     theirs = PKCEParameters.generate()
     assert page(verifier=theirs.code_verifier)["code_challenge"] == theirs.code_challenge
     ours = new_verifier()
@@ -79,7 +79,7 @@ def test_the_official_sdk_makes_the_same_challenge() -> None:
 
 
 @given(client_id=texts, secret=texts)
-def test_basic_survives_any_character(client_id: str, secret: str) -> None:
+def test_basic_authentication_encodes_any_character(client_id: str, secret: str) -> None:
     from urllib.parse import unquote
 
     headers, _ = token_request(
@@ -100,7 +100,7 @@ def test_basic_survives_any_character(client_id: str, secret: str) -> None:
         ("client_secret_basic", {"client_id": ["me"]}),
     ],
 )
-def test_what_stands_in_the_form(method: str, fields: dict[str, Any]) -> None:
+def test_builds_form_for_each_authentication_method(method: str, fields: dict[str, Any]) -> None:
     headers, body = token_request(
         client(method, "p&q"),
         f"{ISSUER}/token",
@@ -117,7 +117,7 @@ def test_what_stands_in_the_form(method: str, fields: dict[str, Any]) -> None:
     }
 
 
-def test_a_way_that_nobody_knows() -> None:
+def test_rejects_unknown_authentication_method() -> None:
     with pytest.raises(SignInProblem, match="the node does not support"):
         token_request(client("tls_client_auth"), ISSUER, {}, grant_type="client_credentials")
 
@@ -151,7 +151,7 @@ def assertion(algorithm: str, offered: list[str] | None = None) -> dict[str, str
 
 @pytest.mark.filterwarnings("ignore:EdDSA is deprecated")
 @pytest.mark.parametrize("algorithm", KEYS)
-def test_a_signed_assertion(algorithm: str) -> None:
+def test_signs_assertion(algorithm: str) -> None:
     form = assertion(algorithm, None if algorithm == "EdDSA" else ["HS256", algorithm])
     assert form["client_assertion_type"] == (
         "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
@@ -167,7 +167,7 @@ def test_a_signed_assertion(algorithm: str) -> None:
     assert "PRIVATE" not in str(form)
 
 
-def test_a_key_that_does_not_fit() -> None:
+def test_rejects_unsuitable_private_key() -> None:
     with pytest.raises(SignInProblem, match=r"supports ES256, and the authorization server"):
         assertion("ES256", ["RS256"])
     for key in ("", "no key", pem(KEYS["ES256"])[:-40]):
@@ -175,7 +175,7 @@ def test_a_key_that_does_not_fit() -> None:
             token_request(client("private_key_jwt"), ISSUER, {}, grant_type="x", private_key=key)
 
 
-def test_giving_a_token_back() -> None:
+def test_builds_revocation_request() -> None:
     _, body = revocation_request(client(), f"{ISSUER}/revoke", "t+1", "refresh_token")
     assert parse_qs(body.decode()) == {
         "token": ["t+1"],
@@ -184,7 +184,7 @@ def test_giving_a_token_back() -> None:
     }
 
 
-def test_without_the_extra_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def missing(name: str, *more: Any, **others: Any) -> Any:

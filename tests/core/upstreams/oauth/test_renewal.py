@@ -24,7 +24,7 @@ eras = pytest.mark.parametrize("eras", ["stateless", "session"])
 
 
 @eras
-async def test_every_request_carries_the_token(tmp_path: Path, eras: str) -> None:
+async def test_sends_token_with_every_request(tmp_path: Path, eras: str) -> None:
     async with open_house(tmp_path, eras, announces=True, get="stream") as world:
         grant = await world.log_in()
         start = len(world.server.requests)
@@ -40,7 +40,7 @@ async def test_every_request_carries_the_token(tmp_path: Path, eras: str) -> Non
 
 
 @eras
-async def test_a_token_that_ends_is_renewed_and_the_call_goes_on(tmp_path: Path, eras: str) -> None:
+async def test_renews_expired_token_during_call(tmp_path: Path, eras: str) -> None:
     async with open_house(tmp_path, eras) as world:
         before = await world.log_in()
         async with world.node() as one:
@@ -64,7 +64,7 @@ async def test_a_token_that_ends_is_renewed_and_the_call_goes_on(tmp_path: Path,
         assert before.refresh_token in world.authority.spent
 
 
-async def test_many_calls_one_renewal(tmp_path: Path) -> None:
+async def test_concurrent_calls_renew_once(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         await world.log_in()
         async with world.node() as one:
@@ -77,7 +77,7 @@ async def test_many_calls_one_renewal(tmp_path: Path) -> None:
         assert len(world.authority.token_requests("refresh_token")) == 3
 
 
-async def test_a_refusal_that_comes_late(tmp_path: Path) -> None:
+async def test_late_rejection_does_not_renew_again(tmp_path: Path) -> None:
     """When it comes there is a new token already, and that one is not renewed."""
 
     async with open_house(tmp_path) as world:
@@ -103,7 +103,7 @@ async def test_a_refusal_that_comes_late(tmp_path: Path) -> None:
         assert len(world.authority.token_requests("refresh_token")) == 1
 
 
-async def test_a_human_who_signs_in_during_a_renewal(tmp_path: Path) -> None:
+async def test_sign_in_during_renewal_wins(tmp_path: Path) -> None:
     """Theirs is the newer grant, whatever comes of the renewal."""
 
     async with open_house(tmp_path) as world:
@@ -128,7 +128,7 @@ async def test_a_human_who_signs_in_during_a_renewal(tmp_path: Path) -> None:
             assert await world.grant() == newer
 
 
-async def test_an_unrotated_refresh_token_is_kept(tmp_path: Path) -> None:
+async def test_keeps_unrotated_refresh_token(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         world.authority.rotates = False
         world.authority.says_scope = False
@@ -141,7 +141,7 @@ async def test_an_unrotated_refresh_token_is_kept(tmp_path: Path) -> None:
         assert (after.refresh_token, after.scope) == (before.refresh_token, "a")
 
 
-async def test_a_token_is_renewed_before_it_ends(tmp_path: Path) -> None:
+async def test_renews_token_before_expiry(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         before = await world.log_in()
         async with world.node() as one:
@@ -160,7 +160,7 @@ async def test_a_token_is_renewed_before_it_ends(tmp_path: Path) -> None:
         assert len(world.authority.token_requests("refresh_token")) == 1
 
 
-async def test_an_early_renewal_that_fails_is_tried_again_later(
+async def test_retries_failed_early_renewal(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_house(tmp_path) as world:
@@ -184,7 +184,7 @@ async def test_an_early_renewal_that_fails_is_tried_again_later(
         assert "Cannot sign in to up: the authorization server refused (HTTP 503)" in caplog.text
 
 
-async def test_a_token_that_ended_while_nobody_looked(tmp_path: Path) -> None:
+async def test_renews_expired_token_at_start(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         before = await world.log_in()
         world.now = before.expires_at + 1
@@ -197,7 +197,7 @@ async def test_a_token_that_ended_while_nobody_looked(tmp_path: Path) -> None:
 
 
 @eras
-async def test_without_a_token_it_says_what_to_do_and_waits(tmp_path: Path, eras: str) -> None:
+async def test_reports_missing_sign_in_and_waits(tmp_path: Path, eras: str) -> None:
     async with open_house(tmp_path, eras) as world:
         async with world.node() as one:
             await one.state(State.FAILED)
@@ -217,7 +217,7 @@ async def test_without_a_token_it_says_what_to_do_and_waits(tmp_path: Path, eras
         assert set(world.naps.taken) == {1.0}
 
 
-async def test_it_asks_again_after_a_while(tmp_path: Path) -> None:
+async def test_connects_when_sign_in_is_no_longer_required(tmp_path: Path) -> None:
     """The server may no longer want a sign-in."""
 
     async with open_house(tmp_path) as world:
@@ -230,7 +230,7 @@ async def test_it_asks_again_after_a_while(tmp_path: Path) -> None:
             await one.ready()
 
 
-def test_a_refresh_token_that_has_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_reports_expired_refresh_token(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def body(world: House) -> None:
         before = await world.log_in()
         async with world.node() as one:
@@ -256,7 +256,7 @@ def test_a_refresh_token_that_has_ended(tmp_path: Path, caplog: pytest.LogCaptur
         at_home(tmp_path, body)
 
 
-async def test_a_sign_in_by_a_human_wins_over_a_renewal(tmp_path: Path) -> None:
+async def test_sign_in_wins_over_rejected_renewal(tmp_path: Path) -> None:
     """It came while the old refresh token was being refused."""
 
     async with open_house(tmp_path) as world:
@@ -270,7 +270,7 @@ async def test_a_sign_in_by_a_human_wins_over_a_renewal(tmp_path: Path) -> None:
             assert not world.authority.token_requests("refresh_token")
 
 
-async def test_an_authority_that_is_down_is_no_reason_to_bother_a_human(tmp_path: Path) -> None:
+async def test_unavailable_authority_keeps_grant(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         before = await world.log_in()
         async with world.node() as one:
@@ -285,7 +285,7 @@ async def test_an_authority_that_is_down_is_no_reason_to_bother_a_human(tmp_path
         assert before.refresh_token in world.authority.spent
 
 
-async def test_a_client_that_was_forgotten_is_registered_anew(tmp_path: Path) -> None:
+async def test_registers_client_again_after_removal(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         before = await world.log_in()
         async with world.node() as one:
@@ -302,7 +302,7 @@ async def test_a_client_that_was_forgotten_is_registered_anew(tmp_path: Path) ->
             await one.ready()
 
 
-async def test_a_token_that_the_server_never_likes(tmp_path: Path) -> None:
+async def test_rejected_new_token_ends_call(tmp_path: Path) -> None:
     """It is not renewed for ever, and the call ends with a sentence."""
 
     async with open_house(tmp_path) as world:
@@ -326,7 +326,7 @@ async def test_a_token_that_the_server_never_likes(tmp_path: Path) -> None:
             assert len(world.authority.token_requests("refresh_token")) == 1
 
 
-async def test_two_processes_use_a_refresh_token_once(tmp_path: Path) -> None:
+async def test_two_processes_use_refresh_token_once(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         await world.log_in()
         async with world.node() as one, world.node() as other:

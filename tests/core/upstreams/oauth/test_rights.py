@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 # -- what a token is not good for
 
 
-async def test_more_rights_take_a_human(tmp_path: Path) -> None:
+async def test_missing_scope_requires_sign_in(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         world.server.scope = "read"
         world.server.needs = {"echo": "write"}
@@ -47,7 +47,7 @@ async def test_more_rights_take_a_human(tmp_path: Path) -> None:
             assert (await world.grant()).missing_scope == ""
 
 
-async def test_rights_that_were_asked_for_and_not_given(tmp_path: Path) -> None:
+async def test_reports_scopes_that_were_not_granted(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         world.server.needs = {"echo": "admin"}
         grant = await world.log_in(scopes=["admin"])
@@ -58,7 +58,7 @@ async def test_rights_that_were_asked_for_and_not_given(tmp_path: Path) -> None:
                 await one.result("echo", {"text": "hi"})
 
 
-async def test_a_403_that_is_not_about_scopes(tmp_path: Path) -> None:
+async def test_other_403_does_not_renew_token(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         await world.log_in()
         async with world.node() as one:
@@ -74,7 +74,7 @@ async def test_a_403_that_is_not_about_scopes(tmp_path: Path) -> None:
         assert not world.authority.token_requests("refresh_token")
 
 
-async def test_a_403_without_a_token(tmp_path: Path) -> None:
+async def test_handles_403_without_token(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         challenge = ""
 
@@ -95,7 +95,7 @@ async def test_a_403_without_a_token(tmp_path: Path) -> None:
             assert one.supervisor.problem == NEEDED
 
 
-async def test_a_token_that_was_stored_and_has_ended_meanwhile(tmp_path: Path) -> None:
+async def test_renews_token_stored_later(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         world.server.open = True
         async with world.node() as one:
@@ -107,7 +107,7 @@ async def test_a_token_that_was_stored_and_has_ended_meanwhile(tmp_path: Path) -
         assert len(world.authority.token_requests("refresh_token")) == 1
 
 
-async def test_a_server_that_is_open_but_for_its_calls(tmp_path: Path) -> None:
+async def test_calls_may_require_sign_in(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         world.server.open = True
         async with world.node() as one:
@@ -128,7 +128,7 @@ async def test_a_server_that_is_open_but_for_its_calls(tmp_path: Path) -> None:
     [{"issuer": "http://127.0.0.1:1"}, {"client_id": "by-hand"}],
     ids=["another issuer", "another client"],
 )
-async def test_a_grant_for_other_settings_is_not_used(
+async def test_ignores_grant_for_other_settings(
     tmp_path: Path, settings: dict[str, str]
 ) -> None:
     async with open_house(tmp_path) as world:
@@ -139,7 +139,7 @@ async def test_a_grant_for_other_settings_is_not_used(
         assert not world.server.seen_tokens
 
 
-async def test_a_grant_for_another_url_is_not_used(tmp_path: Path) -> None:
+async def test_ignores_grant_for_other_url(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         await world.log_in()
         async with Protected(world.authority) as other:
@@ -150,7 +150,7 @@ async def test_a_grant_for_another_url_is_not_used(tmp_path: Path) -> None:
             assert not other.seen_tokens
 
 
-async def test_credentials_of_its_own_come_first(tmp_path: Path) -> None:
+async def test_configured_credentials_precede_grant(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         await world.log_in()
         bearers = BearerRegistry(world.store)
@@ -169,7 +169,7 @@ async def test_credentials_of_its_own_come_first(tmp_path: Path) -> None:
         assert not world.server.seen_tokens
 
 
-async def test_a_401_that_does_not_speak_of_bearers(tmp_path: Path) -> None:
+async def test_reports_401_without_bearer_challenge(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
 
         async def no(request: Request, answer: Answer) -> bool:
@@ -183,7 +183,7 @@ async def test_a_401_that_does_not_speak_of_bearers(tmp_path: Path) -> None:
             assert "Check `headers` of this server or, if it requires" in one.supervisor.problem
 
 
-async def test_a_broken_store_is_told_to_who_needs_it(tmp_path: Path) -> None:
+async def test_reports_broken_token_store(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         world.store.path.write_bytes(b"not a database" * 100)
         async with world.node() as one:
@@ -196,7 +196,7 @@ async def test_a_broken_store_is_told_to_who_needs_it(tmp_path: Path) -> None:
             await one.ready()
 
 
-async def test_what_a_server_lets_slip_is_masked(tmp_path: Path) -> None:
+async def test_masks_token_in_server_messages(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         grant = await world.log_in()
         async with world.node() as one:
@@ -211,7 +211,7 @@ async def test_what_a_server_lets_slip_is_masked(tmp_path: Path) -> None:
             )
 
 
-async def test_over_plain_http_no_token_is_sent(tmp_path: Path) -> None:
+async def test_sends_no_token_over_plain_http(tmp_path: Path) -> None:
     async with open_house(tmp_path) as world:
         bearer = BearerRegistry(world.store).bearer("up")
         server = ServerConfig(url="http://mcp.example.com/mcp")
@@ -234,7 +234,7 @@ async def test_over_plain_http_no_token_is_sent(tmp_path: Path) -> None:
         assert bearer.current() == b""
 
 
-def test_a_node_without_sign_ins_loads_nothing_for_them(tmp_path: Path) -> None:
+def test_imports_oauth_modules_only_when_needed(tmp_path: Path) -> None:
     """Neither most of this package nor authlib: most nodes never need them."""
     code = (
         "import sys, interlock.app.node\n"

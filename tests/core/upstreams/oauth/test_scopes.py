@@ -28,7 +28,7 @@ written = st.lists(st.sampled_from("abcd"), max_size=4).map(" ".join)
         ([], None, None, ["offline_access"], None),
     ],
 )
-def test_a_first_sign_in(
+def test_chooses_scopes_for_first_sign_in(
     configured: list[str],
     challenged: str | None,
     resource: list[str] | None,
@@ -45,7 +45,7 @@ def test_a_first_sign_in(
     assert found == chosen
 
 
-def test_who_cannot_refresh_does_not_ask_for_it() -> None:
+def test_omits_offline_access_without_refresh() -> None:
     found = scopes.choose_scopes(
         configured=[], challenged="a", resource=None, server=["offline_access"], can_refresh=False
     )
@@ -53,7 +53,7 @@ def test_who_cannot_refresh_does_not_ask_for_it() -> None:
 
 
 @given(written, written)
-def test_a_union_covers_both_and_is_what_the_official_sdk_makes(one: str, other: str) -> None:
+def test_union_of_scopes_equals_official_sdk(one: str, other: str) -> None:
     both = scopes.join_scopes(one, other)
     assert scopes.includes_scopes(both, one)
     assert scopes.includes_scopes(both, other)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 @pytest.mark.parametrize("method", ["none", "client_secret_basic", "client_secret_post"])
-async def test_a_registration_of_its_own(tmp_path: Path, method: str) -> None:
+async def test_registers_client(tmp_path: Path, method: str) -> None:
     async with open_sign_in(tmp_path) as world:
         world.authority.method = method
         world.server.scope = "read"
@@ -46,7 +46,7 @@ async def test_a_registration_of_its_own(tmp_path: Path, method: str) -> None:
         assert len(world.authority.to("/register")) == 3
 
 
-async def test_a_registration_belongs_to_its_issuer(tmp_path: Path) -> None:
+async def test_registers_client_for_each_issuer(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as world:
         first = await world.sign_in()
         async with Authority() as second:
@@ -79,14 +79,14 @@ async def test_a_registration_belongs_to_its_issuer(tmp_path: Path) -> None:
         (Reply(200, b"<html>"), "is not a client"),
     ],
 )
-async def test_a_registration_that_is_of_no_use(tmp_path: Path, reply: Reply, words: str) -> None:
+async def test_rejects_invalid_registration(tmp_path: Path, reply: Reply, words: str) -> None:
     async with open_sign_in(tmp_path) as world:
         world.authority.habits["/register"] = lambda asked: reply
         assert words in await world.refused()
         assert not world.browser.pages
 
 
-async def test_nobody_registers_and_nothing_is_configured(tmp_path: Path) -> None:
+async def test_reports_missing_registration_endpoint(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as world:
         world.authority.metadata["registration_endpoint"] = None
         why = await world.refused()
@@ -94,7 +94,7 @@ async def test_nobody_registers_and_nothing_is_configured(tmp_path: Path) -> Non
         assert world.browser.redirect_uri in why
 
 
-async def test_a_document_before_a_registration(tmp_path: Path) -> None:
+async def test_client_document_precedes_registration(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as world:
         document = "https://example.com/interlock.json"
         grant = await world.sign_in(client_metadata_url=document)
@@ -106,7 +106,7 @@ async def test_a_document_before_a_registration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["none", "client_secret_basic", "client_secret_post"])
-async def test_a_configured_client_before_everything(tmp_path: Path, method: str) -> None:
+async def test_configured_client_precedes_registration(tmp_path: Path, method: str) -> None:
     async with open_sign_in(tmp_path) as world:
         secret = "" if method == "none" else "s3cr3t/+ :ü"
         world.authority.method = method
@@ -123,7 +123,7 @@ async def test_a_configured_client_before_everything(tmp_path: Path, method: str
         assert grant.client.client_secret == ""
 
 
-async def test_a_configured_client_is_not_shown_to_another_issuer(tmp_path: Path) -> None:
+async def test_configured_client_is_bound_to_issuer(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as world:
         world.authority.register("by-hand")
         first = await world.sign_in(client_id="by-hand")
@@ -139,7 +139,7 @@ async def test_a_configured_client_is_not_shown_to_another_issuer(tmp_path: Path
             assert grant.issuer == second.issuer
 
 
-async def test_one_of_several_authorization_servers(tmp_path: Path) -> None:
+async def test_selects_authorization_server(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as world:
         async with Authority() as second:
             first = world.authority
@@ -154,7 +154,7 @@ async def test_one_of_several_authorization_servers(tmp_path: Path) -> None:
 # -- what it asks for
 
 
-async def test_scopes(tmp_path: Path) -> None:
+async def test_requests_scopes(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as world:
         await world.sign_in()
         assert "scope" not in world.browser.parameters()
@@ -175,7 +175,7 @@ async def test_scopes(tmp_path: Path) -> None:
         assert (await world.sign_in(scopes=["mine"])).scope == "mine offline_access"
 
 
-async def test_when_a_token_ends(tmp_path: Path) -> None:
+async def test_calculates_expiry_and_renewal_time(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as world:
         grant = await world.sign_in()
         assert (grant.expires_at, grant.renew_at) == (NOW + 3600, NOW + 3540)
@@ -188,7 +188,7 @@ async def test_when_a_token_ends(tmp_path: Path) -> None:
         assert (grant.expires_at, grant.renew_at, grant.refresh_token) == (0, 0, "")
 
 
-async def test_each_sign_in_has_secrets_of_its_own(tmp_path: Path) -> None:
+async def test_every_sign_in_has_new_secrets(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as world:
         for _ in range(3):
             await world.sign_in()
@@ -196,7 +196,7 @@ async def test_each_sign_in_has_secrets_of_its_own(tmp_path: Path) -> None:
             assert len({world.browser.parameters(number)[name] for number in range(3)}) == 3
 
 
-async def test_a_server_that_fails_is_told_apart_from_one_that_refuses(tmp_path: Path) -> None:
+async def test_distinguishes_server_failure_from_rejection(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as world:
         broken = lambda asked: Reply(503, b"")  # noqa: E731
         for place in ("/.well-known/oauth-authorization-server", "/register", "/token"):
@@ -210,7 +210,7 @@ async def test_a_server_that_fails_is_told_apart_from_one_that_refuses(tmp_path:
         assert caught.value.is_temporary
 
 
-def test_nothing_of_it_is_logged_or_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_no_secrets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def body(world: Entrance) -> None:
         world.authority.method = "client_secret_basic"
         grant = await world.sign_in()
@@ -224,7 +224,7 @@ def test_nothing_of_it_is_logged_or_shown(tmp_path: Path, caplog: pytest.LogCapt
         at_the_entrance(tmp_path, body)
 
 
-async def test_signing_out_gives_both_tokens_back(tmp_path: Path) -> None:
+async def test_revokes_both_tokens(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as world:
         grant = await world.sign_in()
         await revoke_grant(grant, OAuthConfig(), fetch)

@@ -28,7 +28,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_reading_makes_no_file(store: TokenStore) -> None:
+def test_reading_creates_no_file(store: TokenStore) -> None:
     assert not store.exists()
     assert store.grant("jira", URL) is None
     assert store.client("jira", URL, "i") is None
@@ -36,7 +36,7 @@ def test_reading_makes_no_file(store: TokenStore) -> None:
     assert not store.exists()
 
 
-def test_only_its_owner_can_read_it(store: TokenStore) -> None:
+def test_file_is_private(store: TokenStore) -> None:
     before = os.umask(0)
     try:
         store.save_grant("jira", URL, b"secret")
@@ -50,7 +50,7 @@ def test_only_its_owner_can_read_it(store: TokenStore) -> None:
     assert mode(store.path) == 0o600
 
 
-def test_a_grant_goes_by_server_and_url(store: TokenStore) -> None:
+def test_stores_grant_by_server_and_url(store: TokenStore) -> None:
     stamp = store.save_grant("jira", URL, b"one")
     assert store.grant("jira", URL) == (b"one", stamp)
     assert store.grant("wiki", URL) is None
@@ -60,7 +60,7 @@ def test_a_grant_goes_by_server_and_url(store: TokenStore) -> None:
     assert again != stamp
 
 
-def test_the_slower_of_two_writers_notices(store: TokenStore) -> None:
+def test_conditional_save_detects_newer_grant(store: TokenStore) -> None:
     first = store.save_grant("jira", URL, b"one")
     second = store.save_grant("jira", URL, b"two", replaces=first)
     assert second is not None
@@ -72,14 +72,14 @@ def test_the_slower_of_two_writers_notices(store: TokenStore) -> None:
     assert store.grant("jira", URL) is None
 
 
-def test_a_client_goes_by_its_issuer(store: TokenStore) -> None:
+def test_stores_client_by_issuer(store: TokenStore) -> None:
     store.save_client("jira", URL, "https://a", b"client a")
     assert store.client("jira", URL, "https://a") == b"client a"
     assert store.client("jira", URL, "https://a/") is None
     assert store.client("jira", URL, "https://b") is None
 
 
-def test_forgetting_leaves_nothing_behind(store: TokenStore) -> None:
+def test_delete_leaves_no_secret_in_file(store: TokenStore) -> None:
     secret = b"a-secret-that-nobody-needs-any-more"
     store.save_grant("jira", URL, secret)
     store.save_client("jira", URL, "i", secret)
@@ -92,7 +92,7 @@ def test_forgetting_leaves_nothing_behind(store: TokenStore) -> None:
         assert secret not in path.read_bytes()
 
 
-def test_one_of_many_gets_the_lease(tmp_path: Path) -> None:
+def test_one_process_gets_lease(tmp_path: Path) -> None:
     now = 100.0
     store = TokenStore(tmp_path / "tokens.db", clock=lambda: now)
     got: list[str] = []
@@ -124,7 +124,7 @@ def test_one_of_many_gets_the_lease(tmp_path: Path) -> None:
     assert store.lease("jira", URL, "fourth", 40.0)
 
 
-def test_another_process_sees_the_same(store: TokenStore) -> None:
+def test_processes_share_store(store: TokenStore) -> None:
     store.save_grant("jira", URL, b"here")
     code = (
         "import sys; from pathlib import Path\n"
@@ -145,7 +145,7 @@ def test_another_process_sees_the_same(store: TokenStore) -> None:
     assert found[0] == b"there"
 
 
-def test_a_file_that_is_something_else(tmp_path: Path) -> None:
+def test_rejects_other_file(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE theirs (x)")
@@ -159,7 +159,7 @@ def test_a_file_that_is_something_else(tmp_path: Path) -> None:
     assert caught.value.failure is INTERNAL
 
 
-def test_a_store_of_the_future(store: TokenStore) -> None:
+def test_rejects_newer_schema(store: TokenStore) -> None:
     store.save_grant("jira", URL, b"x")
     with sqlite3.connect(store.path) as file:
         file.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
@@ -168,7 +168,7 @@ def test_a_store_of_the_future(store: TokenStore) -> None:
         store.grant("jira", URL)
 
 
-def test_a_link_to_another_file_is_not_followed(tmp_path: Path) -> None:
+def test_rejects_symlink(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"")
     path = tmp_path / "tokens.db"
     path.symlink_to(tmp_path / "elsewhere")
