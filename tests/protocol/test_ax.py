@@ -52,7 +52,7 @@ def refused(**changes: Any) -> InterlockError:
 
 
 @pytest.mark.spec("AX-6.1-3", "AX-6.1-5", "AX-6.1-7", "AX-6.1-8")
-def test_the_example_of_the_draft_is_read() -> None:
+def test_reads_registration_example() -> None:
     assert read() == ax.Registration(
         subserver_id=ID,
         segment="stm32h7",
@@ -65,7 +65,7 @@ def test_the_example_of_the_draft_is_read() -> None:
 
 
 @pytest.mark.spec("AX-6.1-4")
-def test_what_may_be_left_out() -> None:
+def test_optional_members_may_be_absent() -> None:
     for nothing in (NOTHING, None):
         found = read(authority=nothing, authority_proof=nothing)
         assert found.authority is None
@@ -90,7 +90,7 @@ def test_what_may_be_left_out() -> None:
     ],
 )
 @pytest.mark.spec("AX-6.1-3")
-def test_what_may_not_be_left_out(field: str) -> None:
+def test_requires_mandatory_members(field: str) -> None:
     error = refused(**{field: NOTHING})
     assert error.failure is INVALID_PARAMS
     assert error.data == {"field": field}
@@ -134,7 +134,7 @@ BAD: dict[str, list[Any]] = {
     [(field, value) for field, values in BAD.items() for value in values],
     ids=lambda one: repr(one)[:40],
 )
-def test_every_field_out_of_its_rule(field: str, value: Any) -> None:
+def test_rejects_invalid_member(field: str, value: Any) -> None:
     error = refused(**{field: value})
     assert error.failure is INVALID_PARAMS
     assert error.data == {"field": field}
@@ -144,14 +144,14 @@ def test_every_field_out_of_its_rule(field: str, value: Any) -> None:
 
 
 @pytest.mark.spec("AX-6.1-7")
-def test_an_unknown_transport_class_is_told_the_known_ones() -> None:
+def test_unknown_transport_class_lists_known_classes() -> None:
     message = refused(transport_class="foo").message
     assert all(one in message for one in ("native", "uart_cbor", "mqtt_json"))
 
 
 @pytest.mark.spec("AX-6.1-11")
 @pytest.mark.parametrize("version", ["2030-01-01", "", "1", "2026-05-01 ", "x" * 100_000])
-def test_another_revision_is_told_which_there_are(version: str) -> None:
+def test_other_version_lists_supported_versions(version: str) -> None:
     error = refused(version=version)
     assert error.failure is UNSUPPORTED_VERSION
     assert (error.failure.ax_code, error.failure.ax_name) == (-31009, "unsupported_version")
@@ -165,7 +165,7 @@ def test_another_revision_is_told_which_there_are(version: str) -> None:
     ["", "A", "a.b", "a b", "ä", "a/b", "a" * 64, "x" * 100_000, "a\n", "notifications_dropped"],
     ids=lambda one: repr(one)[:20],
 )
-def test_what_is_no_segment(segment: str) -> None:
+def test_rejects_invalid_segment(segment: str) -> None:
     error = refused(segment=segment)
     assert error.failure is INVALID_SEGMENT
     assert (error.failure.ax_code, error.failure.ax_name) == (-31005, "invalid_segment")
@@ -173,13 +173,13 @@ def test_what_is_no_segment(segment: str) -> None:
 
 
 @pytest.mark.parametrize("segment", ["a", "0", "_", "-", "a" * 63, "stm32h7", "us-east_1"])
-def test_what_is_a_segment(segment: str) -> None:
+def test_accepts_valid_segment(segment: str) -> None:
     assert read(segment=segment).segment == segment
 
 
 @pytest.mark.spec("AX-6.1-11")
 @pytest.mark.parametrize("transport", ax.TRANSPORT_CLASSES)
-def test_the_known_transport_classes(transport: str) -> None:
+def test_accepts_known_transport_classes(transport: str) -> None:
     assert read(transport_class=transport).transport_class == transport
 
 
@@ -194,11 +194,11 @@ def test_the_known_transport_classes(transport: str) -> None:
         "dns:a-b.c",
     ],
 )
-def test_what_is_an_authority(authority: str) -> None:
+def test_accepts_valid_authority(authority: str) -> None:
     assert read(authority=authority).authority == authority
 
 
-def test_two_spellings_of_a_name_are_one() -> None:
+def test_normalizes_names_and_ids() -> None:
     assert ax.dns_name("dns:A.Example.com.") == ax.dns_name("a.example.COM") == "a.example.com"
     assert read(subserver_id=ID.upper()).subserver_id == ID
     assert read(**{"x-mcpax-subtree-ids": [ID.upper()]}).subtree_ids == (ID,)
@@ -206,13 +206,13 @@ def test_two_spellings_of_a_name_are_one() -> None:
 
 @pytest.mark.spec("AX-6.1-6")
 @pytest.mark.parametrize("interval", [0, 1, 5000, 86_400_000])
-def test_lawful_intervals(interval: int) -> None:
+def test_accepts_valid_heartbeat_interval(interval: int) -> None:
     assert read(heartbeat_interval_ms=interval).heartbeat_interval_ms == interval
     assert ax.heartbeat_deadline_ms(interval) == 3 * interval
 
 
 @pytest.mark.spec("AX-5.3-7")
-def test_a_registration_is_written_as_it_is_read() -> None:
+def test_registration_survives_round_trip() -> None:
     full = ax.Registration(
         subserver_id=ID,
         segment="edge",
@@ -240,7 +240,7 @@ NO_OBJECTS = [UNSET, Raw(b"[]"), Raw(b"5"), Raw(b'"x"'), Raw(b"null"), b"", b"{"
 @pytest.mark.parametrize(
     "params", NO_OBJECTS, ids=lambda one: repr(one if one is UNSET else bytes(one))
 )
-def test_params_that_are_no_object(reader: Any, params: Any) -> None:
+def test_rejects_params_that_are_not_object(reader: Any, params: Any) -> None:
     with pytest.raises(InterlockError) as caught:
         reader(params)
     assert caught.value.failure is INVALID_PARAMS
@@ -254,7 +254,7 @@ JSON = st.recursive(
 
 
 @given(field=st.sampled_from([*BAD, "segment"]), value=JSON)
-def test_anything_in_any_field_is_read_or_refused(field: str, value: Any) -> None:
+def test_reads_or_rejects_any_member_value(field: str, value: Any) -> None:
     failure, found = None, None
     try:
         found = read(**{field: value})
@@ -267,7 +267,7 @@ def test_anything_in_any_field_is_read_or_refused(field: str, value: Any) -> Non
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_reads_or_rejects_any_bytes(data: bytes) -> None:
     for reader in (
         ax.read_registration,
         ax.read_heartbeat,
@@ -286,7 +286,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 @pytest.mark.spec("AX-6.3-5")
-def test_heartbeats() -> None:
+def test_reads_heartbeat() -> None:
     assert ax.read_heartbeat(b'{"session_id":"s"}') == ax.HeartbeatParams("s")
     beat = ax.HeartbeatParams("s", (ID,))
     assert ax.read_heartbeat(beat.encode_params()) == beat
@@ -298,7 +298,7 @@ def test_heartbeats() -> None:
         ax.read_heartbeat(b'{"session_id":"s","x-mcpax-subtree-ids":["x"]}')
 
 
-def test_farewells() -> None:
+def test_reads_deregistration() -> None:
     assert ax.read_deregistration(b'{"session_id":"s"}') == ax.DeregistrationParams("s")
     assert ax.read_deregistration(b'{"session_id":"s","reason":"bye"}') == ax.DeregistrationParams(
         "s", "bye"
@@ -314,7 +314,7 @@ def test_farewells() -> None:
 
 
 @pytest.mark.spec("AX-6.2-1", "AX-6.2-4")
-def test_the_answer_of_the_draft_is_read() -> None:
+def test_reads_registration_result_example() -> None:
     granted = ax.read_registration_result(
         b'{"status":"registered","assigned_segment":"stm32h7","session_id":"a3f7c",'
         b'"heartbeat_deadline_ms":15000,"budget":{"max_calls_per_minute":60,'
@@ -348,7 +348,7 @@ def test_the_answer_of_the_draft_is_read() -> None:
     ],
     ids=str,
 )
-def test_what_a_parent_grants_must_make_sense(more: dict[str, Any], why: str) -> None:
+def test_checks_registration_result(more: dict[str, Any], why: str) -> None:
     said = {"assigned_segment": "edge", "session_id": "s", "heartbeat_deadline_ms": 5, **more}
     if not why:
         assert ax.read_registration_result(json.dumps(said).encode(), "edge").session_id == "s"
@@ -364,14 +364,14 @@ def test_what_a_parent_grants_must_make_sense(more: dict[str, Any], why: str) ->
 @pytest.mark.parametrize(
     "text", ["", ID[:-1], ID + "0", ID.replace("-", ""), "{" + ID[1:], ID[:-1] + "g", ID + "\n", 5]
 )
-def test_what_is_no_uuid(text: object) -> None:
+def test_recognizes_uuid(text: object) -> None:
     assert ax.is_uuid(ID)
     assert ax.is_uuid(ID.upper())
     assert not ax.is_uuid(text)
 
 
 @pytest.mark.spec("AX-11.4-4")
-def test_a_budget_under_another() -> None:
+def test_limits_budget_by_other_budget() -> None:
     assert ax.SubserverBudget(60, 10, 5).limited_by(
         ax.SubserverBudget(30, 20)
     ) == ax.SubserverBudget(30, 10, 5)
@@ -390,7 +390,7 @@ def hop(route: Any, cursor: Any) -> ax.Hop | None:
 
 
 @pytest.mark.spec("AX-5.3-7")
-def test_hops() -> None:
+def test_reads_hop() -> None:
     assert ax.read_hop(None) is None
     assert ax.read_hop({}) is None
     for cursor in (0, 1):
@@ -417,7 +417,7 @@ def test_hops() -> None:
 
 
 @pytest.mark.spec("AX-13.2-3")
-def test_the_words_of_an_error() -> None:
+def test_encodes_errors() -> None:
     late = InterlockError(DEADLINE_EXCEEDED, "Too late.", {"hop": "edge"})
     assert ax.encode_error(late) == (
         -31010, "downstream_timeout", {"hop": "edge", "detail": "Too late."},

@@ -77,7 +77,7 @@ UNLAWFUL: dict[str, list[Any]] = {
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, values in LAWFUL.items() for value in values]
 )
-def test_a_lawful_value_is_taken(name: str, value: Any) -> None:
+def test_accepts_valid_value(name: str, value: Any) -> None:
     capability, problems = read(**{name: value})
     assert problems == []
     assert msgspec.to_builtins(capability) == {**msgspec.to_builtins(SENSOR), name: value}
@@ -89,14 +89,14 @@ def test_a_lawful_value_is_taken(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, values in UNLAWFUL.items() for value in values]
 )
-def test_any_other_value_is_a_problem_and_the_derived_one_stands(name: str, value: Any) -> None:
+def test_replaces_invalid_value_and_reports_problem(name: str, value: Any) -> None:
     capability, problems = read(**{name: value}, other="x")
     assert capability == SENSOR
     assert len(problems) == 1
     assert f"`{name}`" in problems[0]
 
 
-def test_one_bad_value_spoils_no_other() -> None:
+def test_invalid_value_does_not_affect_others() -> None:
     capability, problems = read(latency_class="quick", mutable=False, cost_class="expensive")
     assert len(problems) == 1
     assert (capability.latency_class, capability.mutable) == ("fast", False)
@@ -104,7 +104,7 @@ def test_one_bad_value_spoils_no_other() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"5", b"null", b'"fast"', b"{", b""])
-def test_what_is_no_object_says_nothing(raw: bytes) -> None:
+def test_rejects_capability_that_is_not_object(raw: bytes) -> None:
     assert read_capability(raw) == (
         DEFAULT_CAPABILITY,
         ["The capability annotation is not an object."],
@@ -116,7 +116,7 @@ def test_what_is_no_object_says_nothing(raw: bytes) -> None:
         st.sampled_from(sorted(CAPABILITY_FIELDS)) | json_values.text, json_values.values
     )
 )
-def test_whatever_is_said_comes_to_lawful_values(said: dict[str, Any]) -> None:
+def test_reads_any_capability_to_valid_values(said: dict[str, Any]) -> None:
     capability, problems = read_capability(json.dumps(said).encode())
     for name in CAPABILITY_FIELDS:
         value = getattr(capability, name)
@@ -125,13 +125,13 @@ def test_whatever_is_said_comes_to_lawful_values(said: dict[str, Any]) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
+def test_reads_or_rejects_any_bytes(raw: bytes) -> None:
     capability, problems = read_capability(raw)
     assert isinstance(capability, Capability)
     assert all(problems)
 
 
-def test_values_are_written_in_the_drafts_order() -> None:
+def test_writes_members_in_specified_order() -> None:
     assert list(json.loads(DEFAULT_CAPABILITY.encode())) == [
         "latency_class", "consistency", "mutable", "reversible", "idempotent", "transport",
         "auth_scope", "cost_class", "availability", "schema_version",
@@ -144,7 +144,7 @@ def test_values_are_written_in_the_drafts_order() -> None:
 
 
 @pytest.mark.spec("AX-9.1-11")
-def test_a_tool_that_says_nothing_is_taken_for_the_worst() -> None:
+def test_unannotated_tool_gets_worst_values() -> None:
     assert msgspec.to_builtins(derive_capability()) == {
         "latency_class": "standard",
         "consistency": "best_effort",
@@ -174,7 +174,7 @@ def test_a_tool_that_says_nothing_is_taken_for_the_worst() -> None:
         ({"destructive": False, "idempotent": True}, True, True, True),
     ],
 )
-def test_what_follows_from_hints(
+def test_derives_capability_from_hints(
     hints: dict[str, bool], mutable: bool, reversible: bool, idempotent: bool
 ) -> None:
     capability = derive_capability(**hints)  # type: ignore[arg-type]
@@ -193,12 +193,12 @@ def test_what_follows_from_hints(
     ("latency_class", "seconds"),
     [("realtime", 0.5), ("fast", 5.0), ("standard", 30.0), ("slow", 120.0), ("batch", None)],
 )
-def test_how_long_a_class_may_take(latency_class: str, seconds: float | None) -> None:
+def test_latency_class_sets_timeout(latency_class: str, seconds: float | None) -> None:
     assert timeout_for(latency_class) == seconds
 
 
 @pytest.mark.spec("AX-9.2-4")
-def test_of_two_classes_the_slower_counts() -> None:
+def test_slower_class_wins() -> None:
     for place, one in enumerate(LATENCY_CLASSES):
         for other_place, other in enumerate(LATENCY_CLASSES):
             assert slower_class(one, other) == LATENCY_CLASSES[max(place, other_place)]
@@ -218,7 +218,7 @@ def test_of_two_classes_the_slower_counts() -> None:
         (1e9, "batch"),
     ],
 )
-def test_the_class_that_a_call_is_in_time_for(seconds: float, latency_class: str) -> None:
+def test_duration_selects_latency_class(seconds: float, latency_class: str) -> None:
     assert latency_class_for(seconds) == latency_class
 
 
@@ -229,12 +229,12 @@ def test_the_class_that_a_call_is_in_time_for(seconds: float, latency_class: str
 @pytest.mark.parametrize(
     ("consistency", "careful"), [("strong", False), ("eventual", True), ("best_effort", True)]
 )
-def test_advice(consistency: str, careful: bool) -> None:
+def test_consistency_sets_advice(consistency: str, careful: bool) -> None:
     advice = advice_for(Capability(consistency=consistency))
     assert advice.read_before_retry is careful
     assert advice.stale_reads is careful
 
 
 @pytest.mark.parametrize(("cost_class", "units"), [("free", 0), ("metered", 1), ("expensive", 10)])
-def test_what_a_call_costs(cost_class: str, units: int) -> None:
+def test_cost_class_sets_cost_units(cost_class: str, units: int) -> None:
     assert Capability(cost_class=cost_class).cost_units == units

@@ -47,7 +47,7 @@ def an_object(**properties: object) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
-def test_the_example_of_the_specification() -> None:
+def test_writes_and_checks_specification_example() -> None:
     params = read_header_params(EXECUTE_SQL)
     assert params == (HeaderParam(("region",), "Mcp-Param-Region", "string"),)
     assert params[0].key == b"mcp-param-region"
@@ -74,11 +74,11 @@ def test_the_example_of_the_specification() -> None:
         {"allOf": None, "$defs": [], "items": "x"},
     ],
 )
-def test_schemas_without_an_annotation(schema: object) -> None:
+def test_schema_without_annotation_has_no_params(schema: object) -> None:
     assert read_header_params(schema) == ()
 
 
-def test_the_order_is_that_of_the_schema_and_nested_properties_are_found() -> None:
+def test_reads_nested_params_in_schema_order() -> None:
     schema = an_object(
         b=annotated("B", type="integer"),
         where=an_object(region=annotated("Region"), deep=an_object(x=annotated("X"))),
@@ -92,12 +92,12 @@ def test_the_order_is_that_of_the_schema_and_nested_properties_are_found() -> No
     ]
 
 
-def test_siblings_of_properties_do_not_make_an_annotation_invalid() -> None:
+def test_accepts_other_keywords_next_to_properties() -> None:
     schema = {**EXECUTE_SQL, "$defs": {"a": {"type": "string"}}, "allOf": [{"required": ["query"]}]}
     assert len(read_header_params(schema)) == 1
 
 
-def test_every_token_character_is_allowed() -> None:
+def test_accepts_every_token_character() -> None:
     token = "!#$%&'*+-.^_`|~09AZaz"
     assert read_header_params(an_object(a=annotated(token)))[0].header == f"Mcp-Param-{token}"
 
@@ -135,7 +135,7 @@ def test_every_token_character_is_allowed() -> None:
         ),
     ],
 )
-def test_invalid_annotations(schema: object, reason: str) -> None:
+def test_rejects_invalid_annotations(schema: object, reason: str) -> None:
     with pytest.raises(InvalidHeaderAnnotation) as caught:
         read_header_params(schema)
     assert reason in caught.value.reason
@@ -151,7 +151,7 @@ def test_invalid_annotations(schema: object, reason: str) -> None:
         *["unevaluatedItems", "unevaluatedProperties"],
     ],
 )
-def test_an_annotation_below_another_keyword_is_invalid(keyword: str) -> None:
+def test_rejects_annotation_below_other_keyword(keyword: str) -> None:
     inner = an_object(b=annotated())
     for schema in (
         {keyword: annotated()},
@@ -167,7 +167,7 @@ def test_an_annotation_below_another_keyword_is_invalid(keyword: str) -> None:
 @pytest.mark.parametrize(
     "keyword", ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties"]
 )
-def test_an_annotation_below_a_map_of_schemas_is_invalid(keyword: str) -> None:
+def test_rejects_annotation_below_schema_map(keyword: str) -> None:
     for schema in (
         {keyword: {"a": annotated()}},
         an_object(a={keyword: {"x": ["y"], "b": an_object(c=annotated())}}),
@@ -176,7 +176,7 @@ def test_an_annotation_below_a_map_of_schemas_is_invalid(keyword: str) -> None:
             read_header_params(schema)
 
 
-def test_a_very_deep_schema_is_walked_without_recursion() -> None:
+def test_reads_very_deep_schema() -> None:
     schema: dict[str, Any] = annotated()
     for _ in range(5000):
         schema = {"not": schema}
@@ -226,7 +226,7 @@ ALL = (TEXT, COUNT, FLAG, NESTED)
         pytest.param({"other": "a"}, [], id="an argument without annotation"),
     ],
 )
-def test_what_a_client_mirrors_a_server_accepts(
+def test_server_accepts_headers_of_client(
     arguments: dict[str, Any] | None, headers: list[tuple[str, str]]
 ) -> None:
     assert write_param_headers(ALL, arguments) == headers
@@ -238,7 +238,7 @@ def test_what_a_client_mirrors_a_server_accepts(
     "value",
     [2**53, -(2**53), pytest.param(10**5000, id="too long for str"), 1e300, float(2**53)],
 )
-def test_a_whole_number_that_javascript_would_round_is_not_mirrored(value: float) -> None:
+def test_rejects_integer_beyond_safe_range(value: float) -> None:
     with pytest.raises(ProtocolError, match="'count' is an integer beyond") as caught:
         write_param_headers(ALL, {"count": value})
     assert caught.value.failure is INVALID_PARAMS
@@ -248,7 +248,7 @@ def test_a_whole_number_that_javascript_would_round_is_not_mirrored(value: float
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 1.5])
-def test_a_number_that_is_not_whole_does_not_upset_anything(value: float) -> None:
+def test_accepts_fractional_number(value: float) -> None:
     [(name, wire)] = write_param_headers((COUNT,), {"count": value})
     received = [(name.lower().encode(), wire.encode())]
     assert check_param_headers((COUNT,), {"count": value}, received) is None
@@ -257,7 +257,7 @@ def test_a_number_that_is_not_whole_does_not_upset_anything(value: float) -> Non
 
 @pytest.mark.parametrize("wire", ["42", "42.0", "42.000", "042", " 42\t", "=?base64?NDI=?="])
 @pytest.mark.parametrize("value", [42, 42.0])
-def test_integers_are_compared_as_numbers(wire: str, value: float) -> None:
+def test_compares_integers_as_numbers(wire: str, value: float) -> None:
     assert check_param_headers((COUNT,), {"count": value}, [(COUNT.key, wire.encode())]) is None
 
 
@@ -268,11 +268,11 @@ def test_integers_are_compared_as_numbers(wire: str, value: float) -> None:
         pytest.param("9" * 5000, id="too long for int"),
     ],
 )
-def test_other_texts_are_not_that_number(wire: str) -> None:
+def test_rejects_text_of_other_number(wire: str) -> None:
     assert check_param_headers((COUNT,), {"count": 42}, [(COUNT.key, wire.encode())]) is not None
 
 
-def test_numbers_in_text_are_compared_as_text() -> None:
+def test_compares_text_as_text() -> None:
     assert check_param_headers((TEXT,), {"text": "42"}, [(TEXT.key, b"42")]) is None
     assert check_param_headers((TEXT,), {"text": "42"}, [(TEXT.key, b"42.0")]) is not None
 
@@ -360,18 +360,18 @@ def test_numbers_in_text_are_compared_as_text() -> None:
         ),
     ],
 )
-def test_mismatches(
+def test_reports_mismatches(
     arguments: dict[str, Any] | None, headers: list[tuple[bytes, bytes]], sentence: str
 ) -> None:
     assert check_param_headers(ALL, arguments, headers) == sentence
 
 
-def test_unknown_param_headers_are_ignored() -> None:
+def test_ignores_unknown_param_headers() -> None:
     headers = [(b"mcp-param-other", b"1"), (b"mcp-param-other", b"2"), (b"host", b"x")]
     assert check_param_headers(ALL, {}, headers) is None
 
 
-def test_a_tool_without_annotations_costs_nothing() -> None:
+def test_tool_without_params_is_not_checked() -> None:
     class Unreadable(dict[str, Any]):
         def get(self, *_: object) -> Any:
             raise AssertionError("the arguments were read")
@@ -388,7 +388,7 @@ scalars: st.SearchStrategy[Any] = st.one_of(
 
 
 @given(st.dictionaries(st.sampled_from(["text", "count", "flag", "where"]), scalars))
-def test_any_arguments_mirrored_are_accepted_or_refused_on_both_sides(
+def test_writer_and_checker_agree_for_any_arguments(
     arguments: dict[str, Any],
 ) -> None:
     try:
@@ -426,7 +426,7 @@ some_schema: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(some_schema)
-def test_we_refuse_the_schemas_that_the_official_sdk_refuses(schema: Any) -> None:
+def test_rejects_same_schemas_as_official_sdk(schema: Any) -> None:
     refused = find_invalid_x_mcp_header(schema) is not None
     try:
         params = read_header_params(schema)
@@ -456,7 +456,7 @@ peer_arguments = st.fixed_dictionaries(
 
 
 @given(peer_arguments)
-def test_the_official_sdk_accepts_what_we_send_and_we_accept_what_it_sends(
+def test_exchanges_headers_with_official_sdk(
     arguments: dict[str, Any],
 ) -> None:
     params = read_header_params(PEER_SCHEMA)

@@ -25,7 +25,7 @@ from interlock.protocol.headers import (
 VERSION = "2026-07-28"
 
 
-def test_names() -> None:
+def test_defines_header_names() -> None:
     assert (PROTOCOL_VERSION, METHOD, NAME, SESSION_ID, LAST_EVENT_ID, PARAM_PREFIX) == (
         b"mcp-protocol-version",
         b"mcp-method",
@@ -71,7 +71,7 @@ SPEC_EXAMPLES = [
         pytest.param("=?base64?x", "=?base64?x", id="half a sentinel"),
     ],
 )
-def test_a_value_and_its_encoding(value: str, wire: str) -> None:
+def test_encodes_and_decodes_value(value: str, wire: str) -> None:
     assert encode_header_value(value) == wire
     assert decode_header_value(wire) == value
 
@@ -85,7 +85,7 @@ def test_a_value_and_its_encoding(value: str, wire: str) -> None:
         pytest.param("=?base64?=", "=?base64?=", id="start and end overlap: plain"),
     ],
 )
-def test_other_spellings_that_are_read(wire: str, value: str) -> None:
+def test_decodes_other_spellings(wire: str, value: str) -> None:
     assert decode_header_value(wire) == value
 
 
@@ -109,12 +109,12 @@ def test_other_spellings_that_are_read(wire: str, value: str) -> None:
         pytest.param("a\x7fb", id="delete"),
     ],
 )
-def test_malformed_values_are_none(wire: str) -> None:
+def test_rejects_malformed_values(wire: str) -> None:
     assert decode_header_value(wire) is None
 
 
 @given(st.text())
-def test_any_text_survives_a_header(value: str) -> None:
+def test_any_text_survives_round_trip(value: str) -> None:
     wire = encode_header_value(value)
     assert wire.isascii()
     assert wire.isprintable()
@@ -123,20 +123,20 @@ def test_any_text_survives_a_header(value: str) -> None:
 
 
 @given(st.text() | st.binary().map(lambda raw: raw.decode("latin-1")))
-def test_whatever_a_header_holds_it_is_a_value_or_none(wire: str) -> None:
+def test_decodes_or_rejects_any_header(wire: str) -> None:
     value = decode_header_value(wire)
     assert value is None or decode_header_value(encode_header_value(value)) == value
 
 
 @given(st.text(alphabet="=?base64/+AQwgYR", max_size=12))
-def test_every_value_has_one_encoded_spelling(inside: str) -> None:
+def test_value_has_one_encoded_spelling(inside: str) -> None:
     wire = f"=?base64?{inside}?="
     value = decode_header_value(wire)
     if value is not None and encode_header_value(value) != value:
         assert encode_header_value(value) == wire
 
 
-def test_half_a_character_cannot_be_sent() -> None:
+def test_rejects_lone_surrogate() -> None:
     with pytest.raises(ProtocolError) as caught:
         encode_header_value("\ud800")
     assert caught.value.failure is INVALID_PARAMS
@@ -163,7 +163,7 @@ def test_half_a_character_cannot_be_sent() -> None:
         pytest.param("tools/call", None, None, id="no name in the body is another check's"),
     ],
 )
-def test_standard_headers_that_match(
+def test_accepts_matching_standard_headers(
     method: str, name: str | None, name_header: bytes | None
 ) -> None:
     for padding in (b"", b" ", b"\t "):
@@ -235,20 +235,20 @@ def test_standard_headers_that_match(
         ),
     ],
 )
-def test_standard_headers_that_do_not_match(
+def test_reports_mismatching_standard_headers(
     version: bytes | None, method: bytes | None, name: bytes | None, sentence: str
 ) -> None:
     assert check_request_headers("tools/call", VERSION, "bar", version, method, name) == sentence
 
 
-def test_a_body_without_a_version_does_not_match_any_header() -> None:
+def test_rejects_header_when_body_has_no_version() -> None:
     assert (
         check_request_headers("tools/list", None, None, b"2026-07-28", b"tools/list", None)
         == "MCP-Protocol-Version header is present but the body's _meta has no version"
     )
 
 
-def test_an_address_is_not_repeated_in_the_sentence() -> None:
+def test_error_does_not_repeat_uri() -> None:
     problem = check_request_headers(
         "resources/read",
         VERSION,
@@ -260,7 +260,7 @@ def test_an_address_is_not_repeated_in_the_sentence() -> None:
     assert problem == "Mcp-Name header value does not match params.uri in the body"
 
 
-def test_picking_the_standard_headers() -> None:
+def test_selects_standard_headers() -> None:
     headers = [
         (b"host", b"x"),
         (b"mcp-name", b"n"),
@@ -280,7 +280,7 @@ def test_picking_the_standard_headers() -> None:
         (b"mcp-name", "Mcp-Name"),
     ],
 )
-def test_a_standard_header_that_is_there_twice(name: bytes, shown: str) -> None:
+def test_rejects_repeated_standard_header(name: bytes, shown: str) -> None:
     with pytest.raises(ProtocolError, match=f"{shown} header appears more than once") as caught:
         pick_request_headers([(name, b""), (b"host", b"x"), (name, b"a")])
     assert caught.value.failure is HEADER_MISMATCH
@@ -294,7 +294,7 @@ def test_a_standard_header_that_is_there_twice(name: bytes, shown: str) -> None:
     st.none() | st.binary(max_size=30),
     st.none() | st.binary(max_size=30),
 )
-def test_any_standard_headers_get_an_answer(
+def test_checks_any_standard_headers(
     method: str,
     body_version: str | None,
     body_name: str | None,
@@ -326,5 +326,5 @@ def test_any_standard_headers_get_an_answer(
         (b"Bearer \xe4", "\u00e4"),
     ],
 )
-def test_the_token_of_whoever_bears_one(value: bytes | None, token: str | None) -> None:
+def test_reads_bearer_token(value: bytes | None, token: str | None) -> None:
     assert read_bearer(value) == token

@@ -48,7 +48,7 @@ def result_of(questions: dict[str, tuple[str, Any]], **more: Any) -> bytes:
 
 
 @given(QUESTIONS, text | st.none())
-def test_questions_are_read_as_they_are(
+def test_reads_input_requests(
     questions: dict[str, tuple[str, Any]], state: str | None
 ) -> None:
     more = {} if state is None else {"requestState": state}
@@ -61,7 +61,7 @@ def test_questions_are_read_as_they_are(
         assert (json.loads(raw) if raw else None) == params
 
 
-def test_state_alone_is_something_too() -> None:
+def test_accepts_state_without_requests() -> None:
     assert read_input_request(b'{"requestState":""}') == InputRequest({}, "")
 
 
@@ -88,14 +88,14 @@ def test_state_alone_is_something_too() -> None:
         b'{"inputRequests":{"a":{"method":"m"}},"requestState":5}',
     ],
 )
-def test_what_is_no_question_is_the_servers_fault(result: bytes) -> None:
+def test_rejects_invalid_input_required_result(result: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         read_input_request(result)
     assert caught.value.failure is UPSTREAM_PROTOCOL
 
 
 @given(st.binary(max_size=60) | values.map(as_json))
-def test_nothing_that_a_server_says_breaks_it(result: bytes) -> None:
+def test_reads_or_rejects_any_result(result: bytes) -> None:
     try:
         needed = read_input_request(result)
     except ProtocolError:
@@ -107,7 +107,7 @@ def test_nothing_that_a_server_says_breaks_it(result: bytes) -> None:
 
 
 @given(QUESTIONS, text | st.none())
-def test_what_is_written_can_be_read(
+def test_written_result_can_be_read(
     questions: dict[str, tuple[str, Any]], state: str | None
 ) -> None:
     raw = {
@@ -129,7 +129,7 @@ def test_what_is_written_can_be_read(
         assert (json.loads(back) if back else {}) == kept
 
 
-def test_a_question_is_a_method_and_params_and_nothing_more() -> None:
+def test_writes_only_method_and_params() -> None:
     params = {**FORM, "_meta": {"progressToken": 1}, "task": {"ttl": 1}, "elicitationId": "e"}
     asked = json.loads(
         write_input_request({"k": (ELICITATION, as_json(params)), "r": (ROOTS, b"")}, "s")
@@ -144,13 +144,13 @@ def test_a_question_is_a_method_and_params_and_nothing_more() -> None:
     }
 
 
-def test_params_of_which_nothing_is_left_are_left_out() -> None:
+def test_omits_empty_params() -> None:
     asked = json.loads(write_input_request({"r": (ROOTS, b'{"_meta":{}}')}, None))
     assert asked["inputRequests"] == {"r": {"method": ROOTS}}
 
 
 @given(QUESTIONS, text, text)
-def test_another_state_changes_nothing_else(
+def test_replacing_state_changes_nothing_else(
     questions: dict[str, tuple[str, Any]], theirs: str, ours: str
 ) -> None:
     result = result_of(questions, requestState=theirs, _meta={"x": 1})
@@ -159,7 +159,7 @@ def test_another_state_changes_nothing_else(
 
 
 @given(QUESTIONS, objects)
-def test_other_params_change_nothing_else(
+def test_replacing_params_changes_nothing_else(
     questions: dict[str, tuple[str, Any]], params: dict[str, Any]
 ) -> None:
     result = result_of(questions, requestState="s")
@@ -176,12 +176,12 @@ def test_other_params_change_nothing_else(
 
 
 @given(st.dictionaries(text, objects, max_size=4))
-def test_answers_are_read_as_they_are(answers: dict[str, Any]) -> None:
+def test_reads_input_responses(answers: dict[str, Any]) -> None:
     read = read_input_responses(Raw(as_json(answers)))
     assert {key: json.loads(bytes(raw)) for key, raw in read.items()} == answers
 
 
-def test_no_answers_are_no_mistake() -> None:
+def test_accepts_absent_responses() -> None:
     assert read_input_responses(None) == {}
     assert read_input_responses(Raw(b"{}")) == {}
 
@@ -189,13 +189,13 @@ def test_no_answers_are_no_mistake() -> None:
 @pytest.mark.parametrize(
     "answers", [b"null", b"[]", b'"x"', b"5", b'{"a":null}', b'{"a":[]}', b'{"a":"x"}', b'{"a":1}']
 )
-def test_what_is_no_answer_is_the_clients_fault(answers: bytes) -> None:
+def test_rejects_invalid_responses(answers: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         read_input_responses(Raw(answers))
     assert caught.value.failure is INVALID_PARAMS
 
 
-def test_a_long_key_is_not_repeated_in_full() -> None:
+def test_error_shortens_long_key() -> None:
     with pytest.raises(ProtocolError) as caught:
         read_input_responses(Raw(as_json({"k" * 10_000: 5})))
     assert len(caught.value.message) < 200
@@ -206,12 +206,12 @@ def test_a_long_key_is_not_repeated_in_full() -> None:
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
 @pytest.mark.parametrize("params", [b"", b"{}", b'{"maxTokens":5,"mode":"form"}'])
-def test_samples_and_roots_are_asked_as_they_are(revision: str, params: bytes) -> None:
+def test_keeps_sampling_and_roots_params(revision: str, params: bytes) -> None:
     for method in (SAMPLING, ROOTS):
         assert to_session_params(method, params, revision, "id") == params
 
 
-def test_a_url_gets_an_id_where_it_has_none() -> None:
+def test_adds_elicitation_id_to_url_request() -> None:
     url = {"mode": "url", "url": "https://example.org", "message": "m"}
     asked = json.loads(to_session_params(ELICITATION, as_json(url), "2025-11-25", "minted"))
     assert asked == {**url, "elicitationId": "minted"}
@@ -219,24 +219,24 @@ def test_a_url_gets_an_id_where_it_has_none() -> None:
     assert json.loads(to_session_params(ELICITATION, as_json(had), "2025-11-25", "minted")) == had
 
 
-def test_a_url_is_one_however_it_is_written() -> None:
+def test_recognizes_escaped_url_mode() -> None:
     asked = to_session_params(ELICITATION, b'{"mode":"\\u0075rl"}', "2025-11-25", "minted")
     assert json.loads(asked) == {"mode": "url", "elicitationId": "minted"}
 
 
-def test_a_form_has_no_id() -> None:
+def test_form_request_has_no_id() -> None:
     for params in (FORM, {"mode": "form", **FORM}):
         asked = json.loads(to_session_params(ELICITATION, as_json(params), "2025-11-25", "minted"))
         assert asked == params
 
 
-def test_there_were_no_modes_in_june_2025() -> None:
+def test_omits_mode_for_june_2025() -> None:
     asked = to_session_params(ELICITATION, as_json({"mode": "form", **FORM}), "2025-06-18", "x")
     assert json.loads(asked) == FORM
 
 
 @given(objects, st.sampled_from(["2025-06-18", "2025-11-25"]))
-def test_every_question_stays_a_question(params: dict[str, Any], revision: str) -> None:
+def test_keeps_other_elicitation_members(params: dict[str, Any], revision: str) -> None:
     asked = json.loads(to_session_params(ELICITATION, as_json(params), revision, "minted"))
     for key, value in params.items():
         if key not in ("mode", "elicitationId"):

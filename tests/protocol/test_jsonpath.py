@@ -69,13 +69,13 @@ ROWS = {
         ("$.rows[? ( @.kind == 'b' ) ].id", [2]),
     ],
 )
-def test_what_a_path_finds(path: str, found: Any) -> None:
+def test_finds_values(path: str, found: Any) -> None:
     value = compile_path(path).find(ROWS)
     assert value == found
     assert type(value) is type(found)
 
 
-def test_true_is_not_one() -> None:
+def test_distinguishes_true_from_one() -> None:
     rows = [{"v": 1}, {"v": True}, {"v": "1"}, {"v": None}]
     assert compile_path("$[?@.v==1]").find(rows) == [{"v": 1}]
     assert compile_path("$[?@.v==true]").find(rows)[0]["v"] is True
@@ -98,14 +98,14 @@ def test_true_is_not_one() -> None:
         ("$.contents[?@.k=='v']", "a string, which has no items"),
     ],
 )
-def test_a_path_that_leads_nowhere_says_how_far_it_came(path: str, words: str) -> None:
+def test_reports_how_far_path_matched(path: str, words: str) -> None:
     with pytest.raises(PathNotFoundError) as caught:
         compile_path(path).find(ROWS)
     assert words in str(caught.value)
     assert path in str(caught.value)
 
 
-def test_nothing_of_the_value_is_in_the_sentence() -> None:
+def test_error_contains_no_values() -> None:
     with pytest.raises(PathNotFoundError) as caught:
         compile_path("$.a.b").find({"a": "hunter2", "hunter2": 1})
     assert "hunter2" not in str(caught.value)
@@ -159,14 +159,14 @@ def test_nothing_of_the_value_is_in_the_sentence() -> None:
         ("$" + " " * MAX_PATH, "at most"),
     ],
 )
-def test_what_is_no_path_is_refused_with_a_sentence(text: str, words: str) -> None:
+def test_rejects_invalid_path(text: str, words: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         compile_path(text)
     assert words in caught.value.message
     assert caught.value.message.endswith(".")
 
 
-def test_escapes_in_names() -> None:
+def test_reads_escapes_in_names() -> None:
     path = compile_path("$['\\u0041\\n\\t\\b\\f\\r\\/\\\\\\'\\ud83d\\ude00']")
     assert path.steps == (MemberStep("A\n\t\b\f\r/\\'😀"),)
     assert compile_path('$["\\""]').steps == (MemberStep('"'),)
@@ -194,7 +194,7 @@ steps = (
 
 
 @given(st.lists(steps, max_size=8))
-def test_every_path_survives_being_written(made: list[Any]) -> None:
+def test_path_survives_round_trip(made: list[Any]) -> None:
     path = JsonPath("made", tuple(made))
     again = compile_path(str(path))
     assert again == path
@@ -203,7 +203,7 @@ def test_every_path_survives_being_written(made: list[Any]) -> None:
 
 
 @given(json_values.values, st.lists(steps, max_size=4))
-def test_a_path_finds_a_value_or_nothing(value: Any, made: list[Any]) -> None:
+def test_any_path_finds_value_or_nothing(value: Any, made: list[Any]) -> None:
     path = JsonPath("made", tuple(made))
     try:
         found = path.find(value)
@@ -214,7 +214,7 @@ def test_a_path_finds_a_value_or_nothing(value: Any, made: list[Any]) -> None:
 
 
 @given(json_values.values)
-def test_every_place_of_a_value_is_found(value: Any) -> None:
+def test_finds_every_value(value: Any) -> None:
     def walk(here: Any, at: tuple[Any, ...]) -> None:
         path = compile_path(str(JsonPath("", at)))
         assert path.find(value) is here
@@ -236,7 +236,7 @@ def test_every_place_of_a_value_is_found(value: Any) -> None:
 
 
 @given(st.text(st.sampled_from("$.[]*?@='\"()\\ab01- :,u") | st.characters(), max_size=20))
-def test_any_text_is_a_path_or_is_refused(text: str) -> None:
+def test_reads_or_rejects_any_text(text: str) -> None:
     for one in (text, "$" + text):
         try:
             path = compile_path(one)

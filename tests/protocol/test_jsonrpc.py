@@ -47,7 +47,7 @@ def raw(member: Any) -> bytes:
 # --- what a message is ---
 
 
-def test_a_request() -> None:
+def test_reads_request() -> None:
     message = one(b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a"}}')
     assert (message.is_request, message.is_notification, message.is_response) == (
         True,
@@ -61,7 +61,7 @@ def test_a_request() -> None:
     assert message.error is UNSET
 
 
-def test_a_notification() -> None:
+def test_reads_notification() -> None:
     message = one(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
     assert (message.is_request, message.is_notification, message.is_response) == (
         False,
@@ -82,7 +82,7 @@ def test_a_notification() -> None:
     ],
     ids=["result", "a null result is a result", "error", "an error about nothing readable"],
 )
-def test_a_response(data: bytes, result: bytes | None, error: bool | None) -> None:
+def test_reads_response(data: bytes, result: bytes | None, error: bool | None) -> None:
     message = one(data)
     assert (message.is_request, message.is_notification, message.is_response) == (
         False,
@@ -93,7 +93,7 @@ def test_a_response(data: bytes, result: bytes | None, error: bool | None) -> No
     assert (message.error is not UNSET) is bool(error)
 
 
-def test_members_that_nobody_knows_are_passed_over() -> None:
+def test_ignores_unknown_members() -> None:
     message = one(b'{"x":{"id":9},"jsonrpc":"2.0","y":null,"id":1,"method":"ping","z":[]}')
     assert raw(message.id) == b"1"
     assert message.method == "ping"
@@ -106,7 +106,7 @@ TWINS = [
 
 
 @pytest.mark.parametrize("twin", TWINS)
-def test_a_member_that_others_take_for_a_known_one_is_refused(twin: str) -> None:
+def test_rejects_members_similar_to_known_members(twin: str) -> None:
     request = {"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": {}, twin: "x"}
     body = json.dumps(request).encode()
     with pytest.raises(BadMessage, match="which some servers read as") as refused:
@@ -117,20 +117,20 @@ def test_a_member_that_others_take_for_a_known_one_is_refused(twin: str) -> None
     assert refused.value.id == bad.id == b"7"
 
 
-def test_an_answer_may_have_any_members_but_a_method() -> None:
+def test_response_may_have_any_members_except_method() -> None:
     answer = decode_single(b'{"jsonrpc":"2.0","id":1,"result":{},"Error":null}')
     assert answer == Message("2.0", Raw(b"1"), result=Raw(b"{}"))
     with pytest.raises(BadMessage):
         decode_single(b'{"jsonrpc":"2.0","id":1,"result":{},"Method":"tools/call"}')
 
 
-def test_white_space_around_and_between_is_no_part_of_a_value() -> None:
+def test_ignores_whitespace() -> None:
     message = one(b' \r\n\t{ "jsonrpc" : "2.0" , "id" : 1 , "method" : "a" , "params" : { } } \n')
     assert raw(message.id) == b"1"
     assert raw(message.params) == b"{ }"
 
 
-def test_of_a_name_that_stands_twice_the_last_one_counts_everywhere() -> None:
+def test_last_duplicate_member_counts() -> None:
     message = one(b'{"jsonrpc":"2.0","id":1,"id":2,"method":"a","method":"b"}')
     assert (raw(message.id), message.method) == (b"2", "b")
     assert bytes(decode_members(b'{"a":1,"a":2}')["a"]) == b"2"
@@ -162,7 +162,7 @@ IDS = [
 
 
 @pytest.mark.parametrize("id", IDS, ids=lambda id: id[:24].decode())
-def test_an_id_comes_back_as_the_bytes_it_was(id: bytes) -> None:
+def test_returns_id_unchanged(id: bytes) -> None:
     asked = one(b'{"jsonrpc":"2.0","id":' + id + b',"method":"ping"}')
     assert raw(asked.id) == id
     answer = result_response(raw(asked.id), b"{}")
@@ -171,7 +171,7 @@ def test_an_id_comes_back_as_the_bytes_it_was(id: bytes) -> None:
     assert raw(one(error_response(raw(asked.id), -1, "m")).id) == id
 
 
-def test_a_number_and_its_text_are_two_ids() -> None:
+def test_number_and_text_are_different_ids() -> None:
     number = one(b'{"jsonrpc":"2.0","id":1,"method":"a"}')
     text = one(b'{"jsonrpc":"2.0","id":"1","method":"a"}')
     assert raw(number.id) != raw(text.id)
@@ -182,7 +182,7 @@ def test_a_number_and_its_text_are_two_ids() -> None:
     [b"1.0", b"1.5", b"1e2", b"1E2", b"-1e-2", b"true", b"false", b"{}", b"[]", b'["a"]', b"null"],
     ids=bytes.decode,
 )
-def test_anything_else_is_no_id(id: bytes) -> None:
+def test_rejects_other_ids(id: bytes) -> None:
     with pytest.raises(BadMessage, match="`id` must be a string or an integer") as caught:
         decode_message(b'{"jsonrpc":"2.0","id":' + id + b',"method":"a"}')
     assert caught.value.failure is INVALID_REQUEST
@@ -191,7 +191,7 @@ def test_anything_else_is_no_id(id: bytes) -> None:
 
 
 @pytest.mark.parametrize("id", [b"1.5", b"true", b"[]"], ids=bytes.decode)
-def test_a_response_needs_a_lawful_id_too(id: bytes) -> None:
+def test_rejects_response_with_invalid_id(id: bytes) -> None:
     with pytest.raises(BadMessage):
         decode_message(b'{"jsonrpc":"2.0","id":' + id + b',"result":{}}')
 
@@ -249,7 +249,7 @@ def test_a_response_needs_a_lawful_id_too(id: bytes) -> None:
         (b'{"jsonrpc":"2.0","method":"a","error":{}}', INVALID_REQUEST, "not both", b"null"),
     ],
 )  # fmt: skip
-def test_a_bad_message(data: bytes, failure: Failure, sentence: str, id: bytes | None) -> None:
+def test_rejects_invalid_message(data: bytes, failure: Failure, sentence: str, id: bytes | None) -> None:
     with pytest.raises(ProtocolError, match=sentence) as caught:
         decode_message(data)
     assert caught.value.failure is failure
@@ -269,18 +269,18 @@ def test_a_bad_message(data: bytes, failure: Failure, sentence: str, id: bytes |
     ],
     ids=["open arrays", "open objects", "params", "params, bad version", "in a batch", "objects"],
 )
-def test_deep_nesting_is_refused_not_fatal(data: bytes) -> None:
+def test_rejects_deep_nesting(data: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"nested too deeply|not JSON"):
         decode_message(data)
 
 
-def test_nesting_that_people_use_is_read() -> None:
+def test_reads_moderate_nesting() -> None:
     params = b'{"a":' * 200 + b"1" + b"}" * 200
     message = one(b'{"jsonrpc":"2.0","id":1,"method":"a","params":' + params + b"}")
     assert raw(message.params) == params
 
 
-def test_one_message_where_no_batch_may_be() -> None:
+def test_rejects_batch_where_single_is_required() -> None:
     assert decode_single(b'{"jsonrpc":"2.0","method":"a"}').is_notification
     with pytest.raises(BadMessage, match="must be a JSON object"):
         decode_single(b'[{"jsonrpc":"2.0","method":"a"}]')
@@ -289,7 +289,7 @@ def test_one_message_where_no_batch_may_be() -> None:
 # --- batches ---
 
 
-def test_a_batch_keeps_its_order() -> None:
+def test_batch_keeps_order() -> None:
     members = batch(
         b' \n[{"jsonrpc":"2.0","id":1,"method":"a"}, {"jsonrpc":"2.0","method":"b"},'
         b'{"jsonrpc":"2.0","id":"x","result":{}}] '
@@ -303,7 +303,7 @@ def test_a_batch_keeps_its_order() -> None:
     assert third.is_response
 
 
-def test_a_bad_member_of_a_batch_harms_no_other() -> None:
+def test_bad_batch_member_does_not_affect_others() -> None:
     members = batch(
         b'[1,{"jsonrpc":"2.0","id":1,"method":"a"},{"foo":"boo"},{"jsonrpc":"1.0","id":"k",'
         b'"method":"a"},[],null,{"jsonrpc":"2.0","id":5,"method":7},'
@@ -317,13 +317,13 @@ def test_a_bad_member_of_a_batch_harms_no_other() -> None:
     )
 
 
-def test_an_empty_batch_is_one_invalid_request() -> None:
+def test_empty_batch_is_one_invalid_request() -> None:
     with pytest.raises(BadMessage, match="batch is empty") as caught:
         decode_message(b" [ ] ")
     assert caught.value.id == b"null"
 
 
-def test_the_size_of_a_batch_is_bounded() -> None:
+def test_limits_batch_size() -> None:
     member = b'{"jsonrpc":"2.0","method":"a"}'
     assert len(batch(b"[" + b",".join([member] * MAX_BATCH) + b"]")) == MAX_BATCH
     with pytest.raises(ProtocolError, match="Split it") as caught:
@@ -335,7 +335,7 @@ def test_the_size_of_a_batch_is_bounded() -> None:
     "data",
     [b"[", b"[1", b"[1,]", b"[1] x", b'[{"jsonrpc":"2.0","id":1,"method":"a","params":nope}]'],
 )
-def test_a_batch_that_is_not_json_is_refused_whole(data: bytes) -> None:
+def test_rejects_batch_that_is_not_json(data: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         decode_message(data)
     assert caught.value.failure is PARSE_ERROR
@@ -354,7 +354,7 @@ FRAGMENTS = st.sampled_from(
 
 @given(st.binary() | st.lists(FRAGMENTS, max_size=20).map(b"".join))
 @example(b'{"jsonrpc":"2.0","id":"\\ud800\\u0041","method":"a"}')
-def test_any_bytes_are_messages_or_a_protocol_error(data: bytes) -> None:
+def test_reads_or_rejects_any_bytes(data: bytes) -> None:
     refused: ProtocolError | None = None
     try:
         decoded = decode_message(data)
@@ -379,7 +379,7 @@ def test_any_bytes_are_messages_or_a_protocol_error(data: bytes) -> None:
 @example(b'{"\xff":1}')
 @example(b'{"message":"\xff"}')
 @example(b'{"code":1.5}')
-def test_any_bytes_as_a_part_of_a_message(data: bytes) -> None:
+def test_reads_or_rejects_any_message_part(data: bytes) -> None:
     for decode in (decode_members, decode_value):
         try:
             decode(data)

@@ -47,7 +47,7 @@ IDENTIFIERS = st.integers().map(lambda number: b"%d" % number) | json_values.tex
 
 
 @given(id=st.integers(0), method=json_values.text, params=st.none() | json_values.objects)
-def test_a_request_there_and_back(id: int, method: str, params: dict[str, Any] | None) -> None:
+def test_request_survives_round_trip(id: int, method: str, params: dict[str, Any] | None) -> None:
     encoded = None if params is None else jsonrpc.encode_value(params)
     message = one(request(id, method, encoded))
     assert message.is_request
@@ -60,7 +60,7 @@ def test_a_request_there_and_back(id: int, method: str, params: dict[str, Any] |
 
 
 @given(method=json_values.text, params=st.none() | json_values.objects)
-def test_a_notification_there_and_back(method: str, params: dict[str, Any] | None) -> None:
+def test_notification_survives_round_trip(method: str, params: dict[str, Any] | None) -> None:
     encoded = None if params is None else jsonrpc.encode_value(params)
     message = one(notification(method, encoded))
     assert message.is_notification
@@ -71,7 +71,7 @@ def test_a_notification_there_and_back(method: str, params: dict[str, Any] | Non
 
 
 @given(id=IDENTIFIERS, result=json_values.values)
-def test_a_result_there_and_back(id: bytes, result: Any) -> None:
+def test_result_survives_round_trip(id: bytes, result: Any) -> None:
     message = one(result_response(id, jsonrpc.encode_value(result)))
     assert message.is_response
     assert raw(message.id) == id
@@ -81,7 +81,7 @@ def test_a_result_there_and_back(id: bytes, result: Any) -> None:
 @given(
     id=IDENTIFIERS, code=st.integers(), text=json_values.text, data=st.none() | json_values.values
 )
-def test_an_error_there_and_back(id: bytes, code: int, text: str, data: Any) -> None:
+def test_error_survives_round_trip(id: bytes, code: int, text: str, data: Any) -> None:
     for written in (data, None if data is None else Raw(jsonrpc.encode_value(data))):
         message = one(error_response(id, code, text, written))
         assert message.is_response
@@ -95,7 +95,7 @@ def test_an_error_there_and_back(id: bytes, code: int, text: str, data: Any) -> 
 
 
 @given(json_values.objects)
-def test_members_there_and_back(members: dict[str, Any]) -> None:
+def test_members_survive_round_trip(members: dict[str, Any]) -> None:
     encoded = jsonrpc.encode_value(members)
     assert json.loads(jsonrpc.encode_members(decode_members(encoded))) == json.loads(encoded)
 
@@ -124,13 +124,13 @@ def test_members_there_and_back(members: dict[str, Any]) -> None:
         (b'{"code":1,"message":"\xff"}', -32603, "The peer returned an error that is not"),
     ],
 )
-def test_the_error_of_a_peer(data: bytes, code: int, text: str) -> None:
+def test_decodes_error_of_peer(data: bytes, code: int, text: str) -> None:
     error = decode_error(data)
     assert error.code == code
     assert error.message.startswith(text)
 
 
-def test_the_data_of_an_error_stays_raw() -> None:
+def test_error_data_stays_raw() -> None:
     assert (
         bytes(decode_error(b'{"code":1,"message":"m","data":{ "a" :1e3}}').data) == b'{ "a" :1e3}'
     )
@@ -140,7 +140,7 @@ def test_the_data_of_an_error_stays_raw() -> None:
 
 
 @given(json_values.values, st.sampled_from([None, 0, 1, 4, "\t", "\r\n "]))
-def test_a_message_on_one_line_says_the_same(value: Any, indent: int | str | None) -> None:
+def test_removing_line_breaks_keeps_value(value: Any, indent: int | str | None) -> None:
     written = json.dumps(value, indent=indent, ensure_ascii=False).encode()
     line = remove_line_breaks(written)
     assert b"\n" not in line
@@ -149,12 +149,12 @@ def test_a_message_on_one_line_says_the_same(value: Any, indent: int | str | Non
     assert len(line) == len(written)
 
 
-def test_a_line_that_is_one_already_is_not_copied() -> None:
+def test_single_line_is_not_copied() -> None:
     payload = b'{"a":"b c"}'
     assert remove_line_breaks(payload) is payload
 
 
-def test_messages_on_lines_are_read_in_every_feeding() -> None:
+def test_reads_lines_in_every_split() -> None:
     pretty = b'{\r\n "jsonrpc": "2.0",\n "id": "a\\nb",\n "method": "\xc3\xa9"\n}'
     messages = [remove_line_breaks(pretty), result_response(b'"a\\nb"', b"{}")]
     stream = b"".join(encode_line(message) for message in messages)

@@ -48,7 +48,7 @@ def grants(pattern: str, kind: str) -> bool:
         ("system/presence", MessageKind("system/presence")),
     ],
 )
-def test_a_kind_is_taken_apart(text: str, kind: MessageKind) -> None:
+def test_splits_kind(text: str, kind: MessageKind) -> None:
     assert read_kind(text) == kind
     assert str(kind) == text
 
@@ -59,12 +59,12 @@ def test_a_kind_is_taken_apart(text: str, kind: MessageKind) -> None:
     ["", ":", "chat:x", "mcp/request", "mcp/request:", "mcp/request::x", "mcp/request:tools/call:",
      "mcp/request:tools/list:foo", "mcp/request:resources/templates/list:x"],
 )  # fmt: skip
-def test_what_is_no_kind(text: str) -> None:
+def test_rejects_invalid_kind(text: str) -> None:
     with pytest.raises(ProtocolError):
         read_kind(text)
 
 
-def test_requests_have_a_context_where_their_method_has_one() -> None:
+def test_builds_request_kind_with_context() -> None:
     assert request_kind("tools/call", "a.b") == "mcp/request:tools/call:a.b"
     assert request_kind("tools/list", "a.b") == "mcp/request:tools/list"
     assert request_kind("tools/call") == "mcp/request:tools/call"
@@ -119,7 +119,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("pattern", "granted", "refused"), TABLE)
-def test_what_a_pattern_grants(pattern: str, granted: list[str], refused: list[str]) -> None:
+def test_pattern_grants_matching_kinds(pattern: str, granted: list[str], refused: list[str]) -> None:
     assert [kind for kind in granted if not grants(pattern, kind)] == []
     assert [kind for kind in refused if grants(pattern, kind)] == []
 
@@ -128,7 +128,7 @@ def test_what_a_pattern_grants(pattern: str, granted: list[str], refused: list[s
     "text",
     ["", "system/*", "system/presence", "mcp/request", "mcp/response:", "a b", "a\n", "x" * 4_097],
 )
-def test_a_pattern_that_grants_nothing_is_refused(text: str) -> None:
+def test_rejects_pattern_that_grants_nothing(text: str) -> None:
     assert find_pattern_problem(text)
     with pytest.raises(ProtocolError):
         KindPattern(text)
@@ -167,17 +167,17 @@ PROPOSAL = {"mcp/proposal:tools/call:x"}
         ("initial", PROPOSAL | {"chat"}),
     ],
 )
-def test_what_a_profile_grants(profile: str, granted: set[str]) -> None:
+def test_profile_grants_kinds(profile: str, granted: set[str]) -> None:
     set_of = KindGrants(PROFILES[profile])
     assert {kind for kind in KINDS if set_of.grants(kind)} == granted
     assert not set_of.grants("system/presence")
 
 
-def test_the_initial_profile_is_exactly_this() -> None:
+def test_defines_initial_profile() -> None:
     assert PROFILES["initial"] == ("mcp/proposal:*", "chat")
 
 
-def test_trust_grows_step_by_step() -> None:
+def test_trust_levels_grow() -> None:
     steps = [{kind for kind in KINDS if KindGrants(one).grants(kind)} for one in PROGRESSIVE_TRUST]
     assert steps[0] == PROPOSAL | {"chat"}
     assert steps[1] == steps[0] | {READ}
@@ -227,12 +227,12 @@ def reference(pattern: str, kind: str) -> bool:
 
 
 @given(PATTERNS, TEXTS)
-def test_the_compiled_pattern_is_the_rules_tried_one_by_one(pattern: str, kind: str) -> None:
+def test_compiled_pattern_equals_reference(pattern: str, kind: str) -> None:
     assert grants(pattern, kind) == reference(pattern, kind)
 
 
 @given(PATTERNS, TEXTS, st.data())
-def test_a_kind_made_to_fit_fits(pattern: str, filling: str, data: st.DataObject) -> None:
+def test_expanded_pattern_is_granted(pattern: str, filling: str, data: st.DataObject) -> None:
     kind = "".join(
         data.draw(st.sampled_from(["x", "ab", "list"])) if character == "*" else character
         for character in pattern
@@ -243,7 +243,7 @@ def test_a_kind_made_to_fit_fits(pattern: str, filling: str, data: st.DataObject
 
 
 @given(PATTERNS, TEXTS)
-def test_how_a_kind_begins_that_a_pattern_grants(pattern: str, kind: str) -> None:
+def test_granted_kind_starts_with_prefix(pattern: str, kind: str) -> None:
     compiled_one = KindPattern(pattern)
     if compiled_one.grants(kind):
         assert kind.startswith(compiled_one.prefix)
@@ -251,13 +251,13 @@ def test_how_a_kind_begins_that_a_pattern_grants(pattern: str, kind: str) -> Non
 
 
 @given(PATTERNS, st.text(max_size=20))
-def test_nothing_grants_what_only_a_gateway_says(pattern: str, rest: str) -> None:
+def test_nothing_grants_system_kinds(pattern: str, rest: str) -> None:
     assert not grants(pattern, f"system/{rest}")
 
 
 @pytest.mark.spec("MX-4.1-19")
 @given(st.sampled_from(sorted(CONTEXT_MEMBER)), st.text(min_size=1, max_size=30))
-def test_a_method_grants_every_context_and_a_context_no_method(method: str, context: str) -> None:
+def test_method_grants_every_context(method: str, context: str) -> None:
     whole = request_kind(method, context)
     assert grants(request_kind(method), whole)
     assert read_kind(whole) == MessageKind("mcp/request", method, context)
@@ -265,7 +265,7 @@ def test_a_method_grants_every_context_and_a_context_no_method(method: str, cont
         assert not grants(whole, request_kind(method))
 
 
-def test_no_kind_takes_long() -> None:
+def test_matches_any_kind_quickly() -> None:
     """A matcher that goes back would need years."""
     pattern = compile_pattern("mcp/" + "*a" * 40 + "*b")
     assert not pattern.grants("mcp/" + "a" * 4_000)

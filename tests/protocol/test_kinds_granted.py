@@ -43,11 +43,11 @@ def may(capabilities: list[str], kind: str) -> bool:
 @pytest.mark.parametrize(
     "vector", VECTORS, ids=lambda one: f"{one['kind']} {' '.join(one['capabilities'])}"
 )
-def test_vectors(vector: dict[str, Any]) -> None:
+def test_follows_vectors(vector: dict[str, Any]) -> None:
     assert may(vector["capabilities"], vector["kind"]) == vector["expected"]
 
 
-def test_the_vectors_are_there() -> None:
+def test_vectors_have_both_results() -> None:
     assert len(VECTORS) >= 25
     assert {vector["expected"] for vector in VECTORS} == {True, False}
 
@@ -70,14 +70,14 @@ def test_the_vectors_are_there() -> None:
         pytest.param("chat", ["chat"], ["mcp/*", "chat/x"], marks=pytest.mark.spec("MX-4.2-7")),
     ],
 )
-def test_the_examples_of_the_draft(kind: str, granting: list[str], refusing: list[str]) -> None:
+def test_follows_draft_examples(kind: str, granting: list[str], refusing: list[str]) -> None:
     assert [one for one in granting if not may([one], kind)] == []
     assert [one for one in refusing if may([one], kind)] == []
 
 
 @pytest.mark.spec("MX-3-15")
 @pytest.mark.parametrize("kind", RESERVED)
-def test_what_only_a_gateway_says_is_granted_to_nobody(kind: str) -> None:
+def test_system_kinds_are_granted_to_nobody(kind: str) -> None:
     assert is_reserved(kind)
     assert find_pattern_problem(kind)
     assert not may(["*", "s*", "system*", "p*", "*ce", "sy*em", kind], kind)
@@ -97,7 +97,7 @@ def test_what_only_a_gateway_says_is_granted_to_nobody(kind: str) -> None:
         "system\u2800/error", "sys\u115ftem/welcome", "system\U000e0100/error",
     ],
 )  # fmt: skip
-def test_what_looks_like_a_gateways_is_granted_to_nobody(kind: str) -> None:
+def test_similar_to_system_kinds_are_reserved(kind: str) -> None:
     assert is_reserved(kind)
     assert not may(["*"], kind)
     assert find_pattern_problem(kind)
@@ -106,13 +106,13 @@ def test_what_looks_like_a_gateways_is_granted_to_nobody(kind: str) -> None:
 @pytest.mark.parametrize(
     "kind", ["systems/x", "system-status", "subsystem/x", "x/system/", "presence/x", "chat", "CHAT"]
 )
-def test_other_words_are_everybodys(kind: str) -> None:
+def test_other_kinds_are_not_reserved(kind: str) -> None:
     assert not is_reserved(kind)
     assert may(["*"], kind)
 
 
 @given(st.text(max_size=20))
-def test_what_is_reserved(rest: str) -> None:
+def test_recognizes_reserved_kinds(rest: str) -> None:
     assert is_reserved(f"system/{rest}")
     assert is_reserved(f"system:{rest}")
     assert not is_reserved(f"systems{rest}")
@@ -121,7 +121,7 @@ def test_what_is_reserved(rest: str) -> None:
 
 
 @pytest.mark.spec("MX-3-7")
-def test_every_kind_of_the_draft_is_told_apart() -> None:
+def test_reads_every_kind_of_draft() -> None:
     kinds = ["mcp/request:ping", "mcp/response:ping", "mcp/proposal:ping", "chat", "presence"]
     assert [read_kind(kind).family for kind in kinds] == [
         "mcp/request", "mcp/response", "mcp/proposal", "chat", "presence",
@@ -131,7 +131,7 @@ def test_every_kind_of_the_draft_is_told_apart() -> None:
     assert KindGrants(["x/*"]).grants("x/y")
 
 
-def test_requests_responses_and_proposals_are_called_alike() -> None:
+def test_request_response_and_proposal_have_same_parts() -> None:
     for method, context in (("tools/call", "a:b"), ("tools/list", "a"), ("ping", "")):
         made = [one(method, context) for one in (request_kind, response_kind, proposal_kind)]
         read = [read_kind(kind) for kind in made]
@@ -140,7 +140,7 @@ def test_requests_responses_and_proposals_are_called_alike() -> None:
 
 
 @given(st.lists(st.sampled_from(["mcp/*", "chat", "mcp/request:*/list", "x/*"])), st.data())
-def test_what_is_kept_is_what_would_be_found_out(patterns: list[str], data: st.DataObject) -> None:
+def test_cached_grants_equal_uncached_grants(patterns: list[str], data: st.DataObject) -> None:
     grants = KindGrants(patterns)
     kinds = st.sampled_from(
         ["chat", "mcp/request:a/list", "x/y", "x", "system/x", "x/" + "y" * 300]
@@ -150,7 +150,7 @@ def test_what_is_kept_is_what_would_be_found_out(patterns: list[str], data: st.D
     assert grants.texts == tuple(patterns)
 
 
-def test_nobody_fills_the_memory_with_kinds() -> None:
+def test_limits_grant_cache() -> None:
     grants = KindGrants(["chat"])
     for number in range(10_000):
         assert not grants.grants(f"x/{number}")
@@ -159,13 +159,13 @@ def test_nobody_fills_the_memory_with_kinds() -> None:
     assert max(map(len, grants._cache)) <= 256
 
 
-def test_the_same_patterns_are_looked_at_once() -> None:
+def test_caches_compiled_grants() -> None:
     assert compile_grants(("mcp/*", "chat")) is compile_grants(("mcp/*", "chat"))
     assert compile_grants(("mcp/*",)) is not compile_grants(("chat",))
 
 
 @pytest.mark.spec("MX-4.1-16")
-def test_each_step_of_trust_grants_more() -> None:
+def test_each_trust_level_grants_more() -> None:
     kinds = [
         "mcp/proposal:tools/call:x", "chat", "mcp/request:resources/read:file:///x",
         "mcp/request:tools/call:x", "mcp/request:prompts/get:x",
@@ -175,7 +175,7 @@ def test_each_step_of_trust_grants_more() -> None:
     assert all(less < more for less, more in itertools.pairwise(granted))
 
 
-def test_a_kind_that_is_known_is_not_held_against_patterns_again() -> None:
+def test_cached_kind_is_not_matched_again() -> None:
     """A microsecond is the limit, which `bench topics` measures."""
     grants = KindGrants(
         [*(f"mcp/request:tools/call:x{number}" for number in range(18)), "x*y", "chat"]

@@ -41,12 +41,12 @@ def check(data: bytes, expected: Sequence[bytes | OversizeLine]) -> None:
         pytest.param(b"x" * LIMIT + b"\n", [b"x" * LIMIT], id="exactly at the limit"),
     ],
 )
-def test_lines(data: bytes, lines: list[bytes]) -> None:
+def test_reads_lines(data: bytes, lines: list[bytes]) -> None:
     check(data, lines)
 
 
 @pytest.mark.parametrize("length", [LIMIT + 1, LIMIT + 2, 3 * LIMIT, 50 * LIMIT])
-def test_an_oversize_line_is_reported_in_its_place_and_the_rest_is_read(length: int) -> None:
+def test_reports_oversize_line_and_continues(length: int) -> None:
     big = b"x" * length
     oversize = OversizeLine(LIMIT, big[:LIMIT])
     check(big + b"\n", [oversize])
@@ -54,15 +54,15 @@ def test_an_oversize_line_is_reported_in_its_place_and_the_rest_is_read(length: 
     check(big + b"\n" + big + b"\n", [oversize, oversize])
 
 
-def test_a_carriage_return_counts_towards_the_limit() -> None:
+def test_carriage_return_counts_towards_limit() -> None:
     check(b"x" * LIMIT + b"\r\n", [OversizeLine(LIMIT, b"x" * LIMIT)])
 
 
-def test_a_run_of_white_space_cannot_grow_past_the_limit() -> None:
+def test_limits_whitespace() -> None:
     check(b" " * (LIMIT + 1) + b"\n", [OversizeLine(LIMIT, b" " * LIMIT)])
 
 
-def test_oversize_is_known_before_the_line_ends_and_its_bytes_are_not_kept() -> None:
+def test_reports_oversize_line_early_without_storing_it() -> None:
     decoder = small_decoder()
     assert decoder.feed(b"x" * LIMIT) == []
     assert decoder.pending == LIMIT
@@ -73,7 +73,7 @@ def test_oversize_is_known_before_the_line_ends_and_its_bytes_are_not_kept() -> 
     assert decoder.feed(b"x\nnext\n") == [b"next"]
 
 
-def test_the_head_of_an_oversize_line_is_enough_to_find_the_id() -> None:
+def test_oversize_line_keeps_start_with_id() -> None:
     start = b'{"jsonrpc":"2.0","id":7,"result":"'
     [oversize] = LineDecoder(1000).feed(start + b"x" * 1000)
     assert isinstance(oversize, OversizeLine)
@@ -81,7 +81,7 @@ def test_the_head_of_an_oversize_line_is_enough_to_find_the_id() -> None:
     assert len(oversize.head) == 256
 
 
-def test_the_error_of_an_oversize_line() -> None:
+def test_describes_oversize_line() -> None:
     error = OversizeLine(LIMIT, b"").error()
     assert isinstance(error, ProtocolError)
     assert error.failure is PAYLOAD_TOO_LARGE
@@ -89,7 +89,7 @@ def test_the_error_of_an_oversize_line() -> None:
     assert error.data == {"limit": LIMIT}
 
 
-def test_the_default_limit() -> None:
+def test_default_limit_is_four_mib() -> None:
     decoder = LineDecoder()
     assert decoder.feed(b"x" * MAX_LINE_BYTES + b"\n") == [b"x" * MAX_LINE_BYTES]
     [oversize] = decoder.feed(b"x" * (MAX_LINE_BYTES + 1) + b"\n")
@@ -97,7 +97,7 @@ def test_the_default_limit() -> None:
     assert oversize.limit == 4 * 1024 * 1024
 
 
-def test_a_limit_below_one_is_refused() -> None:
+def test_rejects_limit_below_one() -> None:
     with pytest.raises(ValueError, match="max_bytes"):
         LineDecoder(0)
 
@@ -114,7 +114,7 @@ def test_a_limit_below_one_is_refused() -> None:
         (b"x" * (LIMIT + 1), None),
     ],
 )
-def test_close_gives_what_was_cut_off(data: bytes, tail: bytes | None) -> None:
+def test_close_returns_incomplete_line(data: bytes, tail: bytes | None) -> None:
     for name, chunks in feedings(data):
         decoder = small_decoder()
         feed_all(decoder, chunks)
@@ -124,7 +124,7 @@ def test_close_gives_what_was_cut_off(data: bytes, tail: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"a\nb", b"a\n", b"\ra", b"a\r\nb", b"", b"  ", b"\t"])
-def test_what_is_not_one_line_is_not_encoded(payload: bytes) -> None:
+def test_rejects_payload_with_line_breaks(payload: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         encode_line(payload)
     assert caught.value.failure is INVALID_REQUEST
@@ -137,7 +137,7 @@ places = st.lists(st.integers(0, 400), max_size=8)
 
 
 @given(payloads=st.lists(one_line, max_size=8), places=places)
-def test_round_trip_in_any_split(payloads: list[bytes], places: list[int]) -> None:
+def test_lines_survive_round_trip_in_any_split(payloads: list[bytes], places: list[int]) -> None:
     stream = b"".join(encode_line(payload) for payload in payloads)
     decoder = LineDecoder()
     assert feed_all(decoder, cut(stream, places)) == payloads
@@ -150,7 +150,7 @@ stream_bytes = st.lists(
 
 
 @given(stream=stream_bytes | st.binary(), places=places)
-def test_any_bytes_in_any_split_are_what_splitting_at_newlines_says(
+def test_any_split_equals_splitting_at_newlines(
     stream: bytes, places: list[int]
 ) -> None:
     *ended, tail = stream.split(b"\n")

@@ -45,7 +45,7 @@ RESERVED_META = st.dictionaries(
 # --- revisions ---
 
 
-def test_every_revision_is_in_one_era() -> None:
+def test_every_revision_has_one_generation() -> None:
     assert set(mcp.SESSION_REVISIONS) == {"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"}
     assert set(mcp.STATELESS_REVISIONS) == {"2026-07-28"}
     assert not set(mcp.SESSION_REVISIONS) & set(mcp.STATELESS_REVISIONS)
@@ -55,14 +55,14 @@ def test_every_revision_is_in_one_era() -> None:
     assert mcp.LATEST_STATELESS == "2026-07-28"
 
 
-def test_what_holds_for_some_revisions_names_known_ones() -> None:
+def test_revision_sets_contain_known_revisions() -> None:
     assert set(mcp.REVISIONS) >= mcp.BATCH_REVISIONS | mcp.ARGUMENT_ERROR_RESULT_REVISIONS
     assert {"2025-03-26"} == mcp.BATCH_REVISIONS
     assert {"2025-11-25", "2026-07-28"} == mcp.ARGUMENT_ERROR_RESULT_REVISIONS
 
 
 @pytest.mark.parametrize("revision", mcp.SESSION_REVISIONS)
-def test_a_known_session_revision_is_answered_with_itself(revision: str) -> None:
+def test_returns_known_session_revision(revision: str) -> None:
     assert negotiate_revision(revision) == revision
 
 
@@ -85,13 +85,13 @@ def test_a_known_session_revision_is_answered_with_itself(revision: str) -> None
         "２０２５-11-25",
     ],
 )
-def test_any_other_is_answered_with_the_latest_whatever_its_place_in_the_alphabet(
+def test_unknown_revision_gets_latest(
     requested: str,
 ) -> None:
     assert negotiate_revision(requested) == mcp.LATEST_SESSION
 
 
-def test_a_refused_version_says_what_there_is() -> None:
+def test_unsupported_version_lists_supported_versions() -> None:
     error = unsupported_version("1900-01-01")
     assert error.failure is UNSUPPORTED_VERSION
     assert error.failure.stateless_code == -32022
@@ -99,7 +99,7 @@ def test_a_refused_version_says_what_there_is() -> None:
     assert "1900-01-01" in error.message
 
 
-def test_what_the_stateless_wire_has_not() -> None:
+def test_lists_methods_removed_from_stateless() -> None:
     assert {"initialize", "ping", "logging/setLevel"} < mcp.REMOVED_FROM_STATELESS
     assert not {mcp.DISCOVER, mcp.LISTEN, mcp.TOOLS_CALL, mcp.TOOLS_LIST} & (
         mcp.REMOVED_FROM_STATELESS
@@ -110,7 +110,7 @@ def test_what_the_stateless_wire_has_not() -> None:
 
 
 @pytest.mark.spec("AX-10.1-3")
-def test_what_of_a_callers_meta_goes_on() -> None:
+def test_selects_forwarded_meta() -> None:
     meta = {
         key: Raw(b"1")
         for key in (
@@ -137,7 +137,7 @@ def test_what_of_a_callers_meta_goes_on() -> None:
 
 
 @given(PLAIN_RESULTS, st.sampled_from([None, 2]))
-def test_a_session_result_gets_exactly_what_its_reader_needs(
+def test_adds_stateless_members_to_session_result(
     result: dict[str, Any], indent: int | None
 ) -> None:
     raw = json.dumps(result, indent=indent).encode()
@@ -149,7 +149,7 @@ def test_a_session_result_gets_exactly_what_its_reader_needs(
 
 
 @given(PLAIN_RESULTS, USERS_META, RESERVED_META)
-def test_the_meta_of_a_session_result_keeps_what_is_the_servers_own(
+def test_keeps_meta_of_session_result(
     result: dict[str, Any], users: dict[str, Any], reserved: dict[str, Any]
 ) -> None:
     raw = encode_value({**result, "_meta": {**users, **reserved}})
@@ -162,7 +162,7 @@ def test_the_meta_of_a_session_result_keeps_what_is_the_servers_own(
 
 
 @given(PLAIN_RESULTS, USERS_META)
-def test_a_session_result_survives_both_eras(result: dict[str, Any], users: dict[str, Any]) -> None:
+def test_session_result_survives_round_trip(result: dict[str, Any], users: dict[str, Any]) -> None:
     original = {**result, "_meta": users} if users else result
     there = to_stateless_result(encode_value(original), INFO_JSON)
     assert json.loads(to_session_result(there)) == json.loads(encode_value(original))
@@ -182,7 +182,7 @@ def test_a_session_result_survives_both_eras(result: dict[str, Any], users: dict
         (b'{"a":{"resultType":"x"}}', {"a": {"resultType": "x"}}),
     ],
 )  # fmt: skip
-def test_session_results_that_are_easy_to_get_wrong(raw: bytes, expected: dict[str, Any]) -> None:
+def test_converts_special_session_results(raw: bytes, expected: dict[str, Any]) -> None:
     assert json.loads(to_stateless_result(raw, INFO_JSON)) == {
         **expected,
         "resultType": "complete",
@@ -202,7 +202,7 @@ def test_session_results_that_are_easy_to_get_wrong(raw: bytes, expected: dict[s
         optional={"ttlMs": st.integers(0), "cacheScope": st.sampled_from(["private", "public"])},
     ),
 )
-def test_a_stateless_result_loses_exactly_its_own_era(
+def test_removes_stateless_members(
     result: dict[str, Any],
     users: dict[str, Any],
     reserved: dict[str, Any],
@@ -222,7 +222,7 @@ def test_a_stateless_result_loses_exactly_its_own_era(
         max_size=4,
     ).filter(lambda result: not isinstance(result.get("_meta", {}), (str, list, int, float)))
 )
-def test_what_stands_behind_a_result_type_stays(result: dict[str, Any]) -> None:
+def test_keeps_members_after_result_type(result: dict[str, Any]) -> None:
     result.pop("resultType", None)
     shown = json.loads(to_session_result(encode_value({"resultType": "complete", **result})))
     expected = {
@@ -249,17 +249,17 @@ def test_what_stands_behind_a_result_type_stays(result: dict[str, Any]) -> None:
         (b'{"resultType":"complete","ttlMs":5,"a":1}', {"a": 1}),
     ],
 )
-def test_a_result_type_is_taken_away_wherever_it_stands(raw: bytes, shown: dict[str, Any]) -> None:
+def test_removes_result_type_at_any_place(raw: bytes, shown: dict[str, Any]) -> None:
     assert json.loads(to_session_result(raw)) == shown
 
 
-def test_members_inside_the_result_are_nobodys_business() -> None:
+def test_keeps_nested_members() -> None:
     inner = {"content": [{"resultType": "x", "_meta": {META_SERVER_INFO: 1}}], "ttlMs": 1}
     shown = json.loads(to_session_result(encode_value({**inner, "resultType": "complete"})))
     assert shown == {"content": inner["content"]}
 
 
-def test_a_null_meta_is_none() -> None:
+def test_removes_null_meta() -> None:
     assert json.loads(to_session_result(b'{"_meta":null,"a":1}')) == {"a": 1}
 
 
@@ -267,7 +267,7 @@ def test_a_null_meta_is_none() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"null", b"[]", b'["a"]', b'"x"', b"1", b"true"], ids=bytes.decode)
-def test_a_result_that_is_no_object_is_the_servers_fault(raw: bytes) -> None:
+def test_rejects_result_that_is_not_object(raw: bytes) -> None:
     with pytest.raises(ProtocolError, match="not an object") as caught:
         to_stateless_result(raw, INFO_JSON)
     assert caught.value.failure is UPSTREAM_PROTOCOL
@@ -277,7 +277,7 @@ def test_a_result_that_is_no_object_is_the_servers_fault(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("meta", [b"[]", b'"x"', b"1"], ids=bytes.decode)
-def test_a_meta_that_is_no_object_is_the_servers_fault(meta: bytes) -> None:
+def test_rejects_meta_that_is_not_object(meta: bytes) -> None:
     raw = b'{"a":1,"_meta":' + meta + b"}"
     with pytest.raises(ProtocolError, match="`_meta` in the result of the server") as caught:
         to_stateless_result(raw, INFO_JSON)
@@ -308,7 +308,7 @@ def test_a_meta_that_is_no_object_is_the_servers_fault(meta: bytes) -> None:
         (b"[" * 100_000, "?"),
     ],
 )
-def test_the_type_of_a_result(raw: bytes, kind: str) -> None:
+def test_reads_result_type(raw: bytes, kind: str) -> None:
     assert summarize_result(raw).result_type == kind
 
 
@@ -328,7 +328,7 @@ def test_the_type_of_a_result(raw: bytes, kind: str) -> None:
         (b"null", False),
     ],
 )
-def test_a_tool_that_says_that_it_failed(raw: bytes, is_error: bool) -> None:
+def test_reads_is_error(raw: bytes, is_error: bool) -> None:
     assert summarize_result(raw).is_error is is_error
 
 
@@ -344,7 +344,7 @@ def test_a_tool_that_says_that_it_failed(raw: bytes, is_error: bool) -> None:
         b'"jsonrpc":"2.0"}',
     ],
 )
-def test_a_plain_call_is_read_in_one_go(data: bytes) -> None:
+def test_decodes_plain_call(data: bytes) -> None:
     call = decode_tool_call(data)
     assert call is not None
     assert call.params.name == "a"
@@ -369,7 +369,7 @@ def test_a_plain_call_is_read_in_one_go(data: bytes) -> None:
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"}} x',
     ],
 )
-def test_everything_else_is_left_to_the_general_way(data: bytes) -> None:
+def test_ignores_other_messages(data: bytes) -> None:
     assert decode_tool_call(data) is None
 
 
@@ -390,7 +390,7 @@ PIECES = st.sampled_from(
     b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a","arguments":{"b":1}}}'
 )
 @example(b'{"jsonrpc":"2.0","id":null,"method":"tools/call","params":{"name":"b"}}')
-def test_the_shortcut_and_the_general_way_read_the_same(data: bytes) -> None:
+def test_fast_and_general_decoder_agree(data: bytes) -> None:
     call = decode_tool_call(data)
     if call is None:
         return
@@ -415,7 +415,7 @@ def test_the_shortcut_and_the_general_way_read_the_same(data: bytes) -> None:
 # --- a tool's error ---
 
 
-def test_a_tool_error_speaks_to_the_model_and_to_the_program() -> None:
+def test_tool_error_has_text_and_code() -> None:
     error = json.loads(
         write_tool_error("`age` must be a number.", "invalid_arguments", {"tool": "a.b"})
     )
@@ -428,7 +428,7 @@ def test_a_tool_error_speaks_to_the_model_and_to_the_program() -> None:
 
 
 @given(json_values.text, json_values.text, json_values.objects)
-def test_the_stable_code_of_a_tool_error_stays(text: str, code: str, data: dict[str, Any]) -> None:
+def test_tool_error_keeps_stable_code(text: str, code: str, data: dict[str, Any]) -> None:
     error = json.loads(write_tool_error(text, code, data))
     assert error["content"][0]["text"] == text
     assert error["_meta"]["dev.interlock/error"] == {
@@ -439,14 +439,14 @@ def test_the_stable_code_of_a_tool_error_stays(text: str, code: str, data: dict[
 # --- promises ---
 
 
-def test_the_same_promise_is_the_same_bytes() -> None:
+def test_equal_capabilities_have_equal_bytes() -> None:
     one = b'{"sampling":{"tools":{},"context":{}},"roots":{"listChanged":true}}'
     other = b'{ "roots" : {"listChanged": true}, "sampling": {"context":{}, "tools": {} } }'
     assert mcp.relayed_capabilities(one) == mcp.relayed_capabilities(other)
     assert json.loads(mcp.relayed_capabilities(one)) == json.loads(one)
 
 
-def test_what_is_denied_is_not_promised() -> None:
+def test_removes_denied_capabilities() -> None:
     kept = mcp.remove_capabilities(mcp.RELAYED_CAPABILITIES, frozenset({"sampling", "roots"}))
     assert json.loads(kept) == {"elicitation": {"form": {}, "url": {}}}
     assert (
@@ -480,11 +480,11 @@ def test_what_is_denied_is_not_promised() -> None:
         ),
     ],
 )
-def test_what_goes_past_a_hop(given: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_removes_hop_meta(given: dict[str, Any], expected: dict[str, Any]) -> None:
     assert json.loads(mcp.remove_hop_meta(encode_value(given))) == expected
 
 
-def test_an_escape_does_not_smuggle_a_reserved_key_past_a_hop() -> None:
+def test_removes_escaped_hop_meta() -> None:
     raw = b'{"\\u005fmeta":{"io.modelcontextprotocol/serverInfo":{}},"a":1}'
     assert json.loads(mcp.remove_hop_meta(raw)) == {"a": 1}
     raw = b'{"_meta":{"io.modelcontextprotocol\\u002fserverInfo":{}},"a":1}'
@@ -494,5 +494,5 @@ def test_an_escape_does_not_smuggle_a_reserved_key_past_a_hop() -> None:
 
 
 @given(st.binary())
-def test_what_cannot_be_read_passes_as_it_is(raw: bytes) -> None:
+def test_keeps_unreadable_result(raw: bytes) -> None:
     assert mcp.remove_hop_meta(raw) is not None

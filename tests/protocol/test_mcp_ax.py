@@ -34,7 +34,7 @@ def encoded(value: Any) -> bytes:
         (b"\xff", False),
     ],
 )
-def test_who_speaks_it(capabilities: bytes, speaks: bool) -> None:
+def test_recognizes_mcp_ax_capability(capabilities: bytes, speaks: bool) -> None:
     assert supports_ax(capabilities) is speaks
 
 
@@ -48,7 +48,7 @@ KEYS = st.sampled_from(
 
 @pytest.mark.spec("AX-7.2-9")
 @given(st.dictionaries(KEYS, st.integers(), max_size=9))
-def test_no_caller_says_which_way_a_call_goes(meta: dict[str, int]) -> None:
+def test_removes_route_from_forwarded_meta(meta: dict[str, int]) -> None:
     raw = {key: Raw(encoded(value)) for key, value in meta.items()}
     kept = select_forwarded_meta(raw)
     own = {"traceparent"}
@@ -58,7 +58,7 @@ def test_no_caller_says_which_way_a_call_goes(meta: dict[str, int]) -> None:
 
 @pytest.mark.spec("AX-12-8", "AX-12-7")
 @pytest.mark.parametrize("parent", [None, "7d1f0f0e-0000-4000-8000-000000000001"])
-def test_events_keep_their_names_and_parents(parent: str | None) -> None:
+def test_keeps_event_ids_and_parents(parent: str | None) -> None:
     """Byte by byte, null too. What is between two neighbours stays between them."""
     event = {
         "x-mcpax-event-id": "7d1f0f0e-0000-4000-8000-000000000002",
@@ -71,6 +71,6 @@ def test_events_keep_their_names_and_parents(parent: str | None) -> None:
     assert remove_hop_meta(about) == params
 
 
-def test_a_meta_that_is_only_for_this_hop_is_left_out() -> None:
+def test_removes_empty_hop_meta() -> None:
     assert remove_hop_meta(b'{"data":1,"_meta":{"x-mcpax-request":7}}') == b'{"data":1}'
     assert remove_hop_meta(b'{"data":1,"_meta":{"x-mcpax-\\u0072equest":7}}') == b'{"data":1}'

@@ -20,27 +20,27 @@ RESOURCES = {
 }  # fmt: skip
 
 
-def test_lists() -> None:
+def test_lists_list_methods() -> None:
     assert set(mcp.LIST_METHODS) == LISTS
     assert {METHODS[name].lists for name in mcp.LIST_METHODS} == {
         "tools", "prompts", "resources", "resourceTemplates", "skills",
     }  # fmt: skip
 
 
-def test_targets() -> None:
+def test_lists_methods_by_target() -> None:
     assert {"prompts/get"} == mcp.PROMPT_METHODS
     assert mcp.RESOURCE_METHODS == RESOURCES
     assert mcp.TASK_METHODS == TASKS
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_what_has_a_target_says_which_member_names_it(name: str) -> None:
+def test_method_with_target_has_name_field(name: str) -> None:
     method = METHODS[name]
     assert bool(method.name_field) == (method.target not in ("", "reference"))
     assert not method.name_header or method.name_field
 
 
-def test_members_that_name_the_target() -> None:
+def test_maps_methods_to_name_fields() -> None:
     assert {
         "tools/call": "name",
         "prompts/get": "name",
@@ -53,7 +53,7 @@ def test_members_that_name_the_target() -> None:
     assert set(headers.NAME_FIELDS) == {"tools/call", "prompts/get", "resources/read"} | TASKS
 
 
-def test_members_of_params_that_mean_something() -> None:
+def test_lists_known_params_of_methods() -> None:
     members = {name: requests._known_members(METHODS[name]) for name in requests._KNOWN}
     assert members == {
         **{name: (member,) for name, member in mcp.NAME_FIELDS.items()},
@@ -67,7 +67,7 @@ def test_members_of_params_that_mean_something() -> None:
     }
 
 
-def test_what_an_upstream_must_have_declared() -> None:
+def test_lists_required_capabilities() -> None:
     skills = ("", mcp.SKILLS_EXTENSION)
     assert {
         **dict.fromkeys(("prompts/list", "prompts/get"), ("prompts", "")),
@@ -80,7 +80,7 @@ def test_what_an_upstream_must_have_declared() -> None:
     } == local_methods._REQUIREMENTS
 
 
-def test_declared_extensions_are_objects() -> None:
+def test_extension_must_be_object() -> None:
     assert declares_capability({"prompts": {}}, "prompts")
     assert not declares_capability({"prompts": {}}, "resources")
     assert declares_capability({"extensions": {"a/b": {}}}, extension="a/b")
@@ -88,24 +88,24 @@ def test_declared_extensions_are_objects() -> None:
         assert not declares_capability(declared, extension="a/b")
 
 
-def test_what_only_reads_at_an_upstream() -> None:
+def test_lists_read_methods() -> None:
     reads = RESOURCES | TASKS | {"prompts/get", "completion/complete"}
     assert reads == resolution._READ_METHODS
     assert RESOURCES | {"completion/complete"} == scopes._RESOURCE_METHODS
 
 
-def test_what_may_be_sent_twice() -> None:
+def test_lists_retryable_methods() -> None:
     assert RESOURCES | {"prompts/get", "completion/complete", "tasks/get"} == mcp.RETRYABLE_METHODS
 
 
-def test_what_a_policy_leaves_open() -> None:
+def test_lists_methods_free_of_policy() -> None:
     assert LISTS | TASKS | {
         "initialize", "server/discover", "ping", "logging/setLevel", "subscriptions/listen",
         "resources/unsubscribe", "mcpax/confirm",
     } == policy.FREE_METHODS  # fmt: skip
 
 
-def test_what_only_one_generation_has() -> None:
+def test_lists_methods_of_one_generation() -> None:
     assert {
         "initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe",
         "tasks/result", "tasks/list",
@@ -114,12 +114,12 @@ def test_what_only_one_generation_has() -> None:
     assert stateless_only == {"server/discover", "subscriptions/listen"}
 
 
-def test_what_a_stateless_server_may_do() -> None:
+def test_lists_input_and_cacheable_methods() -> None:
     assert {"tools/call", "prompts/get", "resources/read"} == mcp.INPUT_METHODS
     assert (LISTS - {"skills/list"}) | {"resources/read"} == responses._KEEPABLE
 
 
-def test_client_requests() -> None:
+def test_lists_client_requests() -> None:
     assert mcp.CLIENT_REQUESTS == {
         "sampling/createMessage": "sampling",
         "elicitation/create": "elicitation",

@@ -20,7 +20,7 @@ class Sheet(msgspec.Struct, weakref=True):
     about: Any = None
 
 
-def test_it_is_a_struct_like_any_other() -> None:
+def test_is_ordinary_struct() -> None:
     one = Sheet("a")
     one.name = "b"
     one.about = [1]
@@ -34,13 +34,13 @@ def test_it_is_a_struct_like_any_other() -> None:
         one.other = 1  # type: ignore[attr-defined]
 
 
-def test_stores_go_the_way_of_ordinary_objects() -> None:
+def test_attribute_write_uses_object_setattr() -> None:
     """What the decorator is for: it must not stop working unnoticed."""
     assert Sheet.__setattr__ is object.__setattr__
     assert Call.__setattr__ is object.__setattr__
 
 
-def test_what_points_at_itself_is_collected() -> None:
+def test_self_reference_is_collected() -> None:
     one = Sheet("a", {})
     assert gc.is_tracked(one)
     one.about = {"itself": one}
@@ -50,7 +50,7 @@ def test_what_points_at_itself_is_collected() -> None:
     assert gone() is None
 
 
-def test_the_collector_knows_of_every_call_that_a_face_makes() -> None:
+def test_calls_are_tracked_by_collector() -> None:
     client = Client(Era.STATELESS, "2026-07-28")
     call = Call(
         "tools/call", "test", Credentials("local"), client, "s.t",

@@ -44,7 +44,7 @@ def nested(levels: int, end: Any = 5) -> Any:
 
 
 @pytest.mark.parametrize("how", IN_EVERY_WAY)
-def test_what_would_take_for_ever_is_not_looked_for(how: str) -> None:
+def test_does_not_explain_exponential_error(how: str) -> None:
     schema = IN_EVERY_WAY[how]
     validator = jsonschema_rs.validator_for(schema)
     for levels in (60, 300):
@@ -55,7 +55,7 @@ def test_what_would_take_for_ever_is_not_looked_for(how: str) -> None:
     assert found, "what is flat is explained"
 
 
-def test_a_chain_of_references_doubles_without_any_depth() -> None:
+def test_does_not_explain_doubled_references() -> None:
     twice = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
     schema = {
         "properties": {"a": {"$ref": "#/$defs/d0"}},
@@ -66,7 +66,7 @@ def test_a_chain_of_references_doubles_without_any_depth() -> None:
     assert can_be_explained(schema, {"b": 1})
 
 
-def test_an_honest_schema_is_explained_however_large_the_value() -> None:
+def test_explains_large_value_of_ordinary_schema() -> None:
     tree = {
         "type": "object",
         "properties": {
@@ -90,7 +90,7 @@ def test_an_honest_schema_is_explained_however_large_the_value() -> None:
     assert error.instance_path == ["left"] * 80 + ["name"]
 
 
-def test_a_language_of_conditions_is_explained() -> None:
+def test_explains_recursive_conditions() -> None:
     """What filters look like: each of its branches refers to the whole again."""
     either = [
         {
@@ -114,17 +114,17 @@ def test_a_language_of_conditions_is_explained() -> None:
      {"$ref": "https://elsewhere.example/"}, {"properties": 1, "allOf": {}, "$ref": "#x"}],
     ids=str,
 )  # fmt: skip
-def test_whatever_a_schema_says_it_ends(schema: Any) -> None:
+def test_estimate_of_any_schema_ends(schema: Any) -> None:
     assert isinstance(can_be_explained(schema, {"a": [1, {"b": "x"}]}), bool)
 
 
-def test_what_is_too_much_to_count_is_not_explained() -> None:
+def test_does_not_explain_uncountable_value() -> None:
     schema = {"type": "array", "items": {"$ref": "#/$defs/x"}, "$defs": {"x": {"type": "object"}}}
     assert can_be_explained(schema, [{} for _ in range(1_000)])
     assert not can_be_explained(schema, [{} for _ in range(MAX_VISITS)])
 
 
-def test_names_of_members_count_as_well() -> None:
+def test_counts_property_names() -> None:
     twice = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
     schema = {
         "propertyNames": {"$ref": "#/$defs/d0"},
@@ -157,7 +157,7 @@ TEXTS = {"type": "array", "items": {"type": "string"}}
     ],
     ids=["a long list", "much that is missing", "many patterns"],
 )
-def test_of_very_much_that_does_not_fit_only_the_first_is_told(
+def test_collects_only_first_errors(
     schema: Any, value: Any, where: list[Any]
 ) -> None:
     """All of it would be collected before the first is told, which takes seconds."""
@@ -167,7 +167,7 @@ def test_of_very_much_that_does_not_fit_only_the_first_is_told(
     assert collect_errors(_Untouched(schema), {"anyOf": [schema, schema]}, value, 5) is None
 
 
-def test_it_is_not_counted_for_longer_than_it_would_take() -> None:
+def test_limits_cost_of_estimate() -> None:
     """Each of these has all that come after it below itself."""
     spine = {
         f"d{n}": {

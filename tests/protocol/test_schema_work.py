@@ -31,7 +31,7 @@ def doubled(levels: int, word: str = "allOf") -> dict[str, Any]:
     return {"$ref": "#/$defs/d0", "$defs": {**parts, f"d{levels}": {"type": "object"}}}
 
 
-def test_ordinary_schema_needs_no_measuring() -> None:
+def test_ordinary_schema_needs_no_measurement() -> None:
     work = SchemaWork(PERSON)
     assert work.problem == ""
     assert work.max_unmeasured_bytes > 64 * 1024
@@ -39,7 +39,7 @@ def test_ordinary_schema_needs_no_measuring() -> None:
 
 
 @pytest.mark.parametrize("word", ["allOf", "anyOf", "oneOf"])
-def test_doubled_references_are_counted_as_often_as_they_are_followed(word: str) -> None:
+def test_counts_doubled_references(word: str) -> None:
     few, many = SchemaWork(doubled(8, word)), SchemaWork(doubled(40, word))
     assert few.max_unmeasured_bytes > 0
     assert few.can_validate({"a": "hello"})
@@ -47,7 +47,7 @@ def test_doubled_references_are_counted_as_often_as_they_are_followed(word: str)
     assert not many.can_validate({"a": "hello"})
 
 
-def test_schema_that_refers_to_itself_is_measured_by_the_value() -> None:
+def test_measures_recursive_schema_by_value() -> None:
     tree = {"properties": {"children": {"items": {"$ref": "#"}}}}
     twice = {"properties": {"child": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}}
     deep: dict[str, Any] = {}
@@ -72,7 +72,7 @@ def test_schema_that_refers_to_itself_is_measured_by_the_value() -> None:
         (r"a++b", True),
     ],
 )
-def test_patterns_that_are_matched_by_trying(pattern: str, tries: bool) -> None:
+def test_recognizes_backtracking_patterns(pattern: str, tries: bool) -> None:
     states, found = measure_pattern(pattern)
     assert found is tries
     assert states < 2000
@@ -89,18 +89,18 @@ def test_patterns_that_are_matched_by_trying(pattern: str, tries: bool) -> None:
         r"(\w{1,100} ){100}",
     ],
 )
-def test_repetitions_are_multiplied(pattern: str) -> None:
+def test_multiplies_repetitions(pattern: str) -> None:
     assert measure_pattern(pattern)[0] > MAX_PATTERN_STATES
     assert SchemaWork({"pattern": pattern}).problem
 
 
-def test_patterns_that_backtrack_are_limited_in_number() -> None:
+def test_limits_backtracking_patterns() -> None:
     part = {"pattern": r"^(a|aa)+\1x$"}
     assert SchemaWork({"anyOf": [part] * 10}).can_validate("a" * 40)
     assert not SchemaWork({"anyOf": [part] * 60}).can_validate("a" * 40)
 
 
-def test_objects_of_an_enum_are_compared_with_every_item() -> None:
+def test_counts_comparisons_with_enum_objects() -> None:
     objects = {"items": {"enum": [{"v": number} for number in range(1000)]}}
     texts = {"items": {"enum": [f"v{number}" for number in range(1000)]}}
     assert not SchemaWork(objects).can_validate([{"v": 1}] * 1000)
@@ -121,11 +121,11 @@ def test_objects_of_an_enum_are_compared_with_every_item() -> None:
         {"$defs": {"a": {"$anchor": "x"}, "b": {"$anchor": "x"}}, "$ref": "#x"},
     ],
 )
-def test_schemas_that_are_not_used(schema: Any) -> None:
+def test_rejects_unusable_schema(schema: Any) -> None:
     assert SchemaWork(schema).problem
 
 
-def test_deeply_nested_schema_is_not_used() -> None:
+def test_rejects_deeply_nested_schema() -> None:
     schema: dict[str, Any] = {}
     for _ in range(20_000):
         schema = {"not": schema}
@@ -137,6 +137,6 @@ def test_deeply_nested_schema_is_not_used() -> None:
         schema = schema.pop("not")
 
 
-def test_long_values_are_not_counted_forever() -> None:
+def test_limits_cost_of_counting() -> None:
     wide = {"items": {"properties": {f"p{number}": {} for number in range(2000)}}}
     assert not SchemaWork(wide).can_validate([1] * 100_000)

@@ -40,7 +40,7 @@ NAME = st.text("ab. /*", min_size=1, max_size=6)
         ("admin:a-b_c.?9", Scope("admin", "a-b_c.?9")),
     ],
 )
-def test_a_scope_is_a_level_and_a_glob(text: str, scope: Scope) -> None:
+def test_parses_level_and_glob(text: str, scope: Scope) -> None:
     assert parse_scope(text) == scope
 
 
@@ -59,19 +59,19 @@ def test_a_scope_is_a_level_and_a_glob(text: str, scope: Scope) -> None:
         "read:a\n",
     ],
 )
-def test_anything_else_is_none(text: str) -> None:
+def test_rejects_invalid_scope(text: str) -> None:
     with pytest.raises(ProtocolError, match="Invalid scope"):
         parse_scope(text)
     assert select_valid([text, "read", "read"]) == ("read",)
 
 
 @given(st.from_regex(SCOPE_PATTERN))
-def test_whatever_the_config_takes_is_a_scope(text: str) -> None:
+def test_accepts_every_scope_of_config(text: str) -> None:
     # A pattern's `$` stands before a last line end as well.
     parse_scope(text.removesuffix("\n"))
 
 
-def test_levels_have_an_order() -> None:
+def test_orders_levels() -> None:
     assert highest_level("read", "admin", "write") == "admin"
     assert lowest_level("admin", "write") == "write"
     assert [[is_level_within(a, b) for b in LEVELS] for a in LEVELS] == [
@@ -82,7 +82,7 @@ def test_levels_have_an_order() -> None:
 
 
 @given(SCOPES, LEVEL, NAME)
-def test_what_is_covered(scopes: tuple[str, ...], level: str, name: str) -> None:
+def test_scope_covers_level_and_name(scopes: tuple[str, ...], level: str, name: str) -> None:
     expected = any(
         LEVELS.index(one.level) >= LEVELS.index(level) and fnmatchcase(name, one.glob)
         for one in map(parse_scope, scopes)
@@ -92,7 +92,7 @@ def test_what_is_covered(scopes: tuple[str, ...], level: str, name: str) -> None
 
 @pytest.mark.spec("ST-4.8.2-1", "ST-4.8.4-5")
 @given(SCOPES, LEVEL, NAME)
-def test_what_is_narrowed_is_enough_and_never_more(
+def test_narrowed_scopes_are_sufficient_subset(
     scopes: tuple[str, ...], level: str, name: str
 ) -> None:
     left = narrow_scopes(scopes, level, name)
@@ -104,7 +104,7 @@ def test_what_is_narrowed_is_enough_and_never_more(
 
 @pytest.mark.spec("ST-4.8.2-1")
 @given(SCOPES, st.lists(st.tuples(LEVEL, NAME), max_size=4), LEVEL, NAME)
-def test_along_any_chain_nothing_is_ever_won(
+def test_chain_never_gains_scopes(
     scopes: tuple[str, ...], hops: list[tuple[str, str]], level: str, name: str
 ) -> None:
     """Whatever the last token of a chain allows, each before it allows."""
@@ -115,7 +115,7 @@ def test_along_any_chain_nothing_is_ever_won(
     assert allowed == sorted(allowed, reverse=True)
 
 
-def test_exactly_what_is_needed() -> None:
+def test_narrows_to_required_scope() -> None:
     assert narrow_scopes(("admin",), "read", "github.list") == ("read:github.list",)
     assert narrow_scopes(("read",), "write", "github.list") == ()
     assert narrow_scopes((), "read", "github.list") == ()
@@ -125,7 +125,7 @@ def test_exactly_what_is_needed() -> None:
 
 
 @given(SCOPES, LEVEL, st.text("ab.", min_size=1, max_size=4), st.text("ab.", max_size=5))
-def test_what_is_left_behind_a_prefix(
+def test_removes_prefix_from_scopes(
     scopes: tuple[str, ...], level: str, prefix: str, rest: str
 ) -> None:
     left = covers_prefix(scopes, level, prefix)
@@ -133,14 +133,14 @@ def test_what_is_left_behind_a_prefix(
         assert scopes_cover(left, level, rest) is scopes_cover(scopes, level, prefix + rest)
 
 
-def test_what_is_left_of_no_limit_is_no_limit() -> None:
+def test_removes_prefix_from_unlimited_scopes() -> None:
     assert covers_prefix(None, "read", "edge.") == ("read",)
     assert covers_prefix(("write:edge.*", "read:other.*"), "read", "edge.") == ("read:*",)
     assert covers_prefix(("read",), "write", "edge.") == ()
 
 
 @given(SCOPES, SCOPES, LEVEL, NAME)
-def test_a_subset_allows_nothing_that_the_whole_does_not(
+def test_subset_allows_no_more_than_whole(
     some: tuple[str, ...], more: tuple[str, ...], level: str, name: str
 ) -> None:
     if is_subset(some, more) and scopes_cover(some, level, name):
@@ -165,13 +165,13 @@ def test_a_subset_allows_nothing_that_the_whole_does_not(
         (("read:a", "write:b"), ("write:?",), True),
     ],
 )
-def test_which_sets_are_within_which(
+def test_compares_scope_sets(
     some: tuple[str, ...], more: tuple[str, ...], expected: bool
 ) -> None:
     assert is_subset(some, more) is expected
 
 
-def test_globs_that_are_a_maze_end_in_time() -> None:
+def test_compares_complex_globs_quickly() -> None:
     maze = "read:" + "*a?b" * 40
     assert is_subset((maze,), ("read:" + "*b?a" * 40,)) is False
     assert not scopes_cover((f"read:{'*a' * 60}b",), "read", "a" * 250)

@@ -129,11 +129,11 @@ def check(data: bytes, expected: list[SseEvent]) -> None:
         pytest.param(b"\n\n\n\ndata: x\n\n\n\n", [SseEvent(b"x")], id="extra blank lines"),
     ],
 )
-def test_events(data: bytes, events: list[SseEvent]) -> None:
+def test_reads_events(data: bytes, events: list[SseEvent]) -> None:
     check(data, events)
 
 
-def test_an_unfinished_event_is_not_an_event() -> None:
+def test_ignores_unfinished_event() -> None:
     for name, chunks in feedings(b"id: 1\ndata: x\n"):
         decoder = SseDecoder()
         assert feed_all(decoder, chunks) == [], name
@@ -141,7 +141,7 @@ def test_an_unfinished_event_is_not_an_event() -> None:
         assert decoder.last_event_id is None, name
 
 
-def test_an_event_is_given_out_with_its_last_byte_also_after_a_carriage_return() -> None:
+def test_returns_event_with_last_byte() -> None:
     decoder = SseDecoder()
     assert decoder.feed(b"data: x\r\n\r") == [SseEvent(b"x")]
     assert decoder.feed(b"\ndata: y\r\n\r\n") == [SseEvent(b"y")]
@@ -162,14 +162,14 @@ def test_an_event_is_given_out_with_its_last_byte_also_after_a_carriage_return()
         (b"id: 1\nid: 2\ndata: x\n\n", "2"),
     ],
 )
-def test_the_last_event_id(data: bytes, last: str | None) -> None:
+def test_keeps_last_event_id(data: bytes, last: str | None) -> None:
     for name, chunks in feedings(data):
         decoder = SseDecoder()
         feed_all(decoder, chunks)
         assert decoder.last_event_id == last, name
 
 
-def test_retry_counts_as_soon_as_it_is_read_and_without_data() -> None:
+def test_reads_retry_without_data() -> None:
     for name, chunks in feedings(b"retry: 250\n\n"):
         decoder = SseDecoder()
         assert feed_all(decoder, chunks) == [], name
@@ -206,7 +206,7 @@ LIMIT = 30
         pytest.param(b"x" * 31 + b"\r\r", id="a long unknown field"),
     ],
 )
-def test_an_oversize_event_is_refused_alone(big: bytes) -> None:
+def test_rejects_only_oversize_event(big: bytes) -> None:
     before, after = encode_event(b"before"), encode_event(b"after")
     for name, chunks in feedings(before + big + after):
         parser = Collecting(LIMIT)
@@ -225,14 +225,14 @@ def test_an_oversize_event_is_refused_alone(big: bytes) -> None:
         (b":" + b"c" * 20 + b"\n") * 9 + b"data: x\n\n",
     ],
 )
-def test_an_event_at_the_limit_is_read(fits: bytes) -> None:
+def test_reads_event_at_limit(fits: bytes) -> None:
     for name, chunks in feedings(fits):
         parser = Collecting(LIMIT)
         assert len(feed_all(parser, chunks)) == 1, name
         assert parser.refused == 0, name
 
 
-def test_oversize_is_known_before_the_event_ends_and_its_bytes_are_not_kept() -> None:
+def test_reports_oversize_event_early_without_storing_it() -> None:
     decoder = SseDecoder(LIMIT)
     with pytest.raises(OversizeEvent) as caught:
         decoder.feed(b"data: " + b"x" * 25)
@@ -243,7 +243,7 @@ def test_oversize_is_known_before_the_event_ends_and_its_bytes_are_not_kept() ->
     assert decoder.feed(b"\n\ndata: next\n\n") == [SseEvent(b"next")]
 
 
-def test_the_rest_of_an_oversize_event_is_not_taken_for_an_event() -> None:
+def test_skips_rest_of_oversize_event() -> None:
     decoder = SseDecoder(LIMIT)
     with pytest.raises(OversizeEvent):
         decoder.feed(b"data: " + b"x" * 25 + b"\n")
@@ -251,7 +251,7 @@ def test_the_rest_of_an_oversize_event_is_not_taken_for_an_event() -> None:
     assert decoder.feed(b"data: next\n\n") == [SseEvent(b"next")]
 
 
-def test_the_default_limit() -> None:
+def test_default_limit_is_four_mib() -> None:
     decoder = SseDecoder()
     at_the_limit = b"x" * (MAX_EVENT_BYTES - len(b"data: "))
     assert decoder.feed(encode_event(at_the_limit)) == [SseEvent(at_the_limit)]
@@ -259,7 +259,7 @@ def test_the_default_limit() -> None:
         decoder.feed(encode_event(at_the_limit + b"x"))
 
 
-def test_a_limit_below_one_is_refused() -> None:
+def test_rejects_limit_below_one() -> None:
     with pytest.raises(ValueError, match="max_event_bytes"):
         SseDecoder(0)
 
@@ -275,12 +275,12 @@ def test_a_limit_below_one_is_refused() -> None:
         (encode_event(b"{}\n", "x", "é"), "event: x\r\nid: é\r\ndata: {} \r\n\r\n".encode()),
     ],
 )
-def test_encoding(encoded: bytes, wire: bytes) -> None:
+def test_encodes_events(encoded: bytes, wire: bytes) -> None:
     assert encoded == wire
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\r", "\n", "a\0b", "\ud800"])
-def test_a_type_or_id_that_would_break_the_stream_is_refused(text: str) -> None:
+def test_rejects_type_or_id_with_line_break(text: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         encode_event(b"", event=text)
     assert caught.value.failure is INVALID_REQUEST
@@ -289,7 +289,7 @@ def test_a_type_or_id_that_would_break_the_stream_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("retry", [-1, 10**12])
-def test_a_retry_that_no_reader_takes_is_refused(retry: int) -> None:
+def test_rejects_invalid_retry(retry: int) -> None:
     with pytest.raises(ProtocolError):
         encode_event(b"", retry=retry)
 
@@ -309,7 +309,7 @@ written_events = st.lists(
 
 
 @given(events=written_events, places=places)
-def test_round_trip_in_any_split(events: list[SseEvent], places: list[int]) -> None:
+def test_events_survive_round_trip_in_any_split(events: list[SseEvent], places: list[int]) -> None:
     stream = b"".join(encode_event(e.data, e.event, e.id, e.retry) for e in events)
     read = feed_all(SseDecoder(), cut(stream, places))
     line_end = re.compile(rb"[\r\n]")
@@ -357,7 +357,7 @@ stream_bytes = st.lists(st.sampled_from(pieces), max_size=30).map(b"".join)
 @given(stream=stream_bytes | st.binary(), places=places)
 @example(stream=b"\xef\xbb", places=[])
 @example(stream=b"data: x\r\n\r\n\n", places=[10])
-def test_any_bytes_in_any_split_are_what_the_standard_says(
+def test_any_split_equals_reference_parser(
     stream: bytes, places: list[int]
 ) -> None:
     decoder = SseDecoder()
@@ -366,7 +366,7 @@ def test_any_bytes_in_any_split_are_what_the_standard_says(
 
 
 @given(stream=stream_bytes | st.binary(), places=places, limit=st.integers(1, 40))
-def test_with_a_small_limit_only_the_oversize_error_comes_and_little_is_kept(
+def test_small_limit_bounds_memory(
     stream: bytes, places: list[int], limit: int
 ) -> None:
     whole, split = Collecting(limit), Collecting(limit)

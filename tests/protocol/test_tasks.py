@@ -15,7 +15,7 @@ from interlock.protocol.tasks import Task, read_task_id, remove_reserved_meta, w
 TASK = Task("t", "working", "2026-08-01T00:00:00Z", "2026-08-01T00:00:01Z", 1.0004, 0.5)
 
 
-def test_a_task_is_written_flat_and_in_whole_milliseconds() -> None:
+def test_writes_flat_task_with_whole_milliseconds() -> None:
     plain = {
         "resultType": "task",
         "taskId": "t",
@@ -32,7 +32,7 @@ def test_a_task_is_written_flat_and_in_whole_milliseconds() -> None:
     assert shown == {**plain, **more}
 
 
-def test_the_id_of_a_task() -> None:
+def test_reads_task_id() -> None:
     assert read_task_id({"taskId": Raw(b'"a\\u0062"')}) == "ab"
     assert read_task_id({}) is None
     for wrong in (b"1", b'""', b"null", b"{}"):
@@ -53,7 +53,7 @@ def test_the_id_of_a_task() -> None:
         ([mcp.META_SERVER_INFO], [mcp.META_SERVER_INFO]),
     ],
 )
-def test_what_is_between_two_neighbours_stays_there(result: Any, left: Any) -> None:
+def test_removes_reserved_meta(result: Any, left: Any) -> None:
     assert json.loads(remove_reserved_meta(json.dumps(result).encode())) == left
 
 
@@ -67,5 +67,5 @@ def test_what_is_between_two_neighbours_stays_there(result: Any, left: Any) -> N
         ({"extensions": mcp.TASKS_EXTENSION}, {}),
     ],
 )
-def test_a_session_client_promises_no_tasks(promised: Any, relayed: Any) -> None:
+def test_session_client_declares_no_tasks(promised: Any, relayed: Any) -> None:
     assert json.loads(mcp.relayed_capabilities(json.dumps(promised).encode())) == relayed

@@ -104,12 +104,12 @@ def written(parts: list[tuple[str, bool]]) -> str:
 
 
 @given(parts, values)
-def test_every_expansion_is_matched(parts: list[tuple[str, bool]], given: dict[str, Value]) -> None:
+def test_every_expansion_matches(parts: list[tuple[str, bool]], given: dict[str, Value]) -> None:
     assert matches(written(parts), expand(parts, given))
 
 
 @given(parts, texts)
-def test_what_does_not_fit_the_fixed_ends_is_no_match(
+def test_other_prefix_or_suffix_does_not_match(
     parts: list[tuple[str, bool]], uri: str
 ) -> None:
     template = [("begin:", False), *parts, (":end", False)]
@@ -118,7 +118,7 @@ def test_what_does_not_fit_the_fixed_ends_is_no_match(
 
 
 @given(literals, literals)
-def test_without_variables_only_the_same_uri_is_matched(one: str, other: str) -> None:
+def test_template_without_variables_matches_equal_uri(one: str, other: str) -> None:
     assert matches(one, one)
     assert matches(one, other) == (normalize_uri(one) == normalize_uri(other))
 
@@ -175,7 +175,7 @@ EXAMPLE: dict[str, Value] = {
         ("&x,y,empty", "&x=1024&y=768&empty="),
     ],
 )
-def test_examples(inside: str, expansion: str) -> None:
+def test_matches_rfc_examples(inside: str, expansion: str) -> None:
     assert expand_expression(inside, EXAMPLE) == expansion
     for before, after in (("", ""), ("a://", ""), ("", "/b"), ("a://", "/b")):
         assert matches(f"{before}{{{inside}}}{after}", before + expansion + after)
@@ -203,7 +203,7 @@ def test_examples(inside: str, expansion: str) -> None:
         ("", "a"),
     ],
 )
-def test_what_a_template_does_not_mean(template: str, uri: str) -> None:
+def test_rejects_other_uris(template: str, uri: str) -> None:
     assert not matches(template, uri)
 
 
@@ -222,7 +222,7 @@ def test_what_a_template_does_not_mean(template: str, uri: str) -> None:
         ("", ""),
     ],
 )
-def test_what_needs_a_second_look(template: str, uri: str) -> None:
+def test_matches_after_backtracking(template: str, uri: str) -> None:
     assert matches(template, uri)
 
 
@@ -233,7 +233,7 @@ def test_what_needs_a_second_look(template: str, uri: str) -> None:
         "{a}}", "{?x,}", "x" * (MAX_TEMPLATE + 1),
     ],
 )  # fmt: skip
-def test_what_is_no_template(text: str) -> None:
+def test_rejects_invalid_template(text: str) -> None:
     assert read_template(text) is None
 
 
@@ -241,7 +241,7 @@ def test_what_is_no_template(text: str) -> None:
 
 
 @given(st.text(st.sampled_from("{}+#./;?&*,:=ax") | st.characters(), max_size=30), st.text())
-def test_any_text_is_a_template_or_none(text: str, uri: str) -> None:
+def test_reads_or_rejects_any_text(text: str, uri: str) -> None:
     template = read_template(text)
     if template is not None:
         assert template.text == text
@@ -252,7 +252,7 @@ def test_any_text_is_a_template_or_none(text: str, uri: str) -> None:
 @pytest.mark.parametrize(
     "template", ["{a}x" * 500, "{+a}x{b}" * 200, "{/a}" * 400, "{/a}{?b}" * 200, "{x}" * 600]
 )
-def test_nothing_takes_long(template: str) -> None:
+def test_matches_any_uri_quickly(template: str) -> None:
     """A matcher that goes back would need years."""
     read = read_template(template)
     assert read is not None

@@ -83,14 +83,14 @@ def refused(data: bytes, expected: Violation, make: partial[FrameDecoder] = AT_A
         pytest.param("010348656c80026c6f", AT_A_CLIENT, b"Hello", id="fragmented text"),
     ],
 )
-def test_the_examples_of_the_rfc(
+def test_reads_rfc_examples(
     data: str, make: partial[FrameDecoder], event: WebSocketEvent
 ) -> None:
     assert feed_all(make(), [bytes.fromhex(data)]) == [event]
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 128, 133, 134, 65535, 65536, LIMIT])
-def test_a_message_of_every_kind_of_length(size: int) -> None:
+def test_reads_every_length_form(size: int) -> None:
     text = b"x" * size
     for make, mask in ((AT_A_CLIENT, b""), (AT_A_SERVER, MASK)):
         data = text_frame(text, mask)
@@ -101,7 +101,7 @@ def test_a_message_of_every_kind_of_length(size: int) -> None:
         assert make().feed(data + data + data[:1]) == [text, text]
 
 
-def test_messages_and_control_frames() -> None:
+def test_reads_messages_and_control_frames() -> None:
     check(
         [(0x81, b"one"), (0x82, b"\xff\x00"), (0x81, b"")],
         [b"one", BinaryMessage(b"\xff\x00"), b""],
@@ -112,7 +112,7 @@ def test_messages_and_control_frames() -> None:
     )
 
 
-def test_fragments_are_joined_and_control_frames_may_stand_between() -> None:
+def test_joins_fragments_around_control_frames() -> None:
     check([(0x01, b"a"), (0x00, b"b"), (0x80, b"c")], [b"abc"])
     check([(0x01, b""), (0x89, b"p"), (0x00, b""), (0x80, b"")], [Ping(b"p"), b""])
     check([(0x02, b"\xff"), (0x80, b"\xfe"), (0x81, b"t")], [BinaryMessage(b"\xff\xfe"), b"t"])
@@ -121,7 +121,7 @@ def test_fragments_are_joined_and_control_frames_may_stand_between() -> None:
     check([(0x01, euro[:1]), (0x8A, b""), (0x80, euro[1:])], [Pong(b""), euro])
 
 
-def test_nothing_counts_after_a_close() -> None:
+def test_ignores_bytes_after_close() -> None:
     for payload, event in (
         (b"", Close(1005, "")),
         (b"\x03\xe8", Close(1000, "")),
@@ -171,7 +171,7 @@ def test_nothing_counts_after_a_close() -> None:
         ),
     ],
 )
-def test_what_is_refused(data: bytes, code: int) -> None:
+def test_rejects_invalid_frames(data: bytes, code: int) -> None:
     decoder = AT_A_CLIENT()
     (violation,) = feed_all(decoder, [data])
     assert isinstance(violation, Violation)
@@ -181,7 +181,7 @@ def test_what_is_refused(data: bytes, code: int) -> None:
     refused(data, violation)
 
 
-def test_a_server_demands_masks() -> None:
+def test_server_requires_masks() -> None:
     violation = Violation(1002, "A frame is not masked.")
     for size in (0, 5, 6, 126, 128, 134, 300):
         refused(frame(0x81, b"x" * size), violation, AT_A_SERVER)
@@ -190,25 +190,25 @@ def test_a_server_demands_masks() -> None:
         assert AT_A_SERVER().feed(bytes((0x81, second)) + b"x" * (second + 132)) == [violation]
 
 
-def test_a_length_of_eight_bytes_is_not_taken_for_a_short_one() -> None:
+def test_reads_eight_byte_length() -> None:
     decoder = AT_A_CLIENT()
     assert decoder.feed(b"\x81\x7f" + bytes(5) + b"\x01\x00\x00" + b"x" * 119) == []
     assert decoder.feed(b"x" * (65536 - 119)) == [b"x" * 65536]
 
 
 @pytest.mark.parametrize("size", [120, 121, 125])
-def test_a_short_length_in_two_bytes_is_refused_of_a_client(size: int) -> None:
+def test_rejects_longer_length_form_than_needed(size: int) -> None:
     data = frame(0x81, b"x" * size, MASK, b"\x7e" + size.to_bytes(2, "big"))
     refused(data, Violation(1002, "A length is not in its shortest form."), AT_A_SERVER)
 
 
-def test_a_message_begins_only_when_the_last_one_has_ended() -> None:
+def test_rejects_message_inside_other_message() -> None:
     for opcode in (0x81, 0x82, 0x01):
         data = frame(0x01, b"a") + frame(opcode, b"b")
         refused(data, Violation(1002, "A message begins before the previous one has ended."))
 
 
-def test_the_limit_is_on_the_whole_message() -> None:
+def test_limits_whole_message() -> None:
     make = partial(FrameDecoder, masked=False, max_message=4)
     too_long = Violation(1009, "A message is longer than 4 bytes.")
     assert make().feed(text_frame(b"1234")) == [b"1234"]
@@ -222,7 +222,7 @@ def test_the_limit_is_on_the_whole_message() -> None:
         FrameDecoder(masked=False, max_message=0)
 
 
-def test_empty_fragments_fill_no_memory() -> None:
+def test_empty_fragments_use_no_memory() -> None:
     decoder = AT_A_CLIENT()
     assert decoder.feed(frame(0x01, b"a") + frame(0x00) * 1000) == []
     assert decoder.pending == 1
@@ -230,7 +230,7 @@ def test_empty_fragments_fill_no_memory() -> None:
 
 
 @pytest.mark.parametrize("part", [b"", b"x"])
-def test_a_message_comes_in_so_many_parts_and_no_more(part: bytes) -> None:
+def test_limits_number_of_fragments(part: bytes) -> None:
     decoder = AT_A_CLIENT()
     assert decoder.feed(frame(0x01, part) + frame(0x00, part) * (MAX_FRAGMENTS - 1)) == []
     assert decoder.is_unfinished
@@ -243,7 +243,7 @@ def test_a_message_comes_in_so_many_parts_and_no_more(part: bytes) -> None:
     assert "fragments" in violation.message
 
 
-def test_whether_it_is_the_same_message_that_has_not_ended() -> None:
+def test_counts_finished_messages() -> None:
     decoder = AT_A_CLIENT()
     decoder.feed(frame(0x01, b"a"))
     before = decoder.finished_count
@@ -261,7 +261,7 @@ def test_whether_it_is_the_same_message_that_has_not_ended() -> None:
     assert (decoder.finished_count > before, decoder.pending) == (True, 0)
 
 
-def test_control_frames_that_are_written() -> None:
+def test_writes_control_frames() -> None:
     for mask in (b"", MASK):
         decoder = FrameDecoder(masked=bool(mask), max_message=10)
         data = ping_frame(b"a", mask) + pong_frame(b"b", mask) + close_frame(4000, "why", mask)
@@ -276,27 +276,27 @@ def test_control_frames_that_are_written() -> None:
 
 
 @pytest.mark.parametrize("reason", ["x" * 200, "€" * 100, "ab" + "€" * 100, "\ud800"])
-def test_a_close_reason_is_cut_where_a_character_ends(reason: str) -> None:
+def test_shortens_close_reason_at_character(reason: str) -> None:
     (closed,) = AT_A_CLIENT().feed(close_frame(1000, reason))
     assert isinstance(closed, Close)
     assert len(closed.reason.encode()) <= 123
     assert reason.startswith(closed.reason) or closed.reason == "?"
 
 
-def test_the_head_of_a_large_message_can_be_written_alone() -> None:
+def test_writes_head_of_large_message() -> None:
     for size in (0, 126, 65536):
         assert text_head(size) + b"x" * size == text_frame(b"x" * size)
 
 
 @given(st.binary(max_size=3000), st.binary(min_size=4, max_size=4))
-def test_masking(payload: bytes, mask: bytes) -> None:
+def test_masks_payload(payload: bytes, mask: bytes) -> None:
     expected = slowly_masked(payload, mask)
     assert mask_in_python(payload, mask) == expected
     assert websocket.apply_mask(payload, mask) == expected
     assert mask_in_python(expected, mask) == payload
 
 
-def test_nothing_but_python_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_works_without_native_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "websockets.speedups", None)
     assert websocket._select_mask_function() is mask_in_python
     monkeypatch.setattr(websocket, "apply_mask", mask_in_python)
@@ -307,7 +307,7 @@ def test_nothing_but_python_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(st.lists(st.text(max_size=300)), st.binary(min_size=4, max_size=4), st.lists(st.integers(0)))
-def test_what_is_written_is_read(texts: list[str], mask: bytes, places: list[int]) -> None:
+def test_written_messages_can_be_read(texts: list[str], mask: bytes, places: list[int]) -> None:
     messages = [text.encode() for text in texts]
     for used in (b"", mask):
         data = b"".join(text_frame(message, used) for message in messages)

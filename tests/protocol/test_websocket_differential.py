@@ -101,7 +101,7 @@ def without_words(events: list[WebSocketEvent]) -> list[WebSocketEvent]:
 
 
 @given(frames, st.booleans(), st.lists(st.integers(0, 2000), max_size=5))
-def test_frames_mean_to_us_what_they_mean_to_them(
+def test_reads_frames_like_other_implementation(
     sent: list[tuple[int, bytes]], server: bool, places: list[int]
 ) -> None:
     mask = MASK if server else b""
@@ -111,7 +111,7 @@ def test_frames_mean_to_us_what_they_mean_to_them(
 
 
 @given(st.lists(st.text(max_size=150)), st.booleans(), st.binary(max_size=125))
-def test_they_read_what_we_write(texts: list[str], server: bool, payload: bytes) -> None:
+def test_other_implementation_reads_written_frames(texts: list[str], server: bool, payload: bytes) -> None:
     mask = MASK if server else b""
     messages: list[WebSocketEvent] = [text.encode() for text in texts]
     data = b"".join(text_frame(text.encode(), mask) for text in texts)
@@ -121,7 +121,7 @@ def test_they_read_what_we_write(texts: list[str], server: bool, payload: bytes)
 
 
 @given(st.lists(st.text(max_size=150)), st.booleans())
-def test_we_read_what_they_write(texts: list[str], server: bool) -> None:
+def test_reads_frames_of_other_implementation(texts: list[str], server: bool) -> None:
     """`server`: we are."""
     peer = their_side(not server)
     for text in texts:

@@ -49,7 +49,7 @@ def read(data: bytes) -> tuple[HandshakeResponse, bytes]:
     return answer, reader.rest
 
 
-def test_the_example_of_the_rfc() -> None:
+def test_accept_key_equals_rfc_example() -> None:
     assert accept_key(RFC_KEY) == b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
 
 
@@ -68,7 +68,7 @@ def test_the_example_of_the_rfc() -> None:
         changed(b"content-length", b"0"),
     ],
 )
-def test_a_lawful_request(headers: list[tuple[bytes, bytes]]) -> None:
+def test_accepts_valid_request(headers: list[tuple[bytes, bytes]]) -> None:
     assert is_upgrade_request(headers)
     assert find_rejection(b"GET", "1.1", headers) is None
 
@@ -89,21 +89,21 @@ def test_a_lawful_request(headers: list[tuple[bytes, bytes]]) -> None:
         (changed(b"transfer-encoding", b"chunked"), 400),
     ],
 )
-def test_an_unlawful_request(headers: list[tuple[bytes, bytes]], status: int) -> None:
+def test_rejects_invalid_request(headers: list[tuple[bytes, bytes]], status: int) -> None:
     why = find_rejection(b"GET", "1.1", headers)
     assert why is not None
     assert why.status == status
     assert (b"sec-websocket-version: 13\r\n" in why.headers) == (status == 426)
 
 
-def test_another_method_or_version_of_http() -> None:
+def test_rejects_other_method_or_http_version() -> None:
     for method, version in ((b"POST", "1.1"), (b"GET", "1.0")):
         why = find_rejection(method, version, LAWFUL)
         assert why is not None
         assert why.status == 400
 
 
-def test_another_client_takes_our_answer() -> None:
+def test_other_client_accepts_response() -> None:
     client = ClientProtocol(parse_uri("ws://localhost:1/ax"))
     asked = client.connect()
     headers = [(name.lower().encode(), value.encode()) for name, value in asked.headers.raw_items()]
@@ -118,7 +118,7 @@ def test_another_client_takes_our_answer() -> None:
 # -- who dials
 
 
-def test_another_server_takes_our_request() -> None:
+def test_other_server_accepts_request() -> None:
     server = ServerProtocol()
     server.receive_data(
         write_request("localhost:1", "/ax?a=b", KEY, [("Authorization", "Bearer secret")])
@@ -146,7 +146,7 @@ def test_another_server_takes_our_request() -> None:
         check_response(read_answer, KEY)
 
 
-def test_nothing_is_smuggled_into_a_request() -> None:
+def test_rejects_line_breaks_in_request() -> None:
     for headers in ([("Authorization", "Bearer a\r\nX: y")], [("A", "b\0")]):
         with pytest.raises(ProtocolError):
             write_request("localhost", "/ax", KEY, headers)
@@ -168,7 +168,7 @@ def test_nothing_is_smuggled_into_a_request() -> None:
         ({"Sec-WebSocket-Protocol": "mcp"}, "was not offered"),
     ],
 )
-def test_an_answer_that_opens_nothing(changes: dict[str, str | None], says: str) -> None:
+def test_rejects_invalid_response(changes: dict[str, str | None], says: str) -> None:
     head = {
         "status": "HTTP/1.1 101 Switching Protocols",
         "Upgrade": "websocket",
@@ -202,12 +202,12 @@ def _answer(head: dict[str, str | None]) -> HandshakeResponse:
         b"HTTP/1.1 101 x\r\na: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n",
     ],
 )
-def test_what_is_no_answer(data: bytes) -> None:
+def test_rejects_unreadable_response(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         HandshakeResponseReader().feed(data)
 
 
-def test_the_values_of_headers_are_trimmed() -> None:
+def test_trims_header_values() -> None:
     answer, rest = read(b"HTTP/1.1 200 \r\nA:  b \t\r\na:\r\n\r\nrest\r\n\r\n")
     assert answer == HandshakeResponse(200, "", [(b"a", b"b"), (b"a", b"")])
     assert rest == b"rest\r\n\r\n"
