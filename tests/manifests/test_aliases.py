@@ -13,7 +13,7 @@ from tests.manifests.texts import GONE, driver_text, entry, write
 
 
 @pytest.mark.spec("DR-32.principles-6")
-def test_old_names_are_translated_with_a_warning_each(tmp_path: Path) -> None:
+def test_translates_deprecated_fields_with_warnings(tmp_path: Path) -> None:
     """The pattern of AIP-30's example 5: server_ref and mcp_tools beside the new fields."""
     write(
         tmp_path / "servers" / "fs" / "server.json",
@@ -44,7 +44,7 @@ def test_old_names_are_translated_with_a_warning_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-32.principles-6")
-def test_the_fields_of_today_win_over_old_names() -> None:
+def test_current_fields_override_deprecated_fields() -> None:
     reading = parse_driver(
         driver_text(server_ref="./nowhere.json", mcp_tools={"x": "fs.read"}), Path("a/DRIVER.md")
     )
@@ -67,7 +67,7 @@ def test_the_fields_of_today_win_over_old_names() -> None:
         ('{"kind": "pip"}', "not one of the choices"),
     ],
 )
-def test_what_a_server_json_may_be(tmp_path: Path, content: str, words: str) -> None:
+def test_reads_or_rejects_server_json(tmp_path: Path, content: str, words: str) -> None:
     write(tmp_path / "server.json", content)
     text = driver_text(server=GONE, server_ref="server.json", transport="sse")
     reading = parse_driver(text, tmp_path / "DRIVER.md")
@@ -78,7 +78,7 @@ def test_what_a_server_json_may_be(tmp_path: Path, content: str, words: str) -> 
         assert reading.unwrap().server.url == "https://x.example/"  # type: ignore[union-attr]
 
 
-def test_a_server_json_outside_is_refused(tmp_path: Path) -> None:
+def test_rejects_server_json_outside_workspace(tmp_path: Path) -> None:
     write(tmp_path / "server.json", '{"url": "https://x.example/"}')
     path = write(
         tmp_path / "ws" / "a" / "DRIVER.md",

@@ -15,7 +15,7 @@ from tests.manifests.texts import driver_text, driver_values, tool_text, write
 
 
 @pytest.mark.spec("DR-30.composition-1")
-def test_three_ways_to_the_same_driver(tmp_path: Path) -> None:
+def test_resolves_inline_id_and_file_to_same_driver(tmp_path: Path) -> None:
     write(tmp_path / "tools" / "fs-read" / "TOOL.md", tool_text())
     path = write(tmp_path / ".drivers" / "files-mcp" / "DRIVER.md", driver_text())
     drivers = load_workspace(tmp_path).drivers
@@ -55,12 +55,12 @@ def test_three_ways_to_the_same_driver(tmp_path: Path) -> None:
         ({"file": "nowhere.md"}, "no file"),
     ],
 )
-def test_what_refers_to_nothing(tmp_path: Path, reference: Any, words: str) -> None:
+def test_rejects_unresolvable_reference(tmp_path: Path, reference: Any, words: str) -> None:
     with pytest.raises(BadValue, match=words):
         resolve_driver(reference, {}, folder=tmp_path, root=tmp_path)
 
 
-def test_a_driver_that_is_written_out_wrongly_has_problems(tmp_path: Path) -> None:
+def test_reports_problems_of_invalid_driver(tmp_path: Path) -> None:
     wrong = {"inline": driver_values(transport="ws")}
     with pytest.raises(ConfigError, match="transport"):
         resolve_driver(wrong, {}, folder=tmp_path, root=tmp_path)
@@ -69,7 +69,7 @@ def test_a_driver_that_is_written_out_wrongly_has_problems(tmp_path: Path) -> No
         resolve_driver({"file": "DRIVER.md"}, {}, folder=tmp_path, root=tmp_path)
 
 
-def test_of_two_majors_the_newer_is_meant(tmp_path: Path) -> None:
+def test_prefers_newest_major_version(tmp_path: Path) -> None:
     write(tmp_path / "tools" / "fs-read" / "TOOL.md", tool_text())
     write(tmp_path / ".drivers" / "a" / "DRIVER.md", driver_text(version="1.9.0"))
     write(tmp_path / ".drivers" / "b" / "DRIVER.md", driver_text(version="2.0.0"))

@@ -37,14 +37,14 @@ class Picture(pydantic.BaseModel):
 
 
 @pytest.mark.spec("DR-14.define-1")
-def test_a_contract_has_no_body() -> None:
+def test_rejects_contract_with_body() -> None:
     with pytest.raises(ConfigError, match="AIP-30") as caught:
         define_tool(tool_values(), execute=lambda: None)
     assert "define_driver" in str(caught.value)
 
 
 @pytest.mark.spec("DR-14.define-2")
-def test_models_become_json_schema() -> None:
+def test_converts_models_to_json_schema() -> None:
     found = define_tool(
         tool_values(inputs=Picture, outputs=Size), context_schema=Size, tags=["media"]
     )
@@ -66,7 +66,7 @@ def test_models_become_json_schema() -> None:
 
 
 @pytest.mark.spec("DR-14.fields-13")
-def test_a_contract_is_validated_like_its_file() -> None:
+def test_validates_contract_like_file() -> None:
     camel = define_tool(
         {
             **{key: tool_values()[key] for key in ("id", "name", "description", "version")},
@@ -102,7 +102,7 @@ def test_a_contract_is_validated_like_its_file() -> None:
 
 
 @pytest.mark.spec("DR-16.io-3")
-def test_inputs_and_outputs_are_objects_when_nothing_is_said() -> None:
+def test_inputs_and_outputs_default_to_objects() -> None:
     plain = define_io()
     assert plain.inputs == plain.outputs == {"type": "object"}
     assert plain.inputs_files == plain.outputs_files == {}
@@ -123,7 +123,7 @@ def test_inputs_and_outputs_are_objects_when_nothing_is_said() -> None:
 
 
 @pytest.mark.spec("DR-16.io-4")
-def test_files_are_taken_but_no_mcp_driver_passes_them() -> None:
+def test_accepts_files_that_mcp_drivers_ignore() -> None:
     files = {"report": {"path": "reports/a.md", "mode": "ro"}}
     found = define_io(inputsFiles=files, outputs_files={})
     assert found.inputs_files == files
@@ -183,7 +183,7 @@ ACCESS = {
         ("bind", {}, None),
     ],
 )
-def test_any_entry_that_matches_grants(
+def test_one_matching_entry_grants_access(
     operation: Any, context: dict[str, Any], granted_by: AccessEntry | None
 ) -> None:
     handle = define_secret(
@@ -197,7 +197,7 @@ def test_any_entry_that_matches_grants(
 
 @pytest.mark.spec("DR-19.binding-4", "DR-19.reveal-2", "DR-19.access-2")
 @pytest.mark.parametrize("later", [False, True])
-def test_a_secret_is_revealed_to_who_may_see_it(later: bool) -> None:
+def test_reveals_secret_only_to_authorized_caller(later: bool) -> None:
     vault = MemoryVault({"crm/acme-api-key": "hunter2"}, later=later)
     rows: list[dict[str, Any]] = []
     handle = define_secret(
@@ -237,7 +237,7 @@ def test_a_secret_is_revealed_to_who_may_see_it(later: bool) -> None:
         assert "hunter2" not in shown
 
 
-def test_a_secret_without_a_vault_or_a_value(caplog: pytest.LogCaptureFixture) -> None:
+def test_reveal_requires_vault_and_value(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "interlock.secrets")
     with pytest.raises(InterlockError, match="No vault"):
         asyncio.run(define_secret(secret_values()).reveal({}))
@@ -256,13 +256,13 @@ def test_a_secret_without_a_vault_or_a_value(caplog: pytest.LogCaptureFixture) -
 @pytest.mark.parametrize(
     "key", ["value", "plaintext", "ciphertext", "secret", "data", "key", "token"]
 )
-def test_a_definition_holds_no_secret(key: str) -> None:
+def test_rejects_definition_with_secret_value(key: str) -> None:
     with pytest.raises(ConfigError, match=key) as caught:
         define_secret({**secret_values(), key: "hunter2"})
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_secret_is_validated_like_its_file() -> None:
+def test_validates_secret_like_file() -> None:
     with pytest.raises(ConfigError, match="slug"):
         define_secret(secret_values(slug="X"))
     with pytest.raises(ConfigError, match="plain data"):

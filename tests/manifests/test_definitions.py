@@ -38,7 +38,7 @@ def problems_of(**fields: Any) -> list[str]:
 
 
 @pytest.mark.spec("DR-32.define-1")
-def test_the_fields_of_an_mcp_driver() -> None:
+def test_reads_fields_of_mcp_driver() -> None:
     found = define_driver(
         kind="mcp",
         server={"kind": "npm", "package": "@scope/files"},
@@ -60,7 +60,7 @@ def test_the_fields_of_an_mcp_driver() -> None:
 
 
 @pytest.mark.spec("DR-32.define-1")
-def test_a_whole_definition_is_validated_like_front_matter() -> None:
+def test_validates_complete_definition_like_front_matter() -> None:
     found = manifest_of(define_driver(driver_values()))
     expected = driver()
     assert (found.id, found.server, found.transport) == (
@@ -76,7 +76,7 @@ def test_a_whole_definition_is_validated_like_front_matter() -> None:
 
 
 @pytest.mark.spec("DR-32.define-4")
-def test_both_names_and_both_spellings() -> None:
+def test_accepts_both_names_and_spellings() -> None:
     assert definitions.defineDriver is definitions.define_driver
     assert definitions.defineMcpDriver is definitions.define_mcp_driver
     assert definitions.defineTool is definitions.define_tool
@@ -126,7 +126,7 @@ def test_both_names_and_both_spellings() -> None:
         define_driver(connection_options={"timeoutMs": 1, "timeout_ms": 1})
 
 
-def test_what_is_no_data_is_refused() -> None:
+def test_rejects_values_that_are_not_data() -> None:
     for wrong in (object(), {"a": nothing}, {1: "x"}):
         with pytest.raises(ConfigError):
             define_driver(metadata=wrong)
@@ -144,7 +144,7 @@ def test_what_is_no_data_is_refused() -> None:
 
 
 @pytest.mark.spec("DR-30.conformance-1")
-def test_front_matter_wins_and_says_so() -> None:
+def test_front_matter_overrides_definition_with_caution() -> None:
     manifest = driver(version="1.0.0", tags=["a"])
     merged, cautions = merge(
         manifest,
@@ -166,7 +166,7 @@ def test_front_matter_wins_and_says_so() -> None:
     assert cautions == []
 
 
-def test_what_a_definition_adds_must_be_lawful_together() -> None:
+def test_validates_merged_definition() -> None:
     with pytest.raises(ConfigError, match="a secret must not stand here"):
         merge(driver(), define_driver(metadata={"x": "${secrets.A}"}))
     with pytest.raises(ConfigError, match="needs skill_ref"):
@@ -187,7 +187,7 @@ def test_what_a_definition_adds_must_be_lawful_together() -> None:
         ({"fs.reed": nothing, "fs.write": nothing}, ["fs.read"], ["fs.reed"]),
     ],
 )
-def test_bodies_match_what_is_implemented(
+def test_execute_must_match_implemented_tools(
     execute: dict[str, Any], missing: list[str], surplus: list[str]
 ) -> None:
     definition = define_driver(execute=execute)
@@ -202,7 +202,7 @@ def test_bodies_match_what_is_implemented(
 
 
 @pytest.mark.spec("DR-30.conformance-4")
-def test_a_driver_is_defined_without_touching_anything(
+def test_definition_has_no_side_effects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(

@@ -32,11 +32,11 @@ def problems_of(matter: str) -> list[Problem]:
     return caught.value.problems
 
 
-def test_the_quick_way_is_there() -> None:
+def test_fast_parser_is_available() -> None:
     assert document._quick is not None
 
 
-def test_core_types_only() -> None:
+def test_reads_only_core_types() -> None:
     found = read_document(
         "---\na: yes\nb: 12:30\nc: 0o17\nd: 0x1F\ne: true\nf: ~\ng: 1e3\nh: '5'\n"
         "i: 2024-01-01\n---\n",
@@ -48,7 +48,7 @@ def test_core_types_only() -> None:
     }  # fmt: skip
 
 
-def test_places_are_those_of_the_file() -> None:
+def test_keeps_places_of_file() -> None:
     found = read_document("---\na: 1\nb:\n  - x\n  - c: [1, 2]\n---\n", "x")
     assert found.place(("a",)) == (2, 1)
     assert found.place(("b", 1, "c")) == (5, 5)
@@ -84,32 +84,32 @@ def test_places_are_those_of_the_file() -> None:
         ("a: \x07", 2, "U+0007"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(matter: str, line: int, words: str) -> None:
+def test_reports_problem_with_line(matter: str, line: int, words: str) -> None:
     problems = problems_of(matter)
     assert any(words in problem.message for problem in problems), problems
     if line:
         assert problems[0].line == line
 
 
-def test_all_problems_at_once() -> None:
+def test_reports_all_problems() -> None:
     found = problems_of("a: 1\na: 2\nb: .nan\nc: {d: 1, d: 2}\n")
     assert [problem.path for problem in found] == ["a", "b", "c.d"]
 
 
-def test_an_alias_stands_for_what_it_names() -> None:
+def test_resolves_aliases() -> None:
     assert read_document("---\n&a b: *a\nc: &d {e: 1}\nf: *d\n---\n", "x").value == {
         "b": "b", "c": {"e": 1}, "f": {"e": 1},
     }  # fmt: skip
 
 
-def test_aliases_that_explode_are_stopped() -> None:
+def test_limits_alias_expansion() -> None:
     rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     assert "more than 200000 values" in problems_of("\n".join(rows))[0].message
 
 
 @pytest.mark.parametrize("way", ["quick", "slow"])
-def test_long_nesting_ends_without_harm_to_the_process(way: str) -> None:
+def test_limits_nesting(way: str) -> None:
     """libyaml's composer recurses in C: a deep text must never get that far."""
     for deep in ("[" * 200_000, "{a: " * 60_000, "- " * 200_000, "? " * 200_000):
         text = f"---\na: {deep}\n---\n"
@@ -122,7 +122,7 @@ def test_long_nesting_ends_without_harm_to_the_process(way: str) -> None:
                 read_document(text, "x")
 
 
-def test_a_long_text_that_is_not_yaml_is_refused_quickly_with_its_line() -> None:
+def test_rejects_long_invalid_yaml_quickly() -> None:
     rows = "".join(f"k{n}: [a, b]\n" for n in range(20_000))
     problems = problems_of(f"{rows}x: [a\ny: b")
     assert problems[0].line > 20_000
@@ -154,7 +154,7 @@ mappings = st.dictionaries(
 
 
 @given(mappings, st.booleans())
-def test_what_is_written_is_read_on_both_ways(values: dict[str, Any], flow: bool) -> None:
+def test_fast_and_slow_parser_agree(values: dict[str, Any], flow: bool) -> None:
     matter = yaml.safe_dump(values, default_flow_style=flow, allow_unicode=True, sort_keys=False)
     # The library writes YAML 1.1, where other words are numbers, dates and truth.
     expected = yaml.safe_load(matter)
@@ -167,7 +167,7 @@ def test_what_is_written_is_read_on_both_ways(values: dict[str, Any], flow: bool
 
 
 @given(mappings)
-def test_json_is_front_matter_too(values: dict[str, Any]) -> None:
+def test_reads_json_front_matter(values: dict[str, Any]) -> None:
     text = f"---\n{json.dumps(values, indent=1)}\n---\n"
     quick = _outcome(text)
     with slow_way():
@@ -185,7 +185,7 @@ _PIECES = [
 
 @settings(max_examples=500)
 @given(st.lists(st.sampled_from(_PIECES), min_size=1, max_size=25))
-def test_odd_texts_are_read_the_same_on_both_ways(pieces: list[str]) -> None:
+def test_parsers_agree_on_odd_texts(pieces: list[str]) -> None:
     text = "---\nk: v\n" + "".join(pieces) + "\n---\n"
     quick = _outcome(text)
     with slow_way():
@@ -200,5 +200,5 @@ def _outcome(text: str) -> object:
     return found.value, [found.place((key,)) for key in found.value]
 
 
-def test_yaml_without_dashes_can_be_read_too() -> None:
+def test_reads_yaml_without_separators() -> None:
     assert read_yaml("a: 1\n", "x").value == {"a": 1}

@@ -13,7 +13,7 @@ from tests.manifests.texts import driver, only, read
 
 
 @pytest.mark.spec("DR-30.auth-1")
-def test_every_field_of_a_sign_in() -> None:
+def test_reads_auth_fields() -> None:
     auth = driver(
         auth={
             "ref": "./SECRETS.md",
@@ -69,12 +69,12 @@ def test_every_field_of_a_sign_in() -> None:
         ({"expiry": {"detects": "x"}}, "auth.expiry.detects"),
     ],
 )
-def test_a_sign_in_takes_nothing_else(auth: dict[str, Any], path: str) -> None:
+def test_rejects_invalid_auth_fields(auth: dict[str, Any], path: str) -> None:
     problems = read(auth=auth).problems
     assert path in {problem.path for problem in problems}, problems
 
 
-def test_a_secret_put_where_a_name_belongs_is_not_repeated() -> None:
+def test_error_does_not_repeat_secret() -> None:
     secret = "sk-0123456789abcdefghijkl"
     reading = read(auth={"state": {"env": [secret]}}, server={"kind": "remote", "url": secret})
     assert reading.problems
@@ -85,7 +85,7 @@ def test_a_secret_put_where_a_name_belongs_is_not_repeated() -> None:
 
 
 @pytest.mark.spec("DR-30.health-1")
-def test_every_field_of_a_health_check() -> None:
+def test_reads_health_check_fields() -> None:
     found = driver(
         health_check={
             "method": "http",
@@ -127,11 +127,11 @@ def test_every_field_of_a_health_check() -> None:
         ),
     ],
 )
-def test_a_health_check_takes_nothing_else(check: dict[str, Any], path: str) -> None:
+def test_rejects_invalid_health_check_fields(check: dict[str, Any], path: str) -> None:
     only(read(health_check=check), path)
 
 
-def test_a_version_check_has_a_pattern_that_captures_and_a_range() -> None:
+def test_checks_version_check_fields() -> None:
     check = {"cmd": "x --version", "parse": r"v(\S+)", "range": ">=0.5"}
     found = driver(version_check=check).version_check
     assert found is not None
@@ -149,7 +149,7 @@ def test_a_version_check_has_a_pattern_that_captures_and_a_range() -> None:
     )
 
 
-def test_install_keeps_the_order_and_everything_that_is_said() -> None:
+def test_keeps_install_order_and_settings() -> None:
     steps = [{"method": "npm", "package": "x", "global": False}, {"method": "brew", "package": "x"}]
     found = driver(install=steps).install
     assert [step.method for step in found] == ["npm", "brew"]

@@ -31,7 +31,7 @@ from tests.manifests.texts import (
 
 @pytest.mark.spec("DR-30.fields-1")
 @pytest.mark.parametrize("name", ["name", "id", "description", "version", "kind", "implements"])
-def test_a_required_field_is_missed_by_name(name: str) -> None:
+def test_names_missing_required_field(name: str) -> None:
     problems = read(**{name: GONE}).problems
     assert any(p.message == f"{name} is missing" and p.hint == f"add {name}" for p in problems)
 
@@ -59,14 +59,14 @@ def test_a_required_field_is_missed_by_name(name: str) -> None:
         ("implements", {}),
     ],
 )
-def test_a_required_field_out_of_range_is_named(name: str, value: Any) -> None:
+def test_names_invalid_required_field(name: str, value: Any) -> None:
     reading = read(**{name: value})
     assert reading.value is None
     assert {problem.path for problem in reading.problems} == {name}
 
 
 @pytest.mark.spec("DR-30.fields-1")
-def test_a_required_field_at_its_limits_is_taken() -> None:
+def test_accepts_required_fields_at_limits() -> None:
     found = driver(name="x" * 80, id="a" * 80, description="x" * 2000, version="1.2.3-beta.1+b7")
     assert (len(found.name), len(found.id), len(found.description)) == (80, 80, 2000)
     assert driver(id="a1").key == "a1@1"
@@ -74,7 +74,7 @@ def test_a_required_field_at_its_limits_is_taken() -> None:
 
 @pytest.mark.spec("DR-30.fields-2")
 @pytest.mark.parametrize("kind", ["cli", "http", "sdk", "builtin"])
-def test_other_kinds_are_known_but_have_no_server(kind: str) -> None:
+def test_reads_other_kinds_without_server(kind: str) -> None:
     found = driver(kind=kind, server=GONE, transport=GONE, bin="gh")
     assert found.kind == kind
     assert found.server is None
@@ -85,7 +85,7 @@ def test_other_kinds_are_known_but_have_no_server(kind: str) -> None:
 
 
 @pytest.mark.spec("DR-30.fields-3", "DR-30.fields-4")
-def test_defaults_of_what_is_not_said() -> None:
+def test_applies_defaults() -> None:
     found = driver()
     assert found.egress == ()
     assert found.region == ("global",)
@@ -99,7 +99,7 @@ def test_defaults_of_what_is_not_said() -> None:
 
 
 @pytest.mark.spec("DR-30.fields-3")
-def test_a_network_that_is_empty_or_missing_is_none() -> None:
+def test_reads_network() -> None:
     assert driver(network={}).egress == driver(network={"egress": []}).egress == driver().egress
     assert driver(network={"egress": ["a.example"], "ingress": ["x"]}).egress == ("a.example",)
     assert "unknown key" in only(read(network={"egres": []}), "network.egres")
@@ -123,7 +123,7 @@ def test_a_network_that_is_empty_or_missing_is_none() -> None:
         ("", False),
     ],
 )
-def test_hosts_to_reach_have_one_form(pattern: str, fine: bool) -> None:
+def test_checks_egress_patterns(pattern: str, fine: bool) -> None:
     assert (read(network={"egress": [pattern]}).value is not None) is fine
 
 
@@ -140,13 +140,13 @@ def test_hosts_to_reach_have_one_form(pattern: str, fine: bool) -> None:
         ("a", ""),
     ],
 )
-def test_tags_have_a_pattern_and_come_once(name: str, value: Any, path: str) -> None:
+def test_checks_tags(name: str, value: Any, path: str) -> None:
     only(read(**{name: value}), name + path)
     assert getattr(driver(**{name: ["a", "0-b", "x" * 64]}), name) == ("a", "0-b", "x" * 64)
 
 
 @pytest.mark.spec("DR-30.fields-5")
-def test_a_driver_and_an_entry_each_say_what_they_cost() -> None:
+def test_reads_cost_of_driver_and_entry() -> None:
     found = driver(
         cost_override={"cost_units_per_call": 9, "cost_class": "metered", "currency": "EUR"},
         implements=[
@@ -164,7 +164,7 @@ def test_a_driver_and_an_entry_each_say_what_they_cost() -> None:
     "cost",
     [{"cost_class": "cheap"}, {"cost_units_per_call": -1}, {"currency": "euro"}, {"price": 1}],
 )
-def test_a_cost_that_is_none_is_refused(cost: dict[str, Any]) -> None:
+def test_rejects_invalid_cost(cost: dict[str, Any]) -> None:
     (key,) = cost
     only(read(cost_override=cost), f"cost_override.{key}")
     inner = read(implements=[entry(cost_override=cost)])
@@ -183,19 +183,19 @@ def test_a_cost_that_is_none_is_refused(cost: dict[str, Any]) -> None:
         ({"retry_override": {"max_attempts": 2, "initial_ms": -1}}, "retry_override.initial_ms"),
     ],
 )
-def test_limits_of_timeouts_and_retries(changes: dict[str, Any], path: str) -> None:
+def test_rejects_invalid_timeouts_and_retries(changes: dict[str, Any], path: str) -> None:
     only(read(**changes), path)
 
 
 @pytest.mark.spec("DR-30.fields-6")
-def test_timeouts_and_retries_at_their_limits() -> None:
+def test_accepts_timeouts_and_retries_at_limits() -> None:
     retry = {"max_attempts": 10, "backoff": "exponential", "initial_ms": 0}
     found = driver(timeout_override_ms=100, retry_override=retry)
     assert found.timeout_override_ms == 100
     assert found.retry == Retry(10, "exponential", 0)
 
 
-def test_machines_that_a_driver_runs_on() -> None:
+def test_reads_machine_requirements() -> None:
     found = driver(
         requires={
             "os": ["linux", "darwin", "windows"],
@@ -211,7 +211,7 @@ def test_machines_that_a_driver_runs_on() -> None:
 
 
 @pytest.mark.spec("DR-30.fields-8")
-def test_a_runner_is_a_block_or_absent() -> None:
+def test_reads_runner() -> None:
     assert driver().engine == "subprocess"
     assert driver(runner={"engine": "docker", "limits": {"cpu": 1}}).engine == "docker"
     assert driver(runner="./RUNNER.md").runner == "./RUNNER.md"
@@ -219,7 +219,7 @@ def test_a_runner_is_a_block_or_absent() -> None:
 
 
 @pytest.mark.spec("DR-30.fields-9")
-def test_examples_have_a_goal_and_metadata_is_free() -> None:
+def test_reads_examples_and_metadata() -> None:
     found = driver(
         examples=[{"goal": "read it", "note": "slowly"}],
         metadata={"other": {"x": [1, {"y": None}]}},
@@ -232,7 +232,7 @@ def test_examples_have_a_goal_and_metadata_is_free() -> None:
 
 
 @pytest.mark.spec("DR-30.implements-1", "DR-32.schema-2")
-def test_an_entry_takes_its_fields_and_no_others() -> None:
+def test_reads_entry_fields() -> None:
     found = driver(
         implements=[
             entry(
@@ -259,7 +259,7 @@ def test_an_entry_takes_its_fields_and_no_others() -> None:
         )
 
 
-def test_the_line_of_an_entry_is_kept() -> None:
+def test_keeps_line_of_entry() -> None:
     found = driver(implements=[entry("a.b"), entry("c.d")])
     first, second = found.implements
     rows = driver_text(implements=[entry("a.b"), entry("c.d")]).splitlines()
@@ -268,16 +268,16 @@ def test_the_line_of_an_entry_is_kept() -> None:
 
 
 @pytest.mark.parametrize("text", ["^^1", "one", ">=", "1.0.0 -", "^1.0.0 ||| 2", "1.2.3.4"])
-def test_a_range_that_npm_does_not_know_is_refused(text: str) -> None:
+def test_rejects_invalid_version_range(text: str) -> None:
     assert "range" in only(read(implements=[entry(version=text)]), "implements[0].version")
 
 
-def test_the_same_contract_twice_is_refused() -> None:
+def test_rejects_duplicate_contract() -> None:
     assert "implemented twice" in only(read(implements=[entry(), entry()]), "implements[1].tool")
 
 
 @pytest.mark.parametrize("value", [{"form": "a"}, {}, {"from": "a", "with": "b"}])
-def test_a_long_mapping_has_from_and_transform(value: dict[str, str]) -> None:
+def test_rejects_invalid_long_mapping(value: dict[str, str]) -> None:
     reading = read(implements=[entry(mapping={"a": value})])
     assert all(p.path.startswith("implements[0].mapping.a") for p in reading.problems)
     assert reading.problems
@@ -287,7 +287,7 @@ def test_a_long_mapping_has_from_and_transform(value: dict[str, str]) -> None:
 
 
 @pytest.mark.spec("DR-32.schema-2")
-def test_unknown_keys_at_the_top_are_tolerated_and_mentioned() -> None:
+def test_warns_about_unknown_keys() -> None:
     reading = read(regions=["x"], sandbox={"fs": {}}, spec="agentdriver/v1")
     assert reading.value is not None
     sentences = [c.sentence for c in reading.cautions if c.code == "unknown_field"]
@@ -297,13 +297,13 @@ def test_unknown_keys_at_the_top_are_tolerated_and_mentioned() -> None:
     assert [c.code for c in other_kind.cautions if c.code == "unknown_field"] == ["unknown_field"]
 
 
-def test_a_slip_in_a_required_field_leads_to_it() -> None:
+def test_suggests_required_field_for_typo() -> None:
     (problem,) = read(description=GONE, descripton="Reads files.").problems
     assert problem.message == "description is missing"
     assert '"descripton"' in problem.hint
 
 
-def test_everything_that_is_wrong_is_said_at_once_with_lines() -> None:
+def test_reports_all_problems_with_lines() -> None:
     text = (
         "---\nname: X\nid: A\ndescription: d\nversion: 1.0.0\nkind: http\n"
         "tags: [a, a]\nimplements:\n  - tool: a\n    verison: '1'\n---\n"
@@ -318,7 +318,7 @@ def test_everything_that_is_wrong_is_said_at_once_with_lines() -> None:
     assert str(caught.value).startswith('a/DRIVER.md:3:1: id: "A" is not the id of a driver')
 
 
-def test_a_file_is_read_with_its_digest_and_its_code(tmp_path: Path) -> None:
+def test_reads_file_with_digest_and_code(tmp_path: Path) -> None:
     path = write(
         tmp_path / "files-mcp" / "DRIVER.md", driver_text(implements=[entry(metadata=GONE)])
     )
@@ -331,7 +331,7 @@ def test_a_file_is_read_with_its_digest_and_its_code(tmp_path: Path) -> None:
     assert found.folder == tmp_path / "files-mcp"
 
 
-def test_a_file_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
+def test_reports_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         read_driver(tmp_path / "DRIVER.md")
 
@@ -349,7 +349,7 @@ names = st.from_regex(r"[a-z][a-z0-9]{1,19}", fullmatch=True)
     tags=st.lists(names, max_size=4, unique=True),
     tools=st.lists(names, min_size=1, max_size=4, unique=True),
 )
-def test_what_is_written_is_read(
+def test_driver_survives_round_trip(
     id: str, version: tuple[int, int, int], description: str, tags: list[str], tools: list[str]
 ) -> None:
     values = driver_values(
@@ -380,7 +380,7 @@ def test_what_is_written_is_read(
         max_size=4,
     )
 )
-def test_any_values_make_a_driver_or_problems(changes: dict[str, Any]) -> None:
+def test_reads_or_rejects_any_values(changes: dict[str, Any]) -> None:
     reading = read(**changes)
     assert (reading.value is None) == bool(reading.problems)
     for problem in reading.problems:
@@ -388,5 +388,5 @@ def test_any_values_make_a_driver_or_problems(changes: dict[str, Any]) -> None:
         assert problem.hint
 
 
-def test_problem_at_finds_one() -> None:
+def test_finds_problem_by_path() -> None:
     assert problem_at(read(id="A").problems, "id").line == 3

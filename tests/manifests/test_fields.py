@@ -65,7 +65,7 @@ class Outer(Struct, frozen=True):
     line: Annotated[int, OWN] = 0
 
 
-def test_a_type_says_what_its_schema_says() -> None:
+def test_derives_schema_from_struct() -> None:
     found = schema_of(Inner)
     assert found == {
         "type": "object",
@@ -84,7 +84,7 @@ def test_a_type_says_what_its_schema_says() -> None:
     }
 
 
-def test_fields_stand_where_the_file_has_them() -> None:
+def test_orders_schema_fields_like_file() -> None:
     found = object_schema(Outer, more={"extra": {"type": "array", "items": Inner}})
     properties = found["properties"]
     assert set(properties) == {
@@ -104,7 +104,7 @@ def test_fields_stand_where_the_file_has_them() -> None:
     assert set(object_schema(Outer, ["kind"])["properties"]) == {"kind"}
 
 
-def test_a_struct_is_built_from_values() -> None:
+def test_builds_struct_from_values() -> None:
     faults: list[FieldFault] = []
     found = build(
         Outer,
@@ -136,7 +136,7 @@ def test_a_struct_is_built_from_values() -> None:
     assert not faults
 
 
-def test_what_cannot_be_read_is_told_with_its_place() -> None:
+def test_reports_faults_with_paths() -> None:
     faults: list[FieldFault] = []
     values = {"kind": "a", "many": [{"word": "a"}, {"word": "b", "number": 3}], "every": "0s"}
     found = build(Outer, values, faults, ("top",))
@@ -145,7 +145,7 @@ def test_what_cannot_be_read_is_told_with_its_place() -> None:
     assert (found.every, found.many[1].number) == (60.0, 0)
 
 
-def test_what_is_skipped_keeps_its_default() -> None:
+def test_skipped_field_keeps_default() -> None:
     assert build(Outer, {"kind": "a", "else": "x"}, [], skip=("renamed",)) == Outer(kind="a")
 
 
@@ -179,7 +179,7 @@ WHOLE: dict[type[Struct], dict[str, Any]] = {
 
 
 @given(st.sampled_from(list(WHOLE)), st.data())
-def test_any_part_of_a_block_that_its_schema_takes_can_be_built(
+def test_builds_every_value_accepted_by_schema(
     struct: type[Struct], data: st.DataObject
 ) -> None:
     whole = WHOLE[struct]
@@ -193,12 +193,12 @@ def test_any_part_of_a_block_that_its_schema_takes_can_be_built(
         assert not faults
 
 
-def test_derived_schemas_are_schemas() -> None:
+def test_derived_schemas_are_valid() -> None:
     for struct in (*WHOLE, ToolContract, SecretEntry):
         jsonschema_rs.meta.validate(object_schema(struct))
 
 
-def test_a_struct_with_its_defaults_survives_being_kept() -> None:
+def test_struct_survives_round_trip() -> None:
     """What is kept of a driver is held against its next version."""
     made = Auth(login=Login(cmd="x"))
     assert msgspec.json.decode(msgspec.json.encode(made), type=Auth) == made

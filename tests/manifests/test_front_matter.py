@@ -26,7 +26,7 @@ def problem_of(text: str) -> Problem:
     return problem
 
 
-def test_the_text_keeps_the_lines_of_the_file() -> None:
+def test_keeps_line_numbers_of_file() -> None:
     found = split("---\nname: x\nid: y\n---\n\n# Body\n---\nmore\n", "DRIVER.md")
     assert found.text == "---\nname: x\nid: y\n"
     assert found.text.splitlines()[1] == "name: x"
@@ -49,7 +49,7 @@ def test_the_text_keeps_the_lines_of_the_file() -> None:
         ("---\n\n  \n---\nbody", 2, "nothing between"),
     ],
 )
-def test_what_is_not_front_matter_is_told_where(text: str, line: int, words: str) -> None:
+def test_reports_place_of_problem(text: str, line: int, words: str) -> None:
     problem = problem_of(text)
     assert problem.line == line
     assert words in problem.message
@@ -64,12 +64,12 @@ def test_what_is_not_front_matter_is_told_where(text: str, line: int, words: str
         "---\nname: x\n---",
     ],
 )
-def test_marks_and_line_ends_of_other_systems_are_taken(text: str) -> None:
+def test_accepts_bom_and_other_line_ends(text: str) -> None:
     assert split(text, "DRIVER.md").text.split("\n")[1] == "name: x"
 
 
 @pytest.mark.spec("DR-30.fields-10")
-def test_the_body_says_nothing_to_the_node() -> None:
+def test_ignores_body() -> None:
     plain = parse_driver(driver_text(), Path("a/DRIVER.md"))
     wordy = parse_driver(driver_text() + "\n# Files\n---\nname: {other\n", Path("a/DRIVER.md"))
     assert plain.value is not None
@@ -78,13 +78,13 @@ def test_the_body_says_nothing_to_the_node() -> None:
     assert any("name is missing" in problem.message for problem in shouted.problems)
 
 
-def test_a_huge_text_is_refused_politely() -> None:
+def test_rejects_large_text() -> None:
     text = "---\nname: " + "x" * (10 * MOST_BYTES) + "\n---\n"
     problem = problem_of(text)
     assert "longer than 1024 KiB" in problem.message
 
 
-def test_a_huge_file_is_not_even_read_to_its_end(tmp_path: Path) -> None:
+def test_rejects_large_file_before_reading_it(tmp_path: Path) -> None:
     path = tmp_path / "TOOL.md"
     path.write_bytes(b"---\ninputs: " + b" " * MOST_BYTES)
     with pytest.raises(ConfigError, match="longer than 1024 KiB"):
@@ -94,7 +94,7 @@ def test_a_huge_file_is_not_even_read_to_its_end(tmp_path: Path) -> None:
         read_source(path)
 
 
-def test_a_schema_that_is_as_long_as_it_may_be_does_not_hang() -> None:
+def test_limits_schema_of_maximum_length() -> None:
     rows = "".join(f"    p{n}: {{type: string}}\n" for n in range(35_000))
     head = "---\nname: T\nid: big.one\ndescription: d\nversion: 1.0.0\n"
     text = f"{head}inputs:\n  type: object\n  properties:\n{rows}outputs: {{}}\n---\n"
@@ -104,7 +104,7 @@ def test_a_schema_that_is_as_long_as_it_may_be_does_not_hang() -> None:
     assert "more than 50000 values" in reading.problems[0].message
 
 
-def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+def test_reports_unreadable_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         read_source(tmp_path / "none.md")
     with pytest.raises(ConfigError, match="folder"):
@@ -117,12 +117,12 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     assert (caught.value.problems[0].line, caught.value.problems[0].column) == (3, 4)
 
 
-def test_a_pipe_does_not_block(tmp_path: Path) -> None:
+def test_reads_pipe_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "DRIVER.md")
     assert read_source(tmp_path / "DRIVER.md").text == ""
 
 
-def test_a_link_is_followed_only_where_that_is_wanted(tmp_path: Path) -> None:
+def test_follows_links_only_when_allowed(tmp_path: Path) -> None:
     (tmp_path / "there.md").write_text("---\na: b\n---\n")
     (tmp_path / "here.md").symlink_to(tmp_path / "there.md")
     assert read_source(tmp_path / "here.md").digest == read_source(tmp_path / "there.md").digest
@@ -136,14 +136,14 @@ def test_a_link_is_followed_only_where_that_is_wanted(tmp_path: Path) -> None:
     ),
     st.text(max_size=50).filter(lambda text: "\r" not in text),
 )
-def test_any_text_comes_out_as_it_went_in(matter: str, body: str) -> None:
+def test_split_keeps_any_text(matter: str, body: str) -> None:
     found = split(f"---\n{matter}\n---\n{body}", "DRIVER.md")
     assert found.text == f"---\n{matter}\n"
     assert found.body == body.lstrip("\n")
 
 
 @given(st.text(max_size=300))
-def test_any_text_is_split_or_refused(text: str) -> None:
+def test_splits_or_rejects_any_text(text: str) -> None:
     try:
         found = split(text, "DRIVER.md")
     except ConfigError:

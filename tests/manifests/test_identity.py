@@ -50,7 +50,7 @@ def npm(package: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_what_needs_a_new_major(old: dict[str, Any], new: dict[str, Any], words: str) -> None:
+def test_reports_change_that_needs_new_major(old: dict[str, Any], new: dict[str, Any], words: str) -> None:
     before = driver(version="1.0.0", **old)
     (change,) = major_changes(before, driver(version="1.1.0", **new))
     assert words in change
@@ -75,9 +75,9 @@ def test_what_needs_a_new_major(old: dict[str, Any], new: dict[str, Any], words:
         ({"implements": [entry("./a/TOOL.md")]}, {"implements": [entry("a/TOOL.md")]}),
     ],
 )
-def test_what_does_not(old: dict[str, Any], new: dict[str, Any]) -> None:
+def test_accepts_compatible_change(old: dict[str, Any], new: dict[str, Any]) -> None:
     assert major_changes(driver(**old), driver(version="1.0.1", **new)) == []
 
 
-def test_other_drivers_are_not_compared() -> None:
+def test_does_not_compare_different_drivers() -> None:
     assert successor_problems(driver(), driver(id="other-mcp", server=DOCKER)) == []

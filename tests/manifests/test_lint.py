@@ -19,12 +19,12 @@ def found(**changes: Any) -> set[str]:
     return codes(read(**changes).cautions)
 
 
-def test_a_driver_that_is_fine_gives_no_reason() -> None:
+def test_accepts_ordinary_driver() -> None:
     assert read().cautions == []
 
 
 @pytest.mark.spec("DR-32.principles-5")
-def test_a_transport_that_does_not_suit_is_told() -> None:
+def test_warns_about_unsuitable_transport() -> None:
     assert "transport_choice" in found(server=REMOTE, transport="stdio")
     binary = {"kind": "binary", "path": "./x"}
     assert "transport_choice" in found(server=binary, transport="http")
@@ -33,7 +33,7 @@ def test_a_transport_that_does_not_suit_is_told() -> None:
 
 
 @pytest.mark.spec("DR-32.transport-4")
-def test_which_transport_is_preferred() -> None:
+def test_warns_about_less_preferred_transport() -> None:
     docker = {"kind": "docker", "image": "x", "port": 80}
     local = read(server=docker, transport="http")
     assert local.value is not None
@@ -45,7 +45,7 @@ def test_which_transport_is_preferred() -> None:
 
 
 @pytest.mark.spec("DR-32.location-2")
-def test_the_folder_is_called_like_the_driver_and_the_id_ends_with_mcp() -> None:
+def test_warns_about_folder_name_and_id_suffix() -> None:
     assert read().cautions == []
     elsewhere = parse_driver(driver_text(), Path(".drivers/other/DRIVER.md"))
     assert elsewhere.value is not None
@@ -67,11 +67,11 @@ def test_the_folder_is_called_like_the_driver_and_the_id_ends_with_mcp() -> None
         {"kind": "binary", "path": "/home/somebody/server"},
     ],
 )
-def test_hard_coded_paths(server: dict[str, Any]) -> None:
+def test_warns_about_hard_coded_paths(server: dict[str, Any]) -> None:
     assert "hard_coded_path" in found(server=server)
 
 
-def test_paths_that_move_along_are_fine() -> None:
+def test_accepts_relative_paths() -> None:
     assert found(server={**NPM, "args": [".", "./a", "--flag", "a/b"]}) == set()
     assert found(server={"kind": "binary", "path": "/usr/local/bin/server"}) == set()
 
@@ -86,12 +86,12 @@ def test_paths_that_move_along_are_fine() -> None:
         {**NPM, "args": ["--user-id=u1"]},
     ],
 )
-def test_who_calls_must_not_be_fixed_when_the_server_starts(server: dict[str, Any]) -> None:
+def test_warns_about_tenant_fixed_at_spawn(server: dict[str, Any]) -> None:
     assert "tenant_at_spawn" in found(server=server, auth={"state": {"env": ["USER_ID"]}})
 
 
 @pytest.mark.spec("DR-32.skill-2")
-def test_remote_without_tls() -> None:
+def test_warns_about_remote_without_tls() -> None:
     server = {"kind": "remote", "url": "http://mcp.example.com/"}
     assert "remote_without_tls" in codes(
         lint_driver(driver(server=server, transport="http", plain_http=True))
@@ -100,7 +100,7 @@ def test_remote_without_tls() -> None:
 
 
 @pytest.mark.spec("DR-32.skill-2")
-def test_tool_names_that_nobody_checks_or_that_are_not_there() -> None:
+def test_warns_about_unchecked_or_missing_tool_names() -> None:
     unnamed = driver(implements=[entry(metadata=GONE)], has_code=True)
     bound = [EntryBinding(unnamed.implements[0], contract())]
     assert "tool_name_unchecked" in codes(lint_bindings(unnamed, bound))
@@ -113,7 +113,7 @@ def test_tool_names_that_nobody_checks_or_that_are_not_there() -> None:
 
 
 @pytest.mark.spec("DR-30.fields-11")
-def test_discouraged_fields() -> None:
+def test_warns_about_discouraged_fields() -> None:
     reading = read(kind="cli", server=GONE, transport="stdio", driver="x", concrete=True)
     assert reading.value is not None
     sentences = [one.sentence for one in reading.cautions if one.code == "discouraged_field"]
@@ -122,7 +122,7 @@ def test_discouraged_fields() -> None:
 
 
 @pytest.mark.spec("DR-30.security-3")
-def test_all_of_the_network_and_secrets_in_texts() -> None:
+def test_warns_about_any_egress_and_secrets_in_text() -> None:
     assert "any_egress" in found(network={"egress": ["*"]})
     assert "any_egress" not in found(network={"egress": ["*.example.com"]})
     secret = "sk-0123456789abcdefghij"
@@ -143,14 +143,14 @@ def test_all_of_the_network_and_secrets_in_texts() -> None:
     assert found(metadata={"host": {"note": "hello", "key_path": "a"}}) == set()
 
 
-def test_a_secret_that_stands_in_the_environment() -> None:
+def test_warns_about_secret_in_environment() -> None:
     cautions = read(server={**NPM, "env": {"API_TOKEN": "0123456789abc"}}).cautions
     assert codes(cautions) == {"literal_secret"}
     assert "0123456789" not in str(cautions)
     assert found(server={**NPM, "env": {"LOG_LEVEL": "debug"}}) == set()
 
 
-def test_what_is_not_supported_is_told() -> None:
+def test_warns_about_unsupported_settings() -> None:
     assert "install_method" in found(install=[{"method": "brew", "package": "x"}])
     assert "install_method" not in found(install=[{"method": "npm", "package": "x"}])
     assert "runner_engine" in found(runner={"engine": "firecracker"})
@@ -158,7 +158,7 @@ def test_what_is_not_supported_is_told() -> None:
     assert "refresh_never" in found(auth={"refresh": {"cmd": "x"}})
 
 
-def test_a_context_that_nobody_passes_on() -> None:
+def test_warns_about_unused_context() -> None:
     wants = contract(metadata={"contextSchema": {"type": "object"}})
     one = driver()
     bound = [EntryBinding(one.implements[0], wants)]
@@ -168,7 +168,7 @@ def test_a_context_that_nobody_passes_on() -> None:
 
 
 @pytest.mark.spec("DR-32.resources-4")
-def test_what_is_integrated_and_not_there_is_only_a_warning() -> None:
+def test_warns_about_missing_integrations() -> None:
     prompt = {"name": "sum-up", "integrate_as": "raw"}
     resource = {
         "uri_template": "file:///{path}",
@@ -192,7 +192,7 @@ def test_what_is_integrated_and_not_there_is_only_a_warning() -> None:
     assert codes(unmarked.cautions) == {"ref_kind_prefix"}
 
 
-def test_a_caution_has_a_line_and_reads_like_a_sentence() -> None:
+def test_caution_has_line_and_sentence() -> None:
     text = driver_text(network={"egress": ["*"]})
     (caution,) = parse_driver(text, Path(".drivers/files-mcp/DRIVER.md")).cautions
     assert text.splitlines()[caution.line - 1].strip() == "egress:"

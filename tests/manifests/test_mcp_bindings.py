@@ -35,20 +35,20 @@ from tests.manifests.texts import problem_paths as paths
         ({"tool_name": "x", "result_extract": 1}, "result_extract"),
     ],
 )
-def test_a_binding_takes_three_keys(binding: dict[str, Any], path: str) -> None:
+def test_rejects_unknown_binding_keys(binding: dict[str, Any], path: str) -> None:
     found = paths(implements=[entry(metadata={"mcp": binding})])
     assert found == {f"implements[0].metadata.mcp.{path}"}
 
 
 @pytest.mark.spec("DR-32.pertool-1")
 @pytest.mark.parametrize("binding", [{}, {"result_extract": "$.rows"}, {"tool_name": None}])
-def test_a_binding_names_its_tool(binding: dict[str, Any]) -> None:
+def test_rejects_binding_without_tool_name(binding: dict[str, Any]) -> None:
     found = paths(implements=[entry(metadata={"mcp": binding})])
     assert any(path.startswith("implements[0].metadata.mcp") for path in found), found
 
 
 @pytest.mark.spec("DR-32.pertool-4")
-def test_a_binding_and_what_it_is_when_little_is_said() -> None:
+def test_applies_binding_defaults() -> None:
     short = driver().implements[0].mcp
     assert short is not None
     assert (short.argument_mapping, short.result_extract) == ({}, "$")
@@ -65,7 +65,7 @@ def test_a_binding_and_what_it_is_when_little_is_said() -> None:
 
 @pytest.mark.spec("DR-32.pertool-5")
 @pytest.mark.parametrize("metadata", [GONE, {}, {"http": {}}])
-def test_every_entry_names_a_tool_of_the_server(metadata: Any) -> None:
+def test_every_entry_names_tool(metadata: Any) -> None:
     entries = [entry("a.b"), entry("c.d", metadata=metadata)]
     (problem,) = read(implements=entries).problems
     assert problem.path == "implements[1]"
@@ -74,7 +74,7 @@ def test_every_entry_names_a_tool_of_the_server(metadata: Any) -> None:
 
 
 @pytest.mark.spec("DR-32.compat-1")
-def test_the_general_part_is_checked_first_and_both_are_reported() -> None:
+def test_reports_general_and_mcp_problems() -> None:
     found = read(transport="ws", tags=["A"]).problems
     assert [problem.path for problem in found] == ["tags[0]", "transport"]
     assert found[0].line > found[1].line
@@ -103,7 +103,7 @@ def test_the_general_part_is_checked_first_and_both_are_reported() -> None:
         ),
     ],
 )
-def test_a_secret_stands_in_the_environment_or_in_auth_only(
+def test_rejects_secret_outside_environment_and_auth(
     changes: dict[str, Any], path: str
 ) -> None:
     transport = "sse" if changes.get("server", {}).get("kind") == "remote" else "stdio"
@@ -125,7 +125,7 @@ def test_a_secret_stands_in_the_environment_or_in_auth_only(
         ("${secrets.UNLISTED}", "UNLISTED is not listed"),
     ],
 )
-def test_what_a_placeholder_may_say(text: str, words: str) -> None:
+def test_checks_placeholders(text: str, words: str) -> None:
     server = {**SERVERS["npm"], "env": {"A": text}}
     reading = read(server=server, auth={"state": {"env": ["K", "L_2"]}})
     if words:

@@ -23,7 +23,7 @@ from tests.manifests.texts import problem_paths as paths
 
 
 @pytest.mark.spec("DR-32.required-1")
-def test_only_kind_mcp_is_an_mcp_driver() -> None:
+def test_only_mcp_kind_needs_server() -> None:
     assert driver(kind="http").server is None
     for nothing_else in ({}, {"server": GONE, "transport": GONE}):
         problems = read(kind=GONE, **nothing_else).problems
@@ -31,7 +31,7 @@ def test_only_kind_mcp_is_an_mcp_driver() -> None:
 
 
 @pytest.mark.spec("DR-32.required-2")
-def test_a_server_is_needed() -> None:
+def test_requires_server() -> None:
     (problem,) = read(server=GONE).problems
     assert problem.message == "server is missing"
     assert paths(server="npx x") == {"server"}
@@ -39,14 +39,14 @@ def test_a_server_is_needed() -> None:
 
 @pytest.mark.spec("DR-32.required-3")
 @pytest.mark.parametrize("transport", ["ws", "STDIO", 1, ["stdio"]])
-def test_a_transport_is_one_of_three(transport: Any) -> None:
+def test_requires_known_transport(transport: Any) -> None:
     problem = problem_at(read(transport=transport).problems, "transport")
     assert problem.hint in ("write stdio, sse or http", 'did you mean "stdio"?')
     assert "transport is missing" in {one.message for one in read(transport=GONE).problems}
 
 
 @pytest.mark.spec("DR-32.principles-1")
-def test_what_an_mcp_driver_adds_to_a_driver() -> None:
+def test_separates_mcp_fields_from_driver_fields() -> None:
     own = set(MCP["properties"]) - set(DRIVER["properties"])
     assert own == {
         "server", "transport", "protocol_version", "prompts", "resources", "connection_options",
@@ -63,7 +63,7 @@ def test_what_an_mcp_driver_adds_to_a_driver() -> None:
 
 
 @pytest.mark.spec("DR-32.optional-2", "DR-32.prompts-1", "DR-32.prompts-3")
-def test_prompts() -> None:
+def test_reads_prompts() -> None:
     assert driver().prompts == ()
     whole = {
         "name": "summarize-document",
@@ -85,7 +85,7 @@ def test_prompts() -> None:
 
 
 @pytest.mark.spec("DR-32.optional-3", "DR-32.resources-1", "DR-32.resources-3")
-def test_resources() -> None:
+def test_reads_resources() -> None:
     assert driver().resources == ()
     whole = {
         "uri_template": "file:///{path}",
@@ -107,7 +107,7 @@ def test_resources() -> None:
     assert paths(resources=[{**whole, "mime": "x"}]) == {"resources[0].mime"}
 
 
-def test_what_is_to_be_integrated_says_as_what() -> None:
+def test_checks_integration_fields() -> None:
     prompt = {"name": "x", "integrate_as": "skill_block"}
     assert "skill_ref" in problem_at(read(prompts=[prompt]).problems, "prompts[0]").message
     resource = {"uri_template": "x", "integrate_as": "ref_kind"}
@@ -131,14 +131,14 @@ def test_what_is_to_be_integrated_says_as_what() -> None:
         ({"timeout": 5}, "timeout"),
     ],
 )
-def test_connection_options_have_limits_and_no_other_key(
+def test_rejects_invalid_connection_options(
     options: dict[str, Any], path: str
 ) -> None:
     assert paths(connection_options=options) == {f"connection_options.{path}"}
 
 
 @pytest.mark.spec("DR-32.optional-4", "DR-32.schema-1", "DR-32.transport-6")
-def test_connection_options_and_what_they_are_when_nothing_is_said() -> None:
+def test_applies_connection_defaults() -> None:
     assert driver().connection == driver(connection_options={}).connection == ConnectionOptions()
     assert driver().connection == ConnectionOptions(30_000, 3, True)
     assert IDLE_SECONDS == 300.0
@@ -159,13 +159,13 @@ def test_connection_options_and_what_they_are_when_nothing_is_said() -> None:
         (GONE, ""),
     ],
 )
-def test_a_revision_is_found_by_how_it_starts(asked: Any, found: str) -> None:
+def test_completes_protocol_version(asked: Any, found: str) -> None:
     assert driver(protocol_version=asked).protocol_version == found
 
 
 @pytest.mark.spec("DR-32.optional-5", "DR-32.open-2")
 @pytest.mark.parametrize("asked", ["2023-01", "2025-07", "1.0.0", "20255", ["2025-03"], 2025])
-def test_a_revision_that_is_none_is_refused(asked: Any) -> None:
+def test_rejects_unknown_protocol_version(asked: Any) -> None:
     assert paths(protocol_version=asked) == {"protocol_version"}
 
 
@@ -173,7 +173,7 @@ def test_a_revision_that_is_none_is_refused(asked: Any) -> None:
 
 
 @pytest.mark.spec("DR-32.server-1")
-def test_there_are_four_kinds_of_servers() -> None:
+def test_accepts_four_server_kinds() -> None:
     assert paths(server={"kind": "pip", "package": "x"}) == {"server.kind"}
     assert paths(server={"package": "x"}) == {"server"}
     for kind, server in SERVERS.items():
@@ -185,7 +185,7 @@ def test_there_are_four_kinds_of_servers() -> None:
 @pytest.mark.parametrize(
     ("kind", "key"), [("binary", "path"), ("npm", "package"), ("docker", "image")]
 )
-def test_a_server_that_is_started_names_what_is_started(kind: str, key: str) -> None:
+def test_local_server_needs_program(kind: str, key: str) -> None:
     server = SERVERS[kind]
     whole = {**server, "args": ["/workspace", "-v"], "env": {"A_B": "c"}}
     found = driver(server=whole).server
@@ -202,7 +202,7 @@ def test_a_server_that_is_started_names_what_is_started(kind: str, key: str) -> 
 
 
 @pytest.mark.spec("DR-32.server-5")
-def test_a_remote_server_has_a_url_and_nothing_to_install() -> None:
+def test_remote_server_needs_url() -> None:
     (problem,) = read(server={"kind": "remote"}, transport="sse").problems
     assert problem.message == "url is missing"
     assert paths(server={"kind": "remote", "url": "mcp.example.com"}, transport="sse") == {
@@ -215,7 +215,7 @@ def test_a_remote_server_has_a_url_and_nothing_to_install() -> None:
 
 
 @pytest.mark.spec("DR-32.server-6")
-def test_the_environment_is_text_to_text_and_may_speak_of_secrets() -> None:
+def test_reads_environment_with_secrets() -> None:
     env = {"DATABASE_URL": "${secrets.POSTGRES_URL}", "MODE": "a$${b}"}
     auth = {"state": {"env": ["POSTGRES_URL"]}}
     found = driver(server={**SERVERS["docker"], "env": env}, auth=auth).server
@@ -227,7 +227,7 @@ def test_the_environment_is_text_to_text_and_may_speak_of_secrets() -> None:
 
 
 @pytest.mark.spec("DR-32.server-7", "DR-32.server-8")
-def test_only_a_remote_server_is_shown_who_calls() -> None:
+def test_only_remote_server_has_auth() -> None:
     auth = {"state": {"env": ["ACME_API_KEY"]}}
     bearer = {"type": "bearer", "secret": "ACME_API_KEY"}
     header = {"type": "header", "secret": "${secrets.ACME_API_KEY}", "header": "X-Api-Key"}
@@ -254,7 +254,7 @@ def test_only_a_remote_server_is_shown_who_calls() -> None:
 
 @pytest.mark.spec("DR-32.server-9")
 @pytest.mark.parametrize(("kind", "transport"), list(product(SERVERS, ("stdio", "sse", "http"))))
-def test_which_server_is_spoken_to_over_what(kind: str, transport: str) -> None:
+def test_checks_transport_of_server_kind(kind: str, transport: str) -> None:
     lawful = {
         ("binary", "stdio"), ("npm", "stdio"), ("docker", "stdio"), ("docker", "sse"),
         ("docker", "http"), ("remote", "sse"), ("remote", "http"),
@@ -275,12 +275,12 @@ def test_which_server_is_spoken_to_over_what(kind: str, transport: str) -> None:
 
 
 @pytest.mark.parametrize("port", [0, 65536, "80", 1.5])
-def test_a_port_is_a_port(port: Any) -> None:
+def test_rejects_invalid_port(port: Any) -> None:
     server = {**SERVERS["docker"], "port": port}
     assert paths(server=server, transport="http") == {"server.port"}
 
 
-def test_a_server_takes_other_keys_and_mentions_them() -> None:
+def test_warns_about_unknown_server_keys() -> None:
     reading = read(server={**SERVERS["npm"], "arg": ["x"]})
     assert reading.value is not None
     (sentence,) = [c.sentence for c in reading.cautions if c.code == "unknown_field"]
@@ -300,7 +300,7 @@ def test_a_server_takes_other_keys_and_mentions_them() -> None:
         ("http://10.0.0.1/", False),
     ],
 )
-def test_what_goes_to_another_machine_goes_over_tls(url: str, fine: bool) -> None:
+def test_remote_url_requires_tls(url: str, fine: bool) -> None:
     server = {"kind": "remote", "url": url}
     reading = read(server=server, transport="http")
     assert (reading.value is not None) is fine
@@ -319,7 +319,7 @@ def test_what_goes_to_another_machine_goes_over_tls(url: str, fine: bool) -> Non
 @pytest.mark.parametrize(
     "url", ["https://", "https://user:pw@x.example/", "https://x:99999/", "ftp://x"]
 )
-def test_a_url_is_one_without_credentials(url: str) -> None:
+def test_rejects_url_with_credentials(url: str) -> None:
     reading = read(server={"kind": "remote", "url": url}, transport="sse")
     assert {problem.path for problem in reading.problems} == {"server.url"}
     assert "pw" not in str(reading.problems)

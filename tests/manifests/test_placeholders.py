@@ -23,7 +23,7 @@ from interlock.manifests.placeholders import fill_placeholders, find_secret_name
         ("$${x} ${secrets.A}", ("A",), "${x} 1"),
     ],
 )
-def test_names_and_values(text: str, found: tuple[str, ...], filled: str) -> None:
+def test_finds_and_fills_placeholders(text: str, found: tuple[str, ...], filled: str) -> None:
     assert find_secret_names(text) == found
     assert fill_placeholders(text, {"A": "1", "B_2": "2"}) == filled
     assert has_placeholders(text) is bool(found)
@@ -31,7 +31,7 @@ def test_names_and_values(text: str, found: tuple[str, ...], filled: str) -> Non
 
 @pytest.mark.spec("DR-19.binding-3")
 @pytest.mark.parametrize("text", ["${secrets.a}", "${secrets.}", "${secrets.A", "${secrets.A-B}"])
-def test_what_is_no_name(text: str) -> None:
+def test_rejects_invalid_placeholder(text: str) -> None:
     assert has_placeholders(text)
     with pytest.raises(BadValue):
         find_secret_names(text)
@@ -39,18 +39,18 @@ def test_what_is_no_name(text: str) -> None:
         fill_placeholders(text, {"a": "1", "": "2", "A": "3"})
 
 
-def test_a_secret_that_is_not_there_is_named_and_no_value_is_shown() -> None:
+def test_missing_secret_is_named_without_values() -> None:
     with pytest.raises(BadValue, match="there is no secret B") as caught:
         fill_placeholders("${secrets.A}${secrets.B}", {"A": "hunter2"})
     assert "hunter2" not in f"{caught.value}{caught.value.hint}"
 
 
-def test_a_value_is_not_looked_at_again() -> None:
+def test_filled_value_is_not_expanded() -> None:
     assert fill_placeholders("${secrets.A}", {"A": "${secrets.B} $${"}) == "${secrets.B} $${"
 
 
 @given(st.lists(st.sampled_from(["a", "$", "{", "}", "${", "${secrets.A}", "$${"]), max_size=10))
-def test_what_is_escaped_comes_out_as_it_was(pieces: list[str]) -> None:
+def test_unescapes_escaped_text(pieces: list[str]) -> None:
     text = "".join(pieces)
     escaped = text.replace("${", "$${")
     assert find_secret_names(escaped) == ()

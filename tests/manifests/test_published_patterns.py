@@ -188,7 +188,7 @@ def loaded(text: str) -> tuple[DriverManifest, ReadResult[DriverManifest]]:
 
 
 @pytest.mark.spec("DR-32.example-1")
-def test_the_filesystem_driver() -> None:
+def test_loads_filesystem_driver() -> None:
     found, reading = loaded(FILES)
     assert found.protocol_version == "2025-03-26"
     assert found.version_check is not None
@@ -206,7 +206,7 @@ def test_the_filesystem_driver() -> None:
 
 
 @pytest.mark.spec("DR-32.example-2")
-def test_the_postgres_driver() -> None:
+def test_loads_postgres_driver() -> None:
     found, _ = loaded(POSTGRES)
     assert found.server is not None
     assert found.server.kind == "docker"
@@ -222,7 +222,7 @@ def test_the_postgres_driver() -> None:
 
 
 @pytest.mark.spec("DR-32.example-3")
-def test_the_remote_driver() -> None:
+def test_loads_remote_driver() -> None:
     found, reading = loaded(ACME)
     assert found.server is not None
     assert (found.server.kind, found.transport) == ("remote", "sse")
@@ -239,7 +239,7 @@ def test_the_remote_driver() -> None:
 
 
 @pytest.mark.spec("DR-32.example-4")
-def test_the_driver_that_signs_in() -> None:
+def test_loads_driver_with_sign_in() -> None:
     found, _ = loaded(GITHUB)
     assert found.auth is not None
     login = found.auth.login
@@ -257,6 +257,6 @@ def test_the_driver_that_signs_in() -> None:
 
 
 @pytest.mark.spec("DR-32.motive-1")
-def test_one_way_of_reading_for_all_of_them() -> None:
+def test_published_drivers_have_expected_kinds() -> None:
     kinds = {loaded(text)[0].server.kind for text in (FILES, POSTGRES, ACME, GITHUB)}  # type: ignore[union-attr]
     assert kinds == {"npm", "docker", "remote"}

@@ -61,7 +61,7 @@ from tests.support.timeouts import HANG_TIMEOUT
         ("1.4.9", "~>1.4", True),
     ],
 )
-def test_ranges(version: str, text: str, fits: bool) -> None:
+def test_compares_version_with_range(version: str, text: str, fits: bool) -> None:
     assert in_range(version, text) is fits
 
 
@@ -69,7 +69,7 @@ def test_ranges(version: str, text: str, fits: bool) -> None:
     "text",
     ["^^1", "latest", ">=", "1.2.3.4", "1 - ", "a || b", "^1.0.0 && 2", "1.x.beta", "x" * 300],
 )
-def test_what_is_no_range(text: str) -> None:
+def test_rejects_invalid_range(text: str) -> None:
     with pytest.raises(BadValue) as caught:
         check_range(text)
     assert "npm" in caught.value.hint
@@ -78,17 +78,17 @@ def test_what_is_no_range(text: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.0", "v1.0.0", "", "1.0.0.0", "01.0.0"])
-def test_what_is_no_version(version: str) -> None:
+def test_rejects_invalid_version(version: str) -> None:
     with pytest.raises(BadValue):
         in_range(version, "*")
 
 
-def test_versions_in_order() -> None:
+def test_newest_orders_versions() -> None:
     assert newest(["1.9.0", "1.10.0", "1.10.0-rc.1", "1.2.0"]) == "1.10.0"
 
 
 @given(st.text(alphabet="0123456789.xX*^~<>=- |v+abc", max_size=25), st.integers(0, 3))
-def test_any_text_is_a_range_or_none(text: str, major: int) -> None:
+def test_reads_or_rejects_any_range(text: str, major: int) -> None:
     try:
         check_range(text)
     except BadValue:
@@ -130,7 +130,7 @@ def npm_semver() -> str:
 
 
 @pytest.mark.spec("DR-30.implements-8")
-def test_npm_says_the_same() -> None:
+def test_agrees_with_npm() -> None:
     script = (
         "const semver = require(process.argv[1]);"
         "const {ranges, versions} = JSON.parse(require('fs').readFileSync(0, 'utf8'));"

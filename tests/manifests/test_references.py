@@ -18,7 +18,7 @@ FILES = {
 
 
 @pytest.mark.spec("DR-32.resources-2")
-def test_a_driver_makes_its_resources_something_to_refer_to() -> None:
+def test_registers_resource_kinds_of_driver() -> None:
     kinds = ReferenceKinds()
     text = "mcp_filesystem:file:///path/to/file"
     with pytest.raises(BadValue, match="no kind of reference"):
@@ -49,7 +49,7 @@ def test_a_driver_makes_its_resources_something_to_refer_to() -> None:
         ("shop://{?q}", "shop://a/b", False),
     ],
 )
-def test_a_simple_variable_may_be_a_whole_path(template: str, body: str, fine: bool) -> None:
+def test_simple_variable_matches_whole_path(template: str, body: str, fine: bool) -> None:
     kinds = ReferenceKinds()
     kinds.register_driver(driver(resources=[{**FILES, "uri_template": template}]))
     if fine:
@@ -61,7 +61,7 @@ def test_a_simple_variable_may_be_a_whole_path(template: str, body: str, fine: b
 
 @pytest.mark.spec("DR-27.ref-1")
 @pytest.mark.parametrize("kind", ["Linear", "a-b", "1a", "", "a b", "_a"])
-def test_the_name_of_a_kind(kind: str) -> None:
+def test_rejects_invalid_kind(kind: str) -> None:
     with pytest.raises(BadValue, match="not a valid kind"):
         ReferenceKinds().register(kind)
     with pytest.raises(BadValue, match="not a reference"):
@@ -69,7 +69,7 @@ def test_the_name_of_a_kind(kind: str) -> None:
 
 
 @pytest.mark.spec("DR-27.ref-1")
-def test_unknown_kinds_are_refused_unless_that_is_asked_for() -> None:
+def test_rejects_unknown_kind_unless_allowed() -> None:
     kinds = ReferenceKinds()
     with pytest.raises(BadValue) as caught:
         kinds.parse("githab:a/b")
@@ -100,7 +100,7 @@ def test_unknown_kinds_are_refused_unless_that_is_asked_for() -> None:
         (":x", False),
     ],
 )
-def test_kinds_that_everybody_knows(text: str, fine: bool) -> None:
+def test_checks_builtin_kinds(text: str, fine: bool) -> None:
     if fine:
         assert str(ReferenceKinds().parse(text)) == text
     else:
@@ -110,7 +110,7 @@ def test_kinds_that_everybody_knows(text: str, fine: bool) -> None:
 
 @pytest.mark.spec("DR-27.ref-1")
 @given(st.from_regex(r"[a-z][a-z0-9_]{0,10}", fullmatch=True), st.text(min_size=1, max_size=50))
-def test_what_is_written_is_read(kind: str, body: str) -> None:
+def test_reference_survives_round_trip(kind: str, body: str) -> None:
     kinds = ReferenceKinds()
     if kind not in kinds.names:
         kinds.register(kind)

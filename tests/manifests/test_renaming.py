@@ -10,7 +10,7 @@ from tests.manifests.texts import driver, entry
 
 
 @pytest.mark.spec("DR-30.implements-7")
-def test_which_way_a_mapping_goes() -> None:
+def test_renames_inputs_by_mapping() -> None:
     """The pattern of AIP-30's first example: the contract has aspect, the driver aspect_ratio."""
     mapping = {
         "prompt": "prompt",

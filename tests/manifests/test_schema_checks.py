@@ -55,7 +55,7 @@ def words(schema: Any) -> list[str]:
         },
     ],
 )
-def test_schemas_that_can_be_used(schema: dict[str, Any]) -> None:
+def test_accepts_usable_schema(schema: dict[str, Any]) -> None:
     assert words(schema) == []
     validator = jsonschema_rs.Draft202012Validator(self_contained(schema))
     validator.is_valid({"children": [{"children": []}]})
@@ -82,7 +82,7 @@ def test_schemas_that_can_be_used(schema: dict[str, Any]) -> None:
         ({"$anchor": "x", "oneOf": [{"$ref": "#x"}]}, None),
     ],
 )
-def test_a_circle_that_never_ends_is_refused(schema: dict[str, Any], path: Any) -> None:
+def test_rejects_endless_reference_cycle(schema: dict[str, Any], path: Any) -> None:
     (fault,) = check_schema(schema)
     assert "leads back to itself" in fault.message
     if path is not None:
@@ -100,7 +100,7 @@ def test_a_circle_that_never_ends_is_refused(schema: dict[str, Any], path: Any) 
         "urn:example:x",
     ],
 )
-def test_nothing_is_fetched(target: str) -> None:
+def test_rejects_external_reference(target: str) -> None:
     (fault,) = check_schema({"type": "object", "properties": {"a": {"$ref": target}}})
     assert fault.path == ("properties", "a", "$ref")
     assert "nothing is fetched" in fault.message
@@ -108,17 +108,17 @@ def test_nothing_is_fetched(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["#/$defs/none", "#none", "#/properties/a/0"])
-def test_a_reference_to_nowhere_is_refused(target: str) -> None:
+def test_rejects_unresolvable_reference(target: str) -> None:
     (fault,) = check_schema({"type": "object", "properties": {"a": {"$ref": target}}})
     assert "leads nowhere" in fault.message
 
 
-def test_a_reference_hidden_below_an_unknown_word_is_found_too() -> None:
+def test_checks_references_below_unknown_keywords() -> None:
     schema = {"$ref": "#/x-hidden", "x-hidden": {"$ref": "https://elsewhere.example/"}}
     assert words(schema) == ["this cannot be used as a schema"]
 
 
-def test_sizes_and_depths_are_limited_and_quick() -> None:
+def test_limits_size_and_depth_quickly() -> None:
     many = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(500_000)}}
     begun = time.process_time()
     assert words(many) == [f"the schema has more than {MOST_VALUES} values"]
@@ -129,7 +129,7 @@ def test_sizes_and_depths_are_limited_and_quick() -> None:
     assert words(deep) == ["the schema is nested too deeply"]
 
 
-def test_many_references_do_not_take_forever() -> None:
+def test_checks_many_references_quickly() -> None:
     chain = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(2000)}
     schema = {"$defs": {**chain, "d2000": {"type": "string"}}, "$ref": "#/$defs/d0"}
     begun = time.process_time()
@@ -137,7 +137,7 @@ def test_many_references_do_not_take_forever() -> None:
     assert time.process_time() - begun < 10
 
 
-def test_what_is_no_schema_at_all() -> None:
+def test_rejects_values_that_are_not_schema() -> None:
     assert words([]) == ["a schema is an object here"]
     assert words(True) == ["a schema is an object here"]
     assert words({"$schema": 5})[0].endswith("is not the dialect here")
@@ -155,7 +155,7 @@ def test_what_is_no_schema_at_all() -> None:
         ),
     ],
 )
-def test_a_schema_that_takes_too_long_to_compile_is_refused(
+def test_rejects_schema_that_compiles_too_slowly(
     schema: dict[str, Any], reason: str
 ) -> None:
     assert words(schema) == [f"to use the schema would take too long: {reason}"]

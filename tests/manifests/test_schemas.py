@@ -26,7 +26,7 @@ LAWFUL: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", MANIFEST_NAMES)
-def test_a_schema_is_one_and_can_be_kept(name: Any) -> None:
+def test_schema_is_valid_and_copied(name: Any) -> None:
     schema = manifest_schema(name)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     jsonschema_rs.meta.validate(schema)
@@ -38,7 +38,7 @@ def test_a_schema_is_one_and_can_be_kept(name: Any) -> None:
 
 
 @pytest.mark.spec("DR-32.meta-2")
-def test_every_requirement_names_the_specification_it_comes_from() -> None:
+def test_requirements_and_schemas_name_specifications() -> None:
     spec = Path(__file__).resolve().parents[2] / "spec" / "aip32.yaml"
     ids = [item["id"] for item in yaml.safe_load(spec.read_text(encoding="utf-8"))]
     sources = {re.fullmatch(r"DR-([0-9]+)\.[a-z]+-[0-9]+", id)[1] for id in ids}  # type: ignore[index]
@@ -50,7 +50,7 @@ def test_every_requirement_names_the_specification_it_comes_from() -> None:
     assert named == {"aip-14", "aip-16", "aip-19", "aip-30", "aip-32"}
 
 
-def test_all_schemas_together_need_nobody_else() -> None:
+def test_schemas_need_no_network() -> None:
     for name in (*MANIFEST_NAMES, "secret", "whole-driver"):
         validator = schemas.validator(name)
         assert validator.is_valid({}) in (True, False)
@@ -58,7 +58,7 @@ def test_all_schemas_together_need_nobody_else() -> None:
         schemas.no_retrieval("https://elsewhere.example/")
 
 
-def test_the_two_halves_of_a_driver_are_the_whole() -> None:
+def test_driver_schema_equals_both_parts() -> None:
     for change in ({}, {"transport": "ws"}, {"id": "X"}, {"kind": "http"}, {"server": 1}):
         values = driver_values(**change)
         halves = schemas.validator("driver").is_valid(values) and (
@@ -67,7 +67,7 @@ def test_the_two_halves_of_a_driver_are_the_whole() -> None:
         assert schemas.validator("whole-driver").is_valid(values) is halves
 
 
-def test_patterns_say_the_same_in_python_and_in_the_validator() -> None:
+def test_patterns_agree_in_python_and_json_schema() -> None:
     """Another validator, and so an editor, agrees about what is lawful."""
     for name, values in LAWFUL.items():
         if name in ("tool",):

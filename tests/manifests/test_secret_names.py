@@ -34,7 +34,7 @@ def slug_for(name: str, inventory: SecretsInventory) -> str:
         ("A_1_B", "a-1-b"),
     ],
 )
-def test_a_name_stands_for_a_slug(name: str, slug: str) -> None:
+def test_converts_name_to_slug(name: str, slug: str) -> None:
     assert default_slug(name) == slug
     assert default_name(slug) == name
     inventory = read_inventory(secrets_text(secret_values(slug=slug)))
@@ -44,7 +44,7 @@ def test_a_name_stands_for_a_slug(name: str, slug: str) -> None:
 
 
 @pytest.mark.spec("DR-19.binding-1")
-def test_a_secret_can_say_what_it_is_called() -> None:
+def test_secret_may_define_environment_names() -> None:
     inventory = read_inventory(
         secrets_text(
             secret_values(
@@ -81,7 +81,7 @@ def test_a_secret_can_say_what_it_is_called() -> None:
     assert variable_name(entry) == "DATABASE_URL"
 
 
-def test_a_name_that_could_be_two_is_nobodys() -> None:
+def test_ambiguous_name_matches_no_secret() -> None:
     both = [
         secret_values(slug="a-key"),
         secret_values(slug="other", metadata={"bindings": {"env": "A_KEY"}}),

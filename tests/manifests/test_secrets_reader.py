@@ -31,7 +31,7 @@ def one(**changes: Any) -> SecretEntry:
     "key", ["value", "plaintext", "ciphertext", "secret", "data", "key", "token"]
 )
 @pytest.mark.parametrize("place", ["entry", "metadata", "backend"])
-def test_a_key_that_could_hold_the_secret_is_refused_by_name(key: str, place: str) -> None:
+def test_rejects_value_keys_by_name(key: str, place: str) -> None:
     secret = "hunter2hunter2"
     changes = {key: secret} if place == "entry" else {place: {"deep": {key: secret}}}
     reading = parse_inventory(secrets_text(secret_values(**changes)), FILE)
@@ -43,7 +43,7 @@ def test_a_key_that_could_hold_the_secret_is_refused_by_name(key: str, place: st
 
 
 @pytest.mark.spec("DR-19.inventory-1")
-def test_what_looks_like_a_secret_is_refused_without_being_repeated() -> None:
+def test_rejects_secret_text_without_repeating_it() -> None:
     secret = "ghp_0123456789abcdefghijABCDEFGHIJ"
     reading = parse_inventory(secrets_text(secret_values(description=f"It is {secret}.")), FILE)
     (problem,) = reading.problems
@@ -53,7 +53,7 @@ def test_what_looks_like_a_secret_is_refused_without_being_repeated() -> None:
 
 @pytest.mark.spec("DR-19.inventory-2")
 @pytest.mark.parametrize("name", ["slug", "name", "description"])
-def test_what_an_entry_must_have(name: str) -> None:
+def test_requires_mandatory_fields(name: str) -> None:
     (problem,) = parse_inventory(secrets_text(secret_values(**{name: GONE})), FILE).problems
     assert problem.message == f"{name} is missing"
 
@@ -76,12 +76,12 @@ def test_what_an_entry_must_have(name: str) -> None:
         ("1ab", False),
     ],
 )
-def test_slugs(slug: str, fine: bool) -> None:
+def test_checks_slugs(slug: str, fine: bool) -> None:
     assert (paths(secret_values(slug=slug)) == set()) is fine
 
 
 @pytest.mark.spec("DR-19.inventory-2")
-def test_what_an_entry_may_have() -> None:
+def test_reads_optional_fields() -> None:
     assert one().kind == "opaque"
     for kind in ("opaque", "oauth", "keypair", "json"):
         assert one(kind=kind).kind == kind
@@ -95,7 +95,7 @@ def test_what_an_entry_may_have() -> None:
 
 
 @pytest.mark.spec("DR-19.inventory-3")
-def test_a_slug_comes_once() -> None:
+def test_rejects_duplicate_slug() -> None:
     text = secrets_text(secret_values(), secret_values(name="Other"))
     (problem,) = parse_inventory(text, FILE).problems
     assert "acme-api-key is listed already on line" in problem.message
@@ -117,12 +117,12 @@ def test_a_slug_comes_once() -> None:
         ("7x", False),
     ],
 )
-def test_how_long_is_kept_who_had_it(retention: str, fine: bool) -> None:
+def test_checks_retention(retention: str, fine: bool) -> None:
     assert (paths(secret_values(audit={"retention": retention})) == set()) is fine
 
 
 @pytest.mark.spec("DR-19.inventory-4")
-def test_audit_and_exposures() -> None:
+def test_reads_audit_and_exposures() -> None:
     plain = one()
     assert (plain.retention, plain.pii, plain.classification) == ("", False, ())
     whole = one(audit={"retention": "P7Y", "pii": True, "classification": ["restricted"]})
@@ -141,7 +141,7 @@ def test_audit_and_exposures() -> None:
 
 
 @pytest.mark.spec("DR-19.access-1")
-def test_who_may() -> None:
+def test_reads_access_rules() -> None:
     entry = one(
         access={
             "reveal": [{"role": "admin"}, {"userId": "u1"}, {"team": "x"}],
@@ -169,12 +169,12 @@ def test_who_may() -> None:
 @pytest.mark.parametrize(
     "text", [text_of({"secrets": []}), text_of({"secret": []}), text_of({"secrets": "x"})]
 )
-def test_what_lists_nothing_is_refused(text: str) -> None:
+def test_rejects_inventory_without_list(text: str) -> None:
     with pytest.raises(ConfigError):
         read_inventory(text)
 
 
-def test_a_file_is_read_with_lines(tmp_path: Path) -> None:
+def test_reads_file_with_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "SECRETS.md", secrets_text(secret_values(), secret_values(slug="x-y")))
     found = read_inventory(path)
     assert [entry.line for entry in found.entries.values()] == [3, 6]

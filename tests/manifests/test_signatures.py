@@ -17,7 +17,7 @@ from interlock.manifests.signatures import SignatureProblem, key_id, sign, verif
 from tests.drivers.driver_workspace import Workspace
 
 
-def test_what_was_read_must_be_what_was_signed(tmp_path: Path) -> None:
+def test_verified_content_must_be_signed_content(tmp_path: Path) -> None:
     key = Ed25519PrivateKey.generate()
     file = tmp_path / "DRIVER.md"
     file.write_text("signed", encoding="utf-8")
@@ -31,7 +31,7 @@ def test_what_was_read_must_be_what_was_signed(tmp_path: Path) -> None:
         verify(tmp_path, [public], manifest=other)
 
 
-def test_a_driver_read_from_another_manifest_is_refused(tmp_path: Path) -> None:
+def test_rejects_driver_of_other_manifest(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     file = workspace.driver("echo-mcp", workspace.echoes(workspace.contract()))
     key = Ed25519PrivateKey.generate()

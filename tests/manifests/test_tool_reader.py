@@ -28,13 +28,13 @@ def paths(**changes: Any) -> set[str]:
 
 @pytest.mark.spec("DR-14.fields-1")
 @pytest.mark.parametrize("name", ["name", "id", "description", "version", "inputs", "outputs"])
-def test_a_required_field_is_missed_by_name(name: str) -> None:
+def test_names_missing_required_field(name: str) -> None:
     (problem,) = parse_contract(tool_text(**{name: GONE}), FILE).problems
     assert problem.message == f"{name} is missing"
 
 
 @pytest.mark.spec("DR-14.fields-1")
-def test_an_unknown_key_is_refused_with_a_suggestion() -> None:
+def test_rejects_unknown_key_with_suggestion() -> None:
     (problem,) = parse_contract(tool_text(foo=1), FILE).problems
     assert (problem.path, problem.message) == ("foo", "unknown key")
     (problem,) = parse_contract(tool_text(idempotnet=True), FILE).problems
@@ -45,7 +45,7 @@ def test_an_unknown_key_is_refused_with_a_suggestion() -> None:
 
 @pytest.mark.spec("DR-14.fields-2", "DR-30.auth-6")
 @pytest.mark.parametrize("key", ["code", "run", "runner", "secrets", "network", "entry"])
-def test_how_it_is_done_is_not_part_of_a_contract(key: str) -> None:
+def test_rejects_implementation_keys(key: str) -> None:
     (problem,) = parse_contract(tool_text(**{key: "x"}), FILE).problems
     assert problem.path == key
     assert "driver" in problem.message
@@ -54,7 +54,7 @@ def test_how_it_is_done_is_not_part_of_a_contract(key: str) -> None:
 
 
 @pytest.mark.spec("DR-14.fields-13")
-def test_actions_are_out_of_scope_and_a_context_stands_under_metadata() -> None:
+def test_rejects_implements_and_reads_context_schema() -> None:
     (problem,) = parse_contract(tool_text(implements="storage:commit"), FILE).problems
     assert problem.path == "implements"
     assert "AIP-39" in problem.message
@@ -70,13 +70,13 @@ def test_actions_are_out_of_scope_and_a_context_stands_under_metadata() -> None:
 
 @pytest.mark.spec("DR-16.io-4")
 @pytest.mark.parametrize("key", ["inputsFiles", "outputsFiles"])
-def test_files_are_not_part_of_a_contract(key: str) -> None:
+def test_rejects_file_fields(key: str) -> None:
     (problem,) = parse_contract(tool_text(**{key: {}}), FILE).problems
     assert problem.path == key
 
 
 @pytest.mark.spec("DR-14.fields-3")
-def test_what_is_so_when_nothing_is_said() -> None:
+def test_applies_defaults() -> None:
     found = contract()
     assert found.idempotent is False
     assert found.mutates == ()
@@ -92,7 +92,7 @@ def test_what_is_so_when_nothing_is_said() -> None:
     assert contract(default_implementation=None).default_implementation == ""
 
 
-def test_everything_that_can_be_said() -> None:
+def test_reads_every_field() -> None:
     found = contract(
         idempotent=True,
         mutates=["workspace:/notes/*"],
@@ -134,7 +134,7 @@ def test_everything_that_can_be_said() -> None:
         ("x" * 81, False),
     ],
 )
-def test_the_id_of_a_contract(id: str, fine: bool) -> None:
+def test_checks_contract_id(id: str, fine: bool) -> None:
     assert (paths(id=id) == set()) is fine
 
 
@@ -160,19 +160,19 @@ def test_the_id_of_a_contract(id: str, fine: bool) -> None:
         ({"examples": [{"output": {}}]}, "examples[0]"),
     ],
 )
-def test_fields_out_of_range(changes: dict[str, Any], path: str) -> None:
+def test_rejects_invalid_fields(changes: dict[str, Any], path: str) -> None:
     assert paths(**changes) == {path}
 
 
 @pytest.mark.spec("DR-14.fields-5")
 @pytest.mark.parametrize("approval", ["auto", "always", "on-mutate", "policy:a/b.c-d_e"])
-def test_ways_of_approving(approval: str) -> None:
+def test_accepts_approval_modes(approval: str) -> None:
     assert contract(approval=approval).approval == approval
 
 
 @pytest.mark.spec("DR-14.fields-12")
 @pytest.mark.parametrize("approval", [GONE, "auto"])
-def test_what_changes_something_is_not_approved_by_itself(approval: Any) -> None:
+def test_mutating_contract_cannot_be_auto_approved(approval: Any) -> None:
     (problem,) = parse_contract(tool_text(mutates=["network:*"], approval=approval), FILE).problems
     assert "on-mutate" in problem.hint
     assert "always" in problem.hint
@@ -181,7 +181,7 @@ def test_what_changes_something_is_not_approved_by_itself(approval: Any) -> None
 
 
 @pytest.mark.spec("DR-14.fields-8")
-def test_two_majors_have_two_keys() -> None:
+def test_major_versions_have_different_keys() -> None:
     assert contract(id="image.create", version="1.9.0").key == "image.create@1"
     assert contract(id="image.create", version="2.0.0-rc.1").key == "image.create@2"
 
@@ -208,20 +208,20 @@ def test_two_majors_have_two_keys() -> None:
         ),
     ],
 )
-def test_inputs_are_a_schema_of_named_inputs(schema: Any, path: str) -> None:
+def test_rejects_invalid_inputs_schema(schema: Any, path: str) -> None:
     found = paths(inputs=schema)
     assert path in found
     assert all(one.startswith("inputs") for one in found)
 
 
-def test_no_inputs_are_an_empty_object() -> None:
+def test_empty_inputs_are_object() -> None:
     assert contract(inputs={}).inputs == {"type": "object"}
     assert contract(outputs={}).outputs == {"type": "object"}
     assert contract(outputs={"type": "string"}).outputs == {"type": "string"}
 
 
 @pytest.mark.spec("DR-16.io-5")
-def test_the_schema_of_inputs_is_known_under_both_addresses_without_a_network() -> None:
+def test_resolves_io_schema_without_network() -> None:
     for address in (
         "https://agentproto.sh/docs/aip-16/IO.schema.json",
         "https://agentproto.sh/schemas/aip-16/IO.schema.json",
@@ -239,7 +239,7 @@ def test_the_schema_of_inputs_is_known_under_both_addresses_without_a_network() 
         assert not validator.is_valid({"schema": 5})
 
 
-def test_a_contract_may_refer_to_references() -> None:
+def test_resolves_reference_schema_without_network() -> None:
     found = contract(
         inputs={
             "type": "object",
@@ -255,7 +255,7 @@ def _refuse(address: str) -> Any:
     raise AssertionError(f"{address} was asked for")
 
 
-def test_a_file_and_a_text_say_the_same(tmp_path: Path) -> None:
+def test_reads_file_and_text_alike(tmp_path: Path) -> None:
     path = write(tmp_path / "TOOL.md", tool_text() + "# Read\n")
     found = read_contract(path)
     assert len(found.digest) == 64
@@ -275,7 +275,7 @@ def test_a_file_and_a_text_say_the_same(tmp_path: Path) -> None:
     st.integers(0, 3),
     st.booleans(),
 )
-def test_what_is_written_is_read(
+def test_contract_survives_round_trip(
     properties: dict[str, Any], risk_level: int, idempotent: bool
 ) -> None:
     schema = {"type": "object", "properties": properties, "required": sorted(properties)}

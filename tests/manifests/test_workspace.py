@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 @pytest.mark.spec("DR-32.location-1")
-def test_drivers_are_found_in_their_folders(folder: Folder) -> None:
+def test_finds_drivers_in_their_folders(folder: Folder) -> None:
     folder.tool()
     folder.driver("one-mcp")
     folder.driver("two-mcp")
@@ -34,7 +34,7 @@ def test_drivers_are_found_in_their_folders(folder: Folder) -> None:
     assert found.serving == {"fs.read@1": ("one-mcp@1", "two-mcp@1")}
 
 
-def test_drivers_are_found_wherever_the_config_points(folder: Folder, tmp_path: Path) -> None:
+def test_finds_drivers_in_configured_folders(folder: Folder, tmp_path: Path) -> None:
     outside = Folder(tmp_path.parent / f"{tmp_path.name}-outside")
     folder.tool(where=".tools/deep/er")
     folder.driver("a-mcp", where="more/drivers")
@@ -46,7 +46,7 @@ def test_drivers_are_found_wherever_the_config_points(folder: Folder, tmp_path: 
     assert sorted(found.drivers) == ["a-mcp@1", "b-mcp@1", "c-mcp@1"]
 
 
-def test_an_empty_folder_is_a_workspace(tmp_path: Path) -> None:
+def test_accepts_empty_folder(tmp_path: Path) -> None:
     found = load_workspace(tmp_path / "nothing")
     assert (found.drivers, found.contracts, found.refused) == ({}, {}, {})
 
@@ -56,7 +56,7 @@ def test_an_empty_folder_is_a_workspace(tmp_path: Path) -> None:
 
 @pytest.mark.spec("DR-32.location-4")
 @pytest.mark.parametrize("where", [".drivers/files-mcp/tools", "tools"])
-def test_a_path_starts_at_the_driver_or_at_the_workspace(folder: Folder, where: str) -> None:
+def test_resolves_path_from_driver_or_workspace(folder: Folder, where: str) -> None:
     contract = folder.tool("anything", where=where)
     folder.driver(implements=[entry("./tools/anything/TOOL.md")])
     found = folder.load()
@@ -66,7 +66,7 @@ def test_a_path_starts_at_the_driver_or_at_the_workspace(folder: Folder, where: 
 
 
 @pytest.mark.spec("DR-32.location-4")
-def test_the_drivers_own_folder_comes_first(folder: Folder) -> None:
+def test_prefers_path_in_driver_folder(folder: Folder) -> None:
     folder.tool("x", id="far.away")
     folder.tool("x", where=".drivers/files-mcp/tools", id="near.by")
     folder.driver(implements=[entry("tools/x/TOOL.md")])
@@ -88,7 +88,7 @@ def test_the_drivers_own_folder_comes_first(folder: Folder) -> None:
         ("./link.md", "link that leads out"),
     ],
 )
-def test_a_path_that_leads_out_is_refused(folder: Folder, path: str, words: str) -> None:
+def test_rejects_path_outside_workspace(folder: Folder, path: str, words: str) -> None:
     folder.root.joinpath("inside").mkdir()
     outside = write(folder.root / "outside" / "TOOL.md", tool_text())
     inside = Folder(folder.root / "inside")
@@ -104,14 +104,14 @@ def test_a_path_that_leads_out_is_refused(folder: Folder, path: str, words: str)
     assert list(found.drivers) == ["good-mcp@1"]
 
 
-def test_a_link_that_stays_inside_is_followed(folder: Folder) -> None:
+def test_follows_link_inside_workspace(folder: Folder) -> None:
     real = folder.tool("real")
     (folder.root / "alias.md").symlink_to(real)
     folder.driver(implements=[entry("./alias.md")])
     assert folder.load().bindings["files-mcp@1"][0].contract.file == real
 
 
-def test_a_driver_that_is_a_link_to_elsewhere_is_refused(folder: Folder, tmp_path: Path) -> None:
+def test_rejects_link_to_outside_driver(folder: Folder, tmp_path: Path) -> None:
     outside = tmp_path.parent / f"{tmp_path.name}-elsewhere"
     path = write(outside / "files-mcp" / "DRIVER.md", driver_text())
     drivers = folder.root / ".drivers"
@@ -137,7 +137,7 @@ def test_a_driver_that_is_a_link_to_elsewhere_is_refused(folder: Folder, tmp_pat
     ],
 )
 @pytest.mark.parametrize("tool", ["fs.read", "./tools/fs-read/TOOL.md"])
-def test_the_contract_is_in_the_range_or_the_driver_is_refused(
+def test_rejects_contract_outside_range(
     folder: Folder, version: str, range_: str, fits: bool, tool: str
 ) -> None:
     folder.tool(version=version)
@@ -151,7 +151,7 @@ def test_the_contract_is_in_the_range_or_the_driver_is_refused(
 
 
 @pytest.mark.spec("DR-14.fields-8", "DR-30.identity-1")
-def test_majors_stand_side_by_side(folder: Folder) -> None:
+def test_loads_several_major_versions(folder: Folder) -> None:
     folder.tool("one", id="image.create", version="1.5.0")
     folder.tool("two", id="image.create", version="2.1.0")
     folder.driver("a", id="image-mcp", version="1.0.0", implements=[entry("image.create")])
@@ -178,7 +178,7 @@ def test_majors_stand_side_by_side(folder: Folder) -> None:
         ({"drop_outputs": ["nothing"]}, "'nothing', which is not among the contract's outputs"),
     ],
 )
-def test_only_what_is_optional_is_dropped(
+def test_narrowing_may_drop_only_optional_inputs(
     folder: Folder, narrowing: dict[str, Any], words: str
 ) -> None:
     folder.tool()
@@ -203,7 +203,7 @@ def test_only_what_is_optional_is_dropped(
         ({"nothing": "p"}, "'nothing', which is not an input of the contract"),
     ],
 )
-def test_a_mapping_is_about_inputs_of_the_contract(
+def test_mapping_must_name_contract_inputs(
     folder: Folder, mapping: dict[str, Any], words: str
 ) -> None:
     folder.tool()
@@ -214,7 +214,7 @@ def test_a_mapping_is_about_inputs_of_the_contract(
         assert words in why(found, path)
 
 
-def test_a_contract_is_served_by_one_entry(folder: Folder) -> None:
+def test_rejects_contract_in_two_entries(folder: Folder) -> None:
     folder.tool()
     path = folder.driver(implements=[entry(), entry("./tools/fs-read/TOOL.md")])
     assert "served by two entries" in why(folder.load(), path)
@@ -224,7 +224,7 @@ def test_a_contract_is_served_by_one_entry(folder: Folder) -> None:
 
 
 @pytest.mark.spec("DR-30.resolver-7")
-def test_a_broken_file_takes_only_itself_out(folder: Folder) -> None:
+def test_broken_file_does_not_affect_others(folder: Folder) -> None:
     folder.tool("read")
     folder.tool("write", id="fs.write")
     folder.driver("good-mcp")
@@ -250,7 +250,7 @@ def test_a_broken_file_takes_only_itself_out(folder: Folder) -> None:
     assert found.refused[bad[3]].code == "config_error"
 
 
-def test_two_drivers_of_one_name_and_two_contracts_of_one_name(folder: Folder) -> None:
+def test_rejects_duplicate_drivers_and_contracts(folder: Folder) -> None:
     folder.tool("a")
     other = folder.tool("b", description="Something else.")
     folder.driver("one", id="files-mcp")
@@ -261,7 +261,7 @@ def test_two_drivers_of_one_name_and_two_contracts_of_one_name(folder: Folder) -
     assert "fs.read@1 is declared already" in why(found, other)
 
 
-def test_two_drivers_may_bring_the_same_contract(folder: Folder) -> None:
+def test_drivers_may_share_contract(folder: Folder) -> None:
     for name in ("a-mcp", "b-mcp"):
         folder.tool(where=f".drivers/{name}/tools")
         folder.driver(name, implements=[entry("tools/fs-read/TOOL.md")])
@@ -274,7 +274,7 @@ def test_two_drivers_may_bring_the_same_contract(folder: Folder) -> None:
 
 
 @pytest.mark.spec("DR-30.fields-8")
-def test_a_runner_is_loaded_from_its_file(folder: Folder) -> None:
+def test_loads_runner_from_file(folder: Folder) -> None:
     folder.tool()
     write(folder.root / "RUNNER.md", "---\nengine: sandbox\nneeds: {language: python}\n---\n")
     folder.driver(runner="./RUNNER.md")
@@ -286,7 +286,7 @@ def test_a_runner_is_loaded_from_its_file(folder: Folder) -> None:
     assert "there is no file" in why(found, broken)
 
 
-def test_cautions_are_told_by_file(folder: Folder) -> None:
+def test_lists_cautions_by_file(folder: Folder) -> None:
     folder.tool()
     prompt = {"name": "x", "integrate_as": "skill_block", "skill_ref": "./skills/x/SKILL.md"}
     path = folder.driver(network={"egress": ["*"]}, prompts=[prompt])
@@ -295,7 +295,7 @@ def test_cautions_are_told_by_file(folder: Folder) -> None:
     assert codes(folder.load().cautions[path]) == {"any_egress"}
 
 
-def test_entries_of_other_kinds_are_known_but_bound_to_no_tool(folder: Folder) -> None:
+def test_binds_no_tool_for_other_kinds(folder: Folder) -> None:
     folder.tool()
     folder.driver("gh", kind="cli", server=GONE, transport=GONE, bin="gh")
     found = folder.load()

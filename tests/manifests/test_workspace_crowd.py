@@ -21,7 +21,7 @@ def fill(root: Path) -> None:
         write(root / ".drivers" / f"files-{number}-mcp" / "DRIVER.md", text)
 
 
-def test_of_a_thousand_drivers_only_what_changed_is_read_again(tmp_path: Path) -> None:
+def test_rereads_only_changed_file_of_thousand_drivers(tmp_path: Path) -> None:
     fill(tmp_path)
     found = load_workspace(tmp_path)
     assert (len(found.drivers), len(found.contracts)) == (DRIVERS, CONTRACTS)

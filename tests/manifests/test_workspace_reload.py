@@ -17,7 +17,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 @pytest.mark.spec("DR-32.identity-1", "DR-30.identity-2")
-def test_a_change_that_needs_a_new_major_is_refused_without_one(folder: Folder) -> None:
+def test_rejects_breaking_change_without_new_major(folder: Folder) -> None:
     folder.tool()
     docker = {"kind": "docker", "image": "x", "port": 80}
     path = folder.driver(server=docker, transport="http", version="1.0.0")
@@ -37,7 +37,7 @@ def test_a_change_that_needs_a_new_major_is_refused_without_one(folder: Folder) 
     assert "narrowing" in why(third.reload(), path)
 
 
-def test_only_what_changed_is_read_again(folder: Folder) -> None:
+def test_rereads_only_changed_files(folder: Folder) -> None:
     folder.tool("read")
     folder.tool("write", id="fs.write")
     one, two = folder.driver("one-mcp"), folder.driver("two-mcp")
@@ -55,7 +55,7 @@ def test_only_what_changed_is_read_again(folder: Folder) -> None:
     assert second.reload([one]).read_files == (one,)
 
 
-def test_files_that_come_and_go_are_noticed(folder: Folder) -> None:
+def test_notices_added_and_removed_files(folder: Folder) -> None:
     contract = folder.tool()
     path = folder.driver()
     found = folder.load()
@@ -77,7 +77,7 @@ def test_files_that_come_and_go_are_noticed(folder: Folder) -> None:
     assert sorted(found.drivers) == ["late-mcp@1"]
 
 
-def test_a_changed_contract_is_bound_again(folder: Folder) -> None:
+def test_binds_changed_contract_again(folder: Folder) -> None:
     contract = folder.tool()
     path = folder.driver()
     found = folder.load()
@@ -88,7 +88,7 @@ def test_a_changed_contract_is_bound_again(folder: Folder) -> None:
     assert list(found.contracts) == ["fs.read@2"]
 
 
-def test_a_contract_beside_a_driver_takes_the_place_of_a_far_one(folder: Folder) -> None:
+def test_nearer_contract_replaces_farther_contract(folder: Folder) -> None:
     folder.tool("x", id="far.away")
     folder.driver(implements=[entry("tools/x/TOOL.md")])
     found = folder.load()
@@ -98,7 +98,7 @@ def test_a_contract_beside_a_driver_takes_the_place_of_a_far_one(folder: Folder)
     assert found.bindings["files-mcp@1"][0].contract.id == "near.by"
 
 
-def test_code_beside_a_driver_is_noticed(folder: Folder) -> None:
+def test_notices_changed_code(folder: Folder) -> None:
     folder.tool()
     path = folder.driver(implements=[entry(metadata=GONE)])
     found = folder.load()
@@ -113,7 +113,7 @@ def test_code_beside_a_driver_is_noticed(folder: Folder) -> None:
     assert "no code serves it" in why(found.reload(), path)
 
 
-def test_a_change_of_the_same_size_and_time_can_be_told(folder: Folder) -> None:
+def test_explicit_reload_reads_unchanged_metadata(folder: Folder) -> None:
     folder.tool()
     path = folder.driver(description="AAAA")
     found = folder.load()

@@ -18,7 +18,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 @pytest.mark.spec("DR-19.inventory-5", "DR-19.inventory-3")
-def test_inventories_are_merged_and_a_slug_comes_once(folder: Folder) -> None:
+def test_merges_inventories_and_rejects_duplicate_slug(folder: Folder) -> None:
     folder.tool()
     folder.secrets(".secrets", secret_values(slug="one-key"))
     folder.secrets(".secrets/deep", secret_values(slug="two-key"))
@@ -41,7 +41,7 @@ def test_inventories_are_merged_and_a_slug_comes_once(folder: Folder) -> None:
 
 
 @pytest.mark.spec("DR-19.inventory-5")
-def test_one_inventory_may_be_of_many_drivers(folder: Folder) -> None:
+def test_drivers_may_share_inventory(folder: Folder) -> None:
     folder.tool()
     folder.secrets("shared")
     for name in ("a-mcp", "b-mcp"):
@@ -56,7 +56,7 @@ def test_one_inventory_may_be_of_many_drivers(folder: Folder) -> None:
 
 
 @pytest.mark.spec("DR-19.binding-3")
-def test_a_secret_that_no_inventory_lists_is_named(folder: Folder) -> None:
+def test_names_secret_missing_from_inventories(folder: Folder) -> None:
     folder.tool()
     auth = {"state": {"env": ["ACME_API_KEY"]}}
     path = folder.driver(server=SECRET_ENV, auth=auth)
@@ -83,7 +83,7 @@ def test_a_secret_that_no_inventory_lists_is_named(folder: Folder) -> None:
         ("./bad.md", "bad.md"),
     ],
 )
-def test_an_inventory_that_cannot_be_used_refuses_its_driver(
+def test_unusable_inventory_rejects_driver(
     folder: Folder, ref: str, words: str
 ) -> None:
     inside = Folder(folder.root / "ws")
