@@ -10,14 +10,14 @@ from interlock.primitives.backoff import Backoff, exponential_delay
 seconds = st.floats(0.001, 1000)
 
 
-def test_delays_double_up_to_the_maximum() -> None:
+def test_delays_double_up_to_maximum() -> None:
     backoff = Backoff(1.0, 10.0)
     assert [backoff.next_delay() for _ in range(6)] == [1, 2, 4, 8, 10, 10]
     backoff.reset()
     assert backoff.next_delay() == 1
 
 
-def test_a_peer_says_how_long_to_wait() -> None:
+def test_peer_delay_overrides_shorter_delay() -> None:
     backoff = Backoff(1.0, 60.0)
     assert backoff.next_delay(5.0) == 5
     assert backoff.next_delay(5.0) == 10
@@ -28,7 +28,7 @@ def test_a_peer_says_how_long_to_wait() -> None:
     assert backoff.next_delay() == 1
 
 
-def test_a_maximum_for_one_delay() -> None:
+def test_limits_single_delay() -> None:
     backoff = Backoff(1.0, 30.0)
     assert backoff.next_delay(limit=0.5) == 0.5
     for _ in range(9):
@@ -36,13 +36,13 @@ def test_a_maximum_for_one_delay() -> None:
     assert backoff.next_delay() == 10.0
 
 
-def test_jitter_takes_up_to_half_away() -> None:
+def test_jitter_shortens_delay_up_to_half() -> None:
     assert Backoff(8.0, 10.0, jitter=lambda: 0.0).next_delay() == 4
     assert Backoff(8.0, 10.0, jitter=lambda: 0.5).next_delay() == 6
     assert Backoff(8.0, 10.0, jitter=lambda: 1.0).next_delay() == 8
 
 
-def test_jitter_does_not_add_up() -> None:
+def test_jitter_does_not_accumulate() -> None:
     backoff = Backoff(1.0, 100.0, jitter=lambda: 0.0)
     assert [backoff.next_delay() for _ in range(4)] == [0.5, 1, 2, 4]
 
@@ -63,7 +63,7 @@ def test_delays_stay_in_bounds_and_never_shrink(
 
 
 @given(st.integers(0, 10_000), seconds, seconds)
-def test_the_delay_of_an_attempt_is_that_of_a_backoff(
+def test_exponential_delay_equals_backoff(
     attempt: int, first: float, most: float
 ) -> None:
     backoff = Backoff(first, most)

@@ -11,7 +11,7 @@ steps = st.lists(st.tuples(st.sampled_from(["set", "use", "del", "default"]), st
 
 
 @given(steps, st.integers(1, 6))
-def test_the_oldest_goes_first(steps: list[tuple[str, int]], most: int) -> None:
+def test_removes_oldest_entry_first(steps: list[tuple[str, int]], most: int) -> None:
     held: BoundedDict[int, str] = BoundedDict(most)
     order: list[int] = []
     for what, key in steps:
@@ -32,7 +32,7 @@ def test_the_oldest_goes_first(steps: list[tuple[str, int]], most: int) -> None:
         assert list(held) == order
 
 
-def test_update_keeps_the_maximum() -> None:
+def test_update_keeps_maximum() -> None:
     held: BoundedDict[int, int] = BoundedDict(3)
     held.update({number: number for number in range(10)})
     held |= {10: 10}

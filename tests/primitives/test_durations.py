@@ -31,7 +31,7 @@ from interlock.primitives.durations import (
         ("1y", 31_536_000),
     ],
 )
-def test_short_durations(text: str, seconds: float) -> None:
+def test_parses_short_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == parse_duration(text, allow_iso=True) == seconds
     for pattern in (DURATION_PATTERN, POSITIVE_DURATION_PATTERN, ISO_DURATION_PATTERN):
         assert re.search(pattern, text)
@@ -49,7 +49,7 @@ def test_short_durations(text: str, seconds: float) -> None:
         ("PT0.5S", 0.5),
     ],
 )
-def test_iso_durations(text: str, seconds: float) -> None:
+def test_parses_iso_durations(text: str, seconds: float) -> None:
     assert parse_duration(text, allow_iso=True) == seconds
     assert re.search(ISO_DURATION_PATTERN, text)
     assert not re.search(DURATION_PATTERN, text)
@@ -76,13 +76,13 @@ def test_iso_durations(text: str, seconds: float) -> None:
         "5s\n",
     ],
 )
-def test_what_is_no_duration(text: str) -> None:
+def test_rejects_invalid_duration(text: str) -> None:
     assert not re.fullmatch(ISO_DURATION_PATTERN[1:-1], text)
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text, allow_iso=True)
 
 
-def test_zero_and_bounds() -> None:
+def test_checks_zero_and_bounds() -> None:
     assert parse_duration("0s", allow_zero=True) == parse_duration(0, allow_zero=True) == 0
     for value in ("0s", "0.0h", 0, -1):
         with pytest.raises(ValueError, match="more than zero"):
@@ -95,24 +95,24 @@ def test_zero_and_bounds() -> None:
         parse_duration("25h", maximum=86_400.0)
 
 
-def test_an_error_shows_only_the_beginning_of_a_long_text() -> None:
+def test_error_shortens_long_text() -> None:
     with pytest.raises(ValueError) as caught:
         parse_duration("9" * 100_000)
     assert len(str(caught.value)) < 100
 
 
 @given(st.floats(min_value=0.0, exclude_min=True, allow_infinity=False))
-def test_durations_survive_a_round_trip(seconds: float) -> None:
+def test_durations_survive_round_trip(seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == seconds
 
 
 @given(st.integers(1, 10**6), st.sampled_from(sorted(SECONDS)))
-def test_written_durations_mean_their_unit(number: int, unit: str) -> None:
+def test_parses_each_unit(number: int, unit: str) -> None:
     assert parse_duration(f"{number}{unit}") == pytest.approx(number * SECONDS[unit])
 
 
 @given(st.integers(0, 20), st.integers(0, 30), st.integers(0, 59), st.integers(1, 59))
-def test_the_parts_of_iso_durations_add_up(
+def test_adds_parts_of_iso_duration(
     days: int, hours: int, minutes: int, seconds: int
 ) -> None:
     text = f"P{days}DT{hours}H{minutes}M{seconds}S"
@@ -123,7 +123,7 @@ def test_the_parts_of_iso_durations_add_up(
 
 
 @given(st.one_of(st.text(max_size=12), st.text("PTHMSDWmshdwy.0123456789 ", max_size=12)))
-def test_the_patterns_agree_with_the_parser(text: str) -> None:
+def test_patterns_agree_with_parser(text: str) -> None:
     for iso, pattern in ((False, DURATION_PATTERN), (True, ISO_DURATION_PATTERN)):
         try:
             parse_duration(text, allow_zero=True, allow_iso=iso)
@@ -133,7 +133,7 @@ def test_the_patterns_agree_with_the_parser(text: str) -> None:
             assert re.search(pattern, text)
 
 
-def test_format_prefers_the_largest_whole_unit() -> None:
+def test_format_prefers_largest_whole_unit() -> None:
     assert format_duration(86_400) == "1d"
     assert format_duration(604_800) == "7d"
     assert format_duration(5400) == "90m"

@@ -39,7 +39,7 @@ def test_bucket_never_exceeds_rate_and_burst(steps: list[float], rate: int, burs
 
 
 @given(gaps)
-def test_bucket_lets_the_average_rate_pass(steps: list[float]) -> None:
+def test_bucket_accepts_average_rate(steps: list[float]) -> None:
     """Whoever waits 1/rate before each event is never refused."""
     bucket = TokenBucket(2, 1, 0.0)
     now = 0.0
@@ -48,7 +48,7 @@ def test_bucket_lets_the_average_rate_pass(steps: list[float]) -> None:
         assert bucket.take(now)
 
 
-def test_bucket_is_full_at_first_and_refills() -> None:
+def test_bucket_starts_full_and_refills() -> None:
     bucket = TokenBucket(10, 3, 0.0)
     assert [bucket.take(0.0) for _ in range(4)] == [True, True, True, False]
     assert not bucket.take(0.09)
@@ -56,7 +56,7 @@ def test_bucket_is_full_at_first_and_refills() -> None:
     assert [bucket.take(100.0) for _ in range(4)] == [True, True, True, False]
 
 
-def test_bucket_gives_nothing_for_a_clock_set_back() -> None:
+def test_bucket_ignores_clock_set_back() -> None:
     bucket = TokenBucket(1, 1, 100.0)
     assert bucket.take(100.0)
     assert not bucket.take(50.0)
@@ -68,7 +68,7 @@ def test_bucket_gives_nothing_for_a_clock_set_back() -> None:
 
 
 @given(gaps, st.integers(1, 20))
-def test_window_never_lets_more_than_the_limit_pass(steps: list[float], limit: int) -> None:
+def test_window_never_exceeds_limit(steps: list[float], limit: int) -> None:
     window = SlidingWindow(60.0)
     taken = [now for now in moments(steps) if window.take(now, limit)]
     for index, now in enumerate(taken):
@@ -76,7 +76,7 @@ def test_window_never_lets_more_than_the_limit_pass(steps: list[float], limit: i
 
 
 @given(gaps)
-def test_window_counts_an_event_for_its_period_and_at_most_a_grain_longer(
+def test_window_counts_event_for_period_and_grain(
     steps: list[float],
 ) -> None:
     window = SlidingWindow(60.0, 0.5)
@@ -91,7 +91,7 @@ def test_window_counts_an_event_for_its_period_and_at_most_a_grain_longer(
 
 
 @given(gaps, st.integers(1, 20))
-def test_window_has_room_after_the_wait_and_not_before(steps: list[float], limit: int) -> None:
+def test_window_accepts_event_after_wait(steps: list[float], limit: int) -> None:
     window = SlidingWindow(60.0)
     for now in moments(steps):
         wait = window.wait_seconds(now, limit)
@@ -105,7 +105,7 @@ def test_window_has_room_after_the_wait_and_not_before(steps: list[float], limit
 
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.booleans()), max_size=100))
-def test_window_forgets_what_is_given_back(steps: list[tuple[float, bool]]) -> None:
+def test_window_removes_returned_events(steps: list[tuple[float, bool]]) -> None:
     window, twin, now = SlidingWindow(60.0, 0.0), SlidingWindow(60.0, 0.0), 0.0
     for step, stays in steps:
         now += step
@@ -119,7 +119,7 @@ def test_window_forgets_what_is_given_back(steps: list[tuple[float, bool]]) -> N
 
 
 @given(steps=st.lists(st.tuples(st.floats(0, 70), st.booleans()), max_size=60))
-def test_window_counts_what_is_in_it(steps: list[tuple[float, bool]]) -> None:
+def test_window_counts_its_events(steps: list[tuple[float, bool]]) -> None:
     window, now = SlidingWindow(60.0, 0.1), 0.0
     inside: list[tuple[float, list[float]]] = []
     for pause, back in steps:
@@ -133,7 +133,7 @@ def test_window_counts_what_is_in_it(steps: list[tuple[float, bool]]) -> None:
         assert sure <= window.advance(now) <= perhaps
 
 
-def test_window_ignores_what_is_given_back_too_late() -> None:
+def test_window_ignores_late_return() -> None:
     window = SlidingWindow(60.0)
     group = window.add(0.0)
     assert window.advance(60.0) == 0
@@ -141,7 +141,7 @@ def test_window_ignores_what_is_given_back_too_late() -> None:
     assert window.count == 0
 
 
-def test_window_says_until_when_its_count_holds() -> None:
+def test_window_reports_time_of_exact_count() -> None:
     window = SlidingWindow(60.0)
     assert window.exact_until == float("inf")
     window.add(1.0)
@@ -162,14 +162,14 @@ def test_window_memory_is_bounded() -> None:
     assert 10_000 <= window.count <= 10_100
 
 
-def test_window_gives_nothing_for_a_clock_set_back() -> None:
+def test_window_ignores_clock_set_back() -> None:
     window = SlidingWindow(60.0)
     assert window.take(100.0, 1)
     assert not window.take(10.0, 1)
     assert window.wait_seconds(10.0, 1) == 150.0
 
 
-def test_window_never_has_room_for_a_limit_of_nothing() -> None:
+def test_window_with_zero_limit_accepts_nothing() -> None:
     window = SlidingWindow(60.0)
     assert not window.take(0.0, 0)
     assert window.wait_seconds(0.0, 0) == float("inf")
@@ -178,7 +178,7 @@ def test_window_never_has_room_for_a_limit_of_nothing() -> None:
 # -- keyed windows
 
 
-def test_keyed_windows_count_each_key_alone() -> None:
+def test_keyed_windows_count_each_key() -> None:
     clock = Clock()
     windows: KeyedWindows[str] = KeyedWindows(2, 60.0, clock)
     for _ in range(2):
@@ -192,7 +192,7 @@ def test_keyed_windows_count_each_key_alone() -> None:
     assert len(windows) == 0
 
 
-def test_keyed_windows_remember_only_so_many_keys() -> None:
+def test_keyed_windows_limit_keys() -> None:
     windows: KeyedWindows[int] = KeyedWindows(1, 60.0, Clock(), max_keys=100)
     for key in range(1000):
         windows.add(key)
@@ -202,7 +202,7 @@ def test_keyed_windows_remember_only_so_many_keys() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 30)), max_size=60))
-def test_keyed_windows_never_let_more_pass_in_any_window(tries: list[tuple[str, float]]) -> None:
+def test_keyed_windows_never_exceed_limit(tries: list[tuple[str, float]]) -> None:
     clock = Clock()
     windows: KeyedWindows[str] = KeyedWindows(5, 60.0, clock)
     passed: dict[str, list[float]] = {}
@@ -239,14 +239,14 @@ def _trailing(results: list[int | None]) -> int:
     return count
 
 
-def test_sampler_tells_how_many_it_suppressed() -> None:
+def test_sampler_reports_suppressed_events() -> None:
     sampler = Sampler(2, 1.0)
     assert [sampler.sample(0.0) for _ in range(5)] == [0, 0, None, None, None]
     assert sampler.sample(1.0) == 3
     assert sampler.sample(1.0) == 0
 
 
-def test_sampler_begins_anew_after_a_clock_was_set_back() -> None:
+def test_sampler_restarts_after_clock_set_back() -> None:
     sampler = Sampler(1, 1.0)
     assert sampler.sample(1000.0) == 0
     assert sampler.sample(1000.5) is None
