@@ -54,7 +54,7 @@ def test_leaves_out_messages_and_types(source: str) -> None:
     assert mutate(source) == set()
 
 
-def test_sample_depends_on_seed_only(tmp_path: Path) -> None:
+def test_sample_depends_only_on_seed(tmp_path: Path) -> None:
     source = tmp_path / "src" / "interlock" / "limits.py"
     source.parent.mkdir(parents=True)
     source.write_text("".join(f"x{number} = {number}\n" for number in range(40)))

@@ -50,7 +50,7 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
-def test_the_register_is_whole() -> None:
+def test_register_is_complete() -> None:
     items = read_items(ROOT / "spec")
     counts = {
         spec.prefix: sum(name.startswith(f"{spec.prefix}-") for name in items) for spec in SPECS
@@ -58,7 +58,7 @@ def test_the_register_is_whole() -> None:
     assert counts == {"AX": 235, "MX": 179, "DR": 206, "ST": 256, "AQ": 350}
 
 
-def test_proven_and_waiting_items_are_shown(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shows_proven_and_missing_items(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     tree.tests("AX-1-1", "AX-1-1")
     assert tree.run() == 0
     page = tree.page()
@@ -69,7 +69,7 @@ def test_proven_and_waiting_items_are_shown(tree: Tree, capsys: pytest.CaptureFi
     assert "1 of 2" in capsys.readouterr().out
 
 
-def test_check_accepts_a_fresh_page_and_refuses_a_stale_one(
+def test_check_rejects_outdated_page(
     tree: Tree, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tree.run("--check") == 1
@@ -83,7 +83,7 @@ def test_check_accepts_a_fresh_page_and_refuses_a_stale_one(
     assert tree.page() == before
 
 
-def test_the_page_is_the_same_every_time(tree: Tree) -> None:
+def test_page_is_deterministic(tree: Tree) -> None:
     tree.tests("AX-12-1", "AX-1-2")
     tree.run()
     first = tree.page()
@@ -91,13 +91,13 @@ def test_the_page_is_the_same_every_time(tree: Tree) -> None:
     assert tree.page() == first
 
 
-def test_an_unknown_id_fails(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_unknown_id(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     tree.tests("AX-9-9")
     assert tree.run() == 1
     assert "test_x.py::test_0 is marked with AX-9-9" in capsys.readouterr().err
 
 
-def test_a_must_called_done_needs_a_test(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_must_needs_test(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     tree.status("done: [AX-1]")
     tree.tests("AX-1-1")
     assert tree.run() == 1
@@ -107,7 +107,7 @@ def test_a_must_called_done_needs_a_test(tree: Tree, capsys: pytest.CaptureFixtu
     assert "| AX-1.1-1 | SHOULD | done, no test |  |" in tree.page()
 
 
-def test_a_divergence_shows_its_reason_and_its_tests(tree: Tree) -> None:
+def test_divergence_shows_reason_and_tests(tree: Tree) -> None:
     tree.status("done: [AX-1]\ndiverges: {AX-1-2: 'better a | b'}")
     tree.tests("AX-1-1", "AX-1-2")
     assert tree.run() == 0
@@ -115,7 +115,7 @@ def test_a_divergence_shows_its_reason_and_its_tests(tree: Tree) -> None:
     assert line in tree.page()
 
 
-def test_a_proven_item_shows_its_limit(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+def test_limited_item_shows_limit(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     tree.status("done: [AX-1]\nlimits: {AX-1-2: not at night}")
     tree.tests("AX-1-1")
     assert tree.run() == 1
@@ -125,14 +125,14 @@ def test_a_proven_item_shows_its_limit(tree: Tree, capsys: pytest.CaptureFixture
     assert "| AX-1-2 | MUST | proven: not at night | `test_x.py::test_1` |" in tree.page()
 
 
-def test_a_divergence_needs_a_test(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+def test_divergence_needs_test(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     tree.status("diverges: {AX-1-2: better}")
     assert tree.run() == 1
     assert "AX-1-2 is called a divergence" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("key", "state"), [("left_out", "left out"), ("later", "later")])
-def test_a_mark_does_not_turn_what_is_not_built_into_proven(
+def test_marked_item_cannot_be_unbuilt(
     tree: Tree, key: str, state: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree.status(f"{key}: {{AX-12: nobody has one}}")
@@ -156,7 +156,7 @@ def test_a_mark_does_not_turn_what_is_not_built_into_proven(
         ("limits: {AX-1-1: a}\nlater: {AX-1-1: b}", "has two reasons"),
     ],
 )
-def test_a_wrong_status_file_is_refused(
+def test_rejects_invalid_status_file(
     tree: Tree, status: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree.status(status)
@@ -172,7 +172,7 @@ def test_a_wrong_status_file_is_refused(
         (f"{ITEMS}- {{id: AX-1-1, level: MUST, says: s, check: c}}", "is there twice"),
     ],
 )
-def test_a_wrong_register_is_refused(
+def test_rejects_invalid_register(
     tree: Tree, items: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tree.root / "spec" / "ax.yaml").write_text(items + "\n")
@@ -180,7 +180,7 @@ def test_a_wrong_register_is_refused(
     assert message in capsys.readouterr().err
 
 
-def test_missing_lists_what_is_still_to_prove(
+def test_missing_lists_unproven_items(
     tree: Tree, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree.tests("AX-1-1")
@@ -188,7 +188,7 @@ def test_missing_lists_what_is_still_to_prove(
     assert capsys.readouterr().out == "AX-1-2 MUST: two\nAX-1.1-1 SHOULD: three\n"
 
 
-def test_a_section_covers_what_is_below_it() -> None:
+def test_section_covers_subsections() -> None:
     assert covers("AX-4", "AX-4.1-2")
     assert covers("AX-4.1", "AX-4.1-2")
     assert covers("AX-4.1-2", "AX-4.1-2")
@@ -208,18 +208,18 @@ def test_a_section_covers_what_is_below_it() -> None:
         ("AQ-INT-3.4.1-1", "AQ-INT"),
     ],
 )
-def test_chapters(item: str, expected: str) -> None:
+def test_splits_chapters(item: str, expected: str) -> None:
     assert chapter(item) == expected
 
 
 @pytest.mark.spec("MX-0-2")
-def test_levels_are_those_of_the_drafts_and_our_two() -> None:
+def test_register_uses_known_levels() -> None:
     known = {"MUST", "SHOULD", "MAY", "FACT", "DECIDE"}
     assert {item.level for item in read_items(ROOT / "spec").values()} == known
 
 
 @pytest.mark.spec("MX-0-3")
-def test_sections_that_the_draft_numbers_alike_are_told_apart() -> None:
+def test_distinguishes_sections_with_equal_numbers() -> None:
     says = {id: item.says for id, item in read_items(ROOT / "spec").items()}
     alike = {id for id in says if id.replace("a-", "b-") in says and "a-" in id}
     assert {"MX-6.2a-1", "MX-6.3a-1"} <= alike
@@ -229,7 +229,7 @@ def test_sections_that_the_draft_numbers_alike_are_told_apart() -> None:
 
 @pytest.mark.spec("MX-6.1b-1")
 @pytest.mark.spec("MX-6.3b-1")
-def test_the_docs_say_how_stable_topics_are() -> None:
+def test_documentation_states_stability_of_topics() -> None:
     page = " ".join((ROOT / "docs" / "topics.md").read_text(encoding="utf-8").split())
     assert "Its authors expect to break it with every minor version" in page
     assert "v0.1 is incompatible with v0.0" in page

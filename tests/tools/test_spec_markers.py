@@ -19,7 +19,7 @@ def faults(source: str) -> list[str]:
     return read_source(dedent(source), "test_x.py").faults
 
 
-def test_a_function_with_several_ids() -> None:
+def test_reads_several_ids_of_function() -> None:
     source = """
     @pytest.mark.spec("AX-1-1", "AX-1-2")
     @pytest.mark.spec("AX-1-1")
@@ -35,7 +35,7 @@ def test_a_function_with_several_ids() -> None:
     ]
 
 
-def test_a_class_gives_its_marks_to_its_tests() -> None:
+def test_class_marks_apply_to_its_tests() -> None:
     source = """
     @pytest.mark.spec("AX-1-1")
     class TestOuter:
@@ -64,11 +64,11 @@ def test_a_class_gives_its_marks_to_its_tests() -> None:
         'pytestmark: list = [pytest.mark.spec("AX-1-1")]',
     ],
 )
-def test_a_module_gives_its_marks_to_its_tests(line: str) -> None:
+def test_module_marks_apply_to_its_tests(line: str) -> None:
     assert proofs(f"{line}\ndef test_a(): ...") == [("AX-1-1", "test_x.py::test_a")]
 
 
-def test_marks_of_parameters() -> None:
+def test_reads_marks_of_parameters() -> None:
     source = """
     @pytest.mark.parametrize("x", [pytest.param(1, marks=pytest.mark.spec("AX-1-1")), 2])
     def test_a(x): ...
@@ -93,13 +93,13 @@ def test_marks_of_parameters() -> None:
         'pytestmark = pytest.mark.spec("AX-1-1")',
     ],
 )
-def test_a_marker_that_reaches_no_test_is_a_fault(source: str) -> None:
+def test_reports_marker_without_test(source: str) -> None:
     (fault,) = faults(source)
     assert fault == "test_x.py:1: this spec marker reaches no test"
 
 
 @pytest.mark.parametrize("call", ["spec()", "spec(NAME)", 'spec(id="AX-1-1")', 'spec(f"AX-{n}")'])
-def test_ids_are_written_out(call: str) -> None:
+def test_requires_literal_ids(call: str) -> None:
     (fault,) = faults(f"@pytest.mark.{call}\ndef test_a(): ...")
     assert fault.startswith("test_x.py:1: ")
 
@@ -113,7 +113,7 @@ def test_ids_are_written_out(call: str) -> None:
         'pytest.mark.xfail(reason="r")',
     ],
 )
-def test_a_test_that_never_runs_proves_nothing(mark: str) -> None:
+def test_skipped_test_proves_nothing(mark: str) -> None:
     marked = '@pytest.mark.spec("AX-1-1")'
     for source in (
         f"@{mark}\n{marked}\ndef test_a(): ...",
@@ -125,7 +125,7 @@ def test_a_test_that_never_runs_proves_nothing(mark: str) -> None:
         assert len(found.faults) == 1
 
 
-def test_a_conditional_skip_still_proves() -> None:
+def test_conditionally_skipped_test_proves_item() -> None:
     source = """
     @pytest.mark.skipif(sys.platform == "win32", reason="r")
     @pytest.mark.xfail(sys.platform == "win32", reason="r")

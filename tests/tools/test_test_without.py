@@ -17,12 +17,12 @@ def write(root: Path, name: str, text: str) -> Path:
 
 
 @pytest.mark.feature("topics", "contracts", "drivers")
-def test_a_feature_goes_with_those_that_require_it() -> None:
+def test_without_removes_dependent_features() -> None:
     assert without("topics") == ["topics"]
     assert without("contracts") == ["contracts", "drivers"]
 
 
-def test_modules_that_import_a_feature_are_left_out(tmp_path: Path) -> None:
+def test_excludes_modules_that_import_feature(tmp_path: Path) -> None:
     direct = write(tmp_path, "tests/test_direct.py", "from interlock.topics.room import Room\n")
     helper = write(tmp_path, "tests/rooms.py", "import interlock.topics\n")
     through = write(tmp_path, "tests/test_through.py", "from tests.rooms import room\n")
