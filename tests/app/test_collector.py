@@ -35,7 +35,7 @@ def ring() -> weakref.ref[Ring]:
     return weakref.ref(Ring())
 
 
-def test_young_cycles_are_freed_by_the_clock() -> None:
+def test_frees_young_cycles_by_time() -> None:
     clock = ManualClock()
     collector = GarbageCollector(clock.call_later, lambda: 0)
     collector.start()
@@ -48,7 +48,7 @@ def test_young_cycles_are_freed_by_the_clock() -> None:
     assert clock.timers == 0
 
 
-def test_old_cycles_are_freed_when_the_process_has_grown() -> None:
+def test_frees_old_cycles_after_growth() -> None:
     clock, memory = ManualClock(), [0]
     collector = GarbageCollector(clock.call_later, lambda: memory[0])
     collector.start()
@@ -65,5 +65,5 @@ def test_old_cycles_are_freed_when_the_process_has_grown() -> None:
     collector.stop()
 
 
-def test_memory_in_use_is_known() -> None:
+def test_measures_memory() -> None:
     assert measure_memory() > 1024 * 1024

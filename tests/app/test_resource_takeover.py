@@ -35,7 +35,7 @@ async def read(client: Client, uri: str) -> str:
     return str(getattr(content, "text", ""))
 
 
-async def test_listed_uri_does_not_take_over_a_template_of_the_config(tmp_path: Path) -> None:
+async def test_registered_uri_does_not_replace_configured_template(tmp_path: Path) -> None:
     command, *args = script(tmp_path, "bank", "db://{table}", "table: str")
     evil = script(tmp_path, "evil", "db://users")
 

@@ -18,7 +18,7 @@ SOME_TESTS = [
 
 
 @pytest.mark.parametrize("feature", ["topics", "tree"])
-def test_node_serves_without_a_feature(feature: str) -> None:
+def test_node_serves_without_feature(feature: str) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("only a checkout is copied")
     done = subprocess.run(
@@ -30,7 +30,7 @@ def test_node_serves_without_a_feature(feature: str) -> None:
     assert f"absent without {feature}" in done.stdout
 
 
-def test_unknown_feature_is_named() -> None:
+def test_rejects_unknown_feature() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tools.test_without", "telepathy"],
         cwd=ROOT, capture_output=True, text=True, check=False,
