@@ -16,11 +16,11 @@ from bench.load_run import LoadReport
     ("figure", "sense", "met"),
     [(0.5, ">=", True), (0.49, ">=", False), (0.5, "<=", True), (0.51, "<=", False)],
 )
-def test_a_bar_is_met_at_its_limit(figure: float, sense: Literal[">=", "<="], met: bool) -> None:
+def test_bar_is_met_at_limit(figure: float, sense: Literal[">=", "<="], met: bool) -> None:
     assert Bar("x", figure, sense, 0.5).met is met
 
 
-def test_a_bar_without_a_figure_is_neither_met_nor_missed() -> None:
+def test_bar_without_figure_has_no_result() -> None:
     assert Bar("x", ratio(None, 2.0), ">=", 0.5).met is None
     assert ratio(1.0, 0.0) is None
 
@@ -57,7 +57,7 @@ MEDIANS: Medians = {
 }
 
 
-def test_latency_is_compared_on_the_same_wire() -> None:
+def test_compares_latency_of_same_protocol() -> None:
     assert added_latency(MEDIANS, "c1", "interlock session") == 60
     assert added_latency(MEDIANS, "c1", "interlock stateless") == 50
     compared = ratios(MEDIANS)
@@ -67,7 +67,7 @@ def test_latency_is_compared_on_the_same_wire() -> None:
     assert compared["c16"]["interlock stateless"]["of_fastmcp"] == 450.0
 
 
-def test_every_bar_of_the_call_benchmark_is_judged() -> None:
+def test_judges_every_bar_of_call_benchmark() -> None:
     verdicts = {bar.what: bar.met for bar in judge(MEDIANS)}
     assert verdicts == {
         "the raw upstream is no bottleneck: direct / nginx, c16": True,
@@ -87,7 +87,7 @@ def test_every_bar_of_the_call_benchmark_is_judged() -> None:
     }
 
 
-def test_answers_under_churn_are_right_failed_wrong_or_lost() -> None:
+def test_sorts_results_under_churn() -> None:
     errors = {"JSON-RPC error": 4, "HTTP 503": 2, "tool error": 1, "wrong text": 3, "wrong id": 5}
     report = LoadReport(10, 1.0, 10.0, 1.0, 1.0, errors, [], lost=6)
     assert sort_answers(report) == {"ok": 10, "reported as failed": 7, "wrong": 8, "lost": 6}

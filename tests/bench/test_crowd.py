@@ -11,7 +11,7 @@ from bench.crowd import CrowdSettings, judge, names
 from bench.crowd_process import member
 
 
-def test_everybody_has_names_of_their_own() -> None:
+def test_every_tool_has_distinct_name() -> None:
     settings = CrowdSettings(subservers=3, tools=2)
     assert names(settings) == {
         "s000.tool_00", "s000.tool_01", "s001.tool_00", "s001.tool_01", "s002.tool_00",
@@ -20,7 +20,7 @@ def test_everybody_has_names_of_their_own() -> None:
     assert len(names(CrowdSettings())) == CrowdSettings().everything == 10_000
 
 
-def test_a_member_is_the_same_in_every_run() -> None:
+def test_member_id_is_deterministic() -> None:
     assert member(7, 1)._id == member(7, 1)._id != member(8, 1)._id
 
 
@@ -29,12 +29,12 @@ def result(seconds: float, megabytes: float, wrong: int) -> dict[str, Any]:
     return {"tools": 10, "first": one, "again": one, "again_start_s": 0.5, "wrong": wrong}
 
 
-def test_the_bars_of_a_crowd() -> None:
+def test_judges_crowd() -> None:
     assert [bar.met for bar in judge(result(1.0, 90.0, 0))] == [True] * 5
     assert [bar.met for bar in judge(result(99.0, 9000.0, 1))] == [False] * 5
 
 
-def test_a_named_upstream_says_who_it_is() -> None:
+def test_named_upstream_returns_its_name() -> None:
     endpoint = NamedEndpoint("a")
     params = {"name": "echo", "arguments": {"text": "hi", "n": 1}}
     request = {"id": 1, "method": "tools/call", "params": params}

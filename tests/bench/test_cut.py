@@ -52,7 +52,7 @@ def steadily(folder: Path, answer: Answering, calls: int = 6) -> Steady:
     return asyncio.run(run())
 
 
-def test_right_answers(tmp_path: Path) -> None:
+def test_counts_right_results(tmp_path: Path) -> None:
     steady = steadily(tmp_path, lambda tool, text: said(f"{tool[0]}: {text}"))
     assert steady.right == {"a.echo": 3, "b.echo": 3}
     assert (steady.wrong, steady.failed.total(), steady.lost) == ([], 0, 0)
@@ -66,14 +66,14 @@ def test_right_answers(tmp_path: Path) -> None:
         lambda tool, text: said(f"{tool[0]}: {text}") if tool == "a.echo" else {"result": {}},
     ],
 )
-def test_an_answer_of_another_server_or_call_is_wrong(tmp_path: Path, answer: Answering) -> None:
+def test_result_of_other_server_or_call_is_wrong(tmp_path: Path, answer: Answering) -> None:
     steady = steadily(tmp_path, answer)
     assert steady.right == {"a.echo": 3}
     assert len(steady.wrong) == 3
     assert steady.wrong[0].startswith("b.echo was sent 'call 2' and answered ")
 
 
-def test_errors_are_failures_and_not_wrong(tmp_path: Path) -> None:
+def test_errors_are_failures_not_wrong_results(tmp_path: Path) -> None:
     def answer(tool: str, text: str) -> dict[str, Any]:
         if tool == "a.echo":
             return {"error": {"code": -31020, "message": "it is gone"}}
@@ -84,7 +84,7 @@ def test_errors_are_failures_and_not_wrong(tmp_path: Path) -> None:
     assert steady.wrong == []
 
 
-def test_a_node_that_hangs_up_loses_calls(tmp_path: Path) -> None:
+def test_disconnect_loses_calls(tmp_path: Path) -> None:
     steady = steadily(tmp_path, lambda tool, text: None, calls=2)
     assert steady.lost == 2
 
@@ -95,7 +95,7 @@ def result(converged: float, **answers: int) -> dict[str, Any]:
     return {"interval_s": 0.5, "cuts": [cut, {**cut, "converged": 0.1}], "answers": counted}
 
 
-def test_the_bars_of_a_cut() -> None:
+def test_judges_cut() -> None:
     assert [bar.met for bar in judge(result(1.4))] == [True, True, True]
     assert [bar.met for bar in judge(result(1.6))] == [False, True, True]
     assert [bar.met for bar in judge(result(0.1, wrong=1))] == [True, False, True]

@@ -33,7 +33,7 @@ def result(**changes: Any) -> dict[str, Any]:
     return summary(DriverSettings(), **figures)
 
 
-def test_what_drivers_add_is_judged_and_not_the_nodes_own_start() -> None:
+def test_judges_added_time_not_start_of_node() -> None:
     found = result()
     assert found["added_s"] == 1.3 - 0.5
     assert found["change_s"] == {"median": 0.5, "slowest": 0.6}
@@ -54,7 +54,7 @@ def test_every_bar_can_be_missed() -> None:
     assert [bar.met for bar in judge(wrong)] == [True, True, False]
 
 
-def test_the_workspace_is_as_large_as_it_says_and_nothing_in_it_is_refused(tmp_path: Path) -> None:
+def test_written_workspace_is_complete_and_valid(tmp_path: Path) -> None:
     settings = DriverSettings(drivers=30, contracts=7)
     write_workspace(tmp_path, settings, 9001)
     workspace = load_workspace(tmp_path)

@@ -8,7 +8,7 @@ from bench import durable
 from interlock.core.journal.reader import JournalReader
 
 
-def test_one_at_a_time_forces_the_disk_once_for_each(tmp_path: Path) -> None:
+def test_single_call_syncs_once(tmp_path: Path) -> None:
     figure = durable.journal_alone(tmp_path / "journal.db", 1, 0.05)
     assert figure.syncs_per_call == 1.0
     assert figure.per_second > 0
@@ -16,17 +16,17 @@ def test_one_at_a_time_forces_the_disk_once_for_each(tmp_path: Path) -> None:
     assert durable.commits(tmp_path / "journal.db") >= 1
 
 
-def test_many_at_a_time_share(tmp_path: Path) -> None:
+def test_concurrent_calls_share_syncs(tmp_path: Path) -> None:
     figure = durable.journal_alone(tmp_path / "journal.db", 16, 0.1)
     assert figure.syncs_per_call is not None
     assert figure.syncs_per_call < 1.0
 
 
-def test_the_disk_has_a_rate(tmp_path: Path) -> None:
+def test_measures_disk_rate(tmp_path: Path) -> None:
     assert durable.disk(tmp_path, 0.02).per_second > 0
 
 
-def test_bars_are_missed_when_a_call_costs_more() -> None:
+def test_missed_bar_reports_extra_syncs() -> None:
     good = {
         "disk": {"per_second": 1000.0, "syncs_per_call": None},
         "journal c1": {"per_second": 900.0, "syncs_per_call": 1.0},

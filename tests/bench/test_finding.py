@@ -26,7 +26,7 @@ def task(text: str, *right: str, kind: Any = "person", held_out: bool = False) -
     return TaskSentence(kind, text, right, held_out)
 
 
-def test_there_are_enough_sentences_of_both_kinds() -> None:
+def test_has_enough_sentences_of_both_kinds() -> None:
     assert len(TASKS) >= 100
     people = sum(one.kind == "person" for one in TASKS)
     assert abs(people - (len(TASKS) - people)) <= 5
@@ -35,14 +35,14 @@ def test_there_are_enough_sentences_of_both_kinds() -> None:
     assert all("." in glob for one in TASKS for glob in one.right)
 
 
-def test_a_right_tool_is_named_with_its_server() -> None:
+def test_matches_right_tool_with_server() -> None:
     send, *_ = (one for one in book_of(SERVERS).all() if one.local_name == "send_mail")
     assert right(send, task("x", "post.sendMail"))
     assert right(send, task("x", "*.send*"))
     assert not right(send, task("x", "disk.sendMail", "post.delete_mail"))
 
 
-def test_plain_bm25_knows_only_the_words() -> None:
+def test_plain_bm25_finds_only_equal_words() -> None:
     book = book_of(SERVERS)
     find = PlainBm25(book.all()).find
     assert find("delete mail", 1)[0].local_name == "delete_mail"
@@ -50,7 +50,7 @@ def test_plain_bm25_knows_only_the_words() -> None:
     assert [one.place for one in judged(find, book.all(), tasks)] == [0, None]
 
 
-def test_shares_are_counted_by_kind_and_without_each_server() -> None:
+def test_counts_shares_by_kind_and_server() -> None:
     found = [
         Found(task("a", "post.x"), 0),
         Found(task("b", "post.y", kind="agent"), 4),
@@ -65,7 +65,7 @@ def test_shares_are_counted_by_kind_and_without_each_server() -> None:
     assert percent([]) == 0.0
 
 
-def test_a_small_catalog_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judges_small_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding, "find_model_loader", lambda: None)
     tasks = [
         task("make a folder", "disk.*"),

@@ -39,7 +39,7 @@ FAIR = (
 )
 
 
-def test_a_hop_is_a_difference_of_seconds_per_call() -> None:
+def test_calculates_hop_cost_from_seconds_per_call() -> None:
     costs = hop_costs(median_figures(list(FAIR))["c16"])
     assert costs["first_us"] == pytest.approx(30.0)
     assert costs["further_of_2_us"] == pytest.approx(30.0)
@@ -47,17 +47,17 @@ def test_a_hop_is_a_difference_of_seconds_per_call() -> None:
     assert costs["further_of_8_us"] == pytest.approx(40.0)
 
 
-def test_a_further_hop_may_not_cost_more_than_the_first() -> None:
+def test_further_hop_must_not_cost_more_than_first() -> None:
     bars = judge(result(*FAIR))
     assert [bar.met for bar in bars] == [True, True, False, True]
     assert bars[2].figure == pytest.approx(40 / 30)
 
 
-def test_wrong_answers_miss_a_bar() -> None:
+def test_wrong_results_miss_bar() -> None:
     assert judge(result(*FAIR[:-1], measured(8, 5_000, [1.0] * 8, errors=2)))[-1].met is False
 
 
-def test_the_nodes_between_have_figures_of_their_own() -> None:
+def test_middle_nodes_have_separate_figures() -> None:
     figures = median_figures(list(FAIR))["c16"]
     assert figures[8]["cpu_first_us"] == 30.0
     assert figures[8]["cpu_between_us"] == 20.0
@@ -66,7 +66,7 @@ def test_the_nodes_between_have_figures_of_their_own() -> None:
     assert "cpu_first_us" not in figures[0]
 
 
-def test_names_and_configs_of_the_chain() -> None:
+def test_builds_names_and_configs_of_chain() -> None:
     assert tool_at(NODES) == "up.echo"
     assert tool_at(NODES - 1) == "n8.up.echo"
     assert tool_at(1) == "n2.n3.n4.n5.n6.n7.n8.up.echo"

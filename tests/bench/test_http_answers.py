@@ -25,7 +25,7 @@ def feed_bytewise(reader: AnswerReader, data: bytes) -> HttpAnswer | None:
 
 
 @pytest.mark.parametrize(("data", "body"), [(PLAIN, b'{"a":1}'), (CHUNKED, b'{"a":1}')])
-def test_whole_and_byte_by_byte_give_the_same_again_and_again(data: bytes, body: bytes) -> None:
+def test_reads_whole_and_bytewise_repeatedly(data: bytes, body: bytes) -> None:
     reader = AnswerReader()
     for answer in (
         reader.feed(data),
@@ -37,20 +37,20 @@ def test_whole_and_byte_by_byte_give_the_same_again_and_again(data: bytes, body:
         assert (answer.status, answer.body) == (200, body)
 
 
-def test_header_values_keep_their_case() -> None:
+def test_keeps_case_of_header_values() -> None:
     answer = AnswerReader().feed(CHUNKED)
     assert answer is not None
     assert answer.header(b"mcp-session-id") == b"AbC"
     assert answer.header(b"content-length") is None
 
 
-def test_no_body_needs_no_length() -> None:
+def test_empty_body_needs_no_length() -> None:
     answer = AnswerReader().feed(ACCEPTED)
     assert answer is not None
     assert (answer.status, answer.body) == (202, b"")
 
 
-def test_a_second_answer_with_another_length_or_status_is_read_anew() -> None:
+def test_reads_second_response_with_other_length_or_status() -> None:
     reader = AnswerReader()
     first = reader.feed(PLAIN)
     assert first is not None
@@ -72,11 +72,11 @@ def test_a_second_answer_with_another_length_or_status_is_read_anew() -> None:
         b"HTTP/1.1 200 OK\r\n\r\nno length",
     ],
 )
-def test_what_is_not_one_answer_is_refused(data: bytes) -> None:
+def test_rejects_invalid_response(data: bytes) -> None:
     with pytest.raises(BadAnswer):
         AnswerReader().feed(data)
 
 
-def test_events_without_data_are_left_out() -> None:
+def test_omits_events_without_data() -> None:
     body = b": hello\n\nid: 1\ndata:\n\nevent: message\r\ndata: {}\r\n\r\ndata: a\ndata: b\n\n"
     assert event_messages(body) == [b"{}", b"a\nb"]

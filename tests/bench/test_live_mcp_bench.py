@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_its_files_are_read_beside_each_other_and_in_a_clone(folder: Path) -> None:
+def test_reads_files_in_folder_and_clone(folder: Path) -> None:
     found = read_data_set(folder)
     assert [one.server for one in found.servers] == ["post-office", "post-office-2"]
     first, second = found.tasks
@@ -53,7 +53,7 @@ def test_its_files_are_read_beside_each_other_and_in_a_clone(folder: Path) -> No
     assert second.aligned == ()
 
 
-def test_what_is_not_there_is_said(folder: Path, tmp_path: Path) -> None:
+def test_reports_missing_data_set(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(MissingDataSet, match="LIVEMCPBENCH"):
         read_data_set(None)
     (folder / "tools.json").unlink()
@@ -64,7 +64,7 @@ def test_what_is_not_there_is_said(folder: Path, tmp_path: Path) -> None:
         read_data_set(folder)
 
 
-def test_places_recall_and_coverage_are_counted(folder: Path) -> None:
+def test_counts_places_recall_and_coverage(folder: Path) -> None:
     data = read_data_set(folder)
     book = finding.book_of(data.servers)
     by_name = {one.tool.upstream_name: one for one in book.all()}
@@ -87,7 +87,7 @@ def test_places_recall_and_coverage_are_counted(folder: Path) -> None:
     assert judge(find, [Task("x", ())])["step_at_1"] == 0.0
 
 
-def test_finding_skips_it_with_a_reason(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finding_skips_missing_data_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding, "find_model_loader", lambda: None)
     monkeypatch.setattr(finding, "list_real_servers", lambda *_: [])
     monkeypatch.delenv(live_mcp_bench.ENVIRONMENT, raising=False)

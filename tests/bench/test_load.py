@@ -43,7 +43,7 @@ def load(server: FaultyServer, calls: int = 30, concurrency: int = 3) -> LoadRep
         (faults.event_stream_wrong_text, "wrong text"),
     ],
 )
-def test_each_fault_is_counted_and_named(fault: faults.Fault, verdict: str) -> None:
+def test_counts_and_names_each_fault(fault: faults.Fault, verdict: str) -> None:
     server = FaultyServer(fault)
     report = load(server)
     assert server.faults == 10
@@ -54,7 +54,7 @@ def test_each_fault_is_counted_and_named(fault: faults.Fault, verdict: str) -> N
 
 
 @pytest.mark.parametrize("fault", [faults.no_answer, faults.cut_short])
-def test_a_call_without_a_whole_answer_is_lost(fault: faults.Fault) -> None:
+def test_incomplete_response_is_lost_call(fault: faults.Fault) -> None:
     server = FaultyServer(fault)
     report = load(server)
     assert report.lost == server.faults > 0
@@ -62,14 +62,14 @@ def test_a_call_without_a_whole_answer_is_lost(fault: faults.Fault) -> None:
     assert report.calls == 30 - report.lost
 
 
-def test_event_streams_in_chunks_are_right_answers() -> None:
+def test_accepts_chunked_event_streams() -> None:
     server = FaultyServer(faults.event_stream)
     report = load(server)
     assert server.faults == 10
     assert (report.calls, report.errors, report.lost) == (30, {}, 0)
 
 
-def test_every_call_has_its_own_id_and_text() -> None:
+def test_every_call_has_distinct_id_and_text() -> None:
     class Remembering(FaultyServer):
         seen: list[tuple[int, str]] = []  # noqa: RUF012
 
@@ -84,7 +84,7 @@ def test_every_call_has_its_own_id_and_text() -> None:
     assert len({text for _, text in server.seen}) == 40
 
 
-def test_nothing_right_at_all_is_a_failure_and_not_a_figure() -> None:
+def test_fails_without_right_result() -> None:
     async def both() -> LoadReport:
         async with FaultyServer(faults.rpc_error, every=1) as url:
             return await run_load(LoadPlan(url=url, mode="stateless", warmup_calls=5, calls=5))
@@ -93,7 +93,7 @@ def test_nothing_right_at_all_is_a_failure_and_not_a_figure() -> None:
         asyncio.run(both())
 
 
-def test_an_error_limit_ends_the_run() -> None:
+def test_error_limit_ends_run() -> None:
     async def both() -> LoadReport:
         async with FaultyServer(faults.rpc_error, every=1) as url:
             plan = LoadPlan(url=url, mode="stateless", warmup_seconds=0.0, error_limit=7)

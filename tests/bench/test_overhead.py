@@ -23,7 +23,7 @@ def answered(number: int, envelope: Any) -> HttpAnswer:
     return HttpAnswer(200, b"", b"", json.dumps(body).encode())
 
 
-def test_the_request_names_endpoint_and_operation() -> None:
+def test_request_names_endpoint_and_operation() -> None:
     made = calls()
     head, _, body = made.request(1_000_001).partition(b"\r\n\r\n")
     assert head.startswith(b"POST /mcp?view=aql HTTP/1.1")
@@ -46,12 +46,12 @@ def test_the_request_names_endpoint_and_operation() -> None:
         ({"success": True, "data": {"content": [{"type": "text", "text": "MARK"}]}}, OK),
     ],
 )
-def test_only_the_right_text_in_a_good_envelope_counts(envelope: Any, verdict: str) -> None:
+def test_accepts_only_right_text_in_valid_envelope(envelope: Any, verdict: str) -> None:
     made = calls()
     filled = json.loads(json.dumps(envelope).replace("MARK", f"text 5 of {made.mark}"))
     assert made.judge(5, answered(5, filled)) == verdict
 
 
-def test_a_view_in_the_address_is_kept() -> None:
+def test_keeps_view_of_url() -> None:
     assert path_of("http://h:1/mcp?view=aql") == "/mcp?view=aql"
     assert path_of("http://h:1/mcp") == "/mcp"

@@ -40,7 +40,7 @@ async def use(client: Client) -> tuple[list[str], str]:
         ("both", "auto"),
     ],
 )
-def test_the_sdk_client_over_http(tmp_path: Path, wire: str, mode: str) -> None:
+def test_sdk_client_works_over_http(tmp_path: Path, wire: str, mode: str) -> None:
     async def talk(port: int) -> tuple[list[str], str]:
         transport = streamable_http_client(f"http://127.0.0.1:{port}/mcp")
         async with Client(transport, mode=mode) as client:
@@ -54,7 +54,7 @@ def test_the_sdk_client_over_http(tmp_path: Path, wire: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [LEGACY, STATELESS])
-def test_the_sdk_client_over_stdio(mode: str) -> None:
+def test_sdk_client_works_over_stdio(mode: str) -> None:
     server = StdioServerParameters(
         command=sys.executable,
         args=["-m", "bench.raw_upstream", "--stdio", "--tools", "1"],
@@ -72,7 +72,7 @@ def test_the_sdk_client_over_stdio(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["session", "stateless"])
-def test_the_load_generator_finds_nothing_wrong(tmp_path: Path, mode: str) -> None:
+def test_load_generator_finds_no_errors(tmp_path: Path, mode: str) -> None:
     async def load(port: int) -> LoadReport:
         url = f"http://127.0.0.1:{port}/mcp"
         plan = LoadPlan(url=url, concurrency=8, calls=200, seconds=None, warmup_calls=8)
@@ -85,7 +85,7 @@ def test_the_load_generator_finds_nothing_wrong(tmp_path: Path, mode: str) -> No
     assert (report.calls, report.errors, report.lost) == (200, {}, 0)
 
 
-def test_lists_are_compared_byte_for_byte(tmp_path: Path) -> None:
+def test_compares_lists_byte_for_byte(tmp_path: Path) -> None:
     async def load(port: int) -> LoadReport:
         plan = LoadPlan(
             url=f"http://127.0.0.1:{port}/mcp",
@@ -103,7 +103,7 @@ def test_lists_are_compared_byte_for_byte(tmp_path: Path) -> None:
     assert (report.calls, report.errors, report.lost) == (20, {}, 0)
 
 
-def test_a_list_that_changes_under_the_load_is_noticed(tmp_path: Path) -> None:
+def test_notices_list_changed_under_load(tmp_path: Path) -> None:
     async def load(port: int) -> LoadReport:
         url = f"http://127.0.0.1:{port}/mcp"
         plan = LoadPlan(url=url, kind="list", concurrency=2, seconds=None, until_told=True)
@@ -125,7 +125,7 @@ def list_requests(port: int) -> int:
     return int(fetch_json(port, "GET", "/admin/counts")["/mcp"]["lists"])
 
 
-def test_a_change_is_told_to_both_kinds_of_listeners(tmp_path: Path) -> None:
+def test_announces_change_to_both_kinds_of_listeners(tmp_path: Path) -> None:
     async def listen(port: int) -> list[str]:
         reading: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         get = b"GET /mcp/1 HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n"

@@ -30,7 +30,7 @@ def listed(name: str, tools: int) -> Listed:
     return Listed(name, f"{name}@1", [{**TOOL, "name": f"tool{n}"} for n in range(tools)])
 
 
-def test_a_catalog_has_so_many_tools_and_says_which_are_there_again() -> None:
+def test_catalog_has_requested_size() -> None:
     servers = [listed("a", 3), listed("b", 2)]
     small = tokens.catalog_of(servers, 4)
     assert {name: len(tools) for name, tools in small.servers.items()} == {"a": 3, "b": 1}
@@ -40,7 +40,7 @@ def test_a_catalog_has_so_many_tools_and_says_which_are_there_again() -> None:
     assert (large.size, large.real) == (12, 5)
 
 
-def test_a_task_has_the_arguments_that_its_schema_wants() -> None:
+def test_task_has_arguments_of_schema() -> None:
     catalog = tokens.Catalog({"shop": [TOOL]}, 1)
     (task,) = tokens.tasks_of(catalog)
     assert task.tool == "shop.find-thing"
@@ -49,7 +49,7 @@ def test_a_task_has_the_arguments_that_its_schema_wants() -> None:
 
 
 @pytest.mark.feature("aql")
-def test_an_update_takes_what_it_changes_inside_its_input() -> None:
+def test_update_wraps_changes_in_input() -> None:
     detail = {"parameters": [{"name": "thing_name"}, {"name": "input"}]}
     assert tokens.shaped({"thingName": "a", "newState": 1}, detail) == {
         "thing_name": "a",
@@ -60,21 +60,21 @@ def test_an_update_takes_what_it_changes_inside_its_input() -> None:
     }
 
 
-def test_the_break_even_grows_with_the_tasks_of_a_conversation() -> None:
+def test_break_even_grows_with_tasks() -> None:
     view = {"shown": 900.0, "task": 900 + 600 + 80.0}
     each = {"views": {"plain": {"call": 60.0}, "five": view, "one": view}}
     assert tokens.break_even([each])["five"] == {"1": 1520, "3": 2760, "10": 7100}
 
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
-def test_tokens_are_counted_by_real_ranks() -> None:
+def test_counts_tokens_by_ranks() -> None:
     try:
         assert tokens.count_tokens(["hello world", "<|endoftext|>", ""]) == [2, 7, 0]  # type: ignore[attr-defined]
     except tokens.TargetMissing as why:  # type: ignore[attr-defined]
         pytest.skip(str(why))
 
 
-def test_every_server_of_the_table_is_there_once_and_pinned() -> None:
+def test_every_server_is_listed_once_and_pinned() -> None:
     names = [server.name for server in SERVERS]
     assert len(set(names)) == len(names)
     for server in SERVERS:
@@ -86,7 +86,7 @@ def demo(name: str, *command: str) -> tuple[list[str], RealServer]:
     return [sys.executable, *command], RealServer(name, "pypi", "none==1", "none")
 
 
-def test_a_server_is_listed_over_stdio(tmp_path: Path) -> None:
+def test_lists_server_over_stdio(tmp_path: Path) -> None:
     command, server = demo("demo", "-m", "interlock.demo")
     names = [tool["name"] for tool in list_over_stdio(command, server, tmp_path)]
     assert "time_now" in names
@@ -100,7 +100,7 @@ def test_a_server_is_listed_over_stdio(tmp_path: Path) -> None:
         ("import time; time.sleep(600)", "it does not answer", 0.2),
     ],
 )
-def test_a_server_that_cannot_be_listed_says_why(
+def test_reports_why_listing_failed(
     script: str, why: str, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(real_servers, "LISTING_S", seconds)
@@ -109,7 +109,7 @@ def test_a_server_that_cannot_be_listed_says_why(
         list_over_stdio(command, server, tmp_path)
 
 
-def test_a_server_that_ended_before_it_was_asked_says_why(tmp_path: Path) -> None:
+def test_reports_why_server_ended(tmp_path: Path) -> None:
     command, _ = demo("bad", "-c", "import sys; sys.exit('no credentials')")
     talk = Conversation(command, dict(os.environ), tmp_path)
     talk._child.wait(HANG_TIMEOUT)

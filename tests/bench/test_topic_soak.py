@@ -7,7 +7,7 @@ from typing import Any
 from bench import topic_soak
 
 
-def test_nothing_goes_wrong_and_nothing_is_left_over() -> None:
+def test_finds_no_errors_or_leaks() -> None:
     # On a busy machine nobody falls behind within seconds: then once more, for longer.
     for seconds in (16.0, 60.0, 180.0):
         result = topic_soak.measure(topic_soak.SoakSettings(seconds=seconds))
@@ -17,7 +17,7 @@ def test_nothing_goes_wrong_and_nothing_is_left_over() -> None:
     assert missed == []
 
 
-def test_bars_are_missed_when_something_is_left_over() -> None:
+def test_leaks_miss_bars() -> None:
     held = {"objects": 1_000, "files": 10, "resident": 0}
     good: dict[str, Any] = {
         "count": {"joins": 300, "capability_violation": 1, "closed 4009": 1, "messages_lost": 1},

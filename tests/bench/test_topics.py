@@ -71,7 +71,7 @@ def crowd(port: int, receivers: int = 4) -> Iterator[Crowd]:
         made.leave()
 
 
-def test_everything_that_is_delivered_is_counted() -> None:
+def test_counts_every_delivery() -> None:
     with broadcasting(lambda _, text: [text]) as port, crowd(port) as listening:
         for window in (1, 8):
             figures = listening.run(0.0, window, messages=40)
@@ -93,7 +93,7 @@ def test_everything_that_is_delivered_is_counted() -> None:
                      id="changed"),
     ],
 )  # fmt: skip
-def test_a_target_that_cheats_is_no_figure(cheats: Said) -> None:
+def test_rejects_target_with_wrong_deliveries(cheats: Said) -> None:
     with (
         broadcasting(cheats) as port,
         crowd(port) as listening,
@@ -102,7 +102,7 @@ def test_a_target_that_cheats_is_no_figure(cheats: Said) -> None:
         listening.run(0.0, 4, messages=40)
 
 
-def test_no_websocket_no_figure() -> None:
+def test_failed_websocket_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def refuse() -> None:
@@ -142,7 +142,7 @@ def missed(result: dict[str, Any]) -> list[int]:
     return [place for place, bar in enumerate(topics.judge(result)) if not bar.met]
 
 
-def test_bars() -> None:
+def test_judges_bars() -> None:
     assert len(topics.judge(result(160.0))) == 11
     assert missed(result(160.0)) == []
     assert missed(result(140.0)) == [1, 3]
@@ -161,7 +161,7 @@ def only_sending() -> Iterator[int]:
         yield topic_peers.start(bench, topic_peers.ONLY_SENDS)[1]
 
 
-def test_what_only_sends_passes_on_everything_to_one_crowd_after_another() -> None:
+def test_sending_target_serves_several_crowds() -> None:
     with only_sending() as port:
         for receivers in (3, 7):
             with crowd(port, receivers) as listening:
@@ -169,5 +169,5 @@ def test_what_only_sends_passes_on_everything_to_one_crowd_after_another() -> No
                 assert figures.deliveries == figures.sent * receivers
 
 
-def test_the_matcher_is_measured() -> None:
+def test_measures_matcher() -> None:
     assert 0 < topic_gateway.matcher_us(turns=3) < 50
