@@ -21,7 +21,7 @@ from interlock.automation.store import DecisionStore
 from interlock.core.config import LearnedRule
 from interlock.errors import CONFIG, UNRECORDABLE, InterlockError
 from tests.automation.past import NOW, decision, decisions, notes
-from tests.core.state.telling import HANG_TIMEOUT
+from tests.core.state.delivery import HANG_TIMEOUT
 
 SETTINGS = AutomationConfig(keep=1_000_000.0, most=50)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from interlock.core.config import BudgetConfig, BudgetsConfig, CallerBudget
 from interlock.protocol.mcpax import SubserverBudget
 from interlock.trust.budgets import MINUTE_SECONDS
-from tests.core.pipeline.desk import IDLE, Desk, of_callers
+from tests.core.pipeline.budget_harness import IDLE, Desk, of_callers
 
 
 def test_nobody_pays_who_has_no_budget() -> None:

@@ -11,7 +11,7 @@ from interlock.core.catalog.offering import Tool
 from interlock.core.config import BudgetConfig, BudgetsConfig, CallerBudget
 from interlock.protocol.mcpax import SubserverBudget
 from interlock.trust.budgets import MINUTE_SECONDS
-from tests.core.pipeline.desk import TOOLS, Desk
+from tests.core.pipeline.budget_harness import TOOLS, Desk
 
 # -- whatever happens
 

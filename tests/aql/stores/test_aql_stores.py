@@ -20,7 +20,7 @@ from interlock.aql.execution_states import ExecutionState
 from interlock.aql.execution_store import Execution, ExecutionStore
 from interlock.aql.notes import CallerNote, NoteStore
 from interlock.errors import InterlockError
-from tests.core.state.telling import HANG_TIMEOUT, Told
+from tests.core.state.delivery import HANG_TIMEOUT, Told
 
 Loop = Told[bool]
 OWNER = ("clerk", "token", "")
@@ -188,7 +188,7 @@ from pathlib import Path
 from interlock.aql.execution_states import ExecutionState
 from interlock.aql.execution_store import Execution
 from interlock.aql.execution_store import ExecutionStore
-from tests.core.state.telling import HANG_TIMEOUT, Told
+from tests.core.state.delivery import HANG_TIMEOUT, Told
 
 store = ExecutionStore(Path(sys.argv[1]), deliver=lambda run: run())
 

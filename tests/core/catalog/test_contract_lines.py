@@ -16,7 +16,7 @@ from interlock.core.catalog.tool_contracts import (
     find_changed_members,
     format_contract,
 )
-from tests.core.catalog.test_pinning import JSON
+from tests.core.catalog.test_contract_digests import JSON
 
 TEXT = st.text(st.sampled_from("ab .!?\n\t\\\u200b\u202e\u00a0\U000e0041é·"), max_size=20)
 

@@ -17,7 +17,12 @@ from interlock.core.pipeline.subscriptions import ResourceSubscriptions
 from interlock.core.ports import Upstream
 from interlock.errors import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.mcp import SUBSCRIBE, UNSUBSCRIBE
-from tests.core.pipeline.asking import AskingRig, ScriptedSession, call_of, stateless
+from tests.core.pipeline.client_request_harness import (
+    AskingRig,
+    ScriptedSession,
+    call_of,
+    stateless,
+)
 from tests.support.clock import run_ready_tasks
 from tests.support.offerings import offer
 

@@ -20,7 +20,7 @@ from interlock.core.pipeline.client_requests import ClientRequestPolicy
 from interlock.core.pipeline.tasks import TaskIds, TaskReference
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol.mcp import ELICITATION, SAMPLING, Era
-from tests.core.pipeline.asking import (
+from tests.core.pipeline.client_request_harness import (
     AUDITOR,
     BREATH,
     EVERYTHING,

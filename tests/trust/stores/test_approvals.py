@@ -13,7 +13,7 @@ import pytest
 from interlock.errors import InterlockError
 from interlock.trust.approvals.record import APPROVED, DISPATCHING, REFUSED, Approval
 from interlock.trust.approvals.store import SCHEMA_VERSION, ApprovalStore, WriteResult
-from tests.core.state.telling import Told
+from tests.core.state.delivery import Told
 from tests.trust.approvals.test_proofs import approval
 
 Loop = Told[WriteResult]

@@ -11,7 +11,7 @@ import pytest
 from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams.supervisor import State
 from tests.core.upstreams.oauth.authority import Reply
-from tests.core.upstreams.oauth.worlds import AGAIN, NEEDED, House, at_home, open_house
+from tests.core.upstreams.oauth.sign_in_harness import AGAIN, NEEDED, House, at_home, open_house
 from tests.core.upstreams.servers.http_server import Answer, Request
 from tests.support.upstreams import text, with_timeout
 

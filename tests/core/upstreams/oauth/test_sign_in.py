@@ -12,7 +12,7 @@ from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import fetch
 from interlock.core.upstreams.oauth.sign_in import revoke_grant
 from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
-from tests.core.upstreams.oauth.worlds import NOW, Entrance, at_the_entrance, open_sign_in
+from tests.core.upstreams.oauth.sign_in_harness import NOW, Entrance, at_the_entrance, open_sign_in
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -20,7 +20,14 @@ from interlock.core.pipeline.client_requests import (
 )
 from interlock.errors import FORBIDDEN, MISSING_CLIENT_CAPABILITY, UPSTREAM_PROTOCOL
 from interlock.protocol.mcp import ELICITATION, ROOTS, SAMPLING, Era
-from tests.core.pipeline.asking import EVERYTHING, FORM, SAMPLE, URL, call_of, stateless
+from tests.core.pipeline.client_request_harness import (
+    EVERYTHING,
+    FORM,
+    SAMPLE,
+    URL,
+    call_of,
+    stateless,
+)
 from tests.protocol.json_values import objects, values
 
 

@@ -13,7 +13,7 @@ from joserfc.jwk import ECKey
 from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams.supervisor import State
 from tests.core.upstreams.oauth.authority import Asked, Authority, Protected, Wanderer
-from tests.core.upstreams.oauth.worlds import House, open_house
+from tests.core.upstreams.oauth.sign_in_harness import House, open_house
 from tests.core.upstreams.servers.http_server import Answer, Legacy, Request
 from tests.support.upstreams import with_timeout
 

@@ -14,7 +14,7 @@ from interlock.core.server.mcp.sessions import HttpSession
 from interlock.core.upstreams import session_pool as private
 from interlock.errors import TOO_BUSY, UNKNOWN_SESSION, InterlockError
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.privately import (
+from tests.core.upstreams.private_sessions import (
     AUDITOR,
     OPERATOR,
     ROOTS,

@@ -11,7 +11,7 @@ import pytest
 from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams import session_pool as private
 from interlock.protocol.mcp import META_LOG_LEVEL
-from tests.core.upstreams.privately import a_call, apart, client_session, send, sessions
+from tests.core.upstreams.private_sessions import a_call, apart, client_session, send, sessions
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.core.upstreams.servers.toolbox import result
 from tests.support.upstreams import StartedCall, run_supervisor, with_timeout

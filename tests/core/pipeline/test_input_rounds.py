@@ -27,7 +27,15 @@ from interlock.protocol.mcp import (
     ROOTS,
     SAMPLING,
 )
-from tests.core.pipeline.asking import FORM, SAMPLE, URL, YES, AskingRig, ScriptedSession, call_of
+from tests.core.pipeline.client_request_harness import (
+    FORM,
+    SAMPLE,
+    URL,
+    YES,
+    AskingRig,
+    ScriptedSession,
+    call_of,
+)
 
 QUESTION = {"q": (ELICITATION, FORM)}
 TWO = {"a": (ELICITATION, FORM), "b": (ROOTS, None)}

@@ -22,7 +22,7 @@ from interlock.errors import (
     all_failures,
 )
 from interlock.protocol.mcp import META_TIMEOUT, Era
-from tests.core.upstreams.chain import SESSION, Row, on_a_loop, tool
+from tests.core.upstreams.node_chain import SESSION, Row, on_a_loop, tool
 
 EDGES = ["edge", "stm32h7"]
 NAME = "infra.edge.stm32h7.dma2d_status"

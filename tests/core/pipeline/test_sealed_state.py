@@ -16,7 +16,7 @@ from interlock.core.call import Call, Caller
 from interlock.core.pipeline.request_state import SealedState, StateSealer, digest_request
 from interlock.errors import INVALID_STATE, UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol.mcp import PROMPTS_GET
-from tests.core.pipeline.asking import KEY, call_of, stateless
+from tests.core.pipeline.client_request_harness import KEY, call_of, stateless
 from tests.protocol.json_values import objects
 
 NOW = 1_700_000_000.0

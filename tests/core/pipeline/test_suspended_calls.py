@@ -21,7 +21,15 @@ from interlock.protocol.mcp import (
     ROOTS,
     SAMPLING,
 )
-from tests.core.pipeline.asking import BREATH, FORM, SAMPLE, YES, AskingRig, call_of, stateless
+from tests.core.pipeline.client_request_harness import (
+    BREATH,
+    FORM,
+    SAMPLE,
+    YES,
+    AskingRig,
+    call_of,
+    stateless,
+)
 
 CLIENT = stateless()
 

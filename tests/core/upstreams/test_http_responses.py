@@ -15,8 +15,8 @@ from interlock.core.upstreams.supervisor import State
 from interlock.core.upstreams.transports import http as http_replies
 from interlock.core.upstreams.transports import http_pool
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, Failure
-from tests.core.upstreams import answer_shapes as shapes
-from tests.core.upstreams.answer_shapes import JSON, Shape
+from tests.core.upstreams import response_shapes as shapes
+from tests.core.upstreams.response_shapes import JSON, Shape
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.core.upstreams.servers.toolbox import error, result
 from tests.support.upstreams import SupervisorHarness, run, run_supervisor, text, with_timeout

@@ -15,7 +15,7 @@ from interlock.core.upstreams.transports.http import format_bearer_header
 from interlock.protocol.mcp import RESOURCES_READ, Era
 from interlock.protocol.mcpax import Hop
 from interlock.tree.caller_tokens import format_member
-from tests.core.upstreams.test_wording_ax import (
+from tests.core.upstreams.test_request_encoder_ax import (
     OWN,
     PARTS,
     REVISIONS,

@@ -193,7 +193,7 @@ def test_keeps_response_for_resumed_stream(start_node: Any, version: str, answer
 
 
 def test_keeps_client_request_for_resumed_stream(shared_node: NodeThread) -> None:
-    from tests.core.server.test_questions import Asked, answer, call_of
+    from tests.core.server.test_client_requests import Asked, answer, call_of
 
     session, asked = shared_node.session(), Asked()
     with shared_node.connect() as wire:

@@ -23,7 +23,7 @@ from interlock.protocol.mcp import (
     TOOLS_LIST,
     UNSUBSCRIBE,
 )
-from tests.core.pipeline.asking import call_of, stateless
+from tests.core.pipeline.client_request_harness import call_of, stateless
 from tests.protocol.json_values import values
 from tests.support.offerings import offer
 

@@ -15,7 +15,7 @@ from interlock.core.upstreams.oauth.fetch import FetchResponse, fetch
 from interlock.core.upstreams.oauth.sign_in import SignInRequest, sign_in
 from interlock.core.upstreams.oauth.urls import canonical
 from tests.core.upstreams.oauth.authority import Authority, Protected, Reply
-from tests.core.upstreams.oauth.worlds import NOW, open_sign_in
+from tests.core.upstreams.oauth.sign_in_harness import NOW, open_sign_in
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

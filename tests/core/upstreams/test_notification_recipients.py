@@ -11,7 +11,7 @@ from interlock.core.upstreams import client as peer_module
 from interlock.core.upstreams.client import NO_REQUEST, UNKNOWN_REQUEST, find_request_id
 from interlock.core.upstreams.notification_limits import NotificationLimiter
 from interlock.protocol.mcp import META_LOG_LEVEL
-from tests.core.upstreams.chain import SESSION, STATELESS, Row, on_a_loop, tool
+from tests.core.upstreams.node_chain import SESSION, STATELESS, Row, on_a_loop, tool
 
 LOG = "notifications/message"
 LOST = "notifications/mcpax/subserver_lost"

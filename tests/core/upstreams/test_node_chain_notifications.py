@@ -10,7 +10,7 @@ import pytest
 from interlock.core.call import Caller
 from interlock.core.upstreams.notification_limits import NotificationLimiter
 from interlock.protocol.mcp import META_LOG_LEVEL, Era
-from tests.core.upstreams.chain import SESSION, STATELESS, Row, on_a_loop, tool
+from tests.core.upstreams.node_chain import SESSION, STATELESS, Row, on_a_loop, tool
 
 LOG = "notifications/message"
 

@@ -10,7 +10,15 @@ from interlock.core.call import Call, Client
 from interlock.core.pipeline import client_requests as held_room
 from interlock.errors import INVALID_PARAMS, INVALID_STATE, SHUTTING_DOWN
 from interlock.protocol.mcp import ELICITATION, META_TIMEOUT, PROMPTS_GET, ROOTS
-from tests.core.pipeline.asking import AUDITOR, BREATH, OPERATOR, YES, AskingRig, call_of, stateless
+from tests.core.pipeline.client_request_harness import (
+    AUDITOR,
+    BREATH,
+    OPERATOR,
+    YES,
+    AskingRig,
+    call_of,
+    stateless,
+)
 
 CLIENT = stateless()
 

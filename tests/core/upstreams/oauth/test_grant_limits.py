@@ -14,7 +14,7 @@ from interlock.core.upstreams.oauth.bearer import BearerRegistry
 from interlock.core.upstreams.supervisor import State
 from interlock.errors import InterlockError
 from tests.core.upstreams.oauth.authority import Protected
-from tests.core.upstreams.oauth.worlds import NEEDED, open_house
+from tests.core.upstreams.oauth.sign_in_harness import NEEDED, open_house
 from tests.core.upstreams.servers.http_server import Answer, Request
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.upstreams import SupervisorHarness

@@ -19,7 +19,7 @@ from interlock.protocol.mcp import (
     ROOTS,
     SAMPLING,
 )
-from tests.core.pipeline.asking import (
+from tests.core.pipeline.client_request_harness import (
     FORM,
     OPERATOR,
     YES,

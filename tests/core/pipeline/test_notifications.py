@@ -13,7 +13,12 @@ from msgspec import Raw
 from interlock.core.pipeline.notification_filter import is_level_at_least, is_wanted, read_level
 from interlock.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError
 from interlock.protocol.mcp import LOG_LEVELS, LOG_MESSAGE, META_LOG_LEVEL, PROGRESS, SET_LEVEL
-from tests.core.pipeline.asking import AskingRig, ScriptedSession, call_of, stateless
+from tests.core.pipeline.client_request_harness import (
+    AskingRig,
+    ScriptedSession,
+    call_of,
+    stateless,
+)
 
 CLIENT = stateless()
 

@@ -17,7 +17,7 @@ from interlock.errors import (
     UPSTREAM_PROTOCOL,
 )
 from interlock.protocol.mcp import ELICITATION, RESOURCES_READ, ROOTS, SAMPLING
-from tests.core.pipeline.asking import (
+from tests.core.pipeline.client_request_harness import (
     AUDITOR,
     BREATH,
     FORM,
