@@ -1,4 +1,4 @@
-"""The collector of a node: young objects by the clock, everything once the process has grown."""
+"""The garbage collector of a node: young objects by time, all objects after growth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that registers cannot take over the resources of another server."""
+"""Resources of configured servers: registered servers cannot replace them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A build without a feature starts, serves and passes its tests. `make test-without` runs all."""
+"""Builds without a feature: they start, serve and pass their tests.
+
+`make test-without` tests all features.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A raw HTTP server that answers wrongly on purpose, to see whether the load generator notices.
+"""A raw HTTP server that answers wrongly on purpose, to test the load generator.
 
-Every answer is right except each third, which has the one fault that was asked for.
+Every third response has the requested fault.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How figures become ratios and bars, with figures that are made up."""
+"""Ratios and bars, with made-up figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The crowd's names and bars; the raw upstream that says who it is."""
+"""The crowd benchmark: names, bars and the named upstream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steady load must notice a call that reached the wrong server; bars of the cut."""
+"""The cut benchmark: the steady load finds calls that reached the wrong server."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""How the drivers' benchmark judges, with figures that are made up; and that what it writes can be
-used."""
+"""The drivers benchmark: its bars with made-up figures, and its workspace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The durable benchmark counts what it says it counts."""
+"""The durable benchmark: its counts and bars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measure of inferred effects: its labels are whole, and its counts are right."""
+"""The benchmark of inferred effects: its labels and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The finding benchmark's own arithmetic, on a catalog that is small and all its own."""
+"""The finding benchmark: its calculations on a small catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hop costs, reckoned from made-up figures; the configs of the chain."""
+"""The hops benchmark: cost of a hop with made-up figures, and configs of the chain."""
 
 from __future__ import annotations
 

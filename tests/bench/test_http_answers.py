@@ -1,4 +1,4 @@
-"""The answer reader, fed whole, byte by byte, and with bytes too many."""
+"""The response reader of the benchmarks: whole, bytewise and surplus input."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""LiveMCPBench: its files are read as they are, and the arithmetic is right. The data set itself is
-not here: these files have its form and none of its content."""
+"""LiveMCPBench: reading of its files, and its calculations.
+
+The data set itself is not here: these files have its form and none of its content.
+"""
 
 from __future__ import annotations
 

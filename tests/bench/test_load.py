@@ -1,4 +1,4 @@
-"""The load generator must notice every wrong answer: a bench that cannot fail proves nothing."""
+"""The load generator: it must notice every wrong response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An echo that is asked for as an operation is judged as strictly as a plain one."""
+"""The overhead benchmark: an echo as an operation is judged like a plain echo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The raw upstream is a real MCP server: the official SDK's client speaks with it in both eras."""
+"""The raw upstream of the benchmarks, with the official SDK's client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The token benchmark's own arithmetic: its catalogs, its tasks, its break-even."""
+"""The token benchmark: its catalogs, tasks and break-even."""
 
 from __future__ import annotations
 

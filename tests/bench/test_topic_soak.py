@@ -1,4 +1,4 @@
-"""Many come and go in the topics of a real node, for some seconds; the long run is the same."""
+"""The soak of topics on a real node, in its short form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The topic benchmark counts what it says it counts, and notices a target that cheats."""
+"""The topic benchmark: its counts, and targets that deliver wrongly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that wait in the node: what comes first counts, and nobody is told twice."""
+"""Deferred requests: requests that wait in the node before they are sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A workspace on the disk, to be filled by each test."""
+"""A workspace on disk that each test fills."""
 
 from __future__ import annotations
 

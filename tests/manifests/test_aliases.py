@@ -1,4 +1,4 @@
-"""DRIVER.md: names of fields that are deprecated, translated."""
+"""Deprecated field names of DRIVER.md."""
 
 from __future__ import annotations
 

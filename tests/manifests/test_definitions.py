@@ -1,4 +1,4 @@
-"""define_driver: fields like front matter, hooks beside them, and how the two become one driver."""
+"""define_driver: fields as in front matter, hooks, and the merged driver."""
 
 from __future__ import annotations
 

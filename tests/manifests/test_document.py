@@ -1,4 +1,4 @@
-"""YAML to values with places: both ways agree, and everything odd is said at once."""
+"""YAML documents: values, places, problems, and both parsers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DRIVER.md: how a driver is signed in to, installed and looked after (AIP-30)."""
+"""DRIVER.md: sign-in, health checks, version checks and installation (AIP-30)."""
 
 from __future__ import annotations
 

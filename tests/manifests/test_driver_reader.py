@@ -1,4 +1,4 @@
-"""DRIVER.md, the part that every driver has (AIP-30)."""
+"""DRIVER.md: the fields of every driver (AIP-30)."""
 
 from __future__ import annotations
 

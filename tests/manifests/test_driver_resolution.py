@@ -1,4 +1,4 @@
-"""A driver that another manifest refers to: inline, by id, or by file."""
+"""References to a driver: inline, by id, or by file."""
 
 from __future__ import annotations
 

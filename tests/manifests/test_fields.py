@@ -1,4 +1,4 @@
-"""Schemas from structs, and structs from values: one declaration for both."""
+"""Schemas of structs, and structs built from values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text between the --- lines: found, or refused with a place and an advice."""
+"""Front matter: how it is split, and invalid files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the inputs of a contract are called on their way to a driver."""
+"""Mapping of contract inputs to driver inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A thousand drivers: each file is read once. How long that takes: `python -m bench drivers`."""
+"""A workspace of a thousand drivers: each file is read once.
+
+The time that it takes: `python -m bench drivers`.
+"""
 
 from __future__ import annotations
 

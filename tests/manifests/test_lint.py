@@ -1,4 +1,4 @@
-"""What a person should look at in a driver that is lawful."""
+"""Cautions about valid drivers."""
 
 from __future__ import annotations
 

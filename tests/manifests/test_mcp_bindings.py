@@ -1,4 +1,4 @@
-"""DRIVER.md: which tool serves what, and which secrets the server is given (AIP-32, AIP-19)."""
+"""DRIVER.md: bindings of tools, and secrets of the server (AIP-32, AIP-19)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DRIVER.md, the part that MCP drivers have (AIP-32), and secrets in it (AIP-19)."""
+"""DRIVER.md: the fields of MCP drivers (AIP-32), and secrets in them (AIP-19)."""
 
 from __future__ import annotations
 

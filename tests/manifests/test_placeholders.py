@@ -1,4 +1,4 @@
-"""`${secrets.NAME}`: what is named, and what is filled in."""
+"""`${secrets.NAME}` placeholders."""
 
 from __future__ import annotations
 

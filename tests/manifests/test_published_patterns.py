@@ -1,4 +1,4 @@
-"""The drivers that AIP-32 shows, in our words: what is said of each pattern must load."""
+"""The driver patterns of AIP-32, which must load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges of versions, as npm has them; held against npm's own code where it is installed."""
+"""Version ranges as in npm, compared with npm where it is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas of strangers: circles, references to elsewhere, and sizes."""
+"""Checks of foreign schemas: cycles, external references and sizes."""
 
 from __future__ import annotations
 

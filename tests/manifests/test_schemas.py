@@ -1,4 +1,4 @@
-"""Our schemas: valid themselves, closed where they must be, and complete without a network."""
+"""The schemas of manifests: valid, complete, and without a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `${secrets.NAME}` means: by rule, by what a secret says of itself, and never two at once."""
+"""Names of secrets: slugs, environment names, and ambiguous names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SECRETS.md: what is listed, who may have it, and never a value (AIP-19)."""
+"""SECRETS.md: its entries, access rules, and no values (AIP-19)."""
 
 from __future__ import annotations
 

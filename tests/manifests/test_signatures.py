@@ -1,4 +1,4 @@
-"""A signature counts for the manifest that was read, and for no other that lay there since."""
+"""Signatures of manifests: only the signed content is accepted."""
 
 from __future__ import annotations
 

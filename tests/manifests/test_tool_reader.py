@@ -1,4 +1,4 @@
-"""TOOL.md: what a contract says (AIP-14), and the schemas in it (AIP-16)."""
+"""TOOL.md: the fields of a contract (AIP-14), and its schemas (AIP-16)."""
 
 from __future__ import annotations
 

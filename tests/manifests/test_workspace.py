@@ -1,4 +1,4 @@
-"""A folder of drivers and contracts, bound to each other."""
+"""A workspace of drivers and contracts, and their bindings."""
 
 from __future__ import annotations
 

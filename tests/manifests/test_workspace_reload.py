@@ -1,4 +1,4 @@
-"""A workspace again: what changed is read, and what may not change is refused."""
+"""Reload of a workspace: which files are read, and which changes are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The secrets of a workspace: merged, listed once, and named when they are missing."""
+"""Secrets of a workspace: merged inventories, and missing secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests to test with: small ones that are lawful, to be changed by each test."""
+"""Small valid manifests that each test changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backoff: delays that double, with a maximum, a jitter and what a peer asks for."""
+"""Backoff: doubled delays with a maximum, jitter and delays of a peer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dictionary with a maximum: against a plain list of keys."""
+"""A dictionary with a maximum, compared with a plain list of keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durations: one grammar, and the way back."""
+"""Parsing and formatting of durations."""
 
 from __future__ import annotations
 

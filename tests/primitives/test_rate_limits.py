@@ -1,4 +1,4 @@
-"""Token bucket, sliding window, keyed windows, sampler: against a model that keeps every event."""
+"""Token bucket, sliding window, keyed windows and sampler, compared with models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moments and counts as text."""
+"""Times, counts and durations as text."""
 
 from __future__ import annotations
 

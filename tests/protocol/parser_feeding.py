@@ -1,4 +1,4 @@
-"""The ways in which a stream can reach a parser, and the check that all of them come to the same.
+"""Splits of a stream, and the check that a parser reads the same from every split.
 
 A parser of a stream is anything with `feed(bytes) -> list`. Every test of one goes through here.
 """

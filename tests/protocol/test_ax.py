@@ -1,5 +1,4 @@
-"""MCP-AX on the wire: every field of a registration right, wrong, missing, of the wrong type and
-too long; heartbeats, farewells, hops, and what an aggregator answers."""
+"""MCP-AX messages: registration, heartbeat, deregistration, hops and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capability annotations: each value by its rule, what hints mean, and classes that only rise."""
+"""Capability annotations: valid values, values derived from hints, and classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The header rules of MCP 2026-07-28: arguments that travel in `Mcp-Param-*` headers too."""
+"""Arguments that are repeated in `Mcp-Param-*` headers (MCP 2026-07-28)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The header rules of MCP 2026-07-28: values, and the headers that every request has."""
+"""Encoded header values, and the standard headers of every request (MCP 2026-07-28)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`input_required` as data: what a server wants to know, on either wire."""
+"""`input_required` results and input responses as data."""
 
 from __future__ import annotations
 

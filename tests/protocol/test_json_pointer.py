@@ -1,4 +1,4 @@
-"""JSON pointers: there and back, and nothing that a stranger writes raises."""
+"""JSON pointers: building and resolving."""
 
 from __future__ import annotations
 

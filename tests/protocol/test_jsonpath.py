@@ -1,4 +1,4 @@
-"""JSONPath: what the subset finds, what it refuses to read, and that nothing else happens."""
+"""JSONPath: what the subset finds, and which paths it rejects."""
 
 from __future__ import annotations
 

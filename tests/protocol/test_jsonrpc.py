@@ -1,4 +1,4 @@
-"""JSON-RPC envelopes: what a message is, what is refused and how, and ids that come back whole."""
+"""Decoding of JSON-RPC messages: ids, batches and invalid messages."""
 
 from __future__ import annotations
 

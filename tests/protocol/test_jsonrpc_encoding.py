@@ -1,4 +1,4 @@
-"""JSON-RPC messages that we write: they are read back as they were meant, and fit on a line."""
+"""Encoding of JSON-RPC messages."""
 
 from __future__ import annotations
 

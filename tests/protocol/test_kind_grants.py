@@ -1,4 +1,4 @@
-"""Sets of patterns: the vectors, what nobody is granted, and what is kept of it."""
+"""Sets of kind patterns: vectors, reserved kinds, and their cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of MCPx and the patterns that grant them."""
+"""Kinds of MCPx messages, and the patterns that grant them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Newline-delimited framing: any cut of the stream gives the same lines."""
+"""Newline-delimited framing: every split of the stream gives the same lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MCP as data: revisions are a set, and a result keeps its content from one era to the other."""
+"""MCP as data: revisions, and results converted between generations."""
 
 from __future__ import annotations
 

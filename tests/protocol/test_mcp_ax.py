@@ -1,4 +1,4 @@
-"""What of MCP-AX is seen where MCP is spoken: who speaks it, and which of its keys go on."""
+"""MCP-AX in MCP messages: its capability, and which of its keys are forwarded."""
 
 from __future__ import annotations
 

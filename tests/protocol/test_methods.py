@@ -1,5 +1,4 @@
-"""What a method is, and the tables that are derived from it: an accidental change of a row, or of a
-derivation, shows here."""
+"""The table of methods, and the tables that are derived from it."""
 
 from __future__ import annotations
 

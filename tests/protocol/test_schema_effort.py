@@ -1,4 +1,4 @@
-"""Why a value does not fit is only looked for where that ends: counted before, not tried."""
+"""The cost of explaining a validation error, estimated before it is spent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of validating by a schema is estimated before anybody does it."""
+"""The cost of validating by a schema, estimated before it is spent."""
 
 from __future__ import annotations
 

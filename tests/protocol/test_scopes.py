@@ -1,4 +1,4 @@
-"""Scopes: what they cover, and that whatever is made of them is never more."""
+"""Scopes: what they cover, and how they are narrowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server-Sent Events: the WHATWG algorithm, in any cut of the stream."""
+"""Server-Sent Events: the WHATWG algorithm, for every split of the stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structs that are written to as ordinary objects are: still structs, and still collected."""
+"""Structs with fast attribute writes: still structs, and still collected."""
 
 from __future__ import annotations
 

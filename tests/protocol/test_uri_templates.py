@@ -1,4 +1,4 @@
-"""URI templates: what a template expands to is matched by it, and nothing takes long."""
+"""URI templates: which URIs they match, in bounded time."""
 
 from __future__ import annotations
 

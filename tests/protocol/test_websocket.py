@@ -1,4 +1,4 @@
-"""WebSocket framing: any cut of the stream gives the same events, for either side."""
+"""WebSocket framing: every split of the stream gives the same events, for both sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WebSocket against another implementation: what it makes of frames, we do, and the other way."""
+"""WebSocket frames, compared with another implementation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The opening of a WebSocket: against the RFC's example, and against another implementation."""
+"""The WebSocket handshake: the example of the RFC, and another implementation."""
 
 from __future__ import annotations
 

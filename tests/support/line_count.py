@@ -1,5 +1,7 @@
-"""How much work something is, in lines of Python that were run: the same on every machine, however
-busy it is. Work of C code is not seen, so a test that wants to see growth gives it to Python."""
+"""The work of a function, in lines of Python that were run: the same on every machine.
+
+Work of C code is not seen, so a test that wants to see growth gives it to Python.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real node for the tests of its faces: on uvloop, in a thread, with upstreams beside it."""
+"""A real node for tests of its server: on uvloop, in a thread, with upstreams beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upstreams' offers for tests: definitions as they come, and what a client then sees of them."""
+"""Offerings of upstreams for tests, and what a client sees of them."""
 
 from __future__ import annotations
 

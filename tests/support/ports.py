@@ -1,4 +1,4 @@
-"""Ports for tests that must know one before anybody listens there."""
+"""Ports for tests that must know a port before a server listens there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """An upstream that does what a test says: an MCP server over HTTP, in the test's own process.
 
-It runs on the node's loop and is looked at from the test's thread, so everything that a test waits
-for is announced on a condition. Calls to `hold` stay unanswered until the test lets them go.
+It runs on the node's loop and is used from the test's thread, so everything that a test waits for
+is announced on a condition. Calls to `hold` stay pending until the test releases them.
 """
 
 from __future__ import annotations

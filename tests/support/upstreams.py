@@ -1,6 +1,4 @@
-"""What the tests of upstreams stand on: loops that notice leftovers, supervisors that can be
-waited for, and calls made the way the pipeline makes them.
-"""
+"""Event loops that find leaks, supervisors to wait for, and calls as the pipeline makes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogs of messages name what the source says."""
+"""Catalogs of messages: they equal the messages of the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page and the exit code follow from the register, the claims and the markers."""
+"""Spec coverage: the page and the exit code for registers, states and markers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markers are found wherever pytest would find them, and never silently lost."""
+"""Spec markers: how they are found, and faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The drawn states are those of the tables."""
+"""State diagrams: they equal the state tables."""
 
 from __future__ import annotations
 

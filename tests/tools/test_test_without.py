@@ -1,4 +1,4 @@
-"""Which tests a build without a feature leaves out."""
+"""Tests that a build without a feature leaves out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capabilities in lists: declared ones travel, others are derived, and nothing looks safer."""
+"""Capability annotations in lists: declared values are kept, missing values are derived."""
 
 from __future__ import annotations
 

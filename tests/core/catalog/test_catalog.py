@@ -1,4 +1,4 @@
-"""The board of offers: one event per real change, and one merge for many of them."""
+"""The catalog: one notification for each change, and one merge for many offerings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The digest of a contract: it changes with what the upstream says, and with nothing else."""
+"""Digests of contracts: only changes by the upstream change them."""
 
 from __future__ import annotations
 

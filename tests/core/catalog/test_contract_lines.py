@@ -1,4 +1,4 @@
-"""Contracts as a human reads them: what changed is seen, and nothing can hide."""
+"""Contracts as text: every change is visible, also of invisible characters."""
 
 from __future__ import annotations
 

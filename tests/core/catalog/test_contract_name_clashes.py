@@ -1,4 +1,4 @@
-"""Contracts in the merged namespace: they stand back behind everything that a server has."""
+"""Names of contracts that clash with names of servers: the server wins."""
 
 from __future__ import annotations
 

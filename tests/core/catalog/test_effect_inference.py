@@ -1,4 +1,4 @@
-"""What names, descriptions and parameters say about a tool without annotations."""
+"""Effects that are inferred from names, descriptions and parameters."""
 
 from __future__ import annotations
 

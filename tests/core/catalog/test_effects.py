@@ -1,4 +1,4 @@
-"""What a tool does to the world: the table of hints, trust and overrides."""
+"""Effects of tools by hints, trust and config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools that are held back: in no list at any moment, and still to be found by a call."""
+"""Hidden tools: not listed, but callable."""
 
 from __future__ import annotations
 

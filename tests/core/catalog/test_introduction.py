@@ -1,4 +1,4 @@
-"""One introduction for many upstreams: everything they have, and nothing that nobody has."""
+"""The merged introduction of many upstreams: capabilities, instructions and server info."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names: the canonical form, the safe form, and who sees which."""
+"""Names of tools: segments, canonical names, safe names, and the style of each client."""
 
 from __future__ import annotations
 

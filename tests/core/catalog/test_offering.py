@@ -1,4 +1,4 @@
-"""What one upstream offers: filters, names, descriptions, and entries that cannot be used."""
+"""The tools of one upstream: filters, names, descriptions, effects and invalid entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts, resources and templates of one upstream: as they came, and bad ones set aside."""
+"""Prompts, resources and templates of one upstream: names, members and invalid entries."""
 
 from __future__ import annotations
 

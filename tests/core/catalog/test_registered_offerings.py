@@ -1,4 +1,4 @@
-"""What registered subservers offer: their names are refused, not mended, and lead to them."""
+"""Offerings of registered subservers: names, routes, builtin tools and the routing table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server may be called in the catalog: checked where it is written down, and kept."""
+"""Segments of servers: valid ones, and keys that become segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The merged namespace: what is listed under a name is what is called under that name."""
+"""The merged namespace: listed names, resolved names, pages and cursors."""
 
 from __future__ import annotations
 

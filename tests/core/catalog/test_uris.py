@@ -1,4 +1,4 @@
-"""URIs of many upstreams: every listed one leads to who listed it, and plain ones stay plain."""
+"""URIs of many upstreams: collisions, prefixes, and the upstream that a URI resolves to."""
 
 from __future__ import annotations
 

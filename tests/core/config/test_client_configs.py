@@ -1,4 +1,4 @@
-"""The config files of MCP clients: found, read, and turned into servers without their secrets."""
+"""Config files of MCP clients: how they are found, read and imported without secrets."""
 
 from __future__ import annotations
 

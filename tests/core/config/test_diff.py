@@ -1,4 +1,4 @@
-"""What a reload has to touch."""
+"""Differences of two configs: what a reload applies, and what needs a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adding a server to a file: the rest of the text stays byte for byte."""
+"""Adding a server to a config file: the rest of the text does not change."""
 
 from __future__ import annotations
 

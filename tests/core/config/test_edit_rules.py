@@ -1,4 +1,4 @@
-"""Learned rules in and out of a file: the rest of the text stays byte for byte."""
+"""Adding and removing learned rules in a config file: the rest of the text does not change."""
 
 from __future__ import annotations
 

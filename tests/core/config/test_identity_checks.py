@@ -1,4 +1,4 @@
-"""What is wrong with `identity`, said with the line before a node starts."""
+"""Problems of `identity` in the config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a config file means when it is good."""
+"""Reading of valid config files."""
 
 from __future__ import annotations
 

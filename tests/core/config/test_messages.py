@@ -1,4 +1,4 @@
-"""The exact words for every mistake in a config file: what is wrong, where, what to do next."""
+"""The exact messages for mistakes in a config file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`minted_tokens`: what goes with it, and what is said about what does not."""
+"""`minted_tokens` in the config: valid servers, and keys that conflict with it."""
 
 from __future__ import annotations
 

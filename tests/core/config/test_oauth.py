@@ -1,4 +1,4 @@
-"""How a server's sign-in is configured, and what is said about mistakes in it."""
+"""`oauth` in the config: valid settings, mistakes, and conflicting keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of the policy, as the config says them: the words for mistakes."""
+"""Messages for mistakes in policy rules of the config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for any text and any servers."""
+"""Properties of the config reader and writer for any text and any servers."""
 
 from __future__ import annotations
 

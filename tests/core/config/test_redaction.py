@@ -1,4 +1,4 @@
-"""What may be printed: references stay, literal secrets are masked."""
+"""Redaction of secrets: references stay, literal secrets are masked."""
 
 from __future__ import annotations
 

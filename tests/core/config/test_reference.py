@@ -1,4 +1,4 @@
-"""docs/configuration.md says what the program does."""
+"""The configuration reference: docs/configuration.md equals the generated page."""
 
 from __future__ import annotations
 

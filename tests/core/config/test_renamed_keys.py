@@ -1,4 +1,4 @@
-"""Keys of earlier versions are errors that name the key of today."""
+"""Renamed keys: the error names the new key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema for editors takes what the node takes, and refuses what it can of the rest."""
+"""The JSON schema of the config: it accepts the same documents as the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""References: resolved when used, errors that name the place and never a value."""
+"""References to secrets: how they are resolved, and errors that contain no value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node is no server of itself: neither by its address nor by its own command."""
+"""Servers that are the node itself: they are rejected, by URL and by command."""
 
 from __future__ import annotations
 

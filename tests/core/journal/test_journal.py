@@ -1,4 +1,4 @@
-"""The journal as its users see it: recording, committing, reading, keeping within bounds."""
+"""The journal: recording, commits, reading, searching and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives beside a journal: what was done to them by hand, `verify` finds."""
+"""Archives of a journal: `verify` finds manual changes."""
 
 from __future__ import annotations
 

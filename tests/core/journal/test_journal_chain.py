@@ -1,4 +1,4 @@
-"""The chain through the journal: whatever is done to the file by hand, `verify` says where."""
+"""The hash chain of the journal: `verify` locates every manual change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where entries are cut into chunks, and chunks joined into pages: nothing may be lost there."""
+"""Chunks and pages of the journal: no entry is lost at their bounds."""
 
 from __future__ import annotations
 

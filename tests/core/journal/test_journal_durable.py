@@ -1,4 +1,4 @@
-"""Entries that must be on disk before a call leaves: when they are, and when they cannot be."""
+"""Durable entries: when the journal reports them as written, and when it reports failure."""
 
 from __future__ import annotations
 

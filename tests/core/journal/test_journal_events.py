@@ -1,4 +1,4 @@
-"""One gated flow, as the journal has it, told in the words of the query language's audit."""
+"""Approval flows in the journal, converted to audit events of the query language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long entries are kept: by age, with clocks that jump, in small bites."""
+"""Retention of journal entries: by age, with clocks that jump, in small steps."""
 
 from __future__ import annotations
 

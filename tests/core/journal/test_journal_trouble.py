@@ -1,4 +1,4 @@
-"""The journal when things go wrong: full disks, locks, broken files, too much, nonsense."""
+"""Failures of the journal: full disks, locks, broken files, limits, unstorable entries."""
 
 from __future__ import annotations
 

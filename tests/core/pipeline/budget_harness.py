@@ -1,4 +1,4 @@
-"""Budgets as a pipeline uses them, with time that a test turns."""
+"""Budgets as a pipeline uses them, on a manual clock."""
 
 from __future__ import annotations
 

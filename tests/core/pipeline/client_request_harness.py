@@ -1,4 +1,4 @@
-"""Upstreams that ask, and clients that are asked, for tests of what lies between them."""
+"""Upstreams that send client requests, and clients that answer them, in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written down of every call: each outcome once, with the right word."""
+"""Journal entries of calls: one entry for each outcome, with the right outcome name."""
 
 from __future__ import annotations
 

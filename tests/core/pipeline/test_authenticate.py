@@ -1,4 +1,4 @@
-"""Who may call: this machine's own user, or the bearer of a token."""
+"""Authentication of callers: by token, or as the local user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The circuit breaker: its table of transitions, and what holds in every order of events."""
+"""The circuit breaker: its table of transitions, and its invariants in any order of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node stays awake for a lonely call, and for no longer than it says."""
+"""Busy polling: how long a node polls for a single call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""May this be asked of the caller? By what it promised, and by what the config lets servers ask."""
+"""Checks of client requests: by the capabilities of the client, and by the config."""
 
 from __future__ import annotations
 

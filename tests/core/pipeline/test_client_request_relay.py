@@ -1,4 +1,4 @@
-"""A session client in front of a session server: questions are put as they come."""
+"""Client requests of a session server for a session client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlines: set by node, upstream or caller, renewed by progress, watched by one clock."""
+"""Deadlines of calls: timeouts of node, upstream and caller, progress, and the clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sending, and sending again: only what never left, or what may be done twice, and only once."""
+"""Dispatch of calls: sending, one retry, waiting for upstreams, and cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Call.dispatched`: whether a request for the call left, however the call ends."""
+"""`Call.is_dispatched`: true once a request was sent, for every outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions that pass between stateless peers, and what a client brings back."""
+"""Input requests of stateless servers for stateless clients, with sealed state."""
 
 from __future__ import annotations
 

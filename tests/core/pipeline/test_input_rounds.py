@@ -1,4 +1,4 @@
-"""A session client in front of a stateless server: its questions, put one by one."""
+"""Input requests of a stateless server for a session client, in rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long calls take: against the class that their tool declares, and in their results."""
+"""Latency of calls: raised latency classes, and the latency in results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller hears while its call is under way."""
+"""Notifications for a caller: which log levels and kinds pass."""
 
 from __future__ import annotations
 

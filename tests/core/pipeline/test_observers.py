@@ -1,4 +1,4 @@
-"""Observers hear of every call, in order, and cost nothing where they do not want to."""
+"""Observers of calls: their order, and the events that they receive."""
 
 from __future__ import annotations
 

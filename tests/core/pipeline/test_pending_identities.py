@@ -1,4 +1,4 @@
-"""Requests of whom nobody knows yet: kept apart, few, and never in anybody's way."""
+"""Requests of callers that are not identified yet: their limit, and their end."""
 
 from __future__ import annotations
 

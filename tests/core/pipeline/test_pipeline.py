@@ -1,4 +1,4 @@
-"""The whole pipeline: the fixed order of its stages, and what holds whatever happens."""
+"""The whole pipeline: the order of its stages, and its invariants in any order of events."""
 
 from __future__ import annotations
 

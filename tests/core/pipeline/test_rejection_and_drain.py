@@ -1,4 +1,4 @@
-"""How calls end: refused, drained at the end, and counted against nobody who is innocent."""
+"""Rejected methods, draining, and limits that protect other callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URIs in results, put into the form in which clients know them."""
+"""URIs in results: replaced by the URIs that clients know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tool is meant: any accepted form of a name, and a hint for a wrong one."""
+"""Resolution of tool names, and suggestions for unknown names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is meant by requests that are not about tools: prompts, resources, completions."""
+"""Resolution of prompts, resources and completion references."""
 
 from __future__ import annotations
 

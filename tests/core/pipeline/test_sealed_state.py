@@ -1,4 +1,4 @@
-"""State that callers bring back: nobody can read, change or borrow it."""
+"""Sealed request state: encrypted, bound to caller and request, and limited in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many callers, one subscription upstream: asked once, ended with the last who leaves."""
+"""Subscriptions to resources: many subscribers share one subscription upstream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Held calls: whose they are, and that none is held for ever."""
+"""Handles of suspended calls: single use, binding to the caller, and expiry."""
 
 from __future__ import annotations
 

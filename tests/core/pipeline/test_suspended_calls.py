@@ -1,4 +1,4 @@
-"""A stateless client in front of a session server: calls that wait for the client to come back."""
+"""Suspended calls: client requests of a session server for a stateless client."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tasks: those of stateless servers, relayed, and those that the node makes of calls itself.
+"""Tasks of stateless servers, which are relayed, and tasks that the node makes of calls.
 
-Longer than 500 lines because both kinds are held against the same list of mishaps.
+Longer than 500 lines, because both kinds have the same failures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A server that is shown as itself judges for itself, but what the config keeps back stays back."""
+"""A transparent server: unlisted tools, and methods that are passed on."""
 
 from __future__ import annotations
 

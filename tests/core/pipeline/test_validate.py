@@ -1,4 +1,4 @@
-"""Arguments against a tool's schema: which field, and why; and schemas that cannot be used."""
+"""Validation of arguments by the schema of a tool, and unusable schemas."""
 
 from __future__ import annotations
 

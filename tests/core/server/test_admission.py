@@ -1,4 +1,4 @@
-"""Who may knock: tokens, other people's sessions, foreign pages and foreign hosts."""
+"""Admission of requests: tokens, sessions, hosts and origins."""
 
 from __future__ import annotations
 

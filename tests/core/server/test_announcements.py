@@ -1,4 +1,4 @@
-"""What is about no request in particular: told to those who may hear it, and to nobody else."""
+"""Announcements that belong to no request: which sessions receive them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever comes over the wire, the node answers in order or hangs up, and serves the next one."""
+"""Arbitrary input: the node answers it or closes the connection, and serves the next client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that are wrong in some way: each gets its own error, the right status, and its id."""
+"""Invalid requests: error code, status and id of each response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A head that a connection has seen is not parsed again: that must never be noticed."""
+"""Cached request heads: a repeated head is not parsed again, with the same behaviour."""
 
 from __future__ import annotations
 

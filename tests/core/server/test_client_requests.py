@@ -1,4 +1,4 @@
-"""What a session's client is asked, and how its answers find their way back."""
+"""Client requests to sessions, and the responses of their clients."""
 
 from __future__ import annotations
 

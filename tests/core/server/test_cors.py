@@ -1,4 +1,4 @@
-"""Pages in browsers: what they are told before they call, and with every answer."""
+"""CORS: preflight requests, and headers of responses to pages."""
 
 from __future__ import annotations
 

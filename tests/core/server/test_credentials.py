@@ -1,4 +1,4 @@
-"""What a request shows of who sends it, read in one place for every path."""
+"""Credentials of requests, as every path reads them."""
 
 from __future__ import annotations
 

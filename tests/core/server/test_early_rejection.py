@@ -1,5 +1,4 @@
-"""Requests that are refused by their head: the refusal comes although no byte of the body was sent,
-and nothing of the body is kept."""
+"""Requests that are rejected by their head: without reading or storing the body."""
 
 from __future__ import annotations
 

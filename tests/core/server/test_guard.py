@@ -1,4 +1,4 @@
-"""The guard at the HTTP door, and who is on the other side of it."""
+"""The guard of hosts and origins, and the classification of peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The headers of MCP requests: what they must repeat, and what nobody may say twice."""
+"""Headers of MCP requests: which must repeat the body, and which may not be repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP as it comes over the socket: in one piece or in many, one request or several."""
+"""HTTP framing: split, pipelined and chunked requests."""
 
 from __future__ import annotations
 

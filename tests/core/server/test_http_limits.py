@@ -1,4 +1,4 @@
-"""What is not HTTP, too large, too slow or ambiguous: it is refused, and harms nobody else."""
+"""Limits of HTTP: invalid, large, slow and ambiguous requests are rejected."""
 
 from __future__ import annotations
 

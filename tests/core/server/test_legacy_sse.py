@@ -1,4 +1,4 @@
-"""The old HTTP+SSE transport: by hand, and with the official SDK's client."""
+"""The HTTP+SSE transport of 2024-11-05: by raw requests, and with the official SDK's client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MCP over lines, on the node's own socket: both eras on one channel."""
+"""MCP over lines on the local socket: both generations on one connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is told what: each kind of change once, and only to those who may hear of it."""
+"""Listeners of changes: one notification per kind, for the listeners that may receive it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Who is `local` over loopback: the node's own user, and nobody whom a proxy or another user sends.
+"""Authentication over loopback: only requests of the node's own user are `local`.
 
-The clients are real: `curl` run as another user, and nginx before the node.
+The clients are real: `curl` as another user, and nginx before the node.
 """
 
 from __future__ import annotations

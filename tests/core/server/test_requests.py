@@ -1,4 +1,4 @@
-"""From a request to a call: what the node reads, and what it leaves as it came."""
+"""Conversion of requests to calls: known members are read, others are kept."""
 
 from __future__ import annotations
 

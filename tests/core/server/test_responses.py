@@ -1,4 +1,4 @@
-"""Results in the words of the revision that the client speaks."""
+"""Results and errors in the form of the client's protocol revision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of routes, the app that serves it, and the guard that its paths share."""
+"""The table of routes, the app that serves it, and the guard of its paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many sessions there may be, and how long a quiet one lasts."""
+"""Sessions: their number, their idle time, and their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of the session wire that break, and clients that come back for the rest."""
+"""Resumption of broken session streams: event ids, missed events and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams that stay open: changes, progress, signs of life, and what ends them."""
+"""Long streams: changes, progress, pings, cancellation and shutdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens on real wires: what a refusal says, where it leads, and what ends when one is revoked."""
+"""Tokens over HTTP: rejections, resource metadata and revocation."""
 
 from __future__ import annotations
 

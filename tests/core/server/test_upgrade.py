@@ -1,4 +1,4 @@
-"""Connections that leave HTTP for a channel, and those that only ask to."""
+"""Upgrades of HTTP connections to WebSocket channels."""
 
 from __future__ import annotations
 

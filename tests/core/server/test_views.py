@@ -1,4 +1,4 @@
-"""Views of a node without a feature that shows anything else than tools."""
+"""Views of a node without features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store tells on an event loop otherwise: here, at once, and told to whoever waits."""
+"""Delivery of callbacks without an event loop, and a wait for their results."""
 
 from __future__ import annotations
 

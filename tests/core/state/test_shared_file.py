@@ -1,5 +1,4 @@
-"""A file that a node and the command line share: who notices whom, who waits for whom, and what is
-said when it cannot be used."""
+"""A file that a node and the command line share: change detection, locks and errors."""
 
 from __future__ import annotations
 

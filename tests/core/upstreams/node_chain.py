@@ -1,5 +1,4 @@
-"""Nodes in a row on one clock: real pipelines, peers and conversations; the links are in memory,
-and take the time that a test gives them."""
+"""A chain of nodes on one clock: real pipelines, peers and conversations, with links in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that are to have a connection of their own, and what a server saw of them."""
+"""Clients with private upstream sessions, and the sessions that a server received."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to put the right answer on an HTTP connection, and ways to get it wrong."""
+"""Valid and invalid ways to write a response on an HTTP connection."""
 
 from __future__ import annotations
 

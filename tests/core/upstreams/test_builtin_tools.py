@@ -1,4 +1,4 @@
-"""The node's own tool: how many notifications it had to drop."""
+"""The builtin tool that counts dropped notifications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hearing of changes over HTTP: the session's stream, subscriptions, and what becomes of them."""
+"""Changes of upstreams over HTTP: session streams, subscriptions and their failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where `Call.dispatched` is set: a request is handed to its transport, which may take it back."""
+"""`Call.is_dispatched` of requests to an upstream: set by the transport, which may reset it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One set of behaviours, over every kind of link and in both eras."""
+"""Behaviour of upstream connections that is the same over every transport and generation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions that upstreams ask over HTTP: no answer waits behind the calls that need it."""
+"""Client requests over HTTP: responses do not wait behind calls."""
 
 from __future__ import annotations
 

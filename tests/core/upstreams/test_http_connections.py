@@ -1,4 +1,4 @@
-"""The connections of an HTTP upstream: reuse, limits, queues, closing ends, refusals, TLS."""
+"""Connections of an HTTP upstream: reuse, limits, queues, failures and TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding out which wire an HTTP server speaks, and where it really lives."""
+"""Detection of the protocol generation of an HTTP server, and redirects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP servers whose answers never end, and what is kept of answers that were given up."""
+"""Endless HTTP responses, and memory of ended connections."""
 
 from __future__ import annotations
 

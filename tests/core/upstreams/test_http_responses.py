@@ -1,4 +1,4 @@
-"""Answers over HTTP in every shape: whole, in pieces, wrong, too long, more than was asked for."""
+"""HTTP responses of upstreams: every valid form, invalid ones, large ones, and surplus bytes."""
 
 from __future__ import annotations
 

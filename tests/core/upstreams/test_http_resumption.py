@@ -1,4 +1,4 @@
-"""Event streams of the session wire that end before the answer, and are taken up again."""
+"""Resumption of session streams that end before the result."""
 
 from __future__ import annotations
 

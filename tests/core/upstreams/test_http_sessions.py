@@ -1,4 +1,4 @@
-"""Sessions over HTTP that come and go, with servers of ours and with the official SDK's."""
+"""HTTP sessions that expire, with servers of these tests and of the official SDK."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a server still says about a call that was given up: on a channel that several callers share
-it must not be taken for another's."""
+"""Messages of a server about a cancelled call, on a channel that several callers share."""
 
 from __future__ import annotations
 

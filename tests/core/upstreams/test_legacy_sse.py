@@ -1,4 +1,6 @@
-"""Servers of 2024-11-05: one event stream in, POSTs out."""
+"""Servers of 2024-11-05: one event stream for messages to the node, POST for messages to the
+server.
+"""
 
 from __future__ import annotations
 

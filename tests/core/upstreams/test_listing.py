@@ -1,4 +1,4 @@
-"""Reading everything that an upstream offers: only what it has, and no list hides another."""
+"""Listing of everything that an upstream offers: kinds, pages and failed lists."""
 
 from __future__ import annotations
 

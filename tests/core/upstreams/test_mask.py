@@ -1,4 +1,4 @@
-"""What a server was told in confidence does not come back in its own words."""
+"""Masking of secrets in messages of a server."""
 
 from __future__ import annotations
 

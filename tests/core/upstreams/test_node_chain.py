@@ -1,4 +1,4 @@
-"""Calls, errors and deadlines through nodes in a row."""
+"""Calls, errors and deadlines through a chain of nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a subserver says of its own accord, through nodes in a row: who hears it, and as whose."""
+"""Notifications and client requests of subservers through a chain of nodes."""
 
 from __future__ import annotations
 

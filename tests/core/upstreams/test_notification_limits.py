@@ -1,4 +1,4 @@
-"""How fast a subserver may speak: in order, not too fast, and what is lost is counted."""
+"""Rate limits for notifications of a subserver: order, bursts, and the count of dropped ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who hears what a subserver says while others call it: those whom it is about, and nobody else."""
+"""Recipients of notifications of a subserver while calls are pending."""
 
 from __future__ import annotations
 

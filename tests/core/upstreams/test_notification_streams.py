@@ -1,6 +1,6 @@
-"""Ears for one peer: its streams, what is watched, and what becomes of both when they break.
+"""Notification streams of one peer: subscriptions, resumption and failures.
 
-Longer than 500 lines because the two wires are held against the same list of mishaps.
+Longer than 500 lines, because both generations have the same failures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an upstream asks and says, and whom it reaches: the one it is about, or nobody."""
+"""Client requests and notifications of an upstream: which caller receives them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client chose (levels, what it follows) holds on the connection that is its own."""
+"""Log levels and subscriptions of a client, applied to its private session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that speak for one client only: whose they are, how many, and how they end."""
+"""Private sessions: one per client, with a limit and an end."""
 
 from __future__ import annotations
 

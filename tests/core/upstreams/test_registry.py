@@ -1,4 +1,4 @@
-"""What other parts of a node add to its upstreams: `UpstreamExtension`."""
+"""Extensions of the upstream registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call on its way down the tree, byte by byte: its route stays, its cursor moves."""
+"""Encoded calls on tree links: the route stays, and its cursor moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call with its token, byte by byte: beside the way through the tree, and nowhere else."""
+"""Encoded calls with a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls whose upstream went away, through a whole node: what is sent again, and what is not."""
+"""Calls whose upstream was lost, through a whole node: which calls are sent again."""
 
 from __future__ import annotations
 

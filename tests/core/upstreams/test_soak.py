@@ -1,4 +1,4 @@
-"""Kill after kill under load: no wrong answer, no call left waiting, nothing left behind."""
+"""Repeated kills under load: no wrong result, no pending call, no leak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A started process, from its start to its end: reasons, deaths, orphans, stubbornness."""
+"""The end of a started process: grandchildren, stubborn processes and cancelled closing."""
 
 from __future__ import annotations
 

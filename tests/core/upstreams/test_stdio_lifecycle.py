@@ -1,4 +1,4 @@
-"""A started process, from its start to its end: reasons, deaths, orphans, stubbornness."""
+"""The life of a started process: start, failures, exit reasons and restarts."""
 
 from __future__ import annotations
 

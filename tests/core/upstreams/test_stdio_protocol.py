@@ -1,4 +1,4 @@
-"""A started process, as far as speaking goes: eras, garbage, ids, its requests, its lists."""
+"""The protocol over stdio: generations, invalid messages, ids, server requests and lists."""
 
 from __future__ import annotations
 

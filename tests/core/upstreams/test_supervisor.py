@@ -1,4 +1,4 @@
-"""The supervisor: its states, its patience, its isolation, and that it never gives up."""
+"""The supervisor of an upstream: its states, its retries, and its isolation from others."""
 
 from __future__ import annotations
 

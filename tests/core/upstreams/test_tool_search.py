@@ -1,4 +1,4 @@
-"""Listing tools again because a caller named one that is not listed."""
+"""Repeated listing of tools because a caller requested an unlisted tool."""
 
 from __future__ import annotations
 

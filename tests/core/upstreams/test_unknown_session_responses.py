@@ -1,4 +1,4 @@
-"""What a refusal over HTTP proves: that a session is forgotten, and so that nothing was done."""
+"""HTTP responses that prove that a session is unknown, and so that no call was executed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""An authorization server on a real socket of this loop, small but strict: it issues what it issues
-only to who has it coming, and can be given bad habits.
+"""An authorization server on a real socket of this loop, strict, with optional misbehaviour.
 
-`Protected` is an MCP server that takes its tokens, `Wanderer` a browser whose human agrees to
-everything.
+`Protected` is an MCP server that takes its tokens, `Wanderer` a browser that agrees to every page.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tests of sign-ins stand on: one authority, one server, and who wants to be let in."""
+"""One authorization server, one protected server, and the clients that sign in."""
 
 from __future__ import annotations
 

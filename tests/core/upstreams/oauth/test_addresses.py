@@ -1,4 +1,4 @@
-"""Where metadata are looked for, what covers what, and what is safe."""
+"""URLs of OAuth metadata: where it is searched, what it covers, and which URLs are secure."""
 
 from __future__ import annotations
 

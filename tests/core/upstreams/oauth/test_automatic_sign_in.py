@@ -1,4 +1,4 @@
-"""A node that needs nobody: its own credentials, or a browser that agrees by itself."""
+"""Sign-in without a person: client credentials, or a browser that agrees automatically."""
 
 from __future__ import annotations
 

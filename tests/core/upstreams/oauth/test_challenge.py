@@ -1,4 +1,4 @@
-"""`WWW-Authenticate`, as servers write it."""
+"""Parsing of `WWW-Authenticate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an MCP server to its authorization server, and whom not to believe on the way."""
+"""Discovery of authorization servers, and metadata that is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a token is not good for: other rights, other servers, other settings."""
+"""Limits of a grant: missing scopes, other servers and other settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way back from a browser: one port of loopback, one answer, nobody else."""
+"""The loopback redirect of a browser: one port, one response, no other client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent: PKCE, parameters, and how a client proves itself."""
+"""Requests to authorization servers: PKCE, parameters and client authentication."""
 
 from __future__ import annotations
 

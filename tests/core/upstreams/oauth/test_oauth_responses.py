@@ -1,4 +1,4 @@
-"""What comes back is believed only as far as it can be checked, and never repeats a secret."""
+"""Responses of authorization servers: checks, errors, and masking of secrets."""
 
 from __future__ import annotations
 

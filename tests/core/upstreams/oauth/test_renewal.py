@@ -1,4 +1,4 @@
-"""Tokens while the node runs: sent, renewed once however many need it, missed, and taken up."""
+"""Renewal of tokens while the node runs: one renewal for many calls, failures and sign-ins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which scopes are asked for."""
+"""The scopes that a sign-in requests."""
 
 from __future__ import annotations
 

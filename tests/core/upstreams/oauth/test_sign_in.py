@@ -1,4 +1,4 @@
-"""Who the node is to an authorization server, and what it asks for, all the way to a token."""
+"""Sign-in at an authorization server: registration, scopes, tokens and revocation."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The far side of a conversation: a small MCP server in both eras, without a wire.
+"""A small MCP server of both generations, without a transport.
 
-`receive` takes a decoded message and a `send` for what goes back on the channel it came on.
-Nothing here waits: a call that is to take long is held until another call releases it. Standard
-library only, so that a process with it starts quickly.
+`receive` takes a decoded message and a `send` for the responses on the same channel. Nothing here
+waits: a call that takes long is pending until another call releases it. Standard library only, so
+that a process starts quickly.
 """
 
 from __future__ import annotations
