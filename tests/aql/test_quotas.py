@@ -34,6 +34,7 @@ from interlock.protocol.mcp import Era
 from interlock.protocol.mcpax import STATUS
 from tests.aql.shelf import config, operation_catalog
 from tests.support.calls import tool_call
+from tests.support.clock import ManualClock
 from tests.support.offerings import offer
 
 # The tenth of a minute, at half past: no period ends within a few seconds.
@@ -52,21 +53,13 @@ def operation(name: str = "forge_get_issue") -> Operation:
     return found
 
 
-class Clock:
-    def __init__(self, now: float) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Desk:
     """Quotas with clocks that a test moves."""
 
     def __init__(self, store: Any = None, *, asks: bool = True, **settings: Any) -> None:
         """`asks`: whether a human can be asked."""
-        self.clock = Clock(100.0)
-        self.wall = Clock(NOON)
+        self.clock = ManualClock(100.0)
+        self.wall = ManualClock(NOON)
         self.config: AqlConfig = config(**settings)
         self.quotas = Quotas(
             self.config,

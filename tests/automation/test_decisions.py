@@ -22,20 +22,14 @@ from interlock.core.config import LearnedRule
 from interlock.errors import CONFIG, UNRECORDABLE, InterlockError
 from tests.automation.past import NOW, decision, decisions, notes
 from tests.core.state.delivery import HANG_TIMEOUT
+from tests.support.clock import ManualClock
 
 SETTINGS = AutomationConfig(keep=1_000_000.0, most=50)
 
 
-class Clock:
-    now = NOW + 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock(NOW + 1_000.0)
 
 
 @pytest.fixture
@@ -43,18 +37,20 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "decisions.db"
 
 
-def opened(path: Path | None, clock: Clock, settings: AutomationConfig = SETTINGS) -> DecisionStore:
+def opened(
+    path: Path | None, clock: ManualClock, settings: AutomationConfig = SETTINGS
+) -> DecisionStore:
     return DecisionStore(path, deliver=lambda what: what(), settings=settings, wall_clock=clock)
 
 
 @pytest.fixture
-def store(path: Path, clock: Clock) -> Iterator[DecisionStore]:
+def store(path: Path, clock: ManualClock) -> Iterator[DecisionStore]:
     one = opened(path, clock)
     yield one
     one.close()
 
 
-def test_what_is_kept_is_there_again(path: Path, store: DecisionStore, clock: Clock) -> None:
+def test_what_is_kept_is_there_again(path: Path, store: DecisionStore, clock: ManualClock) -> None:
     made = decisions(notes(3))
     for one in reversed(made):
         store.write(lambda one=one: one)
@@ -79,7 +75,7 @@ def test_an_approval_is_kept_once(store: DecisionStore) -> None:
     assert store.history() == [one]
 
 
-def test_two_nodes_share_a_file(path: Path, store: DecisionStore, clock: Clock) -> None:
+def test_two_nodes_share_a_file(path: Path, store: DecisionStore, clock: ManualClock) -> None:
     other = opened(path, clock)
     made = decisions(notes(4))
     for number, one in enumerate(made):
@@ -89,7 +85,9 @@ def test_two_nodes_share_a_file(path: Path, store: DecisionStore, clock: Clock) 
     assert other.history() == made
 
 
-def test_what_is_too_old_or_too_much_goes(path: Path, store: DecisionStore, clock: Clock) -> None:
+def test_what_is_too_old_or_too_much_goes(
+    path: Path, store: DecisionStore, clock: ManualClock
+) -> None:
     made = decisions(notes(120))
     for one in made:
         store.write(lambda one=one: one)
@@ -111,7 +109,7 @@ def test_what_is_too_old_or_too_much_goes(path: Path, store: DecisionStore, cloc
     assert later.history() == []
 
 
-def test_without_a_file_it_lasts_as_long_as_the_node(clock: Clock) -> None:
+def test_without_a_file_it_lasts_as_long_as_the_node(clock: ManualClock) -> None:
     written = threading.Event()
 
     def deliver(what: Callable[[], None]) -> None:
@@ -127,7 +125,7 @@ def test_without_a_file_it_lasts_as_long_as_the_node(clock: Clock) -> None:
 
 
 def test_what_cannot_be_written_is_told_to_the_log_alone(
-    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+    path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     path.parent.mkdir(mode=0o700)
     path.write_bytes(b"this is no database, and it is long enough to be seen as none" * 20)
@@ -141,7 +139,7 @@ def test_what_cannot_be_written_is_told_to_the_log_alone(
     assert trouble.value.failure is UNRECORDABLE
 
 
-def test_another_programs_file_is_left_alone(path: Path, clock: Clock) -> None:
+def test_another_programs_file_is_left_alone(path: Path, clock: ManualClock) -> None:
     path.parent.mkdir(mode=0o700)
     with closing(sqlite3.connect(path)) as file, file:
         file.execute("CREATE TABLE other (x)")
@@ -155,7 +153,7 @@ def test_another_programs_file_is_left_alone(path: Path, clock: Clock) -> None:
 
 
 def test_one_that_cannot_be_read_hides_no_other(
-    path: Path, store: DecisionStore, clock: Clock, caplog: pytest.LogCaptureFixture
+    path: Path, store: DecisionStore, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = decisions(notes(2))
     for one in made:
@@ -185,7 +183,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_what_was_told_outlives_the_process(path: Path, clock: Clock) -> None:
+def test_what_was_told_outlives_the_process(path: Path, clock: ManualClock) -> None:
     root = Path(__file__).parents[2]
     ended = subprocess.run(
         [sys.executable, "-c", _WRITES_AND_DIES, str(path)],
@@ -207,7 +205,7 @@ def no(id: str, **changes: Any) -> Dismissal:
     return Dismissal(**{"id": id, "rule": rule, "by": "ada", "time": NOW, "agreed": 6, **changes})
 
 
-def test_what_nobody_wants_is_kept(path: Path, clock: Clock, store: DecisionStore) -> None:
+def test_what_nobody_wants_is_kept(path: Path, clock: ManualClock, store: DecisionStore) -> None:
     # A file that was made before there was any such thing.
     store.write(lambda: decision(notes(1)[0]))
     assert store.read_dismissals() == []

@@ -23,6 +23,7 @@ from interlock.drivers.status import DriverStatus
 from interlock.errors import InterlockError
 from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.mcp import TOOLS_CALL, Era
+from tests.support.clock import ManualClock
 from tests.support.upstreams import HANG_TIMEOUT
 
 SERVER = Path(__file__).parents[1] / "behaviour" / "servers" / "driver_server.py"
@@ -255,44 +256,11 @@ async def running(
         await node.stop()
 
 
-class Clock:
-    """A clock that a test turns, and what is to happen at its times."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-        self._timers: list[Timer] = []
-
-    def __call__(self) -> float:
-        return self.now
-
-    def call_later(self, seconds: float, then: Callable[[], None]) -> Timer:
-        timer = Timer(self.now + seconds, then)
-        self._timers.append(timer)
-        return timer
-
-    def turn(self, seconds: float) -> None:
-        self.now += seconds
-        due = [one for one in self._timers if one.at <= self.now]
-        self._timers = [one for one in self._timers if one.at > self.now]
-        for one in due:
-            if not one.cancelled:
-                one.then()
-
-    def take_over(self, node: Node) -> None:
-        """Have the drivers of a node live by this clock."""
-        lifecycle = node.component(DriverFolders).drivers.lifecycle
-        lifecycle.clock = self
-        lifecycle.call_later = self.call_later  # type: ignore[method-assign, assignment]
-
-
-class Timer:
-    def __init__(self, at: float, then: Callable[[], None]) -> None:
-        self.at = at
-        self.then = then
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
+def use_clock(node: Node, clock: ManualClock) -> None:
+    """Replace the clock of a node's drivers."""
+    lifecycle = node.component(DriverFolders).drivers.lifecycle
+    lifecycle.clock = clock
+    lifecycle.call_later = clock.call_later  # type: ignore[method-assign, assignment]
 
 
 def _raw(members: Mapping[str, Any] | None) -> dict[str, Raw] | None:

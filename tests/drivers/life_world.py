@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from interlock.manifests.model import DriverManifest, SecretEntry, SecretsInventory
+from tests.support.clock import ManualClock
 from tests.support.upstreams import HANG_TIMEOUT, SETTLING
 
 PYTHON = sys.executable
@@ -49,20 +50,10 @@ def inventory(*entries: SecretEntry) -> SecretsInventory:
     return SecretsInventory({entry.slug: entry for entry in entries})
 
 
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self, now: float = 1_000_000.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Naps:
     """A sleep that turns the clock instead, and lets others run."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self.taken: list[float] = []
         self._clock = clock
 

@@ -24,7 +24,8 @@ from interlock.drivers.sign_in_state import (
 from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.errors import AUTH_FAILED, AUTH_REQUIRED, InterlockError
 from interlock.manifests.model import Auth, DriverManifest, Login, Refresh
-from tests.drivers.life_world import Clock, driver, hanging, told_by, web
+from tests.drivers.life_world import driver, hanging, told_by, web
+from tests.support.clock import ManualClock
 from tests.support.upstreams import run as on_loop
 from tests.support.upstreams import wait_for_exit, with_timeout
 
@@ -39,7 +40,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.clock = Clock()
+        self.clock = ManualClock(1_000_000.0)
         self.store = SqliteSignInStore(folder / "state" / "drivers.db")
         self.warned: list[str] = []
         self.changes: list[SignInState] = []

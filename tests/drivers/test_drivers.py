@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from interlock.drivers.errors import tool_result
-from tests.drivers.driver_workspace import ANY, SAID, TEXT_IN, Clock, Workspace, running
+from tests.drivers.driver_workspace import ANY, SAID, TEXT_IN, Workspace, running, use_clock
+from tests.support.clock import ManualClock
 from tests.support.upstreams import is_running, wait_for_exit
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -199,18 +200,20 @@ async def test_the_server_starts_with_the_first_call_and_ends_when_nobody_uses_i
 ) -> None:
     workspace = Workspace(tmp_path)
     workspace.driver("echo-mcp", workspace.echoes(workspace.contract()))
-    clock = Clock()
+    clock = ManualClock()
 
-    async with running(workspace, workspace.config(idle="5m"), before=clock.take_over) as node:
+    async with running(
+        workspace, workspace.config(idle="5m"), before=lambda node: use_clock(node, clock)
+    ) as node:
         first = await node.call("text.echo", text="one")
         pid = node.pid()
         assert pid is not None
-        clock.turn(290)
+        clock.advance(290)
         second = await node.call("text.echo", text="two")
         assert (node.pid(), second["birth"]) == (pid, first["birth"])
-        clock.turn(290)
+        clock.advance(290)
         assert is_running(pid)
-        clock.turn(11)
+        clock.advance(11)
         assert node.pid() is None
         await wait_for_exit(pid)
         assert node.status().state == "ready"
@@ -227,17 +230,17 @@ async def test_a_server_that_is_at_work_is_not_ended(tmp_path: Path) -> None:
     slow = workspace.contract("text.slow", inputs=ANY, timeout_ms=60_000)
     other = workspace.contract("text.release", inputs=ANY, outputs={"type": "string"})
     workspace.driver("echo-mcp", workspace.serves(slow, "slow"), workspace.serves(other, "release"))
-    clock = Clock()
+    clock = ManualClock()
 
-    async with running(workspace, before=clock.take_over) as node:
+    async with running(workspace, before=lambda node: use_clock(node, clock)) as node:
         waiting = asyncio.create_task(node.call("text.slow"))
         await node.until(lambda: workspace.heard("tools/call"), "the slow call")
         pid = node.pid()
-        clock.turn(1_000)
+        clock.advance(1_000)
         assert node.pid() == pid
         await node.result("text.release", {})
         assert await waiting == {"said": "at last"}
-        clock.turn(1_000)
+        clock.advance(1_000)
         await node.until(lambda: node.pid() is None, "the end of the server")
 
 
@@ -249,11 +252,11 @@ async def test_without_keepalive_the_server_is_not_kept(tmp_path: Path) -> None:
         workspace.echoes(workspace.contract()),
         connection_options={"keepalive": False},
     )
-    clock = Clock()
+    clock = ManualClock()
 
-    async with running(workspace, before=clock.take_over) as node:
+    async with running(workspace, before=lambda node: use_clock(node, clock)) as node:
         first = await node.call("text.echo", text="one")
-        clock.turn(2)
+        clock.advance(2)
         assert node.pid() is None
         second = await node.call("text.echo", text="two")
         assert first["birth"] != second["birth"]

@@ -12,7 +12,8 @@ from interlock.drivers.installation import RECHECK_SECONDS, prepare
 from interlock.drivers.paths import guarded_from_drivers, installed_drivers_path
 from interlock.drivers.standalone import installed_folder
 from interlock.manifests.model import DriverManifest
-from tests.drivers.driver_workspace import Clock, Running, Workspace, running
+from tests.drivers.driver_workspace import Running, Workspace, running, use_clock
+from tests.support.clock import ManualClock
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -97,13 +98,13 @@ async def test_what_came_by_another_way_is_found_after_a_while(
     programs.mkdir()
     monkeypatch.setenv("PATH", str(programs), prepend=":")
 
-    clock = Clock()
-    async with running(workspace, before=clock.take_over) as node:
+    clock = ManualClock()
+    async with running(workspace, before=lambda node: use_clock(node, clock)) as node:
         await refused(node)
         (programs / "no-such-program-here").symlink_to(
             tmp_path / ".drivers" / "echo-mcp" / "program"
         )
-        clock.turn(RECHECK_SECONDS - 0.1)
+        clock.advance(RECHECK_SECONDS - 0.1)
         await refused(node)
-        clock.turn(0.2)
+        clock.advance(0.2)
         assert (await node.call("text.echo", text="hi"))["said"] == "hi"

@@ -14,7 +14,8 @@ from interlock.drivers import component as node_drivers
 from interlock.drivers.component import create_driver
 from interlock.drivers.folders import DriverFolders
 from interlock.errors import InterlockError
-from tests.drivers.driver_workspace import ANY, Clock, Running, Workspace, running
+from tests.drivers.driver_workspace import ANY, Running, Workspace, running, use_clock
+from tests.support.clock import ManualClock
 from tests.support.upstreams import HANG_TIMEOUT
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -328,7 +329,7 @@ async def under_way(workspace: Workspace, node: Running) -> tuple[asyncio.Future
 
 async def test_a_call_ends_by_its_own_deadline_when_its_driver_changes(tmp_path: Path) -> None:
     workspace, contract = waiting(tmp_path)
-    clock = Clock()
+    clock = ManualClock()
     glances = 0
 
     async def glance(_: float) -> None:
@@ -337,14 +338,14 @@ async def test_a_call_ends_by_its_own_deadline_when_its_driver_changes(tmp_path:
         await asyncio.sleep(0.001)
 
     def turned(node: Node) -> None:
-        clock.take_over(node)
+        use_clock(node, clock)
         node.component(DriverFolders).drivers.lifecycle.sleep = glance
 
     async with running(workspace, before=turned) as node:
         late, server = await under_way(workspace, node)
         workspace.driver("late-mcp", workspace.serves(contract, "slow"), version="1.1.0")
         await node.until(lambda: node.status("late-mcp").version == "1.1.0", "the new file")
-        clock.turn(100)
+        clock.advance(100)
         seen = glances
         await node.until(lambda: glances > seen + 20, "looks at who still waits")
         assert not late.done()

@@ -20,7 +20,8 @@ from interlock.drivers.lifecycle import NODE_USER, workspace_id
 from interlock.drivers.paths import driver_states_path
 from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.protocol.jsonrpc import encode_value
-from tests.drivers.driver_workspace import ANY, Clock, Running, Workspace, running
+from tests.drivers.driver_workspace import ANY, Running, Workspace, running, use_clock
+from tests.support.clock import ManualClock
 from tests.support.upstreams import run
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -242,16 +243,16 @@ async def test_a_secret_that_was_replaced_reaches_the_next_server(tmp_path: Path
     place.write_text(KEY)
     os.chmod(place, 0o600)
     config = workspace.config(secrets={"shop-key": "${file:key.txt}"})
-    clock = Clock()
+    clock = ManualClock()
 
-    async with running(workspace, config, before=clock.take_over) as node:
+    async with running(workspace, config, before=lambda node: use_clock(node, clock)) as node:
         first = await node.call("shop.look")
         assert first["environ"]["KEY"] == f"key {KEY}"
-        clock.turn(2)
+        clock.advance(2)
         same = await node.call("shop.look")
         assert same["birth"] == first["birth"]
         place.write_text(NEWER)
-        clock.turn(2)
+        clock.advance(2)
         second = await node.call("shop.look")
         assert second["environ"]["KEY"] == f"key {NEWER}"
         assert second["birth"] != first["birth"]
@@ -389,15 +390,15 @@ async def test_a_driver_that_somebody_signed_in_to_is_taken_again(tmp_path: Path
         auth={"login": {"url": "https://a.example"}},
     )
     workspace.driver("b-mcp", workspace.echoes(contract))
-    clock = Clock()
+    clock = ManualClock()
 
-    async with running(workspace, before=clock.take_over) as node:
+    async with running(workspace, before=lambda node: use_clock(node, clock)) as node:
         await node.call("text.echo", text="one")
         assert (node.status("a-mcp").calls, node.status("b-mcp").calls) == (1, 1)
         await node.call("text.echo", text="two")
         assert (node.status("a-mcp").calls, node.status("b-mcp").calls) == (1, 2)
         await _signs_in(node, "a-mcp")
-        clock.turn(2)
+        clock.advance(2)
         await node.call("text.echo", text="three")
         await node.until(lambda: node.driver("a-mcp").condition.authed, "the look at it")
         await node.call("text.echo", text="four")

@@ -11,7 +11,8 @@ import pytest
 
 from interlock.core.call import UpstreamLostError
 from tests.drivers.driver_remotes import SEGMENT, Remote, remote
-from tests.drivers.driver_workspace import ANY, Clock, Running, Workspace, running
+from tests.drivers.driver_workspace import ANY, Running, Workspace, running, use_clock
+from tests.support.clock import ManualClock
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -183,7 +184,7 @@ async def test_a_remote_server_is_shown_the_secret_and_a_wrong_one_is_noticed(
     here = tmp_path / "here"
     here.mkdir()
     workspace = Workspace(here)
-    clock = Clock()
+    clock = ManualClock()
     async with remote(tmp_path / "there", workspace.heard_file, more=token, TOKEN=right) as there:
         echo = workspace.contract()
         workspace.secrets({"slug": "far-key", "name": "Key", "description": "A key."})
@@ -201,11 +202,11 @@ async def test_a_remote_server_is_shown_the_secret_and_a_wrong_one_is_noticed(
         config = workspace.config(secrets={"far-key": "${file:key}"})
         key.write_text(right)
         key.chmod(0o600)
-        async with running(workspace, config, before=clock.take_over) as node:
+        async with running(workspace, config, before=lambda node: use_clock(node, clock)) as node:
             assert (await node.call("text.echo", text="x"))["said"] == "x"
             assert f"Authorization: Bearer {right}".encode() in there.tap.said
             key.write_text(wrong)
-            clock.turn(2)
+            clock.advance(2)
             error = await node.refused("text.echo", text="y")
             assert error.failure.name == "auth_required"
             assert node.status().state == "unauthed"

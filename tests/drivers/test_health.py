@@ -12,7 +12,8 @@ import pytest
 from interlock.drivers.health import DEFAULT_CHECK_SECONDS, Health
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.manifests.model import HealthCheck, HttpProbe
-from tests.drivers.life_world import Clock, Naps, driver, hanging, told_by, web
+from tests.drivers.life_world import Naps, driver, hanging, told_by, web
+from tests.support.clock import ManualClock
 from tests.support.upstreams import run as on_loop
 from tests.support.upstreams import wait_for_exit, with_timeout
 
@@ -34,7 +35,7 @@ class Pinged:
 
 class World:
     def __init__(self, folder: Path, check: HealthCheck | None) -> None:
-        self.clock = Clock()
+        self.clock = ManualClock(1_000_000.0)
         self.naps = Naps(self.clock)
         self.ping = Pinged()
         self.changes: list[bool] = []

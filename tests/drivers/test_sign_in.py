@@ -17,7 +17,8 @@ from interlock.drivers.sign_in_state import DriverSignIn
 from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.errors import AUTH_FAILED, InterlockError
 from interlock.manifests.model import Auth, Completion, DriverManifest, HttpProbe, Login
-from tests.drivers.life_world import PYTHON, Clock, Naps, driver, hanging, told_by, web
+from tests.drivers.life_world import PYTHON, Naps, driver, hanging, told_by, web
+from tests.support.clock import ManualClock
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.upstreams import run as on_loop
 from tests.support.upstreams import wait_for_exit, with_timeout
@@ -199,7 +200,7 @@ async def test_nobody_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.spec("DR-30.auth-8")
 async def test_a_page_without_a_way_back_is_looked_after(tmp_path: Path) -> None:
-    clock, shown = Clock(), list[str]()
+    clock, shown = ManualClock(1_000_000.0), list[str]()
     naps = Naps(clock)
 
     async def show(page: str) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from interlock.drivers.sign_in import CallbackListener, SignInTimeout
-from tests.drivers.life_world import Clock
+from tests.support.clock import ManualClock
 from tests.support.upstreams import with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -44,8 +44,8 @@ async def knock(
 
 
 @asynccontextmanager
-async def open_callback() -> AsyncIterator[tuple[CallbackListener, Clock, str]]:
-    clock = Clock()
+async def open_callback() -> AsyncIterator[tuple[CallbackListener, ManualClock, str]]:
+    clock = ManualClock(1_000_000.0)
     async with CallbackListener(timeout=60.0, clock=clock) as callback:
         yield callback, clock, state_of(callback.login_url(PAGE))
 

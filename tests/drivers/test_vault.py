@@ -29,7 +29,8 @@ from interlock.manifests.definitions import define_secret
 from interlock.manifests.model import SecretEntry
 from interlock.manifests.secret_handle import SecretBackend, fetch_value
 from interlock.manifests.secret_names import variable_name
-from tests.drivers.life_world import Clock, inventory, secret
+from tests.drivers.life_world import inventory, secret
+from tests.support.clock import ManualClock
 
 VALUE = "s3cr3t-value-of-stripe"
 NEWER = "s3cr3t-value-rotated"
@@ -302,7 +303,9 @@ def grant(token: str, **more: Any) -> str:
     return json.dumps({"access_token": token, "refresh_token": "r3fresh-token", **more})
 
 
-def oauth_vault(kept: str, clock: Clock, renewed: str | None = None) -> tuple[Vault, list[Any]]:
+def oauth_vault(
+    kept: str, clock: ManualClock, renewed: str | None = None
+) -> tuple[Vault, list[Any]]:
     asked: list[Any] = []
 
     async def renew(entry: SecretEntry, said: Mapping[str, Any]) -> str:
@@ -329,7 +332,7 @@ GH = secret("gh", kind="oauth")
     ],
 )
 def test_a_token_that_has_not_ended_is_bound(kept: str) -> None:
-    vault, asked = oauth_vault(kept, Clock(1_000_000.0), renewed="another")
+    vault, asked = oauth_vault(kept, ManualClock(1_000_000.0), renewed="another")
     assert asyncio.run(vault.value(GH)) == "t0ken-of-now"
     assert asked == []
 
@@ -342,27 +345,29 @@ def test_a_token_that_has_not_ended_is_bound(kept: str) -> None:
 )  # fmt: skip
 def test_one_that_has_ended_is_renewed_and_the_new_one_bound(moment: dict[str, Any]) -> None:
     kept = grant("t0ken-of-old", **moment)
-    vault, asked = oauth_vault(kept, Clock(1_000_000.0), renewed=grant("t0ken-of-now"))
+    vault, asked = oauth_vault(kept, ManualClock(1_000_000.0), renewed=grant("t0ken-of-now"))
     assert asyncio.run(vault.value(GH)) == "t0ken-of-now"
     ((slug, said),) = asked
     assert slug == "gh"
     assert said["refresh_token"] == "r3fresh-token"
     # A bare token will do.
-    vault, _ = oauth_vault(kept, Clock(1_000_000.0), renewed="t0ken-of-now")
+    vault, _ = oauth_vault(kept, ManualClock(1_000_000.0), renewed="t0ken-of-now")
     assert asyncio.run(vault.value(GH)) == "t0ken-of-now"
 
 
 def test_one_that_has_ended_and_cannot_be_renewed() -> None:
     kept = grant("t0ken-of-old", expires_at=1)
-    vault, _ = oauth_vault(kept, Clock())
+    vault, _ = oauth_vault(kept, ManualClock(1_000_000.0))
     with pytest.raises(VaultError, match="token of gh has expired: sign in again") as trouble:
         asyncio.run(vault.value(GH))
     assert "t0ken" not in str(trouble.value)
-    vault, _ = oauth_vault(kept, Clock(), renewed=grant("t0ken-of-old", expires_at=2))
+    vault, _ = oauth_vault(
+        kept, ManualClock(1_000_000.0), renewed=grant("t0ken-of-old", expires_at=2)
+    )
     with pytest.raises(VaultError, match="so has the renewed token"):
         asyncio.run(vault.value(GH))
     # Whether there is one at all does not renew anything.
-    vault, asked = oauth_vault(kept, Clock(), renewed="x")
+    vault, asked = oauth_vault(kept, ManualClock(1_000_000.0), renewed="x")
     assert asyncio.run(vault.has(GH))
     assert asked == []
 

@@ -26,7 +26,8 @@ from interlock.errors import AUTH_REQUIRED, InterlockError
 from interlock.manifests import placeholders
 from interlock.manifests.model import AccessEntry, AccessOperation, SecretEntry, SecretsInventory
 from interlock.manifests.secret_handle import OPEN, SecretHandle, check_access
-from tests.drivers.life_world import Clock, inventory, secret
+from tests.drivers.life_world import inventory, secret
+from tests.support.clock import ManualClock
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.upstreams import run as on_loop
 
@@ -73,7 +74,7 @@ def bound(
             vault=Vault([spy]),
             requester=requester,
             record=rows.append,
-            now=Clock(0.0),
+            now=ManualClock(0.0),
         )
     )
 

@@ -6,16 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.primitives.rate_limits import KeyedWindows, Sampler, SlidingWindow, TokenBucket
+from tests.support.clock import ManualClock
 
 gaps = st.lists(st.floats(0, 30, allow_subnormal=False), max_size=200)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def moments(steps: list[float]) -> list[float]:
@@ -179,7 +172,7 @@ def test_window_with_zero_limit_accepts_nothing() -> None:
 
 
 def test_keyed_windows_count_each_key() -> None:
-    clock = Clock()
+    clock = ManualClock(0.0)
     windows: KeyedWindows[str] = KeyedWindows(2, 60.0, clock)
     for _ in range(2):
         assert windows.wait_seconds("a") == 0
@@ -193,7 +186,7 @@ def test_keyed_windows_count_each_key() -> None:
 
 
 def test_keyed_windows_limit_keys() -> None:
-    windows: KeyedWindows[int] = KeyedWindows(1, 60.0, Clock(), max_keys=100)
+    windows: KeyedWindows[int] = KeyedWindows(1, 60.0, ManualClock(0.0), max_keys=100)
     for key in range(1000):
         windows.add(key)
     assert len(windows) == 100
@@ -203,7 +196,7 @@ def test_keyed_windows_limit_keys() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 30)), max_size=60))
 def test_keyed_windows_never_exceed_limit(tries: list[tuple[str, float]]) -> None:
-    clock = Clock()
+    clock = ManualClock(0.0)
     windows: KeyedWindows[str] = KeyedWindows(5, 60.0, clock)
     passed: dict[str, list[float]] = {}
     for key, pause in tries:

@@ -10,6 +10,9 @@ from itertools import count
 WALL_CLOCK_OFFSET = 1_800_000_000.0
 """Seconds between the monotonic and the wall clock of a `ManualClock`."""
 
+SETTLING_TURNS = 30
+"""Turns of the event loop in which everything happens that waits for no time to pass."""
+
 
 class ManualTimer:
     """A timer of a `ManualClock`, as `call_later` of an event loop returns it."""
@@ -50,7 +53,7 @@ class ManualClock:
         """Wait until a test has advanced the clock by so many seconds."""
         self.sleeps.append(seconds)
         woken = asyncio.get_running_loop().create_future()
-        timer = self.call_later(seconds, lambda: woken.done() or woken.set_result(None))
+        timer = self.call_later(seconds, lambda: None if woken.done() else woken.set_result(None))
         try:
             await woken
         finally:
@@ -74,6 +77,16 @@ class ManualClock:
             self.now, _, timer = heapq.heappop(self._timers)
             timer.callback()
         self.now = max(self.now, end)
+
+    async def advance_slowly(self, seconds: float) -> None:
+        """Let time pass, and let all tasks run that are ready after each timer."""
+        end = self.now + seconds
+        await run_ready_tasks(SETTLING_TURNS)
+        while self._timers and self._timers[0][0] <= end:
+            self.advance(self._timers[0][0] - self.now)
+            await run_ready_tasks(SETTLING_TURNS)
+        self.advance(end - self.now)
+        await run_ready_tasks(SETTLING_TURNS)
 
     def stall(self, seconds: float) -> None:
         """Let time pass as if the event loop was blocked: each due timer runs late, at the end."""

@@ -24,7 +24,8 @@ from interlock.tree.registrant import (
     RegistrantState,
     read_session_end,
 )
-from tests.tree.turned import End, Time, pair, settle
+from tests.support.clock import ManualClock, run_ready_tasks
+from tests.tree.turned import End, pair
 
 SUBSERVER = "550e8400-e29b-41d4-a716-446655440000"
 ROOT = "11111111-1111-4111-8111-111111111111"
@@ -179,7 +180,7 @@ class World:
     """Parents by URL, and one subserver."""
 
     def __init__(self, *, backups: int = 0, **settings: Any) -> None:
-        self.time = Time()
+        self.time = ManualClock()
         self.root = Parent()
         self.parents = {"ws://127.0.0.1:1/ax": self.root}
         for number in range(backups):
@@ -240,10 +241,10 @@ def play(
         stage = world()
         registrant = stage.registrant(**more)
         registrant.begin()
-        await settle()
+        await run_ready_tasks(30)
         await scene(stage, registrant)
         ending = asyncio.ensure_future(registrant.end())
-        await stage.time.turn(LEAVE_TIMEOUT_SECONDS * 3)
+        await stage.time.advance_slowly(LEAVE_TIMEOUT_SECONDS * 3)
         await ending
         assert at(registrant) is RegistrantState.ENDED
         assert all(one.over == 1 for one in stage.conversations)
@@ -261,10 +262,10 @@ async def open_parent(
     stage = world()
     registrant = stage.registrant(**more)
     registrant.begin()
-    await settle()
+    await run_ready_tasks(30)
     yield stage, registrant
     ending = asyncio.ensure_future(registrant.end())
-    await stage.time.turn(LEAVE_TIMEOUT_SECONDS * 3)
+    await stage.time.advance_slowly(LEAVE_TIMEOUT_SECONDS * 3)
     await ending
     assert at(registrant) is RegistrantState.ENDED
     assert all(one.over == 1 for one in stage.conversations)

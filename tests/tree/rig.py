@@ -7,7 +7,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,13 +24,13 @@ from interlock.tree.dial_in import DialIn
 from interlock.tree.registrar import Registrar
 from interlock.tree.store import TreeStore
 from interlock.tree.subserver_record import SubserverRecord
+from tests.support.clock import ManualClock
 from tests.support.upstreams import OWN_INFO, StartedCall, run
 
 __all__ = ["run"]
 
 PARENT = "11111111-1111-4111-8111-111111111111"
 OTHER_PARENT = "22222222-2222-4222-8222-222222222222"
-LONG_AGO = 1_800_000_000.0
 
 
 def uuid(number: int) -> str:
@@ -39,61 +38,6 @@ def uuid(number: int) -> str:
 
 
 # -- time
-
-
-class Alarm:
-    """A timer that can be called off."""
-
-    def __init__(self, time: Time, what: Callable[[], None]) -> None:
-        self.what: Callable[[], None] | None = what
-        self._time = time
-
-    def cancel(self) -> None:
-        if self.what is not None:
-            self.what = None
-            self._time.armed -= 1
-
-
-class Time:
-    """Both clocks, and whatever waits for them."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.armed = 0
-        """How many timers have neither fired nor been called off."""
-        self._alarms: list[tuple[float, int, Alarm]] = []
-        self._numbers = count()
-
-    def clock(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return LONG_AGO + self.now
-
-    def call_later(self, seconds: float, what: Callable[[], None]) -> Alarm:
-        alarm = Alarm(self, what)
-        self.armed += 1
-        heappush(self._alarms, (self.now + seconds, next(self._numbers), alarm))
-        return alarm
-
-    async def sleep(self, seconds: float) -> None:
-        woken = asyncio.get_running_loop().create_future()
-        alarm = self.call_later(seconds, lambda: woken.done() or woken.set_result(None))
-        try:
-            await woken
-        finally:
-            alarm.cancel()
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass; what is due happens at its moment, in order."""
-        until = self.now + seconds
-        while self._alarms and self._alarms[0][0] <= until:
-            self.now, _, alarm = heappop(self._alarms)
-            what, alarm.what = alarm.what, None
-            if what is not None:
-                self.armed -= 1
-                what()
-        self.now = until
 
 
 async def settle(turns: int = 60) -> None:
@@ -305,13 +249,13 @@ class Hub:
         self,
         folder: Path,
         *,
-        time: Time | None = None,
+        time: ManualClock | None = None,
         aggregator_id: str = PARENT,
         shared: Path | None = None,
         base_dir: Path = Path(),
         **settings: Any,
     ) -> None:
-        self.time = time or Time()
+        self.time = time or ManualClock(0.0)
         self.settings = SubserversConfig(**settings)
         self.store = TreeStore(folder / "tree.db", leases=shared, clock=self.time.wall)
         self.supervisors: dict[str, Supervisor] = {}
@@ -337,7 +281,7 @@ class Hub:
             on_granted=self._granted,
             on_lost=lambda info, reason: self.lost.append((info.segment, reason)),
             audit=self._audit,
-            clock=self.time.clock,
+            clock=self.time,
             wall_clock=self.time.wall,
             call_later=self.time.call_later,
             base_dir=base_dir,
@@ -362,7 +306,7 @@ class Hub:
             on_offer=self._offered,
             on_withdrawn=lambda one: self.listed.pop(one.key, None),
             on_state=lambda one: self.states.append((one.key, one.state.value)),
-            clock=self.time.clock,
+            clock=self.time,
             wall_clock=self.time.wall,
             sleep=self.time.sleep,
             call_later=self.time.call_later,
@@ -431,7 +375,7 @@ def hub_test(
             await hub.close()
         assert not hub.supervisors
         assert hub.registrar.channels == 0
-        assert hub.time.armed == 0, "a timer is left"
+        assert hub.time.timers == 0, "a timer is left"
 
     run(main)
 
@@ -447,4 +391,4 @@ async def open_hub(folder: Path, **settings: Any) -> AsyncIterator[Hub]:
         await hub.close()
     assert not hub.supervisors
     assert hub.registrar.channels == 0
-    assert hub.time.armed == 0, "a timer is left"
+    assert hub.time.timers == 0, "a timer is left"

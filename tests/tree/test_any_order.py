@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from interlock.protocol import mcpax as ax
 from interlock.tree.registrant import LEAVE_TIMEOUT_SECONDS, Registrant, RegistrantState
+from tests.support.clock import run_ready_tasks
 from tests.tree.parents import World, at
-from tests.tree.turned import settle
 
 REFUSALS = st.sampled_from(
     [None, (-31001, "namespace_conflict", {}), (-31003, "split_brain", {"detail": "x"}),
@@ -42,7 +42,7 @@ class Subserver(RuleBasedStateMachine):
         self.world._converse = self._tolerant  # type: ignore[method-assign]
         self.registrant = self.world.registrant()
         self.registrant.begin()
-        await settle()
+        await run_ready_tasks(30)
 
     def _tolerant(self, channel: Any, registrant: Registrant) -> Any:
         conversation = World._converse(self.world, channel, registrant)
@@ -64,13 +64,13 @@ class Subserver(RuleBasedStateMachine):
     def do(self, action: Any) -> None:
         async def act() -> None:
             action()
-            await settle()
+            await run_ready_tasks(30)
 
         self.runner.run(act())
 
     @rule(seconds=st.sampled_from([0.0, 0.3, 0.7, 1.0, 3.1, 40.0]))
     def time_passes(self, seconds: float) -> None:
-        self.runner.run(self.world.time.turn(seconds))
+        self.runner.run(self.world.time.advance_slowly(seconds))
 
     @rule(number=PARENTS, reachable=st.booleans())
     def reach(self, number: int, reachable: bool) -> None:
@@ -136,10 +136,10 @@ class Subserver(RuleBasedStateMachine):
     async def _end(self) -> None:
         for parent in self.world.parents.values():
             parent.reachable, parent.silent, parent.refuses = True, False, None
-        await self.world.time.turn(100.0)
+        await self.world.time.advance_slowly(100.0)
         assert at(self.registrant) is RegistrantState.REGISTERED
         ending = asyncio.ensure_future(self.registrant.end())
-        await self.world.time.turn(LEAVE_TIMEOUT_SECONDS * 2)
+        await self.world.time.advance_slowly(LEAVE_TIMEOUT_SECONDS * 2)
         await ending
         assert at(self.registrant) is RegistrantState.ENDED
         assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -14,8 +14,8 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 
 from interlock.tree.authority import find_mutable_tool
+from tests.support.clock import WALL_CLOCK_OFFSET
 from tests.tree.rig import (
-    LONG_AGO,
     OTHER_PARENT,
     PARENT,
     Child,
@@ -43,7 +43,7 @@ ANYWHERE = "198.51.100.7"
 
 
 def proof(key: Any = EDWARDS, alg: str = "Ed25519", **claims: Any) -> dict[str, str]:
-    said = {"sub": "a.example.com", "aud": PARENT, "exp": int(LONG_AGO) + 600, **claims}
+    said = {"sub": "a.example.com", "aud": PARENT, "exp": int(WALL_CLOCK_OFFSET) + 600, **claims}
     said = {name: value for name, value in said.items() if value is not None}
     return {"type": "jwt", "token": jwt.encode({"alg": alg}, said, key, algorithms=[alg])}
 
@@ -98,7 +98,7 @@ async def test_a_good_token_proves_it(tmp_path: Path, kind: str, form: str) -> N
         ({"sub": "dns:a.example.com"}, ""),
         ({"sub": "A.Example.com."}, ""),
         ({"aud": [OTHER_PARENT, PARENT]}, ""),
-        ({"iat": int(LONG_AGO) + 20, "nbf": int(LONG_AGO) - 5}, ""),
+        ({"iat": int(WALL_CLOCK_OFFSET) + 20, "nbf": int(WALL_CLOCK_OFFSET) - 5}, ""),
         ({"sub": "b.example.com"}, "`sub`"),
         ({"sub": "example.com"}, "`sub`"),
         ({"sub": None}, "`sub`"),
@@ -110,10 +110,10 @@ async def test_a_good_token_proves_it(tmp_path: Path, kind: str, form: str) -> N
         ({"exp": None}, "`exp`"),
         ({"exp": "soon"}, "`exp`"),
         ({"exp": True}, "`exp`"),
-        ({"exp": int(LONG_AGO)}, "expired"),
-        ({"exp": int(LONG_AGO) + 2 * 86_400}, "24 hours"),
-        ({"nbf": int(LONG_AGO) + 100}, "`nbf`"),
-        ({"iat": int(LONG_AGO) + 100}, "`iat`"),
+        ({"exp": int(WALL_CLOCK_OFFSET)}, "expired"),
+        ({"exp": int(WALL_CLOCK_OFFSET) + 2 * 86_400}, "24 hours"),
+        ({"nbf": int(WALL_CLOCK_OFFSET) + 100}, "`nbf`"),
+        ({"iat": int(WALL_CLOCK_OFFSET) + 100}, "`iat`"),
         ({"nbf": "now"}, "`nbf`"),
     ],
     ids=str,

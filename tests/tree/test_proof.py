@@ -15,8 +15,8 @@ from joserfc.jwk import ECKey, OKPKey, RSAKey
 from interlock.errors import CONFIG, InterlockError
 from interlock.protocol import mcpax as ax
 from interlock.tree.registrant import PROOF_LIFETIME_SECONDS, mint_proof
+from tests.support.clock import run_ready_tasks
 from tests.tree.parents import ROOT, World
-from tests.tree.turned import settle
 
 # `EdDSA` has a newer name by now, which not every parent knows.
 pytestmark = pytest.mark.filterwarnings("ignore:EdDSA is deprecated")
@@ -84,7 +84,7 @@ async def test_it_is_sent_with_the_registration() -> None:
     world = World(authority=AUTHORITY, authority_key=pem(key))
     registrant = world.registrant()
     registrant.begin()
-    await settle()
+    await run_ready_tasks(30)
     (register,) = world.root.of(ax.REGISTER)
     assert register["authority"] == AUTHORITY
     assert register["authority_proof"]["type"] == "jwt"
@@ -99,7 +99,7 @@ async def test_tls_is_at_least_1_3() -> None:
     world = World(url="wss://127.0.0.1:1/ax")
     registrant = world.registrant()
     registrant.begin()
-    await settle()
+    await run_ready_tasks(30)
     (context,) = world.root.contexts
     assert context is not None
     assert context.minimum_version is ssl.TLSVersion.TLSv1_3
@@ -111,7 +111,7 @@ async def test_files_that_cannot_be_used_are_a_problem_that_is_shown(tmp_path: P
     world = World(url="wss://127.0.0.1:1/ax", ca=str(tmp_path / "none.pem"))
     registrant = world.registrant()
     registrant.begin()
-    await settle()
+    await run_ready_tasks(30)
     assert "none.pem" in (registrant.status().problem or "")
     assert registrant.status().symbol == "config_error"
     assert world.dialled == []

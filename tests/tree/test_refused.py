@@ -32,11 +32,11 @@ def test_a_refusal_is_shown_and_tried_again_slowly(code: int, symbol: str) -> No
         assert registrant.problem is not None
         assert registrant.problem.data == {"more": 1}
         assert suggest_fix(registrant.problem)
-        await world.time.turn(300.0)
-        pauses = [one for one in world.time.slept if one != room.REQUEST_TIMEOUT_SECONDS]
+        await world.time.advance_slowly(300.0)
+        pauses = [one for one in world.time.sleeps if one != room.REQUEST_TIMEOUT_SECONDS]
         assert max(pauses) == pytest.approx(22.5)
         world.root.refuses = None
-        await world.time.turn(30.0)
+        await world.time.advance_slowly(30.0)
         assert at(registrant) is RegistrantState.REGISTERED
 
     play(scene, world)
@@ -63,8 +63,8 @@ def test_split_brain_is_tried_again_within_a_few_heartbeats() -> None:
         return made
 
     async def scene(world: World, registrant: Registrant) -> None:
-        await world.time.turn(60.0)
-        assert max(one for one in world.time.slept if one != room.REQUEST_TIMEOUT_SECONDS) <= 2.0
+        await world.time.advance_slowly(60.0)
+        assert max(one for one in world.time.sleeps if one != room.REQUEST_TIMEOUT_SECONDS) <= 2.0
 
     play(scene, world)
 
@@ -79,8 +79,8 @@ def test_a_closed_door_is_a_refusal(status: int, name: str) -> None:
 
     async def scene(world: World, registrant: Registrant) -> None:
         assert registrant.status().symbol == name
-        await world.time.turn(300.0)
-        assert max(world.time.slept) == pytest.approx(22.5)
+        await world.time.advance_slowly(300.0)
+        assert max(world.time.sleeps) == pytest.approx(22.5)
 
     play(scene, world)
 
@@ -93,7 +93,7 @@ def test_a_parent_that_does_not_answer_is_given_up() -> None:
 
     async def scene(world: World, registrant: Registrant) -> None:
         assert at(registrant) is RegistrantState.INTRODUCING
-        await world.time.turn(room.REQUEST_TIMEOUT_SECONDS)
+        await world.time.advance_slowly(room.REQUEST_TIMEOUT_SECONDS)
         assert at(registrant) is RegistrantState.WAITING
         assert "did not respond within 10 s" in (registrant.status().problem or "")
         assert not world.root.ends[0].is_open

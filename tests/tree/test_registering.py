@@ -286,7 +286,7 @@ async def test_a_channel_that_closes_while_it_is_asked_leaves_nothing(tmp_path: 
         child.silent.add("mcpax/identify")
         child.say("mcpax/register", _wanted(), "r")
         child.end.close()
-        assert hub.time.armed == 0
+        assert hub.time.timers == 0
         hub.child().registered()
 
 

@@ -10,8 +10,8 @@ import pytest
 from interlock.errors import UPSTREAM_LOST, InterlockError
 from interlock.protocol import mcpax as ax
 from interlock.tree.registrant import TRANSITIONS, Registrant, RegistrantEvent, RegistrantState
+from tests.support.clock import run_ready_tasks
 from tests.tree.parents import ROOT, SPARE, SUBSERVER, TREE, World, at, open_parent, play
-from tests.tree.turned import settle
 
 OTHER = "33333333-3333-4333-8333-333333333333"
 
@@ -61,10 +61,10 @@ def test_an_aggregator_sends_the_ids_of_its_subtree_and_its_news_at_once() -> No
         assert register["x-mcpax-subtree-ids"] == [SUBSERVER]
         world.subtree = (SUBSERVER, OTHER)
         registrant.changed()
-        await settle()
+        await run_ready_tasks(30)
         (beat,) = world.root.of(ax.HEARTBEAT)
         assert beat["x-mcpax-subtree-ids"] == [SUBSERVER, OTHER]
-        await world.time.turn(1.0)
+        await world.time.advance_slowly(1.0)
         assert "x-mcpax-subtree-ids" not in world.root.of(ax.HEARTBEAT)[-1]
 
     play(scene, world)
@@ -91,7 +91,7 @@ def test_who_registers_hears_that_it_is_about_those_below(
         assert at(registrant) is RegistrantState.WAITING
         # Whoever it was has gone.
         world.subtree, world.root.refuses = (SUBSERVER,), None
-        await world.time.turn(1.0)
+        await world.time.advance_slowly(1.0)
         assert at(registrant) is RegistrantState.REGISTERED
         assert len(told) == 1
 
@@ -109,7 +109,7 @@ def test_a_refusal_for_another_reason_is_not_about_those_below() -> None:
         return made
 
     async def scene(world: World, registrant: Registrant) -> None:
-        await world.time.turn(5.0)
+        await world.time.advance_slowly(5.0)
         assert told == []
 
     play(scene, world, on_refused=told.append)
@@ -123,11 +123,11 @@ async def test_a_loop_below_is_heard_even_when_the_parent_hangs_up(hangs_up: boo
         world.root.refuses_news, world.root.hangs_up = LOOP, hangs_up
         world.subtree = (SUBSERVER, OTHER)
         registrant.changed()
-        await settle()
+        await run_ready_tasks(30)
         assert [one.data for one in told] == [{"aggregator_id": OTHER}]
         assert at(registrant) is RegistrantState.WAITING
         world.subtree = (SUBSERVER,)
-        await world.time.turn(1.0)
+        await world.time.advance_slowly(1.0)
         assert at(registrant) is RegistrantState.REGISTERED
 
 
@@ -138,14 +138,14 @@ async def test_when_only_the_news_of_those_below_are_refused_it_stays() -> None:
         world.root.refuses_news = TOO_MANY
         world.subtree = (SUBSERVER, OTHER)
         registrant.changed()
-        await settle()
+        await run_ready_tasks(30)
         assert len(told) == 1
-        await world.time.turn(10.0)
+        await world.time.advance_slowly(10.0)
         assert at(registrant) is RegistrantState.REGISTERED
         assert len(told) == 1
         world.root.refuses_news, world.subtree = None, (SUBSERVER,)
         registrant.changed()
-        await settle()
+        await run_ready_tasks(30)
         assert world.root.of(ax.HEARTBEAT)[-1]["x-mcpax-subtree-ids"] == [SUBSERVER]
         assert world.lost == []
 
@@ -185,7 +185,7 @@ def test_an_mcp_server_that_is_no_aggregator_is_told_apart() -> None:
         assert at(registrant) is RegistrantState.WAITING
         assert "is an MCP server without MCP-AX" in (registrant.status().problem or "")
         world.root.hello = {"versions": ["2099-01-01"]}
-        await world.time.turn(1.0)
+        await world.time.advance_slowly(1.0)
         assert "no MCP-AX revision" in (registrant.status().problem or "")
         assert registrant.status().symbol == "unsupported_protocol_version"
 
@@ -201,7 +201,7 @@ async def test_a_heartbeat_comes_within_every_interval() -> None:
         beats: list[float] = [world.time.now]
         for _ in range(100):
             before = len(world.root.of(ax.HEARTBEAT))
-            await world.time.turn(0.1)
+            await world.time.advance_slowly(0.1)
             beats += [world.time.now] * (len(world.root.of(ax.HEARTBEAT)) - before)
         assert len(beats) > 10
         gaps = [later - earlier for earlier, later in itertools.pairwise(beats)]
@@ -214,12 +214,12 @@ async def test_a_heartbeat_comes_within_every_interval() -> None:
 async def test_without_an_interval_it_does_not_beat() -> None:
     async with open_parent(lambda: World(heartbeat=0.0)) as (world, registrant):
         assert world.root.of(ax.REGISTER)[0]["heartbeat_interval_ms"] == 0
-        await world.time.turn(3600.0)
+        await world.time.advance_slowly(3600.0)
         assert world.root.of(ax.HEARTBEAT) == []
         assert at(registrant) is RegistrantState.REGISTERED
         world.subtree = (OTHER,)
         registrant.changed()
-        await settle()
+        await run_ready_tasks(30)
         assert len(world.root.of(ax.HEARTBEAT)) == 1
 
 
@@ -230,31 +230,31 @@ async def test_a_parent_that_forgot_the_session_is_registered_with_again_on_the_
     async with open_parent() as (world, registrant):
         first = world.root.session
         world.root.forgets = True
-        await world.time.turn(1.0)
+        await world.time.advance_slowly(1.0)
         assert len(world.root.ends) == 1
         assert len(world.root.of(ax.REGISTER)) == 2
         assert world.root.session != first
         assert at(registrant) is RegistrantState.REGISTERED
         assert len(world.registered) == 2
         assert world.lost == ["The parent does not know the session any more."]
-        await world.time.turn(5.0)
+        await world.time.advance_slowly(5.0)
         assert at(registrant) is RegistrantState.REGISTERED
 
 
 async def test_a_parent_that_is_silent_is_lost_at_the_deadline() -> None:
     async with open_parent() as (world, registrant):
-        await world.time.turn(20.0)
+        await world.time.advance_slowly(20.0)
         world.root.silent = True
         start = world.time.now
         while at(registrant) is RegistrantState.REGISTERED:
-            await world.time.turn(0.1)
+            await world.time.advance_slowly(0.1)
             assert world.time.now - start < 4.0
         assert world.time.now - start >= 3.0
         assert "no response for 3 s" in world.lost[0]
         # It went on beating: it may have been heard.
         assert not world.root.ends[0].is_open
         world.root.silent = False
-        await world.time.turn(1.0)
+        await world.time.advance_slowly(1.0)
         assert at(registrant) is RegistrantState.REGISTERED
         assert registrant.status().problem is None
 
@@ -262,25 +262,25 @@ async def test_a_parent_that_is_silent_is_lost_at_the_deadline() -> None:
 async def test_a_slow_parent_is_kept() -> None:
     async with open_parent() as (world, registrant):
         world.root.silent = True
-        await world.time.turn(2.0)
+        await world.time.advance_slowly(2.0)
         world.root.silent = False
         # The answers to the first beats never come, but the later ones do.
-        await world.time.turn(0.8)
+        await world.time.advance_slowly(0.8)
         assert at(registrant) is RegistrantState.REGISTERED
-        await world.time.turn(10.0)
+        await world.time.advance_slowly(10.0)
         assert world.lost == []
 
 
 async def test_another_tree_or_budget_is_told() -> None:
     async with open_parent() as (world, registrant):
-        await world.time.turn(2.0)
+        await world.time.advance_slowly(2.0)
         assert len(world.registered) == 1
         world.root.tree_id = OTHER
-        await world.time.turn(1.0)
+        await world.time.advance_slowly(1.0)
         assert [one.tree_id for one in world.registered] == [TREE, OTHER]
         assert registrant.tree_id == OTHER
         world.root.budget = {"max_calls_per_minute": 5}
-        await world.time.turn(2.0)
+        await world.time.advance_slowly(2.0)
         assert [one.budget.max_calls_per_minute for one in world.registered] == [60, 60, 5]
 
 
@@ -289,15 +289,15 @@ async def test_another_tree_or_budget_is_told() -> None:
 
 async def test_a_lost_parent_is_dialled_again_soon() -> None:
     async with open_parent() as (world, registrant):
-        await world.time.turn(30.0)
+        await world.time.advance_slowly(30.0)
         world.root.end.close(1001, "going away")
-        await settle()
+        await run_ready_tasks(30)
         assert world.lost == [
             "Connection to ws://127.0.0.1:1/ax lost: it closed the channel: going away."
         ]
         assert registrant.assigned_segment is None
         assert registrant.identity().parent_id is None
-        await world.time.turn(0.25)
+        await world.time.advance_slowly(0.25)
         assert at(registrant) is RegistrantState.REGISTERED
         assert len(world.root.ends) == 2
 
@@ -306,28 +306,28 @@ async def test_a_lost_parent_is_dialled_again_soon() -> None:
 async def test_a_backup_is_taken_and_kept_until_it_is_lost_itself() -> None:
     async with open_parent(lambda: World(backups=2)) as (world, registrant):
         first, spare = world.dialled[0], "unix:/spare0"
-        await world.time.turn(30.0)
+        await world.time.advance_slowly(30.0)
         world.root.reachable = False
         world.root.end.close()
-        await world.time.turn(0.25)
+        await world.time.advance_slowly(0.25)
         assert world.dialled == [first, first, spare]
         assert registrant.url == spare
         assert registrant.parent_id == SPARE
         # No flapping: the first one is back, and nobody moves.
         world.root.reachable = True
-        await world.time.turn(600.0)
+        await world.time.advance_slowly(600.0)
         assert registrant.parent_id == SPARE
         assert len(world.dialled) == 3
         world.spare.end.close()
-        await world.time.turn(0.25)
+        await world.time.advance_slowly(0.25)
         assert registrant.parent_id == ROOT
 
 
 async def test_a_silent_parent_is_not_waited_for_before_the_backup() -> None:
     async with open_parent(lambda: World(backups=1)) as (world, registrant):
-        await world.time.turn(30.0)
+        await world.time.advance_slowly(30.0)
         world.root.silent = True
-        await world.time.turn(4.5)
+        await world.time.advance_slowly(4.5)
         assert registrant.parent_id == SPARE
         assert world.dialled[-1] == "unix:/spare0"
         assert len(world.dialled) == 2
@@ -342,14 +342,14 @@ def test_pauses_grow_and_stay_bounded() -> None:
 
     async def scene(world: World, registrant: Registrant) -> None:
         assert len(world.dialled) == 2
-        await world.time.turn(60.0)
-        pauses = world.time.slept
+        await world.time.advance_slowly(60.0)
+        pauses = world.time.sleeps
         assert pauses[:5] == pytest.approx([0.15, 0.3, 0.6, 1.2, 2.4])
         assert max(pauses) == pytest.approx(3.75)
         # All parents are tried before each pause.
         assert world.dialled[::2] == [world.settings.url] * len(world.dialled[::2])
         world.spare.reachable = True
-        await world.time.turn(5.0)
+        await world.time.advance_slowly(5.0)
         assert registrant.parent_id == SPARE
 
     play(scene, world)
@@ -363,12 +363,12 @@ async def test_whoever_is_thrown_out_at_once_does_not_come_back_at_once() -> Non
                 {"code": -31004, "message": "authority_rejected", "detail": "No proof."},
             )
             world.root.end.close(4000, "authority_rejected")
-            await settle()
+            await run_ready_tasks(30)
             assert registrant.status().problem == "No proof."
             assert registrant.status().symbol == "authority_rejected"
-            await world.time.turn(40.0)
+            await world.time.advance_slowly(40.0)
         assert len(world.registered) == 7
-        assert [one for one in world.time.slept if one > 20] == [22.5] * 6
+        assert [one for one in world.time.sleeps if one > 20] == [22.5] * 6
 
 
 # -- leaving
@@ -379,11 +379,11 @@ async def test_it_says_goodbye() -> None:
     world = World()
     registrant = world.registrant()
     registrant.begin()
-    await settle()
+    await run_ready_tasks(30)
     session = world.root.session
     await registrant.end()
     assert world.root.of(ax.DEREGISTER) == [{"session_id": session, "reason": "it stops"}]
-    await settle()
+    await run_ready_tasks(30)
     assert not world.root.end.is_open
     assert at(registrant) is RegistrantState.ENDED
     await registrant.end()
@@ -404,7 +404,7 @@ async def test_once_is_once() -> None:
     world = World()
     registrant = world.registrant(once=True)
     registrant.begin()
-    await settle()
+    await run_ready_tasks(30)
     assert at(registrant) is RegistrantState.REGISTERED
     world.root.end.close()
     await registrant.wait_until_ended()
@@ -417,12 +417,12 @@ async def test_once_is_once() -> None:
 async def test_notifications_go_up_while_there_is_a_parent() -> None:
     async with open_parent() as (world, registrant):
         registrant.tell("notifications/x", b'{"a":1}')
-        await settle()
+        await run_ready_tasks(30)
         assert world.root.of("notifications/x") == [{"a": 1}]
         world.root.end.close()
-        await settle()
+        await run_ready_tasks(30)
         registrant.tell("notifications/x", b'{"a":2}')
-        await settle()
+        await run_ready_tasks(30)
         assert len(world.root.of("notifications/x")) == 1
 
 

@@ -235,13 +235,13 @@ class Registrations(RuleBasedStateMachine):
             assert self.hub.registrar.channels == 0
             # What is left waits for those who may come back, and for nothing else.
             degraded = len(self.hub.registrar.subservers())
-            assert self.hub.time.armed == degraded
+            assert self.hub.time.timers == degraded
             self.hub.time.advance(60)
             await settle()
             assert self.hub.registrar.subservers() == []
             assert self.hub.supervisors == {}
             assert self.hub.listed == {}
-            assert self.hub.time.armed == 0
+            assert self.hub.time.timers == 0
             await self.hub.close()
             assert asyncio.all_tasks() == {asyncio.current_task()}
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from interlock.tree.registrant import Registrant, RegistrantState
+from tests.support.clock import run_ready_tasks
 from tests.tree.parents import World, at, open_parent, play
-from tests.tree.turned import settle
 
 FOR_GOOD = [
     (-31001, "namespace_conflict"),
@@ -29,22 +29,22 @@ def send_away(world: World, code: int, symbol: str, detail: str = "Because.") ->
 @pytest.mark.parametrize(("code", "symbol"), FOR_GOOD)
 async def test_who_is_not_stubborn_gives_up(code: int, symbol: str) -> None:
     async with open_parent(stubborn=False) as (world, registrant):
-        await world.time.turn(60.0)
+        await world.time.advance_slowly(60.0)
         send_away(world, code, symbol)
-        await settle()
+        await run_ready_tasks(30)
         assert at(registrant) is RegistrantState.ENDED
         assert registrant.problem is not None
         assert registrant.problem.message == "Because."
         assert registrant.refused
-        await world.time.turn(600.0)
+        await world.time.advance_slowly(600.0)
         assert len(world.registered) == 1
 
 
 async def test_what_passes_is_tried_again() -> None:
     async with open_parent(stubborn=False) as (world, registrant):
-        await world.time.turn(60.0)
+        await world.time.advance_slowly(60.0)
         send_away(world, -31011, "unknown_session")
-        await world.time.turn(1.0)
+        await world.time.advance_slowly(1.0)
         assert at(registrant) is RegistrantState.REGISTERED
         assert len(world.registered) == 2
 
@@ -52,7 +52,7 @@ async def test_what_passes_is_tried_again() -> None:
 async def test_a_backup_is_tried_before_it_gives_up() -> None:
     async with open_parent(lambda: World(backups=1), stubborn=False) as (world, registrant):
         send_away(world, -31001, "namespace_conflict")
-        await settle()
+        await run_ready_tasks(30)
         assert at(registrant) is RegistrantState.REGISTERED
         assert registrant.url == "unix:/spare0"
 
@@ -89,20 +89,20 @@ async def test_a_node_tries_again_slowly_and_says_so_once(caplog: pytest.LogCapt
     async with open_parent() as (world, registrant):
         assert lines() == ["parent ws://127.0.0.1:1/ax: registered as edge"]
         send_away(world, -31001, "namespace_conflict", "Taken.")
-        await settle()
+        await run_ready_tasks(30)
         assert lines() == ["parent ws://127.0.0.1:1/ax: connection lost: Taken."]
         for again in range(5):
-            await world.time.turn(23.0)
+            await world.time.advance_slowly(23.0)
             assert len(world.registered) == again + 2
             send_away(world, -31001, "namespace_conflict", "Taken.")
-            await settle()
+            await run_ready_tasks(30)
         assert lines() == []
-        await world.time.turn(23.0)
+        await world.time.advance_slowly(23.0)
         send_away(world, -31004, "authority_rejected", "No proof.")
-        await settle()
+        await run_ready_tasks(30)
         assert lines() == ["parent ws://127.0.0.1:1/ax: connection lost: No proof."]
         # This time it may stay.
-        await world.time.turn(60.0)
+        await world.time.advance_slowly(60.0)
         assert at(registrant) is RegistrantState.REGISTERED
         assert lines() == ["parent ws://127.0.0.1:1/ax: registered as edge"]
 
@@ -116,7 +116,7 @@ def test_two_parents_that_are_away_are_told_of_once_each(
         return made
 
     async def scene(world: World, registrant: Registrant) -> None:
-        await world.time.turn(60.0)
+        await world.time.advance_slowly(60.0)
         assert len(world.dialled) > 8
         assert [one.getMessage() for one in caplog.records] == [
             f"parent {url}: not registered: It cannot be reached." for url in world.parents

@@ -449,11 +449,11 @@ async def test_a_thousand_beating_children_have_a_timer_each(tmp_path: Path) -> 
         children = [hub.child().registered(n, f"s{n}") for n in range(1000)]
         await settle()
         # The timer of each session, and that of each list.
-        assert hub.time.armed == 2000
+        assert hub.time.timers == 2000
         for _ in range(3):
             for child in children:
                 child.beat()
             # One more, by which all leases are renewed together.
-            assert hub.time.armed == 2001
+            assert hub.time.timers == 2001
             hub.time.advance(5)
         assert all(one.live for one in hub.registrar.subservers())

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from interlock.errors import TOO_BUSY
+from tests.support.clock import ManualClock
 from tests.tree.rig import (
     OTHER_PARENT,
     PARENT,
     Child,
     Hub,
-    Time,
     open_hub,
     run,
     settle,
@@ -62,7 +62,7 @@ class Two:
     """Two aggregators that share a registration store."""
 
     def __init__(self, folder: Path, *, same_tree: bool = True) -> None:
-        self.time = Time()
+        self.time = ManualClock(0.0)
         shared = folder / "shared.db"
         self.one = Hub(folder / "one", time=self.time, shared=shared, proof="never")
         self.two = Hub(folder / "two", time=self.time, shared=shared, aggregator_id=OTHER_PARENT)
@@ -72,7 +72,7 @@ class Two:
     async def close(self) -> None:
         await self.one.close()
         await self.two.close()
-        assert self.time.armed == 0
+        assert self.time.timers == 0
 
 
 @pytest.mark.spec("AX-13.4-2", "AX-13.4-3", "AX-6.1-9")

@@ -31,30 +31,17 @@ from interlock.trust.hop_tokens import (
 from interlock.trust.scopes import check_scopes
 from interlock.trust.signing_keys import SigningKeys
 from tests.support.calls import LOCAL, SESSION, tool_call
+from tests.support.clock import ManualClock
 from tests.support.offerings import definition, offer
 
 NODE, CHILD = "aaaaaaaa-0000-4000-8000-000000000001", "bbbbbbbb-0000-4000-8000-000000000002"
-
-
-class Clock:
-    """Both clocks of one machine, turned by hand."""
-
-    def __init__(self) -> None:
-        self.now = 500.0
-        self.ahead = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return self.now + self.ahead
 
 
 class World:
     """A node that mints, and one below it that reads."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = ManualClock()
         self.keys = SigningKeys(None, wall_clock=self.clock.wall)
         self.signed: list[dict[str, Any]] = []
         self.minter = HopTokenMinter(self.sign, clock=self.clock, wall_clock=self.clock.wall)

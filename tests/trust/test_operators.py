@@ -26,26 +26,20 @@ from interlock.trust.operators.operators import (
     page_origins,
 )
 from interlock.trust.operators.store import Invitation, OperatorStore
+from tests.support.clock import ManualClock
 from tests.trust.approvals.authenticator import ORIGIN, SoftKey
 from tests.trust.approvals_web.office import signed
 
 NODE = "node-1"
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def operators(tmp_path: Path, clock: Clock) -> Operators:
+def operators(tmp_path: Path, clock: ManualClock) -> Operators:
     store = OperatorStore(tmp_path / "operators.db")
     one = Operators(store, origins=lambda: (ORIGIN,), audience=lambda: NODE, clock=clock)
     anchors = Anchors(ApprovalsConfig(), environ={}, base_dir=tmp_path, enrolled=one.anchors)
@@ -208,7 +202,9 @@ def test_a_recovery_is_told_to_all_and_counts_after_its_delay(
     assert ("dora (key)", "enrolled") in [words[:2] for words in recorded]
 
 
-def test_looking_takes_an_answer_and_lasts_a_while(operators: Operators, clock: Clock) -> None:
+def test_looking_takes_an_answer_and_lasts_a_while(
+    operators: Operators, clock: ManualClock
+) -> None:
     key, jwk = key_and_jwk()
     enrol(operators, key=jwk)
     question = operators.new_challenge()
@@ -220,7 +216,9 @@ def test_looking_takes_an_answer_and_lasts_a_while(operators: Operators, clock: 
     assert caught.value.failure is UNAUTHENTICATED
 
 
-def test_an_answer_is_good_once_soon_and_for_this_node(operators: Operators, clock: Clock) -> None:
+def test_an_answer_is_good_once_soon_and_for_this_node(
+    operators: Operators, clock: ManualClock
+) -> None:
     key, jwk = key_and_jwk()
     enrol(operators, key=jwk)
     question = operators.new_challenge()

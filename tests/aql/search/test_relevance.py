@@ -7,6 +7,7 @@ import pytest
 from interlock.aql.search.searcher import LexicalSearcher, SearchWeights, estimate_tokens, prefill
 from interlock.aql.search.usage import HALF_LIFE_S, NEVER, Usage
 from tests.aql.search.shelf import SMALL, names, operation_catalog
+from tests.support.clock import ManualClock
 
 TWINS = {
     "one": [("send_report", "Send a report")],
@@ -14,17 +15,9 @@ TWINS = {
 }
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.mark.spec("ST-4.4.2-10")
 def test_success_reorders_what_is_equally_similar() -> None:
-    usage = Usage(clock=Clock())
+    usage = Usage(clock=ManualClock())
     for _ in range(6):
         usage.record("one.send_report", "", False)
         usage.record("two.send_report", "", True)
@@ -42,7 +35,7 @@ def test_success_reorders_what_is_equally_similar() -> None:
     ids=["often", "lately"],
 )
 def test_so_do_frequency_and_recency(weights: SearchWeights) -> None:
-    clock = Clock()
+    clock = ManualClock()
     usage = Usage(clock=clock)
     usage.record("one.send_report", "", True)
     clock.now += 3 * HALF_LIFE_S
@@ -54,7 +47,7 @@ def test_so_do_frequency_and_recency(weights: SearchWeights) -> None:
 
 
 def test_use_does_not_lift_what_hardly_fits() -> None:
-    usage = Usage(clock=Clock())
+    usage = Usage(clock=ManualClock())
     for _ in range(1_000):
         usage.record("files.read_file", "", True)
     shelf = operation_catalog(SMALL)
@@ -65,7 +58,7 @@ def test_use_does_not_lift_what_hardly_fits() -> None:
 
 
 def test_own_calls_count_for_more_than_those_of_others() -> None:
-    usage = Usage(clock=Clock())
+    usage = Usage(clock=ManualClock())
     usage.record("one.send_report", "clerk", True)
     usage.record("two.send_report", "guard", True)
     shelf = operation_catalog(TWINS)
@@ -75,7 +68,7 @@ def test_own_calls_count_for_more_than_those_of_others() -> None:
 
 
 def test_old_calls_fade_and_a_clock_set_back_does_not_harm() -> None:
-    clock = Clock()
+    clock = ManualClock()
     usage = Usage(clock=clock)
     usage.record("a.b", "", True)
     before = usage.score_of("a.b")
@@ -90,7 +83,7 @@ def test_old_calls_fade_and_a_clock_set_back_does_not_harm() -> None:
 
 @pytest.mark.parametrize("caller", ["", "clerk"])
 def test_calls_that_are_added_up_first_count_like_single_ones(caller: str) -> None:
-    clock = Clock()
+    clock = ManualClock()
     single, together = Usage(clock=clock), Usage(clock=clock)
     for usage in (single, together):
         usage.record("a.b", caller, False)

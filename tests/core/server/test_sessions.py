@@ -10,19 +10,10 @@ from interlock.core.call import Call, Client, Credentials
 from interlock.core.server.mcp.sessions import Session, Sessions
 from interlock.errors import UNKNOWN_SESSION, InterlockError
 from interlock.protocol.mcp import LATEST_SESSION, Era
+from tests.support.clock import ManualClock
 from tests.support.node import NodeThread, result_text
 
 CLIENT = Client(Era.SESSION, LATEST_SESSION, "tests")
-
-
-class Clock:
-    """Turned by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Way:
@@ -45,7 +36,7 @@ class Book:
     """Sessions with a clock by hand, and a list of those that were closed."""
 
     def __init__(self, most: int = 3, idle: float = 100.0) -> None:
-        self.clock = Clock()
+        self.clock = ManualClock()
         self.sessions = Sessions(most=most, idle=idle, clock=self.clock)
         self.closed: list[str] = []
         self.sessions.on_closed = lambda one: self.closed.append(one.owner)

@@ -13,26 +13,20 @@ import pytest
 from interlock.errors import CONFIG, INTERNAL, TOO_BUSY, InterlockError
 from interlock.protocol.mcpax import is_uuid
 from interlock.tree.store import UNPROVEN_CLAIM_SECONDS, Lease, TreeStore
+from tests.support.clock import ManualClock
 
 CHILD, OTHER_CHILD = "child", "other child"
 ONE, TWO = "one", "two"
 TREE, OTHER_TREE = "tree", "other tree"
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture(params=["alone", "shared"])
-def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> object:
+def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> object:
     """Two nodes' views of the leases: the same store, or two over one file."""
     shared = tmp_path / "shared" / "leases.db"
     one = TreeStore(tmp_path / "one.db", leases=shared, clock=clock)
@@ -96,7 +90,7 @@ def test_two_that_start_at_once_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-4.2-5", "AX-4.2-7", "AX-4.2-10")
-def test_claims(tmp_path: Path, clock: Clock) -> None:
+def test_claims(tmp_path: Path, clock: ManualClock) -> None:
     store = TreeStore(tmp_path / "tree.db", clock=clock)
     assert store.find_claim("x") is None
     assert store.save_claim("x", "dns:a", False)
@@ -115,7 +109,7 @@ def test_claims(tmp_path: Path, clock: Clock) -> None:
     again.close()
 
 
-def test_a_claim_that_was_never_proven_lapses(tmp_path: Path, clock: Clock) -> None:
+def test_a_claim_that_was_never_proven_lapses(tmp_path: Path, clock: ManualClock) -> None:
     store = TreeStore(tmp_path / "tree.db", clock=clock)
     assert store.save_claim("claimed", "dns:a", False)
     assert store.save_claim("proven", "dns:a", True)
@@ -139,7 +133,7 @@ def test_a_claim_that_was_never_proven_lapses(tmp_path: Path, clock: Clock) -> N
     file.close()
 
 
-def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path, clock: Clock) -> None:
+def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path, clock: ManualClock) -> None:
     path = tmp_path / "tree.db"
     TreeStore(path).identity("aggregator")
     file = sqlite3.connect(path, isolation_level=None)
@@ -157,7 +151,7 @@ def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path, clock: Clock)
 
 @pytest.mark.spec("AX-13.4-3", "AX-13.4-5")
 def test_a_lease_keeps_others_of_the_tree_out(
-    stores: tuple[TreeStore, TreeStore], clock: Clock
+    stores: tuple[TreeStore, TreeStore], clock: ManualClock
 ) -> None:
     one, two = stores
     assert one.take_lease(CHILD, ONE, TREE, "dns:a", 1015.0) is None
@@ -176,7 +170,7 @@ def test_a_lease_keeps_others_of_the_tree_out(
 
 @pytest.mark.spec("AX-13.4-6")
 def test_a_lease_lapses_unless_it_is_renewed(
-    stores: tuple[TreeStore, TreeStore], clock: Clock
+    stores: tuple[TreeStore, TreeStore], clock: ManualClock
 ) -> None:
     one, two = stores
     one.take_lease(CHILD, ONE, TREE, "", 1015.0)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from interlock.sdk.functions import FunctionTool
 from interlock.sdk.mcp_server import ServerDescription
 from interlock.tree.subserver.connection import SubserverConversation
+from tests.support.clock import run_ready_tasks
 from tests.tree.parents import World
-from tests.tree.turned import pair, settle
+from tests.tree.turned import pair
 
 STATELESS = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -82,9 +83,9 @@ def test_it_never_fails(said: list[bytes]) -> None:
         asked = conversation.request("mcpax/heartbeat", b"{}")
         for data in said:
             conversation.take(data)
-        await settle()
+        await run_ready_tasks(30)
         conversation.closed()
-        await settle()
+        await run_ready_tasks(30)
         assert asked.done()
         asked.cancelled() or asked.exception()
         return heard

@@ -20,24 +20,17 @@ from interlock.trust.operators.store import (
     OperatorStore,
     PendingEnrolment,
 )
+from tests.support.clock import ManualClock
 from tests.trust.approvals.operator_keys import Operator
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> OperatorStore:
+def store(tmp_path: Path, clock: ManualClock) -> OperatorStore:
     return OperatorStore(tmp_path / "state" / "operators.db", clock=clock)
 
 
@@ -59,7 +52,7 @@ def passkey(id: str = "cGs", counter: int = 1) -> Enrolment:
     return Enrolment(id, "chief", "passkey", "-7", b"public", "localhost", counter)
 
 
-def test_what_is_enrolled_is_kept(store: OperatorStore, clock: Clock) -> None:
+def test_what_is_enrolled_is_kept(store: OperatorStore, clock: ManualClock) -> None:
     assert store.all() == []
     assert not store.path.exists()
     store.add(CHIEF.enrolled)
@@ -225,7 +218,7 @@ def test_a_head_written_later_by_another_process_replaces_no_root(store: Operato
     reader.close()
 
 
-def test_an_enrolment_waits_for_an_operator(led: OperatorStore, clock: Clock) -> None:
+def test_an_enrolment_waits_for_an_operator(led: OperatorStore, clock: ManualClock) -> None:
     asked = led.add_pending(key())
     assert [one.id for one in led.all()] == [CHIEF.enrolled.id]
     assert led.find_pending(asked.id[:6]) == asked
@@ -249,7 +242,7 @@ def test_an_enrolment_waits_for_an_operator(led: OperatorStore, clock: Clock) ->
 
 
 def test_a_recovery_waits_for_its_delay_and_only_the_node_says_since_when(
-    led: OperatorStore, clock: Clock
+    led: OperatorStore, clock: ManualClock
 ) -> None:
     led.path.with_name("seal.key").write_bytes(b"s" * 32)
     reader = OperatorReader(led)
@@ -296,7 +289,7 @@ def test_root_recovers_at_once_and_nobody_else_can_say_so(led: OperatorStore) ->
     assert [one.name for one in led.all()] == ["chief"]
 
 
-def test_a_file_from_before_the_chain(tmp_path: Path, clock: Clock) -> None:
+def test_a_file_from_before_the_chain(tmp_path: Path, clock: ManualClock) -> None:
     path = tmp_path / "operators.db"
     with sqlite3.connect(path) as file:
         file.execute(
@@ -316,7 +309,7 @@ def test_a_file_from_before_the_chain(tmp_path: Path, clock: Clock) -> None:
         store.add(key("k2"))
 
 
-def test_a_code_works_once_and_not_for_long(store: OperatorStore, clock: Clock) -> None:
+def test_a_code_works_once_and_not_for_long(store: OperatorStore, clock: ManualClock) -> None:
     invitation = Invitation("chief", ("a.*",), "bot")
     code = store.invite(invitation)
     assert store.find_invitation(code) == invitation

@@ -19,20 +19,13 @@ from joserfc.jwk import OKPKey
 from interlock.errors import InterlockError
 from interlock.trust.hop_tokens import LEEWAY_SECONDS, MAX_TOKEN_SECONDS
 from interlock.trust.signing_keys import OVERLAP_SECONDS, ROTATION_SECONDS, SigningKeys
+from tests.support.clock import ManualClock
 from tests.support.timeouts import HANG_TIMEOUT
 
 
-class Wall:
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def wall() -> Wall:
-    return Wall()
+def wall() -> ManualClock:
+    return ManualClock(1_000_000.0)
 
 
 def shown(keys: SigningKeys) -> dict[str, dict[str, Any]]:
@@ -47,7 +40,7 @@ def verify(token: str, jwks: bytes) -> Any:
     return json.loads(found.payload)
 
 
-def test_what_it_signs_anybody_can_check(tmp_path: Path, wall: Wall) -> None:
+def test_what_it_signs_anybody_can_check(tmp_path: Path, wall: ManualClock) -> None:
     keys = SigningKeys(tmp_path / "keys.json", wall_clock=wall)
     token = keys.sign({"sub": "somebody"})
     assert verify(token, keys.jwks()) == {"sub": "somebody"}
@@ -61,13 +54,13 @@ def test_what_it_signs_anybody_can_check(tmp_path: Path, wall: Wall) -> None:
     assert signature != other
 
 
-def test_the_id_of_a_key_is_its_thumbprint(wall: Wall) -> None:
+def test_the_id_of_a_key_is_its_thumbprint(wall: ManualClock) -> None:
     [key] = json.loads(SigningKeys(None, wall_clock=wall).jwks())["keys"]
     assert OKPKey.import_key(key).thumbprint() == key["kid"]
     assert set(key) == {"kty", "crv", "use", "alg", "kid", "x"}
 
 
-def test_the_file_is_for_nobody_else(tmp_path: Path, wall: Wall) -> None:
+def test_the_file_is_for_nobody_else(tmp_path: Path, wall: ManualClock) -> None:
     path = tmp_path / "state" / "keys.json"
     old = os.umask(0)
     try:
@@ -79,7 +72,7 @@ def test_the_file_is_for_nobody_else(tmp_path: Path, wall: Wall) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_after_a_restart_it_is_the_same_key(tmp_path: Path, wall: Wall) -> None:
+def test_after_a_restart_it_is_the_same_key(tmp_path: Path, wall: ManualClock) -> None:
     first = SigningKeys(tmp_path / "keys.json", wall_clock=wall)
     wall.now += ROTATION_SECONDS - 1
     again = SigningKeys(tmp_path / "keys.json", wall_clock=wall)
@@ -89,7 +82,7 @@ def test_after_a_restart_it_is_the_same_key(tmp_path: Path, wall: Wall) -> None:
 
 @pytest.mark.spec("ST-4.8.5-3")
 def test_keys_change_every_day_and_no_token_is_left_without_its_key(
-    tmp_path: Path, wall: Wall
+    tmp_path: Path, wall: ManualClock
 ) -> None:
     keys = SigningKeys(tmp_path / "keys.json", wall_clock=wall)
     first, token = keys.kid, keys.sign({"a": 1})
@@ -109,7 +102,7 @@ def test_keys_change_every_day_and_no_token_is_left_without_its_key(
 
 
 @pytest.mark.spec("ST-4.8.5-3")
-def test_two_changes_in_a_row_leave_all_tokens_good(tmp_path: Path, wall: Wall) -> None:
+def test_two_changes_in_a_row_leave_all_tokens_good(tmp_path: Path, wall: ManualClock) -> None:
     keys = SigningKeys(tmp_path / "keys.json", wall_clock=wall)
     tokens = [keys.sign({"n": 0})]
     for number in (1, 2):
@@ -120,7 +113,7 @@ def test_two_changes_in_a_row_leave_all_tokens_good(tmp_path: Path, wall: Wall) 
     assert [row.signs for row in keys.list_keys()] == [True, False, False]
 
 
-def test_the_private_part_of_an_old_key_is_gone(tmp_path: Path, wall: Wall) -> None:
+def test_the_private_part_of_an_old_key_is_gone(tmp_path: Path, wall: ManualClock) -> None:
     path = tmp_path / "keys.json"
     keys = SigningKeys(path, wall_clock=wall)
     [old] = json.loads(path.read_bytes())["keys"]
@@ -130,7 +123,9 @@ def test_the_private_part_of_an_old_key_is_gone(tmp_path: Path, wall: Wall) -> N
     assert old["x"] in text
 
 
-def test_a_running_node_sees_what_another_process_changed(tmp_path: Path, wall: Wall) -> None:
+def test_a_running_node_sees_what_another_process_changed(
+    tmp_path: Path, wall: ManualClock
+) -> None:
     path = tmp_path / "keys.json"
     node, other = SigningKeys(path, wall_clock=wall), SigningKeys(path, wall_clock=wall)
     before = node.jwks()
@@ -160,7 +155,7 @@ def test_many_processes_that_change_it_at_once_lose_no_key(tmp_path: Path) -> No
     assert made < set(shown(SigningKeys(path)))
 
 
-def test_however_often_keys_are_changed_few_are_shown(wall: Wall) -> None:
+def test_however_often_keys_are_changed_few_are_shown(wall: ManualClock) -> None:
     keys = SigningKeys(None, wall_clock=wall)
     for _ in range(100):
         keys.rotate()
@@ -171,14 +166,14 @@ def test_however_often_keys_are_changed_few_are_shown(wall: Wall) -> None:
     "bad",
     [b"", b"{}", b"[]", b'{"keys":[]}', b'{"keys":[{"kid":"a","x":"a","created":1}]}', b"\xff" * 9],
 )
-def test_what_holds_no_keys_is_replaced(tmp_path: Path, wall: Wall, bad: bytes) -> None:
+def test_what_holds_no_keys_is_replaced(tmp_path: Path, wall: ManualClock, bad: bytes) -> None:
     path = tmp_path / "keys.json"
     path.write_bytes(bad)
     keys = SigningKeys(path, wall_clock=wall)
     assert verify(keys.sign({"a": 1}), SigningKeys(path, wall_clock=wall).jwks()) == {"a": 1}
 
 
-def test_a_key_that_was_tampered_with_is_not_used(tmp_path: Path, wall: Wall) -> None:
+def test_a_key_that_was_tampered_with_is_not_used(tmp_path: Path, wall: ManualClock) -> None:
     path = tmp_path / "keys.json"
     first = SigningKeys(path, wall_clock=wall)
     held = json.loads(path.read_bytes())
@@ -190,7 +185,7 @@ def test_a_key_that_was_tampered_with_is_not_used(tmp_path: Path, wall: Wall) ->
 
 @pytest.mark.parametrize("jump", [-1e6, 1e9])
 def test_a_clock_that_jumps_makes_a_new_key_and_loses_none(
-    tmp_path: Path, wall: Wall, jump: float
+    tmp_path: Path, wall: ManualClock, jump: float
 ) -> None:
     keys = SigningKeys(tmp_path / "keys.json", wall_clock=wall)
     first = keys.kid
@@ -201,7 +196,9 @@ def test_a_clock_that_jumps_makes_a_new_key_and_loses_none(
     assert keys.refresh() is False
 
 
-def test_a_folder_that_cannot_be_used_costs_only_the_memory(tmp_path: Path, wall: Wall) -> None:
+def test_a_folder_that_cannot_be_used_costs_only_the_memory(
+    tmp_path: Path, wall: ManualClock
+) -> None:
     (tmp_path / "file").write_text("")
     keys = SigningKeys(tmp_path / "file" / "keys.json", wall_clock=wall)
     assert verify(keys.sign({"a": 1}), keys.jwks()) == {"a": 1}
@@ -209,7 +206,9 @@ def test_a_folder_that_cannot_be_used_costs_only_the_memory(tmp_path: Path, wall
     assert len(shown(keys)) == 2
 
 
-def test_a_folder_that_is_lost_later_is_said_and_leaves_the_key(tmp_path: Path, wall: Wall) -> None:
+def test_a_folder_that_is_lost_later_is_said_and_leaves_the_key(
+    tmp_path: Path, wall: ManualClock
+) -> None:
     folder = tmp_path / "state"
     keys = SigningKeys(folder / "keys.json", wall_clock=wall)
     kid = keys.kid
@@ -223,7 +222,7 @@ def test_a_folder_that_is_lost_later_is_said_and_leaves_the_key(tmp_path: Path, 
     assert verify(keys.sign({"a": 1}), keys.jwks()) == {"a": 1}
 
 
-def test_no_key_is_ever_shown_in_words(wall: Wall) -> None:
+def test_no_key_is_ever_shown_in_words(wall: ManualClock) -> None:
     keys = SigningKeys(None, wall_clock=wall)
     private = keys._keys[0].d
     assert private is not None
@@ -232,7 +231,7 @@ def test_no_key_is_ever_shown_in_words(wall: Wall) -> None:
 
 
 def test_who_holds_the_file_is_not_waited_for_for_ever(
-    tmp_path: Path, wall: Wall, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, wall: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.trust.signing_keys._LOCK_TIMEOUT_SECONDS", 0.05)
     path = tmp_path / "keys.json"
@@ -246,7 +245,7 @@ def test_who_holds_the_file_is_not_waited_for_for_ever(
     assert keys.rotate() == keys.kid
 
 
-def test_what_was_read_counts_only_once_it_is_taken(tmp_path: Path, wall: Wall) -> None:
+def test_what_was_read_counts_only_once_it_is_taken(tmp_path: Path, wall: ManualClock) -> None:
     path = tmp_path / "keys.json"
     node = SigningKeys(path, wall_clock=wall)
     before = node.kid
