@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -167,7 +167,7 @@ def test_a_build_does_without_any_feature() -> None:
     """Nothing but a feature itself, and features that require it, imports it, not even late."""
     own = {one.name: {one.name, *one.requires} for one in load_features()}
     package = ROOT / "src" / "interlock"
-    found = []
+    found: list[Any] = []
     for path in python_files("src"):
         top = path.relative_to(package).parts[0]
         found += imports_of({*own} - own.get(top, set()), path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from mcp.client import Client
 
 from interlock.core.config import ServerConfig
-from tests.tree.grove import Grove, ax_url, until
+from tests.tree.grove import Grove, ax_url, mcp_url, until
 
 SERVER = """
 from mcp.server.mcpserver import MCPServer
@@ -43,7 +43,7 @@ async def test_registered_uri_does_not_replace_configured_template(tmp_path: Pat
         bank = ServerConfig(command=command, args=args)
         root = await grove.start("root", servers={"bank": bank})
         await root.until_settled(60)
-        async with Client(root.url) as client:
+        async with Client(mcp_url(root)) as client:
             assert await read(client, "db://users") == "from bank"
             joined = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "interlock", "join", ax_url(root), "--segment", "zevil",

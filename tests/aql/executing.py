@@ -118,14 +118,14 @@ class Bench:
                 "s", [definition("build"), definition("look", annotations={"readOnlyHint": True})]
             )
         )
-        self.rig.pipeline.install_operations(Wrapping())
+        self.rig.pipeline.install_operations(Wrapping())  # type: ignore[arg-type]
         self.now = 1_700_000_000.0
         self.store = ExecutionStore(path, deliver=asyncio.get_running_loop().call_soon_threadsafe)
         self.operation_catalog = BookOfTools(self.rig.catalog.current.tools)
         self.executions = Executions(
             self.rig.pipeline,
             self.store,
-            operation_catalog=lambda: self.operation_catalog,  # type: ignore[return-value]
+            operation_catalog=lambda: self.operation_catalog,
             wall_clock=lambda: self.now,
             settings=ExecutionsConfig(**settings),
             concurrent=concurrent,

@@ -89,7 +89,7 @@ def posted(*natives: BuiltinOperation) -> Offering:
     server = ServerConfig(
         command="interlock",
         segment=BUILTIN_SEGMENT,
-        effects={one.name: one.effect for one in natives},  # type: ignore[misc]
+        effects={one.name: one.effect for one in natives},
     )
     return read_offering(
         BUILTIN_KEY,

@@ -87,7 +87,7 @@ def test_names_tell(name: str, expected: Danger | None) -> None:
 @pytest.mark.spec("AQ-DNG-5.1-1")
 def test_what_is_declared_wins_also_downwards() -> None:
     declared = {"operations": {"s.force_sync": {"danger": "safe"}}}
-    found = operation_catalog(offer("s", ["force_sync", "force_push"]), **declared)
+    found = operation_catalog(offer("s", ["force_sync", "force_push"]), **declared)  # type: ignore[arg-type]
     assert found.find("s_force_sync").danger is Danger.SAFE  # type: ignore[union-attr]
     assert found.find("s_force_push").danger is Danger.DANGEROUS  # type: ignore[union-attr]
 

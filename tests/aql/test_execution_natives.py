@@ -119,6 +119,7 @@ async def test_they_are_counted_by_status() -> None:
         )
         assert data["aggregations"] == {"n": 2}
         assert len(data["items"]) == 2
+        wrong: Any
         for wrong in ({"n": {"median": "attempt"}}, {"n": {"sum": "size"}}, {"n": {}}, {}, []):
             refused = await desk.refused("list_executions", aggregate=wrong)
             assert refused.code.startswith("VALIDATION_")

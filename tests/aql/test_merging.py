@@ -150,7 +150,7 @@ async def test_own_operations_that_nobody_may_write_down(told: dict[str, bool]) 
         description="Enters it.",
         parameters=(code,),
         answer=lambda _: {},
-        **told,
+        **told,  # type: ignore[arg-type]
     )
     node = staged(natives=[native])
     kept = store()

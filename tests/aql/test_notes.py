@@ -69,7 +69,7 @@ async def open_desk(path: Path | None = None) -> AsyncIterator[Desk]:
         desk.store.close()
 
 
-FULL = {
+FULL: dict[str, Any] = {
     "title": "Old",
     "body": "Text\nwith lines, ünïcode and \u0001.",
     "tags": ["draft", "two"],
@@ -121,9 +121,7 @@ async def test_null_takes_a_field_away() -> None:
         changed = await desk("update_note", id=made["id"], input=change)
         assert "body" not in changed
         assert changed["metadata"] == {
-            key: value
-            for key, value in FULL["metadata"].items()  # type: ignore[attr-defined]
-            if key != "priority"
+            key: value for key, value in FULL["metadata"].items() if key != "priority"
         }
         assert changed["tags"] == FULL["tags"]
 

@@ -104,7 +104,7 @@ def test_a_dry_run_says_what_is_wrong() -> None:
 def test_a_dry_run_hides_secrets() -> None:
     node = staged()
     params = {"owner": "o", "issue_title": "t", "api_key": "s3cret-value", "dry_run": True}
-    answer = node.call("hub_create_issue", **params)
+    answer = node.call("hub_create_issue", **params)  # type: ignore[arg-type]
     assert answer["success"] is True
     assert "s3cret" not in json.dumps(answer)
     node.begin(
@@ -116,7 +116,7 @@ def test_a_dry_run_hides_secrets() -> None:
 def test_a_dry_run_may_be_asked_for_again_and_again() -> None:
     node = staged()
     for _ in range(3):
-        answer = node.call("hub_delete_repo", **DELETE, dry_run=True)
+        answer = node.call("hub_delete_repo", **DELETE, dry_run=True)  # type: ignore[arg-type]
         assert answer["data"]["decision"] == "allow"
     assert node.rig.under_way == 0
     assert node.sent == []

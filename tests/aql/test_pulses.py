@@ -22,7 +22,7 @@ class Desk(Bench):
         super().__init__()
         clock = self.rig.clock
         self.rig.pipeline.install_operations(
-            ProgressStage(Wrapping(), clock=clock, call_later=clock.call_later)
+            ProgressStage(Wrapping(), clock=clock, call_later=clock.call_later)  # type: ignore[arg-type]
         )
         self.heard: list[tuple[str, dict[str, Any]]] = []
 

@@ -121,7 +121,7 @@ async def test_a_list_is_walked_to_its_end() -> None:
             return Outcome(json.dumps(page).encode(), Era.SESSION)
 
     parent = Call("tools/call", "test", LOCAL, SESSION)
-    found = await ResourceReader(Paged()).resources(parent)
+    found = await ResourceReader(Paged()).resources(parent)  # type: ignore[arg-type]
     assert [one["uri"] for one in found] == ["u:0", "u:1", "u:2"]
     assert asked[:3] == [("resources/list", cursor) for cursor in (None, "1", "2")]
     assert desk.builtin_operations
@@ -198,7 +198,7 @@ async def test_an_input_that_is_needed_first_is_told() -> None:
             return Outcome(b'{"resultType":"input_required"}', Era.STATELESS)
 
     with pytest.raises(AqlError) as refused:
-        await ResourceReader(Asks()).read(Call("tools/call", "test", LOCAL, SESSION), "u:1")
+        await ResourceReader(Asks()).read(Call("tools/call", "test", LOCAL, SESSION), "u:1")  # type: ignore[arg-type]
     assert refused.value.code == "CONFLICT_INVALID_STATE"
     assert is_safe_message(refused.value.message)
 

@@ -37,7 +37,7 @@ class Desk(Bench):
         super().__init__()
         listing = ListResponder(CursorCodec(b"k" * 32))
         self.relations = Relations(
-            lambda: self.operation_catalog,  # type: ignore[return-value]
+            lambda: self.operation_catalog,
             self.rig.authorizer,
             self.executions,
         )
@@ -122,7 +122,7 @@ async def test_what_the_node_answers_itself_is_of_no_server() -> None:
     async with open_desk() as desk:
         call = desk.asked({}, CLERK).call
         assert call is not None
-        desk.operation_catalog = operation_catalog(
+        desk.operation_catalog = operation_catalog(  # type: ignore[assignment]
             offer("s", ["look"]), natives=(native("introspect"),)
         )
         graph = desk.relations.graph(call)
@@ -135,7 +135,7 @@ async def test_a_graph_is_drawn_so_far_and_listed_whole() -> None:
     many = [Edge(root, "composes", Element("operation", f"o{at}")) for at in range(300)]
 
     async with open_desk() as desk:
-        desk.relations.graph = lambda _: RelationGraph(many)  # type: ignore[method-assign]
+        desk.relations.graph = lambda _: RelationGraph(many)  # type: ignore[assignment, method-assign]
         answer = desk.answer(root=SERVER)
         assert len(answer.data["graph"]["edges"]) == MAX_GRAPH_EDGES
         assert len(ids(answer.data)) == MAX_GRAPH_EDGES + 1

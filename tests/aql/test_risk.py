@@ -131,7 +131,7 @@ def test_a_server_that_registered_itself_only_reads() -> None:
 def test_a_server_that_registered_itself_is_not_believed_a_name() -> None:
     named = ("list_items", "get_lock", "search_replace", "list_evict", "check_all", "list_known")
     declared = {"operations": {"s.list_known": {"danger": "safe"}}}
-    bench = Bench(registered=True, tools=named, **declared)
+    bench = Bench(registered=True, tools=named, **declared)  # type: ignore[arg-type]
     for name in named[:-1]:
         refused = bench.refused(name)
         assert refused.code == "PERMISSION_DANGER_LEVEL_DENIED"

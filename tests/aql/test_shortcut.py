@@ -45,7 +45,7 @@ def taken(staged: Staged, call: Call) -> tuple[Any, ...] | str:
     except InterlockError as error:
         return error.message
     assert call.route is catalog.find(call.name)
-    found = (call.name, msgspec.json.decode(call.arguments), call.operation_request.operation.name)
+    found = (call.name, msgspec.json.decode(call.arguments), call.operation_request.operation.name)  # type: ignore[union-attr]
     return (
         *found,
         call.decoded_arguments,
@@ -184,7 +184,7 @@ def test_nothing_is_remembered_that_another_catalog_said() -> None:
     assert isinstance(after, str), "it is a READ no more, and there is no number"
     fits = call_of(b'{"operation":"hub_get_issue","params":{"owner":"me"}}')
     assert node.stage.resolve_operation(fits) is GOES_ON
-    assert fits.operation_request.operation.tool is not before.route
+    assert fits.operation_request.operation.tool is not before.route  # type: ignore[union-attr]
     again = call_of(b'{"operation":"hub_get_issue","params":{"owner":"me"}}')
     assert node.stage.resolve_operation(again) is CHECKED
     assert again.route is node.rig.catalog.find("hub.get_issue") is not before.route
@@ -218,7 +218,7 @@ def test_whoever_counts_is_asked_every_time() -> None:
     node = Staged(PipelineHarness(hub()))
     for _ in range(2):
         node.stage.resolve_operation(call_of(ORDINARY))
-    node.stage.quotas = counting = Counting()
+    node.stage.quotas = counting = Counting()  # type: ignore[assignment]
     for _ in range(2):
         assert node.stage.resolve_operation(call_of(ORDINARY)) is GOES_ON
     assert counting.admitted == 2
@@ -247,8 +247,8 @@ def test_views_take_turns() -> None:
         ):
             call = call_of(ORDINARY, endpoint, face)
             assert node.stage.resolve_operation(call) is expected
-            assert call.operation_request.operation_view is face
-            assert call.operation_request.family is face.tools[endpoint]
+            assert call.operation_request.operation_view is face  # type: ignore[union-attr]
+            assert call.operation_request.family is face.tools[endpoint]  # type: ignore[union-attr]
             if face is not ALL:
                 wrong = call_of(ORDINARY, "mcp_aql_create", face)
                 assert isinstance(taken(node, wrong), str)
@@ -375,7 +375,7 @@ def ordinary_call() -> tuple[Staged, Call]:
     staged.stage.resolve_operation(call_of(ORDINARY))
     call = call_of(ORDINARY)
     staged.stage.resolve_operation(call)
-    assert call.operation_request.ordinary
+    assert call.operation_request.ordinary  # type: ignore[union-attr]
     call.started_at = staged.rig.clock()
     return staged, call
 
@@ -413,7 +413,7 @@ def test_both_ways_tell_the_same(
     short = fast_path.write_fast_response(call, outcome, glance, structured)
     if short is None:
         return
-    written, blocks = staged.teller._write_success(call, call.operation_request, raw)
+    written, blocks = staged.teller._write_success(call, call.operation_request, raw)  # type: ignore[arg-type]
     assert not blocks
     told = json.loads(short.result)
     assert short.era is call.client.era

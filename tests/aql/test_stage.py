@@ -176,6 +176,7 @@ def test_the_list_of_a_view_has_endpoints_only(client: Any) -> None:
 
 def test_a_stranger_learns_nothing_of_operations() -> None:
     node = staged(None, tokens={"t": "clerk"})
+    arguments: Any
     for arguments in (
         {"operation": "hub_get_issue"},
         {"operation": "no_such"},

@@ -89,7 +89,7 @@ def test_an_endpoint_only_reads_if_all_of_it_is_known_to() -> None:
     reads = tool("get_x", annotations={"readOnlyHint": True})
     for tools, known in (([reads], True), ([reads, "list_y"], False)):
         for view, name in (("aql", "read"), ("semantic", "query")):
-            found = shown(face(f"view={view}"), operation_catalog(offer("s", tools), natives=OWN))
+            found = shown(face(f"view={view}"), operation_catalog(offer("s", tools), natives=OWN))  # type: ignore[arg-type]
             one = found[f"mcp_aql_{name}"]
             assert one["annotations"] == {"readOnlyHint": known, "destructiveHint": False}
             assert ("Only reads." in one["description"]) is known

@@ -140,7 +140,7 @@ def test_what_begins_with_an_underscore_is_about_the_request() -> None:
 def test_what_begins_with_an_underscore_and_means_nothing_is_refused(
     name: str, near: str | None, inside: bool
 ) -> None:
-    error = wrong({**GOOD, name: True}) if inside else wrong(GOOD, **{name: True})
+    error = wrong({**GOOD, name: True}) if inside else wrong(GOOD, **{name: True})  # type: ignore[arg-type]
     assert error["code"] == "VALIDATION_UNKNOWN_PARAM"
     assert error["details"]["unknown_params"] == [name]
     assert {"_dry_run", "_request_id", "_meta"} <= set(error["details"]["valid_params"])

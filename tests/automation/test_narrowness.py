@@ -382,7 +382,7 @@ TAUGHT = st.lists(
     min_size=1,
     max_size=6,
 ).map(expanded)
-PROBES = st.dictionaries(
+PROBES: Any = st.dictionaries(
     st.sampled_from(["path", "n", "force", "token", 'a"]\n', "more"]),
     st.builds(str.__add__, st.sampled_from(["/a/", "/a/b/", "/c/", ""]), st.sampled_from(HOSTILE))
     | st.sampled_from(

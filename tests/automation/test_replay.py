@@ -22,7 +22,7 @@ def rule(when: str | None = BELOW, **fields: object) -> LearnedRule:
         "when": when,
         "open": ["content"],
     }
-    made |= fields
+    made |= fields  # type: ignore[arg-type]
     return LearnedRule(**made)  # type: ignore[arg-type]
 
 

@@ -190,7 +190,7 @@ async def test_followers_are_counted_and_the_server_asked_once(many: NodeThread)
             supervisor = many.node.upstreams.supervisors["ps"]
             await asyncio.to_thread(
                 many.until,
-                lambda: uri not in supervisor._subscriptions.watched,
+                lambda: uri not in supervisor._subscriptions.watched,  # type: ignore[union-attr]
                 "nobody follows it",
             )
             assert await seen() == ["subscribe", "unsubscribe"]
@@ -199,7 +199,7 @@ async def test_followers_are_counted_and_the_server_asked_once(many: NodeThread)
                 await four.subscribe_resource(uri)
             await asyncio.to_thread(
                 many.until,
-                lambda: uri not in supervisor._subscriptions.watched,
+                lambda: uri not in supervisor._subscriptions.watched,  # type: ignore[union-attr]
                 "nobody follows it",
             )
             assert await seen() == ["subscribe", "unsubscribe"] * 2

@@ -261,7 +261,7 @@ def test_a_blocked_model_gets_nowhere_with_all_it_was_told(node: Keep) -> None:
             answer = node.once(node.http(sent, *bearer, method=method, path=path))
             model.heard.append(answer.body.decode("utf-8", "replace"))
     assert node.blocked()
-    told = " ".join(model.heard)
+    told = " ".join(model.heard)  # type: ignore[assignment]
     for code in codes:
         assert code not in told
         assert code.replace("-", "") not in told

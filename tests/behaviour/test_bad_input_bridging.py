@@ -24,8 +24,8 @@ from tests.support.http_client import (
 )
 from tests.support.node import NodeThread
 
-FORM = {"elicitation": {"form": {}}}
-EVERYTHING = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
+FORM: dict[str, Any] = {"elicitation": {"form": {}}}
+EVERYTHING: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
 ANSWER = {"action": "accept", "content": {"name": "somebody"}}
 SERVERS = ("hs", "hl", "ps", "pl")
 
@@ -73,7 +73,7 @@ def ask(
     name = f"{server}.{tool}"
     params = {"name": name, "arguments": {"kind": "form"} if arguments is None else arguments}
     said = meta(
-        **{META + "clientCapabilities": EVERYTHING if capabilities is None else capabilities}
+        **{META + "clientCapabilities": EVERYTHING if capabilities is None else capabilities}  # type: ignore[arg-type]
     )
     body = message("tools/call", {**params, **more, "_meta": said})
     return node.once(node.http(body, *stateless_headers("tools/call", name), bearer(caller)))
@@ -166,6 +166,7 @@ def test_stale_state(start_node: Any, server: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("server", ["hs", "ps"])
 def test_an_incomplete_or_strange_answer(guarded: NodeThread, server: str) -> None:
     key, state = question(ask(guarded, server))
+    wrong: Any
     for wrong in ([], "x", {key: "text"}, {key: None}):
         answer = ask(guarded, server, inputResponses=wrong, requestState=state)
         assert (answer.status, answer.error["code"]) == (400, -32602)

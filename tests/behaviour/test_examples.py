@@ -102,7 +102,7 @@ def call(node: NodeProcess, name: str, arguments: dict[str, Any] | None = None) 
         async with Client(node.url) as client:
             result = await client.call_tool(name, arguments or {})
             assert not result.is_error, result
-            return result.structured_content or result.content[0].text
+            return result.structured_content or result.content[0].text  # type: ignore[union-attr]
 
     return asyncio.run(ask())
 

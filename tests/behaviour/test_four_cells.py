@@ -173,7 +173,7 @@ async def fill_in(context: Any, params: types.ElicitRequestParams) -> Any:
 
 
 async def roots(context: Any) -> Any:
-    return types.ListRootsResult(roots=[types.Root(uri="file:///here", name="Here")])
+    return types.ListRootsResult(roots=[types.Root(uri="file:///here", name="Here")])  # type: ignore[arg-type]
 
 
 ABLE: dict[str, Any] = {
@@ -302,7 +302,7 @@ async def test_meta_of_a_request(six: NodeThread, server: str, face: str, mode: 
         trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         given: Any = {"traceparent": trace, "tracestate": "a=1", "baggage": "b=2"}
         for_the_node: Any = {"io.modelcontextprotocol/private": "hop", "com.acme/token": "secret"}
-        result = await client.call_tool(f"{server}.seen", {}, meta={**given, **for_the_node})
+        result = await client.call_tool(f"{server}.seen", {}, meta={**given, **for_the_node})  # type: ignore[arg-type]
         seen = json.loads(text_of(result))["_meta"]
         for key, value in given.items():
             assert seen.pop(key) == value
@@ -413,7 +413,7 @@ async def test_progress(six: NodeThread, server: str, face: str, mode: str) -> N
 
     async with open_client(six, face, mode) as client:
         arguments = {"steps": 3}
-        result = await client.call_tool(f"{server}.report", arguments, progress_callback=progress)
+        result = await client.call_tool(f"{server}.report", arguments, progress_callback=progress)  # type: ignore[arg-type]
         assert text_of(result) == "reported"
         assert heard == [(step, 3, f"step {step}") for step in (1, 2, 3)]
 
@@ -491,7 +491,7 @@ async def test_a_call_that_is_given_up(six: NodeThread, server: str, face: str, 
 
         name = f"{server}-{face}-{mode}"
         call = asyncio.create_task(
-            client.call_tool(f"{server}.wait", {"name": name}, progress_callback=progress)
+            client.call_tool(f"{server}.wait", {"name": name}, progress_callback=progress)  # type: ignore[arg-type]
         )
         await begun.wait()
         call.cancel()

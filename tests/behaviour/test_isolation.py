@@ -167,7 +167,7 @@ def test_a_question_on_a_shared_channel_that_could_be_anothers(start_node: Any, 
                 begun.set()
 
             waiting = asyncio.create_task(
-                operator.call_tool("pipe.wait", {"name": "operator"}, progress_callback=progress)
+                operator.call_tool("pipe.wait", {"name": "operator"}, progress_callback=progress)  # type: ignore[arg-type]
             )
             await begun.wait()
             # The server is told at once, and its tool goes on.
@@ -196,7 +196,7 @@ def test_logs_on_a_shared_channel_that_could_be_anothers(shared: NodeThread) -> 
                 begun.set()
 
             waiting = asyncio.create_task(
-                operator.call_tool("pipe.wait", {"name": "operator"}, progress_callback=progress)
+                operator.call_tool("pipe.wait", {"name": "operator"}, progress_callback=progress)  # type: ignore[arg-type]
             )
             await begun.wait()
             await auditor.call_tool("pipe.log", {})

@@ -325,7 +325,7 @@ async def test_the_upstream_hears_of_a_call_that_is_given_up(
         if era == "session":
             heard = lambda: shop.heard_of("notifications/cancelled", requestId=held)  # noqa: E731
         else:
-            heard = lambda: held in shop.hung_up  # type: ignore[return-value]  # noqa: E731
+            heard = lambda: held in shop.hung_up  # type: ignore[assignment, return-value]  # noqa: E731
         await asyncio.to_thread(shop.wait_for, heard, "the cancellation")
 
 

@@ -189,7 +189,7 @@ def test_names_of_dangerous_operations_need_a_persons_own_key_in_every_view(
     try:
         for tool, given in HELD:
             place.call(view, "stateless", tool, given)
-        pending = place.node.node.trust.approving.approvals.pending()
+        pending = place.node.node.trust.approving.approvals.pending()  # type: ignore[union-attr]
         found = {record.tool.rpartition(".")[2]: record.action for record in pending}
     finally:
         place.node.stop()

@@ -142,7 +142,7 @@ def test_an_answer_outlives_a_new_seat_of_the_node(world: CommandLine, tmp_path:
             office.configure(record="heads")
             for event in ("leave", "join"):
                 await human.until(
-                    lambda one, event=event: (  # type: ignore[misc]
+                    lambda one, event=event: (
                         one["payload"].get("event") == event
                         and one["payload"]["participant"]["id"] == NODE
                     )

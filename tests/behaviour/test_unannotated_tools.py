@@ -78,7 +78,7 @@ def test_irreversible_calls_wait_in_every_view_and_the_others_run(weather: Any, 
         found = {view: place.call(view, era, tool, arguments) for view in views}
         assert found == dict.fromkeys(views, "CONFIRMATION_REQUIRED"), tool
     assert place.executed() == []
-    for tool, arguments in HARMLESS:
+    for tool, arguments in HARMLESS:  # type: ignore[assignment]
         found = {view: place.call(view, era, tool, arguments) for view in views}
         assert found == dict.fromkeys(views, "ok"), tool
     assert set(place.executed()) == {"add", "get_forecast", "manage_stations list"}

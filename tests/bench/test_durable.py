@@ -34,7 +34,7 @@ def test_missed_bar_reports_extra_syncs() -> None:
         "node mutating c1": {"per_second": 700.0, "syncs_per_call": 1.01},
         "node mutating c16": {"per_second": 5000.0, "syncs_per_call": 0.2},
     }
-    assert [bar.met for bar in durable.judge(good)] == [True] * 5
+    assert [bar.met for bar in durable.judge(good)] == [True] * 5  # type: ignore[arg-type]
     worse = {**good, "journal c1": {"per_second": 900.0, "syncs_per_call": 2.0}}
-    assert durable.judge(worse)[0].met is False
+    assert durable.judge(worse)[0].met is False  # type: ignore[arg-type]
     assert durable.judge({})[0].met is None

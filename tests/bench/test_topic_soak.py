@@ -26,6 +26,7 @@ def test_leaks_miss_bars() -> None:
         "resident_mib": [50.0, 50.0, 51.0, 51.0],
     }  # fmt: skip
     assert all(bar.met for bar in topic_soak.judge(good))
+    worse: Any
     for worse in (
         {"wrong": {"room-1 was heard in room-2": 1}},
         {"end": {**held, "objects": 1_501}},

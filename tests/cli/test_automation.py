@@ -266,7 +266,7 @@ def test_what_is_not_there_is_said(desk: Desk, world: CommandLine) -> None:
     # Not 1, which says that humans decided otherwise.
     assert "no-rules.yaml: there is no such file" in desk("replay", "no-rules.yaml", code=3)
     desk.config.unlink()
-    said = world.run_here("automation", "revert", "x")
+    said = world.run_here("automation", "revert", "x")  # type: ignore[assignment]
     assert said.returncode == 3  # type: ignore[attr-defined]
     assert "--config" in said.stderr  # type: ignore[attr-defined]
 

@@ -163,7 +163,7 @@ def test_what_was_written_can_be_given_to_a_client(world: CommandLine) -> None:
     line = f"-m interlock stdio -c {world.cwd}/interlock.yaml\n"
     for done in (
         world.run("add", "jira", "http://127.0.0.1:9001/mcp"),
-        (client_config(world.cwd / ".mcp.json"), world.run("import", "--write"))[1],
+        (client_config(world.cwd / ".mcp.json"), world.run("import", "--write"))[1],  # type: ignore[func-returns-value]
     ):
         assert done.returncode == 0, done.stderr
         assert "Command for a client that only starts programs: /" in done.stderr

@@ -112,7 +112,7 @@ def test_doubts_are_told_at_the_start_and_whenever_there_are_others(world: Comma
     def write(caller: str, **more: object) -> None:
         seats = [{"callers": ["supervisor"]}, {"callers": [caller]}]
         rooms = {"ops": {"participants": seats}}
-        world.config(tokens=[token], topics={"admins": ["cheif"], "rooms": rooms}, **more)
+        world.config(tokens=[token], topics={"admins": ["cheif"], "rooms": rooms}, **more)  # type: ignore[arg-type]
 
     write("local")
     node = world.up()

@@ -52,7 +52,7 @@ def test_what_a_compiler_writes_can_be_said(world: CommandLine, room: TopicRoom)
 
 def test_a_payload_that_is_no_text_is_told(world: CommandLine, room: TopicRoom) -> None:
     for more in (("--kind", "vote", "-"), ("--about", b"\xff", "hi"), ("--to", b"\xff", "hi")):
-        done = send(world, room, *more, input=b'{"a": "\xff"}')  # type: ignore[arg-type]
+        done = send(world, room, *more, input=b'{"a": "\xff"}')
         assert done.returncode == 2, done.stderr
         assert b"Traceback" not in done.stderr
         assert b"UTF-8" in done.stderr

@@ -97,17 +97,17 @@ def test_a_bridged_server_is_called_by_the_clients_of_the_node(
 
     async def use(client: Client) -> None:
         told = await client.call_tool("worker.echo", {"text": "hé"})
-        assert told.content[0].text == "hé"
+        assert told.content[0].text == "hé"  # type: ignore[union-attr]
         steps: list[tuple[float, float | None]] = []
 
         async def progressed(done: float, total: float | None, message: str | None) -> None:
             steps.append((done, total))
 
-        await client.call_tool("worker.report", {"steps": 2}, progress_callback=progressed)
+        await client.call_tool("worker.report", {"steps": 2}, progress_callback=progressed)  # type: ignore[arg-type]
         # Whoever may only answer tells no progress: the result is what counts.
         assert steps == []
         read = await client.read_resource("note://today")
-        assert read.contents[0].text == "Nothing to do."
+        assert read.contents[0].text == "Nothing to do."  # type: ignore[union-attr]
 
     with_client(node, use)
     # It leaves, and is withdrawn; it comes back, and is listed again.

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.feature("tree")
 
 
 def leaf(name: str, **facts: Any) -> TreeNode:
-    return TreeNode(name=name, **{"link": "http", "tools": 1} | facts)
+    return TreeNode(name=name, **({"link": "http", "tools": 1} | facts))  # type: ignore[arg-type]
 
 
 def drawn(top: TreeNode, width: int = 80, room: int | None = None, paces: Any = None) -> list[str]:

@@ -20,7 +20,7 @@ import uvicorn
 REVISION = "2026-07-28"
 RESERVED = "io.modelcontextprotocol/"
 EXTENSION = f"{RESERVED}tasks"
-NEEDED = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
+NEEDED: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
 
 Members = dict[str, Any]
 
@@ -186,7 +186,7 @@ class TasksServer:
         can = meta.get(f"{RESERVED}clientCapabilities", {})
         speaks_tasks = EXTENSION in can.get("extensions", {})
         if method == "server/discover":
-            capabilities = {"tools": {}, "extensions": {EXTENSION: {}}}
+            capabilities: dict[str, Any] = {"tools": {}, "extensions": {EXTENSION: {}}}
             about = {f"{RESERVED}serverInfo": {"name": "tasks-server", "version": "1"}}
             cached = {"ttlMs": 0, "cacheScope": "private"}
             versions = {"supportedVersions": [REVISION], "capabilities": capabilities}

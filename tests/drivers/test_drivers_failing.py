@@ -246,8 +246,8 @@ async def test_progress_does_not_make_a_contract_last_longer(tmp_path: Path) -> 
         waiting = asyncio.create_task(node.run(call))
         await node.until(lambda: call.upstream_request is not None, "its way")
         end = call.deadline
-        call.upstream_request.on_notification(
-            call.upstream_request._driver_call,
+        call.upstream_request.on_notification(  # type: ignore[union-attr]
+            call.upstream_request._driver_call,  # type: ignore[union-attr]
             "notifications/progress",
             b'{"progressToken":1,"progress":1}',
         )

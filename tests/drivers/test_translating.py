@@ -58,8 +58,8 @@ def test_what_is_not_mentioned_passes_and_mapping_comes_first() -> None:
     given = {"path": "/a", "mode": "r"}
     assert arguments(given, argument_mapping={"path": "p"}) == {"p": "/a", "mode": "r"}
     both = {"mapping": {"path": "b"}, "argument_mapping": {"b": "c"}}
-    assert arguments(given, **both) == {"c": "/a", "mode": "r"}
-    using = entry(**both)
+    assert arguments(given, **both) == {"c": "/a", "mode": "r"}  # type: ignore[arg-type]
+    using = entry(**both)  # type: ignore[arg-type]
     mapped = driver_input(READ, using, given)
     assert mapped == {"b": "/a", "mode": "r"}
     assert tool_arguments(using, mapped) == {"c": "/a", "mode": "r"}

@@ -131,7 +131,7 @@ def test_follows_links_only_when_allowed(tmp_path: Path) -> None:
 
 
 @given(
-    st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=200).filter(
+    st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=200).filter(  # type: ignore[arg-type]
         lambda text: text.strip() and "---" not in text and "\r" not in text
     ),
     st.text(max_size=50).filter(lambda text: "\r" not in text),

@@ -186,7 +186,7 @@ def test_warns_about_missing_integrations() -> None:
     ):
         (field,) = incomplete
         kept = {key: value for key, value in incomplete[field][0].items() if value is not GONE}
-        assert read(**{field: [kept]}).value is None
+        assert read(**{field: [kept]}).value is None  # type: ignore[arg-type]
     unmarked = read(resources=[{**resource, "ref_kind_id": "files"}])
     assert unmarked.value is not None
     assert codes(unmarked.cautions) == {"ref_kind_prefix"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from interlock.core.pipeline import local_methods, resolution
@@ -83,6 +85,7 @@ def test_extension_must_be_object() -> None:
     assert declares_capability({"prompts": {}}, "prompts")
     assert not declares_capability({"prompts": {}}, "resources")
     assert declares_capability({"extensions": {"a/b": {}}}, extension="a/b")
+    declared: Any
     for declared in ({}, {"extensions": {}}, {"extensions": {"a/b": True}}, {"extensions": 1}):
         assert not declares_capability(declared, extension="a/b")
 

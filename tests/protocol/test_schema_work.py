@@ -138,5 +138,5 @@ def test_rejects_deeply_nested_schema() -> None:
 
 
 def test_limits_cost_of_counting() -> None:
-    wide = {"items": {"properties": {f"p{number}": {} for number in range(2000)}}}
+    wide: dict[str, Any] = {"items": {"properties": {f"p{number}": {} for number in range(2000)}}}
     assert not SchemaWork(wide).can_validate([1] * 100_000)

@@ -118,7 +118,7 @@ def _open_what_stays_open() -> None:
 
 
 def other_tasks() -> set[asyncio.Task[Any]]:
-    return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+    return asyncio.all_tasks() - {asyncio.current_task()}
 
 
 def open_files() -> dict[str, str]:

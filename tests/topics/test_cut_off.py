@@ -157,7 +157,7 @@ def test_nothing_waits_for_one_that_left_without_reading(
 
     async def left(rooms: Rooms, agent: Peer, human: Peer, stuck: Raw) -> None:
         await talk_until_full(rooms, agent, human, "worker")
-        await how(stuck)  # type: ignore[misc]
+        await how(stuck)
         await human.until(lambda one: one["payload"].get("event") == "leave")
 
     async def test(rooms: Rooms) -> None:

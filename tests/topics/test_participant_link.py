@@ -64,7 +64,7 @@ class Fixture:
     def __init__(self) -> None:
         self.room = Room()
         self.link = ParticipantTransport("topic:ops/worker", "worker", self.room.say)
-        self.link.receiver = self.near = Receives()
+        self.link.receiver = self.near = Receives()  # type: ignore[assignment]
         self.room.heard.append(self.link.handle_message)
 
     def call(self, id: int = 7, tool: str = "write_file") -> Request:

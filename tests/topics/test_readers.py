@@ -161,7 +161,7 @@ def test_one_that_never_reads_again_is_closed() -> None:
             said = 0
             while rooms.gateway.find_member("room", "worker") is not None:
                 id = await agent.chat(FILLER)
-                await human.until(lambda one, id=id: one["id"] == id)  # type: ignore[misc]
+                await human.until(lambda one, id=id: one["id"] == id)
                 said += 1
             assert await stuck.close_code() == 1013
             assert said > MAX_UNSENT_BYTES / len(FILLER)

@@ -13,6 +13,12 @@ from interlock.tree.config import ParentConfig
 from tests.support.timeouts import HANG_TIMEOUT
 
 
+def mcp_url(node: Node) -> str:
+    """The URL of a node for MCP clients."""
+    assert node.url is not None
+    return node.url
+
+
 def ax_url(node: Node) -> str:
     """Where others register with a node."""
     return (node.url or "").replace("http:", "ws:").replace("/mcp", "/ax")

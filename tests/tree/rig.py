@@ -183,7 +183,7 @@ class Child:
         assert "result" in answer, answer
         return self
 
-    def beat(self, session_id: str | None = None, **more: Any) -> dict[str, Any]:
+    def beat(self, session_id: str | None = None, /, **more: Any) -> dict[str, Any]:
         params = {"session_id": session_id or self.session_id, **more}
         answer = self.ask("mcpax/heartbeat", params)
         assert answer is not None
@@ -304,7 +304,7 @@ class Hub:
             ServerConfig(segment=info.segment, grace=self.settings.grace),
             connector,
             on_offer=self._offered,
-            on_withdrawn=lambda one: self.listed.pop(one.key, None),
+            on_withdrawn=lambda one: self.listed.pop(one.key, None),  # type: ignore[arg-type]
             on_state=lambda one: self.states.append((one.key, one.state.value)),
             clock=self.time,
             wall_clock=self.time.wall,

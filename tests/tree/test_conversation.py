@@ -213,13 +213,15 @@ def test_where_a_call_is_on_its_way_is_read(
     begun: list[Call] = []
     begin = shared_node.node.pipeline.begin
     monkeypatch.setattr(
-        shared_node.node.pipeline, "begin", lambda call: (begun.append(call), begin(call))[1]
+        shared_node.node.pipeline,
+        "begin",
+        lambda call: (begun.append(call), begin(call))[1],  # type: ignore[func-returns-value]
     )
     way = {"x-mcpax-route": ["infra", "edge", "shop", "echo"], "x-mcpax-cursor": 1}
     # The node is registered with nobody, so every way is a wrong one.
     answer = one.ask("tools/call", call("echo", **way))
     hop = begun[0].hop
-    assert (hop.route, hop.cursor) == (("infra", "edge", "shop", "echo"), 1)
+    assert (hop.route, hop.cursor) == (("infra", "edge", "shop", "echo"), 1)  # type: ignore[union-attr]
     assert begun[0].credentials.assigned_name == "parent"
     assert begun[0].server == "ax"
     assert answer["error"]["code"] == -32602

@@ -74,7 +74,7 @@ async def test_who_brings_those_above_below_is_refused_here(
             assert error_of(answer) == CYCLE
             assert answer["error"]["data"]["aggregator_id"] == one
             # It may even be that one itself.
-            own = {"subserver_id": one, "x-mcpax-subtree-ids": []}
+            own: dict[str, Any] = {"subserver_id": one, "x-mcpax-subtree-ids": []}
             assert error_of(child.register(segment="bad", **own)) == CYCLE
         elif when == "beating":
             child.registered(2, "bad", **{"x-mcpax-subtree-ids": [uuid(2)]})

@@ -79,7 +79,7 @@ class ForeignLeaf:
         message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
         await self._socket.send(json.dumps(message))
         async with asyncio.timeout(HANG_TIMEOUT):
-            return await answer
+            return await answer  # type: ignore[no-any-return]
 
     async def register(self, segment: str, id: str = TWIN) -> dict[str, Any]:
         return await self.ask(

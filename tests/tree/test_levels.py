@@ -78,7 +78,7 @@ async def test_levels(levels: int, tmp_path: Path) -> None:
     async with Chain(tmp_path, levels) as chain:
         name = ".".join([*segments, "demo", "roll_dice"])
         await chain.until_listed(0, name)
-        async with Client(chain.nodes[0].url) as client:
+        async with Client(chain.nodes[0].url or "") as client:
             listed = await list_for_ax(chain.nodes[0].url)
             assert listed[name]["_meta"]["x-mcpax-hops"] == levels
             # However deep it is, a client with a model gets a name that it can use.

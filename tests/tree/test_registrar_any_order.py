@@ -89,7 +89,7 @@ class Registrations(RuleBasedStateMachine):
             child.silent = silent
             if parent is not None:
                 child.identity = {"subserver_id": uuid(1), "parent_id": parent}
-            return child
+            return child  # type: ignore[no-any-return]
 
         child: Child = self.run(body())
         self.everybody.append(child)
@@ -197,7 +197,7 @@ class Registrations(RuleBasedStateMachine):
                 assert supervisor.state is State.DEGRADED
                 assert key in self.hub.listed
             if peer is not None:
-                assert peer.transport.channel.is_open  # type: ignore[attr-defined]
+                assert peer.transport.channel.is_open
             elif self.hub.listed.get(key):
                 refused = False
                 try:

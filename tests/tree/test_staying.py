@@ -139,7 +139,7 @@ async def test_more_heartbeats_than_needed_are_answered_and_nothing_more(
             looked.append(given)
             return beaten(*given)
 
-        hub.registrar.handle_heartbeat = counted  # type: ignore[method-assign]
+        hub.registrar.handle_heartbeat = counted  # type: ignore[assignment, method-assign]
         for _ in range(100):
             result = child.beat()["result"]
             assert (result["status"], result["heartbeat_deadline_ms"]) == ("ok", interval * 3)

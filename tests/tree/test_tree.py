@@ -26,7 +26,7 @@ from interlock.tree.config import ParentConfig, SubserversConfig
 from interlock.tree.subserver import Subserver
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.tree.ax_list import list_for_ax
-from tests.tree.grove import Grove, ax_url, lists, until
+from tests.tree.grove import Grove, ax_url, lists, mcp_url, until
 
 PLANT = "infra.edge.plant.temperature"
 
@@ -83,7 +83,7 @@ async def test_one_flat_list_for_stock_clients(tmp_path: Path) -> None:
             vent = tools["infra.edge.plant.vent"]["_meta"]
             assert vent["x-mcpax-safety"] == "irreversible_mutable"
             legacy = (root.url or "").replace("/mcp", "/sse")
-            for way in (root.url, sse_client(legacy)):
+            for way in (mcp_url(root), sse_client(legacy)):
                 async with Client(way) as client:
                     # Nothing of MCP-AX but what MCP has hints for.
                     plain = {one.name: one for one in (await client.list_tools()).tools}
@@ -97,7 +97,7 @@ async def test_one_flat_list_for_stock_clients(tmp_path: Path) -> None:
                     assert told.structured_content == {"sensor": "a", "segment": "plant"}
                     assert not told.meta or not any("mcpax" in key for key in told.meta)
             # The node in the middle does the same for its own part.
-            async with Client(edge.url) as client:
+            async with Client(mcp_url(edge)) as client:
                 names = {one.name for one in (await client.list_tools()).tools}
                 assert "plant__temperature" in names
                 assert not any(name.startswith("infra") for name in names)
@@ -124,7 +124,7 @@ async def test_a_node_behind_a_plain_connection_says_what_mcp_ax_says(tmp_path: 
             flag = tools["edge.plant_vent"]["_meta"]["x-mcpax-safety"]
             assert flag == "irreversible_mutable"
             assert "edge.notifications_dropped" in tools
-            async with Client(root.url) as client:
+            async with Client(mcp_url(root)) as client:
                 names = {one.name for one in (await client.list_tools()).tools}
                 assert names == {f"edge__plant_{one}" for one in ("hang", "temperature", "vent")}
 
@@ -142,7 +142,7 @@ async def test_the_node_beside_the_leaf_is_the_first_to_tell(tmp_path: Path) -> 
         name = "infra.edge.cell.plant.hang"
         async with plant().connect(ax_url(cell)):
             await until(root, lambda: lists(root, name))
-            async with Client(root.url, mode="legacy") as client:
+            async with Client(mcp_url(root), mode="legacy") as client:
                 with pytest.raises(MCPError) as caught:
                     await client.call_tool(name, {})
                 assert caught.value.error.code == -31010
@@ -167,7 +167,7 @@ async def test_what_a_leaf_says_is_heard_at_the_root(tmp_path: Path) -> None:
         leaf = plant()
         async with leaf.connect(ax_url(edge)):
             await until(root, lambda: lists(root, "edge.plant.temperature"))
-            async with Client(root.url, mode="legacy", message_handler=hear) as client:
+            async with Client(mcp_url(root), mode="legacy", message_handler=hear) as client:
                 await client.list_tools()
                 child, parent = str(uuid4()), str(uuid4())
                 for number, cause in enumerate((parent, None, parent)):
@@ -227,7 +227,7 @@ async def test_a_killed_leaf_is_degraded_and_comes_back_with_its_new_list(tmp_pa
             leaf.send_signal(signal.SIGKILL)
             before = time.time()
             await until(root, lambda: root.catalog.current.by_name["leaf.who"] is not tool)
-            async with Client(root.url, mode="legacy") as client:
+            async with Client(mcp_url(root), mode="legacy") as client:
                 assert "leaf__who" in {one.name for one in (await client.list_tools()).tools}
                 listed = (await list_for_ax(root.url))["leaf.who"]
                 assert capability(listed)["availability"] == "degraded"
@@ -249,8 +249,8 @@ async def test_a_killed_leaf_is_degraded_and_comes_back_with_its_new_list(tmp_pa
             leaf = start_leaf(tmp_path, ax_url(root), id, tool="whoami")
             await until(root, lambda: lists(root, "leaf.whoami"))
             assert not lists(root, "leaf.who")
-            async with Client(root.url) as client:
-                assert (await client.call_tool("leaf.whoami", {})).content[0].text == "leaf"
+            async with Client(mcp_url(root)) as client:
+                assert (await client.call_tool("leaf.whoami", {})).content[0].text == "leaf"  # type: ignore[union-attr]
         finally:
             leaf.kill()
             leaf.wait()
@@ -321,7 +321,7 @@ async def test_a_lost_node_takes_its_subtree_along_and_leaves_find_the_backup(
             # It deregistered: the subtree is gone long before a heartbeat can be missed.
             await until(root, lambda: not lists(root, "middle.plant.temperature"))
             await until(root, lambda: lists(root, "spare.plant.temperature"))
-            async with Client(root.url) as client:
+            async with Client(mcp_url(root)) as client:
                 told = await client.call_tool("spare.plant.temperature", {"sensor": "x"})
                 assert told.structured_content["sensor"] == "x"
 
@@ -368,7 +368,7 @@ async def test_a_budget_holds(tmp_path: Path) -> None:
         root = await grove.start("root", subservers=settings, policy=free)
         async with plant().connect(ax_url(root)):
             await until(root, lambda: lists(root, "plant.vent"))
-            async with Client(root.url, mode="legacy") as client:
+            async with Client(mcp_url(root), mode="legacy") as client:
                 await client.call_tool("plant.vent", {})
                 with pytest.raises(MCPError) as caught:
                     await client.call_tool("plant.vent", {})
@@ -388,7 +388,7 @@ async def test_a_client_name_does_not_matter(tmp_path: Path) -> None:
         async with plant().connect(ax_url(edge)):
             await until(root, lambda: lists(root, PLANT))
             info = Implementation(name="claude-code", version="1")
-            async with Client(root.url, client_info=info) as client:
+            async with Client(mcp_url(root), client_info=info) as client:
                 names = {one.name for one in (await client.list_tools()).tools}
                 assert "infra__edge__plant__temperature" in names
                 told = await client.call_tool("infra__edge__plant__temperature", {"sensor": "x"})

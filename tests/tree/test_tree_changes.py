@@ -22,7 +22,7 @@ from tests.tree.test_tree import plant
 
 def tokens(**may: list[str]) -> list[TokenConfig]:
     return [
-        TokenConfig(name=name, token=f"${{env:{name.upper()}}}", may=allowed)
+        TokenConfig(name=name, token=f"${{env:{name.upper()}}}", may=allowed)  # type: ignore[arg-type]
         for name, allowed in may.items()
     ]
 

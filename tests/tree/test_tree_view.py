@@ -28,7 +28,7 @@ ID = "550e8400-e29b-41d4-a716-446655440000"
 
 
 def upstream(key: str, segment: str = "", **facts: Any) -> UpstreamStatus:
-    given = {
+    given: dict[str, Any] = {
         "state": "ready", "since": 5.0, "problem": None, "tools": 2, "prompts": 0, "resources": 0,
         "set_aside": [], "revision": "2026-07-28", "restarts": 0, "lists": 1, "calls": 10,
         "failed": 1, "busy_us": 500, "circuit": "closed", "pid": None, "noise": 0, "private": 0,

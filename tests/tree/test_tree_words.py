@@ -22,7 +22,7 @@ from interlock.tree.component import Tree
 from interlock.tree.registrar import Registrar
 from interlock.tree.subserver import Subserver
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.tree.grove import Grove, ax_url, lists, until
+from tests.tree.grove import Grove, ax_url, lists, mcp_url, until
 from tests.tree.test_tree import plant
 
 ROOT = Path(__file__).parents[2]
@@ -111,7 +111,7 @@ def test_everything_on_a_channel_is_json_rpc(
                 # Once everybody is registered, calls need nothing of the tree's ids.
                 with monkeypatch.context() as registered:
                     registered.setattr(Registrar, "subtree_ids", _not_now)
-                    async with Client(root.url) as client:
+                    async with Client(mcp_url(root)) as client:
                         await client.call_tool("edge.plant.temperature", {"sensor": "x"})
                 # Whoever beats that often may be lost on a busy machine: no call goes to this one.
                 async with plant("hasty").connect(ax_url(edge), heartbeat=0.1):
@@ -141,7 +141,7 @@ async def test_resources_and_prompts_come_up_the_tree_too(tmp_path: Path) -> Non
         await until(edge, lambda: edge.catalog.current.uris.resources)
         own = {one.uri for one in edge.catalog.current.uris.resources}
         await until(root, lambda: root.catalog.current.uris.resources)
-        async with Client(root.url) as client:
+        async with Client(mcp_url(root)) as client:
             listed = (await client.list_resources()).resources
             # It was not there when the node registered, and is offered all the same.
             assert {str(one.uri) for one in listed} == own

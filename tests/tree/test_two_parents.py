@@ -200,7 +200,7 @@ async def test_however_often_they_beat_their_leases_are_written_twice_a_second(
             writes.append(len(until))
             renew(own, until, released)
 
-        hub.store.renew_leases = counted  # type: ignore[method-assign]
+        hub.store.renew_leases = counted  # type: ignore[assignment, method-assign]
         for _ in range(100):
             hub.time.advance(0.1)
             for child in children:

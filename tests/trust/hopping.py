@@ -53,7 +53,7 @@ class HopGrove(Grove):
             calls.append(call)
             begin(call, **how)
 
-        node.pipeline.begin = watched  # type: ignore[method-assign]
+        node.pipeline.begin = watched  # type: ignore[assignment, method-assign]
         await node.listen()
         node.start()
         node.settled()

@@ -390,7 +390,7 @@ async def test_keys_are_there_before_anybody_asks(tmp_path: Path) -> None:
         for kid in ("k2", "k3"):
             token = signer.token(iss=authority.issuer, iat=now, exp=now + 60)
             credentials = Credentials("192.0.2.7", token)
-            assert (await settled(lambda c=credentials: identity.authenticator(c))).name  # type: ignore[misc]
+            assert (await settled(lambda c=credentials: identity.authenticator(c))).name
             signer.rotate(kid)
         assert len(authority.to("/jwks")) <= 2
 

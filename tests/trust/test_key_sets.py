@@ -201,7 +201,7 @@ async def test_an_issuer_elsewhere_cannot_lead_to_this_machine(tmp_path: Path) -
             return await fetch(method, url, _, body)
 
         config = IssuerConfig(issuer="https://a.example")
-        keys = KeySet(config, tmp_path, clock=lambda: 0.0, fetch=ask)
+        keys = KeySet(config, tmp_path, clock=lambda: 0.0, fetch=ask)  # type: ignore[arg-type]
         await keys.refresh()
         assert "not https" in (keys.problem or "")
         assert not desk.asked()
@@ -221,7 +221,10 @@ async def test_an_issuer_that_never_answers_is_given_up(
             raise SignInProblem("never")
 
         keys = KeySet(
-            IssuerConfig(issuer="https://a.example"), tmp_path, clock=lambda: 0.0, fetch=ask
+            IssuerConfig(issuer="https://a.example"),
+            tmp_path,
+            clock=lambda: 0.0,
+            fetch=ask,  # type: ignore[arg-type]
         )
         await keys.refresh()
         assert keys.problem == "timeout"

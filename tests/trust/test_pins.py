@@ -372,7 +372,7 @@ def test_a_contract_that_somebody_wants_to_see(node: Node) -> None:
     settled(node)
     again = Node(node.path, "approved", files())
     for name in ("files.list", "nowhere.else", "files__list"):
-        again.elsewhere(lambda store, name=name: store.request_contract(name))  # type: ignore[misc]
+        again.elsewhere(lambda store, name=name: store.request_contract(name))
     settled(again)
     store = PinStore(node.path)
     assert list(store.all_seen()) == ["files.list"]

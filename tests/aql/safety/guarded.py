@@ -75,7 +75,7 @@ class Guarded(Gated):
         default: Any = "allow",
         **safety: Any,
     ) -> None:
-        more = {} if now is None else {"now": now}
+        more: dict[str, Any] = {} if now is None else {"now": now}
         super().__init__(folder, tools(), tokens=dict(TOKENS), keys=keys, default=default, **more)
         self.config = SafetyConfig(**{"mode": "enforcing", **safety})
         self.codes = VerificationCodes()

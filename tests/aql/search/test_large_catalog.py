@@ -68,4 +68,4 @@ def test_a_search_over_six_hundred_is_little_work() -> None:
         searcher.search(wish, None, 10)
     # Few lines for each tool, whatever is asked for; `bench finding` has the time it takes.
     for wish in wishes:
-        assert count_lines_run(lambda wish=wish: searcher.search(wish, None, 10)) < 40 * 600  # type: ignore[misc]
+        assert count_lines_run(lambda wish=wish: searcher.search(wish, None, 10)) < 40 * 600

@@ -287,7 +287,7 @@ def test_a_stranger_learns_nothing(start_node: Callable[..., NodeThread]) -> Non
         ("tools/call", {"name": "mcp_aql_read", "arguments": {"operation": "introspect"}}),
         ("tools/call", {"name": "mcp_aql_read", "arguments": {"operation": "shop_echo"}}),
     ):
-        answer = client.request(method, params, params.get("name"))
+        answer = client.request(method, params, params.get("name"))  # type: ignore[arg-type]
         assert answer.status == 401
         assert b"shop" not in answer.body
 

@@ -42,7 +42,7 @@ class _Utils:
 
 
 if not hasattr(utils.many, "more"):
-    generator.cu = _Utils()  # type: ignore[attr-defined]
+    generator.cu = _Utils()  # type: ignore[assignment, attr-defined]
 
 
 def instances(schema: Any) -> st.SearchStrategy[Any]:

@@ -434,15 +434,15 @@ def test_an_end_that_makes_no_sense(shelf: Shelf) -> None:
 
     def end(major: int = 1, **asked: str) -> str:
         with pytest.raises(InterlockError) as raised:
-            shelf.registry.deprecate("Order", major, author="x", migration_uri="x:y", **asked)
+            shelf.registry.deprecate("Order", major, author="x", migration_uri="x:y", **asked)  # type: ignore[arg-type]
         return raised.value.message
 
     assert "no version in 7.x" in end(7)
     assert "ISO 8601" in end(sunset_at="soon")
     assert "must not be before" in end(deprecated_at="2027-01-02", sunset_at="2027-01-01")
     again = {"author": "x", "migration_uri": "x:y"}
-    shelf.registry.deprecate("Order", 1, sunset_at="2028-03-01", **again)
-    shelf.registry.deprecate("Order", 1, sunset_at="2028-04-01", **again)
+    shelf.registry.deprecate("Order", 1, sunset_at="2028-03-01", **again)  # type: ignore[arg-type]
+    shelf.registry.deprecate("Order", 1, sunset_at="2028-04-01", **again)  # type: ignore[arg-type]
     ends = shelf.registry.deprecation("Order", 1, domain="shop")
     assert ends is not None
     assert ends.sunset_at == "2028-04-01T00:00:00Z"
@@ -464,10 +464,10 @@ def test_rejects_an_early_end_without_consent(shelf: Shelf) -> None:
     )
     for times in early:
         with pytest.raises(InterlockError) as raised:
-            shelf.registry.deprecate("Order", 1, **asked, **times)
+            shelf.registry.deprecate("Order", 1, **asked, **times)  # type: ignore[arg-type]
         assert raised.value.failure.name == "invalid_params"
         assert shelf.registry.deprecation("Order", 1) is None
-    assert shelf.registry.deprecate("Order", 1, **asked, sunset_at=at_least).sunset_at == at_least
+    assert shelf.registry.deprecate("Order", 1, **asked, sunset_at=at_least).sunset_at == at_least  # type: ignore[arg-type]
     for times in early:
         shelf.registry.deprecate("Order", 1, **asked, **times, early=True)
 

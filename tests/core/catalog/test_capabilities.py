@@ -325,7 +325,9 @@ def test_applies_minimum_latency_class() -> None:
         ("batch", 5, 0.0),
     ],
 )
-def test_derives_timeout_from_class_and_hops(latency_class: str, hops: int | None, limit: float) -> None:
+def test_derives_timeout_from_class_and_hops(
+    latency_class: str, hops: int | None, limit: float
+) -> None:
     tool, _ = only(offer("s", [declaring(latency_class=latency_class, hops=hops)]))
     assert tool.declared_timeout == limit
 
@@ -488,6 +490,7 @@ def test_builtin_tools_have_no_hops() -> None:
 
 
 def test_lists_tool_with_invalid_meta() -> None:
+    meta: Any
     for meta in ([], 5, "x", {CAPABILITY: FULL, SAFETY: 5}, {DERIVED: [1, "mutable"]}):
         offering = offer("s", [definition("t", _meta=meta)])
         assert only(offering)[1]["_meta"][HOPS] == 1

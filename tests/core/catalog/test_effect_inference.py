@@ -149,6 +149,7 @@ def test_judges_overwrite_switch_for_each_call() -> None:
     effect = classify("copy_station", None, {}, schema=schema)
     for harmless in ({}, {"overwrite": False}):
         assert effect.level_for(harmless) is EffectLevel.MUTATING
+    other: Any
     for other in (True, 1, "false", "yes", []):
         assert effect.level_for({"overwrite": other}) is EffectLevel.IRREVERSIBLE
     schema["properties"]["overwrite"]["default"] = True
@@ -277,9 +278,7 @@ def test_infers_effect_of_any_definition(name: str, description: str, schema: An
         ("get_x", "Get x. This cannot be undone."),
     ],
 )
-def test_description_overrides_harmless_name(
-    name: str, description: str
-) -> None:
+def test_description_overrides_harmless_name(name: str, description: str) -> None:
     assert infer(name, description).kind is EffectKind.IRREVERSIBLE
 
 
@@ -291,7 +290,9 @@ def test_description_overrides_harmless_name(
         ("read_log", "Reads the log without removing entries."),
     ],
 )
-def test_reading_tool_stays_read_only_despite_description_of_others(name: str, description: str) -> None:
+def test_reading_tool_stays_read_only_despite_description_of_others(
+    name: str, description: str
+) -> None:
     assert infer(name, description).kind is EffectKind.READS
 
 

@@ -64,7 +64,7 @@ def test_omits_unsupported_extension() -> None:
     unknown = {"extensions": {"com.example/a": {"x": True}, UI: {}}}
     assert capabilities(unknown, {}) == TOOLS | {"extensions": {UI: {}}}
     assert capabilities(unknown) == TOOLS | {"extensions": {UI: {}}}
-    only = {"extensions": {"com.example/a": {}}}
+    only: dict[str, Any] = {"extensions": {"com.example/a": {}}}
     assert capabilities(only, {}) == TOOLS
     # What the node does not know it passes on to a server that is shown as itself.
     merged = merge(
@@ -112,7 +112,7 @@ def test_offers_tasks_where_upstream_has_tasks(transparent: bool) -> None:
     assert offered({}, sends_requests=False) is None
     assert offered({}, sends_requests=True) == {tasks: {}}
     assert offered({"extensions": None}, sends_requests=True) == {tasks: {}}
-    others = {"a": {}} if transparent else {}
+    others: dict[str, Any] = {"a": {}} if transparent else {}
     assert offered({"extensions": {"a": {}}}, sends_requests=True) == {**others, tasks: {}}
     assert offered({"extensions": {tasks: {"x": 1}}}, sends_requests=True) == {tasks: {"x": 1}}
     assert offered({"extensions": {tasks: {}}}, sends_requests=False) == {tasks: {}}
@@ -120,11 +120,12 @@ def test_offers_tasks_where_upstream_has_tasks(transparent: bool) -> None:
 
 def test_hides_tasks_from_session_client() -> None:
     tasks = "io.modelcontextprotocol/tasks"
+    extensions: Any
     for extensions in (None, {}, {"a": {}}):
         said = {"tools": {}, "extensions": extensions}
         assert capabilities_for_session(said) == said
     assert capabilities_for_session({"tools": {}, "extensions": {tasks: {}}}) == {"tools": {}}
-    both = {"extensions": {tasks: {}, "a": {}}}
+    both: dict[str, Any] = {"extensions": {tasks: {}, "a": {}}}
     assert capabilities_for_session(both) == {"extensions": {"a": {}}}
     assert tasks in both["extensions"]
 

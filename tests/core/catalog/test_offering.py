@@ -168,7 +168,11 @@ def test_filters_by_upstream_name() -> None:
 
 
 def test_config_description_replaces_upstream_description() -> None:
-    tools = [definition("a", description="own"), definition("b", description="own"), "c"]
+    tools: list[str | bytes] = [
+        definition("a", description="own"),
+        definition("b", description="own"),
+        "c",
+    ]
     offering = offer("s", tools, descriptions={"a": 'better "quoted"', "c": "", "gone": "x"})
     described = {tool.upstream_name: tool.description for tool in offering.tools}
     assert described == {"a": 'better "quoted"', "b": "own", "c": ""}
@@ -181,10 +185,10 @@ def test_config_description_replaces_upstream_description() -> None:
 
 def test_classifies_effects_by_upstream_name() -> None:
     tools = [definition("look", annotations={"readOnlyHint": True, "title": "Look"}), "wipe"]
-    offering = offer("s", tools, effects={"wip*": "irreversible"}, rename={"wipe": "look2"})
+    offering = offer("s", tools, effects={"wip*": "irreversible"}, rename={"wipe": "look2"})  # type: ignore[arg-type]
     effects = {tool.upstream_name: tool.effect.level for tool in offering.tools}
     assert effects == {"look": EffectLevel.READ_ONLY, "wipe": EffectLevel.IRREVERSIBLE}
-    [distrusted, _] = offer("s", tools, trust_annotations=False).tools
+    [distrusted, _] = offer("s", tools, trust_annotations=False).tools  # type: ignore[arg-type]
     assert distrusted.effect.level is EffectLevel.MUTATING
 
 
@@ -226,9 +230,7 @@ def test_omits_null_members() -> None:
         ({"type": "object", "type ": 1}, {"type": "object", "type ": 1}),
     ],
 )
-def test_adds_object_type_to_schema(
-    schema: dict[str, Any], shown: dict[str, Any]
-) -> None:
+def test_adds_object_type_to_schema(schema: dict[str, Any], shown: dict[str, Any]) -> None:
     [tool] = offer("s", [definition("a", inputSchema=schema)]).tools
     assert tool.input_schema() == shown
     assert json.loads(b"{" + tool.listed[1:])["inputSchema"] == shown

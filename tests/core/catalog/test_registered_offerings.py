@@ -130,9 +130,7 @@ def test_limits_route_length() -> None:
     st.integers(1, 63),
     st.sampled_from([0, 1]),
 )
-def test_limits_name_length_through_chain(
-    lengths: list[int], leaf: int, over: int
-) -> None:
+def test_limits_name_length_through_chain(lengths: list[int], leaf: int, over: int) -> None:
     whole, used, chain, more = MAX_CANONICAL_LENGTH + over, leaf, [], cycle(lengths)
     while whole - used - 1 > 63:
         chain.append(min(next(more), whole - used - 3))
@@ -172,7 +170,7 @@ def test_resolves_names_in_deep_chain(depth: int) -> None:
 def test_rejects_repeated_tool_names() -> None:
     tools = [definition("t", description=str(number)) for number in range(1000)]
     for registered in ("leaf", "aggregator", ""):
-        offering = offer("s", tools, registered=registered)  # type: ignore[arg-type]
+        offering = offer("s", tools, registered=registered)
         [tool] = offering.tools
         assert tool.description == "0"
         assert offering.rejected_count == 999

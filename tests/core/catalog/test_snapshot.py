@@ -213,9 +213,7 @@ def test_every_listed_name_resolves_to_listed_tool(
 
 
 @given(upstreams, st.randoms())
-def test_ignores_order_of_upstreams(
-    described: dict[str, Any], chance: Any
-) -> None:
+def test_ignores_order_of_upstreams(described: dict[str, Any], chance: Any) -> None:
     offers = offers_of(described)
     expected = [merged(*offers).page(TOOLS_LIST, Era.SESSION, style) for style in STYLES]
     chance.shuffle(offers)
@@ -226,7 +224,9 @@ def test_ignores_order_of_upstreams(
 def test_safe_name_never_moves_to_other_tool(
     described: dict[str, Any], data: st.DataObject
 ) -> None:
-    prefixed = {key: (tools, "prefixed", {}) for key, (tools, _, _) in described.items()}
+    prefixed: dict[str, Any] = {
+        key: (tools, "prefixed", {}) for key, (tools, _, _) in described.items()
+    }
     everything = merged(*offers_of(prefixed))
     present = (
         data.draw(st.lists(st.sampled_from(sorted(prefixed)), unique=True)) if prefixed else []

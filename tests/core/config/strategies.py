@@ -74,7 +74,7 @@ def sign_ins() -> st.SearchStrategy[OAuthConfig]:
     shapes = st.fixed_dictionaries({}, optional=shared) | st.fixed_dictionaries(
         proven, optional=shared
     )
-    return shapes.map(lambda given: OAuthConfig(**given))
+    return shapes.map(lambda given: OAuthConfig(**given))  # type: ignore[arg-type]
 
 
 def remote_servers() -> st.SearchStrategy[ServerConfig]:

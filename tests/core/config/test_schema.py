@@ -164,7 +164,7 @@ def test_describes_every_field() -> None:
     ]  # fmt: skip
     schemas = {struct: SCHEMA["$defs"][struct.__name__] for struct in structs}  # type: ignore[attr-defined]
     for struct, schema in {Config: SCHEMA, **schemas}.items():
-        assert set(schema["properties"]) == set(fields_of(struct))
+        assert set(schema["properties"]) == set(fields_of(struct))  # type: ignore[arg-type]
         assert schema["additionalProperties"] is False
         for name, field in schema["properties"].items():
             refers = any("$ref" in choice for choice in field.get("anyOf", []))

@@ -77,13 +77,13 @@ class RecordsInBetween(Journal):
 
     @property
     def _idle(self) -> bool:
-        return bool(Journal._idle.__get__(self))  # type: ignore[attr-defined,misc]
+        return bool(Journal._idle.__get__(self))  # type: ignore[attr-defined]
 
     @_idle.setter
     def _idle(self, value: bool) -> None:
         if value and self._commits == 1:
             self.record(entry(2))
-        Journal._idle.__set__(self, value)  # type: ignore[attr-defined,misc]
+        Journal._idle.__set__(self, value)  # type: ignore[attr-defined]
 
 
 def test_wakes_writer_that_is_falling_asleep(tmp_path: Path) -> None:
@@ -246,9 +246,7 @@ def test_retention_keeps_newest_entries_up_to_limit(tmp_path: Path) -> None:
     assert len(numbers) >= 90
 
 
-def test_retention_applies_lowered_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retention_applies_lowered_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_retention, "_MAX_PAGES", 64)
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     for number in range(300):

@@ -90,7 +90,7 @@ def test_sends_request_without_call_to_session() -> None:
     exchange.answer(content=[])
     answers: list[Any] = []
     question = Question(_ask(ROOTS, answers), answers)
-    rig.pipeline.on_request(question.ask, None, session)
+    rig.pipeline.on_request(question.ask, None, session)  # type: ignore[arg-type]
     session.last.respond(b'{"roots":[]}')
     assert question.answer == {"roots": []}
     entry = rig.journal.entries[-1]

@@ -50,7 +50,7 @@ class OnlySettled(CallObserver):
     def __init__(self) -> None:
         self.words: list[str] = []
 
-    def on_end(self, call: Call, outcome_name: str, *more: Any) -> None:  # type: ignore[override]
+    def on_end(self, call: Call, outcome_name: str, *more: Any) -> None:
         self.words.append(outcome_name)
 
 

@@ -107,10 +107,10 @@ def test_limits_cost_of_suggestions(
     compared: list[tuple[int, int]] = []
     real = difflib.SequenceMatcher
 
-    class Counting(real):  # type: ignore[type-arg, misc, valid-type]
+    class Counting(real):  # type: ignore[valid-type]
         def real_quick_ratio(self) -> float:
             compared.append((len(self.a), len(self.b)))
-            return super().real_quick_ratio()
+            return super().real_quick_ratio()  # type: ignore[no-any-return]
 
     monkeypatch.setattr(difflib, "SequenceMatcher", Counting)
     snapshot = board(*crowd())

@@ -391,7 +391,7 @@ async def test_relays_rejection_of_subscription() -> None:
     async def refuse(uri: str, call: Call) -> None:
         raise InterlockError(UPSTREAM_UNAVAILABLE, "no")
 
-    rig.s.subscribe = refuse  # type: ignore[method-assign]
+    rig.s.subscribe = refuse  # type: ignore[assignment, method-assign]
     rig.begin(subscribing(session))
     await run_ready_tasks()
     assert rig.last_error.message == "no"

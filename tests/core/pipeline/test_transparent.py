@@ -15,7 +15,7 @@ from tests.support.offerings import offer
 from tests.support.pipeline import PipelineHarness
 
 
-def transparent(**settings: object) -> PipelineHarness:
+def transparent(**settings: Any) -> PipelineHarness:
     node = PipelineHarness(offer("s", ["open"], expose="transparent", **settings))
     node.pipeline.transparent_upstream = "s"
     return node
@@ -118,9 +118,7 @@ def unknown() -> Call:
         ((), False),
     ],
 )
-def test_passed_method_requires_write_scope(
-    scopes: tuple[str, ...] | None, passes: bool
-) -> None:
+def test_passed_method_requires_write_scope(scopes: tuple[str, ...] | None, passes: bool) -> None:
     node = extended()
     node.pipeline.admission.authenticate = lambda _: Caller("who", scopes=scopes)  # type: ignore[assignment]
     if passes:

@@ -44,7 +44,9 @@ def said(answer: Any) -> tuple[int, int]:
     ],
 )
 @pytest.mark.parametrize("kind", ["stateless", "session"])
-def test_rejects_invalid_message(shared_node: NodeThread, body: bytes, code: int, kind: str) -> None:
+def test_rejects_invalid_message(
+    shared_node: NodeThread, body: bytes, code: int, kind: str
+) -> None:
     session = shared_node.session()
     headers = stateless_headers("ping") if kind == "stateless" else session.headers
     answer = shared_node.once(shared_node.http(body, *headers))
@@ -62,7 +64,7 @@ def test_rejects_call_with_invalid_id(shared_node: NodeThread, id: bytes, kind: 
     headers = session.headers
     if kind == "stateless":
         params["_meta"] = meta()
-        headers = stateless_headers("tools/call", "echo")
+        headers = stateless_headers("tools/call", "echo")  # type: ignore[assignment]
     body = b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":%b}'
     answer = shared_node.once(shared_node.http(body % (id, json.dumps(params).encode()), *headers))
     assert said(answer) == (400, -32600)
@@ -104,6 +106,7 @@ def test_returns_ids_unchanged(shared_node: NodeThread, id: str, kind: str) -> N
 
 def test_rejects_params_that_are_not_object(shared_node: NodeThread) -> None:
     session = shared_node.session()
+    params: Any
     for params in ([], "text", 5, None):
         body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":%b}'
         raw = body % json.dumps(params).encode()
@@ -284,7 +287,7 @@ def test_accepts_notifications(shared_node: NodeThread) -> None:
         ):
             answer = shared_node.once(data)
             assert (answer.status, answer.body) == (202, b""), method
-    for params in ([], "x", 5):
+    for params in ([], "x", 5):  # type: ignore[assignment]
         body = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":%b}'
         assert shared_node.once(session.raw(body % json.dumps(params).encode())).status == 202
 
@@ -452,9 +455,7 @@ def test_rejects_invalid_cursor(shared_node: NodeThread, cursor: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("method", ["tools/list", "tools/call", "server/discover"])
-def test_rejects_incomplete_meta(
-    shared_node: NodeThread, broken: Any, method: str
-) -> None:
+def test_rejects_incomplete_meta(shared_node: NodeThread, broken: Any, method: str) -> None:
     params = {"name": "shop.echo", "arguments": {}, "_meta": broken}
     answer = shared_node.once(
         shared_node.http(message(method, params, "m"), *stateless_headers(method, "shop.echo"))
@@ -473,6 +474,7 @@ def test_stateless_protocol_accepts_only_post(shared_node: NodeThread, method: s
 
 
 def test_rejects_missing_meta(shared_node: NodeThread) -> None:
+    params: Any
     for params in (None, {}, {"_meta": 5}, {"_meta": []}):
         body = message("tools/list", params)
         answer = shared_node.once(shared_node.http(body, *stateless_headers("tools/list")))
@@ -486,7 +488,7 @@ def test_discovers_server(shared_node: NodeThread) -> None:
     assert result["resultType"] == "complete"
     assert result["supportedVersions"][0] == STATELESS
     # Its server speaks the session wire, and may ask on the way: that becomes a task.
-    tasks = {"extensions": {META + "tasks": {}}}
+    tasks: dict[str, Any] = {"extensions": {META + "tasks": {}}}
     assert result["capabilities"] == {"tools": {"listChanged": True}, **tasks}
     assert result["_meta"][META + "serverInfo"]["name"] == "interlock"
     assert result["cacheScope"] in ("public", "private")

@@ -279,6 +279,7 @@ def test_relays_progress_of_client(shared_node: NodeThread) -> None:
             [{"progressToken": "t", "progress": 0}],
             [{"progressToken": "t", "progress": 1}],
         ]
+        bad: Any
         for bad in ({"progressToken": 99, "progress": 1}, {}, [], {"progressToken": "t"}):
             data = session.request("notifications/progress", bad, None)
             assert shared_node.once(data).status == 202

@@ -22,7 +22,7 @@ def test_loopback_node_accepts_only_loopback_hosts(listen: str) -> None:
     own = f"[{listen}]" if ":" in listen else listen
     for host in ("127.0.0.1:8420", "localhost:8420", "LOCALHOST:8420", "[::1]:8420", f"{own}:8420"):
         assert welcome(guard, host), host
-    for host in (
+    for host in (  # type: ignore[assignment]
         None, "", "localhost", "127.0.0.1", "127.0.0.1:80", "[::1]", "::1:8420", "evil.example",
         "evil.example:8420", "localhost.:8420", "127.0.0.1:8420@evil.example",
     ):  # fmt: skip
@@ -58,7 +58,7 @@ def test_exposed_node_checks_allowed_hosts() -> None:
     guard = Guard("0.0.0.0", 8420, allowed_hosts=["MCP.example", "other.example:8443"])
     for host in ("mcp.example", "MCP.EXAMPLE", "other.example:8443", "localhost:8420"):
         assert welcome(guard, host), host
-    for host in ("mcp.example:8420", "other.example", "evil.example", None):
+    for host in ("mcp.example:8420", "other.example", "evil.example", None):  # type: ignore[assignment]
         assert not welcome(guard, host), host
 
 

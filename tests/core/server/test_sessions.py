@@ -70,7 +70,7 @@ def test_finds_session_until_closed() -> None:
     session = book.open("a")
     assert book.known(session)
     assert session.is_alive
-    book.sessions.close(session)
+    book.sessions.close(session)  # type: ignore[arg-type]
     assert not session.is_alive
     assert not book.known(session)
     # Closing it again is nothing.

@@ -47,7 +47,7 @@ def post(node: NodeThread, *tools: str) -> None:
     """Put another list on the board, as a supervisor does."""
     server = node.node.config.servers["shop"]
     raw = [encode_value(tool(name)) for name in tools]
-    node.node.catalog.publish(read_offering("shop", server, raw))  # type: ignore[arg-type]
+    node.node.catalog.publish(read_offering("shop", server, raw))
 
 
 def nothing_more_to_tell(node: NodeThread) -> None:
@@ -141,9 +141,7 @@ def test_notifies_newest_stream_of_session(start_node: Any) -> None:
 
 
 @pytest.mark.parametrize("id", [0, -5, "l", 'é\n"quoted"', 2**60])
-def test_acknowledges_subscription_first_with_id(
-    shared_node: NodeThread, id: Any
-) -> None:
+def test_acknowledges_subscription_first_with_id(shared_node: NodeThread, id: Any) -> None:
     with shared_node.connect() as wire:
         acknowledged = listen(shared_node, wire, id=id)
         assert acknowledged == {
@@ -179,8 +177,8 @@ def test_sends_only_requested_and_served_kinds(start_node: Any, asked: Any, hono
     "params",
     [
         {},
-        *({"notifications": broken} for broken in ([], "all", None, 5)),
-        *({"notifications": {"resourceSubscriptions": broken}} for broken in ("x:y", [1], {})),
+        *({"notifications": broken} for broken in ([], "all", None, 5)),  # type: ignore[var-annotated]
+        *({"notifications": {"resourceSubscriptions": broken}} for broken in ("x:y", [1], {})),  # type: ignore[var-annotated]
         {"notifications": {"resourceSubscriptions": ["x:y"] * 1_001}},
     ],
 )
@@ -247,9 +245,7 @@ def test_shutdown_ends_streams(start_node: Any) -> None:
         get.closed()
 
 
-def test_shutdown_answers_pending_calls(
-    start_node: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shutdown_answers_pending_calls(start_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_room, "DRAIN_SECONDS", 0.05)
     node = start_node()
     session = node.session()
@@ -287,9 +283,7 @@ def test_idle_connections_do_not_delay_shutdown(start_node: Any) -> None:
 # -- signs of life
 
 
-def test_pings_idle_streams(
-    start_node: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pings_idle_streams(start_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listeners, "PING_EVERY", 0.02)
     node = start_node()
     with node.connect() as get, node.connect() as subscribed:
@@ -488,9 +482,7 @@ def test_session_cancels_with_notification(start_node: Any, era: str, id: Any) -
         assert result_text(wire.ask(session.call("echo", {"text": "again"}, id))) == "again"
 
 
-def test_closes_connection_of_slow_reader(
-    start_node: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closes_connection_of_slow_reader(start_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange_room, "_MOST_UNREAD", 200_000)
     node = start_node()
     with node.connect(receive=4_096) as wire:

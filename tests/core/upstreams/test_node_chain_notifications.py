@@ -230,7 +230,7 @@ def test_receives_requests_of_subserver(era: Era) -> None:
 def test_client_request_names_call() -> None:
     one = Row(["leaf"], [tool("t")])
     asked: list[Any] = []
-    one.root.pipeline.on_request = lambda ask, call, session: asked.append((call, ask))  # type: ignore[method-assign]
+    one.root.pipeline.on_request = lambda ask, call, session: asked.append((call, ask))  # type: ignore[assignment, method-assign]
     first = one.call("leaf.t", caller="operator")
     one.call("leaf.t", caller="auditor")
     assert first.caller == Caller("operator")

@@ -59,7 +59,7 @@ def subscribed(server: Streamable) -> list[str]:
 async def test_renews_subscriptions_in_new_session() -> None:
     async with Streamable("session", get="stream") as server, run_supervisor(apart(server)) as one:
         await one.ready()
-        peers, followed, updates = one.supervisor.session_pool, [], []
+        peers, followed, updates = one.supervisor.session_pool, [], []  # type: ignore[var-annotated]
         peers._watched = lambda key: tuple(followed)
 
         def updated(uri: str, key: private.SessionKey) -> None:

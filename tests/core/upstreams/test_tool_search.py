@@ -53,7 +53,7 @@ async def test_search_ends_when_listing_fails(how: str) -> None:
         async with run_supervisor(ServerConfig(url=server.url()), clock=clock) as one:
             await one.ready()
             if how == "fails":
-                server.toolbox.tools = None  # type: ignore[assignment]
+                server.toolbox.tools = None
                 server.toolbox.pages = {None: {"tools": 7}}
             over = search(one)
             assert over is not None

@@ -45,7 +45,7 @@ def verdict(program: bytes, number: int, *arguments: int, architecture: int) -> 
         elif code == 0x54:
             loaded &= value
         elif code == 0x06:
-            return value
+            return value  # type: ignore[no-any-return]
         else:
             holds = {0x15: loaded == value, 0x35: loaded >= value, 0x45: bool(loaded & value)}
             at += true if holds[code] else false

@@ -210,7 +210,7 @@ async def test_the_context_of_a_contract_is_seen_by_the_human_and_the_room_and_s
         while not upstream.started:
             await run_ready_tasks(1)
     sent = upstream.last.call.meta
-    assert {name: json.loads(bytes(raw)) for name, raw in sent.items()} == along
+    assert {name: json.loads(bytes(raw)) for name, raw in sent.items()} == along  # type: ignore[union-attr]
     upstream.last.answer(**SEEN)
     await confirming
     await ada.until(lambda: bool(ada.of("mcp/response:")))

@@ -375,7 +375,7 @@ async def test_the_same_may_be_proposed_again_once_it_was_made(tmp_path: Path) -
     for number in (1, 2):
         _, approval = await waiting(table, ada)
         await table.gated.confirm(approval)
-        await ada.until(lambda number=number: len(ada.of("mcp/response:")) == number)  # type: ignore[misc]
+        await ada.until(lambda number=number: len(ada.of("mcp/response:")) == number)
     assert len(table.gated.upstream.started) == 2
     assert len({one["correlation_id"] for one in ada.of("mcp/request:")}) == 2
     table.close()

@@ -75,7 +75,7 @@ def test_it_never_fails(said: list[bytes]) -> None:
         tool = FunctionTool(echo, name="echo", title=None, description=None, capability={})
         registrant = World().registrant()
         conversation = SubserverConversation(
-            ours,
+            ours,  # type: ignore[arg-type]
             registrant,
             {"echo": tool},
             ServerDescription({"name": "x", "version": "1"}, logs=True),

@@ -53,7 +53,7 @@ def test_the_schema_is_the_signature() -> None:
         kind: Literal["a", "b"] = "a",
         where: Point | None = None,
         more: dict[str, int] = {},  # noqa: B006
-        untyped=None,  # type: ignore[no-untyped-def]
+        untyped=None,
         *,
         progress: Progress,
     ) -> str:
@@ -88,6 +88,7 @@ def test_arguments_are_checked_before_the_function_is_called() -> None:
 
     assert called(move, {"to": {"x": 3}}).text == "3,0 1"
     assert called(move, {"to": {"x": 3}, "times": 2.0}).text == "3,0 2"
+    wrong: Any
     for wrong in ({}, {"to": 5}, {"to": {"x": "3"}}, {"to": {"x": 1}, "other": 1}, [], 5):
         with pytest.raises(ToolError, match="cannot be used"):
             called(move, wrong)

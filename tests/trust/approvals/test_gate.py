@@ -307,7 +307,7 @@ async def test_gate_hears_once_that_an_approved_call_is_over(tmp_path: Path, end
         heard.append(call.approval_id)
         finished(call, *how)
 
-    gate.on_result = count  # type: ignore[method-assign]
+    gate.on_result = count  # type: ignore[assignment, method-assign]
     approval = await gated.hold()
     task = confirmed(gated, approval.id, gated.proof(approval))
     exchange = await gated.reached()

@@ -170,6 +170,7 @@ async def test_nobody_is_asked_about_a_context_that_would_be_refused(tmp_path: P
             raise InterlockError(INVALID_ARGUMENTS, "The context does not fit.")
 
     gated = Served(tmp_path, contracts(check))
+    meta: Any
     for meta in (None, {CONTEXT: None}, {CONTEXT: {}}):
         error = await gated.ask(asked(meta))
         assert isinstance(error, InterlockError)

@@ -190,7 +190,7 @@ async def test_a_user_who_declines_withdraws_the_call(tmp_path: Path, action: st
         assert record.state == wanted
     if action == "decline":
         assert told.failure.name == "approval_refused"
-        assert (record.by, record.proof) == ("model", "declined")
+        assert (record.by, record.proof) == ("model", "declined")  # type: ignore[union-attr]
     assert gated.upstream.started == []
     gated.close()
 

@@ -60,5 +60,5 @@ def test_it_is_answered(
         )
         answer = wire.answer(to_head=method == "HEAD")
     assert answer.status < 500, answer
-    assert office.approving.approvals.find(id).state == "pending"
+    assert office.approving.approvals.find(id).state == "pending"  # type: ignore[union-attr]
     assert office.dropped() == []

@@ -158,7 +158,7 @@ def test_a_client_opens_the_page_for_its_user(
         async with Client(office.url, elicitation_callback=elicit) as client:
             result = await client.call_tool("shop.drop_table", {"table": "orders"})
             assert not result.is_error
-            assert result.content[0].text == "drop_table"
+            assert result.content[0].text == "drop_table"  # type: ignore[union-attr]
 
     asyncio.run(run())
     assert office.dropped() == [{"table": "orders"}]
@@ -173,7 +173,7 @@ def test_a_passkey_without_its_owner_does_nothing(
     browser.open(address(office, told))
     browser.click("#approve")
     browser.until_text("#said", "No passkey was used.")
-    assert office.approving.approvals.find(told["confirmation_id"]).state == "pending"
+    assert office.approving.approvals.find(told["confirmation_id"]).state == "pending"  # type: ignore[union-attr]
     assert office.dropped() == []
     # Once the verify its owner, the same page works.
     browser.owner_is_there(passkeys, True)

@@ -95,7 +95,7 @@ def test_the_list_comes_back_after_the_connection_was_lost(
     # As when a proxy, or a laptop that sleeps, ends it.
     app = office.approving._app
     assert app is not None
-    office.do(lambda: [stream.end() for stream in app._streams])
+    office.do(lambda: [stream.end() for stream in app._streams])  # type: ignore[func-returns-value]
     office.held(table="orders")
     browser.until_text("#count", "1 pending call")
 

@@ -57,7 +57,7 @@ def test_waiting_for_a_passkey_is_shown_and_can_be_cancelled(
     browser.until_text("#said", "Cancelled.")
     assert choice(browser) is None
     assert browser.script("return document.querySelector('#approve').disabled") is False
-    assert office.approving.approvals.find(told["confirmation_id"]).state == "pending"
+    assert office.approving.approvals.find(told["confirmation_id"]).state == "pending"  # type: ignore[union-attr]
 
 
 def test_a_decision_of_somebody_else_ends_the_waiting(

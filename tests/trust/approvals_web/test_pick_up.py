@@ -138,7 +138,7 @@ def test_the_journal_has_the_digest_that_was_approved(tmp_path: Path) -> None:
 def test_the_handle_of_another_caller_is_worth_nothing(tmp_path: Path) -> None:
     office = Office(tmp_path, tokens={"agent": "token-of-agent", "other": "token-of-other"})
     try:
-        ids = {}
+        ids: dict[str, Any] = {}
         for name in ("agent", "other"):
             authorization = ("Authorization", f"Bearer token-of-{name}")
             meta = {APPROVAL: ids["agent"]} if ids else None

@@ -296,7 +296,7 @@ def test_terms_of_an_issuer() -> None:
     terms = ClaimMapping("jwt", ("email",), "realm_access.roles", "corp:", may=("call", "approve"))
     desk = Desk(signer, mapping=terms)
     said = {"email": "a@example.com", "realm_access": {"roles": ["admin", 7]}, "jti": None}
-    caller = desk.caller(signer.token(**said))
+    caller = desk.caller(signer.token(**said))  # type: ignore[arg-type]
     assert (caller.name, caller.id) == ("corp:a@example.com", "corp:a@example.com")
     assert caller.roles == ("admin",)
     assert (caller.can_call, caller.can_register, caller.can_view_approvals) == (True, False, True)

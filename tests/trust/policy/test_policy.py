@@ -51,8 +51,7 @@ def test_the_most_restrictive_wins() -> None:
 def test_actions_rise() -> None:
     assert PolicyAction.ALLOW < PolicyAction.CONFIRM < PolicyAction.VERIFY < PolicyAction.DENY
     gated = [
-        policy(rule("r", action.word)).judge(a_call()).needs_approval  # type: ignore[arg-type]
-        for action in PolicyAction
+        policy(rule("r", action.word)).judge(a_call()).needs_approval for action in PolicyAction
     ]
     assert gated == [False, True, True, False]
 
@@ -333,7 +332,7 @@ RULES = st.builds(
     roles=some(st.sampled_from(WORDS)),
     scopes=some(st.sampled_from(["read", "write"])),
     tools=some(GLOBS),
-    effects=some(st.sampled_from(["read_only", "mutating", "irreversible"])),  # type: ignore[arg-type]
+    effects=some(st.sampled_from(["read_only", "mutating", "irreversible"])),
     kinds=some(KINDS),
     annotations=st.sampled_from([{}, {}, {"destructiveHint": True}, {"mutable": True}]),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -21,7 +22,11 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 
 eras = pytest.mark.parametrize("eras", ["stateless", "session"])
 
-SECRET = {"grant": "client_credentials", "client_id": "robot", "client_secret": "beep/+ :boop"}
+SECRET: dict[str, Any] = {
+    "grant": "client_credentials",
+    "client_id": "robot",
+    "client_secret": "beep/+ :boop",
+}
 
 
 def robot(world: House, method: str = "client_secret_basic") -> None:
@@ -65,7 +70,7 @@ async def test_signs_in_with_signed_assertion(tmp_path: Path) -> None:
         algorithms = "token_endpoint_auth_signing_alg_values_supported"
         world.authority.metadata[algorithms] = ["ES256"]
         more = {"grant": "client_credentials", "client_id": "robot", "private_key": pem}
-        async with world.node(**more) as one:
+        async with world.node(**more) as one:  # type: ignore[arg-type]
             await one.ready()
             assert await one.text("echo", text="hi") == "hi"
 
@@ -228,7 +233,7 @@ async def test_signs_in_over_legacy_sse(tmp_path: Path, transport: str) -> None:
             url = old.url("/sse")
             old.guard.prm = {"resource": old.url("")}
             old.guard.prm_path = "/.well-known/oauth-protected-resource"
-            world.server.url = lambda path="/mcp": url  # type: ignore[method-assign,misc]
+            world.server.url = lambda path="/mcp": url  # type: ignore[method-assign]
             async with world.node(transport=transport, **SECRET) as one:
                 await one.ready()
                 assert await one.text("echo", text="hi") == "hi"
@@ -246,7 +251,7 @@ async def test_legacy_sse_requires_sign_in(tmp_path: Path) -> None:
         async with OldProtected(world.authority) as old:
             old.guard.prm = {"resource": old.url("")}
             url = old.url("/sse")
-            world.server.url = lambda path="/mcp": url  # type: ignore[method-assign,misc]
+            world.server.url = lambda path="/mcp": url  # type: ignore[method-assign]
             async with world.node(transport="sse") as one:
                 await one.state(State.FAILED)
                 assert one.supervisor.problem == ("up requires a sign-in. Run `interlock login up`")

@@ -128,12 +128,10 @@ async def test_calls_may_require_sign_in(tmp_path: Path) -> None:
     [{"issuer": "http://127.0.0.1:1"}, {"client_id": "by-hand"}],
     ids=["another issuer", "another client"],
 )
-async def test_ignores_grant_for_other_settings(
-    tmp_path: Path, settings: dict[str, str]
-) -> None:
+async def test_ignores_grant_for_other_settings(tmp_path: Path, settings: dict[str, str]) -> None:
     async with open_house(tmp_path) as world:
         await world.log_in()
-        async with world.node(**settings) as one:
+        async with world.node(**settings) as one:  # type: ignore[arg-type]
             await one.state(State.FAILED)
             assert one.supervisor.problem == NEEDED
         assert not world.server.seen_tokens
@@ -158,7 +156,7 @@ async def test_configured_credentials_precede_grant(tmp_path: Path) -> None:
             {"headers": {"authorization": "Bearer mine"}},
             {"oauth": OAuthConfig(enabled=False)},
         ):
-            server = ServerConfig(url=world.server.url(), **more)  # type: ignore[arg-type]
+            server = ServerConfig(url=world.server.url(), **more)
             one = SupervisorHarness(server, bearer=bearers.bearer("up"))
             one.supervisor.begin()
             await one.state(State.FAILED)

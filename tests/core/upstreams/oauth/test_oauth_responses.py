@@ -74,7 +74,7 @@ def test_rejects_redirect_of_other_issuer(advertised: bool, issuer: str) -> None
 def test_rejects_redirect_with_other_state(state: str) -> None:
     for query in ({"code": "x"}, {"error": "access_denied"}):
         with pytest.raises(SignInProblem, match="belongs to another sign-in"):
-            back(state=state, **query)
+            back(state=state, **query)  # type: ignore[arg-type]
 
 
 def test_rejects_repeated_parameter() -> None:
@@ -98,7 +98,7 @@ def test_rejects_repeated_parameter() -> None:
 )
 def test_rejects_redirect_without_code(query: dict[str, str], words: str) -> None:
     with pytest.raises(SignInProblem) as caught:
-        back(iss=ISSUER, **query)
+        back(iss=ISSUER, **query)  # type: ignore[arg-type]
     assert words in caught.value.reason
 
 
