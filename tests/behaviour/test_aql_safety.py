@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlock.aql.config import AqlConfig, SafetyConfig
+from interlock.aql.config import AqlConfig, OperationConfig, QuotaConfig, SafetyConfig
 from interlock.core.config import Config
 from interlock.core.journal.reader import JournalReader
 from interlock.protocol.aql_terms import RESERVED_OPERATIONS
@@ -122,6 +122,42 @@ def test_every_execution_is_asked_about_and_no_report(node: Keep) -> None:
         assert own["code"] == "PERMISSION_DENIED"
     finally:
         model.data("complete_execution", execution_id=id)
+
+
+@pytest.mark.spec("AQ-TOK-5.1-1")
+@pytest.mark.parametrize(
+    ("danger", "expiry", "seconds"),
+    [
+        ("destructive", 300.0, 300.0),
+        ("destructive", 3_600.0, 900.0),
+        ("dangerous", 3_600.0, 900.0),
+        ("forbidden", 300.0, 120.0),
+        ("forbidden", 60.0, 60.0),
+        ("quota", 300.0, 300.0),
+        ("quota", 3_600.0, 600.0),
+    ],
+)
+def test_an_approval_expires_earlier_if_its_call_is_more_dangerous(
+    tmp_path: Path, danger: Any, expiry: float, seconds: float
+) -> None:
+    config = AqlConfig(quotas=[QuotaConfig("requests_per_day", warn=1, pause=1)])
+    if danger != "quota":
+        config = AqlConfig(operations={"vault.open": OperationConfig(danger=danger)})
+    folder = tmp_path / "node"
+    node = Fortress(folder, tokens=TOKENS, aql=config, approvals={"expiry": expiry})
+    try:
+        model = View(node)
+        if danger == "quota":
+            assert model.do("vault_look")["success"]
+        error = model.refused("vault_look" if danger == "quota" else "vault_open")
+        id = error["details"]["confirmation_token"].removeprefix("conf_")
+        approving = node.node.trust.approving
+        assert approving is not None
+        record = node.do(lambda: approving.approvals.find(id))
+        assert record is not None
+        assert record.expires - record.created == pytest.approx(seconds)
+    finally:
+        node.stop()
 
 
 @pytest.mark.spec("AQ-8.6.5-1", "AQ-ESL-3.3-1", "AQ-8.6.2-2")

@@ -20,7 +20,12 @@ from interlock.aql.batch import BatchRunner
 from interlock.aql.builtin_operations import BuiltinUpstream, hidden_operation
 from interlock.aql.code_channels import install_channels
 from interlock.aql.config import AqlConfig
-from interlock.aql.confirmation_tokens import ConfirmationTokens, confirmation_operations
+from interlock.aql.confirmation_tokens import (
+    MAX_APPROVAL_SECONDS,
+    MAX_QUOTA_APPROVAL_SECONDS,
+    ConfirmationTokens,
+    confirmation_operations,
+)
 from interlock.aql.decision_steps import (
     FIRM_FLOORS,
     FLOORS,
@@ -69,7 +74,7 @@ from interlock.core.pipeline.request_state import StateSealer
 from interlock.core.ports import Upstream
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.errors import InterlockError
-from interlock.protocol.aql_terms import BUILTIN_KEY, RESERVED_OPERATIONS, Danger, OperationView
+from interlock.protocol.aql_terms import BUILTIN_KEY, RESERVED_OPERATIONS, OperationView
 from interlock.trust.approvals.component import ApprovalsComponent
 from interlock.trust.authorization import HELD, IN_VIEW, PLAIN, Authorizer, DecisionStep
 from interlock.trust.node_context import NodeContext
@@ -80,8 +85,6 @@ _MAINTENANCE_SECONDS: Final = 1.0
 _SAVE_USAGE_SECONDS: Final = 60.0
 _MAX_USAGE_EVENTS: Final = 10_000
 """Usage events that are buffered between two counts."""
-_FORBIDDEN_APPROVAL_SECONDS: Final = 120.0
-"""The time to approve a call that is forbidden without approval, in seconds."""
 
 
 class Aql(FeatureComponent):
@@ -316,19 +319,22 @@ class Aql(FeatureComponent):
             session_key = repr(principal(call.caller)).encode() if call.caller is not None else b""
         return "aql_" + hmac.new(self._session_key, session_key, "sha256").hexdigest()[:24]
 
-    def _approval_timeout(self, call: Call) -> float | None:
-        """Return how long an approval of the call may take. None: the default."""
+    def _approval_timeout(self, call: Call, expiry: float) -> float:
+        """Return how long an approval of the call may take.
+
+        Args:
+            expiry: The configured expiry of approvals.
+        """
         route = call.route
         if call.upstream == BUILTIN_KEY:
-            is_unblock = route is not None and route.upstream_name == UNBLOCK
-            return self._settings.safety.challenge if is_unblock else None
+            name = "" if route is None else route.upstream_name
+            if name == UNBLOCK:
+                return self._settings.safety.challenge
+            return min(expiry, MAX_QUOTA_APPROVAL_SECONDS) if name == CONTINUE else expiry
         if call.view is None or not isinstance(route, Tool):
-            return None
-        return (
-            _FORBIDDEN_APPROVAL_SECONDS
-            if self.stage.operation_catalog().for_tool(route).danger is Danger.FORBIDDEN
-            else None
-        )
+            return expiry
+        danger = self.stage.operation_catalog().for_tool(route).danger
+        return min(expiry, MAX_APPROVAL_SECONDS.get(danger, expiry))
 
     def _on_breaking_change(self, _: str, canonical: str, change: str) -> None:
         """Lower the trust in a server after an incompatible change of a tool."""

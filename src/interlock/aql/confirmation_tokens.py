@@ -75,8 +75,14 @@ class TokenAttemptLimiter:
 
 TOKEN_PREFIX: Final = "conf_"
 TOKEN: Final = "confirmation_token"
-FORBIDDEN_SECONDS: Final = 120.0
-"""The time to approve a call that is forbidden without approval."""
+MAX_APPROVAL_SECONDS: Final = {
+    Danger.DESTRUCTIVE: 900.0,
+    Danger.DANGEROUS: 900.0,
+    Danger.FORBIDDEN: 120.0,
+}
+"""The longest time to approve a call, by its danger level. Other levels have no limit."""
+MAX_QUOTA_APPROVAL_SECONDS: Final = 600.0
+"""The longest time to approve that a paused quota continues."""
 _TOKEN_PATTERN: Final = re.compile(r"conf_[A-Za-z0-9_-]{1,64}", re.ASCII)
 _PLACEHOLDER_PATTERN: Final = re.compile(r"\{([a-z_][a-z0-9_]{0,99})\}")
 _NO_OPERATOR_HINT: Final = (
@@ -96,14 +102,6 @@ def mask_token(token: str) -> str:
     """Return the masked token for errors and the journal."""
     shown = token[: len(TOKEN_PREFIX) + 2] if _TOKEN_PATTERN.fullmatch(token) else token[:2]
     return f"{shown}…"
-
-
-def approval_timeout(call: Call, default: float) -> float:
-    """Return how long the approval of a call may take, by its danger level."""
-    request = call.operation_request
-    if isinstance(request, AqlRequest) and request.operation.danger is Danger.FORBIDDEN:
-        return min(default, FORBIDDEN_SECONDS)
-    return default
 
 
 class ConfirmationTokens:

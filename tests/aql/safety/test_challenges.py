@@ -9,8 +9,10 @@ import json
 import logging
 import pickle
 import re
+import secrets
 import traceback
 import uuid
+from base64 import b32decode
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import pytest
 
 from interlock.aql.safety.approval_requests import ApprovalRequests
 from interlock.aql.safety.codes import CODE_BYTES, VerificationCode, VerificationCodes, matches_code
+from interlock.core.call import Caller
 from interlock.errors import InterlockError
 from tests.aql.safety.guarded import Guarded, Shown, token, types, verification
 from tests.aql.safety.test_loop import run
@@ -36,10 +39,11 @@ async def paused(node: Guarded, hint: str = RISKY, **more: Any) -> str:
     assert directive["continue"] is False
     assert directive["nextStepRisk"] == "verify"
     assert "stopped" not in directive
+    assert "autonomy_pause" in types(directive)
     return verification(directive)
 
 
-@pytest.mark.spec("AQ-8.8-1", "AQ-8.8.2-2", "AQ-8.8.2-3", "AQ-8.7.1-2")
+@pytest.mark.spec("AQ-8.8-1", "AQ-8.8.2-2", "AQ-8.8.2-3", "AQ-8.7.1-2", "AQ-8.8.1-1")
 async def test_a_human_s_code_lets_a_step_pass(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
@@ -55,6 +59,28 @@ async def test_a_human_s_code_lets_a_step_pass(tmp_path: Path) -> None:
     # It is one and the same approval store, and says by what it was decided.
     asked = [one for one in node.approvals.recent() if one.tool == "aql.unblock"]
     assert [(one.by, one.action) for one in asked if one.state == "done"] == [("code", "verify")]
+    node.close()
+
+
+@pytest.mark.spec("AQ-8.8-1", "AQ-8.8.1-1", "AQ-8.8.2-2", "AQ-8.8.2-3")
+async def test_danger_zone_stops_an_agent_until_its_code_is_entered(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    directive = await node.report("purge all mail queues of live customers")
+    assert (directive["continue"], directive["stopped"]) == (False, True)
+    assert directive["nextStepRisk"] == "danger_zone"
+    assert types(directive) == ["danger_zone"]
+    id = verification(directive)
+    for operation, params in [
+        ("record_execution_step", {"element_name": "agent", "next_action_hint": "list_issues x"}),
+        ("execute_agent", {"element_name": "another"}),
+    ]:
+        error = await node.refused(operation, **params)
+        assert error.data is not None
+        assert error.data["reason"] == "hard_blocked"
+    result = await node.answered("verify_challenge", challenge_id=id, code=node.code(id))
+    assert result["unblocked"] is True
+    assert (await node.report("list_issues of docs"))["continue"] is True
     node.close()
 
 
@@ -83,7 +109,7 @@ async def test_a_wrong_code_ends_the_challenge_and_makes_another(tmp_path: Path)
     node.close()
 
 
-@pytest.mark.spec("AQ-8.8.2-4", "AQ-8.8.3-3")
+@pytest.mark.spec("AQ-8.8.2-4", "AQ-8.8.3-3", "AQ-8.8-1")
 async def test_a_challenge_ends_by_either_clock(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
@@ -261,6 +287,30 @@ def test_codes_and_ids_are_drawn(tmp_path: Path) -> None:
     assert not matches_code(two, "")
     assert not matches_code(two, shown.codes["1"][:-1])
     assert not matches_code(two, "\ud800")
+
+
+@pytest.mark.spec("AQ-8.8.2-1", "AQ-8.8.4-1")
+def test_every_bit_of_a_code_is_drawn_by_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[bytes] = []
+
+    def draw(size: int) -> bytes:
+        drawn.append(bytes([len(drawn)]) * size)
+        return drawn[-1]
+
+    monkeypatch.setattr(secrets, "token_bytes", draw)
+    for text in [VerificationCode().reveal() for _ in range(3)]:
+        assert b32decode(text.replace("-", "")) == drawn.pop(0)
+    assert drawn == []
+
+
+@pytest.mark.spec("AQ-8.8.2-1")
+async def test_ids_of_challenges_are_random_uuids(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    caller = Caller("ada", kind="token")
+    ids = [node.loop.challenges.issue(caller, "agent", "same", "verify") for _ in range(20)]
+    assert len(set(ids)) == 20
+    assert {uuid.UUID(id).version for id in ids} == {4}
+    node.close()
 
 
 def test_a_code_cannot_be_printed_copied_or_written_down() -> None:

@@ -198,7 +198,7 @@ def compute_score(
     if level > Danger.SAFE and words & _PRODUCTION:
         raise_by(_PENALTY, "production is named")
     if level > Danger.SAFE and (words & _BULK or _BULK_PATTERN.search(hint.plain)):
-        raise_by(_PENALTY, "many things at once")
+        raise_by(_PENALTY, "many things together")
     if hint.hides:
         raise_by(_PENALTY, "hidden or look-alike characters")
     if trust in _TRUST_PENALTIES:

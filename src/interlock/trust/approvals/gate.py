@@ -139,7 +139,7 @@ class ApprovalInbox:
         """
         self.settings = settings
         self._journals_digests = journals_digests
-        self.find_timeout: Callable[[Call], float | None] | None = None
+        self.find_timeout: Callable[[Call, float], float] | None = None
         """Returns how many seconds a call in a view, or of a node operation, stays pending. None:
         the `expiry` of the settings."""
         self.wall_clock = wall_clock
@@ -674,8 +674,7 @@ class ApprovalGate:
         if inbox.find_timeout is not None and (
             call.view is not None or call.upstream == BUILTIN_KEY
         ):
-            timeout = inbox.find_timeout(call)
-            expiry = expiry if timeout is None else timeout
+            expiry = inbox.find_timeout(call, expiry)
         record = create_record(
             call,
             decision,

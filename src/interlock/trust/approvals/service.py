@@ -153,8 +153,8 @@ class Approvals:
             note = "The policy changed after the call was made. It was not executed."
             self._inbox.end(entry, VOID, note=note)
 
-    def set_timeouts(self, find_timeout: Callable[[Call], float | None]) -> None:
-        """Set how long calls of some operations stay pending. None: as long as others."""
+    def set_timeouts(self, find_timeout: Callable[[Call, float], float]) -> None:
+        """Set how long calls stay pending. The function takes a call and the configured expiry."""
         self._inbox.find_timeout = find_timeout
 
     def configure(self, settings: ApprovalsConfig) -> None:
