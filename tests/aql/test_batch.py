@@ -107,7 +107,7 @@ async def test_an_item_of_another_endpoint_fails_alone() -> None:
     assert len(node.sent) == 1
 
 
-@pytest.mark.spec("AQ-OPS-7.1-1")
+@pytest.mark.spec("AQ-OPS-7.1-1", "AQ-OPS-7.3-1")
 @pytest.mark.spec("AQ-OPS-7-1")
 @pytest.mark.parametrize(
     "arguments",

@@ -43,7 +43,7 @@ def said(text: str, **members: Any) -> bytes:
     return json.dumps({"content": content, "isError": True, **members}).encode()
 
 
-@pytest.mark.spec("AQ-ERR-6.1-1")
+@pytest.mark.spec("AQ-ERR-6.1-1", "AQ-OPS-8.1-1")
 @pytest.mark.parametrize(("status", "code"), STATUSES.items())
 def test_a_status_has_a_code(status: int, code: str) -> None:
     assert error_mapping.code_of_status(status) == code
@@ -120,6 +120,7 @@ def test_a_result_that_is_none_is_still_a_failure(result: bytes) -> None:
     assert error_mapping.map_result(result)[0] == "INTERNAL_ERROR"
 
 
+@pytest.mark.spec("AQ-ERR-7.1-1")
 def test_an_error_of_the_server() -> None:
     code, message, details = error_mapping.map_error(UpstreamResponseError(-32602, "bad x", None))
     assert (code, details["upstream_code"]) == ("VALIDATION_INVALID_TYPE", -32602)

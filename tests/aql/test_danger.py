@@ -25,7 +25,7 @@ def test_levels_in_their_order() -> None:
     assert [one.value for one in sorted(Danger)] == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.spec("AQ-DNG-3.3-1")
+@pytest.mark.spec("AQ-DNG-3.3-1", "AQ-DNG-7.1-1")
 @pytest.mark.parametrize(
     ("name", "category", "expected"),
     [
@@ -127,7 +127,7 @@ def test_the_matrix() -> None:
 # -- trust
 
 
-@pytest.mark.spec("AQ-TRU-2.1-1")
+@pytest.mark.spec("AQ-TRU-2.1-1", "AQ-TRU-6.1-1")
 def test_trust_has_five_levels_and_the_config_knows_no_other() -> None:
     assert TRUST_LEVELS == ("untested", "generated", "validated", "community_reviewed", "certified")
     with pytest.raises(msgspec.ValidationError, match="certifed"):

@@ -29,7 +29,7 @@ def test_details_have_the_drafts_members_and_no_others(ask: Asking) -> None:
         assert data["operation"]["examples"]
 
 
-@pytest.mark.spec("AQ-INT-3.4-1", "AQ-4.3-1")
+@pytest.mark.spec("AQ-INT-3.4-1", "AQ-4.3-1", "AQ-INT-8.1.2-1")
 def test_constraints_are_carried_over(ask: Asking) -> None:
     found = ask(name="github_create_issue")["operation"]
     by_name = {one["name"]: one for one in found["parameters"]}
@@ -51,13 +51,17 @@ def test_constraints_are_carried_over(ask: Asking) -> None:
     assert all(re.fullmatch("[a-z][a-z0-9_]*", one["name"]) for one in found["parameters"])
 
 
-@pytest.mark.spec("AQ-INT-8.1.2-1")
+@pytest.mark.spec("AQ-INT-8.1.2-1", "AQ-INT-8.1.1-1")
 def test_everything_that_is_accepted_is_documented(ask: Asking) -> None:
     for one in ask.operation_catalog.all():
         documented = {each["name"] for each in ask(name=one.name)["operation"]["parameters"]}
         assert documented == one.signature.names | one.signature.features
     reads = {one["name"] for one in ask(name="github_list_issues")["operation"]["parameters"]}
     assert {"fields", "preset"} <= reads
+    by_name = {
+        one["name"]: one for one in ask(name="github_list_issues")["operation"]["parameters"]
+    }
+    assert by_name["preset"]["enum"] == ["minimal", "standard", "full"]
 
 
 @pytest.mark.spec("AQ-INT-3.3-2", "AQ-MCP-2.2-1")
@@ -119,7 +123,7 @@ def test_what_is_not_there_is_null(ask: Asking) -> None:
         assert ask("types", name=name) == {"type": None}
 
 
-@pytest.mark.spec("AQ-INT-3.3-3")
+@pytest.mark.spec("AQ-INT-3.3-3", "AQ-DNG-7.1-1")
 @pytest.mark.spec("AQ-OPS-6.4-1", "AQ-DNG-3.2-1")
 def test_more_is_told_to_who_asks_for_it() -> None:
     settings = config(

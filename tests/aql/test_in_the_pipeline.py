@@ -130,6 +130,7 @@ def node(request: pytest.FixtureRequest) -> Standing:
     return Standing(GITHUB, SLACK, which=request.param)
 
 
+@pytest.mark.spec("AQ-EPM-5.3-1")
 @pytest.mark.spec(
     "AQ-INT-8.1.1-1", "AQ-4.3-2", "AQ-INT-8.1-1", "AQ-INT-3.3-2", "AQ-INT-8.2-1", "AQ-INT-2.1-1"
 )
@@ -157,6 +158,27 @@ def test_whatever_is_accepted_is_documented(node: Standing) -> None:
                 answer = node.send(details["mcpTool"], {**request, "params": params})
                 assert answer["success"] is False, (name, feature)
                 assert answer["error"]["code"] == "VALIDATION_UNKNOWN_PARAM", (name, feature)
+
+
+@pytest.mark.spec("AQ-INT-8.1-1", "AQ-INT-8.1.1-1")
+def test_types_and_required_flags_are_those_of_calls(node: Standing) -> None:
+    json_types = {
+        "string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list,
+        "object": dict,
+    }  # fmt: skip
+    for name in node.names():
+        details = node.details(name)
+        documented = {one["name"]: one for one in details["parameters"]}
+        request = details["examples"][0]["request"]
+        for sent, value in request["params"].items():
+            info = documented[sent]
+            assert info["type"] == "any" or isinstance(value, json_types[info["type"]])
+            others = {key: kept for key, kept in request["params"].items() if key != sent}
+            answer = node.send(details["mcpTool"], {**request, "params": others})
+            assert answer["success"] is not info["required"], (name, sent)
+            wrong = {**request["params"], sent: 7 if info["type"] == "string" else "x"}
+            answer = node.send(details["mcpTool"], {**request, "params": wrong})
+            assert answer["error"]["code"] in ("VALIDATION_INVALID_TYPE", "INVALID_QUERY_TYPE")
 
 
 @pytest.mark.spec("AQ-7.2-1")
@@ -198,7 +220,7 @@ def test_introspection_is_wrapped_like_everything(node: Standing) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.spec("AQ-INT-3.4.1-1", "AQ-OPS-5.1-1")
+@pytest.mark.spec("AQ-INT-3.4.1-1", "AQ-OPS-5.1-1", "AQ-EPM-6.4-1")
 @pytest.mark.parametrize(
     ("operation", "change"),
     [
@@ -221,7 +243,7 @@ def test_constraints_that_are_shown_are_enforced_before_anybody_is_called(
     assert len(node.rig.upstreams["github"].started) == before
 
 
-@pytest.mark.spec("AQ-OPS-5.1-1", "AQ-OPS-5.2-1")
+@pytest.mark.spec("AQ-OPS-5.1-1", "AQ-OPS-5.2-1", "AQ-OPS-5.4-1")
 def test_an_operation_of_the_nodes_own_never_sees_a_request_that_is_none(node: Standing) -> None:
     for params in ({}, {"id": 7}, {"id": "a", "other": 1}, {"id": None}):
         assert node.ask("get_thing", params)["success"] is False
@@ -305,6 +327,22 @@ def test_no_error_tells_what_the_node_is_made_of(node: Standing) -> None:
         message = answer["error"]["message"]
         assert is_safe_message(message)
         assert not re.search(r"Traceback|Error\(|\.py\b|<class|msgspec|object at", message)
+
+
+@pytest.mark.spec("AQ-INT-3.1-1", "AQ-INT-8.1.3-1")
+def test_a_bug_in_introspection_is_an_internal_error(
+    node: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise TypeError("'NoneType' object is not iterable, /opt/interlock/introspection.py:7")
+
+    monkeypatch.setattr(IntrospectOperation, "_query_types", fail)
+    answer = node.ask("introspect", {"query": "types"})
+    assert answer["success"] is False
+    assert answer["error"]["code"] == "INTERNAL_ERROR"
+    assert is_safe_message(answer["error"]["message"])
+    said = json.dumps(answer)
+    assert not any(word in said for word in ("TypeError", "NoneType", ".py", "Traceback"))
 
 
 @pytest.mark.spec("AQ-MCP-3.3-1")

@@ -22,7 +22,7 @@ def ask() -> Asking:
     return Asking(GITHUB, SLACK)
 
 
-@pytest.mark.spec("AQ-7.3-1", "AQ-INT-3.2-1", "AQ-INT-8.1-1", "AQ-INT-4.1-1")
+@pytest.mark.spec("AQ-7.3-1", "AQ-INT-3.2-1", "AQ-INT-8.1-1", "AQ-INT-4.1-1", "AQ-OPS-5.1-1")
 def test_the_bare_list_is_complete_and_has_nothing_else(ask: Asking) -> None:
     data = ask()
     assert set(data) == {"_protocol", "operations"}
@@ -74,6 +74,7 @@ def test_the_list_says_what_is_spoken(query: str, mode: str) -> None:
     assert told["limits"] == {"batch": 50}
     assert {"batch", "field_selection", "pagination", "confirmation"} <= told["capabilities"].keys()
     assert ask("capabilities") == {"capabilities": told}
+    assert ask(search="issue")["_protocol"]["version"] == SPEC_VERSION
 
 
 @pytest.mark.spec("AQ-INT-8.3-2")

@@ -186,7 +186,7 @@ def test_arguments_do_not_lower_a_danger_that_the_config_declares() -> None:
         )
 
 
-@pytest.mark.spec("AQ-DNG-4.4-1")
+@pytest.mark.spec("AQ-DNG-4.4-1", "AQ-DNG-7.1-1")
 def test_what_the_matrix_denies() -> None:
     error = Bench("validated").refused("force_merge")
     assert error.code == "PERMISSION_DANGER_LEVEL_DENIED"
@@ -266,7 +266,7 @@ def test_operations_of_the_nodes_own_are_for_others_to_judge() -> None:
     assert bench.risk(call, DENY) is DENY
 
 
-@pytest.mark.spec("AQ-DNG-7.1-1", "AQ-DNG-4-1", "AQ-TRU-5.4-1")
+@pytest.mark.spec("AQ-DNG-7.1-1", "AQ-DNG-4-1", "AQ-TRU-5.4-1", "AQ-EPM-6.4-1", "AQ-GK-6.1-1")
 async def test_in_a_view_what_destroys_waits_at_the_gate(
     tmp_path: Path,
 ) -> None:

@@ -40,7 +40,7 @@ def test_bytes_pass_as_they_are_where_nothing_has_another_name() -> None:
     assert bytes(call.arguments) == b'{"owner" : "\\u00e9",  "number":7 }'
 
 
-@pytest.mark.spec("AQ-OPS-2.2-1")
+@pytest.mark.spec("AQ-OPS-2.2-1", "AQ-OPS-8.1-1")
 @pytest.mark.parametrize("name", ["Hub_Get_Issue", "hub.get_issue", "hub__get_issue", "nothing"])
 def test_an_operation_has_one_name(name: str) -> None:
     node = staged()
@@ -84,7 +84,7 @@ def test_the_name_of_a_tool_leads_to_its_operation() -> None:
     assert error["details"]["available"][0] == "hub_create_issue"
 
 
-@pytest.mark.spec("AQ-6.2-1")
+@pytest.mark.spec("AQ-6.2-1", "AQ-GK-6.1-1")
 @pytest.mark.spec("AQ-OPS-6.3-1")
 @pytest.mark.spec("AQ-EPM-4.6-1")
 @pytest.mark.parametrize(

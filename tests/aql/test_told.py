@@ -95,6 +95,7 @@ def test_a_request_that_names_itself_is_named() -> None:
     assert node.answered()["_meta"] == {"request_id": "r-1", "duration_ms": 250}
 
 
+@pytest.mark.spec("AQ-FS-2.1-1")
 def test_fields_are_selected() -> None:
     for also in ({"params": {"fields": ["id"]}}, {"_fields": ["id"]}):
         node = staged()
@@ -231,6 +232,24 @@ def test_every_failure_is_an_error_of_mcp() -> None:
     assert "isError" not in result_of(node)
 
 
+TRACE = 'Traceback (most recent call last):\n  File "/srv/app/main.py", line 7, in run\n'
+
+
+@pytest.mark.spec("AQ-INT-8.1.3-1")
+def test_the_stack_trace_of_a_server_is_in_no_response() -> None:
+    node = staged()
+    for end in (
+        lambda: node.last.answer(**text_result(f"{TRACE}TypeError: broken", isError=True)),
+        lambda: node.last.answer_error(-32000, f"{TRACE}TypeError: broken"),
+    ):
+        look(node)
+        end()
+        error = node.answered()["error"]
+        assert "TypeError" not in error["message"]
+        said = json.dumps(error)
+        assert not any(word in said for word in ("Traceback", "main.py", "/srv/app"))
+
+
 @pytest.mark.spec("AQ-ERR-7.1-1")
 def test_an_internal_error_is_in_the_log_under_its_name(caplog: Any) -> None:
     node = staged()
@@ -293,6 +312,7 @@ def test_no_failure_shows_a_secret() -> None:
 # -- what is not wrapped
 
 
+@pytest.mark.spec("AQ-MCP-4.2-1")
 @pytest.mark.parametrize(
     "name",
     [

@@ -250,7 +250,7 @@ def test_what_is_missing_deep_inside_is_named_with_its_type() -> None:
     assert error["details"]["expected_type"] == "integer"
 
 
-@pytest.mark.spec("AQ-OPS-5.4-1")
+@pytest.mark.spec("AQ-OPS-5.4-1", "AQ-OPS-8.1-1")
 @pytest.mark.parametrize(
     ("params", "code"),
     [

@@ -47,7 +47,7 @@ def test_types_of_every_kind_have_what_their_kind_has(ask: Asking) -> None:
     assert kinds.keys() == {"enum", "object", "scalar", "union"}
 
 
-@pytest.mark.spec("AQ-9.2-1")
+@pytest.mark.spec("AQ-9.2-1", "AQ-INT-8.1-1")
 def test_every_type_that_is_named_can_be_looked_up() -> None:
     ask = Asking(GITHUB, SLACK, natives=(native("get_note", returns="Note"),))
     named = set()
@@ -57,6 +57,8 @@ def test_every_type_that_is_named_can_be_looked_up() -> None:
     for line in ask("types")["types"]:
         found = ask("types", name=line["name"])["type"]
         named |= {each["type"] for each in found.get("fields", ())} | set(found.get("members", ()))
+    listed = {line["name"] for line in ask("types")["types"]}
+    assert {"Note", "GithubUpdateIssueInput", "GithubSearchCodeResult"} <= listed
     assert "Note" in named
     assert [name for name in sorted(named) if ask("types", name=name)["type"] is None] == []
 

@@ -64,7 +64,10 @@ def test_medium_is_not_written_out() -> None:
         "code": "A_WARNING",
         "message": "m",
     }
-    assert fits(WARNINGS, [msgspec.to_builtins(AqlWarning("A_WARNING", "m", None, "high"))])
+    assert AqlWarning("A_WARNING", "m").severity == "medium"
+    full = msgspec.to_builtins(AqlWarning("A_WARNING", "m", {"x": 1}, "high"))
+    assert full == {"code": "A_WARNING", "message": "m", "details": {"x": 1}, "severity": "high"}
+    assert fits(WARNINGS, [full])
 
 
 @pytest.mark.spec("AQ-WRN-4-1")

@@ -40,6 +40,7 @@ def test_a_success_has_data_and_no_error(data: Any, warnings: list[Any], meta: A
     assert ("_meta" in made) is (meta is not None)
 
 
+@pytest.mark.spec("AQ-OPS-8.1-1", "AQ-ERR-7.1-1")
 @pytest.mark.spec("AQ-5.1-1", "AQ-5.1-2", "AQ-WRN-2.1-1", "AQ-D-1", "AQ-SCH-1-1")
 @given(text.filter(bool), st.none() | objects)
 def test_a_failure_has_an_error_and_nothing_else(message: str, details: Any) -> None:

@@ -162,7 +162,7 @@ def test_of_two_members_with_one_name_the_last_counts() -> None:
     assert (found.operation, plain(found.params)) == ("b", {"x": 2})
 
 
-@pytest.mark.spec("AQ-4.1-1", "AQ-5.3-1")
+@pytest.mark.spec("AQ-4.1-1", "AQ-5.3-1", "AQ-OPS-2.2-1")
 def test_a_request_without_an_operation() -> None:
     for sent in ({}, {"params": {"x": 1}}, {"operation": ""}, {"x": 1}):
         error = refused(sent)
@@ -172,7 +172,7 @@ def test_a_request_without_an_operation() -> None:
         assert "'operation'" in error.message
 
 
-@pytest.mark.spec("AQ-4.1-1")
+@pytest.mark.spec("AQ-4.1-1", "AQ-OPS-2.2-1")
 @pytest.mark.parametrize(
     ("sent", "param", "expected", "actual"),
     [

@@ -27,7 +27,7 @@ from tests.support.timeouts import HANG_TIMEOUT
 ALLOW = make_decision(PolicyAction.ALLOW, "default:allow")
 
 
-@pytest.mark.spec("AQ-8.6.4-1", "AQ-8.8.3-2", "AQ-8.6-2", "AQ-8.8.1-1", "AQ-8.7.3-4")
+@pytest.mark.spec("AQ-8.6.4-1", "AQ-8.8.3-2", "AQ-8.6-2", "AQ-8.8.1-1", "AQ-8.7.3-4", "AQ-8.8.3-1")
 async def test_a_denied_step_blocks_the_one_behind_it(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()

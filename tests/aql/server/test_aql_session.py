@@ -133,7 +133,7 @@ def test_introspection_alone_leads_to_a_call(node: NodeThread, era: str, view: s
     assert answer["data"]["content"][0]["text"] == "found"
 
 
-@pytest.mark.spec("AQ-1.4-1", "AQ-10.2-1")
+@pytest.mark.spec("AQ-1.4-1", "AQ-10.2-1", "AQ-10.1-1")
 def test_everything_that_can_be_called_is_told_of_and_classified(
     node: NodeThread, era: str
 ) -> None:
