@@ -162,7 +162,7 @@ def test_whatever_is_accepted_is_documented(node: Standing) -> None:
 
 @pytest.mark.spec("AQ-INT-8.1-1", "AQ-INT-8.1.1-1")
 def test_types_and_required_flags_are_those_of_calls(node: Standing) -> None:
-    json_types = {
+    json_types: dict[str, Any] = {
         "string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list,
         "object": dict,
     }  # fmt: skip

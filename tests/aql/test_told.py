@@ -236,18 +236,18 @@ TRACE = 'Traceback (most recent call last):\n  File "/srv/app/main.py", line 7, 
 
 
 @pytest.mark.spec("AQ-INT-8.1.3-1")
-def test_the_stack_trace_of_a_server_is_in_no_response() -> None:
+@pytest.mark.parametrize("is_result", [True, False])
+def test_the_stack_trace_of_a_server_is_in_no_response(is_result: bool) -> None:
     node = staged()
-    for end in (
-        lambda: node.last.answer(**text_result(f"{TRACE}TypeError: broken", isError=True)),
-        lambda: node.last.answer_error(-32000, f"{TRACE}TypeError: broken"),
-    ):
-        look(node)
-        end()
-        error = node.answered()["error"]
-        assert "TypeError" not in error["message"]
-        said = json.dumps(error)
-        assert not any(word in said for word in ("Traceback", "main.py", "/srv/app"))
+    look(node)
+    if is_result:
+        node.last.answer(**text_result(f"{TRACE}TypeError: broken", isError=True))
+    else:
+        node.last.answer_error(-32000, f"{TRACE}TypeError: broken")
+    error = node.answered()["error"]
+    assert "TypeError" not in error["message"]
+    said = json.dumps(error)
+    assert not any(word in said for word in ("Traceback", "main.py", "/srv/app"))
 
 
 @pytest.mark.spec("AQ-ERR-7.1-1")
