@@ -8,8 +8,8 @@ import pytest
 
 from interlock.drivers.contract_shape import ContractShape
 from interlock.errors import INVALID_ARGUMENTS, TOOL_UNAVAILABLE, InterlockError
-from interlock.manifests.schemas import IO, at_address
-from interlock.manifests.tool_reader import self_contained
+from interlock.manifests.schemas import IO, find_schema
+from interlock.manifests.tool_reader import include_builtin_schemas
 from tests.drivers.making import READ, contract
 
 ROLES = ("inputs", "outputs", "context_schema")
@@ -98,8 +98,8 @@ def test_ordinary_values_are_checked_as_before(role: str) -> None:
 
 def test_the_schemas_of_the_specification_cost_nothing() -> None:
     address = IO["$id"]
-    assert at_address(address) is not None
-    schema = self_contained({"type": "object", "properties": {"io": {"$ref": address}}})
+    assert find_schema(address) is not None
+    schema = include_builtin_schemas({"type": "object", "properties": {"io": {"$ref": address}}})
     assert schema["$defs"]
     shape = ContractShape(contract(inputs=schema))
     shape.check_inputs({})

@@ -78,13 +78,13 @@ def TestOneInput(data: bytes) -> None:
 
 def _read(text: str, *, slowly: bool = False) -> object:
     """The values and the places of some of them, or that there are problems."""
-    quick = document._quick
+    quick = document._compose_fast
     if slowly:
-        document._quick = None
+        document._compose_fast = None
     try:
         found = document.read_document(text, "x")
     except ConfigError:
         return "problems"
     finally:
-        document._quick = quick
-    return repr(found.value), [found.place((key,)) for key in found.value]
+        document._compose_fast = quick
+    return repr(found.value), [found.position((key,)) for key in found.value]

@@ -31,4 +31,4 @@ class Folder:
 
 def why(workspace: Workspace, path: Path) -> str:
     """Why a file is refused, in words."""
-    return " | ".join(str(problem) for problem in workspace.refused[path].problems)
+    return " | ".join(str(problem) for problem in workspace.rejected_files[path].problems)

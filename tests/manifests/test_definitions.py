@@ -17,7 +17,7 @@ from interlock.manifests.definitions import (
     check_execute,
     define_driver,
     define_mcp_driver,
-    manifest_of,
+    build_manifest,
     merge,
 )
 from interlock.manifests.model import ConnectionOptions
@@ -61,7 +61,7 @@ def test_reads_fields_of_mcp_driver() -> None:
 
 @pytest.mark.spec("DR-32.define-1")
 def test_validates_complete_definition_like_front_matter() -> None:
-    found = manifest_of(define_driver(driver_values()))
+    found = build_manifest(define_driver(driver_values()))
     expected = driver()
     assert (found.id, found.server, found.transport) == (
         expected.id, expected.server, expected.transport,
@@ -72,7 +72,7 @@ def test_validates_complete_definition_like_front_matter() -> None:
     remote = {"kind": "remote", "url": "https://a.example/"}
     assert problems_of(**driver_values(server=remote)) == ["transport"]
     with pytest.raises(ConfigError, match="is missing"):
-        manifest_of(define_driver(id="x-mcp"))
+        build_manifest(define_driver(id="x-mcp"))
 
 
 @pytest.mark.spec("DR-32.define-4")
@@ -167,7 +167,7 @@ def test_front_matter_overrides_definition_with_caution() -> None:
 
 
 def test_validates_merged_definition() -> None:
-    with pytest.raises(ConfigError, match="a secret must not stand here"):
+    with pytest.raises(ConfigError, match="a secret is not allowed here"):
         merge(driver(), define_driver(metadata={"x": "${secrets.A}"}))
     with pytest.raises(ConfigError, match="needs skill_ref"):
         merge(driver(), define_driver(prompts=[{"name": "x", "integrate_as": "skill_block"}]))

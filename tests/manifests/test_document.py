@@ -19,11 +19,11 @@ from interlock.manifests.document import read_document, read_yaml
 
 @contextmanager
 def slow_way() -> Iterator[None]:
-    quick, document._quick = document._quick, None
+    quick, document._compose_fast = document._compose_fast, None
     try:
         yield
     finally:
-        document._quick = quick
+        document._compose_fast = quick
 
 
 def problems_of(matter: str) -> list[Problem]:
@@ -33,7 +33,7 @@ def problems_of(matter: str) -> list[Problem]:
 
 
 def test_fast_parser_is_available() -> None:
-    assert document._quick is not None
+    assert document._compose_fast is not None
 
 
 def test_reads_only_core_types() -> None:
@@ -50,11 +50,11 @@ def test_reads_only_core_types() -> None:
 
 def test_keeps_places_of_file() -> None:
     found = read_document("---\na: 1\nb:\n  - x\n  - c: [1, 2]\n---\n", "x")
-    assert found.place(("a",)) == (2, 1)
-    assert found.place(("b", 1, "c")) == (5, 5)
-    assert found.place(("b", 1, "c", 1)) == (5, 12)
-    assert found.place(("b", 1, "nothing")) == (5, 5)
-    assert found.place(("nothing", "at", "all")) == (1, 1)
+    assert found.position(("a",)) == (2, 1)
+    assert found.position(("b", 1, "c")) == (5, 5)
+    assert found.position(("b", 1, "c", 1)) == (5, 12)
+    assert found.position(("b", 1, "nothing")) == (5, 5)
+    assert found.position(("nothing", "at", "all")) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def _outcome(text: str) -> object:
         found = read_document(text, "x")
     except ConfigError:
         return None
-    return found.value, [found.place((key,)) for key in found.value]
+    return found.value, [found.position((key,)) for key in found.value]
 
 
 def test_reads_yaml_without_separators() -> None:

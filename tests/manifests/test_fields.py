@@ -12,19 +12,19 @@ from msgspec import Struct, field
 
 from interlock.core.config.problems import BadValue
 from interlock.manifests.fields import (
-    EVERY,
-    OWN,
+    DURATION,
+    NOT_IN_FILE,
     FieldFault,
     ManifestBlock,
-    at,
     build,
+    converter,
+    derive_object_schema,
+    derive_schema,
+    explicit_schema,
     items,
+    key_path,
     number,
-    object_schema,
-    patched,
-    read,
-    schema,
-    schema_of,
+    schema_patch,
     text,
 )
 from interlock.manifests.model import (
@@ -46,27 +46,27 @@ def _only_even(value: int) -> int:
 
 class Inner(ManifestBlock, frozen=True):
     word: Annotated[str, text("a word", "write letters", pattern="^[a-z]+$", secret=True)]
-    number: Annotated[int, number(0, 10), read(_only_even)] = 0
+    number: Annotated[int, number(0, 10), converter(_only_even)] = 0
 
 
 class Outer(Struct, frozen=True):
     kind: Literal["b", "a"]
-    renamed: Annotated[str, at("else")] = ""
-    first: Annotated[tuple[str, ...], at("deep", "first")] = ()
-    second: Annotated[bool, at("deep", "second")] = False
+    renamed: Annotated[str, key_path("else")] = ""
+    first: Annotated[tuple[str, ...], key_path("deep", "first")] = ()
+    second: Annotated[bool, key_path("deep", "second")] = False
     inner: Inner | None = None
     many: Annotated[tuple[Inner, ...], items(1, 3)] = ()
     named: dict[str, str | Inner] = field(default_factory=dict)
-    every: Annotated[float, EVERY] = 60.0
-    free: Annotated[dict[str, Any], patched({"properties": {"known": str}})] = field(
+    every: Annotated[float, DURATION] = 60.0
+    free: Annotated[dict[str, Any], schema_patch({"properties": {"known": str}})] = field(
         default_factory=dict
     )
-    other: Annotated[str, schema({"anyOf": [str, {"type": "null"}]}), read(lambda v: v or "")] = ""
-    line: Annotated[int, OWN] = 0
+    other: Annotated[str, explicit_schema({"anyOf": [str, {"type": "null"}]}), converter(lambda v: v or "")] = ""
+    line: Annotated[int, NOT_IN_FILE] = 0
 
 
 def test_derives_schema_from_struct() -> None:
-    found = schema_of(Inner)
+    found = derive_schema(Inner)
     assert found == {
         "type": "object",
         "properties": {
@@ -85,7 +85,7 @@ def test_derives_schema_from_struct() -> None:
 
 
 def test_orders_schema_fields_like_file() -> None:
-    found = object_schema(Outer, more={"extra": {"type": "array", "items": Inner}})
+    found = derive_object_schema(Outer, more={"extra": {"type": "array", "items": Inner}})
     properties = found["properties"]
     assert set(properties) == {
         "kind", "else", "deep", "inner", "many", "named", "every", "free", "other", "extra",
@@ -95,13 +95,13 @@ def test_orders_schema_fields_like_file() -> None:
     assert properties["kind"] == {"enum": ["b", "a"]}, "choices are in the order they are declared"
     assert (properties["many"]["minItems"], properties["many"]["maxItems"]) == (1, 3)
     assert properties["named"]["additionalProperties"] == {
-        "anyOf": [{"type": "string"}, schema_of(Inner)]
+        "anyOf": [{"type": "string"}, derive_schema(Inner)]
     }
     assert properties["free"] == {"type": "object", "properties": {"known": {"type": "string"}}}
-    assert properties["extra"]["items"] == schema_of(Inner)
+    assert properties["extra"]["items"] == derive_schema(Inner)
     assert found["required"] == ["kind"]
     assert "additionalProperties" not in found
-    assert set(object_schema(Outer, ["kind"])["properties"]) == {"kind"}
+    assert set(derive_object_schema(Outer, ["kind"])["properties"]) == {"kind"}
 
 
 def test_builds_struct_from_values() -> None:
@@ -182,7 +182,7 @@ WHOLE: dict[type[Struct], dict[str, Any]] = {
 def test_builds_every_value_accepted_by_schema(struct: type[Struct], data: st.DataObject) -> None:
     whole = WHOLE[struct]
     values = {key: whole[key] for key in data.draw(st.sets(st.sampled_from(list(whole))))}
-    derived = object_schema(struct)
+    derived = derive_object_schema(struct)
     lawful = jsonschema_rs.validator_for(derived).is_valid(values)
     assert lawful is (set(derived.get("required", ())) <= values.keys())
     if lawful:
@@ -193,7 +193,7 @@ def test_builds_every_value_accepted_by_schema(struct: type[Struct], data: st.Da
 
 def test_derived_schemas_are_valid() -> None:
     for struct in (*WHOLE, ToolContract, SecretEntry):
-        jsonschema_rs.meta.validate(object_schema(struct))  # type: ignore[arg-type]
+        jsonschema_rs.meta.validate(derive_object_schema(struct))
 
 
 def test_struct_survives_round_trip() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.config.problems import ConfigError, Problem
-from interlock.manifests.document import MOST_BYTES, read_source, split
+from interlock.manifests.document import MAX_BYTES, read_source, split_front_matter
 from interlock.manifests.driver_reader import parse_driver
 from interlock.manifests.tool_reader import parse_contract
 from tests.manifests.texts import driver_text
@@ -18,7 +18,7 @@ from tests.manifests.texts import driver_text
 
 def problem_of(text: str) -> Problem:
     with pytest.raises(ConfigError) as caught:
-        split(text, "DRIVER.md")
+        split_front_matter(text, "DRIVER.md")
     (problem,) = caught.value.problems
     assert problem.file == "DRIVER.md"
     assert problem.message
@@ -27,7 +27,7 @@ def problem_of(text: str) -> Problem:
 
 
 def test_keeps_line_numbers_of_file() -> None:
-    found = split("---\nname: x\nid: y\n---\n\n# Body\n---\nmore\n", "DRIVER.md")
+    found = split_front_matter("---\nname: x\nid: y\n---\n\n# Body\n---\nmore\n", "DRIVER.md")
     assert found.text == "---\nname: x\nid: y\n"
     assert found.text.splitlines()[1] == "name: x"
     assert found.body == "# Body\n---\nmore\n"
@@ -39,14 +39,14 @@ def test_keeps_line_numbers_of_file() -> None:
         ("", 0, "empty"),
         (" \n\n", 0, "empty"),
         ("# Title\nname: x\n", 1, "no front matter"),
-        ("\n---\nname: x\n---\n", 2, "above the first ---"),
-        ("  ---\nname: x\n---\n", 1, "above the first ---"),
-        ("--- name: x\n---\n", 1, "follows ---"),
+        ("\n---\nname: x\n---\n", 2, "not at the start"),
+        ("  ---\nname: x\n---\n", 1, "not at the start"),
+        ("--- name: x\n---\n", 1, "text after ---"),
         ("---\nname: x\n", 1, "has no end"),
         ("---\nname: x\n --- \n", 1, "has no end"),
         ("---", 1, "has no end"),
-        ("---\n---\n", 2, "nothing between"),
-        ("---\n\n  \n---\nbody", 2, "nothing between"),
+        ("---\n---\n", 2, "no fields"),
+        ("---\n\n  \n---\nbody", 2, "no fields"),
     ],
 )
 def test_reports_place_of_problem(text: str, line: int, words: str) -> None:
@@ -65,7 +65,7 @@ def test_reports_place_of_problem(text: str, line: int, words: str) -> None:
     ],
 )
 def test_accepts_bom_and_other_line_ends(text: str) -> None:
-    assert split(text, "DRIVER.md").text.split("\n")[1] == "name: x"
+    assert split_front_matter(text, "DRIVER.md").text.split("\n")[1] == "name: x"
 
 
 @pytest.mark.spec("DR-30.fields-10")
@@ -79,17 +79,17 @@ def test_ignores_body() -> None:
 
 
 def test_rejects_large_text() -> None:
-    text = "---\nname: " + "x" * (10 * MOST_BYTES) + "\n---\n"
+    text = "---\nname: " + "x" * (10 * MAX_BYTES) + "\n---\n"
     problem = problem_of(text)
     assert "longer than 1024 KiB" in problem.message
 
 
 def test_rejects_large_file_before_reading_it(tmp_path: Path) -> None:
     path = tmp_path / "TOOL.md"
-    path.write_bytes(b"---\ninputs: " + b" " * MOST_BYTES)
+    path.write_bytes(b"---\ninputs: " + b" " * MAX_BYTES)
     with pytest.raises(ConfigError, match="longer than 1024 KiB"):
         read_source(path)
-    os.truncate(path, 50 * MOST_BYTES)
+    os.truncate(path, 50 * MAX_BYTES)
     with pytest.raises(ConfigError, match="longer than 1024 KiB"):
         read_source(path)
 
@@ -98,7 +98,7 @@ def test_limits_schema_of_maximum_length() -> None:
     rows = "".join(f"    p{n}: {{type: string}}\n" for n in range(35_000))
     head = "---\nname: T\nid: big.one\ndescription: d\nversion: 1.0.0\n"
     text = f"{head}inputs:\n  type: object\n  properties:\n{rows}outputs: {{}}\n---\n"
-    assert len(text) < MOST_BYTES
+    assert len(text) < MAX_BYTES
     reading = parse_contract(text, Path("TOOL.md"))
     assert [problem.path for problem in reading.problems] == ["inputs"]
     assert "more than 50000 values" in reading.problems[0].message
@@ -137,7 +137,7 @@ def test_follows_links_only_when_allowed(tmp_path: Path) -> None:
     st.text(max_size=50).filter(lambda text: "\r" not in text),
 )
 def test_split_keeps_any_text(matter: str, body: str) -> None:
-    found = split(f"---\n{matter}\n---\n{body}", "DRIVER.md")
+    found = split_front_matter(f"---\n{matter}\n---\n{body}", "DRIVER.md")
     assert found.text == f"---\n{matter}\n"
     assert found.body == body.lstrip("\n")
 
@@ -145,7 +145,7 @@ def test_split_keeps_any_text(matter: str, body: str) -> None:
 @given(st.text(max_size=300))
 def test_splits_or_rejects_any_text(text: str) -> None:
     try:
-        found = split(text, "DRIVER.md")
+        found = split_front_matter(text, "DRIVER.md")
     except ConfigError:
         return
     assert found.text.startswith("---")

@@ -28,7 +28,7 @@ def test_rereads_only_changed_file_of_thousand_drivers(tmp_path: Path) -> None:
     fill(tmp_path)
     found = load_workspace(tmp_path)
     assert (len(found.drivers), len(found.contracts)) == (DRIVERS, CONTRACTS)
-    assert not found.refused
+    assert not found.rejected_files
     assert len(found.read_files) == DRIVERS + CONTRACTS
     assert found.reload().read_files == ()
     changed = tmp_path / ".drivers" / "files-7-mcp" / "DRIVER.md"

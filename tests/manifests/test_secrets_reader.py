@@ -98,7 +98,7 @@ def test_reads_optional_fields() -> None:
 def test_rejects_duplicate_slug() -> None:
     text = secrets_text(secret_values(), secret_values(name="Other"))
     (problem,) = parse_inventory(text, FILE).problems
-    assert "acme-api-key is listed already on line" in problem.message
+    assert "acme-api-key is already listed on line" in problem.message
 
 
 @pytest.mark.spec("DR-19.inventory-4")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from interlock.core.config.problems import ConfigError
 from interlock.manifests.model import DriverConstraints, HostRequirements, Retry, ToolContract
-from interlock.manifests.schemas import at_address
+from interlock.manifests.schemas import find_schema
 from interlock.manifests.tool_reader import parse_contract, read_contract
 from tests.manifests.texts import GONE, contract, text_of, tool_text, tool_values, write
 
@@ -226,7 +226,7 @@ def test_resolves_io_schema_without_network() -> None:
         "https://agentproto.sh/docs/aip-16/IO.schema.json",
         "https://agentproto.sh/schemas/aip-16/IO.schema.json",
     ):
-        assert at_address(address) is not None
+        assert find_schema(address) is not None
         found = contract(
             inputs={
                 "type": "object",

@@ -29,7 +29,7 @@ def test_finds_drivers_in_their_folders(folder: Folder) -> None:
     write(folder.root / ".drivers" / "notes" / "x.md", "hello")
     found = folder.load()
     assert sorted(found.drivers) == ["one-mcp@1", "two-mcp@1"]
-    assert not found.refused
+    assert not found.rejected_files
     assert found.contracts["fs.read@1"].id == "fs.read"
     assert found.serving == {"fs.read@1": ("one-mcp@1", "two-mcp@1")}
 
@@ -48,7 +48,7 @@ def test_finds_drivers_in_configured_folders(folder: Folder, tmp_path: Path) -> 
 
 def test_accepts_empty_folder(tmp_path: Path) -> None:
     found = load_workspace(tmp_path / "nothing")
-    assert (found.drivers, found.contracts, found.refused) == ({}, {}, {})
+    assert (found.drivers, found.contracts, found.rejected_files) == ({}, {}, {})
 
 
 # -- binding
@@ -99,8 +99,8 @@ def test_rejects_path_outside_workspace(folder: Folder, path: str, words: str) -
     inside.driver("good-mcp")
     found = inside.load()
     assert words in why(found, broken)
-    assert found.refused[broken].code == "tool_unavailable"
-    assert found.refused[broken].problems[0].line > 1
+    assert found.rejected_files[broken].code == "tool_unavailable"
+    assert found.rejected_files[broken].problems[0].line > 1
     assert list(found.drivers) == ["good-mcp@1"]
 
 
@@ -122,8 +122,8 @@ def test_rejects_link_to_outside_driver(folder: Folder, tmp_path: Path) -> None:
     folder.tool()
     found = folder.load()
     assert not found.drivers
-    assert {one.parent.name for one in found.refused} == {"a-mcp", "b-mcp"}
-    assert all("link that leads out" in why(found, one) for one in found.refused)
+    assert {one.parent.name for one in found.rejected_files} == {"a-mcp", "b-mcp"}
+    assert all("link that leads out" in why(found, one) for one in found.rejected_files)
 
 
 @pytest.mark.spec("DR-30.implements-8")
@@ -145,7 +145,7 @@ def test_rejects_contract_outside_range(
     found = folder.load()
     assert bool(found.drivers) is fits
     if not fits:
-        assert found.refused[path].code == "tool_unavailable"
+        assert found.rejected_files[path].code == "tool_unavailable"
         assert version in why(found, path)
         assert range_ in why(found, path)
 
@@ -217,7 +217,7 @@ def test_mapping_must_name_contract_inputs(
 def test_rejects_contract_in_two_entries(folder: Folder) -> None:
     folder.tool()
     path = folder.driver(implements=[entry(), entry("./tools/fs-read/TOOL.md")])
-    assert "served by two entries" in why(folder.load(), path)
+    assert "two entries serve" in why(folder.load(), path)
 
 
 # -- one broken file
@@ -242,12 +242,12 @@ def test_broken_file_does_not_affect_others(folder: Folder) -> None:
     bad.append(folder.root / ".drivers" / "f" / "DRIVER.md")
     found = folder.load()
     assert list(found.drivers) == ["good-mcp@1"]
-    assert set(found.refused) == set(bad)
+    assert set(found.rejected_files) == set(bad)
     assert set(found.problems) == set(bad)
     for path in bad:
         assert all(problem.message and problem.hint for problem in found.problems[path])
-    assert found.refused[bad[4]].code == "tool_unavailable"
-    assert found.refused[bad[3]].code == "config_error"
+    assert found.rejected_files[bad[4]].code == "tool_unavailable"
+    assert found.rejected_files[bad[3]].code == "config_error"
 
 
 def test_rejects_duplicate_drivers_and_contracts(folder: Folder) -> None:
@@ -257,8 +257,8 @@ def test_rejects_duplicate_drivers_and_contracts(folder: Folder) -> None:
     second = folder.driver("two", id="files-mcp")
     found = folder.load()
     assert found.drivers["files-mcp@1"].folder.name == "one"
-    assert "declared already" in why(found, second)
-    assert "fs.read@1 is declared already" in why(found, other)
+    assert "already declared" in why(found, second)
+    assert "fs.read@1 is already declared" in why(found, other)
 
 
 def test_drivers_may_share_contract(folder: Folder) -> None:
@@ -266,7 +266,7 @@ def test_drivers_may_share_contract(folder: Folder) -> None:
         folder.tool(where=f".drivers/{name}/tools")
         folder.driver(name, implements=[entry("tools/fs-read/TOOL.md")])
     found = folder.load()
-    assert not found.refused
+    assert not found.rejected_files
     assert found.serving["fs.read@1"] == ("a-mcp@1", "b-mcp@1")
 
 

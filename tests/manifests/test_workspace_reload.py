@@ -24,11 +24,11 @@ def test_rejects_breaking_change_without_new_major(folder: Folder) -> None:
     first = folder.load()
     folder.driver(server=docker, transport="sse", version="1.1.0")
     second = first.reload()
-    assert "needs a new major version" in why(second, path)
+    assert "requires a new major version" in why(second, path)
     assert not second.drivers
     # It stays refused, also for a node that starts again and remembers what was accepted.
-    assert "needs a new major" in why(second.reload([path]), path)
-    assert "needs a new major" in why(folder.load(registered=first.registered), path)
+    assert "requires a new major" in why(second.reload([path]), path)
+    assert "requires a new major" in why(folder.load(registered=first.registered), path)
     folder.driver(server=docker, transport="sse", version="2.0.0")
     third = second.reload()
     assert list(third.drivers) == ["files-mcp@2"]
@@ -61,19 +61,19 @@ def test_notices_added_and_removed_files(folder: Folder) -> None:
     found = folder.load()
     late = folder.driver("late-mcp", implements=[entry("./tools/late/TOOL.md")])
     found = found.reload()
-    assert found.refused[late].code == "tool_unavailable"
+    assert found.rejected_files[late].code == "tool_unavailable"
     assert found.reload().read_files == ()
     folder.tool("late", id="late.one")
     found = found.reload()
     assert sorted(found.drivers) == ["files-mcp@1", "late-mcp@1"]
-    assert not found.refused
+    assert not found.rejected_files
     contract.unlink()
     found = found.reload()
-    assert found.refused[path].code == "tool_unavailable"
+    assert found.rejected_files[path].code == "tool_unavailable"
     path.unlink()
     path.parent.rmdir()
     found = found.reload()
-    assert path not in found.refused
+    assert path not in found.rejected_files
     assert sorted(found.drivers) == ["late-mcp@1"]
 
 
@@ -84,7 +84,7 @@ def test_binds_changed_contract_again(folder: Folder) -> None:
     folder.tool(version="2.0.0")
     found = found.reload()
     assert found.read_files == (contract,)
-    assert found.refused[path].code == "tool_unavailable"
+    assert found.rejected_files[path].code == "tool_unavailable"
     assert list(found.contracts) == ["fs.read@2"]
 
 
@@ -102,7 +102,7 @@ def test_notices_changed_code(folder: Folder) -> None:
     folder.tool()
     path = folder.driver(implements=[entry(metadata=GONE)])
     found = folder.load()
-    assert "no code serves it" in why(found, path)
+    assert "no driver.py serves it" in why(found, path)
     write(path.with_name("driver.py"), "driver = 1\n")
     found = found.reload()
     assert list(found.drivers) == ["files-mcp@1"]
@@ -110,7 +110,7 @@ def test_notices_changed_code(folder: Folder) -> None:
     write(path.with_name("driver.py"), "driver = 2  # changed\n")
     assert found.reload().read_files == (path,)
     path.with_name("driver.py").unlink()
-    assert "no code serves it" in why(found.reload(), path)
+    assert "no driver.py serves it" in why(found.reload(), path)
 
 
 def test_explicit_reload_reads_unchanged_metadata(folder: Folder) -> None:

@@ -27,7 +27,7 @@ def test_merges_inventories_and_rejects_duplicate_slug(folder: Folder) -> None:
     folder.secrets(".drivers/a-mcp", secret_values(slug="three-key"))
     found = folder.load()
     assert sorted(found.secrets.entries) == ["one-key", "three-key", "two-key"]
-    assert not found.refused
+    assert not found.rejected_files
     # In two: neither counts, and a driver whose inventory is one of them is refused.
     twice = folder.secrets(".secrets/more", secret_values(slug="one-key", name="Other"))
     again = folder.secrets(".drivers/a-mcp", secret_values(slug="two-key"))
@@ -93,4 +93,4 @@ def test_unusable_inventory_rejects_driver(
     path = inside.driver(auth={"ref": ref})
     found = inside.load()
     assert words in why(found, path)
-    assert found.refused[path].problems[0].path == "auth.ref"
+    assert found.rejected_files[path].problems[0].path == "auth.ref"

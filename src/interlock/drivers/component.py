@@ -660,7 +660,7 @@ class Drivers:
         # `read_files` includes added, changed and removed code.
         if after.read_files or after.drivers.keys() != before.drivers.keys():
             return True
-        if after.refused != before.refused or self._acceptance.is_out_of_date():
+        if after.rejected_files != before.rejected_files or self._acceptance.is_out_of_date():
             return True
         return any(
             driver.fingerprints[1] != signatures.get(driver.manifest.key)
@@ -678,16 +678,16 @@ class Drivers:
             ahead: drivers that were already created from these files.
         """
         is_first = self._workspace is None
-        previous_problems = {} if self._workspace is None else self._workspace.refused
+        previous_problems = {} if self._workspace is None else self._workspace.rejected_files
         self._workspace = workspace
         self.lifecycle.inventory = workspace.secrets
-        for path, problems in workspace.refused.items():
+        for path, problems in workspace.rejected_files.items():
             if previous_problems.get(path) != problems:
                 for problem in problems.problems:
                     _log.warning("%s", problem)
         new_problems = {
             path
-            for path, problems in workspace.refused.items()
+            for path, problems in workspace.rejected_files.items()
             if previous_problems.get(path) != problems
         }
         self._acceptance.check([workspace.contracts[key] for key in sorted(workspace.serving)])
@@ -706,7 +706,7 @@ class Drivers:
         if is_first:
             log_start(current)
         else:
-            log_changes(previous, current, workspace.refused)
+            log_changes(previous, current, workspace.rejected_files)
             log_kept_versions(current, new_problems)
         write_registrations(self._registrations, workspace.registered)
         self._collect_served()
@@ -923,7 +923,7 @@ class Drivers:
         ]
         invalid = [
             DriverStatus.of_file(path, _problems(workspace, path))
-            for path in workspace.refused
+            for path in workspace.rejected_files
             if path not in files_in_use
         ]
         return [*used, *unsupported, *invalid]
@@ -953,7 +953,7 @@ class Drivers:
 
 def _problems(workspace: files.Workspace, path: Path) -> list[str]:
     """Return the current problems of a file."""
-    invalid = workspace.refused.get(path)
+    invalid = workspace.rejected_files.get(path)
     return [] if invalid is None else [str(problem) for problem in invalid.problems]
 
 

@@ -192,7 +192,7 @@ def _work_of(schema: dict[str, Any]) -> SchemaWork:
     known_addresses = {
         address
         for address, part in (definitions if isinstance(definitions, dict) else {}).items()
-        if ":" in address and schemas.at_address(address) == part
+        if ":" in address and schemas.find_schema(address) == part
     }
     if not known_addresses:
         return SchemaWork(schema)

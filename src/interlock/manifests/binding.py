@@ -28,9 +28,13 @@ class EntryBinding(Struct, frozen=True):
 
 def choose_contract(text: str, version_range: str, versions: list[ToolContract]) -> ToolContract:
     """Return the newest version of a contract in a range. Raises BadValue."""
-    matches = {one.version: one for one in versions if in_range(one.version, version_range)}
+    matches = {
+        contract.version: contract
+        for contract in versions
+        if in_range(contract.version, version_range)
+    }
     if not matches:
-        available = one_of(sorted(one.version for one in versions))
+        available = one_of(sorted(contract.version for contract in versions))
         raise BadValue(
             f"the driver requires {quoted(version_range)}, but {text} is {available}",
             "change version to a range that includes it",

@@ -1,8 +1,8 @@
-"""Drivers in Python: behaviour that data cannot express, beside a DRIVER.md.
+"""Definitions of drivers, contracts and secrets in Python.
 
-`driver.py` exports `driver = define_driver(...)`. What it says is validated like front matter, in
-either spelling of the fields; the front matter wins where both say something. Nothing is done when
-a definition is made: hooks are kept and called later, by others.
+A `driver.py` beside a DRIVER.md exports `driver = define_driver(...)`. Its fields are validated
+like front matter, and may be in camel case. Where both declare a field, the front matter takes
+precedence. A definition calls no hook: the node calls hooks later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from interlock import errors
 from interlock.core.config.problems import BadValue, ConfigError, Problem, one_of
 from interlock.errors import InterlockError
 from interlock.manifests import schemas
-from interlock.manifests.document import Caution, ManifestDocument, ManifestError, in_order
+from interlock.manifests.document import Caution, ManifestDocument, ManifestError, sort_problems
 from interlock.manifests.driver_reader import read_driver_fields
 from interlock.manifests.fields import Schema
 from interlock.manifests.model import DriverManifest, SecretEntry, ToolContract
@@ -33,12 +33,16 @@ from interlock.manifests.secret_handle import (
     log_access,
 )
 from interlock.manifests.secrets_reader import FORBIDDEN, build_secret
-from interlock.manifests.tool_reader import check_schema, read_contract_fields, self_contained
+from interlock.manifests.tool_reader import (
+    check_schema,
+    include_builtin_schemas,
+    read_contract_fields,
+)
 from interlock.protocol.json_pointer import build_pointer
 from interlock.protocol.schema_cost import UNEXPLAINED, collect_errors
 
 Hook = Callable[..., Any]
-"""What a hook is called with, and what it answers, is the business of whoever calls it."""
+"""A function of a driver.py. The caller of a hook defines its arguments and its result."""
 
 _HOOKS: Final = (
     "build_arguments",
@@ -49,21 +53,21 @@ _HOOKS: Final = (
     "detect_expiry",
 )
 _TABLES: Final = ("execute", "transforms")
-_UNNAMED: Final = Path("driver.py")
+_DEFAULT_FILE: Final = Path("driver.py")
 
 
 class DriverDefinition(Struct, frozen=True):
-    """What a driver.py brings: fields as front matter has them, and hooks."""
+    """The content of a driver.py: fields of the front matter, and hooks."""
 
     values: dict[str, Any] = field(default_factory=dict)
     build_arguments: Hook | None = None
-    """Instead of `argument_mapping`."""
+    """Replaces `argument_mapping`."""
     parse_tool_result: Hook | None = None
-    """Instead of `result_extract`."""
+    """Replaces `result_extract`."""
     execute: dict[str, Hook] = field(default_factory=dict)
-    """By the id of the contract: instead of calling the server's tool."""
+    """By id of the contract. Replaces the call of the server's tool."""
     transforms: dict[str, Hook] = field(default_factory=dict)
-    """By the name that a mapping uses."""
+    """By name in a mapping."""
     login: Hook | None = None
     refresh: Hook | None = None
     health: Hook | None = None
@@ -71,39 +75,40 @@ class DriverDefinition(Struct, frozen=True):
 
     @property
     def hooks(self) -> frozenset[str]:
-        """The names of the hooks that are there."""
-        named = {name for name in _HOOKS if getattr(self, name) is not None}
-        return frozenset(named | {name for name in _TABLES if getattr(self, name)})
+        """The names of the defined hooks."""
+        functions = {name for name in _HOOKS if getattr(self, name) is not None}
+        return frozenset(functions | {name for name in _TABLES if getattr(self, name)})
 
     def executes(self, contract_id: str) -> bool:
-        """Whether a contract is served by code rather than by the server."""
+        """Return whether driver.py executes a contract instead of the server."""
         return contract_id in self.execute
 
 
 def define_driver(
     definition: Mapping[str, Any] | None = None, /, **fields: Any
 ) -> DriverDefinition:
-    """A driver's definition. Raises ManifestError for fields that front matter could not have.
+    """Define a driver. Raises ManifestError for fields that are invalid in front matter.
 
-    Fields may be missing: the DRIVER.md has them. Hooks: `build_arguments`, `parse_tool_result`,
-    `execute` and `transforms` (by name), `login`, `refresh`, `health`, `detect_expiry`.
+    Fields may be missing if the DRIVER.md has them. The hooks are `build_arguments`,
+    `parse_tool_result`, `execute` and `transforms` (by name), `login`, `refresh`, `health` and
+    `detect_expiry`.
     """
-    given = {snake(key): value for key, value in {**(definition or {}), **fields}.items()}
+    members = {to_snake_case(key): value for key, value in {**(definition or {}), **fields}.items()}
     problems: list[Problem] = []
     hooks: dict[str, Any] = {}
     for name in _HOOKS:
-        hook = given.pop(name, None)
+        hook = members.pop(name, None)
         if hook is not None and not callable(hook):
-            problems.append(_problem(name, "this is not a function", "give a function"))
+            problems.append(_problem(name, "this is not a function", "pass a function"))
         hooks[name] = hook
     for name in _TABLES:
-        table = given.pop(name, None) or {}
+        table = members.pop(name, None) or {}
         if not isinstance(table, Mapping) or not all(callable(hook) for hook in table.values()):
-            problems.append(_problem(name, "these are not functions", "give {name: function}"))
+            problems.append(_problem(name, "these are not functions", "pass {name: function}"))
         else:
             hooks[name] = dict(table)
     try:
-        values = put_right(given, DRIVER, MCP)
+        values = normalize_names(members, DRIVER, MCP)
     except BadValue as bad:
         raise ManifestError([*problems, _problem("", bad.message, bad.hint)]) from None
     problems += _field_problems(values)
@@ -115,23 +120,24 @@ def define_driver(
 def define_mcp_driver(
     definition: Mapping[str, Any] | None = None, /, **fields: Any
 ) -> DriverDefinition:
-    """`define_driver` for a driver whose kind is mcp."""
+    """Define a driver of the kind mcp, as `define_driver` does."""
     return define_driver({"kind": "mcp", **(definition or {}), **fields})
 
 
 def merge(
     manifest: DriverManifest, definition: DriverDefinition
 ) -> tuple[DriverManifest, list[Caution]]:
-    """The driver with what only its definition says. Front matter wins, and says so.
+    """Return the driver with the fields that only its definition has.
 
-    Raises ManifestError when the two do not make a driver together.
+    The front matter takes precedence, with a caution. Raises ManifestError if the result is not a
+    valid driver.
     """
     cautions = [
         Caution(
             str(manifest.file),
             0,
             "front_matter_wins",
-            f"driver.py says something else for {name} than the front matter, which is used",
+            f"{name} of driver.py differs from the front matter and is ignored",
         )
         for name, value in definition.values.items()
         if name in manifest.source and manifest.source[name] != value
@@ -142,28 +148,28 @@ def merge(
     if not added:
         return manifest, cautions
     document = ManifestDocument(str(manifest.file), {**added, **manifest.source})
-    reading = read_driver_fields(document, manifest.file, has_code=True, digest=manifest.digest)
-    return reading.unwrap(), cautions
+    result = read_driver_fields(document, manifest.file, has_code=True, digest=manifest.digest)
+    return result.unwrap(), cautions
 
 
-def manifest_of(definition: DriverDefinition, file: Path = _UNNAMED) -> DriverManifest:
-    """The driver that a definition stands for alone. Raises ManifestError."""
+def build_manifest(definition: DriverDefinition, file: Path = _DEFAULT_FILE) -> DriverManifest:
+    """Build the manifest of a definition without a DRIVER.md. Raises ManifestError."""
     document = ManifestDocument(str(file), definition.values)
     return read_driver_fields(document, file, has_code=True).unwrap()
 
 
 def check_execute(definition: DriverDefinition, contract_ids: Iterable[str]) -> None:
-    """Raise InterlockError unless `execute` has a body for each contract, or none at all."""
+    """Raise InterlockError if `execute` is not empty and does not match the contracts exactly."""
     if not definition.execute:
         return
-    wanted, given = set(contract_ids), set(definition.execute)
-    if wanted == given:
+    contracts, functions = set(contract_ids), set(definition.execute)
+    if contracts == functions:
         return
     parts = []
-    if missing := sorted(wanted - given):
-        parts.append(f"it has no body for {one_of(missing)}")
-    if surplus := sorted(given - wanted):
-        parts.append(f"it has one for {one_of(surplus)}, which the driver does not implement")
+    if missing := sorted(contracts - functions):
+        parts.append(f"it has no function for {one_of(missing)}")
+    if surplus := sorted(functions - contracts):
+        parts.append(f"it has a function for {one_of(surplus)}, which the driver does not serve")
     raise InterlockError(
         errors.failure_by_name("execute_binding_mismatch"),
         f"The execute of driver.py does not match implements: {'; '.join(parts)}.",
@@ -172,38 +178,38 @@ def check_execute(definition: DriverDefinition, contract_ids: Iterable[str]) -> 
 
 
 def _field_problems(values: dict[str, Any]) -> list[Problem]:
-    """What front matter could not say. A definition that is whole is looked at like a file."""
-    document = ManifestDocument(str(_UNNAMED), values)
+    """Return the problems of fields. A complete definition is checked like a DRIVER.md."""
+    document = ManifestDocument(str(_DEFAULT_FILE), values)
     is_mcp = values.get("kind") == "mcp"
-    universal = explain(document, "driver", whole=False)
-    own = explain(document, "mcp", whole=False) if is_mcp else []
+    universal_problems = explain(document, "driver", complete=False)
+    mcp_problems = explain(document, "mcp", complete=False) if is_mcp else []
     unknown = [
         _problem(name, "this is not a field of a driver", "see AIP-30 and AIP-32")
         for name in values
         if name not in DRIVER["properties"] and name not in MCP["properties"]
     ]
-    found = in_order(universal, own) + unknown
-    needed = [*DRIVER["required"], *(MCP["required"] if is_mcp else ())]
-    if not found and all(name in values for name in needed):
+    problems = sort_problems(universal_problems, mcp_problems) + unknown
+    required = [*DRIVER["required"], *(MCP["required"] if is_mcp else ())]
+    if not problems and all(name in values for name in required):
         try:
-            found = read_driver_fields(document, _UNNAMED, has_code=True).problems
+            problems = read_driver_fields(document, _DEFAULT_FILE, has_code=True).problems
         except ConfigError as error:
-            found = error.problems
-    return found
+            problems = error.problems
+    return problems
 
 
 def _problem(path: str, message: str, hint: str) -> Problem:
-    return Problem(str(_UNNAMED), 0, 0, path, message, hint)
+    return Problem(str(_DEFAULT_FILE), 0, 0, path, message, hint)
 
 
 defineDriver = define_driver
 defineMcpDriver = define_mcp_driver
 
 
-# -- Contracts, inputs and outputs, and secrets in Python.
+# -- Definitions of contracts, inputs and outputs, and secrets.
 #
-# What they are given is validated like the front matter of a TOOL.md or SECRETS.md, in either
-# spelling of the fields. Models of pydantic are turned into JSON Schema, and only that is kept.
+# Their fields are validated like the front matter of a TOOL.md or SECRETS.md, and may be in camel
+# case. Pydantic models are converted to JSON Schema.
 
 _SPELLINGS: Final = {
     "inputSchema": "inputs",
@@ -212,18 +218,18 @@ _SPELLINGS: Final = {
     "output_schema": "outputs",
     "context_schema": "contextSchema",
 }
-_MOST_PROBLEMS: Final = 20
+_MAX_PROBLEMS: Final = 20
 
 
 class InputProblem(Struct, frozen=True):
-    """What is wrong with an input, and where, as a JSON pointer."""
+    """An error of an input, and its position as a JSON pointer."""
 
     pointer: str
     message: str
 
 
 class IoHandle(Struct, frozen=True):
-    """What goes in and what comes out."""
+    """The schemas of inputs and outputs."""
 
     inputs: dict[str, Any]
     outputs: dict[str, Any]
@@ -232,11 +238,11 @@ class IoHandle(Struct, frozen=True):
 
     @property
     def has_files(self) -> bool:
-        """Whether files are to be passed, which no MCP driver can do."""
+        """True if files are passed, which no MCP driver supports."""
         return bool(self.inputs_files or self.outputs_files)
 
     def validate_input(self, value: Any) -> tuple[InputProblem, ...]:
-        """What is wrong with an input; nothing when it fits."""
+        """Return the errors of an input. Empty: it is valid."""
         validator = jsonschema_rs.Draft202012Validator(
             self.inputs,
             registry=schemas.registry(),
@@ -245,10 +251,12 @@ class IoHandle(Struct, frozen=True):
         )
         if validator.is_valid(value):
             return ()
-        errors = collect_errors(validator, self.inputs, value, _MOST_PROBLEMS)
+        errors = collect_errors(validator, self.inputs, value, _MAX_PROBLEMS)
         if errors is None:
             return (InputProblem("", UNEXPLAINED),)
-        return tuple(InputProblem(build_pointer(one.instance_path), one.message) for one in errors)
+        return tuple(
+            InputProblem(build_pointer(error.instance_path), error.message) for error in errors
+        )
 
     validateInput = validate_input
 
@@ -258,31 +266,32 @@ def define_io(
     outputs: Any = None,
     inputs_files: Mapping[str, Any] | None = None,
     outputs_files: Mapping[str, Any] | None = None,
-    **spelt: Any,
+    **aliases: Any,
 ) -> IoHandle:
-    """What goes in and what comes out, as schemas or models. Raises ManifestError."""
-    inputs_files = spelt.pop("inputsFiles", inputs_files) or {}
-    outputs_files = spelt.pop("outputsFiles", outputs_files) or {}
-    if spelt:
-        raise ManifestError([_wrong("", f"{next(iter(spelt))} is not a field", "see AIP-16")])
+    """Define inputs and outputs with schemas or models. Raises ManifestError."""
+    inputs_files = aliases.pop("inputsFiles", inputs_files) or {}
+    outputs_files = aliases.pop("outputsFiles", outputs_files) or {}
+    if aliases:
+        name = next(iter(aliases))
+        raise ManifestError([_field_problem("", f"{name} is not a field", "see AIP-16")])
     problems: list[Problem] = []
-    found: dict[str, dict[str, Any]] = {}
+    schemas_by_name: dict[str, dict[str, Any]] = {}
     for name, value in (("inputs", inputs), ("outputs", outputs)):
         schema = _as_schema(value) if value is not None else {}
         faults = check_schema(schema)
-        problems += [_wrong(name, fault.message, fault.hint) for fault in faults]
-        found[name] = schema or {"type": "object"}
+        problems += [_field_problem(name, fault.message, fault.hint) for fault in faults]
+        schemas_by_name[name] = schema or {"type": "object"}
     for name, files in (("inputsFiles", inputs_files), ("outputsFiles", outputs_files)):
         rule = {"$ref": f"{IO['$id']}#/$defs/{name}"}
         if not jsonschema_rs.Draft202012Validator(rule, registry=schemas.registry()).is_valid(
             dict(files)
         ):
-            problems.append(_wrong(name, "these are not files", "write {key: {path: …}}"))
+            problems.append(_field_problem(name, "these are not files", "write {key: {path: …}}"))
     if problems:
         raise ManifestError(problems)
     return IoHandle(
-        self_contained(found["inputs"]),
-        self_contained(found["outputs"]),
+        include_builtin_schemas(schemas_by_name["inputs"]),
+        include_builtin_schemas(schemas_by_name["outputs"]),
         dict(inputs_files),
         dict(outputs_files),
     )
@@ -296,44 +305,50 @@ def define_tool(
     file: Path = Path("driver.py"),
     **fields: Any,
 ) -> ToolContract:
-    """A contract. Raises ManifestError for what a TOOL.md could not have."""
-    given: dict[str, Any] = {}
+    """Define a contract. Raises ManifestError for fields that are invalid in a TOOL.md."""
+    members: dict[str, Any] = {}
     for key, value in {**(definition or {}), **fields}.items():
         name = _SPELLINGS.get(key, key)
-        if name in given:
-            raise ManifestError([_wrong(name, f"{name} is given twice", "keep one of the two")])
-        given[name] = value
-    if "execute" in given:
+        if name in members:
+            raise ManifestError(
+                [_field_problem(name, f"{name} is passed twice", "remove one of the two")]
+            )
+        members[name] = value
+    if "execute" in members:
         raise ManifestError(
             [
-                _wrong(
+                _field_problem(
                     "execute",
-                    "a contract has no body: since AIP-30 a driver has it",
-                    "give it to define_driver as execute={contract id: function}",
+                    "a contract has no implementation: since AIP-30, a driver implements it",
+                    "pass it to define_driver as execute={contract id: function}",
                 )
             ]
         )
     if io is not None:
         if io.has_files:
             raise ManifestError(
-                [_wrong("io", "files cannot be passed to an MCP server", "pass values only")]
+                [
+                    _field_problem(
+                        "io", "files cannot be passed to an MCP server", "pass values only"
+                    )
+                ]
             )
-        given = {"inputs": io.inputs, "outputs": io.outputs, **given}
+        members = {"inputs": io.inputs, "outputs": io.outputs, **members}
     for name in ("inputs", "outputs", "contextSchema"):
-        if name in given:
-            given[name] = _as_schema(given[name])
-    if "contextSchema" in given:
-        metadata = given.get("metadata") or {}
-        given["metadata"] = {**metadata, "contextSchema": given.pop("contextSchema")}
+        if name in members:
+            members[name] = _as_schema(members[name])
+    if "contextSchema" in members:
+        metadata = members.get("metadata") or {}
+        members["metadata"] = {**metadata, "contextSchema": members.pop("contextSchema")}
     try:
-        values = put_right(given, TOOL)
+        values = normalize_names(members, TOOL)
     except BadValue as bad:
-        raise ManifestError([_wrong("", bad.message, bad.hint)]) from None
+        raise ManifestError([_field_problem("", bad.message, bad.hint)]) from None
     return read_contract_fields(ManifestDocument(str(file), values), file).unwrap()
 
 
-class _OneBackend(Struct, frozen=True):
-    """A vault that asks nobody else."""
+class _SingleBackendVault(Struct, frozen=True):
+    """A vault with one backend."""
 
     backend: SecretBackend
 
@@ -351,34 +366,37 @@ def define_secret(
     file: Path = Path("driver.py"),
     **fields: Any,
 ) -> SecretHandle:
-    """A secret's entry, never its value. Raises ManifestError.
+    """Define a secret, without its value. Raises ManifestError.
 
-    `record`: writes down who was given it and who was not.
+    Args:
+        record: records each granted and denied access.
     """
     try:
-        values = put_right({**(definition or {}), **fields}, SECRET)
+        values = normalize_names({**(definition or {}), **fields}, SECRET)
     except BadValue as bad:
-        raise ManifestError([_wrong("", bad.message, bad.hint)]) from None
+        raise ManifestError([_field_problem("", bad.message, bad.hint)]) from None
     document = ManifestDocument(str(file), values)
     problems = [
-        _wrong(name, f"{name} could hold the secret itself", "keep it in the vault")
+        _field_problem(
+            name, f"{name} could contain the secret itself", "keep the secret in the vault"
+        )
         for name in FORBIDDEN
         if name in values
     ]
     problems = problems or explain(document, "secret")
     if problems:
         raise ManifestError(problems)
-    kept = None if vault is None else _OneBackend(vault)
-    return SecretHandle(build_secret(values, file), kept, record, now)
+    backend = None if vault is None else _SingleBackendVault(vault)
+    return SecretHandle(build_secret(values, file), backend, record, now)
 
 
 def _as_schema(value: Any) -> Any:
-    """A schema as it is, or the one of a model that can make it."""
-    make = getattr(value, "model_json_schema", None)
-    return make() if callable(make) else value
+    """Return a schema unchanged, or the schema of a pydantic model."""
+    build_schema = getattr(value, "model_json_schema", None)
+    return build_schema() if callable(build_schema) else value
 
 
-def _wrong(path: str, message: str, hint: str) -> Problem:
+def _field_problem(path: str, message: str, hint: str) -> Problem:
     return Problem("", 0, 0, path, message, hint)
 
 
@@ -387,71 +405,73 @@ defineIO = define_io
 defineSecret = define_secret
 
 
-# -- Field names as other languages spell them: `protocolVersion` for `protocol_version`.
+# -- Field names in camel case: `protocolVersion` for `protocol_version`.
 #
-# Only names that a schema knows are put right. What an author named freely (variables, inputs,
-# metadata) stays as it is.
+# Only the names of schema fields are converted. Names that the author chose (variables, inputs,
+# metadata) are unchanged.
 
 _CAPITAL: Final = re.compile(r"(?<=[a-z0-9])([A-Z])")
-_MOST_DEPTH: Final = 64
+_MAX_DEPTH: Final = 64
 
 
-def snake(name: str) -> str:
-    """`protocolVersion` → `protocol_version`."""
+def to_snake_case(name: str) -> str:
+    """Convert a name to snake case: `protocolVersion` → `protocol_version`."""
     return _CAPITAL.sub(lambda capital: f"_{capital[1].lower()}", name)
 
 
-def put_right(value: Any, *known: Schema) -> Any:
-    """The value with the fields of these schemas in their own spelling, as plain data.
+def normalize_names(value: Any, *schemas: Schema) -> Any:
+    """Return a value as plain data, with the field names of its schemas.
 
-    Raises BadValue when a field is there in both, and for what is no data or too deep.
+    Raises BadValue if a field occurs in both spellings, if the value is not plain data, or if it is
+    nested too deeply.
     """
-    return _put_right(value, known, 0)
+    return _normalize_names(value, schemas, 0)
 
 
-def _put_right(value: Any, known: Sequence[Schema], depth: int) -> Any:
-    if depth > _MOST_DEPTH:
+def _normalize_names(value: Any, schemas: Sequence[Schema], depth: int) -> Any:
+    if depth > _MAX_DEPTH:
         raise BadValue("this is nested too deeply", "use fewer levels")
     if isinstance(value, Mapping):
-        shapes = [shape for schema in known for shape in _shapes(schema)]
-        fields = {name for shape in shapes for name in shape.get("properties", {})}
+        branches = [branch for schema in schemas for branch in _branches(schema)]
+        fields = {name for branch in branches for name in branch.get("properties", {})}
         result: dict[str, Any] = {}
         for key, inner in value.items():
             if not isinstance(key, str):
                 raise BadValue("a key is not text", "use names as keys")
-            name = key if key in fields or snake(key) not in fields else snake(key)
+            name = key if key in fields or to_snake_case(key) not in fields else to_snake_case(key)
             if name in result:
-                raise BadValue(f"{name} is given twice", "keep one of the two spellings")
-            result[name] = _put_right(inner, tuple(_below(shapes, name)), depth + 1)
+                raise BadValue(f"{name} is passed twice", "remove one of the two spellings")
+            member_schemas = tuple(_member_schemas(branches, name))
+            result[name] = _normalize_names(inner, member_schemas, depth + 1)
         return result
     if isinstance(value, (list, tuple, set, frozenset)):
         members = sorted(value) if isinstance(value, (set, frozenset)) else value
-        below = tuple(
-            shape["items"]
-            for schema in known
-            for shape in _shapes(schema)
-            if isinstance(shape.get("items"), dict)
+        item_schemas = tuple(
+            branch["items"]
+            for schema in schemas
+            for branch in _branches(schema)
+            if isinstance(branch.get("items"), dict)
         )
-        return [_put_right(inner, below, depth + 1) for inner in members]
+        return [_normalize_names(inner, item_schemas, depth + 1) for inner in members]
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
-    raise BadValue(f"{type(value).__name__} cannot stand in a manifest", "use plain data")
+    raise BadValue(f"{type(value).__name__} is not allowed in a manifest", "use plain data")
 
 
-def _shapes(schema: Schema) -> Iterator[Schema]:
-    """A schema, and those that look at the same value."""
+def _branches(schema: Schema) -> Iterator[Schema]:
+    """Yield a schema, and the schemas in it that apply to the same value."""
     yield schema
-    for word in ("allOf", "anyOf", "oneOf"):
-        for inner in schema.get(word, ()):
-            yield from _shapes(inner)
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        for inner in schema.get(keyword, ()):
+            yield from _branches(inner)
     if isinstance(schema.get("then"), dict):
-        yield from _shapes(schema["then"])
+        yield from _branches(schema["then"])
 
 
-def _below(shapes: Sequence[Schema], name: str) -> Iterator[Schema]:
-    for shape in shapes:
-        properties = shape.get("properties", {})
+def _member_schemas(branches: Sequence[Schema], name: str) -> Iterator[Schema]:
+    for branch in branches:
+        properties = branch.get("properties", {})
         if name in properties:
             yield properties[name]
-        elif isinstance(shape.get("additionalProperties"), dict):
-            yield shape["additionalProperties"]
+        elif isinstance(branch.get("additionalProperties"), dict):
+            yield branch["additionalProperties"]

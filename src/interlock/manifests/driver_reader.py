@@ -1,7 +1,7 @@
-"""A DRIVER.md to a `DriverManifest`, strictly, or everything that is wrong with it at once.
+"""The strict reader of DRIVER.md. It returns a `DriverManifest`, or all problems at once.
 
-AIP-30's fields are checked first, then AIP-32's. Unknown keys at the top level are tolerated, since
-other kinds of drivers have their own, but they are mentioned.
+The fields of AIP-30 are checked first, then those of AIP-32. Unknown keys at the top level cause
+only a caution, because other kinds of drivers have keys of their own.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from interlock.manifests.document import (
     Caution,
     ManifestDocument,
     ReadResult,
-    in_order,
+    sort_problems,
     read_document,
     read_source,
-    whole_file,
+    file_problem,
 )
 from interlock.manifests.fields import FieldFault, build
 from interlock.manifests.model import (
@@ -40,20 +40,20 @@ from interlock.manifests.ranges import check_range
 from interlock.manifests.schemas import DRIVER, MCP, explain, nearest
 from interlock.protocol.mcp import REVISIONS
 
-# -- Deprecated fields of MCP drivers, translated: `server_ref` (a path to a server.json) and
-# `mcp_tools` (the server's tool → contract). The fields of AIP-32 win where both are there.
+# -- Translation of deprecated fields of MCP drivers: `server_ref` (the path of a server.json) and
+# `mcp_tools` (maps a tool of the server to its contract). Fields of AIP-32 take precedence.
 
 DEPRECATED: Final = ("server_ref", "mcp_tools", "mcp_tool_name", "prompts_ref")
-"""Names that texts about drivers use, and no schema has."""
+"""Fields that published texts about drivers mention, and no schema has."""
 
 ReadText = Callable[[str], str]
-"""The text of a file that a manifest names. Raises BadValue."""
+"""Returns the text of a file that a manifest names. Raises BadValue."""
 
 
 def translate(
     document: ManifestDocument, read_text: ReadText | None
 ) -> tuple[list[Problem], list[Caution]]:
-    """Puts the fields of AIP-32 in place of deprecated ones, in the document itself."""
+    """Replace deprecated fields with the fields of AIP-32, in the document itself."""
     problems: list[Problem] = []
     cautions: list[Caution] = []
     values = document.value
@@ -66,13 +66,13 @@ def translate(
         problems += _mcp_tools(document)
     for name in ("mcp_tool_name", "prompts_ref"):
         if name in values:
-            instead = "implements[].metadata.mcp.tool_name" if "tool" in name else "prompts"
+            replacement = "implements[].metadata.mcp.tool_name" if "tool" in name else "prompts"
             cautions.append(
                 Caution(
                     document.file,
                     document.line((name,)),
                     "unknown_field",
-                    f"{name} means nothing here; use {instead}",
+                    f"{name} is not a field of a driver and is ignored; use {replacement}",
                 )
             )
     return problems, cautions
@@ -86,26 +86,31 @@ def _deprecated(document: ManifestDocument, old: str, new: str) -> Caution:
 
 def _server_ref(document: ManifestDocument, read_text: ReadText | None) -> list[Problem]:
     path = document.value["server_ref"]
-    where = ("server_ref",)
+    field = ("server_ref",)
     if not isinstance(path, str) or not path:
-        return [document.problem(where, "expected the path of a server.json", "use server instead")]
+        return [document.problem(field, "expected the path of a server.json", "use server instead")]
     if read_text is None:
         return [
-            document.problem(where, "no file can be read from here", "write the fields of server")
+            document.problem(
+                field, "files cannot be read here", "write the fields of server instead"
+            )
         ]
     try:
-        block = server_of(msgspec.json.decode(read_text(path)))
+        block = read_server_config(msgspec.json.decode(read_text(path)))
     except BadValue as bad:
-        return [document.problem(where, bad.message, bad.hint)]
+        return [document.problem(field, bad.message, bad.hint)]
     except (msgspec.DecodeError, RecursionError):
-        return [document.problem(where, "the file is not JSON", "use server instead")]
+        return [document.problem(field, "the file is not JSON", "use server instead")]
     document.value = {**document.value, "server": block}
-    document.moved["server"] = "server_ref"
+    document.source_keys["server"] = "server_ref"
     return []
 
 
-def server_of(config: Any) -> dict[str, Any]:
-    """The server block that a server.json stands for: our own, or a client's. Raises BadValue."""
+def read_server_config(config: Any) -> dict[str, Any]:
+    """Return the server block of a server.json, which has the format of AIP-32 or of an MCP client.
+
+    Raises BadValue.
+    """
     if isinstance(config, dict):
         if isinstance(config.get("mcpServers"), dict) and len(config["mcpServers"]) == 1:
             (config,) = config["mcpServers"].values()
@@ -115,13 +120,13 @@ def server_of(config: Any) -> dict[str, Any]:
             if isinstance(config.get("url"), str):
                 return {"kind": "remote", "url": config["url"]}
             if isinstance(config.get("command"), str):
-                return _from_command(config)
+                return _command_server(config)
     raise BadValue(
-        "the file names no server", "write kind, command or url into it, or use server instead"
+        "the file names no server", "add kind, command or url to it, or use server instead"
     )
 
 
-def _from_command(config: dict[str, Any]) -> dict[str, Any]:
+def _command_server(config: dict[str, Any]) -> dict[str, Any]:
     args = config.get("args", [])
     block: dict[str, Any] = {"kind": "binary", "path": config["command"], "args": args}
     if PurePosixPath(config["command"]).name == "npx" and isinstance(args, list):
@@ -135,35 +140,35 @@ def _from_command(config: dict[str, Any]) -> dict[str, Any]:
 
 def _mcp_tools(document: ManifestDocument) -> list[Problem]:
     tools, entries = document.value["mcp_tools"], document.value.get("implements")
-    if not isinstance(tools, dict) or not all(isinstance(one, str) for one in tools.values()):
+    if not isinstance(tools, dict) or not all(isinstance(tool, str) for tool in tools.values()):
         return [
             document.problem(
-                ("mcp_tools",), "expected names of tools with the contract of each",
+                ("mcp_tools",), "expected a mapping of tool names to contract ids",
                 "use implements[].metadata.mcp.tool_name",
             )
         ]  # fmt: skip
     if not isinstance(entries, list):
         return []
     by_contract = {contract: tool for tool, contract in tools.items()}
-    served: list[Any] = []
+    translated: list[Any] = []
     for entry in entries:
         if isinstance(entry, dict) and isinstance(entry.get("tool"), str):
             metadata = entry.get("metadata", {})
-            tool = by_contract.get(_contract_of(entry["tool"]))
+            tool = by_contract.get(_contract_id(entry["tool"]))
             if tool is not None and isinstance(metadata, dict) and "mcp" not in metadata:
                 entry = {**entry, "metadata": {**metadata, "mcp": {"tool_name": tool}}}
-        served.append(entry)
-    document.value = {**document.value, "implements": served}
+        translated.append(entry)
+    document.value = {**document.value, "implements": translated}
     return []
 
 
-def _contract_of(tool: str) -> str:
-    """The contract's id that a path stands for, as folders are named: `tools/fs-read/TOOL.md`."""
+def _contract_id(tool: str) -> str:
+    """Return the contract id that a path suggests by its folder: `tools/fs-read/TOOL.md`."""
     path = PurePosixPath(tool)
     return path.parent.name if path.suffix == ".md" else tool
 
 
-# -- What must hold beyond the shape of the fields: AIP-30 first, then AIP-32.
+# -- Checks that a JSON Schema cannot express: AIP-30 first, then AIP-32.
 
 TRANSPORTS: Final = {
     "binary": ("stdio",),
@@ -171,24 +176,24 @@ TRANSPORTS: Final = {
     "docker": ("stdio", "http", "sse"),
     "remote": ("sse", "http"),
 }
-"""Which transports a kind of server can be spoken to over."""
+"""The transports of each kind of server."""
 
-_DETECTABLE: Final = {
+_SIGN_PATTERNS: Final = {
     "exit_code": re.compile(r"[0-9]{1,3}"),
     "http_status": re.compile(r"[1-5][0-9]{2}"),
     "exception": re.compile(r"[A-Za-z_][\w.]*"),
     "header": re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:.+"),
 }
-_SAFE_PARSE: Final = 500
+_MAX_PATTERN_LENGTH: Final = 500
 
 
-def universal_checks(document: ManifestDocument) -> list[Problem]:
-    """AIP-30: ranges, patterns, signs of expiry, probes."""
+def check_universal_fields(document: ManifestDocument) -> list[Problem]:
+    """Check the fields of AIP-30: version ranges, patterns, signs of expiry, health checks."""
     values = document.value
     problems: list[Problem] = []
     tools: set[str] = set()
     for index, entry in enumerate(values["implements"]):
-        _range(document, ("implements", index, "version"), entry["version"], problems)
+        _check_range(document, ("implements", index, "version"), entry["version"], problems)
         if entry["tool"] in tools:
             problems.append(
                 document.problem(
@@ -200,10 +205,10 @@ def universal_checks(document: ManifestDocument) -> list[Problem]:
         tools.add(entry["tool"])
     if "version_check" in values:
         check = values["version_check"]
-        _range(document, ("version_check", "range"), check["range"], problems)
-        _pattern(document, check["parse"], problems)
+        _check_range(document, ("version_check", "range"), check["range"], problems)
+        _check_pattern(document, check["parse"], problems)
     if "auth" in values:
-        problems += _auth(document, values["auth"])
+        problems += _check_auth(document, values["auth"])
     if "health_check" in values:
         check = values["health_check"]
         needed = {"exec": "cmd", "http": "http"}.get(check["method"])
@@ -216,27 +221,29 @@ def universal_checks(document: ManifestDocument) -> list[Problem]:
     return problems
 
 
-def mcp_checks(document: ManifestDocument, *, has_code: bool, plain_http: bool) -> list[Problem]:
-    """AIP-32: server and transport, the binding of every entry, prompts, resources, secrets."""
+def check_mcp_fields(
+    document: ManifestDocument, *, has_code: bool, plain_http: bool
+) -> list[Problem]:
+    """Check the fields of AIP-32: server, transport, bindings of entries, prompts, resources."""
     values = document.value
-    problems = _server(document, values["server"], values["transport"], plain_http=plain_http)
-    # The rest of the driver may be wrong when this is asked.
+    problems = _check_server(document, values["server"], values["transport"], plain_http=plain_http)
+    # The fields of AIP-30 may be invalid.
     entries = values.get("implements")
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
         if not has_code and "tool" in entry and "mcp" not in entry.get("metadata", {}):
             problems.append(
                 document.problem(
                     ("implements", index),
-                    f"{quoted(str(entry['tool']))} has no metadata.mcp, and no code serves it",
+                    f"{quoted(str(entry['tool']))} has no metadata.mcp, and no driver.py serves it",
                     "add metadata.mcp.tool_name: the name of the server's tool",
                 )
             )
-    if "protocol_version" in values and not revision(values["protocol_version"]):
+    if "protocol_version" in values and not find_revision(values["protocol_version"]):
         problems.append(
             document.problem(
                 ("protocol_version",),
-                f"{quoted(values['protocol_version'])} is no revision of MCP",
-                f"write {one_of(list(REVISIONS))}, or the start of one",
+                f"{quoted(values['protocol_version'])} is not a revision of MCP",
+                f"write {one_of(list(REVISIONS))}, or a prefix of one",
             )
         )
     for index, prompt in enumerate(values.get("prompts", ())):
@@ -258,20 +265,20 @@ def mcp_checks(document: ManifestDocument, *, has_code: bool, plain_http: bool) 
     return problems
 
 
-def secret_checks(document: ManifestDocument) -> list[Problem]:
-    """AIP-19: placeholders stand where secrets may stand, and speak of secrets that are listed."""
+def check_secrets(document: ManifestDocument) -> list[Problem]:
+    """Check that placeholders are in allowed fields and name listed secrets (AIP-19)."""
     values = document.value
-    listed = _inner(values, "auth", "state").get("env") or ()
+    listed = _nested_block(values, "auth", "state").get("env") or ()
     problems: list[Problem] = []
-    for path, text in texts_with("${", values if document.with_placeholders else None):
+    for path, text in find_texts("${", values if document.may_have_placeholders else None):
         if not placeholders.has_placeholders(text):
             continue
         if path[:2] not in (("server", "env"), ("server", "auth")):
             problems.append(
                 document.problem(
                     path,
-                    "a secret must not stand here, where others can see it",
-                    "use ${secrets.NAME} in server.env or server.auth; $${ writes ${ itself",
+                    "a secret is not allowed here, because other programs can read it",
+                    "use ${secrets.NAME} in server.env or server.auth; write ${ itself as $${",
                 )
             )
             continue
@@ -287,7 +294,7 @@ def secret_checks(document: ManifestDocument) -> list[Problem]:
             for name in names
             if name not in listed
         ]
-    secret = _inner(values, "server", "auth").get("secret")
+    secret = _nested_block(values, "server", "auth").get("secret")
     if isinstance(secret, str) and "$" not in secret and secret not in listed:
         problems.append(
             document.problem(
@@ -299,12 +306,12 @@ def secret_checks(document: ManifestDocument) -> list[Problem]:
     return problems
 
 
-def revision(text: str) -> str:
-    """The newest revision of MCP that starts with a text, or an empty text."""
-    return next((known for known in REVISIONS if known.startswith(text)), "")
+def find_revision(prefix: str) -> str:
+    """Return the newest revision of MCP with a prefix. Empty: there is none."""
+    return next((revision for revision in REVISIONS if revision.startswith(prefix)), "")
 
 
-def _server(
+def _check_server(
     document: ManifestDocument, server: dict[str, Any], transport: str, *, plain_http: bool
 ) -> list[Problem]:
     kind = server["kind"]
@@ -313,35 +320,35 @@ def _server(
         problems.append(
             document.problem(
                 ("transport",),
-                f"a {kind} server cannot be spoken to over {transport}",
+                f"a {kind} server does not support the transport {transport}",
                 f"write {one_of(TRANSPORTS[kind])}",
             )
         )
     elif kind == "docker" and transport != "stdio" and "port" not in server:
         problems.append(
             document.problem(
-                ("server",), f"a docker server over {transport} needs port",
-                "add the port that the image listens on",
+                ("server",), f"a docker server with the transport {transport} needs port",
+                "add the port on which the image listens",
             )
         )  # fmt: skip
     if "auth" in server and kind != "remote":
         problems.append(
             document.problem(
                 ("server", "auth"),
-                "only a remote server is shown who calls this way",
+                "auth is only for remote servers",
                 "pass the secret in server.env",
             )
         )
     if kind == "remote":
-        problems += _url(document, server["url"], plain_http=plain_http)
+        problems += _check_url(document, server["url"], plain_http=plain_http)
     return problems
 
 
-def _url(document: ManifestDocument, url: str, *, plain_http: bool) -> list[Problem]:
+def _check_url(document: ManifestDocument, url: str, *, plain_http: bool) -> list[Problem]:
     path = ("server", "url")
     try:
         parts = urlsplit(url)
-        _ = parts.port  # looked at only when it is asked for
+        _ = parts.port  # raises ValueError for an invalid port
         broken = not parts.hostname or any(ch.isspace() for ch in url)
     except ValueError:
         return [document.problem(path, "this is not a URL", "write https://host/path")]
@@ -350,79 +357,83 @@ def _url(document: ManifestDocument, url: str, *, plain_http: bool) -> list[Prob
     if parts.username is not None or parts.password is not None:
         return [
             document.problem(
-                path, "credentials must not stand in a URL", "name the secret in server.auth"
+                path, "credentials are not allowed in a URL", "name the secret in server.auth"
             )
         ]
     if parts.scheme == "http" and not plain_http and not lint.is_loopback(url):
         return [
             document.problem(
                 path,
-                "everybody on the way could read what goes to another machine over http://",
+                "http:// to another machine is not encrypted",
                 f"write https://{parts.netloc}{parts.path}",
             )
         ]
     return []
 
 
-def _auth(document: ManifestDocument, auth: dict[str, Any]) -> Iterator[Problem]:
+def _check_auth(document: ManifestDocument, auth: dict[str, Any]) -> Iterator[Problem]:
     detect = auth.get("expiry", {}).get("detect", ())
     for sign in (detect,) if isinstance(detect, str) else detect:
         prefix, _, rest = sign.partition(":")
-        pattern = _DETECTABLE.get(prefix)
+        pattern = _SIGN_PATTERNS.get(prefix)
         if pattern is not None and not pattern.fullmatch(rest):
             yield document.problem(
                 ("auth", "expiry", "detect"),
-                f"{quoted(sign)} does not say what to look for",
+                f"{quoted(sign)} is not a valid sign of expiry",
                 "write exit_code:4, http_status:401, exception:Name or header:NAME:VALUE",
             )
     completes = auth.get("login", {}).get("completes_when")
     if completes is not None and bool(completes.get("cmd")) == ("http" in completes):
         yield document.problem(
             ("auth", "login", "completes_when"),
-            "a login completes by a command or by an answer over HTTP",
+            "a login completes by a command or by an HTTP request, not by both or neither",
             "write either cmd or http",
         )
 
 
-def _inner(values: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """A block below others, empty where there is none."""
-    found: Any = values
+def _nested_block(values: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """Return a nested block. Empty: there is none."""
+    block: Any = values
     for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
+        block = block.get(key) if isinstance(block, dict) else None
+    return block if isinstance(block, dict) else {}
 
 
-def _range(document: ManifestDocument, path: KeyPath, text: str, problems: list[Problem]) -> None:
+def _check_range(
+    document: ManifestDocument, path: KeyPath, text: str, problems: list[Problem]
+) -> None:
     try:
         check_range(text)
     except BadValue as bad:
         problems.append(document.problem(path, bad.message, bad.hint))
 
 
-def _pattern(document: ManifestDocument, text: str, problems: list[Problem]) -> None:
+def _check_pattern(document: ManifestDocument, text: str, problems: list[Problem]) -> None:
     path = ("version_check", "parse")
     try:
-        groups = re.compile(text).groups if len(text) <= _SAFE_PARSE else -1
+        groups = re.compile(text).groups if len(text) <= _MAX_PATTERN_LENGTH else -1
     except (re.error, RecursionError, OverflowError):
         groups = -1
     if groups < 1:
-        wrong = "this is not a regular expression" if groups else "nothing is captured here"
+        message = (
+            "this is not a supported regular expression" if groups else "the pattern has no group"
+        )
         problems.append(
-            document.problem(path, wrong, r"put the version in brackets, such as v(\S+)")
+            document.problem(path, message, r"put the version in parentheses, such as v(\S+)")
         )
 
 
-def texts_with(part: str, value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
-    """Every text below a value that has `part` in it, and where it stands."""
+def find_texts(part: str, value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Yield every text in a value that contains `part`, with its path."""
     if isinstance(value, str):
         if part in value:
             yield path, value
     elif isinstance(value, dict):
         for key, inner in value.items():
-            yield from texts_with(part, inner, (*path, key))
+            yield from find_texts(part, inner, (*path, key))
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from texts_with(part, inner, (*path, index))
+            yield from find_texts(part, inner, (*path, index))
 
 
 # -- reading
@@ -430,13 +441,13 @@ def texts_with(part: str, value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyP
 CODE_FILE: Final = "driver.py"
 MANIFEST_FILE: Final = "DRIVER.md"
 
-_UNIVERSAL: Final = frozenset(DRIVER["properties"])
-_OF_MCP: Final = frozenset(MCP["properties"])
-# Other kinds' words for the same, and keys that published files carry.
-_QUIET: Final = frozenset({"spec", "driver_kind", *DEPRECATED})
-_KNOWN: Final = _UNIVERSAL | _OF_MCP | _QUIET
-_DISCOURAGED: Final = frozenset({"driver", "concrete"})
-_UNNAMED: Final = Path(MANIFEST_FILE)
+_UNIVERSAL_KEYS: Final = frozenset(DRIVER["properties"])
+_MCP_KEYS: Final = frozenset(MCP["properties"])
+# Synonyms of other kinds of drivers, and keys of published files.
+_TOLERATED_KEYS: Final = frozenset({"spec", "driver_kind", *DEPRECATED})
+_KNOWN_KEYS: Final = _UNIVERSAL_KEYS | _MCP_KEYS | _TOLERATED_KEYS
+_DISCOURAGED_KEYS: Final = frozenset({"driver", "concrete"})
+_DEFAULT_FILE: Final = Path(MANIFEST_FILE)
 
 
 def read_driver(
@@ -448,22 +459,27 @@ def read_driver(
     plain_http: bool = False,
     cautions: list[Caution] | None = None,
 ) -> DriverManifest:
-    """The driver in a file, or in a text. Raises ManifestError with all problems.
+    """Read the driver of a file or a text. Raises ManifestError with all problems.
 
-    `root` is the workspace's folder (the driver's own when it is not given), `has_code` whether a
-    driver.py may serve what the manifest does not bind. Cautions are added to the list given.
+    Args:
+        file: the path of the manifest, if `source` is a text.
+        root: the folder of the workspace. None: the folder of the driver.
+        has_code: whether a driver.py may serve entries that the manifest does not bind. None: that
+            depends on whether the file exists.
+        plain_http: whether the URL of a remote server may be unencrypted.
+        cautions: receives the cautions.
     """
     if isinstance(source, str):
-        reading = parse_driver(
+        result = parse_driver(
             source,
-            file or _UNNAMED,
+            file or _DEFAULT_FILE,
             root=root,
             has_code=bool(has_code),
             plain_http=plain_http,
         )
     else:
-        reading = load_driver(source, root=root, has_code=has_code, plain_http=plain_http)
-    return reading.unwrap(cautions)
+        result = load_driver(source, root=root, has_code=has_code, plain_http=plain_http)
+    return result.unwrap(cautions)
 
 
 def load_driver(
@@ -474,7 +490,7 @@ def load_driver(
     plain_http: bool = False,
     follow: bool = True,
 ) -> ReadResult[DriverManifest]:
-    """The driver in a file, and what was found on the way."""
+    """Read the driver of a file, with problems and cautions."""
     try:
         source = read_source(path, follow=follow)
     except ConfigError as error:
@@ -500,7 +516,7 @@ def parse_driver(
     plain_http: bool = False,
     digest: str = "",
 ) -> ReadResult[DriverManifest]:
-    """The driver in a text, and what was found on the way."""
+    """Read the driver of a text, with problems and cautions."""
     try:
         document = read_document(text, str(file))
     except ConfigError as error:
@@ -519,12 +535,12 @@ def read_driver_fields(
     plain_http: bool = False,
     digest: str = "",
 ) -> ReadResult[DriverManifest]:
-    """The driver in a document, and what was found on the way."""
+    """Read the driver of a document, with problems and cautions."""
     problems: list[Problem] = []
     cautions: list[Caution] = []
     values = document.value
     keys = values.keys()
-    if not keys <= _UNIVERSAL | _OF_MCP:
+    if not keys <= _UNIVERSAL_KEYS | _MCP_KEYS:
         if values.get("kind") == "mcp" and not keys.isdisjoint(DEPRECATED):
             home = root if root is not None else file.parent
 
@@ -539,14 +555,16 @@ def read_driver_fields(
         cautions += _unknown_keys(document)
     cautions += lint.lint_fields(values, file, document.line)
     if problems or not schemas.validator("whole-driver").is_valid(values):
-        found = _explained(document, problems, has_code=has_code, plain_http=plain_http)
-        return ReadResult(problems=found, cautions=cautions)
+        problems = _explain_problems(
+            document, problems, has_code=has_code, plain_http=plain_http
+        )
+        return ReadResult(problems=problems, cautions=cautions)
     is_mcp = values["kind"] == "mcp"
-    universal = universal_checks(document)
-    own: list[Problem] = []
+    universal_problems = check_universal_fields(document)
+    mcp_problems: list[Problem] = []
     if is_mcp:
-        own = mcp_checks(document, has_code=has_code, plain_http=plain_http)
-        own += secret_checks(document)
+        mcp_problems = check_mcp_fields(document, has_code=has_code, plain_http=plain_http)
+        mcp_problems += check_secrets(document)
         cautions += _unknown_server_keys(document, values["server"])
     manifest, faults = build_driver(
         values,
@@ -556,40 +574,48 @@ def read_driver_fields(
         ),
         digest=digest,
     )
-    universal += [document.problem(path, bad.message, bad.hint) for path, bad in faults]
-    if universal or own:
-        return ReadResult(problems=in_order(universal, own), cautions=cautions)
+    universal_problems += [
+        document.problem(path, error.message, error.hint) for path, error in faults
+    ]
+    if universal_problems or mcp_problems:
+        all_problems = sort_problems(universal_problems, mcp_problems)
+        return ReadResult(problems=all_problems, cautions=cautions)
     cautions += lint.lint_driver(manifest, document.line)
     return ReadResult(manifest, cautions=cautions)
 
 
-def _explained(
+def _explain_problems(
     document: ManifestDocument, problems: list[Problem], *, has_code: bool, plain_http: bool
 ) -> list[Problem]:
-    """Everything that is wrong. What the schemas have nothing against is looked at further."""
-    universal = explain(document, "driver") or universal_checks(document)
-    own: list[Problem] = []
-    # Who says nothing of the kind, but much of a server, means an MCP driver.
+    """Return all problems of an invalid driver. A part that is valid by its schema gets further
+    checks."""
+    universal_problems = explain(document, "driver") or check_universal_fields(document)
+    mcp_problems: list[Problem] = []
+    # A driver with a server and without a kind is probably an MCP driver.
     if document.value.get("kind", "mcp" if "server" in document.value else "") == "mcp":
-        own = explain(document, "mcp") or mcp_checks(
+        mcp_problems = explain(document, "mcp") or check_mcp_fields(
             document, has_code=has_code, plain_http=plain_http
         )
-        own += secret_checks(document)
-        said = {(problem.path, problem.message) for problem in universal}
+        mcp_problems += check_secrets(document)
+        reported = {(problem.path, problem.message) for problem in universal_problems}
         if "server_ref" in document.value:
-            said.add(("", "server is missing"))
-        own = [problem for problem in own if (problem.path, problem.message) not in said]
-    found = in_order(universal, problems + own)
-    return found or [whole_file(document.file, "this is not a driver", "see AIP-30 and AIP-32")]
+            reported.add(("", "server is missing"))
+        mcp_problems = [
+            problem for problem in mcp_problems if (problem.path, problem.message) not in reported
+        ]
+    all_problems = sort_problems(universal_problems, problems + mcp_problems)
+    return all_problems or [
+        file_problem(document.file, "this is not a driver", "see AIP-30 and AIP-32")
+    ]
 
 
 def build_driver(
     values: dict[str, Any], file: Path, *, lines: tuple[int, ...], digest: str
 ) -> tuple[DriverManifest, list[FieldFault]]:
-    """The manifest of values that are valid, and what only shows when they are taken apart."""
+    """Build a manifest from valid values. Return it with the errors of conversions."""
     faults: list[FieldFault] = []
     is_mcp = values["kind"] == "mcp"
-    asked = values.get("protocol_version", "") if is_mcp else ""
+    requested = values.get("protocol_version", "") if is_mcp else ""
     manifest = build(
         DriverManifest,
         values,
@@ -611,7 +637,7 @@ def build_driver(
             InstallStep(step["method"], {key: step[key] for key in step if key != "method"})
             for step in values.get("install", ())
         ),
-        protocol_version=revision(asked) if asked else "",
+        protocol_version=find_revision(requested) if requested else "",
         source=values,
         digest=digest,
     )
@@ -624,18 +650,18 @@ def _binding(entry: dict[str, Any]) -> McpBinding | None:
 
 
 def _unknown_keys(document: ManifestDocument) -> list[Caution]:
-    """Keys that mean nothing here. Other kinds have their own, so of those only slips are told."""
+    """Return cautions about unknown keys. In drivers of other kinds, only typos are reported."""
     values = document.value
     is_mcp = values.get("kind") == "mcp"
     cautions = []
     for key in values:
-        if key in _KNOWN or key in _DISCOURAGED:
+        if key in _KNOWN_KEYS or key in _DISCOURAGED_KEYS:
             continue
-        meant = nearest(key, _UNIVERSAL | _OF_MCP)
-        if meant in values:
-            meant = ""
-        if is_mcp or meant:
-            advice = f'; did you mean "{meant}"?' if meant else ""
+        similar_key = nearest(key, _UNIVERSAL_KEYS | _MCP_KEYS)
+        if similar_key in values:
+            similar_key = ""
+        if is_mcp or similar_key:
+            advice = f'; did you mean "{similar_key}"?' if similar_key else ""
             cautions.append(
                 Caution(
                     document.file,
@@ -648,19 +674,20 @@ def _unknown_keys(document: ManifestDocument) -> list[Caution]:
 
 
 def _unknown_server_keys(document: ManifestDocument, server: dict[str, Any]) -> list[Caution]:
-    known = SERVER_FIELDS[server["kind"]]
+    server_keys = SERVER_FIELDS[server["kind"]]
     cautions = []
     for key in server:
-        if key in known or key in ("kind", "auth"):
+        if key in server_keys or key in ("kind", "auth"):
             continue
-        meant = nearest(key, known)
-        advice = f'; did you mean "{meant}"?' if meant and meant not in server else ""
+        similar_key = nearest(key, server_keys)
+        is_typo = similar_key and similar_key not in server
+        advice = f'; did you mean "{similar_key}"?' if is_typo else ""
         cautions.append(
             Caution(
                 document.file,
                 document.line(("server", key)),
                 "unknown_field",
-                f"server.{key} means nothing to a {server['kind']} server and is ignored{advice}",
+                f"server.{key} is not a field of a {server['kind']} server and is ignored{advice}",
             )
         )
     return cautions

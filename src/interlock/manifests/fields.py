@@ -1,10 +1,15 @@
-"""JSON Schemas derived from structs, and structs built from values that those schemas accept.
+"""JSON Schemas derived from structs, and structs built from values that are valid by those schemas.
 
-A field is declared by its type, and by marks of this module: what the value is and how long or
-large (`text`, `length`, `number`, `items`), where it stands in the file (`at`), that it is no field
-of the file (`OWN`), how it is written there (`read`), and what a schema cannot tell from the type
-(`schema`, `patched`). The marks are for schemas alone: a struct also holds defaults that no file
-could say, and is kept on disk with them, so `msgspec` itself checks only types.
+A field is declared by its type and by marks of this module:
+
+- `text`, `length`, `number`, `items`: what the value is, and its limits
+- `key_path`: the keys of the value in the file
+- `NOT_IN_FILE`: the reader of the manifest sets the field
+- `converter`: converts the value of the file
+- `explicit_schema`, `schema_patch`: the parts of the schema that the type does not determine
+
+The marks are used for schemas only. `msgspec` itself checks only types, because a struct also has
+defaults that no file can contain, and is stored with them.
 """
 
 from __future__ import annotations
@@ -26,35 +31,39 @@ from interlock.primitives.durations import (
 
 Schema = dict[str, Any]
 FieldFault = tuple[KeyPath, BadValue]
-"""Where, and what is wrong."""
+"""The path of an invalid value, and its error."""
 
 
 class ManifestBlock(Struct, frozen=True):
-    """A part of a manifest that takes the keys of its fields and no others."""
+    """A part of a manifest that accepts the keys of its fields and no others."""
 
 
-def at(*path: str) -> Meta:
-    """The value stands under these keys, not under the name of the field."""
+def key_path(*path: str) -> Meta:
+    """Declare that the value has these keys in the file, not the name of the field."""
     return Meta(extra={"at": path})
 
 
-OWN: Final = Meta(extra={"at": ()})
-"""The field is not in the file: the reader sets it."""
+NOT_IN_FILE: Final = Meta(extra={"at": ()})
+"""Declares that the field is not in the file: the reader of the manifest sets it."""
 
 
-def read(convert: Callable[[Any], Any]) -> Meta:
-    """How the written value becomes the stored one. `convert` may raise BadValue."""
+def converter(convert: Callable[[Any], Any]) -> Meta:
+    """Declare a conversion of the value in the file. `convert` may raise BadValue."""
     return Meta(extra={"read": convert})
 
 
-def schema(whole: Schema) -> Meta:
-    """The schema of the field. Types in it are derived."""
-    return Meta(extra={"schema": whole})
+def explicit_schema(schema: Schema) -> Meta:
+    """Declare the schema of the field. Types in it are replaced with their schemas."""
+    return Meta(extra={"schema": schema})
 
 
-def patched(more: Schema, *, required: bool = False) -> Meta:
-    """What to add to the derived schema; `required` although the struct has a default."""
-    return Meta(extra={"patch": more, "required": required})
+def schema_patch(patch: Schema, *, required: bool = False) -> Meta:
+    """Declare additions to the derived schema.
+
+    Args:
+        required: whether the key is required although the struct has a default.
+    """
+    return Meta(extra={"patch": patch, "required": required})
 
 
 def text(
@@ -66,8 +75,14 @@ def text(
     max_length: int | None = None,
     secret: bool = False,
 ) -> Meta:
-    """What a text is and what to write. `secret`: no message may quote it."""
-    return _words(
+    """Declare a text.
+
+    Args:
+        title: a noun for the value, for messages.
+        hint: the advice of messages about an invalid value.
+        secret: whether the value may be a secret by mistake, so that no message quotes it.
+    """
+    return _keywords(
         title=title,
         description=hint,
         pattern=pattern,
@@ -77,44 +92,44 @@ def text(
     )
 
 
-def length(least: int | None = None, most: int | None = None) -> Meta:
-    """How many characters a text has."""
-    return _words(minLength=least, maxLength=most)
+def length(minimum: int | None = None, maximum: int | None = None) -> Meta:
+    """Declare the limits of a text, in characters."""
+    return _keywords(minLength=minimum, maxLength=maximum)
 
 
-def number(least: int | None = None, most: int | None = None) -> Meta:
-    """How small and how large a number is."""
-    return _words(minimum=least, maximum=most)
+def number(minimum: int | None = None, maximum: int | None = None) -> Meta:
+    """Declare the limits of a number."""
+    return _keywords(minimum=minimum, maximum=maximum)
 
 
-def items(least: int | None = None, most: int | None = None) -> Meta:
-    """How many items a list has."""
-    return _words(minItems=least, maxItems=most)
+def items(minimum: int | None = None, maximum: int | None = None) -> Meta:
+    """Declare the limits of a list, in items."""
+    return _keywords(minItems=minimum, maxItems=maximum)
 
 
-def _words(**words: Any) -> Meta:
-    return patched({word: value for word, value in words.items() if value is not None})
+def _keywords(**keywords: Any) -> Meta:
+    return schema_patch({name: value for name, value in keywords.items() if value is not None})
 
 
-_MOST_SECONDS: Final = 10 * SECONDS["y"]
+_MAX_SECONDS: Final = 10 * SECONDS["y"]
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     try:
-        return parse_duration(text, allow_iso=True, maximum=_MOST_SECONDS)
-    except ValueError as wrong:
-        raise BadValue(str(wrong), ISO_DURATION_HINT) from None
+        return parse_duration(text, allow_iso=True, maximum=_MAX_SECONDS)
+    except ValueError as error:
+        raise BadValue(str(error), ISO_DURATION_HINT) from None
 
 
-EVERY: Final = Meta(
+DURATION: Final = Meta(
     extra={
-        "read": _seconds,
+        "read": _parse_seconds,
         "schema": Annotated[
             str, text("a duration", ISO_DURATION_HINT, pattern=ISO_DURATION_PATTERN)
         ],
     }
 )
-"""A duration: ISO 8601 (`PT5M`, `P1D`) or short (`5m`, `1d`)."""
+"""Declares a duration: ISO 8601 (`PT5M`, `P1D`) or short (`5m`, `1d`)."""
 
 # -- schemas from types
 
@@ -127,90 +142,92 @@ _TYPES: Final[dict[Any, Schema]] = {
 }
 
 
-def schema_of(declared: Any) -> Schema:
-    """The JSON Schema of a type. Null is never a value."""
+def derive_schema(declared: Any) -> Schema:
+    """Return the JSON Schema of a type. Null is not a valid value of any type."""
     origin = get_origin(declared)
     if origin is Annotated:
         base, *marks = get_args(declared)
-        whole = next((mark.extra["schema"] for mark in marks if "schema" in _extra(mark)), None)
-        found = schema_of(base) if whole is None else _derived(whole)
+        explicit = next((mark.extra["schema"] for mark in marks if "schema" in _extra(mark)), None)
+        schema = derive_schema(base) if explicit is None else _replace_types(explicit)
         for mark in marks:
-            _patch(found, _derived(_extra(mark).get("patch", {})))
-        return found
+            _apply_patch(schema, _replace_types(_extra(mark).get("patch", {})))
+        return schema
     if isinstance(declared, type) and issubclass(declared, Struct):
-        return object_schema(declared)
+        return derive_object_schema(declared)
     if origin in (Union, UnionType):
-        shapes = [schema_of(one) for one in get_args(declared) if one is not NoneType]
-        return shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
+        schemas = [derive_schema(member) for member in get_args(declared) if member is not NoneType]
+        return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
     if origin is Literal:
         return {"enum": list(get_args(declared))}
     if origin is tuple:
-        return {"type": "array", "items": schema_of(get_args(declared)[0])}
+        return {"type": "array", "items": derive_schema(get_args(declared)[0])}
     if origin is dict:
         return _mapping_schema(*get_args(declared))
     return dict(_TYPES[declared])
 
 
-def object_schema(
+def derive_object_schema(
     struct: type[Struct],
     only: Iterable[str] | None = None,
     *,
     required: Iterable[str] = (),
     more: Schema | None = None,
 ) -> Schema:
-    """The schema of a struct, or of some fields of it.
+    """Return the schema of a struct.
 
-    `required`: keys that are required beside those without a default. `more`: keys that are taken
-    and lead to no field.
+    Args:
+        only: the names of the fields. None: all fields.
+        required: required keys, in addition to the fields without a default.
+        more: accepted keys that belong to no field, with their schemas.
     """
-    found: Schema = {"type": "object", "properties": {}}
-    needed = list(required)
-    for known in structs.fields(struct):
-        path = _path(known)
-        if not path or (only is not None and known.name not in only):
+    schema: Schema = {"type": "object", "properties": {}}
+    required_keys = list(required)
+    for info in structs.fields(struct):
+        path = _key_path(info)
+        if not path or (only is not None and info.name not in only):
             continue
-        block = found
+        block = schema
         for key in path[:-1]:
             new = {"type": "object", "properties": {}, "additionalProperties": False}
             block = block["properties"].setdefault(key, new)
-        block["properties"][path[-1]] = schema_of(known.type)
-        if known.required or any(extra.get("required") for extra in _extras(known.type)):
-            needed.append(path[-1])
+        block["properties"][path[-1]] = derive_schema(info.type)
+        if info.required or any(extra.get("required") for extra in _extras(info.type)):
+            required_keys.append(path[-1])
     for key, value in (more or {}).items():
-        _patch(found["properties"].setdefault(key, {}), _derived(value))
-    if needed:
-        found["required"] = needed
+        _apply_patch(schema["properties"].setdefault(key, {}), _replace_types(value))
+    if required_keys:
+        schema["required"] = required_keys
     if issubclass(struct, ManifestBlock):
-        found["additionalProperties"] = False
-    return found
+        schema["additionalProperties"] = False
+    return schema
 
 
 def _mapping_schema(key: Any, value: Any) -> Schema:
-    found: Schema = {"type": "object"}
+    schema: Schema = {"type": "object"}
     if key is not str:
-        found["propertyNames"] = schema_of(key)
+        schema["propertyNames"] = derive_schema(key)
     if value is not Any:
-        found["additionalProperties"] = schema_of(value)
-    return found
+        schema["additionalProperties"] = derive_schema(value)
+    return schema
 
 
-def _derived(value: Any) -> Any:
-    """A schema in which types may stand."""
+def _replace_types(value: Any) -> Any:
+    """Return a schema in which each type is replaced with its schema."""
     if isinstance(value, dict):
-        return {key: _derived(inner) for key, inner in value.items()}
+        return {key: _replace_types(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_derived(inner) for inner in value]
+        return [_replace_types(inner) for inner in value]
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    return schema_of(value)
+    return derive_schema(value)
 
 
-def _patch(found: Schema, more: Schema) -> None:
-    for key, value in more.items():
-        if isinstance(value, dict) and isinstance(found.get(key), dict):
-            _patch(found[key], value)
+def _apply_patch(schema: Schema, patch: Schema) -> None:
+    for key, value in patch.items():
+        if isinstance(value, dict) and isinstance(schema.get(key), dict):
+            _apply_patch(schema[key], value)
         else:
-            found[key] = value
+            schema[key] = value
 
 
 def _extra(mark: Meta) -> dict[str, Any]:
@@ -218,7 +235,7 @@ def _extra(mark: Meta) -> dict[str, Any]:
 
 
 def _extras(declared: Any) -> Iterable[dict[str, Any]]:
-    """The marks of a type, also of the one that null is an alternative to."""
+    """Yield the marks of a type. Of an optional type, the marks of the type that is not null."""
     if get_origin(declared) is Annotated:
         base, *marks = get_args(declared)
         yield from (_extra(mark) for mark in marks)
@@ -227,20 +244,20 @@ def _extras(declared: Any) -> Iterable[dict[str, Any]]:
         yield from _extras(get_args(declared)[0])
 
 
-def _path(known: structs.FieldInfo) -> tuple[str, ...]:
-    """The keys under which the value of a field stands; none for one that is not in the file."""
-    return next((e["at"] for e in _extras(known.type) if "at" in e), (known.name,))
+def _key_path(info: structs.FieldInfo) -> tuple[str, ...]:
+    """Return the keys of a field in the file. Empty: the field is not in the file."""
+    return next((extra["at"] for extra in _extras(info.type) if "at" in extra), (info.name,))
 
 
 # -- structs from values
 
-Convert = Callable[[Any, KeyPath, list[FieldFault]], Any]
+Converter = Callable[[Any, KeyPath, list[FieldFault]], Any]
 
 
 class _Field(NamedTuple):
     name: str
     path: tuple[str, ...]
-    convert: Convert | None
+    convert: Converter | None
 
 
 def build(
@@ -250,72 +267,77 @@ def build(
     path: KeyPath = (),
     *,
     skip: Iterable[str] = (),
-    **own: Any,
+    **fields: Any,
 ) -> Any:
-    """The struct of values that its schema accepts. `own` are the fields that are not in the file,
-    or are read otherwise; fields of `skip` keep their defaults.
+    """Build a struct from values that are valid by its schema.
 
-    What only shows when a value is read is added to `faults`, with its place below `path`.
+    Args:
+        faults: receives the errors of conversions.
+        path: the path of the values in the document, for `faults`.
+        skip: names of fields that keep their defaults.
+        fields: the values of fields that are not in the file, or are read by the caller.
     """
-    for known in _plan(struct):
-        name = known.name
-        if name in own or name in skip:
+    for field in _plan(struct):
+        name = field.name
+        if name in fields or name in skip:
             continue
-        found: Any = values
-        for key in known.path:
-            if key not in found:
+        value: Any = values
+        for key in field.path:
+            if key not in value:
                 break
-            found = found[key]
+            value = value[key]
         else:
-            if known.convert is not None:
+            if field.convert is not None:
                 try:
-                    found = known.convert(found, (*path, *known.path), faults)
-                except BadValue as bad:
-                    faults.append(((*path, *known.path), bad))
+                    value = field.convert(value, (*path, *field.path), faults)
+                except BadValue as error:
+                    faults.append(((*path, *field.path), error))
                     continue
-            own[name] = found
-    return struct(**own)
+            fields[name] = value
+    return struct(**fields)
 
 
 @cache
 def _plan(struct: type[Struct]) -> tuple[_Field, ...]:
     return tuple(
-        _Field(known.name, path, _convert(known.type))
-        for known in structs.fields(struct)
-        if (path := _path(known))
+        _Field(info.name, path, _find_converter(info.type))
+        for info in structs.fields(struct)
+        if (path := _key_path(info))
     )
 
 
-def _convert(declared: Any) -> Convert | None:
-    """How a value of this type is read; None: it stays as it is."""
-    reader = next((extra["read"] for extra in _extras(declared) if "read" in extra), None)
-    if reader is not None:
-        return lambda value, path, faults: reader(value)
+def _find_converter(declared: Any) -> Converter | None:
+    """Return the converter of values of a type. None: such values are not converted."""
+    convert = next((extra["read"] for extra in _extras(declared) if "read" in extra), None)
+    if convert is not None:
+        return lambda value, path, faults: convert(value)
     origin = get_origin(declared)
     if origin is Annotated:
-        return _convert(get_args(declared)[0])
+        return _find_converter(get_args(declared)[0])
     if origin in (Union, UnionType):
-        converts = [_convert(one) for one in get_args(declared) if one is not NoneType]
-        inner = next((one for one in converts if one is not None), None)
-        if inner is None or len(converts) == 1:
-            return inner
-        # Text, or a block.
+        converters = [
+            _find_converter(member) for member in get_args(declared) if member is not NoneType
+        ]
+        convert_block = next((member for member in converters if member is not None), None)
+        if convert_block is None or len(converters) == 1:
+            return convert_block
+        # The value is a text or a block.
         return lambda value, path, faults: (
-            inner(value, path, faults) if isinstance(value, dict) else value
+            convert_block(value, path, faults) if isinstance(value, dict) else value
         )
     if isinstance(declared, type) and issubclass(declared, Struct):
         return lambda value, path, faults: build(declared, value, faults, path)
     if origin is tuple:
-        item = _convert(get_args(declared)[0])
-        if item is None:
+        convert_item = _find_converter(get_args(declared)[0])
+        if convert_item is None:
             return lambda value, path, faults: tuple(value)
         return lambda value, path, faults: tuple(
-            item(one, (*path, index), faults) for index, one in enumerate(value)
+            convert_item(item, (*path, index), faults) for index, item in enumerate(value)
         )
     if origin is dict:
-        member = _convert(get_args(declared)[1])
-        if member is not None:
+        convert_member = _find_converter(get_args(declared)[1])
+        if convert_member is not None:
             return lambda value, path, faults: {
-                key: member(one, (*path, key), faults) for key, one in value.items()
+                key: convert_member(member, (*path, key), faults) for key, member in value.items()
             }
     return None

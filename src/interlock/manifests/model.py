@@ -1,12 +1,12 @@
-"""What a DRIVER.md (AIP-30, AIP-32), a TOOL.md (AIP-14) and a SECRETS.md (AIP-19) say, as structs.
+"""Structs of DRIVER.md (AIP-30, AIP-32), TOOL.md (AIP-14) and SECRETS.md (AIP-19).
 
-The structs come first. `fields.py` derives the JSON Schemas from them (`schemas.py` puts them
-together) and builds them from values that are valid. Of a type, `title` says what a value is ("a
-version") and `description` what to write: problems quote both, editors show them. `writeOnly` marks
-what must not be shown again: somebody could put a secret there by mistake.
+`fields.py` derives JSON Schemas from the structs, and builds structs from valid values.
+`schemas.py` completes the schemas. In a schema, `title` is a noun for the value ("a version"), and
+`description` is the advice for an invalid value. Problems quote both, and editors show them.
+`writeOnly` marks values that may be secrets by mistake: no message quotes them.
 
-Durations are milliseconds where the field's own name says so, else seconds. Paths are as written;
-`folder` of the manifest tells where they start.
+Durations are seconds, or milliseconds if the name of the field ends with `_ms`. Paths are as
+written in the file, relative to `folder` of the manifest.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Struct, field
 
 from interlock.manifests.fields import (
-    EVERY,
-    OWN,
+    DURATION,
+    NOT_IN_FILE,
     ManifestBlock,
-    at,
+    converter,
+    explicit_schema,
     items,
+    key_path,
     length,
     number,
-    patched,
-    read,
-    schema,
+    schema_patch,
     text,
 )
 
@@ -41,7 +41,7 @@ AccessOperation = Literal["reveal", "bind", "rotate"]
 
 UNIVERSAL_REGION = "global"
 IDLE_SECONDS = 300.0
-"""How long an unused server of a driver is kept."""
+"""The seconds after which an unused server of a driver is stopped."""
 
 # -- kinds of values
 
@@ -75,8 +75,8 @@ Version = Annotated[
 Range = Annotated[
     str,
     text(
-        "a range of versions",
-        'write one as npm has them, such as "^1.0.0"',
+        "a version range",
+        'write it in npm syntax, such as "^1.0.0"',
         min_length=1,
         max_length=200,
     ),
@@ -107,7 +107,7 @@ Tag = Annotated[
         pattern=r"^[a-z0-9][a-z0-9\-]{0,63}$",
     ),
 ]
-UNIQUE: Final = patched({"uniqueItems": True})
+UNIQUE: Final = schema_patch({"uniqueItems": True})
 Tags = Annotated[tuple[Tag, ...], UNIQUE]
 FilePath = Annotated[str, text("a path", "write the path of a file", min_length=1, max_length=1000)]
 Command = Annotated[str, text("a command line", "write the command", max_length=4000)]
@@ -140,15 +140,15 @@ Variable = Annotated[
 EgressHost = Annotated[
     str,
     text(
-        "a host to reach",
-        "write api.example.com or *.example.com, with :port if it matters; "
+        "a host",
+        "write api.example.com or *.example.com, and :port if needed; "
         "no address range, no URL",
         pattern=EGRESS_PATTERN,
         max_length=260,
     ),
 ]
 ExpirySignText = Annotated[
-    str, text("a sign of expiry", "write it as http_status:401", min_length=3, max_length=300)
+    str, text("a sign of expiry", "write one such as http_status:401", min_length=3, max_length=300)
 ]
 Milliseconds = Annotated[int, number(100)]
 NonNegativeInt = Annotated[int, number(0)]
@@ -156,11 +156,11 @@ ExitCode = Annotated[int, number(0, 255)]
 FreeObject = dict[str, Any]
 
 
-def _one_or_many(value: str | list[str]) -> tuple[str, ...]:
+def _as_tuple(value: str | list[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _bare_secret(text: str) -> str:
+def _extract_secret_name(text: str) -> str:
     return text.removeprefix("${secrets.").removesuffix("}")
 
 
@@ -168,7 +168,7 @@ def _bare_secret(text: str) -> str:
 
 
 class RemoteAuth(ManifestBlock, frozen=True):
-    """How a remote server is shown who calls."""
+    """Authentication to a remote server."""
 
     type: Literal["bearer", "header"]
     secret: Annotated[
@@ -180,9 +180,9 @@ class RemoteAuth(ManifestBlock, frozen=True):
             max_length=120,
             secret=True,
         ),
-        read(_bare_secret),
+        converter(_extract_secret_name),
     ]
-    """The NAME of `${secrets.NAME}`."""
+    """The name of a secret, without `${secrets.` and `}`."""
     header: Annotated[
         str,
         text(
@@ -195,7 +195,8 @@ class RemoteAuth(ManifestBlock, frozen=True):
 
 
 class ServerBlock(Struct, frozen=True):
-    """Where the MCP server lives. Which fields are set depends on `kind`."""
+    """The program, package, image or URL of the MCP server. `kind` determines the fields that are
+    set: see `SERVER_FIELDS`."""
 
     kind: ServerKind
     path: FilePath = ""
@@ -203,7 +204,7 @@ class ServerBlock(Struct, frozen=True):
         str,
         text(
             "the name of an npm package",
-            "write it as npm has it, such as @scope/name or name@1.2.3",
+            "write it in npm syntax, such as @scope/name or name@1.2.3",
             pattern=r"^(@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*(@[^\s@/]+)?$",
             max_length=300,
         ),
@@ -212,18 +213,18 @@ class ServerBlock(Struct, frozen=True):
         str,
         text(
             "the name of an image",
-            "write it as docker has it, such as name:tag",
+            "write it in docker syntax, such as name:tag",
             pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$",
             max_length=300,
         ),
     ] = ""
     url: Url = ""
-    args: Annotated[tuple[Annotated[str, length(most=8000)], ...], items(most=500)] = ()
-    env: dict[Variable, Annotated[str, length(most=32_000)]] = field(default_factory=dict)
-    """May hold `${secrets.NAME}`."""
+    args: Annotated[tuple[Annotated[str, length(maximum=8000)], ...], items(maximum=500)] = ()
+    env: dict[Variable, Annotated[str, length(maximum=32_000)]] = field(default_factory=dict)
+    """May contain `${secrets.NAME}`."""
     auth: RemoteAuth | None = None
     port: Annotated[int, number(1, 65535)] | None = None
-    """Of a docker server that is spoken to over HTTP."""
+    """The HTTP port of a docker server."""
 
 
 SERVER_FIELDS: Final[dict[str, tuple[str, ...]]] = {
@@ -236,7 +237,7 @@ SERVER_FIELDS: Final[dict[str, tuple[str, ...]]] = {
 
 
 class HttpProbe(ManifestBlock, frozen=True):
-    """A request, and the status that means success."""
+    """An HTTP request, and the status that means success."""
 
     url: Url
     method: Literal["GET", "POST", "HEAD"] = "GET"
@@ -244,7 +245,8 @@ class HttpProbe(ManifestBlock, frozen=True):
 
 
 class Completion(ManifestBlock, frozen=True):
-    """When a login has succeeded: a command's exit code, or an answer over HTTP."""
+    """The proof that a login succeeded: the exit code of a command, or the status of an HTTP
+    request."""
 
     cmd: Command = ""
     exit_code: ExitCode = 0
@@ -252,7 +254,7 @@ class Completion(ManifestBlock, frozen=True):
 
 
 class Login(ManifestBlock, frozen=True):
-    """How a person signs in."""
+    """The command or the page with which a person signs in."""
 
     cmd: Command = ""
     url: Url = ""
@@ -262,51 +264,53 @@ class Login(ManifestBlock, frozen=True):
 
 
 class Refresh(ManifestBlock, frozen=True):
-    """How a sign-in is kept fresh. An empty `cmd` means the hook of driver.py."""
+    """The command that renews a sign-in. An empty `cmd` means the `refresh` hook of driver.py."""
 
     cmd: Command = ""
     url: Url = ""
-    every: Annotated[float, EVERY] | None = None
+    every: Annotated[float, DURATION] | None = None
 
 
 class Auth(ManifestBlock, frozen=True):
-    """What a driver needs to be signed in."""
+    """The secrets, state files and commands of a sign-in."""
 
     ref: FilePath = ""
-    """The SECRETS.md."""
-    state_paths: Annotated[tuple[FilePath, ...], at("state", "paths")] = ()
-    state_env: Annotated[tuple[SecretName, ...], UNIQUE, at("state", "env")] = ()
-    """Names of the secrets that it needs."""
+    """The path of the SECRETS.md."""
+    state_paths: Annotated[tuple[FilePath, ...], key_path("state", "paths")] = ()
+    state_env: Annotated[tuple[SecretName, ...], UNIQUE, key_path("state", "env")] = ()
+    """The names of the secrets of the driver."""
     login: Login | None = None
     refresh: Refresh | None = None
     expiry_detect: Annotated[
         tuple[ExpirySignText, ...],
-        schema({"anyOf": [ExpirySignText, Annotated[tuple[ExpirySignText, ...], items(1)]]}),
-        at("expiry", "detect"),
-        read(_one_or_many),
+        explicit_schema(
+            {"anyOf": [ExpirySignText, Annotated[tuple[ExpirySignText, ...], items(1)]]}
+        ),
+        key_path("expiry", "detect"),
+        converter(_as_tuple),
     ] = ()
 
 
 class HealthCheck(ManifestBlock, frozen=True):
-    """How to tell that a driver works."""
+    """A check that the driver works."""
 
     method: HealthMethod
     cmd: Command = ""
     http: HttpProbe | None = None
     expect_exit: ExitCode = 0
-    every: Annotated[float, EVERY] = 300.0
+    every: Annotated[float, DURATION] = 300.0
     timeout_ms: Milliseconds = 5000
 
 
 class InstallStep(Struct, frozen=True):
-    """One way to install what a driver needs. `settings` is everything else that the entry says."""
+    """One installation step. `settings` has all keys of the entry except `method`."""
 
     method: Annotated[str, length(1, 40)]
-    settings: Annotated[FreeObject, OWN] = field(default_factory=dict)
+    settings: Annotated[FreeObject, NOT_IN_FILE] = field(default_factory=dict)
 
 
 class VersionCheck(ManifestBlock, frozen=True):
-    """Which version is installed, and which will do."""
+    """The command that prints the installed version, and the supported versions."""
 
     cmd: Annotated[str, length(1, 4000)]
     parse: Annotated[str, length(1, 1000)]
@@ -315,7 +319,7 @@ class VersionCheck(ManifestBlock, frozen=True):
 
 
 class MachineRequirements(ManifestBlock, frozen=True):
-    """The machines that a driver runs on. Empty: any."""
+    """The machines on which a driver can run. An empty list allows all."""
 
     os: tuple[Literal["darwin", "linux", "windows"], ...] = ()
     arch: tuple[Literal["x64", "arm64", "x86", "arm"], ...] = ()
@@ -324,10 +328,10 @@ class MachineRequirements(ManifestBlock, frozen=True):
 
 
 class Cost(ManifestBlock, frozen=True):
-    """What a call costs. None: not said."""
+    """The cost of a call. None: not declared."""
 
     cost_class: CostClass | None = None
-    units_per_call: Annotated[float, number(0), at("cost_units_per_call")] | None = None
+    units_per_call: Annotated[float, number(0), key_path("cost_units_per_call")] | None = None
     """Millicents, or thousandths of the smallest unit of `currency`."""
     currency: Annotated[
         str, text("a currency", "write three letters, such as EUR", pattern="^[A-Z]{3}$")
@@ -335,23 +339,23 @@ class Cost(ManifestBlock, frozen=True):
 
 
 class Retry(ManifestBlock, frozen=True):
-    """How often a call is tried, all in all, and the pause before the next try."""
+    """The number of attempts of a call, including the first, and the backoff."""
 
-    max_attempts: Annotated[int, number(1, 10), patched({}, required=True)] = 1
+    max_attempts: Annotated[int, number(1, 10), schema_patch({}, required=True)] = 1
     backoff: Backoff = "fixed"
     initial_ms: NonNegativeInt = 0
 
 
 class ArgumentMapping(ManifestBlock, frozen=True):
-    """The long form of a mapping: another name, and a transformer of driver.py."""
+    """The long form of a mapping: an input, and a transformer of driver.py."""
 
-    source: Annotated[NonEmptyText, at("from")]
-    """`from`, as written."""
+    source: Annotated[NonEmptyText, key_path("from")]
+    """The value of `from`."""
     transform: NonEmptyText = ""
 
 
 class McpBinding(ManifestBlock, frozen=True):
-    """Which tool of the server serves the contract, and how the two are translated."""
+    """The tool of the server that serves the contract, and the mapping of its arguments."""
 
     tool_name: Annotated[str, length(1, 200)]
     argument_mapping: dict[
@@ -359,71 +363,71 @@ class McpBinding(ManifestBlock, frozen=True):
         Annotated[
             str,
             text(
-                "the name of an argument", "write the name that the server's tool has", min_length=1
+                "the name of an argument", "write a name of the server's tool", min_length=1
             ),
         ],
     ] = field(default_factory=dict)
-    """Contract input (after `mapping`) → the tool's argument."""
+    """Maps an input of the contract (after `mapping`) to the argument of the tool."""
     result_extract: Annotated[
         str, text("a path into the result", 'write "$" or "$.name"', pattern=r"^\$", max_length=500)
     ] = "$"
 
 
 class ImplementedContract(ManifestBlock, frozen=True):
-    """One contract that the driver serves."""
+    """A contract that the driver serves."""
 
     tool: Annotated[
         str,
         text(
             "a contract",
-            "write the path of a TOOL.md, or a contract's id",
+            "write the path of a TOOL.md, or the id of a contract",
             min_length=1,
             max_length=1000,
         ),
     ]
-    """The path of a TOOL.md, or the id of a contract that is known otherwise."""
+    """The path of a TOOL.md, or the id of a contract in the workspace."""
     version: Range
-    """An npm range that the contract's version must be in."""
-    line: Annotated[int, OWN] = 0
-    """Where the entry stands in the file."""
+    """The npm range of the supported contract versions."""
+    line: Annotated[int, NOT_IN_FILE] = 0
+    """The line of the entry in the file."""
     drop_inputs: Annotated[
-        tuple[NonEmptyText, ...], UNIQUE, at("schema_narrowing", "drop_inputs")
+        tuple[NonEmptyText, ...], UNIQUE, key_path("schema_narrowing", "drop_inputs")
     ] = ()
     drop_outputs: Annotated[
-        tuple[NonEmptyText, ...], UNIQUE, at("schema_narrowing", "drop_outputs")
+        tuple[NonEmptyText, ...], UNIQUE, key_path("schema_narrowing", "drop_outputs")
     ] = ()
     mapping: dict[
         str,
         Annotated[str, text("the name of an input", "write its name", min_length=1, max_length=200)]
         | ArgumentMapping,
     ] = field(default_factory=dict)
-    cost: Annotated[Cost, at("cost_override")] | None = None
+    cost: Annotated[Cost, key_path("cost_override")] | None = None
     timeout_override_ms: Milliseconds | None = None
-    retry: Annotated[Retry, at("retry_override")] | None = None
-    mcp: Annotated[McpBinding | None, OWN] = None
-    """`metadata.mcp`, of an MCP driver."""
+    retry: Annotated[Retry, key_path("retry_override")] | None = None
+    mcp: Annotated[McpBinding | None, NOT_IN_FILE] = None
+    """The value of `metadata.mcp`, if the kind is mcp."""
     metadata: FreeObject = field(default_factory=dict)
 
 
 class DeclaredPrompt(ManifestBlock, frozen=True):
-    """A prompt of the server that is to be offered."""
+    """A prompt of the server that the node offers."""
 
     name: Annotated[str, length(1, 200)]
     integrate_as: Literal["skill_block", "raw"]
-    description: Annotated[str, length(most=2000)] = ""
+    description: Annotated[str, length(maximum=2000)] = ""
     skill_ref: FilePath = ""
 
 
 class DeclaredResource(ManifestBlock, frozen=True):
-    """Resources of the server that are to be offered."""
+    """Resources of the server that the node offers."""
 
     uri_template: Annotated[str, length(1, 2000)]
     integrate_as: Literal["ref_kind", "raw"]
-    description: Annotated[str, length(most=2000)] = ""
+    description: Annotated[str, length(maximum=2000)] = ""
     ref_kind_id: Annotated[
         str,
         text(
-            "the name of a kind of reference",
+            "the name of a reference kind",
             "write small letters, digits and _, a letter first",
             pattern="^[a-z][a-z0-9_]*$",
             max_length=80,
@@ -432,7 +436,7 @@ class DeclaredResource(ManifestBlock, frozen=True):
 
 
 class ConnectionOptions(ManifestBlock, frozen=True):
-    """How patient the connection is."""
+    """Timeouts and retries of the connection to the server."""
 
     timeout_ms: Milliseconds = 30_000
     max_retries: Annotated[int, number(0, 10)] = 3
@@ -440,9 +444,9 @@ class ConnectionOptions(ManifestBlock, frozen=True):
 
 
 class DriverManifest(Struct, frozen=True):
-    """A whole DRIVER.md. The fields of AIP-32 are those that `MCP_FIELDS` names."""
+    """The fields of a DRIVER.md (AIP-30). `MCP_FIELDS` names the fields that AIP-32 adds."""
 
-    file: Annotated[Path, OWN]
+    file: Annotated[Path, NOT_IN_FILE]
     id: DriverId
     name: Name
     description: Description
@@ -450,23 +454,23 @@ class DriverManifest(Struct, frozen=True):
     kind: DriverKind
     implements: Annotated[tuple[ImplementedContract, ...], items(1, 1000)]
     server: ServerBlock | None = None
-    """None: a driver of another kind than mcp, which is known but not run here."""
+    """None: the kind is not mcp. Interlock lists such a driver and does not run it."""
     transport: DriverTransport = "stdio"
     protocol_version: Annotated[
         str,
         text("a revision of MCP", 'write one such as "2025-06-18"', min_length=4, max_length=20),
     ] = ""
-    """One that MCP has; empty: the newest."""
+    """A revision of MCP. Empty: the newest."""
     prompts: tuple[DeclaredPrompt, ...] = ()
     resources: tuple[DeclaredResource, ...] = ()
-    connection: Annotated[ConnectionOptions, at("connection_options")] = ConnectionOptions()
+    connection: Annotated[ConnectionOptions, key_path("connection_options")] = ConnectionOptions()
     auth: Auth | None = None
     install: tuple[InstallStep, ...] = ()
     version_check: VersionCheck | None = None
     health_check: HealthCheck | None = None
-    egress: Annotated[tuple[EgressHost, ...], at("network", "egress")] = ()
-    """Hosts that the server may reach, as `host`, `*.suffix`, each with `:port` or without. Empty:
-    no network."""
+    egress: Annotated[tuple[EgressHost, ...], key_path("network", "egress")] = ()
+    """The hosts that the server may reach: `host` or `*.suffix`, each with or without `:port`.
+    Empty: no network."""
     region: Annotated[
         tuple[Annotated[str, text("a region", min_length=1, max_length=80)], ...],
         items(1),
@@ -474,13 +478,13 @@ class DriverManifest(Struct, frozen=True):
     policy_tags: Tags = ()
     tags: Tags = ()
     requires: MachineRequirements = MachineRequirements()
-    cost: Annotated[Cost, at("cost_override")] | None = None
+    cost: Annotated[Cost, key_path("cost_override")] | None = None
     timeout_override_ms: Milliseconds | None = None
-    retry: Annotated[Retry, at("retry_override")] | None = None
+    retry: Annotated[Retry, key_path("retry_override")] | None = None
     metadata: FreeObject = field(default_factory=dict)
     runner: Annotated[
         dict[str, Any] | FilePath,
-        schema(
+        explicit_schema(
             {
                 "anyOf": [
                     FilePath,
@@ -494,22 +498,23 @@ class DriverManifest(Struct, frozen=True):
             }
         ),
     ] = field(default_factory=dict)
-    """AIP-17's block, or the path of a RUNNER.md that was not read yet. Empty: a subprocess."""
-    source: Annotated[FreeObject, OWN] = field(default_factory=dict)
-    """The front matter as it was read, deprecated fields translated."""
-    digest: Annotated[str, OWN] = ""
-    """SHA-256 of the file, in hex."""
+    """The block of AIP-17, or the path of a RUNNER.md that has not been read yet. Empty: a
+    subprocess."""
+    source: Annotated[FreeObject, NOT_IN_FILE] = field(default_factory=dict)
+    """The front matter, with deprecated fields replaced by current ones."""
+    digest: Annotated[str, NOT_IN_FILE] = ""
+    """The SHA-256 of the file, in hexadecimal."""
 
     @property
     def engine(self) -> str:
-        """What runs it."""
+        """The engine that runs the server."""
         if isinstance(self.runner, str):
             return "subprocess"
         return str(self.runner.get("engine", "subprocess"))
 
     @property
     def folder(self) -> Path:
-        """Where it lives."""
+        """The folder of the DRIVER.md."""
         return self.file.parent
 
     @property
@@ -518,31 +523,31 @@ class DriverManifest(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """`id@major`: two majors are two drivers."""
+        """`id@major`. Two major versions are two drivers."""
         return f"{self.id}@{self.major}"
 
 
 MCP_FIELDS: Final = (
     "server", "transport", "protocol_version", "prompts", "resources", "connection",
 )  # fmt: skip
-"""The fields of `DriverManifest` that only AIP-32 has."""
+"""The fields of `DriverManifest` that AIP-32 adds to AIP-30."""
 
 
 # -- TOOL.md
 
 
 class Example(ManifestBlock, frozen=True):
-    """A call and what comes of it, true for every driver."""
+    """An example of a call and its result, valid for every driver."""
 
     input: FreeObject
     output: Any = None
-    has_output: Annotated[bool, OWN] = False
+    has_output: Annotated[bool, NOT_IN_FILE] = False
     note: str = ""
     name: str = ""
 
 
 class HostRequirements(ManifestBlock, frozen=True):
-    """What a contract needs of its host, at least: hosts to reach, secrets, other tools."""
+    """The minimum that a contract requires: hosts, secrets and other tools."""
 
     network: tuple[NonEmptyText, ...] = ()
     secrets: tuple[NonEmptyText, ...] = ()
@@ -550,10 +555,10 @@ class HostRequirements(ManifestBlock, frozen=True):
 
 
 class DriverConstraints(ManifestBlock, frozen=True):
-    """Which drivers may serve it."""
+    """Limits on the drivers that may serve a contract."""
 
     forbid: Annotated[tuple[NonEmptyText, ...], UNIQUE] = ()
-    """Ids of drivers, or kinds."""
+    """Ids or kinds of drivers."""
     require_kind: Annotated[tuple[DriverKind, ...], UNIQUE] = ()
 
 
@@ -561,26 +566,26 @@ IO_ADDRESSES: Final = (
     "https://agentproto.sh/docs/aip-16/IO.schema.json",
     "https://agentproto.sh/schemas/aip-16/IO.schema.json",
 )
-"""The schema of inputs and outputs. Published manifests refer to both."""
+"""The addresses of the schema of inputs and outputs. Published manifests use both."""
 
 
 class ToolContract(ManifestBlock, frozen=True):
-    """A whole TOOL.md: a contract that drivers serve."""
+    """The fields of a TOOL.md: a contract that drivers serve."""
 
-    file: Annotated[Path, OWN]
+    file: Annotated[Path, NOT_IN_FILE]
     id: ToolId
     name: Name
     description: Description
     version: Version
-    inputs: Annotated[FreeObject, schema({"$ref": f"{IO_ADDRESSES[0]}#/$defs/inputs"})]
-    """JSON Schema 2020-12."""
-    outputs: Annotated[FreeObject, schema({"$ref": f"{IO_ADDRESSES[0]}#/$defs/outputs"})]
+    inputs: Annotated[FreeObject, explicit_schema({"$ref": f"{IO_ADDRESSES[0]}#/$defs/inputs"})]
+    """A JSON Schema, draft 2020-12."""
+    outputs: Annotated[FreeObject, explicit_schema({"$ref": f"{IO_ADDRESSES[0]}#/$defs/outputs"})]
     idempotent: bool = False
     mutates: tuple[
         Annotated[
             str,
             text(
-                "something that can be changed",
+                "a changed resource",
                 "write <class>:<scope>, such as workspace:/notes or network:*",
                 pattern=r"^[a-z][a-z0-9_-]*:\S+$",
                 max_length=500,
@@ -588,42 +593,42 @@ class ToolContract(ManifestBlock, frozen=True):
         ],
         ...,
     ] = ()
-    """`<class>:<scope>` each. Empty: it changes nothing."""
+    """The resources that a call changes, as `<class>:<scope>`. Empty: none."""
     requires: HostRequirements = HostRequirements()
     approval: Annotated[
         str,
         text(
-            "a way of approving",
+            "an approval mode",
             "write auto, always, on-mutate or policy:<name>",
             pattern=r"^(auto|always|on-mutate|policy:[A-Za-z0-9_./-]+)$",
         ),
     ] = "auto"
     """`auto`, `always`, `on-mutate` or `policy:<ref>`."""
     risk_level: Annotated[int, number(0, 3)] = 0
-    """0 to 3; 3 cannot be undone."""
+    """From 0 to 3. A call of level 3 cannot be undone."""
     cost_class: CostClass = "trivial"
     timeout_ms: Annotated[int, number(1)] = 30_000
-    retry: Annotated[Retry, patched({"properties": {"max_attempts": {"maximum": 20}}})] | None = (
-        None
-    )
+    retry: (
+        Annotated[Retry, schema_patch({"properties": {"max_attempts": {"maximum": 20}}})] | None
+    ) = None
     default_implementation: Annotated[
         str,
-        schema({"anyOf": [DriverId, {"type": "null"}]}),
-        read(lambda value: value or ""),
+        explicit_schema({"anyOf": [DriverId, {"type": "null"}]}),
+        converter(lambda value: value or ""),
     ] = ""
     driver_constraints: DriverConstraints = DriverConstraints()
     examples: tuple[Example, ...] = ()
     tags: Tags = ()
     metadata: Annotated[
         FreeObject,
-        patched(
+        schema_patch(
             {"properties": {"contextSchema": {"$ref": f"{IO_ADDRESSES[0]}#/$defs/jsonSchema"}}}
         ),
     ] = field(default_factory=dict)
-    context_schema: Annotated[FreeObject | None, OWN] = None
-    """`metadata.contextSchema`."""
-    digest: Annotated[str, OWN] = ""
-    """SHA-256 of the file, in hex."""
+    context_schema: Annotated[FreeObject | None, NOT_IN_FILE] = None
+    """The value of `metadata.contextSchema`."""
+    digest: Annotated[str, NOT_IN_FILE] = ""
+    """The SHA-256 of the file, in hexadecimal."""
 
     @property
     def major(self) -> int:
@@ -631,15 +636,15 @@ class ToolContract(ManifestBlock, frozen=True):
 
     @property
     def key(self) -> str:
-        """`id@major`: two majors are two contracts."""
+        """`id@major`. Two major versions are two contracts."""
         return f"{self.id}@{self.major}"
 
 
-# -- SECRETS.md: which secrets there are and who may have them; never a value
+# -- SECRETS.md: the secrets and their access rules, never a value
 
 
 class AccessEntry(Struct, frozen=True):
-    """Who may: exactly one of the kinds."""
+    """A grant of access, to one of the kinds of grantees."""
 
     kind: Literal["role", "userId", "cap", "tool", "workflow"]
     value: str
@@ -663,13 +668,13 @@ _GRANTS: Final = {"type": "array", "items": _GRANT}
 
 
 class SecretEntry(ManifestBlock, frozen=True):
-    """One secret: its name, what it is for, and who may have it."""
+    """A secret: its name, its purpose, and its access rules."""
 
     slug: Annotated[
         str,
         text(
             "a slug",
-            "write 2 to 80 small letters, digits and dashes, with namespace/ if need be",
+            "write 2 to 80 small letters, digits and dashes, after namespace/ if needed",
             pattern=SLUG_PATTERN,
             min_length=2,
             max_length=80,
@@ -677,17 +682,17 @@ class SecretEntry(ManifestBlock, frozen=True):
     ]
     name: Name
     description: Description
-    file: Annotated[Path, OWN]
+    file: Annotated[Path, NOT_IN_FILE]
     kind: SecretKind = "opaque"
     backend: Annotated[
         FreeObject,
-        schema(
+        explicit_schema(
             {
                 "anyOf": [
                     Annotated[
                         str,
                         text(
-                            "the address of a vault's entry",
+                            "the address of a vault entry",
                             "write it as vault://driver/path",
                             pattern="^[a-z][a-z0-9-]*://",
                             max_length=1000,
@@ -697,11 +702,11 @@ class SecretEntry(ManifestBlock, frozen=True):
                 ]
             }
         ),
-        read(lambda backend: {"uri": backend} if isinstance(backend, str) else backend),
+        converter(lambda backend: {"uri": backend} if isinstance(backend, str) else backend),
     ] = field(default_factory=dict)
     access: Annotated[
         dict[AccessOperation, tuple[AccessEntry, ...]],
-        schema(
+        explicit_schema(
             {
                 "type": "object",
                 "properties": {"reveal": _GRANTS, "bind": _GRANTS, "rotate": _GRANTS},
@@ -709,22 +714,22 @@ class SecretEntry(ManifestBlock, frozen=True):
             }
         ),
     ] = field(default_factory=dict)
-    """An operation that is not named is open to everybody the host lets in."""
+    """An operation that is not in it is allowed to every caller of the node."""
     retention: Annotated[
         str,
-        text("how long something is kept", "write P7Y, 7y or 90d", pattern=RETENTION_PATTERN),
-        at("audit", "retention"),
+        text("a retention period", "write P7Y, 7y or 90d", pattern=RETENTION_PATTERN),
+        key_path("audit", "retention"),
     ] = ""
-    pii: Annotated[bool, at("audit", "pii")] = False
-    classification: Annotated[tuple[NonEmptyText, ...], at("audit", "classification")] = ()
-    env: Annotated[str, OWN] = ""
-    """The variable that it is bound to, where an exposure or metadata.bindings.env says so."""
-    env_names: Annotated[tuple[str, ...], OWN] = ()
-    """All such variables; `env` is the first."""
+    pii: Annotated[bool, key_path("audit", "pii")] = False
+    classification: Annotated[tuple[NonEmptyText, ...], key_path("audit", "classification")] = ()
+    env: Annotated[str, NOT_IN_FILE] = ""
+    """The environment variable of the secret, from an exposure or `metadata.bindings.env`."""
+    env_names: Annotated[tuple[str, ...], NOT_IN_FILE] = ()
+    """All such variables. `env` is the first."""
     tags: Tags = ()
     metadata: Annotated[
         FreeObject,
-        patched(
+        schema_patch(
             {
                 "properties": {
                     "bindings": {
@@ -742,11 +747,11 @@ class SecretEntry(ManifestBlock, frozen=True):
             }
         ),
     ] = field(default_factory=dict)
-    line: Annotated[int, OWN] = 0
-    """Where the entry stands in the file."""
+    line: Annotated[int, NOT_IN_FILE] = 0
+    """The line of the entry in the file."""
 
 
 class SecretsInventory(Struct, frozen=True):
-    """Everything that the inventories of a workspace list, by slug."""
+    """The secrets of all inventories of a workspace, by slug."""
 
     entries: dict[str, SecretEntry] = field(default_factory=dict)

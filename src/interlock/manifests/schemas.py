@@ -1,10 +1,10 @@
-"""Our JSON Schemas of manifests, and what they have against one, in sentences.
+"""The JSON Schemas of manifests, and messages for their validation errors.
 
-The schemas of manifests are derived from the structs of `model.py`; the schema of inputs and
-outputs (AIP-16) is known under both addresses that published manifests use for it. Nothing is ever
-fetched.
-A value is quoted only where the schema says what kind of thing it is (`title`), and never where
-somebody could have put a secret by mistake (`writeOnly`).
+The schemas are derived from the structs of `model.py`. The schema of inputs and outputs (AIP-16)
+has both addresses that published manifests use. No schema is fetched.
+
+A message quotes a value only if its schema has a `title`, and never if the value may be a secret by
+mistake (`writeOnly`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jsonschema_rs import ValidationError, ValidationErrorKind
 
 from interlock.core.config.problems import KeyPath, Problem, one_of, quoted
 from interlock.manifests.document import ManifestDocument
-from interlock.manifests.fields import Schema, object_schema, text
+from interlock.manifests.fields import Schema, derive_object_schema, text
 from interlock.manifests.model import (
     IO_ADDRESSES,
     MCP_FIELDS,
@@ -52,7 +52,7 @@ _FILES: Final[Schema] = {
 IO: Final[Schema] = {
     "$schema": DIALECT,
     "$id": "urn:interlock:schema:aip-16:io",
-    "title": "What goes in and what comes out (AIP-16)",
+    "title": "The inputs and outputs of a contract (AIP-16)",
     "type": "object",
     "$defs": {
         "jsonSchema": {
@@ -81,16 +81,16 @@ REF: Final[Schema] = {
         },
     ],
 }
-"""Published contracts refer to it in their inputs."""
+"""The inputs of published contracts refer to this schema."""
 
 TOOL: Final[Schema] = {
     "$schema": DIALECT,
     "$id": "urn:interlock:schema:aip-14:tool",
     "title": "The front matter of a TOOL.md (AIP-14)",
-    **object_schema(ToolContract),
+    **derive_object_schema(ToolContract),
 }
 
-SECRET: Final = object_schema(
+SECRET: Final = derive_object_schema(
     SecretEntry,
     more={
         "exposures": {
@@ -111,8 +111,8 @@ SECRETS: Final[Schema] = {
     "additionalProperties": False,
 }
 
-# What AIP-30 says of every driver, and AIP-32 of one that is an MCP server. The top level takes
-# other keys (the kinds of drivers have their own); everything below takes only what is named.
+# AIP-30 applies to all drivers, AIP-32 to MCP servers. Other keys are accepted at the top level
+# only, because each kind of driver has keys of its own.
 
 _SHA_256: Final = Annotated[
     str, text("a SHA-256", "write 64 hexadecimal digits", pattern="^[0-9a-fA-F]{64}$")
@@ -121,7 +121,7 @@ DRIVER: Final[Schema] = {
     "$schema": DIALECT,
     "$id": "urn:interlock:schema:aip-30:driver",
     "title": "The front matter of a DRIVER.md (AIP-30)",
-    **object_schema(
+    **derive_object_schema(
         DriverManifest,
         [name for name in DriverManifest.__struct_fields__ if name not in MCP_FIELDS],
         more={
@@ -154,8 +154,8 @@ DRIVER: Final[Schema] = {
 
 
 def _server_schema() -> Schema:
-    """Each kind of server has its own fields, and takes others."""
-    fields = object_schema(ServerBlock)["properties"]
+    """Return the schema of `server`. Each kind has its own fields. Other keys are accepted."""
+    fields = derive_object_schema(ServerBlock)["properties"]
     return {
         "type": "object",
         "properties": {"kind": fields["kind"]},
@@ -177,7 +177,7 @@ MCP: Final[Schema] = {
     "$schema": DIALECT,
     "$id": "urn:interlock:schema:aip-32:mcp",
     "title": "The front matter of a DRIVER.md whose kind is mcp (AIP-32)",
-    **object_schema(
+    **derive_object_schema(
         DriverManifest,
         MCP_FIELDS,
         required=("kind", "server", "transport"),
@@ -207,9 +207,9 @@ _SCHEMAS: Final[dict[str, Schema]] = {
     "tool": TOOL,
     "io": IO,
     "secrets": SECRETS,
-    # One secret alone, as define_secret takes it.
+    # A single secret, for define_secret.
     "secret": {"$schema": DIALECT, "$id": "urn:interlock:schema:aip-19:secret", **SECRET},
-    # Both parts of a driver in one go, to find out quickly that there is nothing to explain.
+    # Both parts of a driver, for a fast check without messages.
     "whole-driver": {
         "$schema": DIALECT,
         "$id": "urn:interlock:schema:aip-32:whole-driver",
@@ -222,56 +222,51 @@ _SCHEMAS: Final[dict[str, Schema]] = {
 
 
 def manifest_schema(name: ManifestName) -> dict[str, Any]:
-    """A schema of ours, to keep: what an editor or another program validates with."""
+    """Return a copy of a schema, for editors and other programs."""
     return copy.deepcopy(_SCHEMAS[name])
 
 
-def schema_named(name: str) -> Schema:
-    """A schema of ours, to look into."""
-    return _SCHEMAS[name]
-
-
-def at_address(address: str) -> Schema | None:
-    """The schema that is known under an address, with or without a fragment."""
-    return _addresses().get(address.partition("#")[0])
+def find_schema(address: str) -> Schema | None:
+    """Return the schema with an address. A fragment of the address is ignored."""
+    return _schemas_by_address().get(address.partition("#")[0])
 
 
 @cache
-def _addresses() -> dict[str, Schema]:
-    known: dict[str, Schema] = {schema["$id"]: schema for schema in _SCHEMAS.values()}
+def _schemas_by_address() -> dict[str, Schema]:
+    schemas: dict[str, Schema] = {schema["$id"]: schema for schema in _SCHEMAS.values()}
     for address in IO_ADDRESSES:
-        # Under an address, a schema must not say that it lives at another one.
-        known[address] = {**IO, "$id": address}
-    known[REF_ADDRESS] = REF
-    return known
+        # The `$id` of a schema must be the address at which it is registered.
+        schemas[address] = {**IO, "$id": address}
+    schemas[REF_ADDRESS] = REF
+    return schemas
 
 
 @cache
 def registry() -> jsonschema_rs.Registry:
-    """All of them, by address. Whoever validates with it fetches nothing."""
+    """Return all schemas by address. Validation with this registry fetches nothing."""
     return jsonschema_rs.Registry(
-        list(_addresses().items()), draft=jsonschema_rs.Draft202012, retriever=no_retrieval
+        list(_schemas_by_address().items()), draft=jsonschema_rs.Draft202012, retriever=no_retrieval
     )
 
 
 @cache
 def validator(name: str) -> jsonschema_rs.Validator:
-    """What checks values against one of our schemas."""
+    """Return the validator of a schema."""
     return jsonschema_rs.Draft202012Validator(
         _SCHEMAS[name], registry=registry(), retriever=no_retrieval, mask="the value"
     )
 
 
 def no_retrieval(address: str) -> Any:
-    """A schema from a stranger must not make anybody fetch anything."""
-    raise ValueError(f"schemas may not refer to {address}")
+    """Reject the retrieval of a schema: untrusted schemas must not cause requests."""
+    raise ValueError(f"schemas cannot refer to {address}")
 
 
-# -- what a schema has against a manifest
+# -- messages for validation errors
 
 Kind = ValidationErrorKind
 
-_ABOUT_TEXT: Final = (Kind.Pattern, Kind.MinLength, Kind.MaxLength)
+_TEXT_ERRORS: Final = (Kind.Pattern, Kind.MinLength, Kind.MaxLength)
 _TYPE_NAMES: Final = {
     "string": "text",
     "integer": "a whole number",
@@ -286,7 +281,7 @@ _TYPE_HINTS: Final = {
     "integer": "write digits only",
     "number": "write digits only",
     "boolean": "write true or false",
-    "array": "write [a, b], or one line with a dash for each",
+    "array": "write [a, b], or one line with a dash for each item",
     "object": "write key: value lines",
 }
 
@@ -294,137 +289,155 @@ _TYPE_HINTS: Final = {
 def explain(
     document: ManifestDocument,
     name: str,
-    special: Mapping[str, tuple[str, str]] | None = None,
+    key_advice: Mapping[str, tuple[str, str]] | None = None,
     *,
-    whole: bool = True,
+    complete: bool = True,
 ) -> list[Problem]:
-    """Everything that the schema called `name` has against a document.
+    """Return the problems of a document by a schema.
 
-    `special` has the message and hint for top-level keys that deserve better than "unknown key".
-    Not `whole`: nothing is missing at the top level.
+    Args:
+        name: the name of the schema.
+        key_advice: for keys at the top level, the message and the hint instead of "unknown key".
+        complete: whether required keys at the top level must be present.
     """
-    return _Explainer(document, schema_named(name), special or {}, whole).problems(
+    return _Explainer(document, _SCHEMAS[name], key_advice or {}, complete).explain_all(
         validator(name).iter_errors(document.value)
     )
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that was probably meant, or an empty text."""
-    words = list(known)
-    close = difflib.get_close_matches(word, words, n=1)
-    close = close or difflib.get_close_matches(word.lower().replace("-", "_"), words, n=1)
-    close = close or [one for one in words if len(word) > 2 and one.startswith(word)]
-    return close[0] if close else ""
+def nearest(word: str, names: Iterable[str]) -> str:
+    """Return the name that is similar to a word. Empty: there is none."""
+    candidates = list(names)
+    matches = difflib.get_close_matches(word, candidates, n=1)
+    matches = matches or difflib.get_close_matches(
+        word.lower().replace("-", "_"), candidates, n=1
+    )
+    matches = matches or [
+        name for name in candidates if len(word) > 2 and name.startswith(word)
+    ]
+    return matches[0] if matches else ""
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """What to write instead of an unknown key."""
-    words = sorted(known)
-    meant = nearest(word, words)
-    return f'did you mean "{meant}"?' if meant else f"the keys here are {', '.join(words)}"
+def suggest_key(word: str, keys: Iterable[str]) -> str:
+    """Return the advice for an unknown key."""
+    candidates = sorted(keys)
+    similar_key = nearest(word, candidates)
+    if similar_key:
+        return f'did you mean "{similar_key}"?'
+    return f"the keys here are {', '.join(candidates)}"
 
 
 class _Explainer:
+    """Explains the validation errors of one document."""
+
     def __init__(
         self,
         document: ManifestDocument,
         schema: Schema,
-        special: Mapping[str, tuple[str, str]],
-        whole: bool,
+        key_advice: Mapping[str, tuple[str, str]],
+        complete: bool,
     ) -> None:
         self._document = document
         self._schema = schema
-        self._special = special
-        self._whole = whole
-        self._misspelt: dict[KeyPath, set[str]] = {}
+        self._key_advice = key_advice
+        self._complete = complete
+        self._misspelled: dict[KeyPath, set[str]] = {}
 
-    def problems(self, found: Iterable[ValidationError]) -> list[Problem]:
-        failures = list(found)
-        # Unknown keys first: one that was meant to be a required key is then not also missing.
-        failures.sort(key=lambda error: not isinstance(error.kind, Kind.AdditionalProperties))
+    def explain_all(self, errors: Iterable[ValidationError]) -> list[Problem]:
+        # Unknown keys are first: a misspelled required key is then not reported as missing, too.
+        ordered = sorted(
+            errors, key=lambda error: not isinstance(error.kind, Kind.AdditionalProperties)
+        )
         problems: list[Problem] = []
-        said: set[KeyPath] = set()
-        for error in failures:
-            if isinstance(error.kind, _ABOUT_TEXT):
-                # One sentence says what to write; a second about the same text adds nothing.
+        reported: set[KeyPath] = set()
+        for error in ordered:
+            if isinstance(error.kind, _TEXT_ERRORS):
+                # One problem of a text is enough: its hint covers all of them.
                 path = tuple(error.instance_path)
-                if path in said:
+                if path in reported:
                     continue
-                said.add(path)
-            problems += self._explained(error)
+                reported.add(path)
+            problems += self._explain(error)
         return problems
 
-    def _explained(self, error: ValidationError) -> list[Problem]:
+    def _explain(self, error: ValidationError) -> list[Problem]:
         path: KeyPath = tuple(error.instance_path)
-        schema = _walk(self._schema, error.evaluation_path[:-1])
+        schema = _resolve_path(self._schema, error.evaluation_path[:-1])
         value = _value_at(self._document.value, path)
         match error.kind:
             case Kind.AdditionalProperties(unexpected=unexpected):
-                return [self._unknown(key, schema, path) for key in unexpected]
+                return [self._explain_unknown(key, schema, path) for key in unexpected]
             case Kind.Required(property=key):
-                return self._missing(key, schema, path, value)
+                return self._explain_missing(key, schema, path, value)
             case Kind.AnyOf(context=context) | Kind.OneOfNotValid(context=context):
-                return self._branches(context, path, schema, value)
+                return self._explain_branches(context, path, schema, value)
             case Kind.PropertyNames(error=inner):
                 key = str(inner.instance)
                 message = f"{quoted(key)} is not {schema.get('title', 'a key')}"
                 hint = schema.get("description", "write another key")
                 return [self._document.problem((*path, key), message, hint)]
-        message, hint = _sentence(error.kind, schema, value)
+        message, hint = _explain_kind(error.kind, schema, value)
         return [self._document.problem(path, message, hint)]
 
-    def _missing(self, key: str, schema: Schema, path: KeyPath, value: Any) -> list[Problem]:
-        if key in self._misspelt.get(path, ()) or (not path and not self._whole):
+    def _explain_missing(
+        self, key: str, schema: Schema, path: KeyPath, value: Any
+    ) -> list[Problem]:
+        if key in self._misspelled.get(path, ()) or (not path and not self._complete):
             return []
-        # An open object does not complain of a slip, so it is looked for here.
-        others = [one for one in value if one not in schema.get("properties", {})]
-        slip = next((one for one in others if nearest(one, [key])), "")
-        hint = f'is "{slip}" meant to be {key}?' if slip else f"add {key}"
+        # An object that accepts other keys reports no typo, so typos are found here.
+        unknown_keys = [name for name in value if name not in schema.get("properties", {})]
+        typo = next((name for name in unknown_keys if nearest(name, [key])), "")
+        hint = f'did you write "{typo}" instead of {key}?' if typo else f"add {key}"
         return [self._document.problem(path, f"{key} is missing", hint)]
 
-    def _unknown(self, key: str, schema: Schema, path: KeyPath) -> Problem:
-        where = (*path, key)
-        if not path and key in self._special:
-            return self._document.problem(where, *self._special[key])
-        known = schema.get("properties", {})
-        self._misspelt.setdefault(path, set()).add(nearest(key, known))
-        return self._document.problem(where, "unknown key", suggestion(key, known))
+    def _explain_unknown(self, key: str, schema: Schema, path: KeyPath) -> Problem:
+        key_path = (*path, key)
+        if not path and key in self._key_advice:
+            return self._document.problem(key_path, *self._key_advice[key])
+        keys = schema.get("properties", {})
+        self._misspelled.setdefault(path, set()).add(nearest(key, keys))
+        return self._document.problem(key_path, "unknown key", suggest_key(key, keys))
 
-    def _branches(
+    def _explain_branches(
         self, context: list[list[ValidationError]], path: KeyPath, schema: Schema, value: Any
     ) -> list[Problem]:
-        """Several shapes are possible: explain the one that was meant, going by its type."""
-        shapes = schema.get("anyOf") or schema.get("oneOf") or []
-        for shape, failures in zip(shapes, context, strict=False):
-            if shape.get("type") == _type_of(value):
-                return self.problems(failures)
-        wanted = one_of([_TYPE_NAMES.get(shape.get("type", ""), "a value") for shape in shapes])
-        hint = schema.get("description", f"write {wanted}")
-        return [self._document.problem(path, f"expected {wanted}, found {_found(value)}", hint)]
+        """Explain the errors of the alternative that has the type of the value."""
+        branches = schema.get("anyOf") or schema.get("oneOf") or []
+        for branch, errors in zip(branches, context, strict=False):
+            if branch.get("type") == _type_of(value):
+                return self.explain_all(errors)
+        expected = one_of(
+            [_TYPE_NAMES.get(branch.get("type", ""), "a value") for branch in branches]
+        )
+        hint = schema.get("description", f"write {expected}")
+        message = f"expected {expected}, found {_describe_type(value)}"
+        return [self._document.problem(path, message, hint)]
 
 
-def _sentence(kind: ValidationErrorKind, schema: Schema, value: Any) -> tuple[str, str]:
+def _explain_kind(kind: ValidationErrorKind, schema: Schema, value: Any) -> tuple[str, str]:
     title, hint = schema.get("title", ""), schema.get("description", "")
     match kind:
         case Kind.Type(types=types):
             if value is None:
-                return "there is no value here", "write one, or remove the key"
-            wanted = one_of([_TYPE_NAMES.get(one, one) for one in types])
-            return f"expected {wanted}, found {_found(value)}", _type_hint(types, schema, value)
+                return "the key has no value", "write a value, or remove the key"
+            expected_types = one_of([_TYPE_NAMES.get(name, name) for name in types])
+            message = f"expected {expected_types}, found {_describe_type(value)}"
+            return message, _type_hint(types, schema, value)
         case Kind.Enum(options=options):
-            words = [str(option) for option in options]
-            shown = quoted(value) if isinstance(value, str) else _found(value)
-            meant = nearest(value, words) if isinstance(value, str) else ""
-            advice = f'did you mean "{meant}"?' if meant else f"write {one_of(words)}"
-            return f"{shown} is not one of the choices", advice
+            choices = [str(option) for option in options]
+            label = quoted(value) if isinstance(value, str) else _describe_type(value)
+            similar_choice = nearest(value, choices) if isinstance(value, str) else ""
+            if similar_choice:
+                return f"{label} is not one of the choices", f'did you mean "{similar_choice}"?'
+            return f"{label} is not one of the choices", f"write {one_of(choices)}"
         case Kind.Constant(expected_value=expected):
             return f"this must be {expected}", f"write {expected}"
         case Kind.Pattern():
             quotable = isinstance(value, str) and title and not schema.get("writeOnly")
-            shown = quoted(value) if quotable else "this"
-            return f"{shown} is not {title or 'what is needed here'}", hint or "write another value"
+            label = quoted(value) if quotable else "this"
+            return f"{label} is not {title or 'a valid value'}", hint or "write another value"
         case Kind.MinLength():
-            return "the text is too short", hint or "write something, or remove the key"
+            return "the text is too short", hint or "write a longer text, or remove the key"
         case Kind.MaxLength(limit=limit):
             return f"the text is longer than {limit} characters", hint or "shorten it"
         case Kind.Minimum(limit=limit):
@@ -432,23 +445,25 @@ def _sentence(kind: ValidationErrorKind, schema: Schema, value: Any) -> tuple[st
         case Kind.Maximum(limit=limit):
             return f"this must be at most {limit}", f"write {limit} or less"
         case Kind.MinItems(limit=limit):
-            return f"at least {limit} is needed here", "add one"
+            if limit == 1:
+                return "the list is empty", "add an item"
+            return f"the list has fewer than {limit} items", "add an item"
         case Kind.MaxItems(limit=limit):
-            return f"these are more than {limit}", "use fewer"
+            return f"the list has more than {limit} items", "remove some"
         case Kind.UniqueItems():
-            return "something stands here twice", "keep one of the two"
+            return "the list has duplicates", "remove them"
         case Kind.MinProperties() | Kind.MaxProperties():
-            return f"this is not {title or 'what is needed here'}", hint or "name one key"
-    return f"this is not {title or 'what is needed here'}", hint or "write another value"
+            return f"this is not {title or 'valid'}", hint or "write exactly one key"
+    return f"this is not {title or 'a valid value'}", hint or "write another value"
 
 
 def _type_hint(types: list[str], schema: Schema, value: Any) -> str:
     hint = str(schema.get("description", ""))
     if types == ["string"] and not isinstance(value, (dict, list)):
-        # Quotes would not make 1.0 a version.
+        # A number in quotes, such as "1.0", would not match a pattern.
         return hint if hint and "pattern" in schema else "put it in quotes"
     if types == ["string"] and not hint:
-        return "write one value"
+        return "write a single value"
     return hint or _TYPE_HINTS.get(types[0], "write another value")
 
 
@@ -461,7 +476,7 @@ def _type_of(value: Any) -> str:
     return "object" if isinstance(value, dict) else "null"
 
 
-def _found(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     name = _type_of(value)
     return {"integer": "a number", "object": "keys and values"}.get(name, _TYPE_NAMES[name])
 
@@ -475,27 +490,27 @@ def _value_at(value: Any, path: KeyPath) -> Any:
     return value
 
 
-def _walk(schema: Any, steps: list[str | int]) -> Schema:
-    """The part of a schema that a path of the validator leads to. References are followed."""
+def _resolve_path(schema: Any, steps: list[str | int]) -> Schema:
+    """Return the subschema at an evaluation path of the validator. References are followed."""
     root = schema
     for step in steps:
         if step == "$ref" and isinstance(schema, dict):
-            root, schema = _referred(root, schema["$ref"])
+            root, schema = _resolve_reference(root, schema["$ref"])
             continue
         try:
             schema = schema[step]
         except (KeyError, IndexError, TypeError):
             return {}
     while isinstance(schema, dict) and "$ref" in schema and len(schema) == 1:
-        root, schema = _referred(root, schema["$ref"])
+        root, schema = _resolve_reference(root, schema["$ref"])
     return schema if isinstance(schema, dict) else {}
 
 
-def _referred(root: Schema, reference: str) -> tuple[Schema, Any]:
+def _resolve_reference(root: Schema, reference: str) -> tuple[Schema, Any]:
     address, _, pointer = reference.partition("#")
     if address:
-        root = at_address(address) or {}
-    found: Any = root
+        root = find_schema(address) or {}
+    schema: Any = root
     for step in pointer.split("/")[1:]:
-        found = found.get(unescape_step(step), {})
-    return root, found
+        schema = schema.get(unescape_step(step), {})
+    return root, schema

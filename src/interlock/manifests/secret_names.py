@@ -61,7 +61,7 @@ def find_conflicts(
     conflicts: dict[int, list[tuple[str, SecretEntry]]] = {}
     for claim, claimants in claims.items():
         for entry in claimants:
-            other = next((one for one in claimants if one.file != entry.file), None)
+            other = next((other for other in claimants if other.file != entry.file), None)
             if other is not None:
                 conflicts.setdefault(id(entry), []).append((claim, other))
     return conflicts

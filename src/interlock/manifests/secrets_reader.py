@@ -14,10 +14,10 @@ from interlock.manifests.document import (
     Caution,
     ManifestDocument,
     ReadResult,
-    in_order,
+    sort_problems,
     read_document,
     read_source,
-    whole_file,
+    file_problem,
 )
 from interlock.manifests.fields import build
 from interlock.manifests.model import AccessEntry, AccessOperation, SecretEntry, SecretsInventory
@@ -28,7 +28,7 @@ FORBIDDEN: Final = ("value", "plaintext", "ciphertext", "secret", "data", "key",
 """Keys that could hold a secret itself."""
 
 _GRANTED_BY: Final = ("role", "userId", "cap", "tool", "workflow")
-_UNNAMED: Final = Path(INVENTORY_FILE)
+_DEFAULT_FILE: Final = Path(INVENTORY_FILE)
 
 
 def read_inventory(
@@ -36,7 +36,7 @@ def read_inventory(
 ) -> SecretsInventory:
     """Read the inventory of a file or a text. Raises ManifestError with all problems."""
     if isinstance(source, str):
-        return parse_inventory(source, file or _UNNAMED).unwrap(cautions)
+        return parse_inventory(source, file or _DEFAULT_FILE).unwrap(cautions)
     return load_inventory(source).unwrap(cautions)
 
 
@@ -60,9 +60,9 @@ def parse_inventory(text: str, file: Path) -> ReadResult[SecretsInventory]:
         reported = {problem.path for problem in problems}
         schema_problems = explain(document, "secrets")
         problems += [problem for problem in schema_problems if problem.path not in reported]
-        problems = problems or [whole_file(str(file), "this lists no secrets", "see AIP-19")]
+        problems = problems or [file_problem(str(file), "this lists no secrets", "see AIP-19")]
     if problems:
-        return ReadResult(problems=in_order(problems))
+        return ReadResult(problems=sort_problems(problems))
     entries: dict[str, SecretEntry] = {}
     for index, values in enumerate(document.value["secrets"]):
         entry = build_secret(values, file, line=document.line(("secrets", index)))
@@ -70,14 +70,14 @@ def parse_inventory(text: str, file: Path) -> ReadResult[SecretsInventory]:
             problems.append(
                 document.problem(
                     ("secrets", index, "slug"),
-                    f"{entry.slug} is listed already on line {entries[entry.slug].line}",
-                    "keep one of the two",
+                    f"{entry.slug} is already listed on line {entries[entry.slug].line}",
+                    "remove one of the two",
                 )
             )
         else:
             entries[entry.slug] = entry
     if problems:
-        return ReadResult(problems=in_order(problems))
+        return ReadResult(problems=sort_problems(problems))
     return ReadResult(SecretsInventory(entries))
 
 

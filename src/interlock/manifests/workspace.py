@@ -1,8 +1,8 @@
-"""All drivers, contracts and secrets of a workspace, bound to each other.
+"""The drivers, contracts and secrets of a workspace, and the bindings between them.
 
-Contracts are read first, then drivers, then the two are bound. A file that is broken takes only
-itself out: what is wrong with it is said under its path, and everything else works. After a
-reload, a DRIVER.md that has become invalid keeps its last valid version in use.
+Contracts are read first, then drivers, then drivers are bound to contracts. An invalid file does
+not affect other files: its problems are listed by its path. If a DRIVER.md has become invalid at a
+reload, its last valid version is used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from interlock.manifests.binding import (
     choose_contract,
     shape_faults,
 )
-from interlock.manifests.document import Caution, ReadResult, read_document, read_source, whole_file
+from interlock.manifests.document import (
+    Caution,
+    ReadResult,
+    file_problem,
+    read_document,
+    read_source,
+)
 from interlock.manifests.driver_reader import CODE_FILE, MANIFEST_FILE, load_driver
 from interlock.manifests.model import (
     DriverManifest,
@@ -40,53 +46,55 @@ from interlock.manifests.secret_names import find_conflicts, find_entry, unambig
 from interlock.manifests.secrets_reader import INVENTORY_FILE, load_inventory
 from interlock.manifests.tool_reader import CONTRACT_FILE, load_contract
 
-# -- When a driver is another one: what must not change without a new major version.
+# -- Changes of a driver that require a new major version.
 #
-# Two majors are two drivers, so somebody who pinned one is not handed the other. A change of the
-# protocol's version, of the transport, of where the server comes from, or of what is narrowed
-# away is such a change.
+# Two major versions are two drivers, so a caller that pinned one version does not get the other. A
+# change of the protocol version, the transport, the origin of the server, or the narrowing requires
+# a new major version.
 
 _PACKAGE: Final = re.compile(r"(?P<name>@?[^@]+)(?:@(?P<version>.+))?")
 _FIRST_NUMBER: Final = re.compile(r"[^0-9]*([0-9]+)")
 
 
 def major_changes(old: DriverManifest, new: DriverManifest) -> list[str]:
-    """What of a new version of a driver demands a new major, in words. Empty: nothing does."""
+    """Return the changes of a driver that require a new major version, as clauses for messages."""
     changes = []
     if old.kind != new.kind:
         changes.append(f"the kind changes from {old.kind} to {new.kind}")
     if old.protocol_version != new.protocol_version:
         changes.append(
-            "the version of MCP changes from "
+            "the MCP version changes from "
             f"{old.protocol_version or 'the newest'} to {new.protocol_version or 'the newest'}"
         )
     if old.server is not None and new.server is not None:
         if old.transport != new.transport:
             changes.append(f"the transport changes from {old.transport} to {new.transport}")
-        before, after = _origin(old.server), _origin(new.server)
+        before, after = _server_origin(old.server), _server_origin(new.server)
         if before != after:
             changes.append(f"the server changes from {before} to {after}")
-    entries = {_tool(entry): entry for entry in old.implements}
+    entries = {_tool_name(entry): entry for entry in old.implements}
     for entry in new.implements:
-        earlier = entries.get(_tool(entry))
+        earlier = entries.get(_tool_name(entry))
         if earlier is not None and _narrowing(earlier) != _narrowing(entry):
             changes.append(f"the narrowing of {entry.tool} changes")
     return changes
 
 
 def successor_problems(old: DriverManifest, new: DriverManifest) -> list[Problem]:
-    """Why a driver may not take the place of the one that was registered under its id and major."""
+    """Return the problems of a driver that replaces the registered one of the same id and major."""
     if old.id != new.id or old.major != new.major:
         return []
-    hint = f"write version: {new.major + 1}.0.0, or take the change back"
+    hint = f"write version: {new.major + 1}.0.0, or undo the change"
     return [
-        Problem(str(new.file), 0, 0, "version", f"{change}, which needs a new major version", hint)
+        Problem(
+            str(new.file), 0, 0, "version", f"{change}, which requires a new major version", hint
+        )
         for change in major_changes(old, new)
     ]
 
 
-def _origin(server: ServerBlock) -> str:
-    """Where a server comes from, as far as it matters: a package with its major."""
+def _server_origin(server: ServerBlock) -> str:
+    """Return the origin of a server. Of a package, the major version is a part of it."""
     if server.kind == "npm":
         parts = _PACKAGE.fullmatch(server.package)
         if parts is None:
@@ -94,12 +102,12 @@ def _origin(server: ServerBlock) -> str:
         number = _FIRST_NUMBER.match(parts["version"] or "")
         return f"npm {parts['name']}" + (f"@{number[1]}" if number else "")
     if server.kind == "docker":
-        place, slash, name = server.image.partition("@")[0].rpartition("/")
-        return f"docker {place}{slash}{name.partition(':')[0]}"
+        registry, slash, name = server.image.partition("@")[0].rpartition("/")
+        return f"docker {registry}{slash}{name.partition(':')[0]}"
     return f"{server.kind} {server.path or server.url}"
 
 
-def _tool(entry: ImplementedContract) -> str:
+def _tool_name(entry: ImplementedContract) -> str:
     return entry.tool.removeprefix("./")
 
 
@@ -107,110 +115,119 @@ def _narrowing(entry: ImplementedContract) -> tuple[frozenset[str], frozenset[st
     return frozenset(entry.drop_inputs), frozenset(entry.drop_outputs)
 
 
-# -- Where the manifests of a workspace are, and which of them have changed since they were read.
+# -- The manifest files of a workspace, and their changes since they were read.
 #
-# A file is read again only when its size, time or place on the disk differs, or when somebody
-# says that it has changed. Links are followed as long as they stay inside.
+# A file is read again only if its size, time or inode differs, or if the caller reports a change.
+# Links are followed as long as they stay inside the workspace.
 
 T = TypeVar("T")
 
 Fingerprint = tuple[int, ...]
 
-_NOTHING: Final[Fingerprint] = (0, 0, 0)
+_MISSING: Final[Fingerprint] = (0, 0, 0)
 
-DEEPEST: Final = 8
-"""How far below a folder contracts and inventories are looked for."""
-MOST_FILES: Final = 20_000
+MAX_DEPTH: Final = 8
+"""The levels of folders that are searched for contracts and inventories."""
+MAX_FILES: Final = 20_000
 
 
 class ReadCache:
-    """What came of every file that was read, by its real path."""
+    """The results of all files that were read, by real path."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Fingerprint, ReadResult[Any]]] = {}
+        self._entries: dict[str, tuple[Fingerprint, ReadResult[Any]]] = {}
         self._changed: frozenset[str] = frozenset()
         self._used: set[str] = set()
         self.read: list[str] = []
         """The files that were read since `begin`."""
 
     def begin(self, changed: Iterable[Path] = ()) -> None:
-        """A new round. What `changed` is read again, whatever its fingerprint says."""
+        """Begin a round. Files in `changed` are read again even if their fingerprints are equal."""
         self._changed = frozenset(os.path.realpath(path) for path in changed)
         self._used = set()
         self.read = []
 
     def end(self) -> None:
-        """Forget files that nobody asked for in this round."""
-        for path in self._known.keys() - self._used:
-            del self._known[path]
+        """End a round. Remove the results of files that were not requested in it."""
+        for path in self._entries.keys() - self._used:
+            del self._entries[path]
 
-    def still_as_read(self, seen: Mapping[str, bool]) -> bool:
-        """Whether these paths are on the disk as they were when they were looked at."""
-        for path, there in seen.items():
-            mark = _mark(path)
-            known = self._known.get(path)
-            if (mark != _NOTHING) != there or (known is not None and known[0][:3] != mark):
+    def is_unchanged(self, seen: Mapping[str, bool]) -> bool:
+        """Return whether paths are unchanged on the disk.
+
+        Args:
+            seen: maps each path to whether it existed.
+        """
+        for path, existed in seen.items():
+            fingerprint = _fingerprint(path)
+            entry = self._entries.get(path)
+            if (fingerprint != _MISSING) != existed:
+                return False
+            if entry is not None and entry[0][:3] != fingerprint:
                 return False
         return True
 
-    def reading(
+    def load(
         self,
         path: str,
         read: Callable[[Path], ReadResult[T]],
         status: os.stat_result | None = None,
-        beside: str = "",
+        companion: str = "",
     ) -> ReadResult[T] | None:
-        """What came of a file; None when it is not there. `status`, if somebody has just looked.
+        """Return the result of a file, from the cache if it is unchanged. None: it does not exist.
 
-        When the file called `beside` in the same folder changes, it is read again, too.
+        Args:
+            status: the current status of the file. None: it is determined.
+            companion: the name of another file in the folder, whose changes count as well.
         """
         try:
             status = status or os.stat(path)
         except OSError:
             return None
         fingerprint: Fingerprint = (status.st_mtime_ns, status.st_size, status.st_ino)
-        if beside:
-            fingerprint += _mark(f"{os.path.dirname(path)}{os.sep}{beside}")
-        known = self._known.get(path)
-        fresh = known is not None and known[0] == fingerprint
-        if not fresh or (path in self._changed and path not in self._used):
-            known = (fingerprint, read(Path(path)))
-            self._known[path] = known
+        if companion:
+            fingerprint += _fingerprint(f"{os.path.dirname(path)}{os.sep}{companion}")
+        entry = self._entries.get(path)
+        is_current = entry is not None and entry[0] == fingerprint
+        if not is_current or (path in self._changed and path not in self._used):
+            entry = (fingerprint, read(Path(path)))
+            self._entries[path] = entry
             self.read.append(path)
         self._used.add(path)
-        assert known is not None
-        return known[1]
+        assert entry is not None
+        return entry[1]
 
 
 class ManifestFile(NamedTuple):
-    """A manifest on the disk."""
+    """The path of a manifest file."""
 
     path: str
-    """Its real path, or the link that leads out."""
+    """The real path, or the path of a link that leads out of the workspace."""
     inside: bool
     status: os.stat_result | None = None
 
 
-def children_with(folder: str, name: str, homes: tuple[str, ...]) -> Iterator[ManifestFile]:
-    """The files `folder/*/name` in order, and whether each stays inside of `homes`.
+def find_in_subfolders(folder: str, name: str, homes: tuple[str, ...]) -> Iterator[ManifestFile]:
+    """Yield the file `name` of a folder, and of each of its subfolders, in order.
 
-    The folder may also be the place of such a file itself.
+    Args:
+        homes: the folders that links may lead to.
     """
-    own = os.path.join(folder, name)
-    if os.path.isfile(own):
-        yield _followed(own, homes)
+    path = os.path.join(folder, name)
+    if os.path.isfile(path):
+        yield _follow_link(path, homes)
     try:
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
+            sorted_entries = sorted(entries, key=lambda entry: entry.name)
     except OSError:
         return
-    for entry in found[:MOST_FILES]:
+    for entry in sorted_entries[:MAX_FILES]:
         if entry.name.startswith("."):
             continue
         path = f"{entry.path}{os.sep}{name}"
         if entry.is_symlink():
             if os.path.isfile(path):
-                yield _followed(path, homes)
+                yield _follow_link(path, homes)
             continue
         try:
             status = os.lstat(path)
@@ -219,78 +236,81 @@ def children_with(folder: str, name: str, homes: tuple[str, ...]) -> Iterator[Ma
         if stat.S_ISREG(status.st_mode):
             yield ManifestFile(path, True, status)
         elif os.path.isfile(path):
-            yield _followed(path, homes)
+            yield _follow_link(path, homes)
 
 
-def below(folder: str, name: str) -> list[str]:
-    """The real paths of all files called `name` at or below a folder, in order. Links to folders
-    are not followed, and neither are links of that name."""
-    found: list[str] = []
-    waiting = [(folder, 0)]
-    while waiting:
-        current, depth = waiting.pop()
+def find_in_tree(folder: str, name: str) -> list[str]:
+    """Return the real paths of all files `name` in a folder and its subfolders, sorted. Links are
+    not followed."""
+    paths: list[str] = []
+    queue = [(folder, 0)]
+    while queue:
+        current, depth = queue.pop()
         try:
-            with os.scandir(current) as entries:
-                inside = list(entries)
+            with os.scandir(current) as iterator:
+                entries = list(iterator)
         except OSError:
             continue
-        for entry in inside:
+        for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                if depth < DEEPEST and entry.name not in (".git", "node_modules"):
-                    waiting.append((entry.path, depth + 1))
+                if depth < MAX_DEPTH and entry.name not in (".git", "node_modules"):
+                    queue.append((entry.path, depth + 1))
             elif entry.name == name and entry.is_file(follow_symlinks=False):
-                found.append(entry.path)
-        if len(found) > MOST_FILES:
+                paths.append(entry.path)
+        if len(paths) > MAX_FILES:
             break
-    return sorted(found)
+    return sorted(paths)
 
 
-def look(
+def take_snapshot(
     folders: Iterable[str],
     names: tuple[str, ...],
     trees: Iterable[tuple[str, str]],
-    seen: Iterable[str],
+    paths: Iterable[str],
 ) -> tuple[Any, ...]:
-    """What the disk looks like, without reading a file: equal twice means that nothing changed.
+    """Return the fingerprints of files on the disk. Equal snapshots mean that nothing changed.
 
-    `folders` have folders with files of these `names`, `trees` are folders and the name of the
-    files below them that matter, `seen` are single paths, whether there is something or not.
+    Args:
+        folders: folders whose subfolders have files with one of the `names`.
+        names: the names of the files in `folders`.
+        trees: folders, each with the name of the files to find in its whole tree.
+        paths: single paths, existing or not.
     """
-    sight: list[Any] = []
+    snapshot: list[Any] = []
     for folder in folders:
-        sight += [_mark(os.path.join(folder, name)) for name in names]
+        snapshot += [_fingerprint(os.path.join(folder, name)) for name in names]
         try:
             with os.scandir(folder) as entries:
-                # A folder's own time tells that something in it came or went.
-                sight += sorted(
+                # The time of a folder changes when an entry is added or removed.
+                snapshot += sorted(
                     (
                         entry.name,
-                        _mark(entry.path),
-                        *(_mark(f"{entry.path}{os.sep}{name}") for name in names),
+                        _fingerprint(entry.path),
+                        *(_fingerprint(f"{entry.path}{os.sep}{name}") for name in names),
                     )
                     for entry in entries
                 )
         except OSError:
-            sight.append(folder)
-    for tree, below_name in trees:
-        sight += [(path, _mark(path)) for path in below(tree, below_name)]
-    sight += [(path, _mark(path)) for path in seen]
-    return tuple(sight)
+            snapshot.append(folder)
+    for tree, file_name in trees:
+        snapshot += [(path, _fingerprint(path)) for path in find_in_tree(tree, file_name)]
+    snapshot += [(path, _fingerprint(path)) for path in paths]
+    return tuple(snapshot)
 
 
-def _mark(path: str) -> Fingerprint:
+def _fingerprint(path: str) -> Fingerprint:
     try:
         status = os.stat(path)
     except OSError:
-        return _NOTHING
+        return _MISSING
     return (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
-def leads_out(path: str) -> ReadResult[Any]:
-    """What comes of a manifest that is a link to somewhere else."""
+def reject_outside_link(path: str) -> ReadResult[Any]:
+    """Return the result of a manifest that is a link out of the workspace."""
     return ReadResult(
         problems=[
-            whole_file(
+            file_problem(
                 path,
                 "this is a link that leads out of the workspace",
                 "keep the file itself in the workspace",
@@ -299,71 +319,72 @@ def leads_out(path: str) -> ReadResult[Any]:
     )
 
 
-def _followed(path: str, homes: tuple[str, ...]) -> ManifestFile:
+def _follow_link(path: str, homes: tuple[str, ...]) -> ManifestFile:
     real = os.path.realpath(path)
     inside = any(is_below(real, home) for home in homes)
     return ManifestFile(real, True) if inside else ManifestFile(path, False)
 
 
-BROKEN: Final = "config_error"
+INVALID: Final = "config_error"
 
 
-class ManifestRefusal(Struct, frozen=True):
-    """Why a file is not used: a code for programs, problems for people."""
+class ManifestRejection(Struct, frozen=True):
+    """The reason why a file is not used: a code for programs, problems for people."""
 
     code: str
     problems: tuple[Problem, ...]
 
 
 class Workspace:
-    """What was found. It does not change: `reload` makes the next one."""
+    """The result of one scan. It does not change: `reload` returns a new workspace."""
 
-    def __init__(self, settings: _Settings, files: ReadCache) -> None:
+    def __init__(self, settings: _Settings, cache: ReadCache) -> None:
         self.root = settings.root
         self.drivers: dict[str, DriverManifest] = {}
-        """By `id@major`; only those that can be used."""
+        """The valid drivers, by `id@major`."""
         self.contracts: dict[str, ToolContract] = {}
-        """By `id@major`."""
+        """The contracts, by `id@major`."""
         self.bindings: dict[str, tuple[EntryBinding, ...]] = {}
-        """What each driver serves, by the driver's `id@major`."""
+        """The bound entries of each driver, by `id@major` of the driver."""
         self.serving: dict[str, tuple[str, ...]] = {}
-        """Which drivers serve a contract, by the contract's `id@major`."""
+        """The drivers that serve a contract, by `id@major` of the contract."""
         self.secrets = SecretsInventory()
         self.secret_names: dict[str, str] = {}
-        """The name that a manifest uses for a secret → its slug."""
-        self.refused: dict[Path, ManifestRefusal] = {}
+        """Maps the name of a secret in manifests to its slug."""
+        self.rejected_files: dict[Path, ManifestRejection] = {}
         self.cautions: dict[Path, tuple[Caution, ...]] = {}
         self.registered: dict[str, DriverManifest] = dict(settings.registered)
-        """The last version of each driver that was accepted, to hold the next one against."""
+        """The last accepted version of each driver, by `id@major`, to compare the next one with."""
         self.read_files: tuple[Path, ...] = ()
-        """The files that were read to make this, rather than known from before."""
+        """The files that this scan read. Results of other files came from the cache."""
         self._settings = settings
-        self._files = files
+        self._cache = cache
         self._seen: tuple[str, ...] = ()
-        self._sight: tuple[Any, ...] = ()
+        self._snapshot: tuple[Any, ...] = ()
 
     @property
     def problems(self) -> dict[Path, tuple[Problem, ...]]:
-        """Everything that is wrong, by file."""
-        return {path: refusal.problems for path, refusal in self.refused.items()}
+        """The problems of the rejected files, by path."""
+        return {path: rejection.problems for path, rejection in self.rejected_files.items()}
 
     def versions(self, contract_id: str) -> list[ToolContract]:
-        """All majors of a contract."""
-        return [one for one in self.contracts.values() if one.id == contract_id]
+        """Return all major versions of a contract."""
+        return [contract for contract in self.contracts.values() if contract.id == contract_id]
 
     def reload(self, changed: Iterable[Path] = ()) -> Workspace:
-        """The workspace as it is now. Only files that have changed are read again.
+        """Return the current workspace. Only changed files are read again.
 
-        What is said to have `changed` is read again whatever the disk says.
+        Args:
+            changed: files that are read again even if their fingerprints are equal.
         """
-        valid = {one.file: one for one in self.drivers.values()}
+        valid = {driver.file: driver for driver in self.drivers.values()}
         settings = structs.replace(self._settings, registered=self.registered, valid=valid)
         changed = tuple(changed)
-        if not changed and _look(settings, self._seen) == self._sight:
-            same = copy.copy(self)
-            same.read_files = ()
-            return same
-        return _gather(settings, self._files, changed)
+        if not changed and _take_snapshot(settings, self._seen) == self._snapshot:
+            unchanged = copy.copy(self)
+            unchanged.read_files = ()
+            return unchanged
+        return _scan(settings, self._cache, changed)
 
 
 class _Settings(Struct, frozen=True):
@@ -374,7 +395,7 @@ class _Settings(Struct, frozen=True):
     plain_http: bool
     registered: Mapping[str, DriverManifest]
     valid: Mapping[Path, DriverManifest] = {}
-    """The drivers before a reload, by their files."""
+    """The drivers before a reload, by file."""
 
 
 def load_workspace(
@@ -386,123 +407,125 @@ def load_workspace(
     plain_http: bool = False,
     registered: Mapping[str, DriverManifest] | None = None,
 ) -> Workspace:
-    """Reads everything. Folders are relative to `root`, or stand anywhere.
+    """Read all manifests of a workspace. Folders are absolute, or relative to `root`.
 
-    `registered` are drivers as they were accepted before, by `id@major`: one that changes what
-    needs a new major, and has none, is refused.
+    Args:
+        plain_http: whether the URLs of remote servers may be unencrypted.
+        registered: the last accepted version of each driver, by `id@major`. A driver with a change
+            that requires a new major version is rejected.
     """
-    real = os.path.realpath(root)
+    real_root = os.path.realpath(root)
 
-    def places(names: Sequence[str | Path]) -> tuple[str, ...]:
-        return tuple(os.path.realpath(os.path.join(real, name)) for name in names)
+    def resolve(names: Sequence[str | Path]) -> tuple[str, ...]:
+        return tuple(os.path.realpath(os.path.join(real_root, name)) for name in names)
 
     settings = _Settings(
-        root=Path(real),
-        folders=places(folders),
-        contract_folders=places(contract_folders),
-        secrets_folder=os.path.realpath(os.path.join(real, secrets_folder)),
+        root=Path(real_root),
+        folders=resolve(folders),
+        contract_folders=resolve(contract_folders),
+        secrets_folder=os.path.realpath(os.path.join(real_root, secrets_folder)),
         plain_http=plain_http,
         registered=registered or {},
     )
-    return _gather(settings, ReadCache(), ())
+    return _scan(settings, ReadCache(), ())
 
 
-def _gather(settings: _Settings, files: ReadCache, changed: Iterable[Path]) -> Workspace:
-    workspace = Workspace(settings, files)
-    files.begin(changed)
-    # What changes while files are read must look changed the next time.
-    before = _look(settings, ())
-    gathering = _Gathering(workspace, settings, files)
-    gathering.run()
-    files.end()
-    workspace.read_files = tuple(Path(path) for path in files.read)
-    if files.still_as_read(gathering.seen):
-        workspace._seen = tuple(sorted(gathering.seen))
-        workspace._sight = (*before, *look((), (), (), workspace._seen))
+def _scan(settings: _Settings, cache: ReadCache, changed: Iterable[Path]) -> Workspace:
+    workspace = Workspace(settings, cache)
+    cache.begin(changed)
+    # Taken before files are read, so that the next reload detects changes during the scan.
+    before = _take_snapshot(settings, ())
+    scan = _Scan(workspace, settings, cache)
+    scan.run()
+    cache.end()
+    workspace.read_files = tuple(Path(path) for path in cache.read)
+    if cache.is_unchanged(scan.seen):
+        workspace._seen = tuple(sorted(scan.seen))
+        workspace._snapshot = (*before, *take_snapshot((), (), (), workspace._seen))
     return workspace
 
 
-def _look(settings: _Settings, seen: Iterable[str]) -> tuple[Any, ...]:
+def _take_snapshot(settings: _Settings, paths: Iterable[str]) -> tuple[Any, ...]:
     trees = [(folder, CONTRACT_FILE) for folder in settings.contract_folders]
     trees.append((settings.secrets_folder, INVENTORY_FILE))
-    return look(settings.folders, (MANIFEST_FILE, CODE_FILE), trees, seen)
+    return take_snapshot(settings.folders, (MANIFEST_FILE, CODE_FILE), trees, paths)
 
 
-class _Gathering:
-    """One walk: contracts, drivers, secrets, bindings."""
+class _Scan:
+    """One scan of a workspace: contracts, drivers, secrets, then bindings."""
 
-    def __init__(self, workspace: Workspace, settings: _Settings, files: ReadCache) -> None:
-        self._found = workspace
+    def __init__(self, workspace: Workspace, settings: _Settings, cache: ReadCache) -> None:
+        self._workspace = workspace
         self._settings = settings
-        self._files = files
+        self._cache = cache
         self._finder = FileFinder(settings.root)
         self._by_id: dict[str, list[ToolContract]] = {}
         self._contracts: dict[str, ToolContract | None] = {}
         self._inventories: dict[str, list[Problem]] = {}
-        """By path: what is wrong with it."""
+        """The problems of each inventory, by path."""
         self._secrets: list[SecretEntry] = []
 
     def run(self) -> None:
         for folder in self._settings.contract_folders:
-            for path in below(folder, CONTRACT_FILE):
-                self._contract(path)
-        drivers = self._drivers()
-        for path in below(self._settings.secrets_folder, INVENTORY_FILE):
-            self._inventory(path)
-        inventories = {driver.file: self._own_inventory(driver) for driver in drivers}
-        self._found.secrets = SecretsInventory(self._only_once())
-        self._found.secret_names = unambiguous_names(self._found.secrets)
+            for path in find_in_tree(folder, CONTRACT_FILE):
+                self._load_contract(path)
+        drivers = self._load_drivers()
+        for path in find_in_tree(self._settings.secrets_folder, INVENTORY_FILE):
+            self._load_inventory(path)
+        inventories = {driver.file: self._load_driver_inventory(driver) for driver in drivers}
+        self._workspace.secrets = SecretsInventory(self._unique_secrets())
+        self._workspace.secret_names = unambiguous_names(self._workspace.secrets)
         for driver in drivers:
-            self._bind(driver, self._wrong_with(driver, inventories[driver.file]))
+            self._bind(driver, self._inventory_problems(driver, inventories[driver.file]))
 
     @property
     def seen(self) -> Mapping[str, bool]:
-        """The single files that something depended on, beside those in the folders."""
+        """The paths outside the folders on which results depended, and whether they existed."""
         return self._finder.seen
 
-    def _refuse(self, path: str | Path, code: str, problems: Sequence[Problem]) -> None:
-        self._found.refused[Path(path)] = ManifestRefusal(code, tuple(problems))
+    def _reject(self, path: str | Path, code: str, problems: Sequence[Problem]) -> None:
+        self._workspace.rejected_files[Path(path)] = ManifestRejection(code, tuple(problems))
 
-    def _caution(self, path: Path, cautions: Iterable[Caution]) -> None:
-        both = (*self._found.cautions.get(path, ()), *cautions)
-        if both:
-            self._found.cautions[path] = both
+    def _add_cautions(self, path: Path, cautions: Iterable[Caution]) -> None:
+        all_cautions = (*self._workspace.cautions.get(path, ()), *cautions)
+        if all_cautions:
+            self._workspace.cautions[path] = all_cautions
 
-    def _contract(self, path: str) -> ToolContract | None:
-        """The contract in a file, made known under its id; None when it cannot be used."""
+    def _load_contract(self, path: str) -> ToolContract | None:
+        """Return the contract of a file, and add it to the workspace. None: it cannot be used."""
         if path not in self._contracts:
             self._contracts[path] = self._read_contract(path)
         return self._contracts[path]
 
     def _read_contract(self, path: str) -> ToolContract | None:
-        reading = self._files.reading(path, load_contract)
-        if reading is None:
+        result = self._cache.load(path, load_contract)
+        if result is None:
             return None
-        contract = reading.value
+        contract = result.value
         if contract is None:
-            self._refuse(path, BROKEN, reading.problems)
+            self._reject(path, INVALID, result.problems)
             return None
-        known = self._found.contracts.get(contract.key)
-        if known is None:
-            self._found.contracts[contract.key] = contract
+        first = self._workspace.contracts.get(contract.key)
+        if first is None:
+            self._workspace.contracts[contract.key] = contract
             self._by_id.setdefault(contract.id, []).append(contract)
-            self._caution(contract.file, reading.cautions)
+            self._add_cautions(contract.file, result.cautions)
             return contract
-        if known.digest == contract.digest:
-            return known
-        self._refuse(
+        if first.digest == contract.digest:
+            return first
+        self._reject(
             path,
-            BROKEN,
+            INVALID,
             [
                 Problem(
-                    path, 0, 0, "id", f"{contract.key} is declared already in {known.file}",
-                    "keep one of the two, or give this one another id or major version",
+                    path, 0, 0, "id", f"{contract.key} is already declared in {first.file}",
+                    "remove one of the two files, or change the id or the major version here",
                 )
             ],
         )  # fmt: skip
         return None
 
-    def _drivers(self) -> list[DriverManifest]:
+    def _load_drivers(self) -> list[DriverManifest]:
         root, plain_http = self._settings.root, self._settings.plain_http
 
         def read(path: Path) -> ReadResult[DriverManifest]:
@@ -511,73 +534,80 @@ class _Gathering:
         drivers: dict[str, DriverManifest] = {}
         invalid: list[DriverManifest] = []
         for folder in self._settings.folders:
-            for path, inside, status in children_with(folder, MANIFEST_FILE, (folder, str(root))):
-                reading = (
-                    self._files.reading(path, read, status, CODE_FILE)
+            files = find_in_subfolders(folder, MANIFEST_FILE, (folder, str(root)))
+            for path, inside, status in files:
+                result = (
+                    self._cache.load(path, read, status, CODE_FILE)
                     if inside
-                    else leads_out(path)
+                    else reject_outside_link(path)
                 )
-                if reading is None:
+                if result is None:
                     continue
-                driver = reading.value
-                self._caution(Path(path), reading.cautions)
+                driver = result.value
+                self._add_cautions(Path(path), result.cautions)
                 if driver is None:
-                    self._refuse(path, BROKEN, reading.problems)
-                    # Not for a link that leads out: that is no slip in the text.
+                    self._reject(path, INVALID, result.problems)
+                    # A link that leads out of the workspace has no last valid version.
                     if inside and (last := self._settings.valid.get(Path(path))):
                         invalid.append(last)
                 elif driver.key in drivers:
                     if drivers[driver.key].file != driver.file:
-                        self._refuse(path, BROKEN, [_twice(driver, drivers[driver.key])])
+                        problem = _duplicate_problem(driver, drivers[driver.key])
+                        self._reject(path, INVALID, [problem])
                 else:
                     drivers[driver.key] = driver
         for last in invalid:
             drivers.setdefault(last.key, last)
         return list(drivers.values())
 
-    def _inventory(self, path: str) -> None:
-        """Adds the secrets of a file to the workspace's."""
+    def _load_inventory(self, path: str) -> None:
+        """Add the secrets of a file to the workspace."""
         if path in self._inventories:
             return
-        reading = self._files.reading(path, load_inventory)
+        result = self._cache.load(path, load_inventory)
         problems: list[Problem] = []
-        if reading is not None and reading.value is None:
-            problems = reading.problems
-        elif reading is not None and reading.value is not None:
-            self._secrets += reading.value.entries.values()
+        if result is not None and result.value is None:
+            problems = result.problems
+        elif result is not None and result.value is not None:
+            self._secrets += result.value.entries.values()
         self._inventories[path] = problems
 
-    def _only_once(self) -> dict[str, SecretEntry]:
-        """The secrets that one inventory alone lists. What two list is nobody's: whoever comes
-        first could take over the other's name, and say who may have the secret."""
-        doubles = find_conflicts(self._secrets)
+    def _unique_secrets(self) -> dict[str, SecretEntry]:
+        """Return the secrets that exactly one inventory lists.
+
+        A secret in two inventories is not used: otherwise an inventory could replace the access
+        rules of another one's secret.
+        """
+        conflicts = find_conflicts(self._secrets)
         for entry in self._secrets:
-            for claim, other in doubles.get(id(entry), ())[:1]:
+            for claim, other in conflicts.get(id(entry), ())[:1]:
                 self._inventories.setdefault(str(entry.file), []).append(
                     Problem(
                         str(entry.file), entry.line, 1, "secrets",
-                        f"{claim} is listed here and in {other.file}, and is used by neither",
-                        "keep one of the two; drivers can share one inventory (auth.ref)",
+                        f"{claim} is listed here and in {other.file}, so neither entry is used",
+                        "remove one of the two; drivers can share one inventory (auth.ref)",
                     )
                 )  # fmt: skip
         for path, problems in self._inventories.items():
             if problems:
-                self._refuse(path, BROKEN, problems)
-        return {entry.slug: entry for entry in self._secrets if id(entry) not in doubles}
+                self._reject(path, INVALID, problems)
+        return {entry.slug: entry for entry in self._secrets if id(entry) not in conflicts}
 
-    def _own_inventory(self, driver: DriverManifest) -> str | Problem:
-        """Reads what `auth.ref` names; where it is. Empty: it names none."""
+    def _load_driver_inventory(self, driver: DriverManifest) -> str | Problem:
+        """Load the inventory that `auth.ref` names, and return its path. Empty: it names none."""
         if driver.auth is None or not driver.auth.ref:
             return ""
         try:
             path = self._finder.find(driver.auth.ref, str(driver.folder))
         except BadValue as bad:
             return _problem(driver, "auth.ref", bad.message, bad.hint)
-        self._inventory(path)
+        self._load_inventory(path)
         return path
 
-    def _wrong_with(self, driver: DriverManifest, inventory: str | Problem) -> list[Problem]:
-        """What is wrong with its inventory is wrong with the driver."""
+    def _inventory_problems(
+        self, driver: DriverManifest, inventory: str | Problem
+    ) -> list[Problem]:
+        """Return the problems of a driver's inventory, which reject the driver as well."""
         if isinstance(inventory, Problem):
             return [inventory]
         problems = self._inventories.get(inventory)
@@ -591,20 +621,20 @@ class _Gathering:
         ]  # fmt: skip
 
     def _bind(self, driver: DriverManifest, problems: list[Problem]) -> None:
-        found = self._found
-        code = BROKEN
-        problems = problems or self._unknown_secrets(driver)
-        driver, more = self._with_runner(driver)
-        problems += more
+        workspace = self._workspace
+        code = INVALID
+        problems = problems or self._secret_problems(driver)
+        driver, runner_problems = self._load_runner(driver)
+        problems += runner_problems
         bindings: list[EntryBinding] = []
         for index, entry in enumerate(driver.implements):
             try:
-                contract = self._served(driver, entry)
+                contract = self._find_contract(driver, entry)
             except BadValue as bad:
                 code = TOOL_UNAVAILABLE
-                place = f"implements[{index}]"
+                field = f"implements[{index}]"
                 problems.append(
-                    Problem(str(driver.file), entry.line, 1, place, bad.message, bad.hint)
+                    Problem(str(driver.file), entry.line, 1, field, bad.message, bad.hint)
                 )
                 continue
             problems += [
@@ -619,25 +649,25 @@ class _Gathering:
         problems += [
             Problem(
                 str(driver.file), binding.entry.line, 1, "implements",
-                f"{binding.contract.key} is served by two entries", "keep one of the two",
+                f"two entries serve {binding.contract.key}", "remove one of the two",
             )
             for index, binding in enumerate(bindings)
             if binding.contract.key in served[:index]
         ]  # fmt: skip
-        earlier = found.registered.get(driver.key)
+        earlier = workspace.registered.get(driver.key)
         if earlier is not None and earlier.digest != driver.digest:
             problems += successor_problems(earlier, driver)
         if problems:
-            self._refuse(driver.file, code, problems)
+            self._reject(driver.file, code, problems)
             return
-        self._caution(driver.file, lint.lint_bindings(driver, bindings, self._skill_exists))
-        found.drivers[driver.key] = found.registered[driver.key] = driver
-        found.bindings[driver.key] = tuple(bindings)
+        self._add_cautions(driver.file, lint.lint_bindings(driver, bindings, self._skill_exists))
+        workspace.drivers[driver.key] = workspace.registered[driver.key] = driver
+        workspace.bindings[driver.key] = tuple(bindings)
         for key in served:
-            found.serving[key] = (*found.serving.get(key, ()), driver.key)
+            workspace.serving[key] = (*workspace.serving.get(key, ()), driver.key)
 
-    def _served(self, driver: DriverManifest, entry: ImplementedContract) -> ToolContract:
-        """The contract of an entry. Raises BadValue."""
+    def _find_contract(self, driver: DriverManifest, entry: ImplementedContract) -> ToolContract:
+        """Return the contract of an entry. Raises BadValue."""
         if not is_path(entry.tool):
             versions = self._by_id.get(entry.tool)
             if not versions:
@@ -646,27 +676,27 @@ class _Gathering:
                 )
             return choose_contract(entry.tool, entry.version, versions)
         path = self._finder.find(entry.tool, str(driver.folder))
-        contract = self._contract(path)
+        contract = self._load_contract(path)
         if contract is None:
             raise BadValue(f"the contract in {entry.tool} cannot be used", f"see {path}")
         return choose_contract(contract.id, entry.version, [contract])
 
-    def _unknown_secrets(self, driver: DriverManifest) -> list[Problem]:
-        found = []
-        for name in secrets_used(driver):
-            if name in self._found.secret_names:
+    def _secret_problems(self, driver: DriverManifest) -> list[Problem]:
+        problems = []
+        for name in required_secrets(driver):
+            if name in self._workspace.secret_names:
                 continue
-            message = f"there is no secret {name} in any inventory of the workspace"
+            message = f"no inventory of the workspace lists the secret {name}"
             hint = "list it in the SECRETS.md that auth.ref names"
             try:
-                find_entry(name, self._found.secrets)
+                find_entry(name, self._workspace.secrets)
             except BadValue as bad:
                 message, hint = bad.message, bad.hint
-            found.append(_problem(driver, "server", message, hint))
-        return found
+            problems.append(_problem(driver, "server", message, hint))
+        return problems
 
-    def _with_runner(self, driver: DriverManifest) -> tuple[DriverManifest, list[Problem]]:
-        """The driver with the RUNNER.md in it that it names."""
+    def _load_runner(self, driver: DriverManifest) -> tuple[DriverManifest, list[Problem]]:
+        """Return the driver with the content of its RUNNER.md, if it names one."""
         if not isinstance(driver.runner, str):
             return driver, []
         try:
@@ -686,27 +716,27 @@ class _Gathering:
         return True
 
 
-def secrets_used(driver: DriverManifest) -> tuple[str, ...]:
-    """The names of the secrets that are needed to start a driver's server or to reach it."""
+def required_secrets(driver: DriverManifest) -> tuple[str, ...]:
+    """Return the names of the secrets for starting or reaching the server of a driver."""
     server = driver.server
     if server is None:
         return ()
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for text in server.env.values():
-        found.update(dict.fromkeys(placeholders.find_secret_names(text)))
+        names.update(dict.fromkeys(placeholders.find_secret_names(text)))
     if server.auth is not None:
-        found[server.auth.secret] = None
+        names[server.auth.secret] = None
     elif server.kind == "remote" and driver.auth is not None and driver.auth.state_env:
-        found[driver.auth.state_env[0]] = None
-    return tuple(found)
+        names[driver.auth.state_env[0]] = None
+    return tuple(names)
 
 
-def _twice(driver: DriverManifest, other: DriverManifest) -> Problem:
+def _duplicate_problem(driver: DriverManifest, other: DriverManifest) -> Problem:
     return _problem(
         driver,
         "id",
-        f"{driver.key} is declared already in {other.file}",
-        "give this one another id or major version",
+        f"{driver.key} is already declared in {other.file}",
+        "change the id or the major version here",
     )
 
 

@@ -28,7 +28,7 @@ from interlock.drivers.standalone import (
     named_definitions,
     open_server,
 )
-from interlock.manifests.definitions import DriverDefinition, manifest_of
+from interlock.manifests.definitions import DriverDefinition, build_manifest
 from interlock.manifests.driver_reader import MANIFEST_FILE, load_driver
 from interlock.manifests.model import DriverManifest
 from interlock.manifests.workspace import Workspace, load_workspace
@@ -145,7 +145,7 @@ def _manifest(driver: DriverManifest | DriverDefinition | str | Path) -> DriverM
     if isinstance(driver, DriverManifest):
         return driver
     if isinstance(driver, DriverDefinition):
-        return manifest_of(driver, Path.cwd() / "driver.py")
+        return build_manifest(driver, Path.cwd() / "driver.py")
     path = Path(driver)
     return load_driver(path / MANIFEST_FILE if path.is_dir() else path).unwrap()
 

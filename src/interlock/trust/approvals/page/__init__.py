@@ -1,7 +1,7 @@
-"""The approval page: a few static files, read once, and the headers that keep it to itself.
+"""The static files of the approval page, and its security headers.
 
-No framework, no request to anybody else, no inline script. The files are package data beside this
-module.
+The page has no framework and no inline script, and sends requests only to the node. The files are
+package data in the folder of this module.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ SECURITY: Final[tuple[tuple[bytes, bytes], ...]] = (
     ),
     (b"cache-control", b"no-store"),
 )
-"""Of every answer under /approvals."""
+"""The headers of every response under /approvals."""
 
 
 class PageFile(NamedTuple):
-    """One file as it is sent."""
+    """A file of the page, with its content type."""
 
     content_type: bytes
     body: bytes
     packed: bytes
-    """The same, compressed."""
+    """The body, compressed with gzip."""
 
 
 def page_files() -> dict[str, PageFile]:
-    """Every file of the page, by its name."""
+    """Read all files of the page. Return them by name."""
     files = {}
     for path in sorted(Path(__file__).parent.iterdir()):
         content_type = _TYPES.get(path.suffix)

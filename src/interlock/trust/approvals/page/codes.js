@@ -1,56 +1,59 @@
-// Codes for agents that are stopped or blocked. Shown to an operator who signed in.
+// Codes for agents that are stopped or blocked. The page shows them to an operator who signed in.
 
-import { ask, make, span, visible } from "./shown.js";
+import { escapeText, formatDuration, make, request } from "./elements.js";
 
 const TIERS = { verify: "asks to continue with", danger_zone: "is blocked after" };
 
-// The section for the list of pending calls: `shown`, and by what it is known, `key`. `again` reloads
-// the list.
-export async function codes(session, again, say) {
+// Returns the section for the list of pending calls: its elements, and a `key` that changes with
+// them. `reload` reloads the list.
+export async function loadCodes(session, reload, showMessage) {
   const headers = { "Interlock-Session": session };
-  let told;
+  let data;
   try {
-    told = await ask("codes", undefined, headers);
+    data = await request("codes", undefined, headers);
   } catch (error) {
     // A node without the safety loop has no such path.
-    if (["not_found", "unknown_approval"].includes(error.word)) return { key: "", shown: [] };
+    if (["not_found", "unknown_approval"].includes(error.code)) return { key: "", elements: [] };
     throw error;
   }
-  const another = (sent) => async () => {
+  const createCode = (body) => async () => {
     try {
-      await ask("codes", sent, headers);
-      await again();
+      await request("codes", body, headers);
+      await reload();
     } catch (error) {
-      say(error.message, true);
+      showMessage(error.message, true);
     }
   };
 
-  function challenge(one) {
-    const who = one.above ? `${one.above}, through ${one.caller}` : one.caller;
-    return make("section", { class: "card code", id: `code-${one.id}` },
-      make("p", {}, make("b", {}, visible(who)), ` ${TIERS[one.tier] || "is stopped at"} `,
-        make("q", {}, visible(one.hint))),
-      one.code ? make("p", { class: "tool" }, one.code)
+  function challengeCard(challenge) {
+    const caller = challenge.above ? `${challenge.above}, through ${challenge.caller}`
+      : challenge.caller;
+    return make("section", { class: "card code", id: `code-${challenge.id}` },
+      make("p", {}, make("b", {}, escapeText(caller)),
+        ` ${TIERS[challenge.tier] || "is stopped at"} `, make("q", {}, escapeText(challenge.hint))),
+      challenge.code ? make("p", { class: "tool" }, challenge.code)
         : make("p", { class: "soft" }, "The code is no longer available."),
-      make("p", { class: "soft small" }, `${span(one.seconds_left)} left · `,
+      make("p", { class: "soft small" }, `${formatDuration(challenge.seconds_left)} left · `,
         "Give the code only to an agent that may continue. It works once. ",
-        one.approval ? make("a", { href: one.approval }, "Decide here") : ""),
-      make("button", { type: "button", onclick: another({ renew: one.id }) }, "New code"));
+        challenge.approval ? make("a", { href: challenge.approval }, "Decide here") : ""),
+      make("button", { type: "button", onclick: createCode({ renew: challenge.id }) }, "New code"));
   }
 
-  function block(one) {
+  function blockCard(block) {
     return make("section", { class: "card" },
-      make("p", {}, make("b", {}, visible(one.caller)), " is blocked: ", visible(one.reason)),
-      make("button", { type: "button", onclick: another({ blocked: one.caller }) },
+      make("p", {}, make("b", {}, escapeText(block.caller)), " is blocked: ",
+        escapeText(block.reason)),
+      make("button", { type: "button", onclick: createCode({ blocked: block.caller }) },
         "Create a code"));
   }
 
-  const open = new Set(told.challenges.map((one) => one.id));
-  const lone = told.blocks.filter((one) => !open.has(one.challenge));
-  const all = [...told.challenges, ...lone];
+  const challengeIds = new Set(data.challenges.map((challenge) => challenge.id));
+  const blocks = data.blocks.filter((block) => !challengeIds.has(block.challenge));
+  const entries = [...data.challenges, ...blocks];
   return {
-    key: all.map((one) => [one.id, one.code, one.caller, one.reason].join()).join("\n"),
-    shown: all.length === 0 ? [] : [make("h2", { id: "codes" }, "Codes for agents"),
-      told.challenges.map(challenge), lone.map(block)],
+    key: entries.map((entry) => [entry.id, entry.code, entry.caller, entry.reason].join())
+      .join("\n"),
+    elements: entries.length === 0 ? [] : [make("h2", { id: "codes" }, "Codes for agents"),
+      data.challenges.map(challengeCard), blocks.map(blockCard)],
   };
 }

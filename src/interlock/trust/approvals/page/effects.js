@@ -1,6 +1,6 @@
-// What a call does, in one mark: colour, drawing, title, and why it is believed.
+// The effect of a call, as a coloured mark with an icon and a title, and the rule that requires approval.
 
-import { drawing, make } from "./shown.js";
+import { createIcon, make } from "./elements.js";
 
 const EFFECTS = {
   irreversible: ["red", "alarm", "Cannot be undone"],
@@ -9,11 +9,11 @@ const EFFECTS = {
   read_only: ["green", "eye", "Only reads"],
 };
 
-export const effectOf = (view) => EFFECTS[view.effect] || EFFECTS.mutating;
+export const findEffect = (view) => EFFECTS[view.effect] || EFFECTS.mutating;
 
-// The rule that held a call, and its reason. Of a built-in rule's reason the sentence that only
-// repeats the effect is left out: the mark above says it.
-export function held(view) {
+// Returns the rule that requires approval, and its reason. The reason of a built-in rule is shortened:
+// the mark of the effect shows the rest.
+export function describeRule(view) {
   const rule = view.rule || "default";
   let reason = view.reason || "";
   if (rule.startsWith("default") && view.effect === "irreversible") {
@@ -23,7 +23,7 @@ export function held(view) {
   return [rule, reason];
 }
 
-export function chip(view) {
-  const [colour, drawn, title] = effectOf(view);
-  return make("span", { class: `chip ${colour}` }, drawing(drawn), title);
+export function createEffectMark(view) {
+  const [colour, icon, title] = findEffect(view);
+  return make("span", { class: `chip ${colour}` }, createIcon(icon), title);
 }

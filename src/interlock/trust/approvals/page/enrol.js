@@ -1,71 +1,74 @@
-// Enrolment: a code from `interlock keys enrol NAME` makes a key of this browser, or a passkey, valid.
+// Enrolment: a code of `interlock keys enrol NAME` registers a key of this browser, or a passkey.
 
 import * as keys from "./keys.js";
 import * as passkey from "./passkey.js";
-import { choose } from "./signing.js";
-import { ask, drawing, make, say, show, visible, waiting } from "./shown.js";
+import { rememberChoice } from "./signing.js";
+import { createIcon, escapeText, make, request, showMessage, showPage, showProgress }
+  from "./elements.js";
 
-const plain = (code) => code.toUpperCase().replace(/[^A-Z0-9]/g, "");
+const normalizeCode = (code) => code.toUpperCase().replace(/[^A-Z0-9]/g, "");
 
-export async function enrol() {
-  const brought = decodeURIComponent(location.hash.slice(1));
-  // The code must stay neither in the address nor in the browser's history.
-  if (brought) history.replaceState(null, "", location.pathname);
+export async function showEnrolment() {
+  const addressCode = decodeURIComponent(location.hash.slice(1));
+  // The code must not remain in the address or in the history of the browser.
+  if (addressCode) history.replaceState(null, "", location.pathname);
   const code = make("input", { id: "code", class: "code", type: "text", autocomplete: "off",
-    autocapitalize: "characters", spellcheck: "false", value: brought,
+    autocapitalize: "characters", spellcheck: "false", value: addressCode,
     placeholder: "XXXXX-XXXXX-XXXXX-XXXXX" });
   const buttons = [
-    passkey.possible() ? make("button", { class: "go wide", id: "make-passkey", type: "button",
-      onclick: () => enrolled("passkey") }, "Make a passkey") : null,
+    passkey.isSupported() ? make("button", { class: "go wide", id: "make-passkey", type: "button",
+      onclick: () => enrol("passkey") }, "Make a passkey") : null,
     make("button", { class: "wide", id: "make-key", type: "button",
-      onclick: () => enrolled("key") }, "Make a key in this browser"),
+      onclick: () => enrol("key") }, "Make a key in this browser"),
   ].filter(Boolean);
 
-  async function enrolled(kind) {
-    buttons.forEach((one) => { one.disabled = true; });
+  async function enrol(kind) {
+    buttons.forEach((button) => { button.disabled = true; });
     try {
-      if (!plain(code.value)) throw new Error("Enter the code first.");
-      const { name } = await ask("enrol", { code: code.value });
-      let sent;
-      let made = null;
+      if (!normalizeCode(code.value)) throw new Error("Enter the code first.");
+      const { name } = await request("enrol", { code: code.value });
+      let body;
+      let key = null;
       if (kind === "passkey") {
-        const created = await waiting("Waiting for your passkey. Follow the browser’s instructions.",
-          (signal) => passkey.create(plain(code.value), name, signal));
-        sent = { code: code.value, passkey: created };
+        const created = await showProgress(
+          "Waiting for your passkey. Follow the browser’s instructions.",
+          (signal) => passkey.create(normalizeCode(code.value), name, signal));
+        body = { code: code.value, passkey: created };
       } else {
-        made = await keys.fresh();
-        sent = { code: code.value, key: made.jwk };
+        key = await keys.generate();
+        body = { code: code.value, key: key.jwk };
       }
-      const told = await ask("enrol", sent);
-      if (made !== null) await keys.keepFresh(made, name);
-      choose(made?.kid);
-      say("");
-      finished(name, kind, told.pending);
+      const response = await request("enrol", body);
+      if (key !== null) await keys.saveGenerated(key, name);
+      rememberChoice(key?.kid);
+      showMessage("");
+      showResult(name, kind, response.pending);
     } catch (error) {
-      say(error.message, true);
-      buttons.forEach((one) => { one.disabled = false; });
+      showMessage(error.message, true);
+      buttons.forEach((button) => { button.disabled = false; });
     }
   }
 
-  function finished(name, kind, pending) {
-    const what = kind === "passkey" ? "this passkey" : "the key in this browser";
+  function showResult(name, kind, pending) {
+    const label = kind === "passkey" ? "this passkey" : "the key in this browser";
     if (pending) {
-      show("Pending enrolment", make("section", { class: "state blue", id: "enrolled" },
-        drawing("clock"), make("div", {}, make("h1", {}, "Waiting for confirmation"),
-          make("p", {}, visible(`An existing operator must confirm that ${name} can approve calls with `),
-            `${what}: under Pending calls, or with `,
-            make("code", {}, visible(`interlock keys approve ${pending}`)), "."))),
+      showPage("Pending enrolment", make("section", { class: "state blue", id: "enrolled" },
+        createIcon("clock"), make("div", {}, make("h1", {}, "Waiting for confirmation"),
+          make("p", {}, escapeText("An existing operator must confirm that "
+            + `${name} can approve calls with `), `${label}: under Pending calls, or with `,
+            make("code", {}, escapeText(`interlock keys approve ${pending}`)), "."))),
         make("p", {}, make("a", { href: "./" }, "Pending calls")));
       return;
     }
-    show("Enrolled", make("section", { class: "state green", id: "enrolled" }, drawing("yes"),
+    showPage("Enrolled", make("section", { class: "state green", id: "enrolled" },
+      createIcon("yes"),
       make("div", {}, make("h1", {}, "Enrolled"),
-        make("p", {}, visible(`${name} can now approve calls with `), `${what}.`,
+        make("p", {}, escapeText(`${name} can now approve calls with `), `${label}.`,
           kind === "key" ? " The key cannot be exported." : ""))),
       make("p", {}, make("a", { href: "./" }, "Pending calls")));
   }
 
-  show("Enrol", make("h1", {}, "Become an operator"),
+  showPage("Enrol", make("h1", {}, "Become an operator"),
     make("section", { class: "card" },
       make("p", {}, "An operator approves or rejects calls that need a person. ",
         "Get a code with ", make("code", {}, "interlock keys enrol NAME"),
@@ -74,6 +77,6 @@ export async function enrol() {
       make("div", { class: "choices" }, buttons)),
     make("p", { class: "soft small" },
       "A passkey asks for your face, fingerprint or PIN each time. It can be on your phone or on a ",
-      "security key. A key in this browser signs without asking, for anybody who uses this browser."));
-  if (!brought) code.focus();
+      "security key. A key in this browser signs without asking, for every user of this browser."));
+  if (!addressCode) code.focus();
 }

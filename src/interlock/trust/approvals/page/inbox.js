@@ -1,197 +1,201 @@
-// All pending calls, for an operator who signed in. The list is pushed by the node.
+// All pending calls, for an operator who signed in. The node pushes the list.
 
-import { codes } from "./codes.js";
-import { chip, held } from "./effects.js";
-import { operators } from "./operators.js";
-import { summary } from "./values.js";
-import { session, setup, signer, signIn, signOut } from "./signing.js";
-import { actions, ask, badge, drawing, failure, make, say, show, span, visible } from "./shown.js";
+import { loadCodes } from "./codes.js";
+import { createEffectMark, describeRule } from "./effects.js";
+import { loadEnrolments } from "./operators.js";
+import { renderSummary } from "./values.js";
+import { createKeyForm, createSigner, currentSession, signIn, signOut } from "./signing.js";
+import { createError, createIcon, escapeText, formatDuration, make, setBadge, showActions,
+  showMessage, showPage } from "./elements.js";
 
-const RETRIES = [1000, 2000, 5000, 10000, 30000];
-const later = (wait) => new Promise((done) => { setTimeout(done, wait); });
+const RETRY_DELAYS_MS = [1000, 2000, 5000, 10000, 30000];
+const delay = (milliseconds) => new Promise((resolve) => { setTimeout(resolve, milliseconds); });
 
-// The arguments in one line. Of long ones the node sends only the beginning, which may be no JSON.
-function brief(one) {
+// Renders the arguments in one line. Of long arguments the node sends only the beginning, which may
+// be invalid JSON.
+function renderArguments(call) {
   try {
-    JSON.parse(one.arguments_text);
+    JSON.parse(call.arguments_text);
   } catch {
-    return visible(one.arguments_text.replace(/\s+/g, " "));
+    return escapeText(call.arguments_text.replace(/\s+/g, " "));
   }
-  return summary(one.arguments_text, new Set(one.masked || []), one.arguments_cut);
+  return renderSummary(call.arguments_text, new Set(call.masked || []), call.arguments_cut);
 }
 
-// The lists that the node pushes, as server-sent events. An EventSource cannot send the session.
-async function* pushed(known, signal) {
-  const answer = await fetch("events", {
-    headers: { Accept: "text/event-stream", "Interlock-Session": known },
+// Yields the lists that the node pushes as server-sent events. EventSource cannot send the header
+// with the session.
+async function* streamLists(session, signal) {
+  const response = await fetch("events", {
+    headers: { Accept: "text/event-stream", "Interlock-Session": session },
     credentials: "omit", cache: "no-store", redirect: "error", signal,
   });
-  if (!answer.ok) throw failure(answer.status, await answer.json().catch(() => ({})));
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  if (!response.ok) throw createError(response.status, await response.json().catch(() => ({})));
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    const parts = (text + value).replaceAll("\r\n", "\n").split("\n\n");
-    text = parts.pop();
-    for (const part of parts) {
-      const data = part.split("\n").filter((line) => line.startsWith("data:"))
+    const events = (text + value).replaceAll("\r\n", "\n").split("\n\n");
+    text = events.pop();
+    for (const event of events) {
+      const data = event.split("\n").filter((line) => line.startsWith("data:"))
         .map((line) => line.slice(5).trimStart());
-      // Without data it is a sign of life.
+      // An event without data is a keep-alive.
       yield data.length ? JSON.parse(data.join("\n")) : null;
     }
   }
 }
 
-export async function inbox() {
-  let ticking = 0;
+export async function showInbox() {
+  let timer = 0;
   let cards = null;
   const heading = make("h1", { id: "count", role: "status" });
   const calls = make("div", { id: "calls" });
-  const others = make("div", { id: "others", class: "beside" });
-  const people = make("div", { id: "people", class: "beside" });
-  const empty = make("section", { class: "empty" }, drawing("yes"),
+  const codes = make("div", { id: "others", class: "beside" });
+  const enrolments = make("div", { id: "people", class: "beside" });
+  const empty = make("section", { class: "empty" }, createIcon("yes"),
     make("p", {}, "New calls appear here automatically."));
 
-  async function form(words) {
+  async function showSignIn(text) {
     cards?.forEach((card) => card.element.remove());
     cards = null;
-    const signs = await signer();
+    const signer = await createSigner();
     const button = make("button", { class: "go below", id: "look", type: "button",
-      disabled: !signs.ready, onclick: look }, "Sign in");
-    badge(false);
-    clearInterval(ticking);
-    show("Pending calls", make("h1", {}, "Pending calls"),
+      disabled: !signer.ready, onclick: startSession }, "Sign in");
+    setBadge(false);
+    clearInterval(timer);
+    showPage("Pending calls", make("h1", {}, "Pending calls"),
       make("section", { class: "card" },
-        make("p", {}, words), signs.field, button, setup(() => form(words))),
+        make("p", {}, text), signer.field, button, createKeyForm(() => showSignIn(text))),
       make("p", { class: "soft small" }, "On the node itself: ",
         make("code", {}, "interlock approvals"), "."));
-    actions();
+    showActions();
 
-    async function look() {
+    async function startSession() {
       button.disabled = true;
       try {
-        await signIn(signs);
-        say("");
-        await follow(signs);
+        await signIn(signer);
+        showMessage("");
+        await followCalls(signer);
       } catch (error) {
-        say(error.message, true);
+        showMessage(error.message, true);
         button.disabled = false;
       }
     }
   }
 
-  // Shows what the node pushes, and asks again when the connection is lost.
-  async function follow(signs) {
-    let stop = new AbortController();
+  // Shows the lists that the node pushes, and reconnects when the connection is lost.
+  async function followCalls(signer) {
+    let controller = new AbortController();
     let failures = 0;
     const refresh = make("button", { type: "button", class: "more", id: "refresh", onclick: () => {
       failures = 0;
-      stop.abort();
+      controller.abort();
     } }, "Refresh");
     const live = make("p", { class: "live", id: "live", role: "status" });
-    const tell = (words) => {
-      live.classList.toggle("lost", words !== "");
-      live.textContent = words || "Live";
+    const showConnection = (text) => {
+      live.classList.toggle("lost", text !== "");
+      live.textContent = text || "Live";
     };
-    const again = () => stop.abort();
-    const woken = () => { if (!document.hidden && failures > 0) stop.abort(); };
-    document.addEventListener("visibilitychange", woken);
-    actions(live, refresh);
-    tell("Connecting…");
+    const reconnect = () => controller.abort();
+    const onVisible = () => { if (!document.hidden && failures > 0) controller.abort(); };
+    document.addEventListener("visibilitychange", onVisible);
+    showActions(live, refresh);
+    showConnection("Connecting…");
     try {
       for (;;) {
-        const known = session();
+        const session = currentSession();
         try {
-          if (known === null) throw failure(401, { error: "unauthenticated" });
-          for await (const told of pushed(known, stop.signal)) {
+          if (session === null) throw createError(401, { error: "unauthenticated" });
+          for await (const list of streamLists(session, controller.signal)) {
             failures = 0;
-            if (told !== null) await list(known, told.approvals, signs, again);
-            else if (!document.hidden) await beside(known, signs, again);
-            tell("");
+            if (list !== null) await updateCalls(session, list.approvals, signer, reconnect);
+            else if (!document.hidden) await updateSections(session, signer, reconnect);
+            showConnection("");
           }
         } catch (error) {
-          if (["unauthenticated", "forbidden"].includes(error.word)) {
+          if (["unauthenticated", "forbidden"].includes(error.code)) {
             signOut();
-            await form("Your session has ended. Sign in again to see pending calls.");
+            await showSignIn("Your session has ended. Sign in again to see pending calls.");
             return;
           }
         }
-        if (!stop.signal.aborted) {
-          tell("Connection lost. Retrying…");
-          const wait = RETRIES[Math.min(failures, RETRIES.length - 1)];
+        if (!controller.signal.aborted) {
+          showConnection("Connection lost. Retrying…");
+          const milliseconds = RETRY_DELAYS_MS[Math.min(failures, RETRY_DELAYS_MS.length - 1)];
           failures += 1;
-          await Promise.race([later(wait),
-            new Promise((done) => { stop.signal.addEventListener("abort", done); })]);
+          await Promise.race([delay(milliseconds),
+            new Promise((resolve) => { controller.signal.addEventListener("abort", resolve); })]);
         }
-        if (stop.signal.aborted) stop = new AbortController();
+        if (controller.signal.aborted) controller = new AbortController();
       }
     } finally {
-      document.removeEventListener("visibilitychange", woken);
+      document.removeEventListener("visibilitychange", onVisible);
     }
   }
 
-  // Cards that are there already stay the same elements: focus and pointer do not lose them.
-  async function list(known, approvals, signs, again) {
-    const number = approvals.length;
+  // Existing cards keep their elements, so that they do not lose focus and pointer.
+  async function updateCalls(session, approvals, signer, reconnect) {
+    const count = approvals.length;
     if (cards === null) {
       cards = new Map();
-      show("", people, heading, calls, empty, others);
+      showPage("", enrolments, heading, calls, empty, codes);
     }
-    heading.textContent = number === 0 ? "No pending calls"
-      : number === 1 ? "1 pending call" : `${number} pending calls`;
-    document.title = `${number ? `(${number}) ` : ""}Pending calls · Interlock`;
-    empty.hidden = number > 0;
-    badge(number > 0);
+    heading.textContent = count === 0 ? "No pending calls"
+      : count === 1 ? "1 pending call" : `${count} pending calls`;
+    document.title = `${count ? `(${count}) ` : ""}Pending calls · Interlock`;
+    empty.hidden = count > 0;
+    setBadge(count > 0);
     const now = performance.now();
-    const pending = new Set(approvals.map((one) => one.id));
+    const pending = new Set(approvals.map((call) => call.id));
     for (const [id, card] of cards) {
       if (pending.has(id)) continue;
       card.element.remove();
       cards.delete(id);
     }
-    for (const one of approvals) {
-      if (!cards.has(one.id)) {
+    for (const call of approvals) {
+      if (!cards.has(call.id)) {
         const time = make("span", { class: "time" });
-        cards.set(one.id, { time, element: item(one, time) });
-        calls.append(cards.get(one.id).element);
+        cards.set(call.id, { time, element: createCard(call, time) });
+        calls.append(cards.get(call.id).element);
       }
-      cards.get(one.id).ends = now + one.seconds_left * 1000;
+      cards.get(call.id).ends = now + call.seconds_left * 1000;
     }
-    clearInterval(ticking);
-    ticking = setInterval(tick, 1000);
-    tick();
-    await beside(known, signs, again);
+    clearInterval(timer);
+    timer = setInterval(updateTimes, 1000);
+    updateTimes();
+    await updateSections(session, signer, reconnect);
   }
 
-  // What the node does not push: enrolments, and codes for agents.
-  async function beside(known, signs, again) {
-    const told = await Promise.all([operators(known, signs, again), codes(known, again, say)]);
-    for (const [index, place] of [people, others].entries()) {
-      if (place.dataset.key === told[index].key) continue;
-      place.dataset.key = told[index].key;
-      place.replaceChildren(...told[index].shown.flat(Infinity));
+  // Loads the enrolments and the codes for agents, which the node does not push.
+  async function updateSections(session, signer, reconnect) {
+    const sections = await Promise.all([
+      loadEnrolments(session, signer, reconnect), loadCodes(session, reconnect, showMessage)]);
+    for (const [index, container] of [enrolments, codes].entries()) {
+      if (container.dataset.key === sections[index].key) continue;
+      container.dataset.key = sections[index].key;
+      container.replaceChildren(...sections[index].elements.flat(Infinity));
     }
   }
 
-  function tick() {
+  function updateTimes() {
     for (const { time, ends } of cards.values()) {
-      const left = (ends - performance.now()) / 1000;
-      time.textContent = left > 0 ? `${span(left)} left` : "expired";
+      const seconds = (ends - performance.now()) / 1000;
+      time.textContent = seconds > 0 ? `${formatDuration(seconds)} left` : "expired";
     }
   }
 
-  function item(one, time) {
-    const [rule, reason] = held(one);
-    return make("a", { class: "card item", href: one.id },
-      make("p", { class: "marks" }, chip(one), time),
-      make("p", { class: "tool" }, visible(one.tool)),
-      make("p", { class: "brief" }, brief(one)),
-      make("p", { class: "soft small" }, visible(`${one.caller.name} · `),
-        one.at ? visible(`held by node ${one.at} · `) : "",
-        visible(reason ? `${rule}: ${reason}` : rule)));
+  function createCard(call, time) {
+    const [rule, reason] = describeRule(call);
+    return make("a", { class: "card item", href: call.id },
+      make("p", { class: "marks" }, createEffectMark(call), time),
+      make("p", { class: "tool" }, escapeText(call.tool)),
+      make("p", { class: "brief" }, renderArguments(call)),
+      make("p", { class: "soft small" }, escapeText(`${call.caller.name} · `),
+        call.at ? escapeText(`pending at node ${call.at} · `) : "",
+        escapeText(reason ? `${rule}: ${reason}` : rule)));
   }
 
-  if (session() === null) await form("Sign in as an operator to see pending calls.");
-  else await follow(await signer());
+  if (currentSession() === null) await showSignIn("Sign in as an operator to see pending calls.");
+  else await followCalls(await createSigner());
 }

@@ -1,27 +1,27 @@
-// Keys of this browser: made or imported once, stored so that scripts can use but not read them, and
-// used to sign what a person decides.
+// Keys of this browser: they are made or imported once, stored so that scripts can use but not read
+// them, and sign the decisions of a person.
 
 const KINDS = {
   EdDSA: { import: { name: "Ed25519" }, sign: { name: "Ed25519" } },
   ES256: { import: { name: "ECDSA", namedCurve: "P-256" },
     sign: { name: "ECDSA", hash: "SHA-256" } },
 };
-const PROOF_LASTS = 120;
-const text = new TextEncoder();
+const PROOF_LIFETIME_SECONDS = 120;
+const encoder = new TextEncoder();
 
 export function base64url(data) {
-  let raw = "";
-  for (const one of new Uint8Array(data)) raw += String.fromCharCode(one);
-  return btoa(raw).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
+  let binary = "";
+  for (const byte of new Uint8Array(data)) binary += String.fromCharCode(byte);
+  return btoa(binary).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
 }
 
-export async function sha256(words) {
-  return new Uint8Array(await crypto.subtle.digest("SHA-256", text.encode(words)));
+export async function sha256(text) {
+  return new Uint8Array(await crypto.subtle.digest("SHA-256", encoder.encode(text)));
 }
 
-// -- kept in IndexedDB
+// -- storage in IndexedDB
 
-function opened() {
+function openDatabase() {
   return new Promise((resolve, reject) => {
     const request = indexedDB.open("interlock", 1);
     request.onupgradeneeded = () => request.result.createObjectStore("keys", { keyPath: "kid" });
@@ -30,32 +30,31 @@ function opened() {
   });
 }
 
-async function transact(mode, what) {
-  const file = await opened();
+async function transact(mode, createRequest) {
+  const database = await openDatabase();
   try {
     return await new Promise((resolve, reject) => {
-      const work = file.transaction("keys", mode);
-      const request = what(work.objectStore("keys"));
-      work.oncomplete = () => resolve(request.result);
-      work.onerror = work.onabort = () => reject(work.error);
+      const transaction = database.transaction("keys", mode);
+      const request = createRequest(transaction.objectStore("keys"));
+      transaction.oncomplete = () => resolve(request.result);
+      transaction.onerror = transaction.onabort = () => reject(transaction.error);
     });
   } finally {
-    file.close();
+    database.close();
   }
 }
 
-export async function kept() {
+export async function load() {
   try {
     return await transact("readonly", (keys) => keys.getAll());
   } catch {
-    return []; // A private window may have no storage: a passkey still works.
+    return []; // A private window may have no storage. Passkeys work without it.
   }
 }
 
-const keep = (key) => transact("readwrite", (keys) => keys.put(key));
-export const forget = (kid) => transact("readwrite", (keys) => keys.delete(kid));
+const save = (key) => transact("readwrite", (keys) => keys.put(key));
 
-// -- made here, or brought along
+// -- generated and imported keys
 
 async function thumbprint(jwk) {
   const members = jwk.kty === "OKP" ? { crv: jwk.crv, kty: jwk.kty, x: jwk.x }
@@ -63,103 +62,108 @@ async function thumbprint(jwk) {
   return base64url(await sha256(JSON.stringify(members)));
 }
 
-function publicPart(jwk) {
+function publicMembers(jwk) {
   const { kty, crv, x, y } = jwk;
   return y === undefined ? { kty, crv, x } : { kty, crv, x, y };
 }
 
-export async function fresh() {
+export async function generate() {
   for (const [algorithm, kind] of Object.entries(KINDS)) {
     let pair;
     try {
       pair = await crypto.subtle.generateKey(kind.import, false, ["sign", "verify"]);
     } catch {
-      continue; // Older browsers do not know Ed25519.
+      continue; // Older browsers do not support Ed25519.
     }
-    const jwk = publicPart(await crypto.subtle.exportKey("jwk", pair.publicKey));
+    const jwk = publicMembers(await crypto.subtle.exportKey("jwk", pair.publicKey));
     return { algorithm, key: pair.privateKey, jwk, kid: await thumbprint(jwk) };
   }
   throw new Error("This browser cannot make a key. Use a passkey or another browser.");
 }
 
-export async function keepFresh(made, name) {
-  await keep({ kid: made.kid, name, algorithm: made.algorithm, key: made.key });
+export async function saveGenerated({ kid, algorithm, key }, name) {
+  await save({ kid, name, algorithm, key });
 }
 
-export async function bring(pem, passphrase, name) {
-  const found = /-----BEGIN (ENCRYPTED )?PRIVATE KEY-----([A-Za-z0-9+/=\s]+)-----END/.exec(pem);
-  if (!found) throw new Error("This file is no private key made by `interlock keys new`.");
-  let der = Uint8Array.from(atob(found[2].replace(/\s/g, "")), (one) => one.charCodeAt(0));
-  if (found[1]) der = await unlocked(der, passphrase);
+export async function importPem(pem, passphrase, name) {
+  const match = /-----BEGIN (ENCRYPTED )?PRIVATE KEY-----([A-Za-z0-9+/=\s]+)-----END/.exec(pem);
+  if (!match) {
+    throw new Error("This file is not a private key. Choose a file made by `interlock keys new`.");
+  }
+  let der = Uint8Array.from(atob(match[2].replace(/\s/g, "")),
+    (character) => character.charCodeAt(0));
+  if (match[1]) der = await decryptKey(der, passphrase);
   for (const [algorithm, kind] of Object.entries(KINDS)) {
-    let readable;
+    let readableKey;
     try {
-      // Readable for a moment only, to learn the public part; what is kept is not.
-      readable = await crypto.subtle.importKey("pkcs8", der, kind.import, true, ["sign"]);
+      // This key can be exported, to get its public part. The stored key cannot.
+      readableKey = await crypto.subtle.importKey("pkcs8", der, kind.import, true, ["sign"]);
     } catch {
       continue;
     }
-    const jwk = publicPart(await crypto.subtle.exportKey("jwk", readable));
+    const jwk = publicMembers(await crypto.subtle.exportKey("jwk", readableKey));
     const key = await crypto.subtle.importKey("pkcs8", der, kind.import, false, ["sign"]);
     der.fill(0);
     const kid = await thumbprint(jwk);
-    await keep({ kid, name, algorithm, key });
+    await save({ kid, name, algorithm, key });
     return kid;
   }
-  throw new Error("Only Ed25519 and P-256 keys can be used, and this browser may not support Ed25519.");
+  throw new Error("Only Ed25519 and P-256 keys are supported, and this browser may not support "
+    + "Ed25519.");
 }
 
-// -- an encrypted key file (PKCS #8 with PBES2), which browsers do not open by themselves
+// -- encrypted key files (PKCS #8 with PBES2, RFC 8018), which browsers do not import
 
-function pieces(bytes) {
-  const found = [];
-  for (let at = 0; at < bytes.length;) {
-    const tag = bytes[at];
-    let size = bytes[at + 1];
-    at += 2;
+// Parses a sequence of DER values.
+function parseDer(bytes) {
+  const values = [];
+  for (let offset = 0; offset < bytes.length;) {
+    const tag = bytes[offset];
+    let size = bytes[offset + 1];
+    offset += 2;
     if (size & 0x80) {
       const count = size & 0x7f;
       size = 0;
-      for (const one of bytes.subarray(at, at + count)) size = size * 256 + one;
-      at += count;
+      for (const byte of bytes.subarray(offset, offset + count)) size = size * 256 + byte;
+      offset += count;
     }
-    if (!(at + size <= bytes.length)) throw new Error("The key file is incomplete.");
-    found.push({ tag, body: bytes.subarray(at, at + size) });
-    at += size;
+    if (!(offset + size <= bytes.length)) throw new Error("The key file is incomplete.");
+    values.push({ tag, body: bytes.subarray(offset, offset + size) });
+    offset += size;
   }
-  return found;
+  return values;
 }
 
-const inside = (piece) => pieces(piece.body);
-const named = (piece) => [...piece.body].join(".");
+const parseBody = (value) => parseDer(value.body);
+const formatOid = (value) => [...value.body].join(".");
 const PBES2 = "42.134.72.134.247.13.1.5.13";
 const PBKDF2 = "42.134.72.134.247.13.1.5.12";
 const DIGESTS = { "42.134.72.134.247.13.2.7": "SHA-1", "42.134.72.134.247.13.2.9": "SHA-256",
   "42.134.72.134.247.13.2.11": "SHA-512" };
 const CIPHERS = { "96.134.72.1.101.3.4.1.2": 128, "96.134.72.1.101.3.4.1.42": 256 };
 
-async function unlocked(der, passphrase) {
-  if (!passphrase) throw new Error("This key needs its passphrase.");
-  const [how, locked] = inside(pieces(der)[0]);
-  const [scheme, terms] = inside(how);
-  const [derivation, cipher] = inside(terms);
-  const [derives, settings] = inside(derivation);
-  const [salt, rounds, ...more] = inside(settings);
-  const prf = more.find((one) => one.tag === 0x30);
-  const hash = prf ? DIGESTS[named(inside(prf)[0])] : "SHA-1";
-  const [cipherName, iv] = inside(cipher);
-  const length = CIPHERS[named(cipherName)];
-  if (named(scheme) !== PBES2 || named(derives) !== PBKDF2 || !hash || !length) {
+async function decryptKey(der, passphrase) {
+  if (!passphrase) throw new Error("This key file is encrypted. Enter its passphrase.");
+  const [algorithm, encrypted] = parseBody(parseDer(der)[0]);
+  const [scheme, parameters] = parseBody(algorithm);
+  const [derivation, cipher] = parseBody(parameters);
+  const [derivationOid, settings] = parseBody(derivation);
+  const [salt, rounds, ...options] = parseBody(settings);
+  const prf = options.find((option) => option.tag === 0x30);
+  const hash = prf ? DIGESTS[formatOid(parseBody(prf)[0])] : "SHA-1";
+  const [cipherOid, iv] = parseBody(cipher);
+  const length = CIPHERS[formatOid(cipherOid)];
+  if (formatOid(scheme) !== PBES2 || formatOid(derivationOid) !== PBKDF2 || !hash || !length) {
     throw new Error("This key file uses an encryption that this page does not support.");
   }
-  const iterations = [...rounds.body].reduce((sum, one) => sum * 256 + one, 0);
-  const secret = await crypto.subtle.importKey("raw", text.encode(passphrase), "PBKDF2", false,
+  const iterations = [...rounds.body].reduce((sum, byte) => sum * 256 + byte, 0);
+  const secret = await crypto.subtle.importKey("raw", encoder.encode(passphrase), "PBKDF2", false,
     ["deriveKey"]);
   const key = await crypto.subtle.deriveKey({ name: "PBKDF2", hash, salt: salt.body, iterations },
     secret, { name: "AES-CBC", length }, false, ["decrypt"]);
   try {
     return new Uint8Array(await crypto.subtle.decrypt({ name: "AES-CBC", iv: iv.body }, key,
-      locked.body));
+      encrypted.body));
   } catch {
     throw new Error("Wrong passphrase.");
   }
@@ -167,13 +171,13 @@ async function unlocked(der, passphrase) {
 
 // -- signing
 
-export async function signed(one, claims) {
-  const now = Math.floor(Date.now() / 1000) + (claims.late || 0);
-  const { late, ...said } = claims;
-  const head = { alg: one.algorithm, typ: "JWT", kid: one.kid };
-  const body = { ...said, iat: now, exp: now + PROOF_LASTS };
-  const [left, right] = [head, body].map((part) => base64url(text.encode(JSON.stringify(part))));
-  const words = text.encode(`${left}.${right}`);
-  const mark = await crypto.subtle.sign(KINDS[one.algorithm].sign, one.key, words);
-  return `${left}.${right}.${base64url(mark)}`;
+export async function signProof(key, claims, clockOffset) {
+  const now = Math.floor(Date.now() / 1000) + (clockOffset || 0);
+  const header = { alg: key.algorithm, typ: "JWT", kid: key.kid };
+  const payload = { ...claims, iat: now, exp: now + PROOF_LIFETIME_SECONDS };
+  const input = [header, payload].map((part) => base64url(encoder.encode(JSON.stringify(part))))
+    .join(".");
+  const signature = await crypto.subtle.sign(KINDS[key.algorithm].sign, key.key,
+    encoder.encode(input));
+  return `${input}.${base64url(signature)}`;
 }

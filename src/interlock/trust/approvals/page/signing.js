@@ -1,117 +1,119 @@
-// Signing: the choice between the keys of this browser and a passkey, the operator's session, and
-// how a browser gets a key.
+// Signing: the choice between the keys of this browser and a passkey, the session of an operator, and
+// the import of keys.
 
 import * as keys from "./keys.js";
 import * as passkey from "./passkey.js";
-import { ask, make, say, waiting } from "./shown.js";
+import { make, request, showMessage, showProgress } from "./elements.js";
 
 const PASSKEY = "passkey";
 const CHOICE = "interlock-signs-with";
 const SESSION = "interlock-session";
 
-// Storage may be forbidden, as in some private windows: then the choice is made again next time.
-function stored(storage, name) {
+// Storage may be forbidden, for example in private windows. Then the choice is not remembered.
+function readStorage(storage, name) {
   try { return window[storage].getItem(name); } catch { return null; }
 }
 
-function store(storage, name, value) {
+function writeStorage(storage, name, value) {
   try {
     if (value === null) window[storage].removeItem(name);
     else window[storage].setItem(name, value);
   } catch { /* See above. */ }
 }
 
-// What is used from now on, unless the person chooses something else: only what has worked.
-export const choose = (kid) => store("localStorage", CHOICE, kid || PASSKEY);
+// Remembers the key or the passkey for the next time, after it was used successfully.
+export const rememberChoice = (kid) => writeStorage("localStorage", CHOICE, kid || PASSKEY);
 
-// A choice of what to sign with: its field, and `use(view, decision, reason, send)`, which signs,
-// sends the proof, and remembers the choice once the node has accepted it.
-export async function signer() {
-  const found = await keys.kept();
-  const choices = found.map((one) => [one.kid, `${one.name} (key in this browser)`]);
-  if (passkey.possible()) choices.push([PASSKEY, "Passkey"]);
-  const last = stored("localStorage", CHOICE);
+// Creates the choice of a key or passkey: its form field, and `use(view, decision, reason, send)`,
+// which signs, sends the proof, and remembers the choice once the node has accepted the proof.
+export async function createSigner() {
+  const storedKeys = await keys.load();
+  const choices = storedKeys.map((key) => [key.kid, `${key.name} (key in this browser)`]);
+  if (passkey.isSupported()) choices.push([PASSKEY, "Passkey"]);
+  const lastChoice = readStorage("localStorage", CHOICE);
   const select = make("select", { id: "with", name: "with" },
-    choices.map(([value, words]) => make("option", { value }, words)));
-  if (choices.some(([value]) => value === last)) select.value = last;
+    choices.map(([value, text]) => make("option", { value }, text)));
+  if (choices.some(([value]) => value === lastChoice)) select.value = lastChoice;
   const ready = choices.length > 0;
-  const used = found.length > 0 || (ready && last === PASSKEY);
+  const hasKey = storedKeys.length > 0 || (ready && lastChoice === PASSKEY);
 
-  async function proof(view, decision, reason) {
+  async function createProof(view, decision, reason) {
     if (select.value === PASSKEY) {
-      return waiting("Waiting for your passkey. Follow the browser’s instructions.",
-        (signal) => passkey.decide(view, decision, reason, signal));
+      return showProgress("Waiting for your passkey. Follow the browser’s instructions.",
+        (signal) => passkey.signDecision(view, decision, reason, signal));
     }
-    const one = found.find((key) => key.kid === select.value);
-    return keys.signed(one, {
+    const key = storedKeys.find(({ kid }) => kid === select.value);
+    return keys.signProof(key, {
       aud: view.aud, jti: view.id, args_sha256: view.args_sha256, decision,
-      ...(reason ? { reason } : {}), late: view.late,
-    });
+      ...(reason ? { reason } : {}),
+    }, view.clockOffset);
   }
 
   return {
     ready,
     field: make("div", {},
-      used ? null : make("div", { class: "note", id: "no-key" },
+      hasKey ? null : make("div", { class: "note", id: "no-key" },
         make("b", {}, "No key in this browser yet"),
         make("p", {}, "Run ", make("code", {}, "interlock keys enrol NAME"),
           " on the node and open the address it prints, or import a key file below.",
           ready ? " If you already have a passkey for this site, you can use it." : "")),
       ready ? [make("label", { for: "with" }, "Sign with"), select] : null),
     async use(view, decision, reason, send) {
-      const chosen = select.value;
-      const told = await send(await proof(view, decision, reason));
-      store("localStorage", CHOICE, chosen);
-      return told;
+      const choice = select.value;
+      const response = await send(await createProof(view, decision, reason));
+      writeStorage("localStorage", CHOICE, choice);
+      return response;
     },
   };
 }
 
-// -- the session of an operator, kept for this tab
+// -- the session of an operator, stored for this tab
 
-export const session = () => stored("sessionStorage", SESSION);
-export const signOut = () => store("sessionStorage", SESSION, null);
-export const late = (told) => Math.round(told.now - Date.now() / 1000);
+export const currentSession = () => readStorage("sessionStorage", SESSION);
+export const signOut = () => writeStorage("sessionStorage", SESSION, null);
+// Returns the seconds by which the clock of this browser is behind the clock of the node.
+export const clockOffset = (response) => Math.round(response.now - Date.now() / 1000);
 
-export async function signIn(signs) {
-  const question = await ask("session");
-  const view = { ...question, id: "inbox", args_sha256: question.nonce, late: late(question) };
-  const told = await signs.use(view, "approve", "",
-    (proof) => ask("session", { nonce: question.nonce, proof }));
-  store("sessionStorage", SESSION, told.session);
-  return told.session;
+export async function signIn(signer) {
+  const challenge = await request("session");
+  const view = { ...challenge, id: "inbox", args_sha256: challenge.nonce,
+    clockOffset: clockOffset(challenge) };
+  const response = await signer.use(view, "approve", "",
+    (proof) => request("session", { nonce: challenge.nonce, proof }));
+  writeStorage("sessionStorage", SESSION, response.session);
+  return response.session;
 }
 
-// Ask as an operator: with the session of this tab, or a new one where that is over.
-export async function askAsOperator(signs, path, sent) {
-  const known = session();
+// Sends a request with the session of this tab. If the session has ended, signs in again.
+export async function requestAsOperator(signer, path, body) {
+  const session = currentSession();
   try {
-    if (known !== null) return await ask(path, sent, { "Interlock-Session": known });
+    if (session !== null) return await request(path, body, { "Interlock-Session": session });
   } catch (error) {
-    if (error.word !== "unauthenticated") throw error;
+    if (error.code !== "unauthenticated") throw error;
     signOut();
   }
-  return ask(path, sent, { "Interlock-Session": await signIn(signs) });
+  return request(path, body, { "Interlock-Session": await signIn(signer) });
 }
 
-// -- how a browser gets a key
+// -- the import of keys
 
-export function setup(done) {
+export function createKeyForm(onImported) {
   const file = make("input", { type: "file", id: "file", accept: ".pem" });
-  const phrase = make("input", { type: "password", id: "phrase", autocomplete: "off" });
-  const bring = async (event) => {
+  const passphrase = make("input", { type: "password", id: "phrase", autocomplete: "off" });
+  const importKey = async (event) => {
     event.preventDefault();
-    const [chosen] = file.files;
+    const [keyFile] = file.files;
     try {
-      if (!chosen) throw new Error("Choose the key file first.");
-      choose(await keys.bring(await chosen.text(), phrase.value,
-        chosen.name.replace(/\.pem$/, "")));
-      say("Key imported.");
-      await done();
+      if (!keyFile) throw new Error("Choose the key file first.");
+      rememberChoice(await keys.importPem(await keyFile.text(), passphrase.value,
+        keyFile.name.replace(/\.pem$/, "")));
+      showMessage("Key imported.");
+      await onImported();
     } catch (error) {
-      say(error.message, true);
+      showMessage(error.message, true);
     } finally {
-      phrase.value = "";
+      passphrase.value = "";
     }
   };
   return make("details", { class: "setup", id: "setup" },
@@ -119,10 +121,10 @@ export function setup(done) {
     make("p", { class: "soft small" },
       "To make a new key or passkey, run ", make("code", {}, "interlock keys enrol NAME"),
       " on the node and ", make("a", { href: "enrol" }, "enter its code"),
-      ". Or import a key file: it stays in this browser, and pages can sign with it but not read it."),
-    make("form", { onsubmit: bring },
+      ". Or import a key file. It stays in this browser. Pages can sign with it but cannot read it."),
+    make("form", { onsubmit: importKey },
       make("label", { for: "file" }, "Key file ",
         make("span", { class: "soft" }, "~/.config/interlock/keys/NAME.pem")), file,
-      make("label", { for: "phrase" }, "Passphrase"), phrase,
+      make("label", { for: "phrase" }, "Passphrase"), passphrase,
       make("button", { class: "wide", type: "submit" }, "Import key")));
 }

@@ -1,139 +1,146 @@
 // JSON values for people: short values first, long text as text, nested values as a tree.
 
-import { make, visible } from "./shown.js";
+import { escapeText, make } from "./elements.js";
 
-const SHORT = 160;
+const MAX_SHORT_LENGTH = 160;
 const TOKEN = /\s*([[\]{},:]|"[^"\\]*(?:\\.[^"\\]*)*"|[^\s,:[\]{}"]+)/gy;
-const count = (number, word) => `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
+const formatCount = (number, noun) =>
+  `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 
-// JSON as a tree of {kind, ...}. A number stays the text that the node wrote: a browser would round
-// it. A loop, not a recursion: nesting is limited by the node only.
-export function parse(text) {
-  const tokens = [...text.matchAll(TOKEN)].map((found) => found[1]);
+// Parses JSON into a tree of {kind, ...}. A number stays the text that the node wrote, because a
+// browser would round it. The parser is a loop, because only the node limits the nesting.
+export function parseJson(text) {
+  const tokens = [...text.matchAll(TOKEN)].map((match) => match[1]);
   const root = { kind: "list", items: [] };
   const open = [root];
   let key = null;
-  for (let at = 0; at < tokens.length; at += 1) {
-    const token = tokens[at];
-    const into = open[open.length - 1];
+  for (let index = 0; index < tokens.length; index += 1) {
+    const token = tokens[index];
+    const parent = open[open.length - 1];
     if (token === "," || token === ":") continue;
     if (token === "}" || token === "]") { open.pop(); continue; }
-    if (into.kind === "object" && key === null) { key = JSON.parse(token); continue; }
+    if (parent.kind === "object" && key === null) { key = JSON.parse(token); continue; }
     let value;
     if (token === "{") value = { kind: "object", items: [] };
     else if (token === "[") value = { kind: "list", items: [] };
     else if (token.startsWith('"')) value = { kind: "text", text: JSON.parse(token) };
     else value = { kind: "other", text: token };
-    into.items.push(into.kind === "object" ? [key, value] : [null, value]);
+    parent.items.push(parent.kind === "object" ? [key, value] : [null, value]);
     key = null;
     if (value.items) open.push(value);
   }
   return root.items[0][1];
 }
 
-const lines = (text) => text.split("\n").length - (text.endsWith("\n") ? 1 : 0);
-const pointer = (above, name) =>
-  `${above}/${String(name).replaceAll("~", "~0").replaceAll("/", "~1")}`;
+const countLines = (text) => text.split("\n").length - (text.endsWith("\n") ? 1 : 0);
+const appendPointer = (pointer, name) =>
+  `${pointer}/${String(name).replaceAll("~", "~0").replaceAll("/", "~1")}`;
 const isShort = (value) => !value.items?.length
-  && (value.items || (value.text.length <= SHORT && !value.text.includes("\n")));
+  && (value.items || (value.text.length <= MAX_SHORT_LENGTH && !value.text.includes("\n")));
 
-// Text that could be taken for something else is quoted.
-function quoted(text) {
+// Returns whether a text could be mistaken for another value, so that it needs quotes.
+function needsQuotes(text) {
   return text === "" || text !== text.trim() || /^["'“[{]/.test(text)
     || /^(?:-?\d[\d.eE+-]*|true|false|null)$/.test(text);
 }
 
-function short(value, hidden) {
+function renderShort(value, hidden) {
   if (hidden) return make("span", { class: "hid" }, "hidden (secret)");
   if (value.items) return make("span", { class: "n" }, value.kind === "list" ? "[ ]" : "{ }");
-  if (value.kind === "other") return make("span", { class: "n" }, visible(value.text));
-  return make("span", { class: "v" }, quoted(value.text) ? ["“", visible(value.text), "”"]
-    : visible(value.text));
+  if (value.kind === "other") return make("span", { class: "n" }, escapeText(value.text));
+  return make("span", { class: "v" }, needsQuotes(value.text)
+    ? ["“", escapeText(value.text), "”"] : escapeText(value.text));
 }
 
-export function block(text) {
-  return make("pre", {}, visible(text));
+export function renderText(text) {
+  return make("pre", {}, escapeText(text));
 }
 
-function size(value) {
+function formatSize(value) {
   if (value.kind === "text") {
-    return value.text.includes("\n") ? count(lines(value.text), "line")
-      : count(value.text.length, "character");
+    return value.text.includes("\n") ? formatCount(countLines(value.text), "line")
+      : formatCount(value.text.length, "character");
   }
-  return count(value.items.length, value.kind === "list" ? "item" : "field");
+  return formatCount(value.items.length, value.kind === "list" ? "item" : "field");
 }
 
-function entries(value) {
-  return value.items.map(([name, one], index) => [name === null ? index : name, one]);
+function listEntries(value) {
+  return value.items.map(([name, member], index) => [name === null ? index : name, member]);
 }
 
-const label = (name, of) => (of.kind === "list" ? `${name + 1}` : visible(name));
+const formatName = (name, parent) => (parent.kind === "list" ? `${name + 1}` : escapeText(name));
 
-function tree(value, at, masked) {
-  return make("ul", { class: "tree" }, entries(value).map(([name, one]) => {
-    const here = pointer(at, name);
-    const key = make("span", { class: value.kind === "list" ? "k index" : "k" }, label(name, value));
-    if (masked.has(here)) return make("li", {}, key, short(one, true));
-    if (isShort(one)) return make("li", {}, key, short(one));
-    return make("li", {}, key, make("span", { class: "soft" }, size(one)), long(one, here, masked));
+function renderTree(value, pointer, masked) {
+  return make("ul", { class: "tree" }, listEntries(value).map(([name, member]) => {
+    const memberPointer = appendPointer(pointer, name);
+    const key = make("span", { class: value.kind === "list" ? "k index" : "k" },
+      formatName(name, value));
+    if (masked.has(memberPointer)) return make("li", {}, key, renderShort(member, true));
+    if (isShort(member)) return make("li", {}, key, renderShort(member));
+    return make("li", {}, key, make("span", { class: "soft" }, formatSize(member)),
+      renderLong(member, memberPointer, masked));
   }));
 }
 
-function long(value, at, masked) {
-  return value.items ? tree(value, at, masked) : block(value.text);
+function renderLong(value, pointer, masked) {
+  return value.items ? renderTree(value, pointer, masked) : renderText(value.text);
 }
 
-// A value as a list of names and short values, then one block for each long one. `masked`: the
-// pointers of what the node keeps hidden; `at`: the pointer of this value.
-export function values(value, at, masked) {
-  if (masked.has(at)) return short(value, true);
-  if (isShort(value)) return make("p", { class: "soft" }, value.items ? "None" : short(value));
-  if (value.kind !== "object") return long(value, at, masked);
-  const all = entries(value);
-  const brief = all.filter(([name, one]) => isShort(one) || masked.has(pointer(at, name)));
-  const rest = all.filter((one) => !brief.includes(one));
+// Renders a value as a list of names and short values, and a block for each long value. `pointer` is
+// the JSON pointer of the value, and `masked` has the pointers of the values that the node hides.
+export function renderValue(value, pointer, masked) {
+  if (masked.has(pointer)) return renderShort(value, true);
+  if (isShort(value)) return make("p", { class: "soft" }, value.items ? "None" : renderShort(value));
+  if (value.kind !== "object") return renderLong(value, pointer, masked);
+  const entries = listEntries(value);
+  const shortEntries = entries.filter(([name, member]) =>
+    isShort(member) || masked.has(appendPointer(pointer, name)));
+  const longEntries = entries.filter((entry) => !shortEntries.includes(entry));
   return [
-    brief.length ? make("dl", { class: "values" }, brief.map(([name, one]) => [
-      make("dt", {}, visible(name)),
-      make("dd", {}, short(one, masked.has(pointer(at, name)))),
+    shortEntries.length ? make("dl", { class: "values" }, shortEntries.map(([name, member]) => [
+      make("dt", {}, escapeText(name)),
+      make("dd", {}, renderShort(member, masked.has(appendPointer(pointer, name)))),
     ])) : null,
-    rest.map(([name, one]) => make("section", { class: "long" },
-      make("h3", {}, visible(name), make("span", { class: "soft" }, size(one))),
-      long(one, pointer(at, name), masked))),
+    longEntries.map(([name, member]) => make("section", { class: "long" },
+      make("h3", {}, escapeText(name), make("span", { class: "soft" }, formatSize(member))),
+      renderLong(member, appendPointer(pointer, name), masked))),
   ];
 }
 
-// The same in one line: short values, then the names and sizes of long ones. `cut`: only the beginning
-// of long text is there.
-export function summary(text, masked, cut) {
-  const value = parse(text);
-  if (value.kind !== "object") return short(value.items ? { kind: "other", text } : value);
-  const parts = entries(value).map(([name, one]) => {
-    const hidden = masked.has(pointer("/arguments", name));
-    const brief = hidden || isShort(one);
-    return [brief ? 0 : 1, make("span", { class: "part" }, make("span", { class: "k" }, visible(name)),
-      brief ? short(one, hidden) : cut && !one.items ? visible(one.text.replace(/\s+/g, " "))
-        : make("span", {}, `(${size(one)})`))];
+// Renders arguments in one line: short values, then the names and sizes of long values. `cut` means
+// that the text has only the beginning of long texts.
+export function renderSummary(text, masked, cut) {
+  const value = parseJson(text);
+  if (value.kind !== "object") return renderShort(value.items ? { kind: "other", text } : value);
+  const parts = listEntries(value).map(([name, member]) => {
+    const hidden = masked.has(appendPointer("/arguments", name));
+    const short = hidden || isShort(member);
+    return [short ? 0 : 1, make("span", { class: "part" },
+      make("span", { class: "k" }, escapeText(name)),
+      short ? renderShort(member, hidden)
+        : cut && !member.items ? escapeText(member.text.replace(/\s+/g, " "))
+          : make("span", {}, `(${formatSize(member)})`))];
   });
-  return parts.sort((a, b) => a[0] - b[0]).map(([, shown]) => shown);
+  return parts.sort((a, b) => a[0] - b[0]).map(([, element]) => element);
 }
 
-// The exact JSON, behind a fold.
-export function fold(title, text) {
-  return make("details", {}, make("summary", {}, title), block(text));
+// Renders the exact JSON, collapsed.
+export function renderJson(title, text) {
+  return make("details", {}, make("summary", {}, title), renderText(text));
 }
 
-// What a tool answered: its text as text, anything else by its kind, the whole behind a fold.
-export function answered(text) {
-  const told = JSON.parse(text);
-  const parts = Array.isArray(told.content) ? told.content : [];
-  const shown = parts.map((one) => {
-    if (one.type === "text") return block(String(one.text));
-    if (one.type === "resource" && typeof one.resource?.text === "string") {
-      return block(one.resource.text);
+// Renders the result of a tool: text as text, other content by its type, and the exact JSON.
+export function renderResult(text) {
+  const result = JSON.parse(text);
+  const content = Array.isArray(result.content) ? result.content : [];
+  const blocks = content.map((item) => {
+    if (item.type === "text") return renderText(String(item.text));
+    if (item.type === "resource" && typeof item.resource?.text === "string") {
+      return renderText(item.resource.text);
     }
-    const what = [one.type, one.mimeType, one.name, one.uri || one.resource?.uri];
-    return make("p", { class: "soft" }, visible(what.filter(Boolean).join(" · ")));
+    const parts = [item.type, item.mimeType, item.name, item.uri || item.resource?.uri];
+    return make("p", { class: "soft" }, escapeText(parts.filter(Boolean).join(" · ")));
   });
-  return [shown.length ? shown : make("p", { class: "soft" }, "No text."), fold("Show as JSON", text)];
+  return [blocks.length ? blocks : make("p", { class: "soft" }, "No text."),
+    renderJson("Show as JSON", text)];
 }
