@@ -90,7 +90,7 @@ def test_validates_contract_like_file() -> None:
             {"inputs": {"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}}},
             "never end",
         ),
-        ({"input_schema": {"type": "object"}}, "given twice"),
+        ({"input_schema": {"type": "object"}}, "passed twice"),
         ({"inputs": object()}, "plain data"),
         ({"implements": "a:b"}, "AIP-39"),
     ):

@@ -14,10 +14,10 @@ from interlock.core.config.problems import ConfigError
 from interlock.errors import InterlockError
 from interlock.manifests import definitions
 from interlock.manifests.definitions import (
+    build_manifest,
     check_execute,
     define_driver,
     define_mcp_driver,
-    build_manifest,
     merge,
 )
 from interlock.manifests.model import ConnectionOptions
@@ -122,7 +122,7 @@ def test_accepts_both_names_and_spellings() -> None:
     assert one["metadata"] == {"myHost": {"someKey": 1}}
     assert values["metadata"] == {"someKey": 1}
     assert camel.hooks == {"build_arguments", "parse_tool_result", "detect_expiry"}
-    with pytest.raises(ConfigError, match="given twice"):
+    with pytest.raises(ConfigError, match="passed twice"):
         define_driver(connection_options={"timeoutMs": 1, "timeout_ms": 1})
 
 

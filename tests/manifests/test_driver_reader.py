@@ -322,7 +322,7 @@ def test_reads_file_with_digest_and_code(tmp_path: Path) -> None:
     path = write(
         tmp_path / "files-mcp" / "DRIVER.md", driver_text(implements=[entry(metadata=GONE)])
     )
-    with pytest.raises(ConfigError, match="no driver.py serves it"):
+    with pytest.raises(ConfigError, match=r"no driver\.py serves it"):
         read_driver(path)
     write(tmp_path / "files-mcp" / "driver.py", "")
     cautions: list[Caution] = []

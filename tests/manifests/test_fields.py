@@ -61,7 +61,9 @@ class Outer(Struct, frozen=True):
     free: Annotated[dict[str, Any], schema_patch({"properties": {"known": str}})] = field(
         default_factory=dict
     )
-    other: Annotated[str, explicit_schema({"anyOf": [str, {"type": "null"}]}), converter(lambda v: v or "")] = ""
+    other: Annotated[
+        str, explicit_schema({"anyOf": [str, {"type": "null"}]}), converter(lambda v: v or "")
+    ] = ""
     line: Annotated[int, NOT_IN_FILE] = 0
 
 

@@ -21,8 +21,8 @@ def npm(package: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ({"protocol_version": "2025-03"}, {"protocol_version": "2025-06"}, "version of MCP"),
-        ({}, {"protocol_version": "2025-06"}, "version of MCP"),
+        ({"protocol_version": "2025-03"}, {"protocol_version": "2025-06"}, "MCP version"),
+        ({}, {"protocol_version": "2025-06"}, "MCP version"),
         (
             {"server": DOCKER, "transport": "http"},
             {"server": DOCKER, "transport": "sse"},

@@ -60,10 +60,10 @@ def test_names_secret_missing_from_inventories(folder: Folder) -> None:
     folder.tool()
     auth = {"state": {"env": ["ACME_API_KEY"]}}
     path = folder.driver(server=SECRET_ENV, auth=auth)
-    assert "there is no secret ACME_API_KEY" in why(folder.load(), path)
+    assert "lists the secret ACME_API_KEY" in why(folder.load(), path)
     remote = {"kind": "remote", "url": "https://a.example/"}
     other = folder.driver("b-mcp", server=remote, transport="sse", auth=auth)
-    assert "there is no secret ACME_API_KEY" in why(folder.load(), other)
+    assert "lists the secret ACME_API_KEY" in why(folder.load(), other)
     folder.secrets()
     found = folder.load()
     assert sorted(found.drivers) == ["b-mcp@1", "files-mcp@1"]

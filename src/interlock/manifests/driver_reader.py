@@ -21,10 +21,10 @@ from interlock.manifests.document import (
     Caution,
     ManifestDocument,
     ReadResult,
-    sort_problems,
+    file_problem,
     read_document,
     read_source,
-    file_problem,
+    sort_problems,
 )
 from interlock.manifests.fields import FieldFault, build
 from interlock.manifests.model import (
@@ -555,9 +555,7 @@ def read_driver_fields(
         cautions += _unknown_keys(document)
     cautions += lint.lint_fields(values, file, document.line)
     if problems or not schemas.validator("whole-driver").is_valid(values):
-        problems = _explain_problems(
-            document, problems, has_code=has_code, plain_http=plain_http
-        )
+        problems = _explain_problems(document, problems, has_code=has_code, plain_http=plain_http)
         return ReadResult(problems=problems, cautions=cautions)
     is_mcp = values["kind"] == "mcp"
     universal_problems = check_universal_fields(document)

@@ -141,8 +141,7 @@ EgressHost = Annotated[
     str,
     text(
         "a host",
-        "write api.example.com or *.example.com, and :port if needed; "
-        "no address range, no URL",
+        "write api.example.com or *.example.com, and :port if needed; no address range, no URL",
         pattern=EGRESS_PATTERN,
         max_length=260,
     ),
@@ -362,9 +361,7 @@ class McpBinding(ManifestBlock, frozen=True):
         str,
         Annotated[
             str,
-            text(
-                "the name of an argument", "write a name of the server's tool", min_length=1
-            ),
+            text("the name of an argument", "write a name of the server's tool", min_length=1),
         ],
     ] = field(default_factory=dict)
     """Maps an input of the contract (after `mapping`) to the argument of the tool."""

@@ -309,12 +309,8 @@ def nearest(word: str, names: Iterable[str]) -> str:
     """Return the name that is similar to a word. Empty: there is none."""
     candidates = list(names)
     matches = difflib.get_close_matches(word, candidates, n=1)
-    matches = matches or difflib.get_close_matches(
-        word.lower().replace("-", "_"), candidates, n=1
-    )
-    matches = matches or [
-        name for name in candidates if len(word) > 2 and name.startswith(word)
-    ]
+    matches = matches or difflib.get_close_matches(word.lower().replace("-", "_"), candidates, n=1)
+    matches = matches or [name for name in candidates if len(word) > 2 and name.startswith(word)]
     return matches[0] if matches else ""
 
 

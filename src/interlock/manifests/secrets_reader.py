@@ -14,10 +14,10 @@ from interlock.manifests.document import (
     Caution,
     ManifestDocument,
     ReadResult,
-    sort_problems,
+    file_problem,
     read_document,
     read_source,
-    file_problem,
+    sort_problems,
 )
 from interlock.manifests.fields import build
 from interlock.manifests.model import AccessEntry, AccessOperation, SecretEntry, SecretsInventory

@@ -20,10 +20,10 @@ from interlock.manifests.document import (
     Caution,
     ManifestDocument,
     ReadResult,
-    sort_problems,
+    file_problem,
     read_document,
     read_source,
-    file_problem,
+    sort_problems,
 )
 from interlock.manifests.fields import build
 from interlock.manifests.model import Example, ToolContract
