@@ -57,7 +57,7 @@ def test_written_workspace_is_complete_and_valid(tmp_path: Path) -> None:
     settings = DriverSettings(drivers=30, contracts=7)
     write_workspace(tmp_path, settings, 9001)
     workspace = load_workspace(tmp_path)
-    assert workspace.refused == {}
+    assert workspace.rejected_files == {}
     assert len(workspace.drivers) == 30
     assert len(workspace.contracts) == 7
     assert len(workspace.serving[f"{contract_id(0)}@1"]) == 5

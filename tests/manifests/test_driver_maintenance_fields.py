@@ -137,7 +137,7 @@ def test_checks_version_check_fields() -> None:
     assert found is not None
     assert found.timeout_ms == 5000
     for key, value, words in (
-        ("parse", "v", "captured"),
+        ("parse", "v", "no group"),
         ("parse", "(", "regular expression"),
         ("range", "newest", "range"),
         ("timeout_ms", 1, "at least"),
