@@ -64,6 +64,7 @@ async def test_capabilities_are_what_any_of_them_can(many: NodeThread, mode: str
             assert f"Ask {server} for anything." in (client.instructions or "")
 
 
+@pytest.mark.spec("ST-4.4.1-7")
 @both_modes
 async def test_prompts_are_named_like_tools(many: NodeThread, mode: str) -> None:
     async with open_client(many, "http", mode) as client:
@@ -71,7 +72,7 @@ async def test_prompts_are_named_like_tools(many: NodeThread, mode: str) -> None
         assert names == [f"{s}__{p}" for s in sorted(SERVERS) for p in ("asks", "review")]
         for name in ("hs.review", "hs__review"):
             got = await client.get_prompt(name, {"lang": "C"})
-            assert "for hs" in got.messages[0].content.text  # type: ignore[union-attr]
+            assert "this C code for hs" in got.messages[0].content.text  # type: ignore[union-attr]
         with pytest.raises(MCPError) as unknown:
             await client.get_prompt("hs.nothing")
         assert unknown.value.error.code == -32602

@@ -301,6 +301,7 @@ def test_a_cyclic_reference_is_built(tmp_path: Path) -> None:
     assert build_all(tmp_path).problems == []
 
 
+@pytest.mark.spec("ST-4.6.3-4")
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     folder(
         tmp_path,

@@ -21,6 +21,7 @@ from tests.topics.node.table import NODE_ID, TOPIC, Table
 SEEN = {"content": [{"type": "text", "text": "seen"}]}
 
 
+@pytest.mark.spec("MX-3-9", "MX-3.1.2-1")
 async def test_a_call_is_made_under_the_identity_of_its_sender(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada, bob = table.let_in("ada"), table.let_in("bob")
@@ -32,6 +33,7 @@ async def test_a_call_is_made_under_the_identity_of_its_sender(tmp_path: Path) -
     answer = await ada.answer(asked)
     assert answer["from"] == NODE_ID
     assert answer["to"] == ["ada"]
+    assert answer["correlation_id"] == asked
     assert answer["kind"] == "mcp/response:tools/call:s.look"
     assert answer["payload"] == {"jsonrpc": "2.0", "id": "a", "result": SEEN}
     # Everybody sees what is done.

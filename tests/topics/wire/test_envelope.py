@@ -168,7 +168,10 @@ def test_what_is_no_envelope(text: bytes, failure: Failure) -> None:
     assert error.id == ""
 
 
-@pytest.mark.parametrize("name", ["protocol", "id", "from", "kind", "payload"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("protocol", marks=pytest.mark.spec("MX-3-2")), "id", "from", "kind", "payload"],
+)
 def test_what_must_be_there(name: str) -> None:
     error = refusal(compact({key: value for key, value in SAMPLE.items() if key != name}))
     assert error.failure is INVALID_REQUEST
