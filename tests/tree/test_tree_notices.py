@@ -112,6 +112,11 @@ async def test_a_grandchild_that_deregisters_is_announced_up_to_the_client(tmp_p
     assert not [one for one in listed["tools"] if "plant" in one["name"]]
 
 
+@pytest.mark.spec("AX-12-3")
+def test_default_rate_is_100_per_second() -> None:
+    assert SubserversConfig().notifications_per_second == 100
+
+
 @pytest.mark.spec("AX-12-2", "AX-12-3", "AX-12-4", "AX-12-5", "AX-12-6")
 async def test_a_flood_is_cut_counted_and_told(tmp_path: Path) -> None:
     most = 600

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 SPLIT = (-31003, "split_brain")
 
 
-@pytest.mark.spec("AX-13.4-4", "AX-3.1-5")
+@pytest.mark.spec("AX-13.4-2", "AX-13.4-4", "AX-3.1-5")
 @pytest.mark.parametrize(
     ("says", "accepted"),
     [

@@ -105,6 +105,18 @@ def test_reports_overflow_once_per_second() -> None:
     assert storm.notices[-1][1] == storm.pace.dropped
 
 
+@pytest.mark.spec("AX-12-2")
+def test_new_notification_waits_behind_older_ones() -> None:
+    """The rate allows it again, but the timer of the older ones has not fired yet."""
+    one = Paced(per_second=1)
+    one.say(2)
+    one.clock.now += 2
+    one.say()
+    assert one.numbers == [0]
+    one.clock.advance(3)
+    assert one.numbers == [0, 1, 2]
+
+
 def test_reports_one_overflow_once() -> None:
     one = Paced(per_second=1, max_waiting=1)
     one.say(10)
