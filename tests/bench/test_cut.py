@@ -16,11 +16,11 @@ from bench.steady import Client, Steady
 Answering = Callable[[str, str], dict[str, Any] | None]
 
 
-def said(text: str) -> dict[str, Any]:
+def text_result(text: str) -> dict[str, Any]:
     return {"result": {"content": [{"type": "text", "text": text}]}}
 
 
-def steadily(folder: Path, answer: Answering, calls: int = 6) -> Steady:
+def run_steady_load(folder: Path, answer: Answering, calls: int = 6) -> Steady:
     """Calls to a made-up node that answers like this; None: it hangs up."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -53,7 +53,7 @@ def steadily(folder: Path, answer: Answering, calls: int = 6) -> Steady:
 
 
 def test_counts_right_results(tmp_path: Path) -> None:
-    steady = steadily(tmp_path, lambda tool, text: said(f"{tool[0]}: {text}"))
+    steady = run_steady_load(tmp_path, lambda tool, text: text_result(f"{tool[0]}: {text}"))
     assert steady.right == {"a.echo": 3, "b.echo": 3}
     assert (steady.wrong, steady.failed.total(), steady.lost) == ([], 0, 0)
 
@@ -61,13 +61,15 @@ def test_counts_right_results(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        lambda tool, text: said(f"a: {text}"),
-        lambda tool, text: said(f"{tool[0]}: {text}" if tool == "a.echo" else "b: call 1"),
-        lambda tool, text: said(f"{tool[0]}: {text}") if tool == "a.echo" else {"result": {}},
+        lambda tool, text: text_result(f"a: {text}"),
+        lambda tool, text: text_result(f"{tool[0]}: {text}" if tool == "a.echo" else "b: call 1"),
+        lambda tool, text: (
+            text_result(f"{tool[0]}: {text}") if tool == "a.echo" else {"result": {}}
+        ),
     ],
 )
 def test_result_of_other_server_or_call_is_wrong(tmp_path: Path, answer: Answering) -> None:
-    steady = steadily(tmp_path, answer)
+    steady = run_steady_load(tmp_path, answer)
     assert steady.right == {"a.echo": 3}
     assert len(steady.wrong) == 3
     assert steady.wrong[0].startswith("b.echo was sent 'call 2' and answered ")
@@ -79,13 +81,13 @@ def test_errors_are_failures_not_wrong_results(tmp_path: Path) -> None:
             return {"error": {"code": -31020, "message": "it is gone"}}
         return {"result": {"isError": True, "content": []}}
 
-    steady = steadily(tmp_path, answer)
+    steady = run_steady_load(tmp_path, answer)
     assert steady.failed == {"a.echo": 3, "b.echo": 3}
     assert steady.wrong == []
 
 
 def test_disconnect_loses_calls(tmp_path: Path) -> None:
-    steady = steadily(tmp_path, lambda tool, text: None, calls=2)
+    steady = run_steady_load(tmp_path, lambda tool, text: None, calls=2)
     assert steady.lost == 2
 
 

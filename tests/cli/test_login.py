@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from interlock.core.upstreams.oauth.fetch import fetch
-from tests.core.upstreams.oauth.authority import Authority, Protected
+from tests.core.upstreams.oauth.authority import Authority, ProtectedServer
 from tests.support.command_line import INTERLOCK, CommandLine
 from tests.support.waiting import HANG_TIMEOUT, wait_until
 
@@ -83,8 +83,10 @@ class Person:
 
 
 @asynccontextmanager
-async def open_terminal(world: CommandLine) -> AsyncIterator[tuple[Person, Authority, Protected]]:
-    async with Authority() as authority, Protected(authority) as server:
+async def open_terminal(
+    world: CommandLine,
+) -> AsyncIterator[tuple[Person, Authority, ProtectedServer]]:
+    async with Authority() as authority, ProtectedServer(authority) as server:
         world.config({"jira": server.url()})
         yield Person(world), authority, server
 

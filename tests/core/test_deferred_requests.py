@@ -24,16 +24,16 @@ def request() -> Call:
 LATE = InterlockError(DEADLINE_EXCEEDED, "It was not sent in time.")
 
 
-class Waiting:
+class RecordingHandler:
     """Somebody who waits, and what they were told."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
-        self.over = asyncio.Event()
+        self.events: list[str] = []
+        self.ended = asyncio.Event()
 
     def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        self.told.append("outcome" if error is None else error.failure.name)
-        self.over.set()
+        self.events.append("outcome" if error is None else error.failure.name)
+        self.ended.set()
 
     def on_notification(self, call: Call, method: str, params: Any) -> None:
         raise AssertionError("nobody speaks")
@@ -44,49 +44,49 @@ class Waiting:
         raise AssertionError("nobody asks")
 
 
-class Sent:
+class SentRequest:
     """A request that has left."""
 
     def __init__(self) -> None:
         self.is_open = True
-        self.did: list[str] = []
-        self.whose: tuple[Call, ResponseHandler] | None = None
+        self.actions: list[str] = []
+        self.owner: tuple[Call, ResponseHandler] | None = None
 
     def abandon(self, reason: str) -> None:
         self.is_open = False
-        self.did.append("abandon")
+        self.actions.append("abandon")
 
     def expire(self) -> None:
         self.is_open = False
-        self.did.append("expire")
+        self.actions.append("expire")
 
     def reassign(self, call: Call, back: ResponseHandler) -> None:
-        self.whose = (call, back)
+        self.owner = (call, back)
 
 
 async def test_becomes_sent_request_after_start() -> None:
-    sent, waiting, gate = Sent(), Waiting(), asyncio.Event()
+    sent, handler, gate = SentRequest(), RecordingHandler(), asyncio.Event()
 
     async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
         await gate.wait()
         return sent
 
-    exchange = DeferredRequest(request(), waiting, LATE, send)
+    exchange = DeferredRequest(request(), handler, LATE, send)
     assert exchange.is_open
     gate.set()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     another = request()
-    exchange.reassign(another, waiting)
-    assert sent.whose == (another, waiting)
+    exchange.reassign(another, handler)
+    assert sent.owner == (another, handler)
     exchange.abandon("enough")
     assert not exchange.is_open
-    assert sent.did == ["abandon"]
-    assert waiting.told == []
+    assert sent.actions == ["abandon"]
+    assert handler.events == []
 
 
 async def test_reports_error_to_reassigned_handler() -> None:
-    first, second, gate = Waiting(), Waiting(), asyncio.Event()
+    first, second, gate = RecordingHandler(), RecordingHandler(), asyncio.Event()
 
     async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
         await gate.wait()
@@ -95,8 +95,8 @@ async def test_reports_error_to_reassigned_handler() -> None:
     exchange = DeferredRequest(request(), first, LATE, send)
     exchange.reassign(request(), second)
     gate.set()
-    await with_timeout(second.over.wait())
-    assert (first.told, second.told) == ([], ["auth_required"])
+    await with_timeout(second.ended.wait())
+    assert (first.events, second.events) == ([], ["auth_required"])
     assert not exchange.is_open
 
 
@@ -105,31 +105,36 @@ async def test_expired_or_abandoned_request_is_not_sent() -> None:
         await asyncio.Event().wait()
         raise AssertionError("it is not to be sent")
 
-    late, left = Waiting(), Waiting()
+    late, remaining = RecordingHandler(), RecordingHandler()
     exchange = DeferredRequest(request(), late, LATE, send)
     exchange.expire()
     exchange.expire()
-    assert late.told == ["deadline_exceeded"]
+    assert late.events == ["deadline_exceeded"]
     assert not exchange.is_open
-    exchange = DeferredRequest(request(), left, LATE, send)
+    exchange = DeferredRequest(request(), remaining, LATE, send)
     exchange.abandon("enough")
     assert not exchange.is_open
-    assert left.told == []
+    assert remaining.events == []
 
 
 async def test_internal_fault_becomes_call_error() -> None:
-    waiting = Waiting()
+    handler = RecordingHandler()
 
     async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
         raise ZeroDivisionError
 
-    DeferredRequest(request(), waiting, LATE, send)
-    await with_timeout(waiting.over.wait())
-    assert waiting.told == ["internal_error"]
+    DeferredRequest(request(), handler, LATE, send)
+    await with_timeout(handler.ended.wait())
+    assert handler.events == ["internal_error"]
 
 
 async def test_sends_for_handler_reassigned_before_start() -> None:
-    sent, first, second, gate = Sent(), Waiting(), Waiting(), asyncio.Event()
+    sent, first, second, gate = (
+        SentRequest(),
+        RecordingHandler(),
+        RecordingHandler(),
+        asyncio.Event(),
+    )
 
     async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
         await gate.wait()
@@ -142,47 +147,47 @@ async def test_sends_for_handler_reassigned_before_start() -> None:
     gate.set()
     assert exchange.task is not None
     await with_timeout(exchange.task)
-    assert sent.whose == (another, second)
-    assert (first.told, second.told) == ([], [])
+    assert sent.owner == (another, second)
+    assert (first.events, second.events) == ([], [])
 
 
 async def test_abandons_request_cancelled_during_start() -> None:
-    sent, waiting = Sent(), Waiting()
+    sent, handler = SentRequest(), RecordingHandler()
 
     async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
         exchange.is_waiting = False
         return sent
 
-    exchange = DeferredRequest(request(), waiting, LATE, send)
+    exchange = DeferredRequest(request(), handler, LATE, send)
     assert exchange.task is not None
     await with_timeout(exchange.task)
-    assert (sent.did, waiting.told) == (["abandon"], [])
+    assert (sent.actions, handler.events) == (["abandon"], [])
 
 
 def test_sent_request_replaces_deferred_request() -> None:
-    sent, waiting, call = Sent(), Waiting(), request()
-    exchange = DeferredRequest(call, waiting, LATE)
+    sent, handler, call = SentRequest(), RecordingHandler(), request()
+    exchange = DeferredRequest(call, handler, LATE)
     call.upstream_request = exchange
     exchange.start(lambda call, back: sent)
-    exchange.start(lambda call, back: Sent())
+    exchange.start(lambda call, back: SentRequest())
     exchange.fail(LATE)
     assert call.upstream_request is sent
     assert exchange.is_open
     exchange.expire()
     assert not exchange.is_open
-    assert (sent.did, waiting.told) == (["expire"], [])
+    assert (sent.actions, handler.events) == (["expire"], [])
 
 
 def test_reports_start_failure_once() -> None:
     def start(call: Call, back: ResponseHandler) -> UpstreamRequest:
         raise InterlockError(AUTH_REQUIRED, "Sign in.")
 
-    waiting = Waiting()
-    exchange = DeferredRequest(request(), waiting, LATE)
+    handler = RecordingHandler()
+    exchange = DeferredRequest(request(), handler, LATE)
     exchange.start(start)
     exchange.fail(LATE)
     exchange.expire()
-    assert waiting.told == ["auth_required"]
+    assert handler.events == ["auth_required"]
     assert not exchange.is_open
 
 
@@ -190,16 +195,16 @@ def test_sends_nothing_for_abandoned_call() -> None:
     def start(call: Call, back: ResponseHandler) -> UpstreamRequest:
         raise AssertionError("it is not to be sent")
 
-    waiting = Waiting()
-    exchange = DeferredRequest(request(), waiting, LATE)
+    handler = RecordingHandler()
+    exchange = DeferredRequest(request(), handler, LATE)
     exchange.abandon("enough")
     exchange.start(start)
     exchange.expire()
-    assert waiting.told == []
+    assert handler.events == []
 
 
 def test_immediate_result_ignores_later_events() -> None:
     ANSWERED.abandon("late")
     ANSWERED.expire()
-    ANSWERED.reassign(request(), Waiting())
+    ANSWERED.reassign(request(), RecordingHandler())
     assert not ANSWERED.is_open

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
+from tests.core.upstreams.servers.http_server import Request, ResponseWriter, Streamable
 from tests.core.upstreams.servers.toolbox import error
 from tests.core.upstreams.test_http_connections import self_signed
 from tests.drivers.driver_workspace import ANY, Workspace, running
@@ -72,7 +72,7 @@ def test_a_secret_header_is_in_no_log_journal_or_file(
     seen: list[str] = []
     failing: list[Any] = []
 
-    async def habit(request: Request, answer: Answer) -> bool:
+    async def override(request: Request, answer: ResponseWriter) -> bool:
         seen.append(request.headers.get(header, ""))
         if request.rpc != "tools/call" or not failing:
             return False
@@ -80,10 +80,10 @@ def test_a_secret_header_is_in_no_log_journal_or_file(
         if how == "error":
             answer.json(error(request.message["id"], -32000, f"I was sent {echoed}", echoed))
         else:
-            answer.whole(str(echoed).encode(), f"{how} {echoed[header]}", x_echo=echoed[header])
+            answer.respond(str(echoed).encode(), f"{how} {echoed[header]}", x_echo=echoed[header])
         return True
 
-    server.habit = habit
+    server.override = override
 
     async def body() -> None:
         async with server:
@@ -122,11 +122,11 @@ def test_a_secret_header_that_is_echoed_at_the_start_is_masked(
     caplog.set_level(logging.DEBUG, logger="interlock")
     server = Streamable("stateless")
 
-    async def habit(request: Request, answer: Answer) -> bool:
+    async def override(request: Request, answer: ResponseWriter) -> bool:
         answer.json(error(request.message.get("id"), -32000, str(request.headers)))
         return True
 
-    server.habit = habit
+    server.override = override
 
     async def body() -> None:
         async with server:

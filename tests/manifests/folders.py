@@ -29,6 +29,6 @@ class Folder:
         return load_workspace(self.root, **options)
 
 
-def why(workspace: Workspace, path: Path) -> str:
+def rejection_reasons(workspace: Workspace, path: Path) -> str:
     """Why a file is refused, in words."""
     return " | ".join(str(problem) for problem in workspace.rejected_files[path].problems)

@@ -24,7 +24,7 @@ from interlock.manifests.model import ConnectionOptions
 from tests.manifests.texts import driver, driver_values, entry, write
 
 
-def nothing(*_: Any) -> None:
+def no_op(*_: Any) -> None:
     return None
 
 
@@ -101,9 +101,9 @@ def test_accepts_both_names_and_spellings() -> None:
                 }
             ],
             "metadata": {"someKey": 1},
-            "buildArguments": nothing,
-            "parseToolResult": nothing,
-            "detectExpiry": nothing,
+            "buildArguments": no_op,
+            "parseToolResult": no_op,
+            "detectExpiry": no_op,
         }
     )
     values = camel.values
@@ -127,7 +127,7 @@ def test_accepts_both_names_and_spellings() -> None:
 
 
 def test_rejects_values_that_are_not_data() -> None:
-    for wrong in (object(), {"a": nothing}, {1: "x"}):
+    for wrong in (object(), {"a": no_op}, {1: "x"}):
         with pytest.raises(ConfigError):
             define_driver(metadata=wrong)
     deep: dict[str, Any] = {}
@@ -137,7 +137,7 @@ def test_rejects_values_that_are_not_data() -> None:
         define_driver(metadata=deep)
     assert problems_of(build_arguments=5) == ["build_arguments"]
     assert problems_of(execute={"a": 5}) == ["execute"]
-    assert problems_of(transforms=[nothing]) == ["transforms"]
+    assert problems_of(transforms=[no_op]) == ["transforms"]
 
 
 # -- front matter and definition
@@ -161,7 +161,7 @@ def test_front_matter_overrides_definition_with_caution() -> None:
     assert caution.code == "front_matter_wins"
     assert "version" in caution.sentence
     assert caution.file == str(manifest.file)
-    same, cautions = merge(manifest, define_driver(build_arguments=nothing))
+    same, cautions = merge(manifest, define_driver(build_arguments=no_op))
     assert same is manifest
     assert cautions == []
 
@@ -181,10 +181,10 @@ def test_validates_merged_definition() -> None:
     ("execute", "missing", "surplus"),
     [
         ({}, [], []),
-        ({"fs.read": nothing, "fs.write": nothing}, [], []),
-        ({"fs.read": nothing}, ["fs.write"], []),
-        ({"fs.read": nothing, "fs.write": nothing, "fs.list": nothing}, [], ["fs.list"]),
-        ({"fs.reed": nothing, "fs.write": nothing}, ["fs.read"], ["fs.reed"]),
+        ({"fs.read": no_op, "fs.write": no_op}, [], []),
+        ({"fs.read": no_op}, ["fs.write"], []),
+        ({"fs.read": no_op, "fs.write": no_op, "fs.list": no_op}, [], ["fs.list"]),
+        ({"fs.reed": no_op, "fs.write": no_op}, ["fs.read"], ["fs.reed"]),
     ],
 )
 def test_execute_must_match_implemented_tools(
@@ -202,9 +202,7 @@ def test_execute_must_match_implemented_tools(
 
 
 @pytest.mark.spec("DR-30.conformance-4")
-def test_definition_has_no_side_effects(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_definition_has_no_side_effects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(
         tmp_path / "driver.py",
         "from interlock.manifests.definitions import define_driver\n"

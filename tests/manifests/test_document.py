@@ -18,7 +18,7 @@ from interlock.manifests.document import read_document, read_yaml
 
 
 @contextmanager
-def slow_way() -> Iterator[None]:
+def slow_parser() -> Iterator[None]:
     quick, document._compose_fast = document._compose_fast, None
     try:
         yield
@@ -115,7 +115,7 @@ def test_limits_nesting(way: str) -> None:
         text = f"---\na: {deep}\n---\n"
         if way == "slow":
             text = text[:30_000] + "\n---\n"
-            with slow_way(), pytest.raises(ConfigError):
+            with slow_parser(), pytest.raises(ConfigError):
                 read_document(text, "x")
         else:
             with pytest.raises(ConfigError):
@@ -162,7 +162,7 @@ def test_fast_and_slow_parser_agree(values: dict[str, Any], flow: bool) -> None:
     if expected != values or "\n---" in matter:
         return
     quick = _outcome(text)
-    with slow_way():
+    with slow_parser():
         assert _outcome(text) == quick
 
 
@@ -170,7 +170,7 @@ def test_fast_and_slow_parser_agree(values: dict[str, Any], flow: bool) -> None:
 def test_reads_json_front_matter(values: dict[str, Any]) -> None:
     text = f"---\n{json.dumps(values, indent=1)}\n---\n"
     quick = _outcome(text)
-    with slow_way():
+    with slow_parser():
         assert _outcome(text) == quick
     if isinstance(quick, tuple):
         assert quick[0] == values
@@ -188,7 +188,7 @@ _PIECES = [
 def test_parsers_agree_on_odd_texts(pieces: list[str]) -> None:
     text = "---\nk: v\n" + "".join(pieces) + "\n---\n"
     quick = _outcome(text)
-    with slow_way():
+    with slow_parser():
         assert _outcome(text) == quick
 
 

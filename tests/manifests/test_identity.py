@@ -50,7 +50,9 @@ def npm(package: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_reports_change_that_needs_new_major(old: dict[str, Any], new: dict[str, Any], words: str) -> None:
+def test_reports_change_that_needs_new_major(
+    old: dict[str, Any], new: dict[str, Any], words: str
+) -> None:
     before = driver(version="1.0.0", **old)
     (change,) = major_changes(before, driver(version="1.1.0", **new))
     assert words in change

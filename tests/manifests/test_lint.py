@@ -15,7 +15,7 @@ from tests.manifests.texts import GONE, REMOTE, codes, contract, driver, driver_
 NPM = {"kind": "npm", "package": "@scope/files"}
 
 
-def found(**changes: Any) -> set[str]:
+def caution_codes(**changes: Any) -> set[str]:
     return codes(read(**changes).cautions)
 
 
@@ -25,11 +25,11 @@ def test_accepts_ordinary_driver() -> None:
 
 @pytest.mark.spec("DR-32.principles-5")
 def test_warns_about_unsuitable_transport() -> None:
-    assert "transport_choice" in found(server=REMOTE, transport="stdio")
+    assert "transport_choice" in caution_codes(server=REMOTE, transport="stdio")
     binary = {"kind": "binary", "path": "./x"}
-    assert "transport_choice" in found(server=binary, transport="http")
-    assert "transport_choice" not in found(server=binary)
-    assert "transport_choice" not in found(server=REMOTE, transport="sse")
+    assert "transport_choice" in caution_codes(server=binary, transport="http")
+    assert "transport_choice" not in caution_codes(server=binary)
+    assert "transport_choice" not in caution_codes(server=REMOTE, transport="sse")
 
 
 @pytest.mark.spec("DR-32.transport-4")
@@ -41,7 +41,7 @@ def test_warns_about_less_preferred_transport() -> None:
     speaks_up = {"uri_template": "x", "integrate_as": "raw"}
     remote = read(server=REMOTE, transport="http", resources=[speaks_up])
     assert "transport_choice" in codes(remote.cautions)
-    assert "transport_choice" not in found(server=REMOTE, transport="http")
+    assert "transport_choice" not in caution_codes(server=REMOTE, transport="http")
 
 
 @pytest.mark.spec("DR-32.location-2")
@@ -68,12 +68,12 @@ def test_warns_about_folder_name_and_id_suffix() -> None:
     ],
 )
 def test_warns_about_hard_coded_paths(server: dict[str, Any]) -> None:
-    assert "hard_coded_path" in found(server=server)
+    assert "hard_coded_path" in caution_codes(server=server)
 
 
 def test_accepts_relative_paths() -> None:
-    assert found(server={**NPM, "args": [".", "./a", "--flag", "a/b"]}) == set()
-    assert found(server={"kind": "binary", "path": "/usr/local/bin/server"}) == set()
+    assert caution_codes(server={**NPM, "args": [".", "./a", "--flag", "a/b"]}) == set()
+    assert caution_codes(server={"kind": "binary", "path": "/usr/local/bin/server"}) == set()
 
 
 @pytest.mark.spec("DR-32.skill-2")
@@ -87,7 +87,7 @@ def test_accepts_relative_paths() -> None:
     ],
 )
 def test_warns_about_tenant_fixed_at_spawn(server: dict[str, Any]) -> None:
-    assert "tenant_at_spawn" in found(server=server, auth={"state": {"env": ["USER_ID"]}})
+    assert "tenant_at_spawn" in caution_codes(server=server, auth={"state": {"env": ["USER_ID"]}})
 
 
 @pytest.mark.spec("DR-32.skill-2")
@@ -96,7 +96,7 @@ def test_warns_about_remote_without_tls() -> None:
     assert "remote_without_tls" in codes(
         lint_driver(driver(server=server, transport="http", plain_http=True))
     )
-    assert "remote_without_tls" not in found(server=REMOTE, transport="http")
+    assert "remote_without_tls" not in caution_codes(server=REMOTE, transport="http")
 
 
 @pytest.mark.spec("DR-32.skill-2")
@@ -118,13 +118,13 @@ def test_warns_about_discouraged_fields() -> None:
     assert reading.value is not None
     sentences = [one.sentence for one in reading.cautions if one.code == "discouraged_field"]
     assert len(sentences) == 3
-    assert "discouraged_field" not in found()
+    assert "discouraged_field" not in caution_codes()
 
 
 @pytest.mark.spec("DR-30.security-3")
 def test_warns_about_any_egress_and_secrets_in_text() -> None:
-    assert "any_egress" in found(network={"egress": ["*"]})
-    assert "any_egress" not in found(network={"egress": ["*.example.com"]})
+    assert "any_egress" in caution_codes(network={"egress": ["*"]})
+    assert "any_egress" not in caution_codes(network={"egress": ["*.example.com"]})
     secret = "sk-0123456789abcdefghij"
     for changes in (
         {"metadata": {"host": {"note": f"use {secret}"}}},
@@ -140,22 +140,22 @@ def test_warns_about_any_egress_and_secrets_in_text() -> None:
         assert "secret_in_text" in codes(cautions)
         assert secret not in str(cautions)
         assert "battery" not in str(cautions)
-    assert found(metadata={"host": {"note": "hello", "key_path": "a"}}) == set()
+    assert caution_codes(metadata={"host": {"note": "hello", "key_path": "a"}}) == set()
 
 
 def test_warns_about_secret_in_environment() -> None:
     cautions = read(server={**NPM, "env": {"API_TOKEN": "0123456789abc"}}).cautions
     assert codes(cautions) == {"literal_secret"}
     assert "0123456789" not in str(cautions)
-    assert found(server={**NPM, "env": {"LOG_LEVEL": "debug"}}) == set()
+    assert caution_codes(server={**NPM, "env": {"LOG_LEVEL": "debug"}}) == set()
 
 
 def test_warns_about_unsupported_settings() -> None:
-    assert "install_method" in found(install=[{"method": "brew", "package": "x"}])
-    assert "install_method" not in found(install=[{"method": "npm", "package": "x"}])
-    assert "runner_engine" in found(runner={"engine": "firecracker"})
-    assert "unknown_sign" in found(auth={"expiry": {"detect": "moon_phase:full"}})
-    assert "refresh_never" in found(auth={"refresh": {"cmd": "x"}})
+    assert "install_method" in caution_codes(install=[{"method": "brew", "package": "x"}])
+    assert "install_method" not in caution_codes(install=[{"method": "npm", "package": "x"}])
+    assert "runner_engine" in caution_codes(runner={"engine": "firecracker"})
+    assert "unknown_sign" in caution_codes(auth={"expiry": {"detect": "moon_phase:full"}})
+    assert "refresh_never" in caution_codes(auth={"refresh": {"cmd": "x"}})
 
 
 def test_warns_about_unused_context() -> None:

@@ -103,9 +103,7 @@ def test_reports_general_and_mcp_problems() -> None:
         ),
     ],
 )
-def test_rejects_secret_outside_environment_and_auth(
-    changes: dict[str, Any], path: str
-) -> None:
+def test_rejects_secret_outside_environment_and_auth(changes: dict[str, Any], path: str) -> None:
     transport = "sse" if changes.get("server", {}).get("kind") == "remote" else "stdio"
     auth = {"state": {"env": ["K"]}}
     assert paths(auth=auth, transport=transport, **changes) == {path}

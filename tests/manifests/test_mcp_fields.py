@@ -131,9 +131,7 @@ def test_checks_integration_fields() -> None:
         ({"timeout": 5}, "timeout"),
     ],
 )
-def test_rejects_invalid_connection_options(
-    options: dict[str, Any], path: str
-) -> None:
+def test_rejects_invalid_connection_options(options: dict[str, Any], path: str) -> None:
     assert paths(connection_options=options) == {f"connection_options.{path}"}
 
 

@@ -181,7 +181,7 @@ implements:
 """
 
 
-def loaded(text: str) -> tuple[DriverManifest, ReadResult[DriverManifest]]:
+def load_driver(text: str) -> tuple[DriverManifest, ReadResult[DriverManifest]]:
     name = text.partition("id: ")[2].partition("\n")[0]
     reading = parse_driver(dedent(text), Path(f".drivers/{name}/DRIVER.md"))
     return reading.unwrap(), reading
@@ -189,7 +189,7 @@ def loaded(text: str) -> tuple[DriverManifest, ReadResult[DriverManifest]]:
 
 @pytest.mark.spec("DR-32.example-1")
 def test_loads_filesystem_driver() -> None:
-    found, reading = loaded(FILES)
+    found, reading = load_driver(FILES)
     assert found.protocol_version == "2025-03-26"
     assert found.version_check is not None
     assert (found.version_check.parse, found.version_check.range) == (r"v(\S+)", ">=0.5")
@@ -207,7 +207,7 @@ def test_loads_filesystem_driver() -> None:
 
 @pytest.mark.spec("DR-32.example-2")
 def test_loads_postgres_driver() -> None:
-    found, _ = loaded(POSTGRES)
+    found, _ = load_driver(POSTGRES)
     assert found.server is not None
     assert found.server.kind == "docker"
     assert found.server.env == {"DATABASE_URL": "${secrets.POSTGRES_DATABASE_URL}"}
@@ -223,7 +223,7 @@ def test_loads_postgres_driver() -> None:
 
 @pytest.mark.spec("DR-32.example-3")
 def test_loads_remote_driver() -> None:
-    found, reading = loaded(ACME)
+    found, reading = load_driver(ACME)
     assert found.server is not None
     assert (found.server.kind, found.transport) == ("remote", "sse")
     assert found.egress == ("mcp.acme.com",)
@@ -240,7 +240,7 @@ def test_loads_remote_driver() -> None:
 
 @pytest.mark.spec("DR-32.example-4")
 def test_loads_driver_with_sign_in() -> None:
-    found, _ = loaded(GITHUB)
+    found, _ = load_driver(GITHUB)
     assert found.auth is not None
     login = found.auth.login
     assert login is not None
@@ -258,5 +258,5 @@ def test_loads_driver_with_sign_in() -> None:
 
 @pytest.mark.spec("DR-32.motive-1")
 def test_published_drivers_have_expected_kinds() -> None:
-    kinds = {loaded(text)[0].server.kind for text in (FILES, POSTGRES, ACME, GITHUB)}  # type: ignore[union-attr]
+    kinds = {load_driver(text)[0].server.kind for text in (FILES, POSTGRES, ACME, GITHUB)}  # type: ignore[union-attr]
     assert kinds == {"npm", "docker", "remote"}

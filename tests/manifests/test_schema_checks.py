@@ -16,7 +16,7 @@ TREE: dict[str, Any] = {
 }
 
 
-def words(schema: Any) -> list[str]:
+def fault_messages(schema: Any) -> list[str]:
     return [fault.message for fault in check_schema(schema)]
 
 
@@ -56,7 +56,7 @@ def words(schema: Any) -> list[str]:
     ],
 )
 def test_accepts_usable_schema(schema: dict[str, Any]) -> None:
-    assert words(schema) == []
+    assert fault_messages(schema) == []
     validator = jsonschema_rs.Draft202012Validator(include_builtin_schemas(schema))
     validator.is_valid({"children": [{"children": []}]})
 
@@ -115,18 +115,18 @@ def test_rejects_unresolvable_reference(target: str) -> None:
 
 def test_checks_references_below_unknown_keywords() -> None:
     schema = {"$ref": "#/x-hidden", "x-hidden": {"$ref": "https://elsewhere.example/"}}
-    assert words(schema) == ["this cannot be used as a schema"]
+    assert fault_messages(schema) == ["this cannot be used as a schema"]
 
 
 def test_limits_size_and_depth_quickly() -> None:
     many = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(500_000)}}
     begun = time.process_time()
-    assert words(many) == [f"the schema has more than {MAX_SCHEMA_VALUES} values"]
+    assert fault_messages(many) == [f"the schema has more than {MAX_SCHEMA_VALUES} values"]
     assert time.process_time() - begun < 5
     deep: dict[str, Any] = {}
     for _ in range(5000):
         deep = {"items": deep}
-    assert words(deep) == ["the schema is nested too deeply"]
+    assert fault_messages(deep) == ["the schema is nested too deeply"]
 
 
 def test_checks_many_references_quickly() -> None:
@@ -138,9 +138,9 @@ def test_checks_many_references_quickly() -> None:
 
 
 def test_rejects_values_that_are_not_schema() -> None:
-    assert words([]) == ["a schema must be an object here"]
-    assert words(True) == ["a schema must be an object here"]
-    assert words({"$schema": 5})[0].endswith("is not supported")
+    assert fault_messages([]) == ["a schema must be an object here"]
+    assert fault_messages(True) == ["a schema must be an object here"]
+    assert fault_messages({"$schema": 5})[0].endswith("is not supported")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,5 @@ def test_rejects_values_that_are_not_schema() -> None:
         ),
     ],
 )
-def test_rejects_schema_that_compiles_too_slowly(
-    schema: dict[str, Any], reason: str
-) -> None:
-    assert words(schema) == [f"validation with the schema would take too long: {reason}"]
+def test_rejects_schema_that_compiles_too_slowly(schema: dict[str, Any], reason: str) -> None:
+    assert fault_messages(schema) == [f"validation with the schema would take too long: {reason}"]

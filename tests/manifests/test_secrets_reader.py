@@ -21,7 +21,7 @@ def paths(*secrets: dict[str, Any]) -> set[str]:
     return {problem.path for problem in reading.problems}
 
 
-def one(**changes: Any) -> SecretEntry:
+def read_entry(**changes: Any) -> SecretEntry:
     (entry,) = read_inventory(secrets_text(secret_values(**changes))).entries.values()
     return entry
 
@@ -82,15 +82,15 @@ def test_checks_slugs(slug: str, fine: bool) -> None:
 
 @pytest.mark.spec("DR-19.inventory-2")
 def test_reads_optional_fields() -> None:
-    assert one().kind == "opaque"
+    assert read_entry().kind == "opaque"
     for kind in ("opaque", "oauth", "keypair", "json"):
-        assert one(kind=kind).kind == kind
+        assert read_entry(kind=kind).kind == kind
     assert paths(secret_values(kind="password")) == {"secrets[0].kind"}
-    assert one(backend="vault://kv/acme").backend == {"uri": "vault://kv/acme"}
-    assert one(backend={"driver": "kv"}).backend == {"driver": "kv"}
+    assert read_entry(backend="vault://kv/acme").backend == {"uri": "vault://kv/acme"}
+    assert read_entry(backend={"driver": "kv"}).backend == {"driver": "kv"}
     assert paths(secret_values(backend="kv/acme")) == {"secrets[0].backend"}
-    assert one(tags=["finance"]).tags == ("finance",)
-    assert one(metadata={"a": {"b": 1}}).metadata == {"a": {"b": 1}}
+    assert read_entry(tags=["finance"]).tags == ("finance",)
+    assert read_entry(metadata={"a": {"b": 1}}).metadata == {"a": {"b": 1}}
     assert paths(secret_values(owner="x")) == {"secrets[0].owner"}
 
 
@@ -123,13 +123,13 @@ def test_checks_retention(retention: str, fine: bool) -> None:
 
 @pytest.mark.spec("DR-19.inventory-4")
 def test_reads_audit_and_exposures() -> None:
-    plain = one()
+    plain = read_entry()
     assert (plain.retention, plain.pii, plain.classification) == ("", False, ())
-    whole = one(audit={"retention": "P7Y", "pii": True, "classification": ["restricted"]})
+    whole = read_entry(audit={"retention": "P7Y", "pii": True, "classification": ["restricted"]})
     assert (whole.retention, whole.pii, whole.classification) == ("P7Y", True, ("restricted",))
     assert paths(secret_values(audit={"pii": "yes"})) == {"secrets[0].audit.pii"}
     assert paths(secret_values(audit={"keep": "7y"})) == {"secrets[0].audit.keep"}
-    shown = one(
+    shown = read_entry(
         exposures=[
             {"kind": "foo", "anything": 1},
             {"kind": "file", "path": "x"},
@@ -142,7 +142,7 @@ def test_reads_audit_and_exposures() -> None:
 
 @pytest.mark.spec("DR-19.access-1")
 def test_reads_access_rules() -> None:
-    entry = one(
+    entry = read_entry(
         access={
             "reveal": [{"role": "admin"}, {"userId": "u1"}, {"team": "x"}],
             "bind": [{"tool": "db-query"}, {"workflow": "w"}, {"cap": "cap://secret/x"}],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interlock.manifests.workspace import load_workspace
-from tests.manifests.folders import Folder, why
+from tests.manifests.folders import Folder, rejection_reasons
 from tests.manifests.texts import GONE, codes, driver_text, entry, tool_text, write
 
 
@@ -98,7 +98,7 @@ def test_rejects_path_outside_workspace(folder: Folder, path: str, words: str) -
     broken = inside.driver("bad-mcp", implements=[entry(path)])
     inside.driver("good-mcp")
     found = inside.load()
-    assert words in why(found, broken)
+    assert words in rejection_reasons(found, broken)
     assert found.rejected_files[broken].code == "tool_unavailable"
     assert found.rejected_files[broken].problems[0].line > 1
     assert list(found.drivers) == ["good-mcp@1"]
@@ -123,7 +123,9 @@ def test_rejects_link_to_outside_driver(folder: Folder, tmp_path: Path) -> None:
     found = folder.load()
     assert not found.drivers
     assert {one.parent.name for one in found.rejected_files} == {"a-mcp", "b-mcp"}
-    assert all("link that leads out" in why(found, one) for one in found.rejected_files)
+    assert all(
+        "link that leads out" in rejection_reasons(found, one) for one in found.rejected_files
+    )
 
 
 @pytest.mark.spec("DR-30.implements-8")
@@ -146,8 +148,8 @@ def test_rejects_contract_outside_range(
     assert bool(found.drivers) is fits
     if not fits:
         assert found.rejected_files[path].code == "tool_unavailable"
-        assert version in why(found, path)
-        assert range_ in why(found, path)
+        assert version in rejection_reasons(found, path)
+        assert range_ in rejection_reasons(found, path)
 
 
 @pytest.mark.spec("DR-14.fields-8", "DR-30.identity-1")
@@ -186,7 +188,7 @@ def test_narrowing_may_drop_only_optional_inputs(
     found = folder.load()
     assert bool(found.drivers) is not bool(words)
     if words:
-        assert words in why(found, path)
+        assert words in rejection_reasons(found, path)
         (problem,) = found.problems[path]
         assert problem.path == f"implements[0].schema_narrowing.{next(iter(narrowing))}"
         assert "- tool: fs.read" in path.read_text().splitlines()[problem.line - 1]
@@ -211,13 +213,13 @@ def test_mapping_must_name_contract_inputs(
     found = folder.load()
     assert bool(found.drivers) is not bool(words)
     if words:
-        assert words in why(found, path)
+        assert words in rejection_reasons(found, path)
 
 
 def test_rejects_contract_in_two_entries(folder: Folder) -> None:
     folder.tool()
     path = folder.driver(implements=[entry(), entry("./tools/fs-read/TOOL.md")])
-    assert "two entries serve" in why(folder.load(), path)
+    assert "two entries serve" in rejection_reasons(folder.load(), path)
 
 
 # -- one broken file
@@ -257,8 +259,8 @@ def test_rejects_duplicate_drivers_and_contracts(folder: Folder) -> None:
     second = folder.driver("two", id="files-mcp")
     found = folder.load()
     assert found.drivers["files-mcp@1"].folder.name == "one"
-    assert "already declared" in why(found, second)
-    assert "fs.read@1 is already declared" in why(found, other)
+    assert "already declared" in rejection_reasons(found, second)
+    assert "fs.read@1 is already declared" in rejection_reasons(found, other)
 
 
 def test_drivers_may_share_contract(folder: Folder) -> None:
@@ -283,7 +285,7 @@ def test_loads_runner_from_file(folder: Folder) -> None:
     found = folder.load()
     assert found.drivers["files-mcp@1"].engine == "sandbox"
     assert found.drivers["none-mcp@1"].engine == "subprocess"
-    assert "there is no file" in why(found, broken)
+    assert "there is no file" in rejection_reasons(found, broken)
 
 
 def test_lists_cautions_by_file(folder: Folder) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.manifests.folders import Folder, why
+from tests.manifests.folders import Folder, rejection_reasons
 from tests.manifests.texts import GONE, entry, write
 
 
@@ -24,17 +24,19 @@ def test_rejects_breaking_change_without_new_major(folder: Folder) -> None:
     first = folder.load()
     folder.driver(server=docker, transport="sse", version="1.1.0")
     second = first.reload()
-    assert "requires a new major version" in why(second, path)
+    assert "requires a new major version" in rejection_reasons(second, path)
     assert not second.drivers
     # It stays refused, also for a node that starts again and remembers what was accepted.
-    assert "requires a new major" in why(second.reload([path]), path)
-    assert "requires a new major" in why(folder.load(registered=first.registered), path)
+    assert "requires a new major" in rejection_reasons(second.reload([path]), path)
+    assert "requires a new major" in rejection_reasons(
+        folder.load(registered=first.registered), path
+    )
     folder.driver(server=docker, transport="sse", version="2.0.0")
     third = second.reload()
     assert list(third.drivers) == ["files-mcp@2"]
     narrowed = entry(schema_narrowing={"drop_inputs": ["encoding"]})
     folder.driver(server=docker, transport="sse", version="2.1.0", implements=[narrowed])
-    assert "narrowing" in why(third.reload(), path)
+    assert "narrowing" in rejection_reasons(third.reload(), path)
 
 
 def test_rereads_only_changed_files(folder: Folder) -> None:
@@ -102,7 +104,7 @@ def test_notices_changed_code(folder: Folder) -> None:
     folder.tool()
     path = folder.driver(implements=[entry(metadata=GONE)])
     found = folder.load()
-    assert "no driver.py serves it" in why(found, path)
+    assert "no driver.py serves it" in rejection_reasons(found, path)
     write(path.with_name("driver.py"), "driver = 1\n")
     found = found.reload()
     assert list(found.drivers) == ["files-mcp@1"]
@@ -110,7 +112,7 @@ def test_notices_changed_code(folder: Folder) -> None:
     write(path.with_name("driver.py"), "driver = 2  # changed\n")
     assert found.reload().read_files == (path,)
     path.with_name("driver.py").unlink()
-    assert "no driver.py serves it" in why(found.reload(), path)
+    assert "no driver.py serves it" in rejection_reasons(found.reload(), path)
 
 
 def test_explicit_reload_reads_unchanged_metadata(folder: Folder) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.manifests.folders import Folder, why
+from tests.manifests.folders import Folder, rejection_reasons
 from tests.manifests.texts import secret_values, secrets_text, write
 
 SECRET_ENV = {"kind": "npm", "package": "x", "env": {"KEY": "${secrets.ACME_API_KEY}"}}
@@ -34,8 +34,8 @@ def test_merges_inventories_and_rejects_duplicate_slug(folder: Folder) -> None:
     found = folder.load()
     first, deep = (folder.root / ".secrets" / one / "SECRETS.md" for one in ("", "deep"))
     for one, other, slug in ((first, twice, "one-key"), (deep, again, "two-key")):
-        assert f"{slug} is listed here and in {other}" in why(found, one)
-        assert f"{slug} is listed here and in {one}" in why(found, other)
+        assert f"{slug} is listed here and in {other}" in rejection_reasons(found, one)
+        assert f"{slug} is listed here and in {one}" in rejection_reasons(found, other)
     assert not found.secrets.entries
     assert not found.drivers
 
@@ -60,10 +60,10 @@ def test_names_secret_missing_from_inventories(folder: Folder) -> None:
     folder.tool()
     auth = {"state": {"env": ["ACME_API_KEY"]}}
     path = folder.driver(server=SECRET_ENV, auth=auth)
-    assert "lists the secret ACME_API_KEY" in why(folder.load(), path)
+    assert "lists the secret ACME_API_KEY" in rejection_reasons(folder.load(), path)
     remote = {"kind": "remote", "url": "https://a.example/"}
     other = folder.driver("b-mcp", server=remote, transport="sse", auth=auth)
-    assert "lists the secret ACME_API_KEY" in why(folder.load(), other)
+    assert "lists the secret ACME_API_KEY" in rejection_reasons(folder.load(), other)
     folder.secrets()
     found = folder.load()
     assert sorted(found.drivers) == ["b-mcp@1", "files-mcp@1"]
@@ -72,7 +72,9 @@ def test_names_secret_missing_from_inventories(folder: Folder) -> None:
         secret_values(),
         secret_values(slug="other", metadata={"bindings": {"env": "ACME_API_KEY"}}),
     )
-    assert "ACME_API_KEY is the name of acme-api-key and other" in why(folder.load(), path)
+    assert "ACME_API_KEY is the name of acme-api-key and other" in rejection_reasons(
+        folder.load(), path
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,14 +85,12 @@ def test_names_secret_missing_from_inventories(folder: Folder) -> None:
         ("./bad.md", "bad.md"),
     ],
 )
-def test_unusable_inventory_rejects_driver(
-    folder: Folder, ref: str, words: str
-) -> None:
+def test_unusable_inventory_rejects_driver(folder: Folder, ref: str, words: str) -> None:
     inside = Folder(folder.root / "ws")
     inside.tool()
     write(folder.root / "SECRETS.md", secrets_text())
     write(inside.root / "bad.md", "---\nsecrets: 1\n---\n")
     path = inside.driver(auth={"ref": ref})
     found = inside.load()
-    assert words in why(found, path)
+    assert words in rejection_reasons(found, path)
     assert found.rejected_files[path].problems[0].path == "auth.ref"

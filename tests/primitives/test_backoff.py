@@ -63,9 +63,7 @@ def test_delays_stay_in_bounds_and_never_shrink(
 
 
 @given(st.integers(0, 10_000), seconds, seconds)
-def test_exponential_delay_equals_backoff(
-    attempt: int, first: float, most: float
-) -> None:
+def test_exponential_delay_equals_backoff(attempt: int, first: float, most: float) -> None:
     backoff = Backoff(first, most)
     for _ in range(min(attempt, 70)):
         backoff.next_delay()

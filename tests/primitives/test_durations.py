@@ -112,9 +112,7 @@ def test_parses_each_unit(number: int, unit: str) -> None:
 
 
 @given(st.integers(0, 20), st.integers(0, 30), st.integers(0, 59), st.integers(1, 59))
-def test_adds_parts_of_iso_duration(
-    days: int, hours: int, minutes: int, seconds: int
-) -> None:
+def test_adds_parts_of_iso_duration(days: int, hours: int, minutes: int, seconds: int) -> None:
     text = f"P{days}DT{hours}H{minutes}M{seconds}S"
     assert (
         parse_duration(text, allow_iso=True)

@@ -24,7 +24,7 @@ def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(edges)]
 
 
-def feedings(data: bytes, random_rounds: int = 12) -> Iterator[tuple[str, list[bytes]]]:
+def splits(data: bytes, random_rounds: int = 12) -> Iterator[tuple[str, list[bytes]]]:
     """Every way of feeding `data`, named: whole, byte by byte, cut in two, cut at random.
 
     The cuts are the same in every run, so that a failure is one that can be looked at again.
@@ -45,7 +45,7 @@ def feed_all(parser: StreamParser, chunks: Sequence[bytes]) -> list[Any]:
     return [item for chunk in chunks for item in parser.feed(chunk)]
 
 
-def assert_every_feeding_gives(
+def assert_every_split_gives(
     make_parser: Callable[[], StreamParser],
     data: bytes,
     expected: Sequence[Any],
@@ -58,9 +58,9 @@ def assert_every_feeding_gives(
 
     `trailing` is that start: it gives nothing yet. With `rest` it becomes `trailing_items`.
     """
-    for name, chunks in feedings(data):
+    for name, chunks in splits(data):
         assert feed_all(make_parser(), chunks) == list(expected), name
-    for name, chunks in feedings(data + trailing):
+    for name, chunks in splits(data + trailing):
         parser = make_parser()
         assert feed_all(parser, chunks) == list(expected), f"with trailing data, {name}"
         assert list(parser.feed(rest)) == list(trailing_items), f"after trailing data, {name}"

@@ -41,7 +41,7 @@ def read(**changes: Any) -> ax.Registration:
     return ax.read_registration(Raw(json.dumps(given).encode()))
 
 
-def refused(**changes: Any) -> InterlockError:
+def reject(**changes: Any) -> InterlockError:
     with pytest.raises(InterlockError) as caught:
         read(**changes)
     return caught.value
@@ -90,11 +90,11 @@ def test_optional_members_may_be_absent() -> None:
 )
 @pytest.mark.spec("AX-6.1-3")
 def test_requires_mandatory_members(field: str) -> None:
-    error = refused(**{field: NOTHING})
+    error = reject(**{field: NOTHING})
     assert error.failure is INVALID_PARAMS
     assert error.data == {"field": field}
     assert field in error.message
-    assert refused(**{field: None}).data == {"field": field}
+    assert reject(**{field: None}).data == {"field": field}
 
 
 BAD: dict[str, list[Any]] = {
@@ -134,7 +134,7 @@ BAD: dict[str, list[Any]] = {
     ids=lambda one: repr(one)[:40],
 )
 def test_rejects_invalid_member(field: str, value: Any) -> None:
-    error = refused(**{field: value})
+    error = reject(**{field: value})
     assert error.failure is INVALID_PARAMS
     assert error.data == {"field": field}
     # A person can read it, whatever was sent.
@@ -144,14 +144,14 @@ def test_rejects_invalid_member(field: str, value: Any) -> None:
 
 @pytest.mark.spec("AX-6.1-7")
 def test_unknown_transport_class_lists_known_classes() -> None:
-    message = refused(transport_class="foo").message
+    message = reject(transport_class="foo").message
     assert all(one in message for one in ("native", "uart_cbor", "mqtt_json"))
 
 
 @pytest.mark.spec("AX-6.1-11")
 @pytest.mark.parametrize("version", ["2030-01-01", "", "1", "2026-05-01 ", "x" * 100_000])
 def test_other_version_lists_supported_versions(version: str) -> None:
-    error = refused(version=version)
+    error = reject(version=version)
     assert error.failure is UNSUPPORTED_VERSION
     assert (error.failure.ax_code, error.failure.ax_name) == (-31009, "unsupported_version")
     assert error.data == {"supported": ["2026-05-01"]}
@@ -165,7 +165,7 @@ def test_other_version_lists_supported_versions(version: str) -> None:
     ids=lambda one: repr(one)[:20],
 )
 def test_rejects_invalid_segment(segment: str) -> None:
-    error = refused(segment=segment)
+    error = reject(segment=segment)
     assert error.failure is INVALID_SEGMENT
     assert (error.failure.ax_code, error.failure.ax_name) == (-31005, "invalid_segment")
     assert len(error.message) < 400

@@ -39,11 +39,11 @@ EXECUTE_SQL: dict[str, Any] = {
 }
 
 
-def annotated(header: object = "H", **schema: object) -> dict[str, Any]:
+def annotated_string(header: object = "H", **schema: object) -> dict[str, Any]:
     return {"type": "string", "x-mcp-header": header, **schema}
 
 
-def an_object(**properties: object) -> dict[str, Any]:
+def object_schema(**properties: object) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
@@ -65,12 +65,12 @@ def test_writes_and_checks_specification_example() -> None:
         [],
         {},
         {"type": "object"},
-        an_object(a={"type": "string"}, b=True),
+        object_schema(a={"type": "string"}, b=True),
         {"properties": None},
         {"properties": ["x-mcp-header"]},
         {"properties": {"x-mcp-header": {"type": "string"}}},
         {"default": {"x-mcp-header": "H"}, "examples": [{"x-mcp-header": 1}]},
-        an_object(a={"enum": [{"x-mcp-header": "H"}], "const": {"x-mcp-header": "H"}}),
+        object_schema(a={"enum": [{"x-mcp-header": "H"}], "const": {"x-mcp-header": "H"}}),
         {"allOf": None, "$defs": [], "items": "x"},
     ],
 )
@@ -79,10 +79,12 @@ def test_schema_without_annotation_has_no_params(schema: object) -> None:
 
 
 def test_reads_nested_params_in_schema_order() -> None:
-    schema = an_object(
-        b=annotated("B", type="integer"),
-        where=an_object(region=annotated("Region"), deep=an_object(x=annotated("X"))),
-        a=annotated("A", type="boolean"),
+    schema = object_schema(
+        b=annotated_string("B", type="integer"),
+        where=object_schema(
+            region=annotated_string("Region"), deep=object_schema(x=annotated_string("X"))
+        ),
+        a=annotated_string("A", type="boolean"),
     )
     assert [(p.path, p.header, p.type) for p in read_header_params(schema)] == [
         (("b",), "Mcp-Param-B", "integer"),
@@ -99,37 +101,52 @@ def test_accepts_other_keywords_next_to_properties() -> None:
 
 def test_accepts_every_token_character() -> None:
     token = "!#$%&'*+-.^_`|~09AZaz"
-    assert read_header_params(an_object(a=annotated(token)))[0].header == f"Mcp-Param-{token}"
+    assert (
+        read_header_params(object_schema(a=annotated_string(token)))[0].header
+        == f"Mcp-Param-{token}"
+    )
 
 
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        pytest.param(an_object(a=annotated(1)), "'a' must be a string", id="a number"),
-        pytest.param(an_object(a=annotated(None)), "'a' must be a string", id="null"),
-        pytest.param(an_object(a=annotated(["H"])), "'a' must be a string", id="a list"),
-        pytest.param(an_object(a=annotated("")), "not a header name", id="empty"),
-        pytest.param(an_object(a=annotated("a b")), "not a header name", id="space"),
-        pytest.param(an_object(a=annotated("a:b")), "not a header name", id="colon"),
-        pytest.param(an_object(a=annotated("a\r\nb: c")), "not a header name", id="injection"),
-        pytest.param(an_object(a=annotated("é")), "not a header name", id="not ASCII"),
-        pytest.param(an_object(a=annotated("a/b")), "not a header name", id="slash"),
-        pytest.param(an_object(a=annotated(type="number")), "needs a property", id="number"),
-        pytest.param(an_object(a=annotated(type="object")), "needs a property", id="object"),
-        pytest.param(an_object(a=annotated(type="array")), "needs a property", id="array"),
-        pytest.param(an_object(a=annotated(type="null")), "needs a property", id="null type"),
+        pytest.param(object_schema(a=annotated_string(1)), "'a' must be a string", id="a number"),
+        pytest.param(object_schema(a=annotated_string(None)), "'a' must be a string", id="null"),
+        pytest.param(object_schema(a=annotated_string(["H"])), "'a' must be a string", id="a list"),
+        pytest.param(object_schema(a=annotated_string("")), "not a header name", id="empty"),
+        pytest.param(object_schema(a=annotated_string("a b")), "not a header name", id="space"),
+        pytest.param(object_schema(a=annotated_string("a:b")), "not a header name", id="colon"),
         pytest.param(
-            an_object(a=annotated(type=["string", "null"])), "needs a property", id="two types"
+            object_schema(a=annotated_string("a\r\nb: c")), "not a header name", id="injection"
         ),
-        pytest.param(an_object(a={"x-mcp-header": "H"}), "needs a property", id="no type"),
-        pytest.param(annotated(), "by `properties` alone", id="the root"),
+        pytest.param(object_schema(a=annotated_string("é")), "not a header name", id="not ASCII"),
+        pytest.param(object_schema(a=annotated_string("a/b")), "not a header name", id="slash"),
         pytest.param(
-            an_object(a=annotated("Region"), b=annotated("REGION")),
+            object_schema(a=annotated_string(type="number")), "needs a property", id="number"
+        ),
+        pytest.param(
+            object_schema(a=annotated_string(type="object")), "needs a property", id="object"
+        ),
+        pytest.param(
+            object_schema(a=annotated_string(type="array")), "needs a property", id="array"
+        ),
+        pytest.param(
+            object_schema(a=annotated_string(type="null")), "needs a property", id="null type"
+        ),
+        pytest.param(
+            object_schema(a=annotated_string(type=["string", "null"])),
+            "needs a property",
+            id="two types",
+        ),
+        pytest.param(object_schema(a={"x-mcp-header": "H"}), "needs a property", id="no type"),
+        pytest.param(annotated_string(), "by `properties` alone", id="the root"),
+        pytest.param(
+            object_schema(a=annotated_string("Region"), b=annotated_string("REGION")),
             "is on both 'a' and 'b'",
             id="twice, in another case",
         ),
         pytest.param(
-            an_object(a=annotated("X"), b=an_object(c=annotated("X"))),
+            object_schema(a=annotated_string("X"), b=object_schema(c=annotated_string("X"))),
             "is on both 'a' and 'b.c'",
             id="twice, nested",
         ),
@@ -152,13 +169,13 @@ def test_rejects_invalid_annotations(schema: object, reason: str) -> None:
     ],
 )
 def test_rejects_annotation_below_other_keyword(keyword: str) -> None:
-    inner = an_object(b=annotated())
+    inner = object_schema(b=annotated_string())
     for schema in (
-        {keyword: annotated()},
-        {keyword: [annotated()]},
+        {keyword: annotated_string()},
+        {keyword: [annotated_string()]},
         {keyword: inner},
-        an_object(a={keyword: inner}),
-        an_object(a={keyword: [True, {"properties": {"c": inner}}]}),
+        object_schema(a={keyword: inner}),
+        object_schema(a={keyword: [True, {"properties": {"c": inner}}]}),
     ):
         with pytest.raises(InvalidHeaderAnnotation, match="by `properties` alone"):
             read_header_params(schema)
@@ -169,15 +186,15 @@ def test_rejects_annotation_below_other_keyword(keyword: str) -> None:
 )
 def test_rejects_annotation_below_schema_map(keyword: str) -> None:
     for schema in (
-        {keyword: {"a": annotated()}},
-        an_object(a={keyword: {"x": ["y"], "b": an_object(c=annotated())}}),
+        {keyword: {"a": annotated_string()}},
+        object_schema(a={keyword: {"x": ["y"], "b": object_schema(c=annotated_string())}}),
     ):
         with pytest.raises(InvalidHeaderAnnotation, match="by `properties` alone"):
             read_header_params(schema)
 
 
 def test_reads_very_deep_schema() -> None:
-    schema: dict[str, Any] = annotated()
+    schema: dict[str, Any] = annotated_string()
     for _ in range(5000):
         schema = {"not": schema}
     with pytest.raises(InvalidHeaderAnnotation):
@@ -438,11 +455,11 @@ def test_rejects_same_schemas_as_official_sdk(schema: Any) -> None:
     assert {param.path: param.header for param in params} == expected
 
 
-PEER_SCHEMA = an_object(
-    text=annotated("Text"),
-    count=annotated("Count", type="integer"),
-    flag=annotated("Flag", type="boolean"),
-    where=an_object(region=annotated("Region")),
+PEER_SCHEMA = object_schema(
+    text=annotated_string("Text"),
+    count=annotated_string("Count", type="integer"),
+    flag=annotated_string("Flag", type="boolean"),
+    where=object_schema(region=annotated_string("Region")),
 )
 peer_arguments = st.fixed_dictionaries(
     {},

@@ -48,9 +48,7 @@ def result_of(questions: dict[str, tuple[str, Any]], **more: Any) -> bytes:
 
 
 @given(QUESTIONS, text | st.none())
-def test_reads_input_requests(
-    questions: dict[str, tuple[str, Any]], state: str | None
-) -> None:
+def test_reads_input_requests(questions: dict[str, tuple[str, Any]], state: str | None) -> None:
     more = {} if state is None else {"requestState": state}
     needed = read_input_request(result_of(questions, **more))
     assert needed.state == state

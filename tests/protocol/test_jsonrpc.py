@@ -27,7 +27,7 @@ from interlock.protocol.jsonrpc import (
 DEEP = 100_000
 
 
-def one(data: bytes) -> Message:
+def decode_one(data: bytes) -> Message:
     message = decode_message(data)
     assert isinstance(message, Message)
     return message
@@ -48,7 +48,7 @@ def raw(member: Any) -> bytes:
 
 
 def test_reads_request() -> None:
-    message = one(b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a"}}')
+    message = decode_one(b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a"}}')
     assert (message.is_request, message.is_notification, message.is_response) == (
         True,
         False,
@@ -62,7 +62,7 @@ def test_reads_request() -> None:
 
 
 def test_reads_notification() -> None:
-    message = one(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
+    message = decode_one(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
     assert (message.is_request, message.is_notification, message.is_response) == (
         False,
         True,
@@ -83,7 +83,7 @@ def test_reads_notification() -> None:
     ids=["result", "a null result is a result", "error", "an error about nothing readable"],
 )
 def test_reads_response(data: bytes, result: bytes | None, error: bool | None) -> None:
-    message = one(data)
+    message = decode_one(data)
     assert (message.is_request, message.is_notification, message.is_response) == (
         False,
         False,
@@ -94,7 +94,7 @@ def test_reads_response(data: bytes, result: bytes | None, error: bool | None) -
 
 
 def test_ignores_unknown_members() -> None:
-    message = one(b'{"x":{"id":9},"jsonrpc":"2.0","y":null,"id":1,"method":"ping","z":[]}')
+    message = decode_one(b'{"x":{"id":9},"jsonrpc":"2.0","y":null,"id":1,"method":"ping","z":[]}')
     assert raw(message.id) == b"1"
     assert message.method == "ping"
 
@@ -125,13 +125,15 @@ def test_response_may_have_any_members_except_method() -> None:
 
 
 def test_ignores_whitespace() -> None:
-    message = one(b' \r\n\t{ "jsonrpc" : "2.0" , "id" : 1 , "method" : "a" , "params" : { } } \n')
+    message = decode_one(
+        b' \r\n\t{ "jsonrpc" : "2.0" , "id" : 1 , "method" : "a" , "params" : { } } \n'
+    )
     assert raw(message.id) == b"1"
     assert raw(message.params) == b"{ }"
 
 
 def test_last_duplicate_member_counts() -> None:
-    message = one(b'{"jsonrpc":"2.0","id":1,"id":2,"method":"a","method":"b"}')
+    message = decode_one(b'{"jsonrpc":"2.0","id":1,"id":2,"method":"a","method":"b"}')
     assert (raw(message.id), message.method) == (b"2", "b")
     assert bytes(decode_members(b'{"a":1,"a":2}')["a"]) == b"2"
     assert decode_value(b'{"a":1,"a":2}') == {"a": 2}
@@ -163,17 +165,17 @@ IDS = [
 
 @pytest.mark.parametrize("id", IDS, ids=lambda id: id[:24].decode())
 def test_returns_id_unchanged(id: bytes) -> None:
-    asked = one(b'{"jsonrpc":"2.0","id":' + id + b',"method":"ping"}')
+    asked = decode_one(b'{"jsonrpc":"2.0","id":' + id + b',"method":"ping"}')
     assert raw(asked.id) == id
     answer = result_response(raw(asked.id), b"{}")
     assert b'"id":' + id + b"," in answer
-    assert raw(one(answer).id) == id
-    assert raw(one(error_response(raw(asked.id), -1, "m")).id) == id
+    assert raw(decode_one(answer).id) == id
+    assert raw(decode_one(error_response(raw(asked.id), -1, "m")).id) == id
 
 
 def test_number_and_text_are_different_ids() -> None:
-    number = one(b'{"jsonrpc":"2.0","id":1,"method":"a"}')
-    text = one(b'{"jsonrpc":"2.0","id":"1","method":"a"}')
+    number = decode_one(b'{"jsonrpc":"2.0","id":1,"method":"a"}')
+    text = decode_one(b'{"jsonrpc":"2.0","id":"1","method":"a"}')
     assert raw(number.id) != raw(text.id)
 
 
@@ -249,7 +251,9 @@ def test_rejects_response_with_invalid_id(id: bytes) -> None:
         (b'{"jsonrpc":"2.0","method":"a","error":{}}', INVALID_REQUEST, "not both", b"null"),
     ],
 )  # fmt: skip
-def test_rejects_invalid_message(data: bytes, failure: Failure, sentence: str, id: bytes | None) -> None:
+def test_rejects_invalid_message(
+    data: bytes, failure: Failure, sentence: str, id: bytes | None
+) -> None:
     with pytest.raises(ProtocolError, match=sentence) as caught:
         decode_message(data)
     assert caught.value.failure is failure
@@ -276,7 +280,7 @@ def test_rejects_deep_nesting(data: bytes) -> None:
 
 def test_reads_moderate_nesting() -> None:
     params = b'{"a":' * 200 + b"1" + b"}" * 200
-    message = one(b'{"jsonrpc":"2.0","id":1,"method":"a","params":' + params + b"}")
+    message = decode_one(b'{"jsonrpc":"2.0","id":1,"method":"a","params":' + params + b"}")
     assert raw(message.params) == params
 
 

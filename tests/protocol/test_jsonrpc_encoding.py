@@ -25,10 +25,10 @@ from interlock.protocol.jsonrpc import (
 )
 from interlock.protocol.lines import LineDecoder, encode_line
 from tests.protocol import json_values
-from tests.protocol.parser_feeding import assert_every_feeding_gives
+from tests.protocol.parser_feeding import assert_every_split_gives
 
 
-def one(data: bytes) -> Message:
+def decode_one(data: bytes) -> Message:
     message = decode_message(data)
     assert isinstance(message, Message)
     return message
@@ -49,7 +49,7 @@ IDENTIFIERS = st.integers().map(lambda number: b"%d" % number) | json_values.tex
 @given(id=st.integers(0), method=json_values.text, params=st.none() | json_values.objects)
 def test_request_survives_round_trip(id: int, method: str, params: dict[str, Any] | None) -> None:
     encoded = None if params is None else jsonrpc.encode_value(params)
-    message = one(request(id, method, encoded))
+    message = decode_one(request(id, method, encoded))
     assert message.is_request
     assert raw(message.id) == b"%d" % id
     assert message.method == method
@@ -62,7 +62,7 @@ def test_request_survives_round_trip(id: int, method: str, params: dict[str, Any
 @given(method=json_values.text, params=st.none() | json_values.objects)
 def test_notification_survives_round_trip(method: str, params: dict[str, Any] | None) -> None:
     encoded = None if params is None else jsonrpc.encode_value(params)
-    message = one(notification(method, encoded))
+    message = decode_one(notification(method, encoded))
     assert message.is_notification
     assert message.method == method
     assert (
@@ -72,7 +72,7 @@ def test_notification_survives_round_trip(method: str, params: dict[str, Any] | 
 
 @given(id=IDENTIFIERS, result=json_values.values)
 def test_result_survives_round_trip(id: bytes, result: Any) -> None:
-    message = one(result_response(id, jsonrpc.encode_value(result)))
+    message = decode_one(result_response(id, jsonrpc.encode_value(result)))
     assert message.is_response
     assert raw(message.id) == id
     assert decode_value(raw(message.result)) == result
@@ -83,7 +83,7 @@ def test_result_survives_round_trip(id: bytes, result: Any) -> None:
 )
 def test_error_survives_round_trip(id: bytes, code: int, text: str, data: Any) -> None:
     for written in (data, None if data is None else Raw(jsonrpc.encode_value(data))):
-        message = one(error_response(id, code, text, written))
+        message = decode_one(error_response(id, code, text, written))
         assert message.is_response
         assert raw(message.id) == id
         error = decode_error(raw(message.error))
@@ -158,7 +158,7 @@ def test_reads_lines_in_every_split() -> None:
     pretty = b'{\r\n "jsonrpc": "2.0",\n "id": "a\\nb",\n "method": "\xc3\xa9"\n}'
     messages = [remove_line_breaks(pretty), result_response(b'"a\\nb"', b"{}")]
     stream = b"".join(encode_line(message) for message in messages)
-    assert_every_feeding_gives(
+    assert_every_split_gives(
         LineDecoder,
         stream,
         messages,
@@ -166,4 +166,4 @@ def test_reads_lines_in_every_split() -> None:
         rest=b'd":1}\n',
         trailing_items=[b'{"id":1}'],
     )
-    assert [raw(one(message).id) for message in messages] == [b'"a\\nb"', b'"a\\nb"']
+    assert [raw(decode_one(message).id) for message in messages] == [b'"a\\nb"', b'"a\\nb"']

@@ -34,7 +34,7 @@ RESERVED = [
 ]  # fmt: skip
 
 
-def may(capabilities: list[str], kind: str) -> bool:
+def is_granted(capabilities: list[str], kind: str) -> bool:
     """A pattern that grants nothing is refused where it is written down, so it grants nothing."""
     return KindGrants(one for one in capabilities if not find_pattern_problem(one)).grants(kind)
 
@@ -44,7 +44,7 @@ def may(capabilities: list[str], kind: str) -> bool:
     "vector", VECTORS, ids=lambda one: f"{one['kind']} {' '.join(one['capabilities'])}"
 )
 def test_follows_vectors(vector: dict[str, Any]) -> None:
-    assert may(vector["capabilities"], vector["kind"]) == vector["expected"]
+    assert is_granted(vector["capabilities"], vector["kind"]) == vector["expected"]
 
 
 def test_vectors_have_both_results() -> None:
@@ -71,8 +71,8 @@ def test_vectors_have_both_results() -> None:
     ],
 )
 def test_follows_draft_examples(kind: str, granting: list[str], refusing: list[str]) -> None:
-    assert [one for one in granting if not may([one], kind)] == []
-    assert [one for one in refusing if may([one], kind)] == []
+    assert [one for one in granting if not is_granted([one], kind)] == []
+    assert [one for one in refusing if is_granted([one], kind)] == []
 
 
 @pytest.mark.spec("MX-3-15")
@@ -80,7 +80,7 @@ def test_follows_draft_examples(kind: str, granting: list[str], refusing: list[s
 def test_system_kinds_are_granted_to_nobody(kind: str) -> None:
     assert is_reserved(kind)
     assert find_pattern_problem(kind)
-    assert not may(["*", "s*", "system*", "p*", "*ce", "sy*em", kind], kind)
+    assert not is_granted(["*", "s*", "system*", "p*", "*ce", "sy*em", kind], kind)
     with pytest.raises(ProtocolError):
         KindPattern(kind)
 
@@ -99,7 +99,7 @@ def test_system_kinds_are_granted_to_nobody(kind: str) -> None:
 )  # fmt: skip
 def test_similar_to_system_kinds_are_reserved(kind: str) -> None:
     assert is_reserved(kind)
-    assert not may(["*"], kind)
+    assert not is_granted(["*"], kind)
     assert find_pattern_problem(kind)
 
 
@@ -108,7 +108,7 @@ def test_similar_to_system_kinds_are_reserved(kind: str) -> None:
 )
 def test_other_kinds_are_not_reserved(kind: str) -> None:
     assert not is_reserved(kind)
-    assert may(["*"], kind)
+    assert is_granted(["*"], kind)
 
 
 @given(st.text(max_size=20))
@@ -170,7 +170,7 @@ def test_each_trust_level_grants_more() -> None:
         "mcp/proposal:tools/call:x", "chat", "mcp/request:resources/read:file:///x",
         "mcp/request:tools/call:x", "mcp/request:prompts/get:x",
     ]  # fmt: skip
-    granted = [{kind for kind in kinds if may([*step], kind)} for step in PROGRESSIVE_TRUST]
+    granted = [{kind for kind in kinds if is_granted([*step], kind)} for step in PROGRESSIVE_TRUST]
     assert [len(step) for step in granted] == [2, 3, 4, 5]
     assert all(less < more for less, more in itertools.pairwise(granted))
 

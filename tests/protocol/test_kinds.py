@@ -119,7 +119,9 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("pattern", "granted", "refused"), TABLE)
-def test_pattern_grants_matching_kinds(pattern: str, granted: list[str], refused: list[str]) -> None:
+def test_pattern_grants_matching_kinds(
+    pattern: str, granted: list[str], refused: list[str]
+) -> None:
     assert [kind for kind in granted if not grants(pattern, kind)] == []
     assert [kind for kind in refused if grants(pattern, kind)] == []
 

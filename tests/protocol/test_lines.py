@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from interlock.errors import INVALID_REQUEST, PAYLOAD_TOO_LARGE, ProtocolError
 from interlock.protocol.lines import MAX_LINE_BYTES, LineDecoder, OversizeLine, encode_line
-from tests.protocol.parser_feeding import assert_every_feeding_gives, cut, feed_all, feedings
+from tests.protocol.parser_feeding import assert_every_split_gives, cut, feed_all, splits
 
 LIMIT = 16
 
@@ -20,7 +20,7 @@ def small_decoder() -> LineDecoder:
 
 
 def check(data: bytes, expected: Sequence[bytes | OversizeLine]) -> None:
-    assert_every_feeding_gives(
+    assert_every_split_gives(
         small_decoder, data, expected, trailing=b'{"i', rest=b'":1}\n', trailing_items=[b'{"i":1}']
     )
 
@@ -115,7 +115,7 @@ def test_rejects_limit_below_one() -> None:
     ],
 )
 def test_close_returns_incomplete_line(data: bytes, tail: bytes | None) -> None:
-    for name, chunks in feedings(data):
+    for name, chunks in splits(data):
         decoder = small_decoder()
         feed_all(decoder, chunks)
         assert decoder.close() == tail, name
@@ -150,9 +150,7 @@ stream_bytes = st.lists(
 
 
 @given(stream=stream_bytes | st.binary(), places=places)
-def test_any_split_equals_splitting_at_newlines(
-    stream: bytes, places: list[int]
-) -> None:
+def test_any_split_equals_splitting_at_newlines(stream: bytes, places: list[int]) -> None:
     *ended, tail = stream.split(b"\n")
     expected: list[bytes | OversizeLine] = []
     for line in ended:

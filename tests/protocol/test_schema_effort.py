@@ -157,9 +157,7 @@ TEXTS = {"type": "array", "items": {"type": "string"}}
     ],
     ids=["a long list", "much that is missing", "many patterns"],
 )
-def test_collects_only_first_errors(
-    schema: Any, value: Any, where: list[Any]
-) -> None:
+def test_collects_only_first_errors(schema: Any, value: Any, where: list[Any]) -> None:
     """All of it would be collected before the first is told, which takes seconds."""
     (error,) = collect_errors(_Untouched(schema), schema, value, 5) or []
     assert error.instance_path == where

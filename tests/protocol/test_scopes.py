@@ -165,9 +165,7 @@ def test_subset_allows_no_more_than_whole(
         (("read:a", "write:b"), ("write:?",), True),
     ],
 )
-def test_compares_scope_sets(
-    some: tuple[str, ...], more: tuple[str, ...], expected: bool
-) -> None:
+def test_compares_scope_sets(some: tuple[str, ...], more: tuple[str, ...], expected: bool) -> None:
     assert is_subset(some, more) is expected
 
 

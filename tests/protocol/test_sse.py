@@ -17,11 +17,11 @@ from interlock.protocol.sse import (
     SseEvent,
     encode_event,
 )
-from tests.protocol.parser_feeding import assert_every_feeding_gives, cut, feed_all, feedings
+from tests.protocol.parser_feeding import assert_every_split_gives, cut, feed_all, splits
 
 
 def check(data: bytes, expected: list[SseEvent]) -> None:
-    assert_every_feeding_gives(
+    assert_every_split_gives(
         SseDecoder,
         data,
         expected,
@@ -134,7 +134,7 @@ def test_reads_events(data: bytes, events: list[SseEvent]) -> None:
 
 
 def test_ignores_unfinished_event() -> None:
-    for name, chunks in feedings(b"id: 1\ndata: x\n"):
+    for name, chunks in splits(b"id: 1\ndata: x\n"):
         decoder = SseDecoder()
         assert feed_all(decoder, chunks) == [], name
         assert decoder.pending == len(b"id: 1data: x"), name
@@ -163,31 +163,31 @@ def test_returns_event_with_last_byte() -> None:
     ],
 )
 def test_keeps_last_event_id(data: bytes, last: str | None) -> None:
-    for name, chunks in feedings(data):
+    for name, chunks in splits(data):
         decoder = SseDecoder()
         feed_all(decoder, chunks)
         assert decoder.last_event_id == last, name
 
 
 def test_reads_retry_without_data() -> None:
-    for name, chunks in feedings(b"retry: 250\n\n"):
+    for name, chunks in splits(b"retry: 250\n\n"):
         decoder = SseDecoder()
         assert feed_all(decoder, chunks) == [], name
         assert decoder.retry == 250, name
 
 
-class Collecting:
+class CollectingParser:
     """A decoder whose oversize events are counted instead of raised."""
 
     def __init__(self, limit: int) -> None:
         self.decoder = SseDecoder(limit)
-        self.refused = 0
+        self.oversize_count = 0
 
     def feed(self, data: bytes) -> list[SseEvent]:
         try:
             return self.decoder.feed(data)
         except OversizeEvent as oversize:
-            self.refused += 1
+            self.oversize_count += 1
             return oversize.events
 
 
@@ -208,10 +208,10 @@ LIMIT = 30
 )
 def test_rejects_only_oversize_event(big: bytes) -> None:
     before, after = encode_event(b"before"), encode_event(b"after")
-    for name, chunks in feedings(before + big + after):
-        parser = Collecting(LIMIT)
+    for name, chunks in splits(before + big + after):
+        parser = CollectingParser(LIMIT)
         assert feed_all(parser, chunks) == [SseEvent(b"before"), SseEvent(b"after")], name
-        assert parser.refused == 1, name
+        assert parser.oversize_count == 1, name
         assert parser.decoder.last_event_id is None, name
         assert parser.decoder.pending == 0, name
 
@@ -226,10 +226,10 @@ def test_rejects_only_oversize_event(big: bytes) -> None:
     ],
 )
 def test_reads_event_at_limit(fits: bytes) -> None:
-    for name, chunks in feedings(fits):
-        parser = Collecting(LIMIT)
+    for name, chunks in splits(fits):
+        parser = CollectingParser(LIMIT)
         assert len(feed_all(parser, chunks)) == 1, name
-        assert parser.refused == 0, name
+        assert parser.oversize_count == 0, name
 
 
 def test_reports_oversize_event_early_without_storing_it() -> None:
@@ -316,7 +316,7 @@ def test_events_survive_round_trip_in_any_split(events: list[SseEvent], places: 
     assert read == [SseEvent(line_end.sub(b" ", e.data), e.event, e.id, e.retry) for e in events]
 
 
-def by_the_book(stream: bytes) -> tuple[list[SseEvent], str | None]:
+def parse_by_standard(stream: bytes) -> tuple[list[SseEvent], str | None]:
     """The algorithm of the standard, read off it step by step, with no thought for speed."""
     events: list[SseEvent] = []
     last_id: str | None = None
@@ -357,19 +357,15 @@ stream_bytes = st.lists(st.sampled_from(pieces), max_size=30).map(b"".join)
 @given(stream=stream_bytes | st.binary(), places=places)
 @example(stream=b"\xef\xbb", places=[])
 @example(stream=b"data: x\r\n\r\n\n", places=[10])
-def test_any_split_equals_reference_parser(
-    stream: bytes, places: list[int]
-) -> None:
+def test_any_split_equals_reference_parser(stream: bytes, places: list[int]) -> None:
     decoder = SseDecoder()
     read = feed_all(decoder, cut(stream, places))
-    assert (read, decoder.last_event_id) == by_the_book(stream)
+    assert (read, decoder.last_event_id) == parse_by_standard(stream)
 
 
 @given(stream=stream_bytes | st.binary(), places=places, limit=st.integers(1, 40))
-def test_small_limit_bounds_memory(
-    stream: bytes, places: list[int], limit: int
-) -> None:
-    whole, split = Collecting(limit), Collecting(limit)
+def test_small_limit_bounds_memory(stream: bytes, places: list[int], limit: int) -> None:
+    whole, split = CollectingParser(limit), CollectingParser(limit)
     assert feed_all(whole, [stream]) == feed_all(split, cut(stream, places))
-    assert bool(whole.refused) == bool(split.refused)
+    assert bool(whole.oversize_count) == bool(split.oversize_count)
     assert split.decoder.pending <= max(limit, 2)

@@ -99,22 +99,20 @@ parts = st.lists(
 )
 
 
-def written(parts: list[tuple[str, bool]]) -> str:
+def template_text(parts: list[tuple[str, bool]]) -> str:
     return "".join(f"{{{text}}}" if braces else text for text, braces in parts)
 
 
 @given(parts, values)
 def test_every_expansion_matches(parts: list[tuple[str, bool]], given: dict[str, Value]) -> None:
-    assert matches(written(parts), expand(parts, given))
+    assert matches(template_text(parts), expand(parts, given))
 
 
 @given(parts, texts)
-def test_other_prefix_or_suffix_does_not_match(
-    parts: list[tuple[str, bool]], uri: str
-) -> None:
+def test_other_prefix_or_suffix_does_not_match(parts: list[tuple[str, bool]], uri: str) -> None:
     template = [("begin:", False), *parts, (":end", False)]
     assume(not (normalize_uri(uri).startswith("begin:") and normalize_uri(uri).endswith(":end")))
-    assert not matches(written(template), uri)
+    assert not matches(template_text(template), uri)
 
 
 @given(literals, literals)

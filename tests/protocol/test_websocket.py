@@ -27,12 +27,12 @@ from interlock.protocol.websocket import (
     text_frame,
     text_head,
 )
-from tests.protocol.parser_feeding import assert_every_feeding_gives, cut, feed_all
+from tests.protocol.parser_feeding import assert_every_split_gives, cut, feed_all
 
 LIMIT = 70_000
 MASK = b"\x37\xfa\x21\x3d"
-AT_A_CLIENT = partial(FrameDecoder, masked=False, max_message=LIMIT)
-AT_A_SERVER = partial(FrameDecoder, masked=True, max_message=LIMIT)
+CLIENT_DECODER = partial(FrameDecoder, masked=False, max_message=LIMIT)
+SERVER_DECODER = partial(FrameDecoder, masked=True, max_message=LIMIT)
 
 
 def frame(first: int, payload: bytes = b"", mask: bytes = b"", length: bytes = b"") -> bytes:
@@ -47,28 +47,30 @@ def frame(first: int, payload: bytes = b"", mask: bytes = b"", length: bytes = b
             length = b"\x7f" + size.to_bytes(8, "big")
     if mask:
         length = bytes((length[0] | 0x80,)) + length[1:]
-        payload = slowly_masked(payload, mask)
+        payload = mask_slowly(payload, mask)
     return bytes((first,)) + length + mask + payload
 
 
-def slowly_masked(payload: bytes, mask: bytes) -> bytes:
+def mask_slowly(payload: bytes, mask: bytes) -> bytes:
     return bytes(byte ^ mask[i % 4] for i, byte in enumerate(payload))
 
 
 def check(frames: list[tuple[int, bytes]], expected: list[WebSocketEvent]) -> None:
     """The same frames at both ends, in every feeding, with the start of another behind them."""
-    for make, mask in ((AT_A_CLIENT, b""), (AT_A_SERVER, MASK)):
+    for make, mask in ((CLIENT_DECODER, b""), (SERVER_DECODER, MASK)):
         data = b"".join(frame(first, payload, mask) for first, payload in frames)
         more = text_frame(b"more", mask)
-        assert_every_feeding_gives(
+        assert_every_split_gives(
             make, data, expected, trailing=more[:3], rest=more[3:], trailing_items=[b"more"]
         )
 
 
-def refused(data: bytes, expected: Violation, make: partial[FrameDecoder] = AT_A_CLIENT) -> None:
+def check_rejected(
+    data: bytes, expected: Violation, make: partial[FrameDecoder] = CLIENT_DECODER
+) -> None:
     """However it is fed, and whatever follows."""
     nothing: list[WebSocketEvent] = []
-    assert_every_feeding_gives(
+    assert_every_split_gives(
         make, data, [expected], trailing=b"\x81", rest=b"\x01a", trailing_items=nothing
     )
 
@@ -76,23 +78,21 @@ def refused(data: bytes, expected: Violation, make: partial[FrameDecoder] = AT_A
 @pytest.mark.parametrize(
     ("data", "make", "event"),
     [
-        pytest.param("810548656c6c6f", AT_A_CLIENT, b"Hello", id="unmasked text"),
-        pytest.param("818537fa213d7f9f4d5158", AT_A_SERVER, b"Hello", id="masked text"),
-        pytest.param("890548656c6c6f", AT_A_CLIENT, Ping(b"Hello"), id="ping"),
-        pytest.param("8a8537fa213d7f9f4d5158", AT_A_SERVER, Pong(b"Hello"), id="masked pong"),
-        pytest.param("010348656c80026c6f", AT_A_CLIENT, b"Hello", id="fragmented text"),
+        pytest.param("810548656c6c6f", CLIENT_DECODER, b"Hello", id="unmasked text"),
+        pytest.param("818537fa213d7f9f4d5158", SERVER_DECODER, b"Hello", id="masked text"),
+        pytest.param("890548656c6c6f", CLIENT_DECODER, Ping(b"Hello"), id="ping"),
+        pytest.param("8a8537fa213d7f9f4d5158", SERVER_DECODER, Pong(b"Hello"), id="masked pong"),
+        pytest.param("010348656c80026c6f", CLIENT_DECODER, b"Hello", id="fragmented text"),
     ],
 )
-def test_reads_rfc_examples(
-    data: str, make: partial[FrameDecoder], event: WebSocketEvent
-) -> None:
+def test_reads_rfc_examples(data: str, make: partial[FrameDecoder], event: WebSocketEvent) -> None:
     assert feed_all(make(), [bytes.fromhex(data)]) == [event]
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 128, 133, 134, 65535, 65536, LIMIT])
 def test_reads_every_length_form(size: int) -> None:
     text = b"x" * size
-    for make, mask in ((AT_A_CLIENT, b""), (AT_A_SERVER, MASK)):
+    for make, mask in ((CLIENT_DECODER, b""), (SERVER_DECODER, MASK)):
         data = text_frame(text, mask)
         assert data == frame(0x81, text, mask)
         assert make().feed(data) == [text]
@@ -130,8 +130,8 @@ def test_ignores_bytes_after_close() -> None:
     ):
         nothing: list[WebSocketEvent] = []
         data = text_frame(b"last") + frame(0x88, payload)
-        assert_every_feeding_gives(
-            AT_A_CLIENT,
+        assert_every_split_gives(
+            CLIENT_DECODER,
             data,
             [b"last", event],
             trailing=b"\x81",
@@ -172,26 +172,26 @@ def test_ignores_bytes_after_close() -> None:
     ],
 )
 def test_rejects_invalid_frames(data: bytes, code: int) -> None:
-    decoder = AT_A_CLIENT()
+    decoder = CLIENT_DECODER()
     (violation,) = feed_all(decoder, [data])
     assert isinstance(violation, Violation)
     assert violation.code == code
     assert violation.error().failure is (PAYLOAD_TOO_LARGE if code == 1009 else PARSE_ERROR)
     assert decoder.pending == 0
-    refused(data, violation)
+    check_rejected(data, violation)
 
 
 def test_server_requires_masks() -> None:
     violation = Violation(1002, "A frame is not masked.")
     for size in (0, 5, 6, 126, 128, 134, 300):
-        refused(frame(0x81, b"x" * size), violation, AT_A_SERVER)
+        check_rejected(frame(0x81, b"x" * size), violation, SERVER_DECODER)
     # Its unmasked length, read as a masked one, would fit what is there.
     for second in range(128):
-        assert AT_A_SERVER().feed(bytes((0x81, second)) + b"x" * (second + 132)) == [violation]
+        assert SERVER_DECODER().feed(bytes((0x81, second)) + b"x" * (second + 132)) == [violation]
 
 
 def test_reads_eight_byte_length() -> None:
-    decoder = AT_A_CLIENT()
+    decoder = CLIENT_DECODER()
     assert decoder.feed(b"\x81\x7f" + bytes(5) + b"\x01\x00\x00" + b"x" * 119) == []
     assert decoder.feed(b"x" * (65536 - 119)) == [b"x" * 65536]
 
@@ -199,13 +199,13 @@ def test_reads_eight_byte_length() -> None:
 @pytest.mark.parametrize("size", [120, 121, 125])
 def test_rejects_longer_length_form_than_needed(size: int) -> None:
     data = frame(0x81, b"x" * size, MASK, b"\x7e" + size.to_bytes(2, "big"))
-    refused(data, Violation(1002, "A length is not in its shortest form."), AT_A_SERVER)
+    check_rejected(data, Violation(1002, "A length is not in its shortest form."), SERVER_DECODER)
 
 
 def test_rejects_message_inside_other_message() -> None:
     for opcode in (0x81, 0x82, 0x01):
         data = frame(0x01, b"a") + frame(opcode, b"b")
-        refused(data, Violation(1002, "A message begins before the previous one has ended."))
+        check_rejected(data, Violation(1002, "A message begins before the previous one has ended."))
 
 
 def test_limits_whole_message() -> None:
@@ -216,14 +216,14 @@ def test_limits_whole_message() -> None:
     # Control frames do not count.
     assert make().feed(frame(0x89, b"123456")) == [Ping(b"123456")]
     for length in (5, 20, 125, 126, 300):
-        refused(text_frame(b"x" * length), too_long, make)
-    refused(frame(0x01, b"12") + frame(0x00) + frame(0x80, b"345"), too_long, make)
+        check_rejected(text_frame(b"x" * length), too_long, make)
+    check_rejected(frame(0x01, b"12") + frame(0x00) + frame(0x80, b"345"), too_long, make)
     with pytest.raises(ValueError):
         FrameDecoder(masked=False, max_message=0)
 
 
 def test_empty_fragments_use_no_memory() -> None:
-    decoder = AT_A_CLIENT()
+    decoder = CLIENT_DECODER()
     assert decoder.feed(frame(0x01, b"a") + frame(0x00) * 1000) == []
     assert decoder.pending == 1
     assert decoder.feed(frame(0x80, b"b")) == [b"ab"]
@@ -231,7 +231,7 @@ def test_empty_fragments_use_no_memory() -> None:
 
 @pytest.mark.parametrize("part", [b"", b"x"])
 def test_limits_number_of_fragments(part: bytes) -> None:
-    decoder = AT_A_CLIENT()
+    decoder = CLIENT_DECODER()
     assert decoder.feed(frame(0x01, part) + frame(0x00, part) * (MAX_FRAGMENTS - 1)) == []
     assert decoder.is_unfinished
     assert decoder.feed(frame(0x80, part)) == [part * (MAX_FRAGMENTS + 1)]
@@ -244,7 +244,7 @@ def test_limits_number_of_fragments(part: bytes) -> None:
 
 
 def test_counts_finished_messages() -> None:
-    decoder = AT_A_CLIENT()
+    decoder = CLIENT_DECODER()
     decoder.feed(frame(0x01, b"a"))
     before = decoder.finished_count
     # Neither more of it nor what may stand in between ends it.
@@ -277,7 +277,7 @@ def test_writes_control_frames() -> None:
 
 @pytest.mark.parametrize("reason", ["x" * 200, "€" * 100, "ab" + "€" * 100, "\ud800"])
 def test_shortens_close_reason_at_character(reason: str) -> None:
-    (closed,) = AT_A_CLIENT().feed(close_frame(1000, reason))
+    (closed,) = CLIENT_DECODER().feed(close_frame(1000, reason))
     assert isinstance(closed, Close)
     assert len(closed.reason.encode()) <= 123
     assert reason.startswith(closed.reason) or closed.reason == "?"
@@ -290,7 +290,7 @@ def test_writes_head_of_large_message() -> None:
 
 @given(st.binary(max_size=3000), st.binary(min_size=4, max_size=4))
 def test_masks_payload(payload: bytes, mask: bytes) -> None:
-    expected = slowly_masked(payload, mask)
+    expected = mask_slowly(payload, mask)
     assert mask_in_python(payload, mask) == expected
     assert websocket.apply_mask(payload, mask) == expected
     assert mask_in_python(expected, mask) == payload
@@ -302,8 +302,8 @@ def test_works_without_native_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "apply_mask", mask_in_python)
     for size in (0, 5, 200, 5000):
         data = text_frame(b"x" * size, MASK)
-        assert AT_A_SERVER().feed(data) == [b"x" * size]
-        assert feed_all(AT_A_SERVER(), cut(data, [3, 9])) == [b"x" * size]
+        assert SERVER_DECODER().feed(data) == [b"x" * size]
+        assert feed_all(SERVER_DECODER(), cut(data, [3, 9])) == [b"x" * size]
 
 
 @given(st.lists(st.text(max_size=300)), st.binary(min_size=4, max_size=4), st.lists(st.integers(0)))

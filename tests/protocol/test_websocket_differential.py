@@ -45,15 +45,15 @@ payloads = st.one_of(
 frames = st.lists(st.tuples(first_bytes, payloads), max_size=8)
 
 
-def their_side(server: bool) -> Protocol:
+def make_other_side(server: bool) -> Protocol:
     if server:
         return ServerProtocol(state=OPEN, max_size=LIMIT)
     return ClientProtocol(parse_uri("ws://localhost/"), state=OPEN, max_size=LIMIT)
 
 
-def what_they_make_of_it(data: bytes, server: bool) -> list[WebSocketEvent]:
+def read_with_other(data: bytes, server: bool) -> list[WebSocketEvent]:
     """Their frames, as the messages that they are parts of, up to what they refuse."""
-    peer = their_side(server)
+    peer = make_other_side(server)
     peer.receive_data(data)
     events: list[WebSocketEvent] = []
     parts: list[bytes] = []
@@ -85,7 +85,7 @@ def what_they_make_of_it(data: bytes, server: bool) -> list[WebSocketEvent]:
     return events
 
 
-def refuse_bad_text(events: list[WebSocketEvent]) -> list[WebSocketEvent]:
+def reject_invalid_text(events: list[WebSocketEvent]) -> list[WebSocketEvent]:
     """They leave it to whoever reads a message whether it is UTF-8."""
     for place, event in zip(count(), events, strict=False):
         if type(event) is bytes:
@@ -96,7 +96,7 @@ def refuse_bad_text(events: list[WebSocketEvent]) -> list[WebSocketEvent]:
     return events
 
 
-def without_words(events: list[WebSocketEvent]) -> list[WebSocketEvent]:
+def without_messages(events: list[WebSocketEvent]) -> list[WebSocketEvent]:
     return [Violation(one.code, "") if isinstance(one, Violation) else one for one in events]
 
 
@@ -107,23 +107,25 @@ def test_reads_frames_like_other_implementation(
     mask = MASK if server else b""
     data = b"".join(frame(first, payload, mask) for first, payload in sent)
     ours = feed_all(FrameDecoder(masked=server, max_message=LIMIT), cut(data, places))
-    assert without_words(ours) == refuse_bad_text(what_they_make_of_it(data, server))
+    assert without_messages(ours) == reject_invalid_text(read_with_other(data, server))
 
 
 @given(st.lists(st.text(max_size=150)), st.booleans(), st.binary(max_size=125))
-def test_other_implementation_reads_written_frames(texts: list[str], server: bool, payload: bytes) -> None:
+def test_other_implementation_reads_written_frames(
+    texts: list[str], server: bool, payload: bytes
+) -> None:
     mask = MASK if server else b""
     messages: list[WebSocketEvent] = [text.encode() for text in texts]
     data = b"".join(text_frame(text.encode(), mask) for text in texts)
     data += ping_frame(payload, mask) + pong_frame(payload, mask) + close_frame(4000, "why", mask)
     expected = [*messages, Ping(payload), Pong(payload), Close(4000, "why")]
-    assert what_they_make_of_it(data, server) == expected
+    assert read_with_other(data, server) == expected
 
 
 @given(st.lists(st.text(max_size=150)), st.booleans())
 def test_reads_frames_of_other_implementation(texts: list[str], server: bool) -> None:
     """`server`: we are."""
-    peer = their_side(not server)
+    peer = make_other_side(not server)
     for text in texts:
         peer.send_text(text[:70].encode(), fin=False)
         peer.send_ping(b"still there?")

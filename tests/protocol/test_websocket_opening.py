@@ -24,7 +24,7 @@ from interlock.protocol.websocket_handshake import (
     write_request,
     write_response,
 )
-from tests.protocol.parser_feeding import feedings
+from tests.protocol.parser_feeding import splits
 
 KEY = bytes(range(16))
 RFC_KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
@@ -37,7 +37,7 @@ LAWFUL = (
 )
 
 
-def changed(name: bytes, *values: bytes) -> list[tuple[bytes, bytes]]:
+def change_header(name: bytes, *values: bytes) -> list[tuple[bytes, bytes]]:
     others = [pair for pair in LAWFUL if pair[0] != name]
     return [*others, *((name, value) for value in values)]
 
@@ -60,12 +60,12 @@ def test_accept_key_equals_rfc_example() -> None:
     "headers",
     [
         LAWFUL,
-        changed(b"upgrade", b"WebSocket"),
-        changed(b"upgrade", b"h2c, websocket"),
-        changed(b"connection", b"keep-alive, UPGRADE"),
-        changed(b"connection", b"keep-alive", b"upgrade"),
-        changed(b"sec-websocket-extensions", b"permessage-deflate; client_max_window_bits"),
-        changed(b"content-length", b"0"),
+        change_header(b"upgrade", b"WebSocket"),
+        change_header(b"upgrade", b"h2c, websocket"),
+        change_header(b"connection", b"keep-alive, UPGRADE"),
+        change_header(b"connection", b"keep-alive", b"upgrade"),
+        change_header(b"sec-websocket-extensions", b"permessage-deflate; client_max_window_bits"),
+        change_header(b"content-length", b"0"),
     ],
 )
 def test_accepts_valid_request(headers: list[tuple[bytes, bytes]]) -> None:
@@ -76,17 +76,17 @@ def test_accepts_valid_request(headers: list[tuple[bytes, bytes]]) -> None:
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        (changed(b"sec-websocket-version"), 426),
-        (changed(b"sec-websocket-version", b"8"), 426),
-        (changed(b"sec-websocket-version", b"13", b"13"), 426),
-        (changed(b"sec-websocket-key"), 400),
-        (changed(b"sec-websocket-key", RFC_KEY, RFC_KEY), 400),
-        (changed(b"sec-websocket-key", b"c2hvcnQ="), 400),
-        (changed(b"sec-websocket-key", b"\xff not base64"), 400),
-        (changed(b"connection", b"keep-alive"), 400),
-        (changed(b"upgrade", b"h2c"), 400),
-        (changed(b"content-length", b"1"), 400),
-        (changed(b"transfer-encoding", b"chunked"), 400),
+        (change_header(b"sec-websocket-version"), 426),
+        (change_header(b"sec-websocket-version", b"8"), 426),
+        (change_header(b"sec-websocket-version", b"13", b"13"), 426),
+        (change_header(b"sec-websocket-key"), 400),
+        (change_header(b"sec-websocket-key", RFC_KEY, RFC_KEY), 400),
+        (change_header(b"sec-websocket-key", b"c2hvcnQ="), 400),
+        (change_header(b"sec-websocket-key", b"\xff not base64"), 400),
+        (change_header(b"connection", b"keep-alive"), 400),
+        (change_header(b"upgrade", b"h2c"), 400),
+        (change_header(b"content-length", b"1"), 400),
+        (change_header(b"transfer-encoding", b"chunked"), 400),
     ],
 )
 def test_rejects_invalid_request(headers: list[tuple[bytes, bytes]], status: int) -> None:
@@ -131,7 +131,7 @@ def test_other_server_accepts_request() -> None:
     server.send_response(answer)
     behind = b"\x81\x01a"
     data = b"".join(server.data_to_send()) + behind
-    for name, chunks in feedings(data):
+    for name, chunks in splits(data):
         reader = HandshakeResponseReader()
         rest = b""
         read_answer: HandshakeResponse | None = None

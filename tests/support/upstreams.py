@@ -264,7 +264,7 @@ class SupervisorHarness:
         self.withdrawn = 0
         self.on_tools: Callable[[Supervisor], None] | None = None
         self._waiting: list[tuple[Callable[[], Any], asyncio.Future[None]]] = []
-        self.naps = ManualSleep(self.poke)
+        self.sleeps = ManualSleep(self.notify_waiters)
         self.connector = Connector(
             key,
             server,
@@ -281,7 +281,7 @@ class SupervisorHarness:
             on_offer=self._tools,
             on_withdrawn=self._withdrawn,
             on_state=self._state,
-            sleep=self.naps,
+            sleep=self.sleeps,
             clock=clock,
             jitter=lambda: jitter,
         )
@@ -290,17 +290,17 @@ class SupervisorHarness:
         self.listed.append([_name(raw) for raw in one.offer.tools])
         if self.on_tools is not None:
             self.on_tools(one)
-        self.poke()
+        self.notify_waiters()
 
     def _withdrawn(self, one: Supervisor) -> None:
         self.withdrawn += 1
-        self.poke()
+        self.notify_waiters()
 
     def _state(self, one: Supervisor) -> None:
         self.states.append(one.state)
-        self.poke()
+        self.notify_waiters()
 
-    def poke(self) -> None:
+    def notify_waiters(self) -> None:
         for condition, future in self._waiting:
             if not future.done() and condition():
                 future.set_result(None)
@@ -316,7 +316,7 @@ class SupervisorHarness:
         except TimeoutError:
             raise AssertionError(
                 f"states {self.states}, problem {self.supervisor.problem!r}, "
-                f"naps {self.naps.taken}, lists {len(self.listed)}"
+                f"naps {self.sleeps.taken}, lists {len(self.listed)}"
             ) from None
         finally:
             self._waiting.remove(entry)

@@ -69,9 +69,7 @@ def test_shows_proven_and_missing_items(tree: Tree, capsys: pytest.CaptureFixtur
     assert "1 of 2" in capsys.readouterr().out
 
 
-def test_check_rejects_outdated_page(
-    tree: Tree, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_rejects_outdated_page(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     assert tree.run("--check") == 1
     assert tree.run() == 0
     assert tree.run("--check") == 0
@@ -180,9 +178,7 @@ def test_rejects_invalid_register(
     assert message in capsys.readouterr().err
 
 
-def test_missing_lists_unproven_items(
-    tree: Tree, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_lists_unproven_items(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     tree.tests("AX-1-1")
     assert tree.run("--missing", "AX-1") == 0
     assert capsys.readouterr().out == "AX-1-2 MUST: two\nAX-1.1-1 SHOULD: three\n"

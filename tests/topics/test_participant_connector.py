@@ -48,7 +48,7 @@ class InRoom(SupervisorHarness):
         self.room = Room()
         self.worker = Worker(self.room, soon=asyncio.get_running_loop().call_soon)
         self.timers: list[Timer] = []
-        self.rest = ManualSleep(self.poke)
+        self.rest = ManualSleep(self.notify_waiters)
         self.ended: list[str] = []
         self.upstreams = RoomUpstreams(
             "ops",
@@ -76,7 +76,7 @@ class InRoom(SupervisorHarness):
             on_offer=self._tools,
             on_withdrawn=self._withdrawn,
             on_state=self._state,
-            sleep=self.naps,
+            sleep=self.sleeps,
         )
         self.supervisor.begin()
         return self.supervisor
@@ -269,12 +269,12 @@ async def test_two_nodes_that_show_each_other_are_done_at_some_time() -> None:
     kept.room.joins("worker", ALL)
     await kept.ready()
     assert len(kept.listed) == 1
-    kept.naps.hold()
+    kept.sleeps.hold()
     kept.worker.tools.append("write_it_again")
     kept.worker.nodes["write_it_again"] = MAX_NODE_HOPS + 1
     said = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
     kept.room.hear("worker", "mcp/request:notifications/tools/list_changed", said, to=())
-    await kept.until(lambda: kept.naps.sleeping)
+    await kept.until(lambda: kept.sleeps.sleeping)
     # What was listed before stays, and nothing is added to it.
     assert len(kept.listed) == 1
     assert kept.supervisor.state is State.READY

@@ -143,22 +143,22 @@ async def test_an_opaque_token_without_an_end_is_recalled_while_its_server_stand
         assert identity.recall(robot) == robot
         # It cannot be asked: what it said last holds.
         now[0] += CACHE_SECONDS
-        authority.habits["/introspect"] = lambda _: Reply(500, {})
+        authority.overrides["/introspect"] = lambda _: Reply(500, {})
         with pytest.raises(InterlockError, match="introspection server cannot check the token now"):
             await settled(shows)
         assert identity.recall(robot) == robot
         # It takes the token back.
         now[0] += CACHE_SECONDS
-        authority.habits["/introspect"] = introspect
+        authority.overrides["/introspect"] = introspect
         await settled(shows)
         now[0] += CACHE_SECONDS
-        authority.habits["/introspect"] = lambda _: Reply(200, {"active": False})
+        authority.overrides["/introspect"] = lambda _: Reply(200, {"active": False})
         with pytest.raises(InterlockError, match="no introspection server accepts the token"):
             await settled(shows)
         assert identity.recall(robot) is None
         # Revoked here.
         now[0] += CACHE_SECONDS
-        authority.habits["/introspect"] = introspect
+        authority.overrides["/introspect"] = introspect
         await settled(shows)
         assert identity.recall(robot) == robot
         store = AccessStore(access_path(identity._parts.config, {}, tmp_path), clock=lambda: now[0])

@@ -17,7 +17,7 @@ from interlock.core.config.trust import IdentityConfig, IntrospectionConfig, Iss
 from interlock.tree.component import Tree
 from interlock.tree.subserver import Subserver
 from interlock.trust.identity.token_store import AccessStore
-from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
+from tests.core.upstreams.oauth.authority import Authority, ReceivedRequest, Reply
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.identity.issuers import ISSUER, NODE, Signer
 
@@ -38,7 +38,7 @@ class Root:
     def __init__(self, folder: Path, authority: Authority) -> None:
         self.signer = Signer()
         (folder / "keys.json").write_bytes(self.signer.jwks())
-        authority.habits["/introspect"] = self._introspect
+        authority.overrides["/introspect"] = self._introspect
         self.asked = 0
         self.config = Config(
             listen="127.0.0.1:0",
@@ -65,7 +65,7 @@ class Root:
         self.node = Node(self.config, base_dir=folder, environ={"T": "x"})
         self.store = AccessStore(folder / "state" / "access.db")
 
-    def _introspect(self, _: Asked) -> Reply:
+    def _introspect(self, _: ReceivedRequest) -> Reply:
         self.asked += 1
         return Reply(200, {"active": True, "sub": "robot", "aud": NODE, "scope": "write"})
 

@@ -17,7 +17,7 @@ from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.trust.identity.component import IdentityComponent
 from interlock.trust.identity.token_store import AccessStore
-from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
+from tests.core.upstreams.oauth.authority import Authority, ReceivedRequest, Reply
 from tests.support.clock import ManualClock
 from tests.trust.identity.issuers import ISSUER, NODE, NOW, Signer
 
@@ -84,8 +84,8 @@ async def open_authority(
     async with Authority() as authority:
         signer = Signer()
         authority.metadata["jwks_uri"] = f"{authority.issuer}/jwks"
-        authority.habits["/jwks"] = lambda _: Reply(200, signer.jwks())
-        authority.habits["/introspect"] = lambda asked: introspect(asked)
+        authority.overrides["/jwks"] = lambda _: Reply(200, signer.jwks())
+        authority.overrides["/introspect"] = lambda asked: introspect(asked)
         config = Config(
             state_dir=str(folder / "state"),
             identity=IdentityConfig(
@@ -108,7 +108,7 @@ async def open_authority(
             await identity.close()
 
 
-def introspect(asked: Asked) -> Reply:
+def introspect(asked: ReceivedRequest) -> Reply:
     good = asked.form["token"] == "opaque"
     return Reply(200, {"active": good, "sub": "robot", "aud": NODE, "scope": "read"})
 

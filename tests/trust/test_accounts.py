@@ -5,11 +5,11 @@ from __future__ import annotations
 from interlock.core.config import BudgetConfig, BudgetsConfig, CallerBudget
 from interlock.protocol.mcpax import SubserverBudget
 from interlock.trust.budgets import MINUTE_SECONDS
-from tests.core.pipeline.budget_harness import IDLE, Desk, of_callers
+from tests.core.pipeline.budget_harness import IDLE, BudgetHarness, caller_budgets
 
 
 def test_nobody_pays_who_has_no_budget() -> None:
-    desk = Desk(BudgetsConfig())
+    desk = BudgetHarness(BudgetsConfig())
     assert not desk.budgets.limited
     desk.budgets.configure(BudgetsConfig(session=BudgetConfig(), callers=[CallerBudget()]))
     assert not desk.budgets.limited
@@ -19,7 +19,7 @@ def test_nobody_pays_who_has_no_budget() -> None:
 
 
 def test_every_session_has_its_own() -> None:
-    desk = Desk(BudgetsConfig(session=BudgetConfig(calls_per_minute=2, mutable_calls=1)))
+    desk = BudgetHarness(BudgetsConfig(session=BudgetConfig(calls_per_minute=2, mutable_calls=1)))
     assert desk.budgets.limited
     first, second = desk.session(), desk.session()
     assert desk.passes("write", session=first)
@@ -30,7 +30,7 @@ def test_every_session_has_its_own() -> None:
 
 
 def test_what_a_session_was_refused_for() -> None:
-    desk = Desk(BudgetsConfig(session=BudgetConfig(mutable_calls=1)))
+    desk = BudgetHarness(BudgetsConfig(session=BudgetConfig(mutable_calls=1)))
     session = desk.session()
     assert desk.passes("write", session=session)
     error = desk.refusal(desk.call("write", session=session))
@@ -50,7 +50,7 @@ def test_what_a_session_was_refused_for() -> None:
 
 
 def test_a_session_that_ends_is_forgotten() -> None:
-    desk = Desk(BudgetsConfig(session=BudgetConfig(mutable_calls=1)))
+    desk = BudgetHarness(BudgetsConfig(session=BudgetConfig(mutable_calls=1)))
     for _ in range(10):
         session = desk.session()
         assert desk.passes("write", session=session)
@@ -63,7 +63,7 @@ def test_a_session_that_ends_is_forgotten() -> None:
 
 
 def test_a_client_without_sessions_has_one_while_it_calls() -> None:
-    desk = Desk(BudgetsConfig(session=BudgetConfig(mutable_calls=2)))
+    desk = BudgetHarness(BudgetsConfig(session=BudgetConfig(mutable_calls=2)))
     assert desk.passes("write")
     desk.clock.advance(IDLE - 1)
     assert desk.passes("write")
@@ -79,7 +79,7 @@ def test_a_client_without_sessions_has_one_while_it_calls() -> None:
 
 
 def test_a_callers_minute_is_one_over_all_its_sessions() -> None:
-    desk = Desk(of_callers(CallerBudget(calls_per_minute=3)))
+    desk = BudgetHarness(caller_budgets(CallerBudget(calls_per_minute=3)))
     one, other = desk.session(), desk.session()
     assert desk.passes(session=one)
     assert desk.passes(session=other)
@@ -103,7 +103,7 @@ def test_a_callers_minute_is_one_over_all_its_sessions() -> None:
 
 
 def test_new_sessions_do_not_renew_what_a_caller_has_used() -> None:
-    desk = Desk(of_callers(CallerBudget(mutable_calls=2)))
+    desk = BudgetHarness(caller_budgets(CallerBudget(mutable_calls=2)))
     assert desk.passes("write", session=desk.session())
     assert desk.passes("write", session=desk.session())
     assert not desk.passes("write", session=desk.session())
@@ -112,8 +112,8 @@ def test_new_sessions_do_not_renew_what_a_caller_has_used() -> None:
 
 
 def test_the_first_budget_that_fits() -> None:
-    desk = Desk(
-        of_callers(
+    desk = BudgetHarness(
+        caller_budgets(
             CallerBudget(callers=["ci-*", "cron"], calls_per_minute=1),
             CallerBudget(callers=["ada"]),
             CallerBudget(calls_per_minute=2),
@@ -127,7 +127,7 @@ def test_the_first_budget_that_fits() -> None:
 
 
 def test_a_budget_of_nothing_says_so() -> None:
-    desk = Desk(of_callers(CallerBudget(mutable_calls=0, cost_units=5)))
+    desk = BudgetHarness(caller_budgets(CallerBudget(mutable_calls=0, cost_units=5)))
     for tool in ("write", "expensive"):
         error = desk.refusal(desk.call(tool))
         assert error is not None
@@ -141,7 +141,7 @@ def test_a_budget_of_nothing_says_so() -> None:
 
 
 def test_all_accounts_or_none() -> None:
-    desk = Desk(
+    desk = BudgetHarness(
         BudgetsConfig(
             session=BudgetConfig(mutable_calls=2), callers=[CallerBudget(calls_per_minute=3)]
         )
@@ -162,7 +162,9 @@ def test_all_accounts_or_none() -> None:
 
 
 def test_what_never_left_is_given_back() -> None:
-    desk = Desk(of_callers(CallerBudget(calls_per_minute=1, mutable_calls=1, cost_units=10)))
+    desk = BudgetHarness(
+        caller_budgets(CallerBudget(calls_per_minute=1, mutable_calls=1, cost_units=10))
+    )
     for tool in ("write", "expensive", "read"):
         for _ in range(3):
             call = desk.call(tool)
@@ -179,7 +181,7 @@ def test_what_never_left_is_given_back() -> None:
 
 
 def test_reserving_twice_takes_once() -> None:
-    desk = Desk(of_callers(CallerBudget(calls_per_minute=2)))
+    desk = BudgetHarness(caller_budgets(CallerBudget(calls_per_minute=2)))
     call = desk.call()
     desk.budgets.reserve(call, None)
     desk.budgets.reserve(call, None)
@@ -188,7 +190,7 @@ def test_reserving_twice_takes_once() -> None:
 
 
 def test_what_comes_back_after_its_minute_counts_nothing() -> None:
-    desk = Desk(of_callers(CallerBudget(calls_per_minute=1)))
+    desk = BudgetHarness(caller_budgets(CallerBudget(calls_per_minute=1)))
     slow = desk.call()
     desk.budgets.reserve(slow, None)
     desk.clock.advance(MINUTE_SECONDS)
@@ -198,7 +200,7 @@ def test_what_comes_back_after_its_minute_counts_nothing() -> None:
 
 
 def test_what_comes_back_after_its_session_counts_nothing() -> None:
-    desk = Desk(of_callers(CallerBudget(mutable_calls=1)))
+    desk = BudgetHarness(caller_budgets(CallerBudget(mutable_calls=1)))
     slow = desk.call("write")
     desk.budgets.reserve(slow, None)
     desk.clock.advance(IDLE)
@@ -211,7 +213,7 @@ def test_what_comes_back_after_its_session_counts_nothing() -> None:
 
 
 def test_other_limits_while_it_runs() -> None:
-    desk = Desk(
+    desk = BudgetHarness(
         BudgetsConfig(session=BudgetConfig(mutable_calls=5), callers=[CallerBudget(cost_units=20)])
     )
     session = desk.session()
@@ -234,11 +236,11 @@ def test_other_limits_while_it_runs() -> None:
 
 
 def test_after_a_smaller_limit_the_wait_is_long_enough() -> None:
-    desk = Desk(of_callers(CallerBudget(calls_per_minute=10)))
+    desk = BudgetHarness(caller_budgets(CallerBudget(calls_per_minute=10)))
     for _ in range(10):
         assert desk.passes()
         desk.clock.advance(2)
-    desk.budgets.configure(of_callers(CallerBudget(calls_per_minute=3)), idle=IDLE)
+    desk.budgets.configure(caller_budgets(CallerBudget(calls_per_minute=3)), idle=IDLE)
     error = desk.refusal(desk.call())
     assert error is not None
     assert error.data is not None
@@ -251,7 +253,7 @@ def test_after_a_smaller_limit_the_wait_is_long_enough() -> None:
 
 
 def test_callers_without_number_are_forgotten() -> None:
-    desk = Desk(
+    desk = BudgetHarness(
         BudgetsConfig(
             session=BudgetConfig(calls_per_minute=1),
             callers=[CallerBudget(callers=["a*"], calls_per_minute=1)],

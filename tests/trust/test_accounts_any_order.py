@@ -11,7 +11,7 @@ from interlock.core.catalog.offering import Tool
 from interlock.core.config import BudgetConfig, BudgetsConfig, CallerBudget
 from interlock.protocol.mcpax import SubserverBudget
 from interlock.trust.budgets import MINUTE_SECONDS
-from tests.core.pipeline.budget_harness import TOOLS, Desk
+from tests.core.pipeline.budget_harness import TOOLS, BudgetHarness
 
 # -- whatever happens
 
@@ -30,7 +30,7 @@ class AnyOrder(RuleBasedStateMachine):
     def begin(self, session: BudgetConfig, caller: BudgetConfig, subserver: int) -> None:
         whole = CallerBudget(caller.calls_per_minute, caller.mutable_calls, caller.cost_units)
         # No stretch of calls ends by itself here.
-        self.desk = Desk(BudgetsConfig(session=session, callers=[whole]), idle=1e9)
+        self.desk = BudgetHarness(BudgetsConfig(session=session, callers=[whole]), idle=1e9)
         self.desk.budgets.grant("s", "id", SubserverBudget(max_calls_per_minute=subserver))
         self.limits = {"session": session, "caller": whole}
         self.subserver = subserver

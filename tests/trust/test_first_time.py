@@ -28,7 +28,7 @@ from interlock.core.config.trust import (
 )
 from interlock.core.journal.reader import JournalReader
 from tests.channels.certificates import Authority as CertificateAuthority
-from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
+from tests.core.upstreams.oauth.authority import Authority, ReceivedRequest, Reply
 from tests.core.upstreams.servers.http_server import HANG_TIMEOUT, Streamable
 from tests.trust.identity.issuers import NODE, Signer
 
@@ -45,15 +45,15 @@ class World:
         self.signer = Signer()
         self.away = True
         authority.metadata["jwks_uri"] = f"{authority.issuer}/jwks"
-        authority.habits["/jwks"] = self._jwks
-        authority.habits["/introspect"] = self._introspect
+        authority.overrides["/jwks"] = self._jwks
+        authority.overrides["/introspect"] = self._introspect
         self.node: Node
 
-    def _jwks(self, _: Asked) -> Reply:
+    def _jwks(self, _: ReceivedRequest) -> Reply:
         return Reply(503, {}) if self.away else Reply(200, self.signer.jwks())
 
     @staticmethod
-    def _introspect(asked: Asked) -> Reply:
+    def _introspect(asked: ReceivedRequest) -> Reply:
         good = asked.form["token"] == "opaque"
         return Reply(200, {"active": good, "sub": "robot", "aud": NODE, "scope": "write"})
 

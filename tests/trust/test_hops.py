@@ -21,7 +21,7 @@ from interlock.tree.component import Tree
 from interlock.trust.hop_tokens import HopTokens
 from interlock.trust.signing_keys import SigningKeys
 from interlock.trust.token_issuer import KEYS_PATH
-from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
+from tests.core.upstreams.servers.http_server import Request, ResponseWriter, Streamable
 from tests.tree.grove import lists, until
 from tests.tree.rig import tool
 from tests.trust.hopping import SECRETS, TOKENS, HopGrove, Leaf, call, claims, header, post
@@ -271,9 +271,9 @@ class Checks(Streamable):
         super().__init__(eras)
         self.toolbox.tools = [tool("echo"), tool("cancelled", mutable=None, **ADDS)]
         self.refuses = 0
-        self.habit = self._check
+        self.override = self._check
 
-    async def _check(self, request: Request, answer: Answer) -> bool:
+    async def _check(self, request: Request, answer: ResponseWriter) -> bool:
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
         scope = claims(token)["scope"] if token.count(".") == 2 else ""
         if request.tool and scope.partition(":")[2] != request.tool:
@@ -324,11 +324,11 @@ async def test_a_server_that_wants_them_gets_the_tokens_of_each_caller(
             server.toolbox.tools = []
             before = len(server.requests)
 
-            async def refuse(request: Request, answer: Answer) -> bool:
+            async def refuse(request: Request, answer: ResponseWriter) -> bool:
                 answer.empty("403 Forbidden")
                 return True
 
-            server.habit = refuse
+            server.override = refuse
             refused = await call(root, DEPUTY, "shop.cancelled")
             assert refused["code"] == -31020
             assert "rejected the hop token of this node (HTTP 403)" in refused["message"]

@@ -11,7 +11,7 @@ import pytest
 
 from interlock.errors import CONFIG, InterlockError
 from interlock.trust.identity.opaque_tokens import IntrospectionClient
-from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
+from tests.core.upstreams.oauth.authority import Authority, ReceivedRequest, Reply
 
 SECRET = "s3cret: with / odd % signs"
 
@@ -21,10 +21,10 @@ class Desk:
         self.authority = authority
         self.says: Reply = Reply(200, {"active": True, "sub": "somebody"})
         authority.register("node id", secret=SECRET, method="client_secret_basic")
-        authority.habits["/introspect"] = self._introspect
+        authority.overrides["/introspect"] = self._introspect
         self.ask = IntrospectionClient(f"{authority.issuer}/introspect", "node id", SECRET)
 
-    def _introspect(self, asked: Asked) -> Reply:
+    def _introspect(self, asked: ReceivedRequest) -> Reply:
         if asked.method != "POST" or self.authority._proven(asked) != "node id":
             return Reply(401, {})
         assert asked.form["token_type_hint"] == "access_token"

@@ -24,7 +24,7 @@ from interlock.trust.identity.key_sets import (
     UNKNOWN_KEY_PAUSE_SECONDS,
     KeySet,
 )
-from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
+from tests.core.upstreams.oauth.authority import Authority, ReceivedRequest, Reply
 from tests.trust.identity.issuers import Signer
 
 
@@ -38,9 +38,9 @@ class Desk:
         self.now = 1000.0
         self.lost = 0
         authority.metadata["jwks_uri"] = f"{authority.issuer}/jwks"
-        authority.habits[f"{authority.path}/jwks"] = self._jwks
+        authority.overrides[f"{authority.path}/jwks"] = self._jwks
 
-    def _jwks(self, _: Asked) -> Reply:
+    def _jwks(self, _: ReceivedRequest) -> Reply:
         return Reply(200, self.signer.jwks())
 
     def key_set(self, **settings: Any) -> KeySet:
@@ -162,13 +162,13 @@ async def test_keys_are_kept_while_their_issuer_is_away(tmp_path: Path) -> None:
 )
 async def test_an_answer_that_is_no_keys(tmp_path: Path, habit: Any, why: str) -> None:
     async with open_authority(tmp_path) as desk:
-        good = desk.authority.habits[f"{desk.authority.path}/jwks"]
-        desk.authority.habits[f"{desk.authority.path}/jwks"] = habit
+        good = desk.authority.overrides[f"{desk.authority.path}/jwks"]
+        desk.authority.overrides[f"{desk.authority.path}/jwks"] = habit
         keys = desk.key_set()
         await keys.refresh()
         assert why in (keys.problem or "")
         assert keys.find("k1", "ES256") == []
-        desk.authority.habits[f"{desk.authority.path}/jwks"] = good
+        desk.authority.overrides[f"{desk.authority.path}/jwks"] = good
         await keys.refresh()
         assert keys.problem is None
         assert keys.find("k1", "ES256")

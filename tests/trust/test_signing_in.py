@@ -26,7 +26,7 @@ from mcp.shared.auth import (
 from interlock.app.node import Node
 from interlock.core.config import Config, ServerConfig
 from interlock.core.config.trust import IdentityConfig, IssuerConfig
-from tests.core.upstreams.oauth.authority import Authority, Reply, Wanderer
+from tests.core.upstreams.oauth.authority import Authority, AutomaticBrowser, Reply
 from tests.core.upstreams.servers.http_server import HANG_TIMEOUT, Streamable
 from tests.trust.identity.issuers import Signer
 
@@ -46,7 +46,7 @@ class Login(Authority):
     async def __aenter__(self) -> Login:
         await super().__aenter__()
         self.metadata["jwks_uri"] = f"{self.issuer}/jwks"
-        self.habits["/jwks"] = lambda _: Reply(200, self.signer.jwks())
+        self.overrides["/jwks"] = lambda _: Reply(200, self.signer.jwks())
         return self
 
     def _issue(self, client_id: str, scope: str, resource: str, *, again: bool) -> Reply:
@@ -87,7 +87,7 @@ class World:
     def __init__(self, node: Node, login: Login) -> None:
         self.node = node
         self.login = login
-        self.human = Wanderer(REDIRECT)
+        self.human = AutomaticBrowser(REDIRECT)
         self._came_back = ""
 
     async def _open_page(self, url: str) -> None:

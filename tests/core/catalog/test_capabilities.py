@@ -34,7 +34,7 @@ FULL: dict[str, Any] = {
 classes = st.sampled_from(LATENCY_CLASSES)
 
 
-def declaring(name: str = "t", /, *, hops: Any = None, **said: Any) -> bytes:
+def annotated_tool(name: str = "t", /, *, hops: Any = None, **said: Any) -> bytes:
     """A tool with this capability annotation."""
     meta: dict[str, Any] = {CAPABILITY: said}
     if hops is not None:
@@ -42,20 +42,20 @@ def declaring(name: str = "t", /, *, hops: Any = None, **said: Any) -> bytes:
     return definition(name, _meta=meta)
 
 
-def only(offering: Offering) -> tuple[Tool, dict[str, Any]]:
+def list_single_tool(offering: Offering) -> tuple[Tool, dict[str, Any]]:
     """The one tool of an offering, and how it is listed."""
     [tool] = offering.tools
     return tool, json.loads(b"{" + tool.listed[1:])
 
 
-def meta_of(tool: bytes, **settings: Any) -> dict[str, Any]:
-    found: dict[str, Any] = only(offer("s", [tool], **settings))[1]["_meta"]
-    return found
+def list_meta(tool: bytes, **settings: Any) -> dict[str, Any]:
+    result: dict[str, Any] = list_single_tool(offer("s", [tool], **settings))[1]["_meta"]
+    return result
 
 
-def relisted(offering: Offering) -> list[bytes]:
+def relist(offering: Offering) -> list[bytes]:
     """What a node above reads: our list, as it goes over a channel."""
-    return [json.dumps(one).encode() for one in shown(merged(offering))]
+    return [json.dumps(entry).encode() for entry in shown(merged(offering))]
 
 
 # --- a declared capability ---
@@ -64,7 +64,7 @@ def relisted(offering: Offering) -> list[bytes]:
 @pytest.mark.spec("AX-9.2-1")
 def test_keeps_declared_capability() -> None:
     said = {**FULL, "calibrated": {"by": ["lab"], "at": 1.50}}
-    tool, listed = only(offer("s", [declaring(**said)]))
+    tool, listed = list_single_tool(offer("s", [annotated_tool(**said)]))
     assert listed["_meta"][CAPABILITY] == said
     assert DERIVED not in listed["_meta"]
     assert tool.cost_units == 10
@@ -80,19 +80,19 @@ def test_keeps_declared_members_and_derives_missing(
     unknown: dict[str, Any], known: set[str]
 ) -> None:
     said = {**{name: FULL[name] for name in known}, **unknown}
-    shown_said = meta_of(declaring(**said))[CAPABILITY] if said else None
+    shown_said = list_meta(annotated_tool(**said))[CAPABILITY] if said else None
     # Through a second node, too.
-    above = offer("up", relisted(offer("s", [declaring(**said)])), registered="aggregator")
+    above = offer("up", relist(offer("s", [annotated_tool(**said)])), registered="aggregator")
     if shown_said is not None:
         assert shown_said.keys() == said.keys() | FULL.keys()
         assert {name: shown_said[name] for name in said} == said
-        assert only(above)[1]["_meta"][CAPABILITY] == shown_said
-        derived = only(above)[1]["_meta"].get(DERIVED, [])
+        assert list_single_tool(above)[1]["_meta"][CAPABILITY] == shown_said
+        derived = list_single_tool(above)[1]["_meta"].get(DERIVED, [])
         assert derived is True or set(derived) == FULL.keys() - known
 
 
 def test_keeps_other_meta_members() -> None:
-    meta = meta_of(definition("t", _meta={"k": 1, CAPABILITY: FULL, "z": [None]}))
+    meta = list_meta(definition("t", _meta={"k": 1, CAPABILITY: FULL, "z": [None]}))
     assert (meta["k"], meta["z"], meta[CAPABILITY]) == (1, [None], FULL)
     assert without_node_members({"_meta": meta})["_meta"] == {"k": 1, "z": [None]}
 
@@ -100,12 +100,12 @@ def test_keeps_other_meta_members() -> None:
 @pytest.mark.spec("AX-9.1-1", "AX-9.1-3", "AX-9.1-8")
 def test_replaces_and_reports_invalid_capability_value() -> None:
     said = {**FULL, "latency_class": "quick", "mutable": "false", "more": 1}
-    offering = offer("s", [declaring(**said), "other"])
+    offering = offer("s", [annotated_tool(**said), "other"])
     tool, _ = offering.tools[::-1]
     listed = json.loads(b"{" + tool.listed[1:])
     assert listed["_meta"][CAPABILITY] == {**said, "latency_class": "standard", "mutable": True}
     assert listed["_meta"][DERIVED] == ["latency_class", "mutable"]
-    assert [(one.name, one.reason.split()[0]) for one in offering.metadata_problems] == [
+    assert [(item.name, item.reason.split()[0]) for item in offering.metadata_problems] == [
         ("t", "`latency_class`"), ("t", "`mutable`")
     ]  # fmt: skip
     # Nobody declared a class, so no deadline comes of it.
@@ -115,14 +115,14 @@ def test_replaces_and_reports_invalid_capability_value() -> None:
 @pytest.mark.parametrize("said", [5, [], "fast", None, True])
 def test_replaces_capability_that_is_not_object(said: Any) -> None:
     offering = offer("s", [definition("t", _meta={CAPABILITY: said})])
-    assert [one.reason for one in offering.metadata_problems] == [
+    assert [problem.reason for problem in offering.metadata_problems] == [
         "The capability annotation is not an object."
     ]
-    assert only(offering)[1]["_meta"] == meta_of(definition("t"))
+    assert list_single_tool(offering)[1]["_meta"] == list_meta(definition("t"))
 
 
 def test_limits_reported_metadata_problems() -> None:
-    bad = [declaring(f"t{number}", mutable=5) for number in range(MAX_LISTED_REASONS + 50)]
+    bad = [annotated_tool(f"t{number}", mutable=5) for number in range(MAX_LISTED_REASONS + 50)]
     offering = offer("s", bad)
     assert len(offering.tools) == MAX_LISTED_REASONS + 50
     assert len(offering.metadata_problems) == MAX_LISTED_REASONS + 1
@@ -150,7 +150,7 @@ def test_derives_missing_hints_from_capability(
 ) -> None:
     annotations = {"annotations": hints} if hints else {}
     raw = definition("t", _meta={CAPABILITY: said}, **annotations)
-    assert only(offer("s", [raw]))[1].get("annotations") == mirrored
+    assert list_single_tool(offer("s", [raw]))[1].get("annotations") == mirrored
 
 
 # --- a derived one ---
@@ -158,7 +158,7 @@ def test_derives_missing_hints_from_capability(
 
 @pytest.mark.spec("AX-9.1-11", "AX-11.2-1")
 def test_marks_tool_without_annotations() -> None:
-    meta = meta_of(definition("t"))
+    meta = list_meta(definition("t"))
     assert meta == {
         CAPABILITY: {
             "latency_class": "standard",
@@ -176,7 +176,7 @@ def test_marks_tool_without_annotations() -> None:
         HOPS: 1,
         SAFETY: "irreversible_mutable",
     }
-    tool, listed = only(offer("s", [definition("t")]))
+    tool, listed = list_single_tool(offer("s", [definition("t")]))
     assert "annotations" not in listed
     assert (tool.declared_timeout, tool.latency_class, tool.cost_units, tool.mutable) == (
         None,
@@ -207,7 +207,7 @@ def test_marks_tool_without_annotations() -> None:
 def test_derives_capability_from_hints(
     hints: dict[str, Any], settings: Any, mutable: bool, reversible: bool, flagged: bool
 ) -> None:
-    tool, listed = only(offer("s", [definition("t", annotations=hints)], **settings))
+    tool, listed = list_single_tool(offer("s", [definition("t", annotations=hints)], **settings))
     capability = listed["_meta"][CAPABILITY]
     assert (capability["mutable"], capability["reversible"]) == (mutable, reversible)
     assert tool.mutable is mutable
@@ -216,10 +216,10 @@ def test_derives_capability_from_hints(
 
 
 def test_derives_transport_class_from_registration() -> None:
-    assert meta_of(definition("t"), transport_class="ble_cbor")[CAPABILITY]["transport"] == (
+    assert list_meta(definition("t"), transport_class="ble_cbor")[CAPABILITY]["transport"] == (
         "ble_cbor"
     )
-    assert meta_of(declaring(**FULL), transport_class="ble_cbor")[CAPABILITY] == FULL
+    assert list_meta(annotated_tool(**FULL), transport_class="ble_cbor")[CAPABILITY] == FULL
 
 
 # --- what it does to the world ---
@@ -250,7 +250,7 @@ def test_declared_capability_sets_effect(
     said: dict[str, Any], hints: dict[str, Any], trusted: bool, level: EffectLevel
 ) -> None:
     raw = definition("t", annotations=hints, _meta={CAPABILITY: said})
-    tool, _ = only(offer("s", [raw], trust_annotations=trusted))
+    tool, _ = list_single_tool(offer("s", [raw], trust_annotations=trusted))
     assert tool.effect.level is level
     assert tool.mutable is (level is not EffectLevel.READ_ONLY)
 
@@ -272,7 +272,7 @@ def test_safety_flag_matches_capability(
         annotations={name: value for name, value in hints.items() if value is not None},
         _meta={CAPABILITY: said},
     )
-    tool, listed = only(offer("s", [raw], trust_annotations=trusted))
+    tool, listed = list_single_tool(offer("s", [raw], trust_annotations=trusted))
     capability = listed["_meta"][CAPABILITY]
     flagged = SAFETY in listed["_meta"]
     if capability.get("mutable") and capability.get("reversible") is False:
@@ -292,22 +292,24 @@ def test_safety_flag_matches_capability(
 @pytest.mark.spec("AX-9.2-3", "AX-9.2-4", "AX-9.2-5")
 @given(st.none() | classes, st.none() | classes, st.none() | classes)
 def test_never_lowers_latency_class(said: str | None, least: str | None, seen: str | None) -> None:
-    tool = declaring(cost_class="free") if said is None else declaring(latency_class=said)
+    tool = annotated_tool(cost_class="free") if said is None else annotated_tool(latency_class=said)
     slower = {} if seen is None else {"t": seen, "other": "batch"}
-    found, listed = only(offer("s", [tool], min_latency_class=least, slower=slower))
-    given_classes = [one for one in (said or "standard", least, seen) if one is not None]
+    result, listed = list_single_tool(offer("s", [tool], min_latency_class=least, slower=slower))
+    given_classes = [item for item in (said or "standard", least, seen) if item is not None]
     expected = max(given_classes, key=LATENCY_CLASSES.index)
     assert listed["_meta"][CAPABILITY].get("latency_class", "standard") == expected
-    assert found.latency_class == (None if said is None else expected)
+    assert result.latency_class == (None if said is None else expected)
 
 
 @pytest.mark.spec("AX-9.2-5")
 def test_applies_minimum_latency_class() -> None:
-    fast = declaring(**{**FULL, "latency_class": "realtime"})
-    meta = meta_of(fast, min_latency_class="standard")
+    fast = annotated_tool(**{**FULL, "latency_class": "realtime"})
+    meta = list_meta(fast, min_latency_class="standard")
     assert meta[CAPABILITY] == {**FULL, "latency_class": "standard"}
-    assert meta_of(definition("t"), min_latency_class="slow")[CAPABILITY]["latency_class"] == "slow"
-    assert meta_of(definition("t"), min_latency_class="fast")[CAPABILITY]["latency_class"] == (
+    assert (
+        list_meta(definition("t"), min_latency_class="slow")[CAPABILITY]["latency_class"] == "slow"
+    )
+    assert list_meta(definition("t"), min_latency_class="fast")[CAPABILITY]["latency_class"] == (
         "standard"
     )
 
@@ -328,12 +330,14 @@ def test_applies_minimum_latency_class() -> None:
 def test_derives_timeout_from_class_and_hops(
     latency_class: str, hops: int | None, limit: float
 ) -> None:
-    tool, _ = only(offer("s", [declaring(latency_class=latency_class, hops=hops)]))
+    tool, _ = list_single_tool(offer("s", [annotated_tool(latency_class=latency_class, hops=hops)]))
     assert tool.declared_timeout == limit
 
 
 def test_slower_class_extends_timeout() -> None:
-    tool, _ = only(offer("s", [declaring(latency_class="realtime")], slower={"t": "fast"}))
+    tool, _ = list_single_tool(
+        offer("s", [annotated_tool(latency_class="realtime")], slower={"t": "fast"})
+    )
     assert (tool.latency_class, tool.declared_timeout) == ("fast", 5.0)
 
 
@@ -342,11 +346,14 @@ def test_slower_class_extends_timeout() -> None:
 
 @pytest.mark.spec("AX-9.1-7", "AX-13.2-1", "AX-9.2-5")
 def test_marks_tools_of_lost_subserver_as_degraded() -> None:
-    for raw in (declaring(**FULL, extra=1), definition("t", annotations={"readOnlyHint": True})):
-        well, lost = meta_of(raw), meta_of(raw, degraded=True)
+    for raw in (
+        annotated_tool(**FULL, extra=1),
+        definition("t", annotations={"readOnlyHint": True}),
+    ):
+        well, lost = list_meta(raw), list_meta(raw, degraded=True)
         assert lost[CAPABILITY] == {**well[CAPABILITY], "availability": "degraded"}
         assert {**lost, CAPABILITY: None} == {**well, CAPABILITY: None}
-    [partly] = offer("s", [declaring(mutable=False)], degraded=True).tools
+    [partly] = offer("s", [annotated_tool(mutable=False)], degraded=True).tools
     shown = json.loads(bytes(partly.capability()))
     assert (shown["mutable"], shown["availability"]) == (False, "degraded")
 
@@ -356,16 +363,16 @@ def test_marks_tools_of_lost_subserver_as_degraded() -> None:
 
 @pytest.mark.spec("AX-9.2-2")
 def test_counts_each_node_as_hop() -> None:
-    offering = offer("leaf", ["t", declaring("d", **FULL)])
+    offering = offer("leaf", ["t", annotated_tool("d", **FULL)])
     for hops in (1, 2, 3, 4):
-        assert {one["_meta"][HOPS] for one in shown(merged(offering))} == {hops}
-        offering = offer(f"n{hops}", relisted(offering), registered="aggregator")
+        assert {entry["_meta"][HOPS] for entry in shown(merged(offering))} == {hops}
+        offering = offer(f"n{hops}", relist(offering), registered="aggregator")
 
 
 @pytest.mark.spec("AX-9.2-2")
 def test_counts_hops_without_capability() -> None:
     raw = definition("t", _meta={HOPS: 3, "vendor/other": 1})
-    _, listed = only(offer("s", [raw], registered="aggregator"))
+    _, listed = list_single_tool(offer("s", [raw], registered="aggregator"))
     assert listed["_meta"][HOPS] == 4
     assert listed["_meta"]["vendor/other"] == 1
 
@@ -376,7 +383,7 @@ def test_counts_hops_without_capability() -> None:
 )
 def test_bounds_implausible_hops(said: Any, hops: int) -> None:
     raw = definition("t", _meta={HOPS: said, CAPABILITY: FULL})
-    tool, listed = only(offer("s", [raw]))
+    tool, listed = list_single_tool(offer("s", [raw]))
     assert listed["_meta"][HOPS] in {hops, 65}
     assert tool.declared_timeout is not None
     assert 5.0 <= tool.declared_timeout <= 5.0 + 64 * 0.25
@@ -385,12 +392,12 @@ def test_bounds_implausible_hops(said: Any, hops: int) -> None:
 @pytest.mark.spec("AX-11.2-1")
 def test_keeps_safety_flag_of_node_but_not_of_leaf() -> None:
     said = {CAPABILITY: {**FULL, "mutable": False}, SAFETY: "irreversible_mutable"}
-    assert SAFETY in meta_of(definition("t", _meta={**said, HOPS: 1}))
-    assert SAFETY not in meta_of(definition("t", _meta=said))
+    assert SAFETY in list_meta(definition("t", _meta={**said, HOPS: 1}))
+    assert SAFETY not in list_meta(definition("t", _meta=said))
     unsaid = {SAFETY: "irreversible_mutable", HOPS: 1}
     reads = {"readOnlyHint": True}
-    assert SAFETY in meta_of(definition("t", _meta=unsaid, annotations=reads))
-    assert SAFETY not in meta_of(definition("t", _meta={SAFETY: "x"}, annotations=reads))
+    assert SAFETY in list_meta(definition("t", _meta=unsaid, annotations=reads))
+    assert SAFETY not in list_meta(definition("t", _meta={SAFETY: "x"}, annotations=reads))
 
 
 # --- a guess is no declaration further up ---
@@ -418,8 +425,8 @@ def test_parent_judges_tool_no_safer_than_child(
 ) -> None:
     effects = {} if word is None else {"*": word}
     below = offer("s", [raw], trust_annotations=trusted, effects=effects)
-    lower, lower_listed = only(below)
-    upper, upper_listed = only(offer("up", relisted(below), registered="aggregator"))
+    lower, lower_listed = list_single_tool(below)
+    upper, upper_listed = list_single_tool(offer("up", relist(below), registered="aggregator"))
     if word != "read_only":
         assert upper.effect.level >= lower.effect.level
         assert upper.repeatable <= lower.repeatable
@@ -437,18 +444,18 @@ def test_parent_judges_tool_no_safer_than_child(
 def test_unannotated_tool_has_same_effect_on_every_level() -> None:
     offering = offer("s", ["t"])
     for _ in range(3):
-        tool, _listed = only(offering)
+        tool, _listed = list_single_tool(offering)
         assert tool.effect.level is EffectLevel.MUTATING
         assert tool.declared_timeout is None
-        offering = offer("up", relisted(offering), registered="aggregator")
+        offering = offer("up", relist(offering), registered="aggregator")
 
 
 def test_parent_applies_effects_configured_below() -> None:
     below = offer("s", ["t"], effects={"*": "irreversible"})
-    tool, _ = only(offer("up", relisted(below), registered="aggregator"))
+    tool, _ = list_single_tool(offer("up", relist(below), registered="aggregator"))
     assert tool.effect.level is EffectLevel.IRREVERSIBLE
     below = offer("s", ["t"], effects={"*": "read_only"})
-    tool, _ = only(offer("up", relisted(below), registered="aggregator"))
+    tool, _ = list_single_tool(offer("up", relist(below), registered="aggregator"))
     assert tool.effect.level is EffectLevel.READ_ONLY
     assert tool.declared_timeout is None
 
@@ -469,7 +476,7 @@ def test_does_not_change_transparent_tool(said: Any, hops: Any) -> None:
 
 
 def test_reads_capability_of_transparent_tool() -> None:
-    raw = declaring(mutable=False, cost_class="metered")
+    raw = annotated_tool(mutable=False, cost_class="metered")
     [tool] = offer("s", [raw], expose="transparent").tools
     assert (tool.effect.level, tool.cost_units) == (EffectLevel.READ_ONLY, 1)
     assert json.loads(bytes(tool.capability())) == {"mutable": False, "cost_class": "metered"}
@@ -482,18 +489,18 @@ def test_reads_capability_of_transparent_tool() -> None:
 
 def test_builtin_tools_have_no_hops() -> None:
     raw = definition("notifications_dropped", annotations={"readOnlyHint": True})
-    _, listed = only(read_builtin_offering(None, [raw]))
+    _, listed = list_single_tool(read_builtin_offering(None, [raw]))
     assert HOPS not in listed["_meta"]
     assert listed["_meta"][CAPABILITY]["mutable"] is False
-    above = offer("edge", relisted(read_builtin_offering(None, [raw])), registered="aggregator")
-    assert only(above)[1]["_meta"][HOPS] == 1
+    above = offer("edge", relist(read_builtin_offering(None, [raw])), registered="aggregator")
+    assert list_single_tool(above)[1]["_meta"][HOPS] == 1
 
 
 def test_lists_tool_with_invalid_meta() -> None:
     meta: Any
     for meta in ([], 5, "x", {CAPABILITY: FULL, SAFETY: 5}, {DERIVED: [1, "mutable"]}):
         offering = offer("s", [definition("t", _meta=meta)])
-        assert only(offering)[1]["_meta"][HOPS] == 1
+        assert list_single_tool(offering)[1]["_meta"][HOPS] == 1
         assert offering.rejected == ()
 
 
@@ -507,23 +514,23 @@ def test_hides_extension_members_from_other_clients(era: Era) -> None:
     tools = [
         definition("plain"),
         definition("own", _meta={"com.example/a": 1}, outputSchema=schema, execution={}),
-        declaring("said", mutable=True, reversible=False),
+        annotated_tool("said", mutable=True, reversible=False),
         definition("both", _meta={"com.example/a": 1, CAPABILITY: {"mutable": False}}),
         # A member of its schema that looks like what is taken out.
         definition("schema", inputSchema={"type": "object", "_meta": {HOPS: 1}}),
     ]
     snapshot = merged(offer("s", tools))
     full = shown(snapshot, "ax", era)
-    assert all(one["_meta"][HOPS] == 1 and CAPABILITY in one["_meta"] for one in full)
+    assert all(item["_meta"][HOPS] == 1 and CAPABILITY in item["_meta"] for item in full)
     for style in ("dotted", "safe"):
         plain = shown(snapshot, style, era)
-        assert [one.get("_meta") for one in plain] == [
+        assert [item.get("_meta") for item in plain] == [
             {"com.example/a": 1}, {"com.example/a": 1}, None, None, None
         ]  # fmt: skip
         # All else is the same, MCP's own hints included.
         for less, more in zip(plain, full, strict=True):
             assert {**less, "name": "", "_meta": 0} == {**more, "name": "", "_meta": 0}
-    hints = {one["name"]: one.get("annotations") for one in shown(snapshot, "dotted", era)}
+    hints = {entry["name"]: entry.get("annotations") for entry in shown(snapshot, "dotted", era)}
     assert hints["s.said"] == {"readOnlyHint": False, "destructiveHint": True}
 
 

@@ -17,15 +17,15 @@ class Listener:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self.heard = 0
+        self.count = 0
         self.kinds: list[set[str]] = []
-        self.seen: list[str] = []
+        self.names: list[str] = []
         self.end = catalog.on_change(self)
 
     def __call__(self, kinds: frozenset[str]) -> None:
-        self.heard += 1
+        self.count += 1
         self.kinds.append(set(kinds))
-        self.seen = list_names(self._catalog.current)
+        self.names = list_names(self._catalog.current)
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def test_publishes_offering_and_notifies(catalog: Catalog, listener: Listener) -
     assert list_names(catalog.current) == []
     offering = offer("a", ["x"])
     catalog.publish(offering)
-    assert listener.heard == 1
+    assert listener.count == 1
     # Who is told sees the new list at once.
-    assert listener.seen == ["a.x"]
+    assert listener.names == ["a.x"]
     assert catalog.offering("a") is offering
     assert catalog.offering("b") is None
 
@@ -69,7 +69,7 @@ def test_notifies_once_per_change(catalog: Catalog, listener: Listener, change: 
     catalog.publish(offer("a", ["x"]))
     before = {style: pages(catalog.current, style) for style in ("dotted", "safe")}
     catalog.publish(CHANGES[change])
-    assert listener.heard == 2
+    assert listener.count == 2
     if change != "another effect":
         after = {style: pages(catalog.current, style) for style in ("dotted", "safe")}
         assert after != before
@@ -102,9 +102,7 @@ OTHER_CHANGES = {
 
 
 @pytest.mark.parametrize("change", OTHER_CHANGES)
-def test_names_changed_lists(
-    catalog: Catalog, listener: Listener, change: str
-) -> None:
+def test_names_changed_lists(catalog: Catalog, listener: Listener, change: str) -> None:
     catalog.publish(offer("a", ["x"], prompts=["p"], resources=["r:1"]))
     assert listener.kinds == [{"tools", "prompts", "resources"}]
     offering, kinds = OTHER_CHANGES[change]
@@ -112,9 +110,7 @@ def test_names_changed_lists(
     assert listener.kinds[1:] == ([] if kinds is None else [kinds])
 
 
-def test_withdrawal_names_lists_of_offering(
-    catalog: Catalog, listener: Listener
-) -> None:
+def test_withdrawal_names_lists_of_offering(catalog: Catalog, listener: Listener) -> None:
     catalog.publish(offer("a", prompts=["p"]))
     catalog.publish(offer("b", templates=["r:{x}"]))
     catalog.withdraw("a")
@@ -130,24 +126,20 @@ def test_segment_change_without_resources_names_only_tools(
     assert listener.kinds == [{"tools"}, {"tools"}]
 
 
-def test_notifies_of_change_in_transparent_names(
-    catalog: Catalog, listener: Listener
-) -> None:
+def test_notifies_of_change_in_transparent_names(catalog: Catalog, listener: Listener) -> None:
     catalog.publish(offer("a", ["a.b"], expose="transparent"))
     catalog.publish(offer("a", ["a_b"], expose="transparent"))
-    assert listener.heard == 2
-    assert listener.seen == ["a_b"]
+    assert listener.count == 2
+    assert listener.names == ["a_b"]
 
 
-def test_order_change_notifies_only_where_visible(
-    catalog: Catalog, listener: Listener
-) -> None:
+def test_order_change_notifies_only_where_visible(catalog: Catalog, listener: Listener) -> None:
     catalog.publish(offer("a", ["x", "y"]))
     catalog.publish(offer("a", ["y", "x"]))
-    assert listener.heard == 1
+    assert listener.count == 1
     catalog.publish(offer("b", ["x", "y"], expose="transparent"))
     catalog.publish(offer("b", ["y", "x"], expose="transparent"))
-    assert listener.heard == 3
+    assert listener.count == 3
 
 
 def test_same_list_again_does_not_notify(catalog: Catalog, listener: Listener) -> None:
@@ -155,7 +147,7 @@ def test_same_list_again_does_not_notify(catalog: Catalog, listener: Listener) -
     snapshot = catalog.current
     again = offer("a", ["x"])
     catalog.publish(again)
-    assert listener.heard == 1
+    assert listener.count == 1
     # Calls go by what was read last all the same.
     assert catalog.current.tools == again.tools
     assert catalog.current.number == snapshot.number
@@ -166,7 +158,7 @@ def test_empty_offering_does_not_notify(catalog: Catalog, listener: Listener) ->
     catalog.publish(offer("a", []))
     catalog.withdraw("a")
     catalog.withdraw("never there")
-    assert listener.heard == 0
+    assert listener.count == 0
     assert catalog.current.number == snapshot.number
 
 
@@ -174,20 +166,20 @@ def test_withdrawn_offering_is_removed(catalog: Catalog, listener: Listener) -> 
     catalog.publish(offer("a", ["x"]))
     catalog.publish(offer("b", ["y"]))
     catalog.withdraw("a")
-    assert listener.heard == 3
-    assert listener.seen == ["b.y"]
+    assert listener.count == 3
+    assert listener.names == ["b.y"]
     assert catalog.current.resolve("a.x") is None
     assert catalog.offering("a") is None
     catalog.withdraw("a")
-    assert listener.heard == 3
+    assert listener.count == 3
 
 
 def test_publishes_withdrawn_offering_again(catalog: Catalog, listener: Listener) -> None:
     catalog.publish(offer("a", ["x"]))
     catalog.withdraw("a")
     catalog.publish(offer("a", ["x"]))
-    assert listener.heard == 3
-    assert listener.seen == ["a.x"]
+    assert listener.count == 3
+    assert listener.names == ["a.x"]
 
 
 def test_caches_snapshot_until_change(catalog: Catalog) -> None:
@@ -227,19 +219,17 @@ def test_change_keeps_tools_of_other_upstreams(catalog: Catalog) -> None:
     assert catalog.current.tools[0] is kept.tools[0]
 
 
-def test_page_size_change_does_not_notify(
-    catalog: Catalog, listener: Listener
-) -> None:
+def test_page_size_change_does_not_notify(catalog: Catalog, listener: Listener) -> None:
     catalog.publish(offer("a", ["x", "y", "z"]))
     [page] = pages(catalog.current)
     catalog.configure(page_size=2)
-    assert [len(one["tools"]) for one in pages(catalog.current)] == [2, 1]
+    assert [len(page["tools"]) for page in pages(catalog.current)] == [2, 1]
     snapshot = catalog.current
     catalog.configure(page_size=2)
     assert catalog.current is snapshot
     catalog.configure(page_size=0)
     assert pages(catalog.current) == [page]
-    assert listener.heard == 1
+    assert listener.count == 1
 
 
 def test_cursor_survives_new_snapshot() -> None:
@@ -257,18 +247,18 @@ def test_removed_listener_is_not_called(catalog: Catalog, listener: Listener) ->
     listener.end()
     listener.end()
     catalog.publish(offer("b", ["y"]))
-    assert (listener.heard, other.heard) == (1, 2)
+    assert (listener.count, other.count) == (1, 2)
 
 
 def test_listener_may_remove_itself_during_notification(catalog: Catalog) -> None:
-    heard: list[str] = []
+    received: list[str] = []
 
     def once(kinds: frozenset[str]) -> None:
-        heard.append("once")
+        received.append("once")
         end()
 
     end = catalog.on_change(once)
-    catalog.on_change(lambda _: heard.append("other"))
+    catalog.on_change(lambda _: received.append("other"))
     catalog.publish(offer("a", ["x"]))
     catalog.publish(offer("b", ["x"]))
-    assert heard == ["once", "other", "other"]
+    assert received == ["once", "other", "other"]

@@ -22,8 +22,8 @@ JSON = st.recursive(
 
 
 def tool(raw: bytes, **settings: Any) -> Tool:
-    [found] = offer("files", [raw], **settings).tools
-    return found
+    [result] = offer("files", [raw], **settings).tools
+    return result
 
 
 def digest(name: str = "delete", *, capability: Any = None, told: Any = None, **said: Any) -> str:
@@ -53,8 +53,8 @@ def test_digest_changes_with_contract_members(said: dict[str, Any]) -> None:
 
 
 def test_digest_distinguishes_capabilities() -> None:
-    seen = {digest(capability={"mutable": one, "reversible": two})
-            for one in (True, False) for two in (True, False)}  # fmt: skip
+    seen = {digest(capability={"mutable": item, "reversible": two})
+            for item in (True, False) for two in (True, False)}  # fmt: skip
     assert len(seen) == 4
 
 
@@ -94,12 +94,12 @@ def test_digest_ignores_derived_members() -> None:
 
 def test_contract_equals_upstream_definition() -> None:
     raw = definition("delete", description="Delete a file.", annotations={"title": "D"})
-    found = tool(raw, descriptions={"delete": "Ours."}, rename={"delete": "drop"})
-    assert found.canonical == "files.drop"
-    assert found.description == "Ours."
-    assert json.loads(encode_contract(found)) == json.loads(raw)
-    assert contract_digest(found) == found.digest == contract_digest(tool(raw))
-    assert len(found.digest) == 64
+    result = tool(raw, descriptions={"delete": "Ours."}, rename={"delete": "drop"})
+    assert result.canonical == "files.drop"
+    assert result.description == "Ours."
+    assert json.loads(encode_contract(result)) == json.loads(raw)
+    assert contract_digest(result) == result.digest == contract_digest(tool(raw))
+    assert len(result.digest) == 64
 
 
 @given(value=JSON, seed=st.integers())

@@ -33,7 +33,9 @@ def contracts(*names: str, key: str = CONTRACTS) -> Offering:
     ],
     ids=["canonical", "safe", "shown as itself", "registered"],
 )
-def test_server_keeps_names_over_contracts(contract: str, settings: dict[str, Any], own: str) -> None:
+def test_server_keeps_names_over_contracts(
+    contract: str, settings: dict[str, Any], own: str
+) -> None:
     theirs = offer("bank", [own], **settings)
     (tool,) = theirs.tools
     alone = merged(theirs)
@@ -43,7 +45,7 @@ def test_server_keeps_names_over_contracts(contract: str, settings: dict[str, An
             assert both.by_name[name] is tool
         for style in ("dotted", "safe"):
             assert both.name_in_list(tool, style) == alone.name_in_list(tool, style)
-        assert [one.upstream for one in both.tools] == ["bank", CONTRACTS]
+        assert [tool.upstream for tool in both.tools] == ["bank", CONTRACTS]
         ((aside, why),) = both.contracts_not_offered()
         assert aside.upstream_name == contract
         assert "the server bank has" in why
@@ -80,9 +82,7 @@ def test_contract_returns_when_name_is_free() -> None:
         ("pay.out", "", True),
     ],
 )
-def test_reserved_names_delay_contract(
-    contract: str, prefix: str, waits: bool
-) -> None:
+def test_reserved_names_delay_contract(contract: str, prefix: str, waits: bool) -> None:
     catalog = Catalog(server_info=b"{}")
     catalog.reserve_names("bank", prefix)
     catalog.publish(contracts(contract))

@@ -220,8 +220,8 @@ def test_annotations_override_inference() -> None:
 )
 def test_applies_default_for_unannotated_tools(unannotated: Any, held: set[str]) -> None:
     names = ("get_x", "create_x", "frobnicate", "delete_x")
-    found = {name: classify(name, None, {}, unannotated=unannotated).level for name in names}
-    assert {name for name in names if found[name] is EffectLevel.IRREVERSIBLE} == held
+    result = {name: classify(name, None, {}, unannotated=unannotated).level for name in names}
+    assert {name for name in names if result[name] is EffectLevel.IRREVERSIBLE} == held
 
 
 DEFAULTS = {
@@ -236,14 +236,14 @@ def levels(names: list[str], **settings: Any) -> dict[str, str]:
 
 def test_ignores_library_default_annotations() -> None:
     names = ["get_a", "get_b", "get_c", "get_d", "delete_x", "frobnicate"]
-    found = levels(names)
-    assert {name for name, word in found.items() if word == "mutating"} == set(names[:4])
+    result = levels(names)
+    assert {name for name, word in result.items() if word == "mutating"} == set(names[:4])
     # Too few of them: then it is what their author says.
     assert set(levels(names[:4]).values()) == {"irreversible"}
     assert set(levels(names, unannotated="confirm").values()) == {"irreversible"}
     assert all(
         tool.effect.is_hint_ignored == (tool.effect_name == "mutating")
-        for tool in offer("s", [definition(one, annotations=DEFAULTS) for one in names]).tools
+        for tool in offer("s", [definition(name, annotations=DEFAULTS) for name in names]).tools
     )
 
 
@@ -338,17 +338,17 @@ def test_harmful_parameter_overrides_harmless_parameter(
     inferred = infer(name, description, schema)
     assert inferred.kind is EffectKind.IRREVERSIBLE
     harmless = bool(inferred.choices) and all(
-        one.is_harmless(arguments) for one in inferred.choices
+        choice.is_harmless(arguments) for choice in inferred.choices
     )
     assert not harmless
 
 
 def test_harmless_values_stay_allowed() -> None:
     inferred = infer("manage", "Manages stations.", _schema(action=_one_of("list", "delete")))
-    assert all(one.is_harmless({"action": "list"}) for one in inferred.choices)
+    assert all(choice.is_harmless({"action": "list"}) for choice in inferred.choices)
     assert inferred.choices
     both = _schema(action=_one_of("list", "delete"), force=FLAG)
     inferred = infer("manage", "", both)
-    assert all(one.is_harmless({"action": "list"}) for one in inferred.choices)
+    assert all(choice.is_harmless({"action": "list"}) for choice in inferred.choices)
     reads = infer("run_query", "Runs a read-only SQL query.", _schema(sql=TEXT))
     assert reads.kind is EffectKind.READS

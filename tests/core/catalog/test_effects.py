@@ -33,7 +33,7 @@ def test_orders_levels_by_danger() -> None:
     assert set(LEVELS.values()) == set(EffectLevel)
 
 
-def hinted(
+def make_annotations(
     read: bool | None = None, destroy: bool | None = None, again: bool | None = None
 ) -> Annotations:
     return Annotations(read_only_hint=read, destructive_hint=destroy, idempotent_hint=again)
@@ -45,25 +45,25 @@ def hinted(
         # nothing said: it may change things, and is never repeated
         (None, True, MUTATING, False, "default"),
         (None, False, MUTATING, False, "default"),
-        (hinted(), True, MUTATING, False, "default"),
+        (make_annotations(), True, MUTATING, False, "default"),
         # a hint that lowers the level counts only where hints are trusted
-        (hinted(read=True), True, READ_ONLY, True, "annotations"),
-        (hinted(read=True), False, MUTATING, False, "default"),
-        (hinted(destroy=False), True, ADDITIVE, False, "annotations"),
-        (hinted(destroy=False), False, MUTATING, False, "default"),
+        (make_annotations(read=True), True, READ_ONLY, True, "annotations"),
+        (make_annotations(read=True), False, MUTATING, False, "default"),
+        (make_annotations(destroy=False), True, ADDITIVE, False, "annotations"),
+        (make_annotations(destroy=False), False, MUTATING, False, "default"),
         # one that raises it counts from anybody
-        (hinted(destroy=True), True, IRREVERSIBLE, False, "annotations"),
-        (hinted(destroy=True), False, IRREVERSIBLE, False, "annotations"),
-        (hinted(read=False, destroy=True), True, IRREVERSIBLE, False, "annotations"),
+        (make_annotations(destroy=True), True, IRREVERSIBLE, False, "annotations"),
+        (make_annotations(destroy=True), False, IRREVERSIBLE, False, "annotations"),
+        (make_annotations(read=False, destroy=True), True, IRREVERSIBLE, False, "annotations"),
         # contradictions: the worse counts
-        (hinted(read=True, destroy=True), True, IRREVERSIBLE, False, "annotations"),
-        (hinted(read=True, destroy=True), False, IRREVERSIBLE, False, "annotations"),
+        (make_annotations(read=True, destroy=True), True, IRREVERSIBLE, False, "annotations"),
+        (make_annotations(read=True, destroy=True), False, IRREVERSIBLE, False, "annotations"),
         # doing it twice
-        (hinted(again=True), True, MUTATING, True, "default"),
-        (hinted(again=True), False, MUTATING, False, "default"),
-        (hinted(destroy=False, again=True), True, ADDITIVE, True, "annotations"),
-        (hinted(destroy=True, again=True), True, IRREVERSIBLE, True, "annotations"),
-        (hinted(read=False), True, MUTATING, False, "default"),
+        (make_annotations(again=True), True, MUTATING, True, "default"),
+        (make_annotations(again=True), False, MUTATING, False, "default"),
+        (make_annotations(destroy=False, again=True), True, ADDITIVE, True, "annotations"),
+        (make_annotations(destroy=True, again=True), True, IRREVERSIBLE, True, "annotations"),
+        (make_annotations(read=False), True, MUTATING, False, "default"),
     ],
 )
 def test_classifies_by_hints_and_trust(
@@ -83,10 +83,10 @@ def test_unannotated_tool_has_unknown_effect() -> None:
 
 @pytest.mark.parametrize("word", ["read_only", "additive", "mutating", "irreversible"])
 @pytest.mark.parametrize("trusted", [True, False])
-@pytest.mark.parametrize("given_hints", [None, hinted(read=True), hinted(destroy=True)])
-def test_config_override_wins(
-    word: str, trusted: bool, given_hints: Annotations | None
-) -> None:
+@pytest.mark.parametrize(
+    "given_hints", [None, make_annotations(read=True), make_annotations(destroy=True)]
+)
+def test_config_override_wins(word: str, trusted: bool, given_hints: Annotations | None) -> None:
     effect = classify("tool", given_hints, {"to*": word}, trusted=trusted)
     assert effect.level is LEVELS[word]
     assert effect.source == "config"

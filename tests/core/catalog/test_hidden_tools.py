@@ -11,7 +11,7 @@ def catalog() -> Catalog:
     return Catalog(server_info=str(INFO).encode())
 
 
-def described(**tools: str) -> Offering:
+def offer_described(**tools: str) -> Offering:
     return offer("s", [definition(name, description=said) for name, said in tools.items()])
 
 
@@ -23,9 +23,9 @@ def test_hidden_tool_is_callable_but_not_listed() -> None:
     assert list_names(board.current, "safe") == ["s__b"]
     assert [tool.canonical for tool in board.current.tools] == ["s.b"]
     for name in ("s.a", "s__a"):
-        found = board.find(name)
-        assert found is not None
-        assert found.canonical == "s.a"
+        result = board.find(name)
+        assert result is not None
+        assert result.canonical == "s.a"
     board.hide_tools("s", frozenset())
     assert list_names(board.current) == ["s.a", "s.b"]
 
@@ -53,10 +53,10 @@ def test_reviewed_tools_are_never_visible() -> None:
     )
     seen: list[str] = []
     board.on_change(lambda _: seen.extend(tool["description"] for tool in shown(board.current)))
-    board.publish(described(a="good", b="other"))
-    board.publish(described(a="poison", b="other"))
-    board.publish(described(a="good", b="other"))
-    board.publish(described(a="more poison", b="new"))
+    board.publish(offer_described(a="good", b="other"))
+    board.publish(offer_described(a="poison", b="other"))
+    board.publish(offer_described(a="good", b="other"))
+    board.publish(offer_described(a="more poison", b="new"))
     assert seen == ["good", "other", "other", "good", "other", "new"]
 
 
@@ -73,4 +73,4 @@ def test_lists_all_offerings() -> None:
     board = catalog()
     board.publish(offer("s", ["a"]))
     board.publish(offer("t", ["b"]))
-    assert [one.upstream for one in board.offerings] == ["s", "t"]
+    assert [offering.upstream for offering in board.offerings] == ["s", "t"]

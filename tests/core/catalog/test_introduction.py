@@ -19,7 +19,7 @@ TOOLS = {"tools": {"listChanged": True}}
 
 def capabilities(*each: Any) -> dict[str, Any]:
     return merge(
-        UpstreamIntroduction(f"s{number}", one) for number, one in enumerate(each)
+        UpstreamIntroduction(f"s{number}", item) for number, item in enumerate(each)
     ).capabilities
 
 
@@ -149,4 +149,4 @@ kinds = st.sampled_from(["tools", "prompts", "resources", "completions", "loggin
 def test_invents_no_capability(each: list[dict[str, Any]]) -> None:
     union = capabilities(*each)
     for name in union.keys() - {"tools"}:
-        assert any(one.get(name) not in (None, False) for one in each)
+        assert any(item.get(name) not in (None, False) for item in each)

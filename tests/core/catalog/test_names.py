@@ -157,9 +157,7 @@ def test_hash_is_stable() -> None:
         ("p" * 63, "n" * 63, "p" * 10 + "__" + "n" * 27),
     ],
 )
-def test_shortened_name_keeps_distinguishing_part(
-    prefix: str, name: str, expected: str
-) -> None:
+def test_shortened_name_keeps_distinguishing_part(prefix: str, name: str, expected: str) -> None:
     shown = make_safe_name(prefix, name, f"{prefix}.{name}", set())
     assert len(shown) <= names.MAX_SAFE_NAME_LENGTH
     assert shown == add_hash(expected, f"{prefix}.{name}")

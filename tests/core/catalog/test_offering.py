@@ -22,7 +22,7 @@ def canonical(offering: Offering) -> dict[str, str]:
 
 
 def reasons(offering: Offering) -> list[tuple[str, str]]:
-    return [(one.name, one.reason) for one in offering.rejected]
+    return [(rejection.name, rejection.reason) for rejection in offering.rejected]
 
 
 # --- names ---
@@ -139,7 +139,7 @@ def test_prefixes_duplicate_transparent_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("allow", "deny", "left"),
+    ("allow", "deny", "remaining"),
     [
         ([], [], {"read_a", "read_b", "write_a", "Read_c"}),
         (["read_*"], [], {"read_a", "read_b"}),
@@ -151,10 +151,10 @@ def test_prefixes_duplicate_transparent_name() -> None:
         (["[rR]ead_[bc]"], [], {"read_b", "Read_c"}),
     ],
 )
-def test_filters_tools(allow: list[str], deny: list[str], left: set[str]) -> None:
+def test_filters_tools(allow: list[str], deny: list[str], remaining: set[str]) -> None:
     tools = ["read_a", "read_b", "write_a", "Read_c"]
     offering = offer("s", tools, allow=allow, deny=deny)
-    assert canonical(offering).keys() == left
+    assert canonical(offering).keys() == remaining
     # What the operator left out is no problem to report.
     assert offering.rejected == ()
 

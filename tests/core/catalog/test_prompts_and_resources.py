@@ -26,8 +26,8 @@ from tests.support.offerings import (
 )
 
 
-def aside(offering: Offering) -> list[tuple[str, str]]:
-    return [(one.kind, one.name) for one in offering.rejected]
+def rejected_names(offering: Offering) -> list[tuple[str, str]]:
+    return [(rejection.kind, rejection.name) for rejection in offering.rejected]
 
 
 # --- prompts are named like tools ---
@@ -36,9 +36,9 @@ def aside(offering: Offering) -> list[tuple[str, str]]:
 def test_names_prompts_like_tools_separately() -> None:
     names = ["getUser", "getuser", "a.b", "x" * 70]
     offering = offer("s", names, prompts=names, root="r")
-    assert [(one.canonical, one.safe_name, one.transparent_name) for one in offering.prompts] == [
-        (one.canonical, one.safe_name, one.transparent_name) for one in offering.tools
-    ]
+    assert [
+        (item.canonical, item.safe_name, item.transparent_name) for item in offering.prompts
+    ] == [(tool.canonical, tool.safe_name, tool.transparent_name) for tool in offering.tools]
     snapshot = merged(offering)
     for tool, listed in zip(snapshot.tools, snapshot.prompts, strict=True):
         assert snapshot.resolve(tool.canonical) is tool
@@ -52,19 +52,22 @@ def test_names_prompts_like_tools_separately() -> None:
 
 def test_transparent_prompts_keep_names() -> None:
     snapshot = merged(offer("s", prompts=["Zeta", "a.b"], expose="transparent"))
-    assert [one["name"] for one in shown(snapshot, verb=PROMPTS_LIST)] == ["Zeta", "a.b"]
-    assert [one["name"] for one in shown(snapshot, "safe", verb=PROMPTS_LIST)] == ["Zeta", "a_b"]
+    assert [entry["name"] for entry in shown(snapshot, verb=PROMPTS_LIST)] == ["Zeta", "a.b"]
+    assert [entry["name"] for entry in shown(snapshot, "safe", verb=PROMPTS_LIST)] == [
+        "Zeta",
+        "a_b",
+    ]
     for name in ("a.b", "a_b", "s.a_b"):
-        found = snapshot.prompt(name)
-        assert found is not None
-        assert (found.upstream, found.upstream_name) == ("s", "a.b")
+        result = snapshot.prompt(name)
+        assert result is not None
+        assert (result.upstream, result.upstream_name) == ("s", "a.b")
 
 
 def test_unlisted_prompt_reaches_transparent_server() -> None:
     snapshot = merged(offer("t", ["tool"], expose="transparent"), offer("a", prompts=["p"]))
-    found = snapshot.prompt("secret")
-    assert found is not None
-    assert (found.upstream, found.upstream_name) == ("t", "secret")
+    result = snapshot.prompt("secret")
+    assert result is not None
+    assert (result.upstream, result.upstream_name) == ("t", "secret")
     listed = snapshot.prompt("a.p")
     assert listed is not None
     assert listed.upstream == "a"
@@ -80,14 +83,14 @@ def test_tool_settings_do_not_affect_prompts() -> None:
         descriptions={"b": "x"},
     )  # fmt: skip
     assert not offering.tools
-    assert [one.canonical for one in offering.prompts] == ["s.a", "s.b"]
+    assert [item.canonical for item in offering.prompts] == ["s.a", "s.b"]
     assert b"description" not in offering.prompts[1].listed
 
 
 def test_rejects_prompt_with_too_long_name() -> None:
     offering = offer("s", prompts=["x" * 63, "fits"], root=".".join(["r" * 63] * 3))
-    assert [one.upstream_name for one in offering.prompts] == ["fits"]
-    assert aside(offering) == [("prompt", "x" * 63)]
+    assert [item.upstream_name for item in offering.prompts] == ["fits"]
+    assert rejected_names(offering) == [("prompt", "x" * 63)]
 
 
 # --- entries stay as they came ---
@@ -158,20 +161,20 @@ BAD_TEMPLATES = [
 
 @pytest.mark.parametrize(
     ("kind", "bad"),
-    [("prompt", one) for one in BAD_PROMPTS]
-    + [("resource", one) for one in BAD_RESOURCES]
-    + [("template", one) for one in BAD_TEMPLATES],
+    [("prompt", item) for item in BAD_PROMPTS]
+    + [("resource", item) for item in BAD_RESOURCES]
+    + [("template", item) for item in BAD_TEMPLATES],
 )
 def test_rejects_invalid_entry_without_affecting_others(kind: str, bad: bytes) -> None:
     entries: dict[str, list[str | bytes]] = {
-        f"{one}s": ["before", bad, "later"] if one == kind else ["before", "later"]
-        for one in ("prompt", "resource", "template")
+        f"{item}s": ["before", bad, "later"] if item == kind else ["before", "later"]
+        for item in ("prompt", "resource", "template")
     }
     offering = offer("s", ["tool"], **entries)  # type: ignore[arg-type]
     assert len(offering.tools) == 1
-    assert [one.upstream_name for one in offering.prompts] == ["before", "later"]
-    assert [one.uri for one in offering.resources] == ["before", "later"]
-    assert [one.uri for one in offering.templates] == ["before", "later"]
+    assert [item.upstream_name for item in offering.prompts] == ["before", "later"]
+    assert [item.uri for item in offering.resources] == ["before", "later"]
+    assert [item.uri for item in offering.templates] == ["before", "later"]
     [one] = offering.rejected
     assert one.kind == kind
     assert one.reason
@@ -186,7 +189,7 @@ def test_limits_number_of_entries_per_kind(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(offering.resources) == 10
     assert (len(offering.tools), len(offering.prompts), len(offering.templates)) == (1, 1, 1)
     assert len(offering.rejected) == MAX_LISTED_REASONS + 1
-    assert {one.kind for one in offering.rejected} == {"resource"}
+    assert {rejection.kind for rejection in offering.rejected} == {"resource"}
 
 
 fields = st.sampled_from(
@@ -194,10 +197,10 @@ fields = st.sampled_from(
 )
 entries = st.dictionaries(fields | json_values.text, json_values.values, max_size=6)
 lists = st.lists((json_values.values | entries).map(json.dumps).map(str.encode), max_size=6)
-anything = lists | st.lists(st.binary(max_size=30), max_size=3)
+any_json = lists | st.lists(st.binary(max_size=30), max_size=3)
 
 
-@given(anything, anything, anything)
+@given(any_json, any_json, any_json)
 def test_lists_or_rejects_any_entry(
     prompts: list[bytes], resources: list[bytes], templates: list[bytes]
 ) -> None:

@@ -26,9 +26,9 @@ DROPPED = definition("notifications_dropped", annotations={"readOnlyHint": True}
 segments = st.text("ab_-", min_size=1, max_size=4)
 
 
-def listed_by(offering: Offering) -> list[bytes]:
+def relist(offering: Offering) -> list[bytes]:
     """The tools that a node above reads from the node with this offering."""
-    return [json.dumps(one).encode() for one in shown(merged(offering), era=Era.STATELESS)]
+    return [json.dumps(entry).encode() for entry in shown(merged(offering), era=Era.STATELESS)]
 
 
 def canonical(offering: Offering) -> list[str]:
@@ -69,14 +69,14 @@ def test_leaf_cannot_use_segment_of_other() -> None:
 def test_names_prompts_of_registered_servers_like_tools() -> None:
     prompts = ["ask", "askMe", "edge.ask"]
     leaf = offer("s", prompts=prompts, registered="leaf")
-    assert [one.canonical for one in leaf.prompts] == ["s.ask"]
-    assert [one.kind for one in leaf.rejected] == ["prompt", "prompt"]
+    assert [prompt.canonical for prompt in leaf.prompts] == ["s.ask"]
+    assert [rejection.kind for rejection in leaf.rejected] == ["prompt", "prompt"]
     node = offer("s", prompts=prompts, registered="aggregator")
-    assert [one.canonical for one in node.prompts] == ["s.ask", "s.edge.ask"]
+    assert [prompt.canonical for prompt in node.prompts] == ["s.ask", "s.edge.ask"]
     snapshot = merged(node)
-    found = snapshot.prompt("s__edge__ask")
-    assert found is not None
-    assert found.upstream_name == "edge.ask"
+    result = snapshot.prompt("s__edge__ask")
+    assert result is not None
+    assert result.upstream_name == "edge.ask"
 
 
 @given(
@@ -84,7 +84,7 @@ def test_names_prompts_of_registered_servers_like_tools() -> None:
     st.sampled_from(["leaf", "aggregator"]),
 )
 def test_names_are_valid_and_distinct(tools: list[str], registered: Any) -> None:
-    offering = offer("s", [one for one in tools if one], root="r", registered=registered)
+    offering = offer("s", [tool for tool in tools if tool], root="r", registered=registered)
     for tool in offering.tools:
         parts = tool.canonical.split(".")
         assert all(SEGMENT.fullmatch(part) for part in parts)
@@ -139,18 +139,18 @@ def test_limits_name_length_through_chain(lengths: list[int], leaf: int, over: i
     offering = offer("l" * chain[0], ["t" * leaf, "x"], registered="leaf")
     for length in chain[1:]:
         assert offering.rejected_count == 0
-        offering = offer("n" * length, listed_by(offering), registered="aggregator")
-    found = [len(tool.canonical) for tool in offering.tools]
+        offering = offer("n" * length, relist(offering), registered="aggregator")
+    result = [len(tool.canonical) for tool in offering.tools]
     if over and leaf == 1:
-        assert found == []
+        assert result == []
     elif over:
-        assert found == [whole - leaf + 1]
-        assert [one.reason for one in offering.rejected] == [
+        assert result == [whole - leaf + 1]
+        assert [rejection.reason for rejection in offering.rejected] == [
             "Its full name is longer than 255 characters."
         ]
         assert offering.rejected_count == 1
     else:
-        assert max(found) == MAX_CANONICAL_LENGTH
+        assert max(result) == MAX_CANONICAL_LENGTH
         assert offering.rejected_count == 0
 
 
@@ -159,7 +159,7 @@ def test_limits_name_length_through_chain(lengths: list[int], leaf: int, over: i
 def test_resolves_names_in_deep_chain(depth: int) -> None:
     offering = offer("leaf", ["t"], registered="leaf")
     for level in range(depth):
-        offering = offer(f"n{level}", listed_by(offering), registered="aggregator")
+        offering = offer(f"n{level}", relist(offering), registered="aggregator")
     [tool] = offering.tools
     assert tool.canonical.count(".") == depth + 1
     snapshot = merged(offering)
@@ -308,17 +308,17 @@ def test_lists_builtin_tools_with_other_offerings() -> None:
         offer("a", prompts=["p"], resources=["x:1"]),
         offer("b", resources=["x:1"]),
     )
-    assert [one["name"] for one in shown(snapshot, verb=PROMPTS_LIST)] == ["a.p"]
-    assert [one["uri"] for one in shown(snapshot, verb=RESOURCES_LIST)] == [
+    assert [entry["name"] for entry in shown(snapshot, verb=PROMPTS_LIST)] == ["a.p"]
+    assert [entry["uri"] for entry in shown(snapshot, verb=RESOURCES_LIST)] == [
         "interlock:a:x:1", "interlock:b:x:1"
     ]  # fmt: skip
     assert snapshot.resource("interlock::x:1") is None
     catalog = Catalog(server_info=b"{}")
-    heard: list[frozenset[str]] = []
-    catalog.on_change(heard.append)
+    received: list[frozenset[str]] = []
+    catalog.on_change(received.append)
     catalog.publish(read_builtin_offering(None, [DROPPED]))
     catalog.publish(read_builtin_offering(None, [DROPPED]))
-    assert heard == [frozenset({TOOLS})]
+    assert received == [frozenset({TOOLS})]
     assert catalog.find("notifications_dropped") is not None
     catalog.withdraw("")
     assert catalog.find("notifications_dropped") is None

@@ -34,12 +34,12 @@ STYLES = ("ax", "dotted", "safe")
 SAFE_FOR_EVERYBODY = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
-def marked(name: str, upstream: str) -> bytes:
+def marked_definition(name: str, upstream: str) -> bytes:
     """A definition that says whose it is, so that a list shows which tool a name stands for."""
     return definition(name, title=json.dumps([upstream, name]))
 
 
-def assert_names_keep_their_word(snapshot: Snapshot) -> None:
+def assert_listed_names_resolve(snapshot: Snapshot) -> None:
     """Every listed name, in every style, reaches exactly the tool that is listed under it."""
     meaning: dict[str, tuple[str, str]] = {}
     for style in STYLES:
@@ -56,7 +56,7 @@ def assert_names_keep_their_word(snapshot: Snapshot) -> None:
 
 
 def marked_offer(key: str, tools: list[str], **settings: Any) -> Offering:
-    return offer(key, [marked(name, key) for name in tools], **settings)
+    return offer(key, [marked_definition(name, key) for name in tools], **settings)
 
 
 # --- what a name means ---
@@ -91,7 +91,7 @@ def test_alternative_spelling_yields_to_other_tool() -> None:
 
 def test_distinguishes_overlapping_names_of_upstreams() -> None:
     snapshot = merged(marked_offer("a", ["b__c"]), marked_offer("a__b", ["c"]))
-    assert_names_keep_their_word(snapshot)
+    assert_listed_names_resolve(snapshot)
     assert list_names(snapshot, "safe") == ["a__b__c", add_hash("a__b__c", "a__b.c")]
     assert reached(snapshot, "a__b__c") == ("a", "b__c")
 
@@ -105,11 +105,11 @@ def test_name_never_changes_tool_when_upstreams_disappear() -> None:
     ]
     everything = merged(*offers)
     for absent in range(len(offers)):
-        left = merged(*(one for place, one in enumerate(offers) if place != absent))
+        remaining = merged(*(offering for place, offering in enumerate(offers) if place != absent))
         for style in STYLES:
             for name in list_names(everything, style):
-                assert reached(left, name) in (reached(everything, name), None)
-        assert_names_keep_their_word(left)
+                assert reached(remaining, name) in (reached(everything, name), None)
+        assert_listed_names_resolve(remaining)
 
 
 def test_duplicate_hash_gets_other_hash() -> None:
@@ -121,7 +121,7 @@ def test_duplicate_hash_gets_other_hash() -> None:
         marked_offer("t", [victim], expose="transparent"),
     ]
     snapshot = merged(*offers)
-    assert_names_keep_their_word(snapshot)
+    assert_listed_names_resolve(snapshot)
 
 
 # --- transparent ---
@@ -131,7 +131,7 @@ def test_lists_transparent_upstream_unchanged() -> None:
     snapshot = merged(marked_offer("demo", ["Zeta", "a.b", "alpha"], expose="transparent"))
     assert list_names(snapshot, "dotted") == ["Zeta", "a.b", "alpha"]
     assert list_names(snapshot, "safe") == ["Zeta", "a_b", "alpha"]
-    assert_names_keep_their_word(snapshot)
+    assert_listed_names_resolve(snapshot)
     for name in ("a.b", "a_b", "demo.a_b", "demo.a.b"):
         assert reached(snapshot, name) == ("demo", "a.b")
 
@@ -141,7 +141,7 @@ def test_transparent_name_may_resemble_canonical_name() -> None:
     snapshot = merged(marked_offer("demo", ["echo", "demo.echo"], expose="transparent"))
     assert list_names(snapshot) == ["echo", "demo.echo"]
     assert reached(snapshot, "demo.echo") == ("demo", "demo.echo")
-    assert_names_keep_their_word(snapshot)
+    assert_listed_names_resolve(snapshot)
 
 
 def test_transparent_upstream_cannot_take_names_of_others() -> None:
@@ -150,7 +150,7 @@ def test_transparent_upstream_cannot_take_names_of_others() -> None:
         marked_offer("rogue", ["jira.pay", "jira__pay", "rogue.x"], expose="transparent"),
     )
     assert reached(snapshot, "jira.pay") == ("jira", "pay")
-    assert_names_keep_their_word(snapshot)
+    assert_listed_names_resolve(snapshot)
 
 
 def test_distinguishes_transparent_upstreams_with_same_tools() -> None:
@@ -159,7 +159,7 @@ def test_distinguishes_transparent_upstreams_with_same_tools() -> None:
         marked_offer("two", ["a", "b"], expose="transparent"),
     )
     assert list_names(snapshot)[:2] == ["a", "b"]
-    assert_names_keep_their_word(snapshot)
+    assert_listed_names_resolve(snapshot)
 
 
 def test_distinguishes_upstreams_with_same_segment() -> None:
@@ -170,23 +170,25 @@ def test_distinguishes_upstreams_with_same_segment() -> None:
     # The first by its key keeps its name, however they came.
     assert reached(snapshot, "same.a") == ("one", "a")
     assert list_names(snapshot) == ["same.a", "same.b", "same.c"]
-    assert_names_keep_their_word(snapshot)
+    assert_listed_names_resolve(snapshot)
 
 
 # --- any set of offers ---
 
-tricky = st.sampled_from(
+tricky_names = st.sampled_from(
     ["a", "b", "c", "_", "__", "a_", "_a", "a__b", "b__c", "a__b__c", "a.b", "b.c", "a.b.c", "A",
      "B", "a-b", "a b", "ä", "a_2", "a_00000000", "x" * 64, "x" * 70 + "y", "x" * 70 + "z"]
 )  # fmt: skip
-tool_names = st.lists(tricky | st.text(min_size=1, max_size=12), unique=True, max_size=6)
+tool_names = st.lists(tricky_names | st.text(min_size=1, max_size=12), unique=True, max_size=6)
 segments = st.sampled_from(["a", "b", "_", "a_", "a__b", "b__c", "a__b__c", "x" * 63])
 upstreams = st.dictionaries(
     segments,
     st.tuples(
         tool_names,
         st.sampled_from(["prefixed", "prefixed", "transparent"]),
-        st.dictionaries(tricky, st.sampled_from(["a", "b", "a__b", "b.c", "A", "a.b"]), max_size=2),
+        st.dictionaries(
+            tricky_names, st.sampled_from(["a", "b", "a__b", "b.c", "A", "a.b"]), max_size=2
+        ),
     ),
     max_size=4,
 )
@@ -204,7 +206,7 @@ def test_every_listed_name_resolves_to_listed_tool(
     described: dict[str, Any], root: str | None, page_size: int
 ) -> None:
     snapshot = merged(*offers_of(described, root), page_size=page_size)
-    assert_names_keep_their_word(snapshot)
+    assert_listed_names_resolve(snapshot)
     # No tool is lost on the way.
     assert len(snapshot.tools) == sum(len(tools) for tools, _, _ in described.values())
     # Every spelling that is accepted reaches something that is shown.
@@ -231,10 +233,10 @@ def test_safe_name_never_moves_to_other_tool(
     present = (
         data.draw(st.lists(st.sampled_from(sorted(prefixed)), unique=True)) if prefixed else []
     )
-    left = merged(*offers_of({key: prefixed[key] for key in present}))
+    remaining = merged(*offers_of({key: prefixed[key] for key in present}))
     for style in STYLES:
         for name in list_names(everything, style):
-            assert reached(left, name) in (reached(everything, name), None)
+            assert reached(remaining, name) in (reached(everything, name), None)
 
 
 # --- the list as bytes ---
@@ -256,7 +258,7 @@ def test_lists_definitions_unchanged(tools: dict[str, dict[str, Any]]) -> None:
     raw = [definition(name, **members) for name, members in tools.items()]
     snapshot = merged(offer("s", raw, expose="transparent"))
     assert shown(snapshot) == [
-        {key: value for key, value in json.loads(one).items() if value is not None} for one in raw
+        {key: value for key, value in json.loads(item).items() if value is not None} for item in raw
     ]
 
 
@@ -357,7 +359,7 @@ def test_resource_cursor_survives_uri_collision() -> None:
     cursor = pages(before, verb=RESOURCES_LIST)[0]["nextCursor"]
     after = merged(offer("a", resources=["x:1"]), offer("b", resources=["x:1", "x:2"]), page_size=1)
     page = json.loads(after.page(RESOURCES_LIST, Era.SESSION, "dotted", cursor))
-    assert [one["uri"] for one in page["resources"]] == ["x:2"]
+    assert [item["uri"] for item in page["resources"]] == ["x:2"]
 
 
 def test_rejects_page_of_other_method() -> None:

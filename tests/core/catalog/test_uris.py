@@ -26,22 +26,22 @@ from tests.support.offerings import (
 )
 
 
-def leads_to(snapshot: Snapshot, uri: str) -> tuple[str, str] | None:
+def resolve_uri(snapshot: Snapshot, uri: str) -> tuple[str, str] | None:
     route = snapshot.resource(uri)
     return None if route is None else (route.upstream, route.upstream_uri)
 
 
-def forms(snapshot: Snapshot, uri: str) -> list[str]:
+def list_candidates(snapshot: Snapshot, uri: str) -> list[str]:
     """What a caller is told who asks for something that several have."""
     with pytest.raises(InterlockError) as caught:
         snapshot.resource(uri)
     assert caught.value.failure is INVALID_PARAMS
     assert caught.value.data is not None
     assert caught.value.data["uri"] == uri
-    found: list[str] = caught.value.data["forms"]
-    for form in found:
+    result: list[str] = caught.value.data["forms"]
+    for form in result:
         assert form[:100] in caught.value.message
-    return found
+    return result
 
 
 # --- unique, and not ---
@@ -50,8 +50,8 @@ def forms(snapshot: Snapshot, uri: str) -> list[str]:
 def test_keeps_uri_of_single_upstream() -> None:
     snapshot = merged(offer("a", resources=["x://1"]), offer("b", resources=["x://2"]))
     assert list_uris(snapshot) == ["x://1", "x://2"]
-    assert leads_to(snapshot, "x://1") == ("a", "x://1")
-    assert leads_to(snapshot, "x://2") == ("b", "x://2")
+    assert resolve_uri(snapshot, "x://1") == ("a", "x://1")
+    assert resolve_uri(snapshot, "x://2") == ("b", "x://2")
     assert snapshot.shown_uri("a", "x://1") == "x://1"
     assert not snapshot.has_collisions("a")
     # The other form is understood all the same, also where nothing collides.
@@ -67,11 +67,11 @@ def test_prefixes_colliding_uri_with_segment() -> None:
         offer("c", resources=["x://3"]),
     )
     assert list_uris(snapshot) == ["x://3", "interlock:one:x://1", "x://2", "interlock:two:x://1"]
-    assert leads_to(snapshot, "interlock:one:x://1") == ("a", "x://1")
-    assert leads_to(snapshot, "interlock:two:x://1") == ("b", "x://1")
+    assert resolve_uri(snapshot, "interlock:one:x://1") == ("a", "x://1")
+    assert resolve_uri(snapshot, "interlock:two:x://1") == ("b", "x://1")
     assert snapshot.shown_uri("a", "x://1") == "interlock:one:x://1"
     assert snapshot.shown_uri("a", "x://2") == "x://2"
-    assert forms(snapshot, "x://1") == ["interlock:one:x://1", "interlock:two:x://1"]
+    assert list_candidates(snapshot, "x://1") == ["interlock:one:x://1", "interlock:two:x://1"]
     assert [snapshot.has_collisions(key) for key in "abc"] == [True, True, False]
 
 
@@ -83,13 +83,13 @@ def test_prefixes_colliding_templates() -> None:
         "interlock:a:x://{id}", "y://{id}", "interlock:b:x://{id}",
     ]  # fmt: skip
     # Filled in, the form leads to the right one.
-    assert leads_to(snapshot, "interlock:b:x://7") == ("b", "x://7")
-    assert leads_to(snapshot, "y://7") == ("a", "y://7")
-    assert forms(snapshot, "x://7") == ["interlock:a:x://7", "interlock:b:x://7"]
+    assert resolve_uri(snapshot, "interlock:b:x://7") == ("b", "x://7")
+    assert resolve_uri(snapshot, "y://7") == ("a", "y://7")
+    assert list_candidates(snapshot, "x://7") == ["interlock:a:x://7", "interlock:b:x://7"]
     # Completion asks about a template itself.
-    assert leads_to(snapshot, "interlock:b:x://{id}") == ("b", "x://{id}")
-    assert leads_to(snapshot, "y://{id}") == ("a", "y://{id}")
-    assert forms(snapshot, "x://{id}") == ["interlock:a:x://{id}", "interlock:b:x://{id}"]
+    assert resolve_uri(snapshot, "interlock:b:x://{id}") == ("b", "x://{id}")
+    assert resolve_uri(snapshot, "y://{id}") == ("a", "y://{id}")
+    assert list_candidates(snapshot, "x://{id}") == ["interlock:a:x://{id}", "interlock:b:x://{id}"]
     assert snapshot.has_collisions("a")
 
 
@@ -98,8 +98,8 @@ def test_prefixes_uri_that_resembles_prefixed_form() -> None:
         offer("a", resources=["interlock:b:x://1"]), offer("b", resources=["x://1", "x://2"])
     )
     assert list_uris(snapshot) == ["interlock:a:interlock:b:x://1", "x://1", "x://2"]
-    assert leads_to(snapshot, "interlock:a:interlock:b:x://1") == ("a", "interlock:b:x://1")
-    assert leads_to(snapshot, "interlock:b:x://1") == ("b", "x://1")
+    assert resolve_uri(snapshot, "interlock:a:interlock:b:x://1") == ("a", "interlock:b:x://1")
+    assert resolve_uri(snapshot, "interlock:b:x://1") == ("b", "x://1")
     assert snapshot.shown_uri("a", "interlock:b:x://1") == "interlock:a:interlock:b:x://1"
     assert snapshot.shown_uri("a", "interlock:new") == "interlock:a:interlock:new"
 
@@ -116,7 +116,7 @@ def test_distinguishes_uris_of_upstreams_with_same_segment() -> None:
         offer("one", resources=["x://1"], segment="same"),
     )
     assert list_uris(snapshot) == ["interlock:same:x://1", "x://2"]
-    assert leads_to(snapshot, "interlock:same:x://1") == ("one", "x://1")
+    assert resolve_uri(snapshot, "interlock:same:x://1") == ("one", "x://1")
 
 
 # --- what is not listed ---
@@ -125,9 +125,9 @@ def test_distinguishes_uris_of_upstreams_with_same_segment() -> None:
 def test_listed_uri_does_not_override_template_of_other() -> None:
     snapshot = merged(offer("a", templates=["x://{id}"]), offer("b", resources=["x://1", "y://1"]))
     assert list_uris(snapshot) == ["interlock:b:x://1", "y://1"]
-    assert leads_to(snapshot, "x://1") == ("a", "x://1")
-    assert leads_to(snapshot, "x://2") == ("a", "x://2")
-    assert leads_to(snapshot, "interlock:b:x://1") == ("b", "x://1")
+    assert resolve_uri(snapshot, "x://1") == ("a", "x://1")
+    assert resolve_uri(snapshot, "x://2") == ("a", "x://2")
+    assert resolve_uri(snapshot, "interlock:b:x://1") == ("b", "x://1")
     assert snapshot.shown_uri("a", "x://1") == "x://1"
     assert snapshot.shown_uri("b", "x://1") == "interlock:b:x://1"
     assert snapshot.has_collisions("b")
@@ -137,14 +137,14 @@ def test_listed_uri_does_not_override_template_of_other() -> None:
 def test_template_for_every_scheme_matches_only_unlisted_uris() -> None:
     snapshot = merged(offer("a", templates=["{+any}"]), offer("b", resources=["x://1"]))
     assert list_uris(snapshot) == ["x://1"]
-    assert leads_to(snapshot, "x://1") == ("b", "x://1")
-    assert leads_to(snapshot, "x://2") == ("a", "x://2")
+    assert resolve_uri(snapshot, "x://1") == ("b", "x://1")
+    assert resolve_uri(snapshot, "x://2") == ("a", "x://2")
 
 
 def test_keeps_uri_matched_by_own_template() -> None:
     snapshot = merged(offer("a", resources=["x://1"], templates=["x://{id}"]), offer("b", ["t"]))
     assert list_uris(snapshot) == ["x://1"]
-    assert leads_to(snapshot, "x://1") == ("a", "x://1")
+    assert resolve_uri(snapshot, "x://1") == ("a", "x://1")
 
 
 def test_configured_servers_precede_registered_servers() -> None:
@@ -158,12 +158,12 @@ def test_configured_servers_precede_registered_servers() -> None:
     )
     before, after = merged(bank), merged(bank, evil)
     for uri in ("x://1", "db://users", "db://{table}", "z://unlisted"):
-        assert leads_to(before, uri) == leads_to(after, uri) == ("z", uri)
+        assert resolve_uri(before, uri) == resolve_uri(after, uri) == ("z", uri)
         assert after.shown_uri("z", uri) == uri
         assert after.shown_uri("a", uri) == f"interlock:a:{uri}"
-        assert leads_to(after, f"interlock:a:{uri}") == ("a", uri)
+        assert resolve_uri(after, f"interlock:a:{uri}") == ("a", uri)
     # Nobody else has anything to do with these.
-    assert leads_to(after, "own://2") == ("a", "own://2")
+    assert resolve_uri(after, "own://2") == ("a", "own://2")
     assert list_uris(after) == ["interlock:a:db://users", "own://1", "interlock:a:x://1", "x://1"]
 
 
@@ -171,8 +171,11 @@ def test_closer_template_does_not_override_other_server() -> None:
     good = offer("a", templates=["db://{table}"], registered="leaf")
     evil = offer("b", templates=["db://user{s}"], registered="leaf")
     snapshot = merged(good, evil)
-    assert forms(snapshot, "db://users") == ["interlock:a:db://users", "interlock:b:db://users"]
-    assert leads_to(snapshot, "db://other") == ("a", "db://other")
+    assert list_candidates(snapshot, "db://users") == [
+        "interlock:a:db://users",
+        "interlock:b:db://users",
+    ]
+    assert resolve_uri(snapshot, "db://other") == ("a", "db://other")
 
 
 def test_limits_template_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +189,7 @@ def test_limits_template_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
         *many[:5], *(f"interlock:b:{uri}" for uri in many[5:]), "y://1"
     ]  # fmt: skip
     for uri in list_uris(snapshot):
-        assert leads_to(snapshot, uri) == ("b", uri.removeprefix("interlock:b:"))
+        assert resolve_uri(snapshot, uri) == ("b", uri.removeprefix("interlock:b:"))
 
 
 def test_prefers_most_specific_template() -> None:
@@ -195,16 +198,16 @@ def test_prefers_most_specific_template() -> None:
         offer("b", templates=["weather://{city}"]),
         offer("c", templates=["weather://{city}/now"]),
     )
-    assert leads_to(snapshot, "weather://oslo") == ("b", "weather://oslo")
-    assert leads_to(snapshot, "weather://oslo/now") == ("c", "weather://oslo/now")
-    assert leads_to(snapshot, "file:///x") == ("a", "file:///x")
+    assert resolve_uri(snapshot, "weather://oslo") == ("b", "weather://oslo")
+    assert resolve_uri(snapshot, "weather://oslo/now") == ("c", "weather://oslo/now")
+    assert resolve_uri(snapshot, "file:///x") == ("a", "file:///x")
     assert snapshot.shown_uri("a", "weather://oslo") == "interlock:a:weather://oslo"
     assert snapshot.shown_uri("b", "weather://oslo") == "weather://oslo"
 
 
 def test_unknown_uri_goes_to_only_resource_server() -> None:
     alone = merged(offer("a", ["tool"]), offer("b", resources=["x://1"]))
-    assert leads_to(alone, "ui://anything") == ("b", "ui://anything")
+    assert resolve_uri(alone, "ui://anything") == ("b", "ui://anything")
     two = merged(offer("a", templates=["y://{id}"]), offer("b", resources=["x://1"]))
     assert two.resource("ui://anything") is None
     # So that the way back is open, it is shown in the form that has one.
@@ -213,7 +216,7 @@ def test_unknown_uri_goes_to_only_resource_server() -> None:
     assert merged(offer("a", ["tool"])).resource("x://1") is None
     # It may have resources without listing any.
     silent = merged(offer("a", ["tool"]), offer("b", serves_resources=True))
-    assert leads_to(silent, "ui://anything") == ("b", "ui://anything")
+    assert resolve_uri(silent, "ui://anything") == ("b", "ui://anything")
 
 
 def test_unpublished_upstream_keeps_uris() -> None:
@@ -234,7 +237,7 @@ def test_limits_match_steps_of_templates(
     monkeypatch.setattr("interlock.core.catalog.uris._MAX_MATCH_STEPS", 1_000)
     hostile = offer("a", templates=["{x}a{+y}b{z}" + "c" * n for n in range(50)])
     snapshot = merged(hostile, offer("b", templates=["good://{x}/{y}"]))
-    assert leads_to(snapshot, "good://1/" + "a" * 500) == ("b", "good://1/" + "a" * 500)
+    assert resolve_uri(snapshot, "good://1/" + "a" * 500) == ("b", "good://1/" + "a" * 500)
     assert snapshot.resource("x" * 1_000_000) is None
 
 
@@ -252,15 +255,15 @@ def test_transparent_upstream_keeps_uris_and_wins() -> None:
         ),
     )
     assert list_uris(snapshot) == ["interlock:a:x://1", "x://2", "x://1", "interlock:a:x://2"]
-    assert leads_to(snapshot, "x://1") == ("t", "x://1")
-    assert leads_to(snapshot, "x://2") == ("a", "x://2")
-    assert leads_to(snapshot, "interlock:a:x://1") == ("a", "x://1")
-    assert leads_to(snapshot, "interlock:a:x://2") == ("t", "interlock:a:x://2")
-    assert leads_to(snapshot, "z://7") == ("t", "z://7")
-    assert leads_to(snapshot, "interlock:a:z://7") == ("a", "z://7")
+    assert resolve_uri(snapshot, "x://1") == ("t", "x://1")
+    assert resolve_uri(snapshot, "x://2") == ("a", "x://2")
+    assert resolve_uri(snapshot, "interlock:a:x://1") == ("a", "x://1")
+    assert resolve_uri(snapshot, "interlock:a:x://2") == ("t", "interlock:a:x://2")
+    assert resolve_uri(snapshot, "z://7") == ("t", "z://7")
+    assert resolve_uri(snapshot, "interlock:a:z://7") == ("a", "z://7")
     # Whatever nobody lists is its own, and so is a form of its own segment.
-    assert leads_to(snapshot, "ui://anything") == ("t", "ui://anything")
-    assert leads_to(snapshot, "interlock:t:x") == ("t", "interlock:t:x")
+    assert resolve_uri(snapshot, "ui://anything") == ("t", "ui://anything")
+    assert resolve_uri(snapshot, "interlock:t:x") == ("t", "interlock:t:x")
     assert not snapshot.has_collisions("t")
     assert snapshot.shown_uri("t", "x://1") == "x://1"
     assert snapshot.shown_uri("t", "x://2") == "x://2"
@@ -275,16 +278,16 @@ def test_transparent_upstream_lists_in_original_order() -> None:
 # --- screens of tools ---
 
 
-def screened(name: str, uri: Any, **more: Any) -> bytes:
+def tool_with_screen(name: str, uri: Any, **more: Any) -> bytes:
     return definition(name, _meta={"ui": {"resourceUri": uri, "visibility": ["app"]}, **more})
 
 
 def test_resolves_unlisted_resource_of_tool() -> None:
     snapshot = merged(
-        offer("a", [screened("t", "ui://a/chart")]), offer("b", resources=["x:1"]),
+        offer("a", [tool_with_screen("t", "ui://a/chart")]), offer("b", resources=["x:1"]),
         offer("c", resources=["x:2"]),
     )  # fmt: skip
-    assert leads_to(snapshot, "ui://a/chart") == ("a", "ui://a/chart")
+    assert resolve_uri(snapshot, "ui://a/chart") == ("a", "ui://a/chart")
     [tool] = shown(snapshot)
     assert tool["_meta"]["ui"]["resourceUri"] == "ui://a/chart"
     assert list_uris(snapshot) == ["x:1", "x:2"]
@@ -293,7 +296,7 @@ def test_resolves_unlisted_resource_of_tool() -> None:
 def test_prefixes_resource_uri_in_tools() -> None:
     old = definition("old", _meta={"ui/resourceUri": "ui://chart", "x": 1.5})
     snapshot = merged(
-        offer("a", [screened("t", "ui://chart", k=1), "plain"]),
+        offer("a", [tool_with_screen("t", "ui://chart", k=1), "plain"]),
         offer("b", [old], resources=["ui://chart"]),
     )
     tools = {tool["name"]: without_node_members(tool).get("_meta") for tool in shown(snapshot)}
@@ -305,7 +308,7 @@ def test_prefixes_resource_uri_in_tools() -> None:
         },
         "b.old": {"ui/resourceUri": "interlock:b:ui://chart", "x": 1.5},
     }
-    assert leads_to(snapshot, "interlock:a:ui://chart") == ("a", "ui://chart")
+    assert resolve_uri(snapshot, "interlock:a:ui://chart") == ("a", "ui://chart")
     assert snapshot.has_collisions("a")
 
 
@@ -357,19 +360,19 @@ def offers_of(described: dict[str, Any]) -> list[Offering]:
 def test_every_listed_uri_resolves_to_its_resource(described: dict[str, Any]) -> None:
     snapshot = merged(*offers_of(described))
     listed = shown(snapshot, verb=RESOURCES_LIST)
-    assert len({one["uri"] for one in listed}) == len(listed)
-    for one in listed:
-        upstream, own = json.loads(one["title"])
-        assert leads_to(snapshot, one["uri"]) == (upstream, own)
-        assert snapshot.shown_uri(upstream, own) == one["uri"]
-        if one["uri"] != own:
+    assert len({tool["uri"] for tool in listed}) == len(listed)
+    for item in listed:
+        upstream, own = json.loads(item["title"])
+        assert resolve_uri(snapshot, item["uri"]) == (upstream, own)
+        assert snapshot.shown_uri(upstream, own) == item["uri"]
+        if item["uri"] != own:
             assert snapshot.has_collisions(upstream)
     resources = {uri for uris, _, _ in described.values() for uri in uris}
-    for one in shown(snapshot, verb=TEMPLATES_LIST):
-        upstream, own = json.loads(one["title"])
+    for entry in shown(snapshot, verb=TEMPLATES_LIST):
+        upstream, own = json.loads(entry["title"])
         # A template without variables may be what somebody lists as a resource.
-        if one["uriTemplate"] not in resources and own not in resources:
-            assert leads_to(snapshot, one["uriTemplate"]) == (upstream, own)
+        if entry["uriTemplate"] not in resources and own not in resources:
+            assert resolve_uri(snapshot, entry["uriTemplate"]) == (upstream, own)
 
 
 @given(described, own_uris | st.text())
@@ -377,13 +380,15 @@ def test_shown_uri_resolves_to_original(described: dict[str, Any], uri: str) -> 
     """Whatever an upstream calls something: how a client sees it leads to it."""
     offers = offers_of(described)
     snapshot = merged(*offers)
-    itself = sorted((one for one in offers if one.is_transparent), key=lambda one: one.segment)[:1]
+    itself = sorted(
+        (offering for offering in offers if offering.is_transparent), key=lambda item: item.segment
+    )[:1]
     for one in offers:
         if one not in itself and uri:
             seen = snapshot.shown_uri(one.upstream, uri)
             if itself and seen.startswith("interlock:") and seen in uris_of(itself[0]):
                 continue  # it wins
-            assert leads_to(snapshot, seen) == (one.upstream, uri)
+            assert resolve_uri(snapshot, seen) == (one.upstream, uri)
 
 
 def uris_of(one: Offering) -> set[str]:
@@ -391,9 +396,7 @@ def uris_of(one: Offering) -> set[str]:
 
 
 @given(described, st.randoms())
-def test_ignores_order_of_upstreams(
-    described: dict[str, Any], chance: Any
-) -> None:
+def test_ignores_order_of_upstreams(described: dict[str, Any], chance: Any) -> None:
     offers = offers_of(described)
     expected = list_uris(merged(*offers)), list_templates(merged(*offers))
     chance.shuffle(offers)

@@ -112,10 +112,10 @@ def server_sets() -> st.SearchStrategy[dict[str, ServerConfig]]:
     return st.dictionaries(keys, servers(), max_size=4).map(_with_own_segments)
 
 
-def _with_own_segments(found: dict[str, ServerConfig]) -> dict[str, ServerConfig]:
+def _with_own_segments(result: dict[str, ServerConfig]) -> dict[str, ServerConfig]:
     named: dict[str, ServerConfig] = {}
     taken: set[str] = set()
-    for number, (key, server) in enumerate(found.items()):
+    for number, (key, server) in enumerate(result.items()):
         segment = server.segment or default_segment(key)
         if not segment or segment in taken:
             segment = f"own-{number}"

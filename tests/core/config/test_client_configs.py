@@ -41,9 +41,9 @@ def write(path: Path, content: str | dict[str, Any]) -> Path:
 
 def read(path: Path, home: Path, cwd: Path) -> ClientImport:
     """Every import must survive being written down and read again."""
-    found = read_client_config(path, home=home, cwd=cwd)
-    assert parse_config(to_yaml(found.servers)).servers == found.servers
-    return found
+    result = read_client_config(path, home=home, cwd=cwd)
+    assert parse_config(to_yaml(result.servers)).servers == result.servers
+    return result
 
 
 def test_reads_project_file_of_claude_code(home: Path, cwd: Path) -> None:
@@ -68,9 +68,9 @@ def test_reads_project_file_of_claude_code(home: Path, cwd: Path) -> None:
             }
         },
     )
-    found = read(path, home, cwd)
+    result = read(path, home, cwd)
     assert (
-        to_yaml(found.servers)
+        to_yaml(result.servers)
         == """\
 servers:
   files: npx -y server-files .
@@ -90,8 +90,8 @@ servers:
       Authorization: Bearer ${env:API_TOKEN}
 """
     )
-    assert [variable.name for variable in found.variables] == ["API_TOKEN", "API_URL", "JIRA_URL"]
-    assert found.notes == []
+    assert [variable.name for variable in result.variables] == ["API_TOKEN", "API_URL", "JIRA_URL"]
+    assert result.notes == []
 
 
 def test_replaces_literal_secrets_with_references(home: Path, cwd: Path) -> None:
@@ -129,13 +129,13 @@ def test_replaces_literal_secrets_with_references(home: Path, cwd: Path) -> None
             }
         },
     )  # fmt: skip
-    found = read(path, home, cwd)
-    text = to_yaml(found.servers) + import_note(found)
+    result = read(path, home, cwd)
+    text = to_yaml(result.servers) + import_note(result)
     assert "hunter2" not in text
     assert "ghp_" not in text
     assert "a1a1" not in text
     assert (
-        to_yaml(found.servers)
+        to_yaml(result.servers)
         == """\
 servers:
   git:
@@ -168,7 +168,7 @@ servers:
       API_KEY: ${env:API_KEY}
 """
     )
-    assert import_note(found).splitlines()[:3] == [
+    assert import_note(result).splitlines()[:3] == [
         "Set these environment variables before the node starts:",
         "  API_KEY  for servers.defaulted.env.API_KEY",
         "  API_KEY_2  for servers.api.url",
@@ -206,8 +206,8 @@ def test_reads_vs_code_inputs_and_comments(home: Path, cwd: Path) -> None:
 }
 """,
     )
-    found = read(path, home, cwd)
-    assert found.servers["api"] == ServerConfig(
+    result = read(path, home, cwd)
+    assert result.servers["api"] == ServerConfig(
         url="https://api.example.com/mcp",
         headers={
             "Authorization": "Bearer ${env:API_TOKEN}",
@@ -215,15 +215,15 @@ def test_reads_vs_code_inputs_and_comments(home: Path, cwd: Path) -> None:
         },
         segment="api",
     )
-    assert found.servers["local"] == ServerConfig(
+    assert result.servers["local"] == ServerConfig(
         command=f"{cwd}/run",
         args=["--home", str(home), f"--name={cwd.name}", "http://x//y"],
         env={"A": "${env:A}", "N": "5", "B": "true"},
         cwd=str(cwd),
         segment="local",
     )
-    assert found.servers["asked"].args == ["$${command:pick.one}"]
-    note = import_note(found)
+    assert result.servers["asked"].args == ["$${command:pick.one}"]
+    note = import_note(result)
     assert "  API_TOKEN  for servers.api.headers.Authorization (The API token)" in note
     assert 'Note: local: envFile "${workspaceFolder}/.env" is not read; ' in note
     assert "Note: local: env.GONE has no value and is left out" in note
@@ -254,11 +254,11 @@ def test_reads_cursor_file(home: Path, cwd: Path) -> None:
             }
         },
     )
-    found = read(path, home, cwd)
-    assert found.servers["a"].headers == {"API_KEY": "${env:KEY}"}
-    assert (found.servers["b"].command, found.servers["b"].args) == ("npx", ["-y", "thing"])
-    assert not found.servers["b"].enabled
-    assert found.notes == ["c: auth is not taken over; set headers if it needs a token"]
+    result = read(path, home, cwd)
+    assert result.servers["a"].headers == {"API_KEY": "${env:KEY}"}
+    assert (result.servers["b"].command, result.servers["b"].args) == ("npx", ["-y", "thing"])
+    assert not result.servers["b"].enabled
+    assert result.notes == ["c: auth is not taken over; set headers if it needs a token"]
 
 
 def test_reads_codex_file(home: Path, cwd: Path) -> None:
@@ -293,8 +293,8 @@ command = "slow"
 startup_timeout_ms = 1500
 """,
     )
-    found = read(path, home, cwd)
-    assert found.servers == {
+    result = read(path, home, cwd)
+    assert result.servers == {
         "context7": ServerConfig(
             command="npx",
             args=["-y", "@upstash/context7-mcp", "$${NOT_EXPANDED}"],
@@ -322,7 +322,7 @@ startup_timeout_ms = 1500
         ),
         "slow": ServerConfig(command="slow", start_timeout=1.5, segment="slow"),
     }
-    assert found.notes == ["figma: scopes is not taken over; set headers if it needs a token"]
+    assert result.notes == ["figma: scopes is not taken over; set headers if it needs a token"]
 
 
 def test_reads_servers_of_project_from_user_file(home: Path, cwd: Path) -> None:
@@ -336,11 +336,11 @@ def test_reads_servers_of_project_from_user_file(home: Path, cwd: Path) -> None:
             },
         },
     )
-    found = read(path, home, cwd)
-    assert list(found.servers) == ["user", "local"]
-    assert len(found.notes) == 1
-    assert "/elsewhere" in found.notes[0]
-    assert '"other"' in found.notes[0]
+    result = read(path, home, cwd)
+    assert list(result.servers) == ["user", "local"]
+    assert len(result.notes) == 1
+    assert "/elsewhere" in result.notes[0]
+    assert '"other"' in result.notes[0]
 
 
 def test_omits_common_variables_from_import_note(home: Path, cwd: Path) -> None:
@@ -367,10 +367,10 @@ def test_bad_entry_does_not_hide_other_servers(home: Path, cwd: Path) -> None:
             }
         },
     )
-    found = read(path, home, cwd)
-    assert list(found.servers) == ["good", "日本"]
-    assert found.servers["日本"].segment == "server"
-    assert found.notes == [
+    result = read(path, home, cwd)
+    assert list(result.servers) == ["good", "日本"]
+    assert result.servers["日本"].segment == "server"
+    assert result.notes == [
         '.mcp.json: "none" is left out: it has neither a URL nor a command',
         '.mcp.json: "both" is left out: it has both a URL and a command',
         '.mcp.json: "socket" is left out: this is not a URL of an MCP server',
@@ -390,15 +390,15 @@ def test_merges_several_files(home: Path, cwd: Path) -> None:
         {"mcpServers": {"a": {"url": "http://a"}, "my-tool": {"command": "walk"}}},
     )
     third = write(home / ".cursor" / "mcp.json", {"mcpServers": {"a": {"url": "http://other"}}})
-    found = import_client_configs([first, second, third], home=home, cwd=cwd)
-    assert {key: server.segment for key, server in found.servers.items()} == {
+    result = import_client_configs([first, second, third], home=home, cwd=cwd)
+    assert {key: server.segment for key, server in result.servers.items()} == {
         "a": "a",
         "My Tool": "my-tool",
         "my-tool": "my-tool-2",
         "a-2": "a-2",
     }
-    assert found.notes == ['two servers are called "a"; one is now "a-2"']
-    assert parse_config(to_yaml(found.servers)).servers == found.servers
+    assert result.notes == ['two servers are called "a"; one is now "a-2"']
+    assert parse_config(to_yaml(result.servers)).servers == result.servers
 
 
 def test_finds_client_config_files(home: Path, cwd: Path) -> None:
@@ -411,8 +411,8 @@ def test_finds_client_config_files(home: Path, cwd: Path) -> None:
     write(home / ".codex" / "config.toml", 'model = "x"\n')
     write(home / ".cursor" / "mcp.json", {})
     (home / ".claude.json").mkdir()
-    found = [(f.client, f.path.name, f.project) for f in find_client_configs(home, cwd)]
-    assert found == [
+    result = [(f.client, f.path.name, f.project) for f in find_client_configs(home, cwd)]
+    assert result == [
         ("Claude Code", ".mcp.json", True),
         ("VS Code", "mcp.json", True),
         ("Claude Desktop", "claude_desktop_config.json", False),
@@ -442,9 +442,9 @@ def test_rejects_unreadable_file(home: Path, cwd: Path, name: str, text: str, sa
 
 def test_reads_no_servers_from_empty_file(home: Path, cwd: Path) -> None:
     for name, text in [("a.json", ""), ("b.json", "// nothing\n"), ("c.toml", "")]:
-        found = read(write(cwd / name, text), home, cwd)
-        assert found == ClientImport({}, [], [])
-        assert import_note(found) == ""
+        result = read(write(cwd / name, text), home, cwd)
+        assert result == ClientImport({}, [], [])
+        assert import_note(result) == ""
 
 
 def test_moves_passwords_into_env_references(home: Path, cwd: Path) -> None:
@@ -461,9 +461,9 @@ def test_moves_passwords_into_env_references(home: Path, cwd: Path) -> None:
             }
         },
     )
-    found = read(path, home, cwd)
-    assert "hunter2" not in to_yaml(found.servers)
-    assert found.servers["db"].env == {
+    result = read(path, home, cwd)
+    assert "hunter2" not in to_yaml(result.servers)
+    assert result.servers["db"].env == {
         "DB_PASS": "${env:DB_PASS}",
         "COMPASS": "north",
         "DATABASE_URL": "${env:DATABASE_URL}",
@@ -480,11 +480,11 @@ def test_numbers_servers_of_same_name_in_one_file(tmp_path: Path) -> None:
         "projects": {str(folder): own},
     }
     path.write_text(json.dumps(document), encoding="utf-8")
-    found = import_client_configs([path], home=tmp_path, cwd=folder)
-    assert {key: one.command for key, one in found.servers.items()} == {
+    result = import_client_configs([path], home=tmp_path, cwd=folder)
+    assert {key: server.command for key, server in result.servers.items()} == {
         "weather": "python", "weather-2": "other", "same": "x",
     }  # fmt: skip
-    assert {(one.keys[0], one.server) for one in found.entries} == {
+    assert {(entry.keys[0], entry.server) for entry in result.entries} == {
         ("mcpServers", "weather"), ("projects", "weather-2"), ("mcpServers", "same"),
         ("projects", "same"),
     }  # fmt: skip

@@ -134,16 +134,16 @@ def test_adds_and_removes_rule_in_every_layout(text: str, edited: str) -> None:
 )
 def test_removes_rule_and_keeps_others(layout: str, number: int) -> None:
     names = ["first", "second", "third"]
-    flow = [f'{{"name": "{one}", "then": "allow", "tools": ["a.b"]}}' for one in names]
+    flow = [f'{{"name": "{name}", "then": "allow", "tools": ["a.b"]}}' for name in names]
     block = "".join(
-        f"    # about {one}\n    - name: {one}\n      then: allow\n      tools: [a.b]  # x\n"
-        for one in names
+        f"    # about {name}\n    - name: {name}\n      then: allow\n      tools: [a.b]  # x\n"
+        for name in names
     )
     text = layout.format(block=block, flow=", ".join(flow), lines=",\n".join(flow))
     edited = remove_learned(text, names[number])
-    left = [one.name for one in parse_config(edited).policy.learned]
-    assert left == [one for one in names if one != names[number]]
-    for one in left:
+    remaining = [item.name for item in parse_config(edited).policy.learned]
+    assert remaining == [name for name in names if name != names[number]]
+    for one in remaining:
         edited = remove_learned(edited, one)
     assert parse_config(edited).policy.learned == []
 
@@ -183,7 +183,7 @@ def test_rejects_invalid_rule() -> None:
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
 RULES = st.builds(
     LearnedRule,
-    name=WORDS.filter(lambda one: one != "old"),
+    name=WORDS.filter(lambda item: item != "old"),
     then=st.sampled_from(["allow", "deny"]),
     tools=st.lists(
         st.from_regex(r"[a-z]{1,4}\.[a-z:# '\"-]{1,5}", fullmatch=True), min_size=1, max_size=2

@@ -46,7 +46,7 @@ def check_lamps(reader: NodeReader, values: dict[str, Any]) -> None:
         reader.report(("page_size",), "no ship has 13", "write another number")
 
 
-def brighten(config: Config, environ: Mapping[str, str]) -> Config:
+def apply_lamps_variable(config: Config, environ: Mapping[str, str]) -> Config:
     most = environ.get("LAMPS")
     return config if most is None else config.with_sections(Lamps(most=int(most)))
 
@@ -54,14 +54,14 @@ def brighten(config: Config, environ: Mapping[str, str]) -> Config:
 LAMPS: Final = SectionDefinition(
     Lamps,
     check=check_lamps,
-    environment=brighten,
+    environment=apply_lamps_variable,
     reference=(("`lamps`", Lamps, "Keep them lit."),),
 )
 ANCHOR: Final = SectionDefinition(Anchor, "What holds the ship. Default: nothing.")
 
 
 @pytest.fixture(autouse=True)
-def _ship(monkeypatch: pytest.MonkeyPatch) -> None:
+def register_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "interlock.core.config.feature_sections.load_object",
         lambda reference: {"lamps": LAMPS, "anchor": ANCHOR}[reference],
@@ -118,7 +118,7 @@ def test_replaces_section_with_default() -> None:
 @given(st.permutations([Lamps(most=5), Anchor(weight=1), Lamps(most=4)]))
 def test_ignores_order_of_sections(sections: list[FeatureSection]) -> None:
     config = Config(sections=sections)
-    expected = [one for one in sections if isinstance(one, Lamps)][-1]
+    expected = [section for section in sections if isinstance(section, Lamps)][-1]
     assert config == Config(sections=[expected, Anchor(weight=1)])
 
 

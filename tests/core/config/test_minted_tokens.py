@@ -15,7 +15,7 @@ HERE = {"url": "https://shop.example.com/mcp", "minted_tokens": True}
 def problems(server: dict[str, Any]) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         parse_config(json.dumps({"servers": {"shop": server}}))
-    return [f"{one.path}: {one.message}" for one in caught.value.problems]
+    return [f"{problem.path}: {problem.message}" for problem in caught.value.problems]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def document(oauth: Any, **more: Any) -> dict[str, Any]:
 def problems(oauth: Any, **more: Any) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         parse_config(json.dumps(document(oauth, **more)))
-    return [f"{one.path}: {one.message}" for one in caught.value.problems]
+    return [f"{problem.path}: {problem.message}" for problem in caught.value.problems]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_accepts_valid_oauth(oauth: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("oauth", "found"),
+    ("oauth", "result"),
     [
         ({"secret": "x"}, ["oauth.secret: unknown key"]),
         ("auto", ["oauth: expected keys and values, found text"]),
@@ -91,11 +91,11 @@ def test_accepts_valid_oauth(oauth: Any) -> None:
         ),
     ],
 )
-def test_reports_oauth_mistakes(oauth: Any, found: list[str]) -> None:
+def test_reports_oauth_mistakes(oauth: Any, result: list[str]) -> None:
     told = problems(oauth)
-    assert len(told) == len(found), told
-    for one, start in zip(told, found, strict=True):
-        assert one.startswith(f"servers.jira.{start}")
+    assert len(told) == len(result), told
+    for value, start in zip(told, result, strict=True):
+        assert value.startswith(f"servers.jira.{start}")
 
 
 def test_rejects_conflicting_keys() -> None:
@@ -118,8 +118,8 @@ def test_resolves_references_without_showing_values(tmp_path: Path) -> None:
     )
     environ = {"ID": "me", "SECRET": "hush-hush"}
     resolved = resolve_server(server, environ=environ, base_dir=tmp_path)
-    found = resolved.oauth
-    assert (found.client_id, found.client_secret, found.private_key) == (
+    result = resolved.oauth
+    assert (result.client_id, result.client_secret, result.private_key) == (
         "me",
         "hush-hush",
         "the key",

@@ -41,7 +41,7 @@ json_values = st.recursive(
 )
 
 
-def _parses_or_refuses(text: str) -> None:
+def parse_or_reject(text: str) -> None:
     problems = None
     try:
         parse_config(text)
@@ -65,17 +65,17 @@ def _parses_or_refuses(text: str) -> None:
 @example("servers: {a: {url: 'http://[::1'}}")
 @example("listen: '[::%1]:1'")
 def test_parses_any_text_or_raises_config_error(text: str) -> None:
-    _parses_or_refuses(text)
+    parse_or_reject(text)
 
 
 @given(st.lists(fragments, max_size=30).map("".join))
 def test_parses_any_fragments_or_raises_config_error(text: str) -> None:
-    _parses_or_refuses(text)
+    parse_or_reject(text)
 
 
 @given(json_values)
 def test_parses_any_json_or_raises_config_error(value: Any) -> None:
-    _parses_or_refuses(json.dumps(value))
+    parse_or_reject(json.dumps(value))
 
 
 @given(server_sets())

@@ -28,7 +28,7 @@ from tests.core.config.strategies import server_sets
 SCHEMA = config_json_schema()
 VALIDATOR = jsonschema_rs.Draft202012Validator(SCHEMA)
 
-GOOD: list[Any] = [
+VALID: list[Any] = [
     {},
     {"listen": 8555},
     {"listen": ":8555"},
@@ -50,7 +50,7 @@ GOOD: list[Any] = [
     {"tls": None, "latency_in_results": True},
     {"tls": {"certificate": "c.pem", "key": "k.pem", "client_ca": None}},
 ]
-BAD: list[Any] = [
+INVALID: list[Any] = [
     [],
     "text",
     {"listn": "x"},
@@ -117,7 +117,7 @@ BAD: list[Any] = [
     {"tls": {"certificate": "", "key": "k"}},
 ]
 # What only the node can tell.
-BEYOND_A_SCHEMA: list[Any] = [
+ONLY_NODE_REJECTS: list[Any] = [
     {"listen": "0.0.0.0:1"},
     {"servers": {"a": "http://x", "A": "http://y"}},
     {"servers": {"a": "run 'x"}},
@@ -139,19 +139,19 @@ def test_schema_is_valid() -> None:
     json.dumps(SCHEMA)
 
 
-@pytest.mark.parametrize("document", GOOD, ids=json.dumps)
+@pytest.mark.parametrize("document", VALID, ids=json.dumps)
 def test_accepts_valid_documents(document: Any) -> None:
     assert parses(document)
     assert VALIDATOR.is_valid(document), [str(e) for e in VALIDATOR.iter_errors(document)]
 
 
-@pytest.mark.parametrize("document", BAD, ids=json.dumps)
+@pytest.mark.parametrize("document", INVALID, ids=json.dumps)
 def test_rejects_invalid_documents(document: Any) -> None:
     assert not parses(document)
     assert not VALIDATOR.is_valid(document)
 
 
-@pytest.mark.parametrize("document", BEYOND_A_SCHEMA, ids=json.dumps)
+@pytest.mark.parametrize("document", ONLY_NODE_REJECTS, ids=json.dumps)
 def test_accepts_documents_that_only_the_node_rejects(document: Any) -> None:
     assert not parses(document)
     assert VALIDATOR.is_valid(document)

@@ -104,6 +104,6 @@ def test_resolves_references_of_server(tmp_path: Path) -> None:
     resolved = resolve_server(remote, environ=ENVIRON, base_dir=tmp_path)
     assert (resolved.url, resolved.headers, resolved.cwd) == ("http://one/", {"X": "one"}, None)
 
-    at_home = ServerConfig(command="x", cwd="~/work")
-    resolved = resolve_server(at_home, environ=ENVIRON, base_dir=tmp_path)
+    run_oauth = ServerConfig(command="x", cwd="~/work")
+    resolved = resolve_server(run_oauth, environ=ENVIRON, base_dir=tmp_path)
     assert resolved.cwd == "/home/somebody/work"

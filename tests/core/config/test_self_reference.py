@@ -89,13 +89,13 @@ def test_checks_overridden_address() -> None:
         check_not_self(Config(servers=servers, listen="127.0.0.1:9"))
 
 
-def written(path: Path, servers: dict[str, Any]) -> Path:
+def write_client_config(path: Path, servers: dict[str, Any]) -> Path:
     path.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
     return path
 
 
 def test_import_omits_the_node(tmp_path: Path) -> None:
-    path = written(
+    path = write_client_config(
         tmp_path / "mcp.json",
         {
             "interlock": {
@@ -108,25 +108,25 @@ def test_import_omits_the_node(tmp_path: Path) -> None:
         },
     )
     own = Config(listen="127.0.0.1:9")
-    found = import_client_configs([path], home=tmp_path, cwd=tmp_path, own=own)
-    assert list(found.servers) == ["jira"]
+    result = import_client_configs([path], home=tmp_path, cwd=tmp_path, own=own)
+    assert list(result.servers) == ["jira"]
     # What only the node itself would need is not asked for.
-    assert found.variables == []
-    assert [note.partition(" is left out: ")[0] for note in found.notes] == [
+    assert result.variables == []
+    assert [note.partition(" is left out: ")[0] for note in result.notes] == [
         'mcp.json: "interlock"', 'mcp.json: "pump"', 'mcp.json: "bridge"',
     ]  # fmt: skip
 
 
 def test_import_skips_broken_file(tmp_path: Path) -> None:
-    good = written(tmp_path / "good.json", {"jira": {"url": "http://h/"}})
+    good = write_client_config(tmp_path / "good.json", {"jira": {"url": "http://h/"}})
     broken = tmp_path / "broken.json"
     broken.write_text('{"mcpServers": {', encoding="utf-8")
     missing = tmp_path / "missing.json"
     paths = [broken, missing, good]
-    found = import_client_configs(paths, home=tmp_path, cwd=tmp_path)
-    assert list(found.servers) == ["jira"]
-    assert len(found.notes) == 2
-    assert str(broken) in found.notes[0]
+    result = import_client_configs(paths, home=tmp_path, cwd=tmp_path)
+    assert list(result.servers) == ["jira"]
+    assert len(result.notes) == 2
+    assert str(broken) in result.notes[0]
     with pytest.raises(ConfigError) as caught:
         import_client_configs([missing], home=tmp_path, cwd=tmp_path)
     assert str(caught.value) == f"{missing}: there is no such file; check the path"

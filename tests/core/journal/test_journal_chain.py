@@ -26,7 +26,9 @@ def entry(number: int, name: str = "jira.create_issue") -> Entry:
     return (number, "local", "mcp", "tools/call", name, "jira", "additive", "ok", 412, "")
 
 
-def written(path: Path, pages: int = 5, each: int = 3, start: int = 0, **settings: object) -> Path:
+def write_journal(
+    path: Path, pages: int = 5, each: int = 3, start: int = 0, **settings: object
+) -> Path:
     journal = Journal(path, group_seconds=NEVER, **settings)  # type: ignore[arg-type]
     for page in range(pages):
         for number in range(each):
@@ -42,12 +44,12 @@ def tamper(path: Path, *statements: str) -> None:
             shell.execute(statement)
 
 
-def found(path: Path, head: str = "") -> list[tuple[str, int, int]]:
-    return [one[:3] for one in verify(path, head).findings]
+def list_findings(path: Path, head: str = "") -> list[tuple[str, int, int]]:
+    return [finding[:3] for finding in verify(path, head).findings]
 
 
 def test_verifies_unchanged_journal(tmp_path: Path) -> None:
-    path = written(tmp_path / "journal.db")
+    path = write_journal(tmp_path / "journal.db")
     verdict = verify(path)
     assert verdict.is_intact
     assert (verdict.pages, verdict.entries, verdict.first_seq) == (5, 15, 1)
@@ -58,9 +60,9 @@ def test_verifies_unchanged_journal(tmp_path: Path) -> None:
 
 
 def test_chain_continues_across_restarts_and_processes(tmp_path: Path) -> None:
-    path = written(tmp_path / "journal.db")
+    path = write_journal(tmp_path / "journal.db")
     head = str(read_chain_head(path))
-    written(path)
+    write_journal(path)
     one = Journal(path, group_seconds=NEVER)
     two = Journal(path, group_seconds=NEVER)
     for number in range(10):
@@ -121,9 +123,9 @@ def test_chain_continues_across_restarts_and_processes(tmp_path: Path) -> None:
 def test_locates_manual_changes(
     tmp_path: Path, statements: list[str], expected: list[tuple[str, int, int]]
 ) -> None:
-    path = written(tmp_path / "journal.db")
+    path = write_journal(tmp_path / "journal.db")
     tamper(path, *statements)
-    numbers = [(kind, first, last) for kind, first, last in found(path)]
+    numbers = [(kind, first, last) for kind, first, last in list_findings(path)]
     if expected[0][0] == "inserted" and expected[0][1] == 5:
         # Behind the one that was put in, the numbers no longer follow each other.
         assert numbers[0] == expected[0]
@@ -132,7 +134,7 @@ def test_locates_manual_changes(
 
 
 def test_finds_changed_page_with_recomputed_hash(tmp_path: Path) -> None:
-    path = written(tmp_path / "journal.db")
+    path = write_journal(tmp_path / "journal.db")
     with closing(sqlite3.connect(path)) as shell, shell:
         before = shell.execute("SELECT hash FROM page WHERE last_seq = 3").fetchone()[0]
         last, count, newest, body = shell.execute(
@@ -143,10 +145,10 @@ def test_finds_changed_page_with_recomputed_hash(tmp_path: Path) -> None:
             "UPDATE page SET body = CAST(? AS TEXT), hash = ? WHERE last_seq = 6",
             (body, hash_page(before, last, count, newest, body)),
         )
-    assert found(path) == [("changed", 7, 9)]
+    assert list_findings(path) == [("changed", 7, 9)]
 
 
-def rewritten(path: Path) -> None:
+def rewrite_journal(path: Path) -> None:
     """All of it anew, with hashes that fit: nothing in the file itself gives that away."""
     with closing(sqlite3.connect(path)) as shell, shell:
         rows = shell.execute(
@@ -163,28 +165,28 @@ def rewritten(path: Path) -> None:
 
 
 def test_external_head_reveals_rewritten_journal(tmp_path: Path) -> None:
-    path = written(tmp_path / "journal.db")
+    path = write_journal(tmp_path / "journal.db")
     head = read_chain_head(path)
-    written(path, pages=2)
-    rewritten(path)
+    write_journal(path, pages=2)
+    rewrite_journal(path)
     assert verify(path).is_intact
-    assert found(path, str(head)) == [("head", 15, 21)]
+    assert list_findings(path, str(head)) == [("head", 15, 21)]
     assert "rewritten" in verify(path, str(head)).findings[0].sentence
-    assert [one.kind for one in verify(path, head.hash.hex()).findings] == ["head"]
+    assert [finding.kind for finding in verify(path, head.hash.hex()).findings] == ["head"]
 
 
 def test_external_head_reveals_truncation(tmp_path: Path) -> None:
-    path = written(tmp_path / "journal.db")
+    path = write_journal(tmp_path / "journal.db")
     head = read_chain_head(path)
     tamper(path, "DELETE FROM page WHERE last_seq > 9")
     assert verify(path).is_intact
-    assert found(path, str(head)) == [("head", 10, 15)]
+    assert list_findings(path, str(head)) == [("head", 10, 15)]
     assert "Missing: entries 10 to 15" in verify(path, str(head)).findings[0].sentence
 
 
 @pytest.mark.parametrize("head", ["x", "12", "1:abcd", "-1:" + "0" * 64, "a:" + "0" * 64, ":"])
 def test_rejects_invalid_head(tmp_path: Path, head: str) -> None:
-    path = written(tmp_path / "journal.db")
+    path = write_journal(tmp_path / "journal.db")
     with pytest.raises(InterlockError, match="Invalid head of a journal"):
         verify(path, head)
 
@@ -194,7 +196,7 @@ def test_rejects_invalid_head(tmp_path: Path, head: str) -> None:
 def test_finds_any_changed_byte(
     place: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    path = written(tmp_path_factory.mktemp("chain") / "journal.db", each=1)
+    path = write_journal(tmp_path_factory.mktemp("chain") / "journal.db", each=1)
     with closing(sqlite3.connect(path)) as shell, shell:
         last, body = shell.execute(
             "SELECT last_seq, CAST(body AS BLOB) FROM page ORDER BY last_seq LIMIT 1 OFFSET ?",
@@ -204,11 +206,11 @@ def test_finds_any_changed_byte(
         other = data.draw(st.integers(0, 127).filter(lambda byte: byte != body[at]))
         changed = body[:at] + bytes([other]) + body[at + 1 :]
         shell.execute("UPDATE page SET body = ? WHERE last_seq = ?", (changed, last))
-    assert ("changed", last, last) in found(path)
+    assert ("changed", last, last) in list_findings(path)
 
 
 def test_reports_damaged_file_without_exception(tmp_path: Path) -> None:
-    path = written(tmp_path / "journal.db", pages=200, each=50)
+    path = write_journal(tmp_path / "journal.db", pages=200, each=50)
     size = path.stat().st_size
     with open(path, "r+b") as file:
         file.seek(size // 2)
@@ -218,7 +220,7 @@ def test_reports_damaged_file_without_exception(tmp_path: Path) -> None:
 
 
 def test_counts_findings_above_limit(tmp_path: Path) -> None:
-    path = written(tmp_path / "journal.db", pages=30, each=1)
+    path = write_journal(tmp_path / "journal.db", pages=30, each=1)
     tamper(path, "UPDATE page SET newest_ns = newest_ns + 1")
     verdict = verify(path)
     assert len(verdict.findings) == MAX_FINDINGS
@@ -247,11 +249,11 @@ def test_verifies_during_writes(tmp_path: Path) -> None:
     thread.join()
     journal.close()
     verdicts.append(verify(path))
-    assert [one.findings for one in verdicts if not one.is_intact] == []
+    assert [verdict.findings for verdict in verdicts if not verdict.is_intact] == []
 
 
 def test_reports_progress(tmp_path: Path) -> None:
-    path = written(tmp_path / "journal.db")
+    path = write_journal(tmp_path / "journal.db")
     told: list[tuple[int, int]] = []
     verify(path, "", lambda done, total: told.append((done, total)))
     assert told == [(3, 15), (15, 15)]
@@ -262,7 +264,7 @@ def test_reports_progress(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("archive", [False, True])
 def test_accepts_removal_by_retention(tmp_path: Path, archive: bool) -> None:
-    path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=archive)
+    path = write_journal(tmp_path / "journal.db", pages=40, max_rows=30, archive=archive)
     verdict = verify(path)
     assert verdict.findings == []
     assert verdict.first_seq > 1
@@ -276,7 +278,7 @@ def test_accepts_removal_by_retention(tmp_path: Path, archive: bool) -> None:
 
 
 def test_finds_removal_beyond_retention(tmp_path: Path) -> None:
-    path = written(tmp_path / "journal.db", pages=40, max_rows=30)
+    path = write_journal(tmp_path / "journal.db", pages=40, max_rows=30)
     first = verify(path).first_seq
     with closing(sqlite3.connect(path)) as shell, shell:
         shell.execute("DELETE FROM page WHERE last_seq = (SELECT min(last_seq) FROM page)")
@@ -286,14 +288,14 @@ def test_finds_removal_beyond_retention(tmp_path: Path) -> None:
 
 
 def test_forged_note_does_not_hide_removal(tmp_path: Path) -> None:
-    path = written(tmp_path / "journal.db")
+    path = write_journal(tmp_path / "journal.db")
     note = '[[1,"","journal","cut","6","","","ok",0,"hash:00 removed"]]'
     tamper(
         path,
         "DELETE FROM page WHERE last_seq <= 6",
         f"INSERT INTO page VALUES (16, 1, 1, '{note}', zeroblob(32))",
     )
-    kinds = {one.kind for one in verify(path).findings}
+    kinds = {finding.kind for finding in verify(path).findings}
     assert kinds == {"changed"}
     assert len(verify(path).findings) == 2
 
@@ -306,7 +308,7 @@ def test_caller_cannot_write_cut_note(tmp_path: Path) -> None:
     journal.record(entry(1))
     journal.close()
     tamper(path, "DELETE FROM page WHERE last_seq = 1")
-    assert found(path) == [("beginning", 1, 1)]
+    assert list_findings(path) == [("beginning", 1, 1)]
 
 
 # --- files from before there was a chain ---
@@ -336,7 +338,7 @@ def test_older_journal_gets_chain_from_migration(tmp_path: Path) -> None:
         verify(path)
     with pytest.raises(InterlockError, match="no entries in a chain"):
         read_chain_head(path)
-    written(path, pages=2)
+    write_journal(path, pages=2)
     verdict = verify(path)
     assert verdict.is_intact
     assert verdict.notes == [
@@ -345,13 +347,13 @@ def test_older_journal_gets_chain_from_migration(tmp_path: Path) -> None:
     ]
     assert verdict.entries == 2400 + 1 + 6
     tamper(path, "UPDATE page SET newest_ns = 99 WHERE last_seq = 100")
-    assert found(path) == [("changed", 99, 100)]
+    assert list_findings(path) == [("changed", 99, 100)]
 
 
 def test_older_empty_journal_verifies(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     old_file(path, pages=0)
-    written(path, pages=1)
+    write_journal(path, pages=1)
     assert verify(path).notes == []
     assert verify(path).is_intact
 

@@ -36,7 +36,7 @@ def times(path: Path) -> list[int]:
 
 
 @pytest.fixture
-def hasty_threads() -> Iterator[None]:
+def fast_thread_switches() -> Iterator[None]:
     """Threads that change places as often as they can."""
     switch = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -99,7 +99,7 @@ def test_splits_entries_above_commit_limit(tmp_path: Path) -> None:
     assert times(journal.path) == list(range(40_000))
 
 
-@pytest.mark.usefixtures("hasty_threads")
+@pytest.mark.usefixtures("fast_thread_switches")
 def test_concurrent_recorders_keep_order_without_loss(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=0.0)
     start = threading.Barrier(4)
@@ -122,7 +122,7 @@ def test_concurrent_recorders_keep_order_without_loss(tmp_path: Path) -> None:
         assert mine == list(range(10_000))
 
 
-@pytest.mark.usefixtures("hasty_threads")
+@pytest.mark.usefixtures("fast_thread_switches")
 def test_close_during_recording_accounts_for_every_entry(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=0.0)
     half_way = threading.Barrier(4)
@@ -185,14 +185,14 @@ def test_applies_pending_limit_across_chunks(tmp_path: Path) -> None:
     journal.close()
 
 
-class Unspeakable:
+class UnprintableValue:
     """Something that cannot even say what it is."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
 
-def endless() -> list[Any]:
+def deep_list() -> list[Any]:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
@@ -205,12 +205,15 @@ def endless() -> list[Any]:
         ((7, "", "", "", "lone \ud800", "", "", "", 1, ""), ("lone \\ud800", "")),
         ((7, "", "", "", "n"), ("n", "")),
         ((7, "", "", "", "n", "", "", "", 1, "x" * (PAGE_BYTES + 1)), ("n", "x" * 2000)),
-        ((7, "", "", "", Unspeakable(), "", "", "", 1, ""), ("<Unspeakable: RuntimeError>", "")),
+        (
+            (7, "", "", "", UnprintableValue(), "", "", "", 1, ""),
+            ("<UnprintableValue: RuntimeError>", ""),
+        ),
         (None, ("", "None")),
         ("0123456789", ("", "0123456789")),
         (dict.fromkeys(range(1, 11)), ("", str(dict.fromkeys(range(1, 11))))),
     ],
-    ids=["surrogate", "short", "long", "unspeakable", "none", "text", "mapping"],
+    ids=["surrogate", "short", "long", "unprintable", "none", "text", "mapping"],
 )
 @pytest.mark.parametrize("place", [0, 128, 255, 256])
 def test_unencodable_entry_keeps_its_neighbours(
@@ -220,8 +223,8 @@ def test_unencodable_entry_keeps_its_neighbours(
     # Longer than a sanitize_entry text may be: the sound ones must be stored as they came.
     recorded: list[Any] = [entry(number, detail="y" * 3000) for number in range(300)]
     recorded[place] = bad
-    for one in recorded:
-        journal.record(one)
+    for item in recorded:
+        journal.record(item)
     assert journal.close() == ("ok", "", 0, 0, 300, 0)
     rows = JournalReader(journal.path).read()
     assert len(rows) == 300
@@ -232,7 +235,7 @@ def test_unencodable_entry_keeps_its_neighbours(
             assert tuple(row[1:]) == recorded[number]
 
 
-@pytest.mark.parametrize("make", [lambda: None, endless, lambda: ("later",), lambda: (2**70,)])
+@pytest.mark.parametrize("make", [lambda: None, deep_list, lambda: ("later",), lambda: (2**70,)])
 def test_counts_unencodable_entry_above_limit(tmp_path: Path, make: Callable[[], Any]) -> None:
     journal = Journal(tmp_path / "journal.db", max_pending=1, group_seconds=NEVER)
     journal.record(make())
@@ -241,9 +244,7 @@ def test_counts_unencodable_entry_above_limit(tmp_path: Path, make: Callable[[],
     assert JournalReader(journal.path).tail(1)[0].verb == "lost"
 
 
-def test_notices_moved_file_without_flush(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_notices_moved_file_without_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_writer, "_IDENTITY_SECONDS", 0.0)
     journal = Journal(tmp_path / "journal.db", group_seconds=0.0)
     journal.path.rename(tmp_path / "aside.db")

@@ -36,24 +36,24 @@ def times(path: Path) -> list[int]:
     return [row.time_ns for row in JournalReader(path).read(limit=1_000_000)]
 
 
-class Told:
+class RecordingCallback:
     """Remembers what it was told, and lets a test wait for it."""
 
     def __init__(self) -> None:
-        self.words: list[bool] = []
+        self.results: list[bool] = []
         self._event = threading.Event()
 
     def __call__(self, kept: bool) -> None:
-        self.words.append(kept)
+        self.results.append(kept)
         self._event.set()
 
     def wait(self) -> bool:
         assert self._event.wait(HANG_TIMEOUT)
-        return self.words[0]
+        return self.results[0]
 
 
 @contextmanager
-def held_by_somebody_else(path: Path) -> Iterator[None]:
+def locked_by_other(path: Path) -> Iterator[None]:
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
@@ -69,31 +69,31 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 def test_entry_is_in_file_before_callback(journal: Journal) -> None:
     seen: list[list[int]] = []
-    told = Told()
+    callback = RecordingCallback()
 
     def look(kept: bool) -> None:
         seen.append(times(journal.path))
-        told(kept)
+        callback(kept)
 
     journal.record_durably(entry(1), look)
-    assert told.wait()
+    assert callback.wait()
     assert seen == [[1]]
     assert journal.syncs == journal.commits == 1
 
 
 def test_writes_earlier_entries_first(journal: Journal) -> None:
-    told = Told()
+    callback = RecordingCallback()
     for number in range(600):
         journal.record(entry(number, "ok"))
-    journal.record_durably(entry(600), told)
-    assert told.wait()
+    journal.record_durably(entry(600), callback)
+    assert callback.wait()
     assert times(journal.path) == list(range(601))
 
 
 def test_ordinary_entry_does_not_sync(journal: Journal) -> None:
-    told = Told()
-    journal.record_durably(entry(1), told)
-    assert told.wait()
+    callback = RecordingCallback()
+    journal.record_durably(entry(1), callback)
+    assert callback.wait()
     journal.record(entry(2, "ok"))
     assert journal.flush()
     assert (journal.commits, journal.syncs) == (2, 1)
@@ -136,21 +136,19 @@ def test_entries_during_sync_share_next_commit(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_reports_failure_when_disk_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reports_failure_when_disk_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "_WATCH_INTERVAL_SECONDS", 0.0)
     now = [0.0]
     journal = SlowDisk(tmp_path / "journal.db", clock=lambda: now[0], wait=30.0)
-    told = Told()
-    journal.record_durably(entry(1), told)
+    callback = RecordingCallback()
+    journal.record_durably(entry(1), callback)
     assert journal.begun.wait(HANG_TIMEOUT)
     now[0] = 29.0
     assert journal.late_count == 0
-    assert told.words == []
+    assert callback.results == []
     assert journal.health().state == "ok"
     now[0] = 30.0
-    assert told.wait() is False
+    assert callback.wait() is False
     assert journal.late_count == 1
     health = journal.health()
     assert (health.state, health.late) == ("slow", 1)
@@ -161,13 +159,13 @@ def test_reports_failure_when_disk_hangs(
     assert journal.health()[:2] == ("ok", "")
     assert journal.health().late == 1
     journal.close()
-    assert told.words == [False]
+    assert callback.results == [False]
     assert times(journal.path) == [1]
 
 
 def test_reports_failure_for_locked_file_and_recovers(journal: Journal) -> None:
-    first, second = Told(), Told()
-    with held_by_somebody_else(journal.path):
+    first, second = RecordingCallback(), RecordingCallback()
+    with locked_by_other(journal.path):
         journal.record_durably(entry(1), first)
         assert first.wait() is False
         assert journal.health().state == "failing"
@@ -175,7 +173,7 @@ def test_reports_failure_for_locked_file_and_recovers(journal: Journal) -> None:
     journal.record_durably(entry(2), second)
     assert second.wait() is True
     assert times(journal.path) == [1, 2]
-    assert (first.words, second.words) == ([False], [True])
+    assert (first.results, second.results) == ([False], [True])
 
 
 def test_reports_failure_for_full_disk_and_recovers(
@@ -192,9 +190,9 @@ def test_reports_failure_for_full_disk_and_recovers(
     # The entry alone is larger than what the disk has left.
     large = (*entry(1)[:9], "x" * 40_000)
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
-    told = Told()
-    journal.record_durably(large, told)
-    assert told.wait() is False
+    callback = RecordingCallback()
+    journal.record_durably(large, callback)
+    assert callback.wait() is False
     assert "full" in journal.health().reason
     # Asked again within the moment, it does not try again: it says no.
     again: list[bool] = []
@@ -203,7 +201,7 @@ def test_reports_failure_for_full_disk_and_recovers(
     assert again == [False]
     monkeypatch.setattr(journal_module, "_RETRY_SECONDS", 0.0)
     pages = 10_000
-    later = Told()
+    later = RecordingCallback()
     journal.record_durably(entry(3), later)
     assert later.wait() is True
     assert journal.health().state == "ok"
@@ -213,12 +211,12 @@ def test_reports_failure_for_full_disk_and_recovers(
 
 def test_reports_failure_for_write_error_and_recovers(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
-    first, second = Told(), Told()
+    first, second = RecordingCallback(), RecordingCallback()
     journal.record_durably(entry(1), first)
     assert first.wait()
-    written = journal.path.with_name("journal.db-wal").stat().st_size
+    write_journal = journal.path.with_name("journal.db-wal").stat().st_size
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (written, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (write_journal, limits[1]))
     try:
         journal.record_durably(entry(2), second)
         assert second.wait() is False
@@ -230,9 +228,7 @@ def test_reports_failure_for_write_error_and_recovers(tmp_path: Path) -> None:
     assert verify(journal.path).is_intact
 
 
-def test_starts_with_full_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_starts_with_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = True
 
     def open_on_a_full_disk(path: Path) -> sqlite3.Connection:
@@ -251,9 +247,9 @@ def test_starts_with_full_disk(
     monkeypatch.setattr(journal_writer, "open_for_writing", open_on_a_full_disk)
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     assert "full" in journal.health().reason
-    told, later = Told(), Told()
-    journal.record_durably(entry(1), told)
-    assert told.wait() is False
+    callback, later = RecordingCallback(), RecordingCallback()
+    journal.record_durably(entry(1), callback)
+    assert callback.wait() is False
     full = False
     assert journal.flush()
     journal.record_durably(entry(2), later)
@@ -276,26 +272,26 @@ def test_closed_or_full_journal_reports_failure(tmp_path: Path) -> None:
 
 def test_close_resolves_durable_entries(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
-    told, broken = Told(), Told()
-    journal.record_durably(entry(1), told)
+    callback, broken = RecordingCallback(), RecordingCallback()
+    journal.record_durably(entry(1), callback)
     journal.close()
-    assert told.words == [True]
+    assert callback.results == [True]
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
-    with held_by_somebody_else(journal.path):
+    with locked_by_other(journal.path):
         journal.record_durably(entry(2), broken)
         journal.close()
-    assert broken.words == [False]
+    assert broken.results == [False]
 
 
 def test_failing_callback_does_not_affect_others(journal: Journal) -> None:
-    told = Told()
+    callback = RecordingCallback()
 
     def fails(kept: bool) -> None:
         raise ValueError("a fault of somebody who waits")
 
     journal.record_durably(entry(1), fails)
-    journal.record_durably(entry(2), told)
-    assert told.wait()
+    journal.record_durably(entry(2), callback)
+    assert callback.wait()
     journal.record_durably(entry(3), fails)
     assert journal.flush()
     assert journal.health().state == "ok"
@@ -317,7 +313,7 @@ def test_failing_delivery_does_not_stop_writer(journal: Journal) -> None:
 def test_calls_back_once_for_each_thread(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=0.0)
     lock = threading.Lock()
-    told: list[int] = []
+    callback: list[int] = []
     missing: list[int] = []
 
     def run(thread: int) -> None:
@@ -327,7 +323,7 @@ def test_calls_back_once_for_each_thread(tmp_path: Path) -> None:
 
             def then(kept: bool, this: int = this, done: threading.Event = done) -> None:
                 with lock:
-                    (told if kept else missing).append(this)
+                    (callback if kept else missing).append(this)
                 done.set()
 
             journal.record(entry(-1, "ok"))
@@ -342,9 +338,9 @@ def test_calls_back_once_for_each_thread(tmp_path: Path) -> None:
         thread.join()
     journal.close()
     assert not missing
-    wanted = sorted(t * 1000 + n for t in range(8) for n in range(200))
-    assert sorted(told) == wanted
-    assert sorted(one for one in times(journal.path) if one >= 0) == wanted
+    requested = sorted(t * 1000 + n for t in range(8) for n in range(200))
+    assert sorted(callback) == requested
+    assert sorted(time for time in times(journal.path) if time >= 0) == requested
     assert journal.syncs <= 1600
 
 
@@ -393,7 +389,7 @@ for number in range(int(sys.argv[2])):
 """
 
 
-def forced(path: Path, log: Path, calls: int) -> int:
+def count_syncs(path: Path, log: Path, calls: int) -> int:
     """How often a process with so many durable calls, one after another, forced the disk."""
     strace = shutil.which("strace")
     if strace is None:
@@ -412,7 +408,7 @@ def forced(path: Path, log: Path, calls: int) -> int:
 
 
 def test_durable_call_syncs_exactly_once(tmp_path: Path) -> None:
-    few = forced(tmp_path / "few.db", tmp_path / "few.log", 5)
-    many = forced(tmp_path / "many.db", tmp_path / "many.log", 55)
+    few = count_syncs(tmp_path / "few.db", tmp_path / "few.log", 5)
+    many = count_syncs(tmp_path / "many.db", tmp_path / "many.log", 55)
     # Opening and closing the file cost the same both times.
     assert many - few == 50

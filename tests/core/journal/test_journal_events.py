@@ -13,7 +13,7 @@ from tests.trust.approvals.gated import Gated, wipe
 
 
 def rows_of(gated: Gated) -> list[JournalRow]:
-    return [JournalRow(seq, *one.values()) for seq, one in enumerate(gated.journal.entries, 1)]
+    return [JournalRow(seq, *entry.values()) for seq, entry in enumerate(gated.journal.entries, 1)]
 
 
 @pytest.mark.spec("AQ-GK-5.1-1")
@@ -29,17 +29,17 @@ async def test_converts_approval_flow_to_three_events(tmp_path: Path) -> None:
     approval = await gated.hold(wipe({"disk": "a"}))
     await gated.confirm(approval)
     events = [event for row in rows_of(gated) if (event := to_audit_event(row)) is not None]
-    assert [one["event"] for one in events] == [
+    assert [event["event"] for event in events] == [
         "OPERATION_DENIED",
         "CONFIRMATION_REQUIRED",
         "CONFIRMATION_GRANTED",
     ]
-    assert [one["result"] for one in events] == ["denied", "denied", "confirmed"]
-    for one in events:
-        assert one["timestamp"].startswith("20")
-        assert (one["operation"], one["adapter_name"]) == ("s.wipe", "s")
-        assert one["endpoint"]
-        assert one["danger_level"] == "irreversible"
+    assert [event["result"] for event in events] == ["denied", "denied", "confirmed"]
+    for item in events:
+        assert item["timestamp"].startswith("20")
+        assert (item["operation"], item["adapter_name"]) == ("s.wipe", "s")
+        assert item["endpoint"]
+        assert item["danger_level"] == "irreversible"
     assert events[1]["confirmation_token"] == approval.id
     assert "clerk" in events[2]["reason"]
     gated.close()

@@ -27,7 +27,7 @@ def entry(seconds: float) -> Entry:
     return (time_ns, "local", "mcp", "tools/call", "jira.get", "jira", "read", "ok", 9, "")
 
 
-class World:
+class RetentionHarness:
     """A file, a clock on the wall and one that never goes back."""
 
     def __init__(self, path: Path, max_age: float | None, max_rows: int | None = None) -> None:
@@ -44,7 +44,7 @@ class World:
             clock=lambda: self.clock,
         )
 
-    def passes(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.wall += seconds
         self.clock += seconds
 
@@ -55,59 +55,59 @@ class World:
         self.head = head
         self.retention.count_added(len(moments))
 
-    def tidy(self) -> None:
+    def apply_retention(self) -> None:
         while self.retention.is_due():
             self.head = self.retention.apply(self.connection, self.head)
 
     @property
-    def kept(self) -> list[int]:
+    def stored_times(self) -> list[int]:
         rows = JournalReader(self.path).read(limit=10_000)
         return [round(row.time_ns / SECOND - START) for row in rows if row.face != "journal"]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path / "journal.db", max_age=HOUR)
+def world(tmp_path: Path) -> Iterator[RetentionHarness]:
+    made = RetentionHarness(tmp_path / "journal.db", max_age=HOUR)
     yield made
     made.connection.close()
 
 
-def test_removes_entries_older_than_limit(world: World) -> None:
+def test_removes_entries_older_than_limit(world: RetentionHarness) -> None:
     for moment in range(0, 7200, 600):
         world.record(moment)
-    world.passes(7200)
-    world.tidy()
-    assert world.kept == list(range(4200, 7200, 600))
+    world.advance(7200)
+    world.apply_retention()
+    assert world.stored_times == list(range(4200, 7200, 600))
     assert verify(world.path).is_intact
 
 
-def test_removes_page_by_its_newest_entry(world: World) -> None:
+def test_removes_page_by_its_newest_entry(world: RetentionHarness) -> None:
     world.record(0, 600)
-    world.passes(HOUR + 300)
-    world.tidy()
-    assert world.kept == [0, 600]
-    world.passes(600)
-    world.tidy()
-    assert world.kept == []
+    world.advance(HOUR + 300)
+    world.apply_retention()
+    assert world.stored_times == [0, 600]
+    world.advance(600)
+    world.apply_retention()
+    assert world.stored_times == []
     assert verify(world.path).is_intact
 
 
-def test_empties_idle_journal_once(world: World) -> None:
+def test_empties_idle_journal_once(world: RetentionHarness) -> None:
     world.record(0)
     world.record(1)
     for _ in range(30):
-        world.passes(HOUR)
-        world.tidy()
-    assert world.kept == []
+        world.advance(HOUR)
+        world.apply_retention()
+    assert world.stored_times == []
     assert len(JournalReader(world.path).read()) == 1
     assert verify(world.path).is_intact
 
 
-def test_checks_age_periodically(world: World) -> None:
-    world.tidy()
+def test_checks_age_periodically(world: RetentionHarness) -> None:
+    world.apply_retention()
     assert not world.retention.is_due()
     assert world.retention.check_interval == HOUR / 16
-    world.passes(HOUR / 16)
+    world.advance(HOUR / 16)
     assert world.retention.is_due()
     assert Retention(world.path, max_age=1.0).check_interval == 1.0
     assert Retention(world.path, max_age=365 * 24 * HOUR).check_interval == HOUR
@@ -116,48 +116,48 @@ def test_checks_age_periodically(world: World) -> None:
 
 
 def test_clock_jump_forward_removes_nothing(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: RetentionHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.record(0)
-    world.tidy()
-    world.passes(600)
+    world.apply_retention()
+    world.advance(600)
     world.wall += 365 * 24 * HOUR
-    world.tidy()
-    assert world.kept == [0]
+    world.apply_retention()
+    assert world.stored_times == [0]
     assert "jumped" in caplog.text
     # It was an error, and is corrected.
-    world.passes(600)
+    world.advance(600)
     world.wall -= 365 * 24 * HOUR
-    world.tidy()
-    assert world.kept == [0]
+    world.apply_retention()
+    assert world.stored_times == [0]
     # It holds for an hour: then it is right.
-    world.passes(2 * HOUR)
-    world.tidy()
-    assert world.kept == []
+    world.advance(2 * HOUR)
+    world.apply_retention()
+    assert world.stored_times == []
 
 
-def test_clock_jump_backward_keeps_entries_longer(world: World) -> None:
+def test_clock_jump_backward_keeps_entries_longer(world: RetentionHarness) -> None:
     for moment in (0, 10):
         world.record(moment)
     world.wall -= 24 * HOUR
-    world.passes(HOUR)
-    world.tidy()
+    world.advance(HOUR)
+    world.apply_retention()
     world.record(-24 * HOUR + HOUR)
-    assert world.kept == [0, 10, -82800]
+    assert world.stored_times == [0, 10, -82800]
     assert [row.seq for row in JournalReader(world.path).read()] == [1, 2, 3]
 
 
 def test_removes_entries_in_small_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_retention, "_MAX_BYTES", 1000)
-    world = World(tmp_path / "journal.db", max_age=None, max_rows=5)
+    harness = RetentionHarness(tmp_path / "journal.db", max_age=None, max_rows=5)
     for moment in range(100):
-        world.record(moment)
-    world.head = world.retention.apply(world.connection, world.head)
-    assert 85 <= len(world.kept) < 99
-    world.tidy()
-    assert len(world.kept) <= 5
+        harness.record(moment)
+    harness.head = harness.retention.apply(harness.connection, harness.head)
+    assert 85 <= len(harness.stored_times) < 99
+    harness.apply_retention()
+    assert len(harness.stored_times) <= 5
     assert verify(tmp_path / "journal.db").is_intact
-    world.connection.close()
+    harness.connection.close()
 
 
 def test_two_journals_apply_limits_to_shared_file(tmp_path: Path) -> None:
@@ -173,9 +173,9 @@ def test_two_journals_apply_limits_to_shared_file(tmp_path: Path) -> None:
     assert verdict.entries < 60
 
 
-def test_delays_retry_after_failed_cut(world: World) -> None:
+def test_delays_retry_after_failed_cut(world: RetentionHarness) -> None:
     world.record(0)
-    world.passes(2 * HOUR)
+    world.advance(2 * HOUR)
     with closing(sqlite3.connect(world.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         world.connection.execute("PRAGMA busy_timeout = 0")
@@ -184,14 +184,12 @@ def test_delays_retry_after_failed_cut(world: World) -> None:
         other.execute("ROLLBACK")
     assert not world.connection.in_transaction
     assert not world.retention.is_due()
-    world.passes(HOUR)
-    world.tidy()
-    assert world.kept == []
+    world.advance(HOUR)
+    world.apply_retention()
+    assert world.stored_times == []
 
 
-def test_idle_journal_removes_old_entries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_journal_removes_old_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_retention, "_MIN_INTERVAL_SECONDS", 0.001)
     path = tmp_path / "journal.db"
     journal = Journal(path, max_age=0.05, group_seconds=0.0)

@@ -35,7 +35,7 @@ def times(path: Path) -> list[int]:
 
 
 @contextmanager
-def held_by_somebody_else(path: Path) -> Iterator[None]:
+def locked_by_other(path: Path) -> Iterator[None]:
     """Another process's write lock, as SQLite sees it: another connection's."""
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -43,7 +43,7 @@ def held_by_somebody_else(path: Path) -> Iterator[None]:
         other.execute("ROLLBACK")
 
 
-def until_failing(journal: Journal) -> str:
+def wait_for_failure(journal: Journal) -> str:
     """Wait for the writer's own word that it failed, not for time to pass."""
     with journal._progress:
         journal._commit_now.set()
@@ -68,7 +68,7 @@ def test_keeps_entries_for_full_database_and_recovers(
     assert journal.flush()
     for number in range(2, 1002):
         journal.record(entry(number))
-    reason = until_failing(journal)
+    reason = wait_for_failure(journal)
     assert "database or disk is full" in reason
     assert str(journal.path) in reason
     assert "Free some space" in reason
@@ -85,13 +85,13 @@ def test_keeps_entries_after_write_error_and_recovers(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     journal.record(entry(1))
     assert journal.flush()
-    written = journal.path.with_name("journal.db-wal").stat().st_size
+    write_journal = journal.path.with_name("journal.db-wal").stat().st_size
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     for number in range(2, 1002):
         journal.record(entry(number))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (written, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (write_journal, limits[1]))
     try:
-        reason = until_failing(journal)
+        reason = wait_for_failure(journal)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "disk I/O error" in reason
@@ -103,8 +103,8 @@ def test_keeps_entries_after_write_error_and_recovers(tmp_path: Path) -> None:
 def test_retries_locked_database(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     journal.record(entry(1))
-    with held_by_somebody_else(journal.path):
-        reason = until_failing(journal)
+    with locked_by_other(journal.path):
+        reason = wait_for_failure(journal)
         assert "locked" in reason
         assert "Another process" in reason
         assert journal.health().pending == 1
@@ -114,9 +114,9 @@ def test_retries_locked_database(tmp_path: Path) -> None:
 
 def test_writer_retries_without_request(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=0.0)
-    with held_by_somebody_else(journal.path):
+    with locked_by_other(journal.path):
         journal.record(entry(1))
-        until_failing(journal)
+        wait_for_failure(journal)
     with journal._progress:
         assert journal._progress.wait_for(lambda: journal._written == 1, HANG_TIMEOUT)
     journal.close()
@@ -152,7 +152,7 @@ def test_close_of_failing_journal_reports_lost_entries(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     for number in range(10):
         journal.record(entry(number))
-    with held_by_somebody_else(journal.path):
+    with locked_by_other(journal.path):
         health = journal.close()
     assert (health.state, health.pending, health.lost, health.written) == ("failing", 0, 10, 0)
 
@@ -195,27 +195,29 @@ def test_two_writers_begin_one_journal_after_move(tmp_path: Path) -> None:
     assert verify(path).is_intact
 
 
-def put_back_the_first_five(path: Path) -> None:
+def restore_first_entries(path: Path) -> None:
     """An older copy, in the place of the journal."""
     older = path.with_name("older.db")
     with closing(sqlite3.connect(path)) as shell, closing(sqlite3.connect(older)) as copy:
         shell.backup(copy)
-        cut_the_end(older)
+        cut_end(older)
     for name in ("journal.db-wal", "journal.db-shm"):
         path.with_name(name).unlink(missing_ok=True)
     older.rename(path)
 
 
-def cut_the_end(path: Path, after: int = 5) -> None:
+def cut_end(path: Path, after: int = 5) -> None:
     with closing(sqlite3.connect(path)) as shell, shell:
         shell.execute("DELETE FROM page WHERE last_seq > ?", (after,))
 
 
-def rewrite_the_end(path: Path) -> None:
+def rewrite_end(path: Path) -> None:
     with closing(open_for_writing(path)) as file:
         file.execute("DELETE FROM page WHERE last_seq > 5")
         fragments = [encode_fragment([entry(number)]) for number in range(100, 110)]
-        head = append_pages(file, read_head(file), [join_pages([one])[0] for one in fragments])
+        head = append_pages(
+            file, read_head(file), [join_pages([fragment])[0] for fragment in fragments]
+        )
         assert head is not None
         assert head.seq > 10
 
@@ -223,15 +225,13 @@ def rewrite_the_end(path: Path) -> None:
 @pytest.mark.parametrize(
     "harm",
     [
-        cut_the_end,
-        rewrite_the_end,
-        put_back_the_first_five,
-        lambda path: cut_the_end(path, 0),
+        cut_end,
+        rewrite_end,
+        restore_first_entries,
+        lambda path: cut_end(path, 0),
     ],
 )
-def test_rejects_truncated_journal(
-    tmp_path: Path, harm: Callable[[Path], None]
-) -> None:
+def test_rejects_truncated_journal(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     path = tmp_path / "journal.db"
     journal = Journal(path, group_seconds=NEVER)
     for number in range(10):
@@ -248,7 +248,7 @@ def test_rejects_truncated_journal(
     journal.record_durably(entry(11), then)
     assert done.wait(HANG_TIMEOUT)
     assert told == [False]
-    reason = until_failing(journal)
+    reason = wait_for_failure(journal)
     assert "wrote entries up to 10" in reason
     assert "Move it aside" in reason
     # Nor by asking again: it is held against what this node wrote, not against what it found.
@@ -271,7 +271,7 @@ def test_recovers_when_broken_file_is_moved(
         with open(tmp_path / name, "r+b") as file:
             file.write(b"this is not a database any more " * 300)
     journal.record(entry(1))
-    reason = until_failing(journal)
+    reason = wait_for_failure(journal)
     assert "Move it aside" in reason
     assert "journal.db-wal" in reason
     for name in ("journal.db", "journal.db-wal", "journal.db-shm"):
@@ -319,7 +319,7 @@ def test_rejects_journal_with_changed_end(tmp_path: Path) -> None:
     assert "with entries 3 to 3, was changed" in reason
     assert "interlock audit verify" in reason
     journal.record(entry(4))
-    assert until_failing(journal) == reason
+    assert wait_for_failure(journal) == reason
     for file in tmp_path.glob("journal.db*"):
         file.rename(tmp_path / f"aside-{file.name}")
     assert journal.flush()

@@ -41,7 +41,7 @@ TOOLS: dict[str, Tool] = {
 }
 
 
-class Desk:
+class BudgetHarness:
     """Budgets, a clock, and calls that somebody makes."""
 
     def __init__(self, config: BudgetsConfig, idle: float = IDLE) -> None:
@@ -80,7 +80,7 @@ class Desk:
         return refused
 
 
-def of_callers(*callers: CallerBudget) -> BudgetsConfig:
+def caller_budgets(*callers: CallerBudget) -> BudgetsConfig:
     return BudgetsConfig(callers=list(callers))
 
 

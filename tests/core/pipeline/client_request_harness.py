@@ -33,7 +33,7 @@ from tests.support.offerings import definition, offer, prompt, resource
 from tests.support.pipeline import PipelineHarness, ScriptedRequest, ScriptedUpstream
 
 KEY = b"k" * 32
-BREATH = 0.05
+GROUPING_SECONDS = 0.05
 """Longer than the one in which questions are gathered."""
 EVERYTHING: dict[str, Any] = {
     "sampling": {"tools": {}},
@@ -69,16 +69,16 @@ class Question:
 
     @property
     def refusal(self) -> tuple[int, str]:
-        [answer] = self._answers
-        assert answer.is_error
-        return answer.code, answer.message
+        [response] = self._answers
+        assert response.is_error
+        return response.code, response.message
 
     @property
-    def unanswered(self) -> bool:
+    def is_pending(self) -> bool:
         return not self._answers
 
 
-class AskingExchange(ScriptedRequest):
+class InteractiveRequest(ScriptedRequest):
     """A request of a server that may want to know something first."""
 
     def __init__(self, call: Call, back: ResponseHandler) -> None:
@@ -87,32 +87,32 @@ class AskingExchange(ScriptedRequest):
 
     def ask(self, method: str = ELICITATION, params: Any = None) -> Question:
         """As a session server does it."""
-        answers: list[ClientResponse] = []
+        responses: list[ClientResponse] = []
         if params is None:
             params = {ELICITATION: FORM, SAMPLING: SAMPLE, ROOTS: None}[method]
         raw = b"" if params is None else json.dumps(params).encode()
-        ask = ClientRequest(method, raw, answers.append, self.call.upstream)
-        question = Question(ask, answers)
-        self.questions.append(question)
+        ask = ClientRequest(method, raw, responses.append, self.call.upstream)
+        client_request = Question(ask, responses)
+        self.questions.append(client_request)
         self.back.on_request(ask, self.call, self.call.session)
-        return question
+        return client_request
 
-    def need(
-        self, questions: dict[str, Any] | None = None, state: str | None = None, **more: Any
+    def require_input(
+        self, client_requests: dict[str, Any] | None = None, state: str | None = None, **more: Any
     ) -> None:
         """As a stateless server does it. `questions`: method and params by key."""
         result: dict[str, Any] = {"resultType": "input_required", **more}
-        if questions is not None:
+        if client_requests is not None:
             result["inputRequests"] = {
                 key: {"method": method} if params is None else {"method": method, "params": params}
-                for key, (method, params) in questions.items()
+                for key, (method, params) in client_requests.items()
             }
         if state is not None:
             result["requestState"] = state
         raw = Raw(json.dumps(result).encode())
         self._settle(Outcome(bytes(raw), Era.STATELESS, summarize_result(raw)), None)
 
-    def go_there_first(self, *elicitations: Any) -> None:
+    def require_url(self, *elicitations: Any) -> None:
         """A session server that cannot begin before its user has been somewhere."""
         data = Raw(json.dumps({"elicitations": list(elicitations)}).encode())
         self.fail(UpstreamResponseError(-32042, "Sign in first.", data))
@@ -129,20 +129,20 @@ class AskingExchange(ScriptedRequest):
 
     def _withdraw(self, reason: str) -> None:
         # As a real one: nobody waits for what was asked on the way any more.
-        for question in self.questions:
-            question.ask.withdraw(reason)
+        for client_request in self.questions:
+            client_request.ask.withdraw(reason)
 
-    def given(self, member: str) -> Any:
+    def read_param(self, member: str) -> Any:
         """A member of the params that the node put to the request."""
         raw = (self.call.extra_params or {}).get(member)
         return None if raw is None else json.loads(bytes(raw))
 
 
-class AskingUpstream(ScriptedUpstream):
+class InteractiveUpstream(ScriptedUpstream):
     def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
         if self.refuse_with is not None:
             raise self.refuse_with
-        exchange = AskingExchange(call, back)
+        exchange = InteractiveRequest(call, back)
         # What was sent, as it was then: the call goes on to change.
         self.sent.append(dict(call.extra_params or {}))
         self.started.append(exchange)
@@ -153,9 +153,9 @@ class AskingUpstream(ScriptedUpstream):
         self.sent: list[dict[str, Raw]] = []
 
     @property
-    def last(self) -> AskingExchange:
+    def last(self) -> InteractiveRequest:
         exchange = super().last
-        assert isinstance(exchange, AskingExchange)
+        assert isinstance(exchange, InteractiveRequest)
         return exchange
 
     @property
@@ -203,7 +203,7 @@ class ScriptedSession:
         return json.loads(self.last.params) if self.last.params else None
 
 
-class AskingRig(PipelineHarness):
+class ClientRequestHarness(PipelineHarness):
     """A pipeline with one upstream `s` that asks."""
 
     def __init__(
@@ -224,7 +224,7 @@ class AskingRig(PipelineHarness):
         )
         super().__init__(*(offerings or (usual,)), timeout=timeout, tokens=TOKENS, **settings)
         for name in self.upstreams:
-            self.upstreams[name] = AskingUpstream(name)
+            self.upstreams[name] = InteractiveUpstream(name)
             self.upstreams[name].capabilities = {
                 "prompts": {}, "completions": {}, "logging": {}, "resources": {"subscribe": True},
             }  # fmt: skip
@@ -250,9 +250,9 @@ class AskingRig(PipelineHarness):
         )
 
     @property
-    def s(self) -> AskingUpstream:
+    def s(self) -> InteractiveUpstream:
         upstream = self.upstreams["s"]
-        assert isinstance(upstream, AskingUpstream)
+        assert isinstance(upstream, InteractiveUpstream)
         return upstream
 
     @property
@@ -272,16 +272,16 @@ class AskingRig(PipelineHarness):
         assert isinstance(error, InterlockError), error
         return error
 
-    def journalled(self) -> list[tuple[str, str]]:
+    def list_outcomes(self) -> list[tuple[str, str]]:
         """Verb and outcome of every entry."""
         return [(entry["verb"], entry["outcome"]) for entry in self.journal.entries]
 
     def hold(self, call: Call, method: str = ELICITATION) -> Question:
         """Begin a call of a stateless client whose session server asks, and let it be asked."""
         self.begin(call)
-        question = self.s.last.ask(method)
-        self.clock.advance(BREATH)
-        return question
+        client_request = self.s.last.ask(method)
+        self.clock.advance(GROUPING_SECONDS)
+        return client_request
 
 
 def call_of(

@@ -18,10 +18,10 @@ from tests.support.calls import LOCAL, SESSION, tool_call
 from tests.support.offerings import definition, offer
 from tests.support.pipeline import COLUMNS, MemoryJournal, PipelineHarness
 
-STRANGER = Credentials("192.0.2.1")
+UNAUTHENTICATED_CREDENTIALS = Credentials("192.0.2.1")
 
 
-def rig(**settings: Any) -> PipelineHarness:
+def make_node(**settings: Any) -> PipelineHarness:
     look = definition("look", annotations={"readOnlyHint": True})
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     return PipelineHarness(offer("s", [look, definition("t", inputSchema=schema)]), **settings)
@@ -30,133 +30,133 @@ def rig(**settings: Any) -> PipelineHarness:
 # --- one call, one entry ---
 
 
-def answer_ok(rig: PipelineHarness) -> None:
-    rig.begin(tool_call("s.t"))
-    rig.upstreams["s"].last.answer(content=[])
+def complete_call(harness: PipelineHarness) -> None:
+    harness.begin(tool_call("s.t"))
+    harness.upstreams["s"].last.answer(content=[])
 
 
-def answer_tool_error(rig: PipelineHarness) -> None:
-    rig.begin(tool_call("s.t"))
-    rig.upstreams["s"].last.answer(content=[], isError=True)
+def complete_with_tool_error(harness: PipelineHarness) -> None:
+    harness.begin(tool_call("s.t"))
+    harness.upstreams["s"].last.answer(content=[], isError=True)
 
 
-def answer_error(rig: PipelineHarness) -> None:
-    rig.begin(tool_call("s.t"))
-    rig.upstreams["s"].last.answer_error(-32000, "out of paper")
+def fail_with_error(harness: PipelineHarness) -> None:
+    harness.begin(tool_call("s.t"))
+    harness.upstreams["s"].last.answer_error(-32000, "out of paper")
 
 
-def answer_nonsense(rig: PipelineHarness) -> None:
-    rig.begin(tool_call("s.t"))
-    rig.upstreams["s"].last.fail(InterlockError(UPSTREAM_PROTOCOL, "garbage"))
+def fail_with_garbage(harness: PipelineHarness) -> None:
+    harness.begin(tool_call("s.t"))
+    harness.upstreams["s"].last.fail(InterlockError(UPSTREAM_PROTOCOL, "garbage"))
 
 
-def lose(rig: PipelineHarness) -> None:
-    rig.begin(tool_call("s.t"))
-    rig.upstreams["s"].last.lose(sent=True)
+def lose(harness: PipelineHarness) -> None:
+    harness.begin(tool_call("s.t"))
+    harness.upstreams["s"].last.lose(sent=True)
 
 
-def expire(rig: PipelineHarness) -> None:
-    rig.begin(tool_call("s.t", meta={META_TIMEOUT: 100}))
-    rig.clock.advance(0.1 + 2 * TICK_SECONDS)
+def expire(harness: PipelineHarness) -> None:
+    harness.begin(tool_call("s.t", meta={META_TIMEOUT: 100}))
+    harness.clock.advance(0.1 + 2 * TICK_SECONDS)
 
 
-def cancel(rig: PipelineHarness) -> None:
-    rig.pipeline.cancel(rig.begin(tool_call("s.t")))
+def cancel(harness: PipelineHarness) -> None:
+    harness.pipeline.cancel(harness.begin(tool_call("s.t")))
 
 
-def stranger(rig: PipelineHarness) -> None:
-    rig.begin(tool_call("s.t", credentials=STRANGER))
+def call_unauthenticated(harness: PipelineHarness) -> None:
+    harness.begin(tool_call("s.t", credentials=UNAUTHENTICATED_CREDENTIALS))
 
 
-def of_somebody_else(rig: PipelineHarness) -> None:
-    rig.begin(tool_call("s.t", session_owner="operator"))
+def call_in_session_of_other(harness: PipelineHarness) -> None:
+    harness.begin(tool_call("s.t", session_owner="operator"))
 
 
-def unknown_tool(rig: PipelineHarness) -> None:
-    rig.begin(tool_call("s.nothing"))
+def unknown_tool(harness: PipelineHarness) -> None:
+    harness.begin(tool_call("s.nothing"))
 
 
-def bad_arguments(rig: PipelineHarness) -> None:
-    rig.begin(tool_call("s.t", {"n": "x"}))
+def bad_arguments(harness: PipelineHarness) -> None:
+    harness.begin(tool_call("s.t", {"n": "x"}))
 
 
-def bad_timeout(rig: PipelineHarness) -> None:
-    rig.begin(tool_call("s.t", meta={META_TIMEOUT: -1}))
+def bad_timeout(harness: PipelineHarness) -> None:
+    harness.begin(tool_call("s.t", meta={META_TIMEOUT: -1}))
 
 
-def no_upstream(rig: PipelineHarness) -> None:
-    del rig.upstreams["s"]
-    rig.begin(tool_call("s.t"))
+def no_upstream(harness: PipelineHarness) -> None:
+    del harness.upstreams["s"]
+    harness.begin(tool_call("s.t"))
 
 
-def bug(rig: PipelineHarness) -> None:
-    rig.upstreams["s"].refuse_with = RuntimeError("a fault of ours")
-    rig.begin(tool_call("s.t"))
+def raise_internal_error(harness: PipelineHarness) -> None:
+    harness.upstreams["s"].refuse_with = RuntimeError("a fault of ours")
+    harness.begin(tool_call("s.t"))
 
 
-def list_tools(rig: PipelineHarness) -> None:
-    rig.begin(Call(TOOLS_LIST, "test", LOCAL, SESSION))
+def list_tools(harness: PipelineHarness) -> None:
+    harness.begin(Call(TOOLS_LIST, "test", LOCAL, SESSION))
 
 
-def bad_cursor(rig: PipelineHarness) -> None:
-    rig.begin(Call(TOOLS_LIST, "test", LOCAL, SESSION, cursor="made up"))
+def bad_cursor(harness: PipelineHarness) -> None:
+    harness.begin(Call(TOOLS_LIST, "test", LOCAL, SESSION, cursor="made up"))
 
 
-def other_method(rig: PipelineHarness) -> None:
-    rig.begin(Call("prompts/list", "test", LOCAL, SESSION))
+def other_method(harness: PipelineHarness) -> None:
+    harness.begin(Call("prompts/list", "test", LOCAL, SESSION))
 
 
-def greet(rig: PipelineHarness) -> None:
-    rig.pipeline.admit(Call("initialize", "test", LOCAL, SESSION))
+def initialize(harness: PipelineHarness) -> None:
+    harness.pipeline.admit(Call("initialize", "test", LOCAL, SESSION))
 
 
-def greet_as_a_stranger(rig: PipelineHarness) -> None:
+def initialize_unauthenticated(harness: PipelineHarness) -> None:
     with pytest.raises(InterlockError):
-        rig.pipeline.admit(Call("initialize", "test", STRANGER, SESSION))
+        harness.pipeline.admit(Call("initialize", "test", UNAUTHENTICATED_CREDENTIALS, SESSION))
 
 
-WAYS: dict[Callable[[PipelineHarness], None], tuple[str, str]] = {
-    answer_ok: ("ok", ""),
-    answer_tool_error: ("tool_error", ""),
-    answer_error: ("upstream_error", "out of paper"),
-    answer_nonsense: ("upstream_protocol_error", "garbage"),
+OUTCOMES: dict[Callable[[PipelineHarness], None], tuple[str, str]] = {
+    complete_call: ("ok", ""),
+    complete_with_tool_error: ("tool_error", ""),
+    fail_with_error: ("upstream_error", "out of paper"),
+    fail_with_garbage: ("upstream_protocol_error", "garbage"),
     lose: ("upstream_lost", "It went away."),
     expire: ("deadline_exceeded", "It did not answer in time."),
     cancel: ("cancelled", "The caller cancelled the call."),
-    stranger: ("unauthenticated", "A bearer token is required"),
-    of_somebody_else: ("unknown_session", "Unknown or expired session"),
+    call_unauthenticated: ("unauthenticated", "A bearer token is required"),
+    call_in_session_of_other: ("unknown_session", "Unknown or expired session"),
     unknown_tool: ("unknown_tool", "Unknown tool 's.nothing'."),
     bad_arguments: ("invalid_arguments", "n: the value is not of type"),
     bad_timeout: ("invalid_params", "milliseconds"),
     no_upstream: ("upstream_unavailable", "was removed from this node"),
-    bug: ("internal_error", "Internal error of the node"),
+    raise_internal_error: ("internal_error", "Internal error of the node"),
     list_tools: ("ok", ""),
     bad_cursor: ("invalid_cursor", "cursor"),
     other_method: ("method_not_found", "No upstream of this node supports 'prompts/list'."),
-    greet: ("ok", ""),
-    greet_as_a_stranger: ("unauthenticated", "A bearer token is required"),
+    initialize: ("ok", ""),
+    initialize_unauthenticated: ("unauthenticated", "A bearer token is required"),
 }
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("way", OUTCOMES, ids=lambda way: way.__name__)
 def test_records_each_outcome_once(
     way: Callable[[PipelineHarness], None],
 ) -> None:
-    node = rig()
+    node = make_node()
     way(node)
-    word, detail = WAYS[way]
+    word, detail = OUTCOMES[way]
     [entry] = node.journal.entries
     assert entry["outcome"] == word
     assert detail in entry["detail"]
     assert node.under_way == 0
 
 
-@pytest.mark.parametrize("way", [answer_ok, answer_error, lose, expire, cancel])
+@pytest.mark.parametrize("way", [complete_call, fail_with_error, lose, expire, cancel])
 @pytest.mark.parametrize("afterthought", ["answer", "lose", "expire", "cancel"])
 def test_records_nothing_after_end_of_call(
     way: Callable[[PipelineHarness], None], afterthought: str
 ) -> None:
-    node = rig()
+    node = make_node()
     way(node)
     exchange = node.upstreams["s"].last
     # An upstream that does not keep the rules: it settles what was settled before.
@@ -175,7 +175,7 @@ def test_records_nothing_after_end_of_call(
 
 
 def test_records_entry_with_every_column() -> None:
-    node = rig()
+    node = make_node()
     node.begin(tool_call("s__look", {"n": 1}))
     node.clock.advance(0.25)
     node.upstreams["s"].last.answer(content=[])
@@ -197,7 +197,7 @@ def test_records_entry_with_every_column() -> None:
 
 
 def test_entry_of_unauthenticated_caller_contains_only_requested_name() -> None:
-    node = rig(tokens={"t0ken": "operator"})
+    node = make_node(tokens={"t0ken": "operator"})
     node.begin(tool_call("s.look", credentials=Credentials("loopback", "wr0ng")))
     [entry] = node.journal.entries
     assert (entry["caller"], entry["name"], entry["upstream"], entry["effect"]) == (
@@ -207,7 +207,7 @@ def test_entry_of_unauthenticated_caller_contains_only_requested_name() -> None:
 
 
 def test_records_caller_without_token() -> None:
-    node = rig(tokens={"t0ken": "operator"})
+    node = make_node(tokens={"t0ken": "operator"})
     node.begin(tool_call("s.look", credentials=Credentials("192.0.2.1", "t0ken")))
     node.upstreams["s"].last.answer(content=[])
     [entry] = node.journal.entries
@@ -216,7 +216,7 @@ def test_records_caller_without_token() -> None:
 
 
 def test_omits_arguments_and_results() -> None:
-    node = rig()
+    node = make_node()
     node.begin(tool_call("s.look", {"password": "hunter2"}))
     node.upstreams["s"].last.answer(content=[{"type": "text", "text": "hunter2"}])
     node.begin(tool_call("s.t", {"n": "hunter2"}))
@@ -225,11 +225,11 @@ def test_omits_arguments_and_results() -> None:
 
 
 def test_limits_entry_length() -> None:
-    node = rig()
+    node = make_node()
     long = "x" * 1_000_000
-    node.begin(tool_call(long, credentials=STRANGER))
+    node.begin(tool_call(long, credentials=UNAUTHENTICATED_CREDENTIALS))
     node.begin(tool_call(long))
-    node.begin(Call(long, "test", STRANGER, SESSION))
+    node.begin(Call(long, "test", UNAUTHENTICATED_CREDENTIALS, SESSION))
     node.begin(Call(long, "test", LOCAL, SESSION))
     node.begin(tool_call("s.t"))
     node.upstreams["s"].last.answer_error(1, long)
@@ -239,7 +239,7 @@ def test_limits_entry_length() -> None:
 
 def test_records_cancelled_task() -> None:
     async def body() -> PipelineHarness:
-        node = rig()
+        node = make_node()
         task = asyncio.create_task(node.pipeline.run(tool_call("s.t")))
         await asyncio.sleep(0)
         task.cancel()
@@ -256,15 +256,15 @@ def test_records_cancelled_task() -> None:
 
 
 def test_counts_calls_and_failures() -> None:
-    node = rig()
-    answer_ok(node)
-    answer_tool_error(node)
-    answer_error(node)
+    node = make_node()
+    complete_call(node)
+    complete_with_tool_error(node)
+    fail_with_error(node)
     bad_arguments(node)
     unknown_tool(node)
-    stranger(node)
+    call_unauthenticated(node)
     list_tools(node)
-    greet(node)
+    initialize(node)
     assert (node.audit.total.calls, node.audit.total.failed) == (6, 5)
     # A call that reached no tool is nobody's.
     assert node.audit.by_upstream.keys() == {"", "s"}
@@ -272,7 +272,7 @@ def test_counts_calls_and_failures() -> None:
 
 
 def test_sums_call_durations() -> None:
-    node = rig()
+    node = make_node()
     node.begin(tool_call("s.t"))
     node.begin(tool_call("s.t"))
     node.clock.advance(0.5)
@@ -290,7 +290,7 @@ def test_counts_calls_without_journal() -> None:
 # --- before a call leaves ---
 
 
-def intended(audit: Audit, call: Call) -> list[bool]:
+def record_intent(audit: Audit, call: Call) -> list[bool]:
     told: list[bool] = []
     audit.record_intent(call, told.append)
     return told
@@ -300,7 +300,7 @@ def test_entries_of_one_call_have_same_call_id() -> None:
     journal = MemoryJournal()
     audit = Audit(journal, wall_clock=lambda: 255)
     one, other = tool_call("s.t"), tool_call("s.t")
-    assert intended(audit, one) == intended(audit, other) == [True]
+    assert record_intent(audit, one) == record_intent(audit, other) == [True]
     audit.record(other, "tool_error", 5)
     audit.record(one, "upstream_lost", 7, "It went away.")
     assert [(entry["outcome"], entry["detail"]) for entry in journal.entries] == [
@@ -316,8 +316,8 @@ def test_recording_intent_twice_keeps_call_id() -> None:
     journal = MemoryJournal()
     audit = Audit(journal, wall_clock=lambda: 255)
     call = tool_call("s.t")
-    intended(audit, call)
-    intended(audit, call)
+    record_intent(audit, call)
+    record_intent(audit, call)
     assert [entry["detail"] for entry in journal.entries] == ["call:ff-1", "call:ff-1"]
 
 
@@ -326,7 +326,7 @@ def test_entries_name_approval_of_call() -> None:
     audit = Audit(journal, wall_clock=lambda: 255)
     call = tool_call("s.t")
     call.approval_id = "a1"
-    intended(audit, call)
+    record_intent(audit, call)
     audit.record(call, "ok", 5)
     plain = tool_call("s.t")
     plain.approval_id = "a2"
@@ -351,8 +351,8 @@ def test_irreversible_and_approved_calls_have_arguments_digest(durable: bool) ->
     ):
         call = tool_call(name)
         call.effect, call.approval_id = effect, approval
-        intended(audit, call)
-        intended(audit, call)
+        record_intent(audit, call)
+        record_intent(audit, call)
         audit.record(call, "ok", 5)
     ends = [entry["detail"] for entry in journal.entries if entry["outcome"] == "ok"]
     if durable:
@@ -368,7 +368,7 @@ def test_irreversible_and_approved_calls_have_arguments_digest(durable: bool) ->
 def test_does_not_wait_without_durable_journal(audit: Audit) -> None:
     call = tool_call("s.t")
     assert not audit.records_intents
-    assert intended(audit, call) == [True]
+    assert record_intent(audit, call) == [True]
     audit.record(call, "ok", 1)
     if isinstance(audit._recorder, MemoryJournal):
         assert [entry["detail"] for entry in audit._recorder.entries] == [""]
@@ -382,11 +382,11 @@ class BrokenJournal(MemoryJournal):
         raise OSError("the disk is gone")
 
 
-@pytest.mark.parametrize("way", [answer_ok, bad_arguments, expire, cancel, list_tools])
+@pytest.mark.parametrize("way", [complete_call, bad_arguments, expire, cancel, list_tools])
 def test_failing_journal_does_not_block_result(
     way: Callable[[PipelineHarness], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    node = rig(recorder=BrokenJournal())
+    node = make_node(recorder=BrokenJournal())
     way(node)
     assert len(node.done) == 1
     assert node.under_way == 0
@@ -394,7 +394,7 @@ def test_failing_journal_does_not_block_result(
 
 
 def test_records_caller_of_parent() -> None:
-    node = rig()
+    node = make_node()
     callers = {
         above: Caller("parent", kind="parent", parent_caller=above)
         for above in ("owner", "guest", "")

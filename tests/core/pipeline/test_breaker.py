@@ -26,7 +26,7 @@ FAILURES, COOLDOWN = 3, 10.0
 COUNTED = {DEADLINE_EXCEEDED, UPSTREAM_PROTOCOL}
 
 
-class Bench:
+class BreakerHarness:
     """Breakers with a clock by hand."""
 
     def __init__(self) -> None:
@@ -52,207 +52,213 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def breaker() -> BreakerHarness:
+    return BreakerHarness()
 
 
-def closed(bench: Bench) -> None:
+def closed(breaker: BreakerHarness) -> None:
     pass
 
 
-def one_short(bench: Bench) -> None:
-    bench.fail(FAILURES - 1)
+def one_failure_short(breaker: BreakerHarness) -> None:
+    breaker.fail(FAILURES - 1)
 
 
-def open_(bench: Bench) -> None:
-    bench.fail(FAILURES)
+def open_breaker(breaker: BreakerHarness) -> None:
+    breaker.fail(FAILURES)
 
 
-def cooled(bench: Bench) -> None:
-    bench.fail(FAILURES)
-    bench.clock.now += COOLDOWN
+def finish_cooldown(breaker: BreakerHarness) -> None:
+    breaker.fail(FAILURES)
+    breaker.clock.now += COOLDOWN
 
 
-def half_open(bench: Bench) -> None:
-    cooled(bench)
-    assert bench.admits()
+def half_open_breaker(breaker: BreakerHarness) -> None:
+    finish_cooldown(breaker)
+    assert breaker.admits()
 
 
-def fails(bench: Bench) -> None:
-    bench.fail()
+def fail_call(breaker: BreakerHarness) -> None:
+    breaker.fail()
 
 
-def succeeds(bench: Bench) -> None:
-    bench.breakers.record_success("u")
+def succeed(breaker: BreakerHarness) -> None:
+    breaker.breakers.record_success("u")
 
 
-def answers_an_error(bench: Bench) -> None:
-    bench.fail(failure=UPSTREAM_ERROR)
+def return_error(breaker: BreakerHarness) -> None:
+    breaker.fail(failure=UPSTREAM_ERROR)
 
 
-def is_lost(bench: Bench) -> None:
-    bench.fail(failure=UPSTREAM_LOST)
+def lose_upstream(breaker: BreakerHarness) -> None:
+    breaker.fail(failure=UPSTREAM_LOST)
 
 
-def comes_back_new(bench: Bench) -> None:
-    bench.breakers.reset("u")
+def reset_breaker(breaker: BreakerHarness) -> None:
+    breaker.breakers.reset("u")
 
 
-def is_called(bench: Bench) -> None:
-    bench.admits()
+def begin_call(breaker: BreakerHarness) -> None:
+    breaker.admits()
 
 
 CLOSED, OPEN, HALF_OPEN = Circuit.CLOSED, Circuit.OPEN, Circuit.HALF_OPEN
 
 
 @pytest.mark.parametrize(
-    ("given", "event", "then", "admits"),
+    ("supplied", "event", "then", "admits"),
     [
-        (closed, fails, CLOSED, True),
-        (closed, succeeds, CLOSED, True),
-        (closed, is_called, CLOSED, True),
-        (one_short, fails, OPEN, False),
-        (one_short, succeeds, CLOSED, True),
-        (one_short, answers_an_error, CLOSED, True),
-        (one_short, is_lost, CLOSED, True),
-        (open_, is_called, OPEN, False),
-        (open_, fails, OPEN, False),
-        (open_, is_lost, OPEN, False),
-        (open_, succeeds, CLOSED, True),
-        (open_, answers_an_error, CLOSED, True),
-        (open_, comes_back_new, CLOSED, True),
-        (cooled, is_called, HALF_OPEN, False),
-        (cooled, fails, OPEN, True),
-        (half_open, is_called, HALF_OPEN, False),
-        (half_open, succeeds, CLOSED, True),
-        (half_open, answers_an_error, CLOSED, True),
-        (half_open, fails, OPEN, False),
-        (half_open, is_lost, HALF_OPEN, False),
-        (half_open, comes_back_new, CLOSED, True),
+        (closed, fail_call, CLOSED, True),
+        (closed, succeed, CLOSED, True),
+        (closed, begin_call, CLOSED, True),
+        (one_failure_short, fail_call, OPEN, False),
+        (one_failure_short, succeed, CLOSED, True),
+        (one_failure_short, return_error, CLOSED, True),
+        (one_failure_short, lose_upstream, CLOSED, True),
+        (open_breaker, begin_call, OPEN, False),
+        (open_breaker, fail_call, OPEN, False),
+        (open_breaker, lose_upstream, OPEN, False),
+        (open_breaker, succeed, CLOSED, True),
+        (open_breaker, return_error, CLOSED, True),
+        (open_breaker, reset_breaker, CLOSED, True),
+        (finish_cooldown, begin_call, HALF_OPEN, False),
+        (finish_cooldown, fail_call, OPEN, True),
+        (half_open_breaker, begin_call, HALF_OPEN, False),
+        (half_open_breaker, succeed, CLOSED, True),
+        (half_open_breaker, return_error, CLOSED, True),
+        (half_open_breaker, fail_call, OPEN, False),
+        (half_open_breaker, lose_upstream, HALF_OPEN, False),
+        (half_open_breaker, reset_breaker, CLOSED, True),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_changes_state_by_table(
-    bench: Bench,
-    given: Callable[[Bench], None],
-    event: Callable[[Bench], None],
+    breaker: BreakerHarness,
+    supplied: Callable[[BreakerHarness], None],
+    event: Callable[[BreakerHarness], None],
     then: Circuit,
     admits: bool,
 ) -> None:
-    given(bench)
-    event(bench)
-    assert bench.state is then
-    assert bench.admits() is admits
+    supplied(breaker)
+    event(breaker)
+    assert breaker.state is then
+    assert breaker.admits() is admits
 
 
-def test_opens_after_consecutive_failures(bench: Bench) -> None:
-    bench.fail(FAILURES - 1)
-    bench.breakers.record_success("u")
-    bench.fail(FAILURES - 1)
-    assert bench.admits()
-    bench.fail(failure=UPSTREAM_PROTOCOL)
-    assert not bench.admits()
+def test_opens_after_consecutive_failures(breaker: BreakerHarness) -> None:
+    breaker.fail(FAILURES - 1)
+    breaker.breakers.record_success("u")
+    breaker.fail(FAILURES - 1)
+    assert breaker.admits()
+    breaker.fail(failure=UPSTREAM_PROTOCOL)
+    assert not breaker.admits()
 
 
-def test_error_response_closes_breaker(bench: Bench) -> None:
+def test_error_response_closes_breaker(breaker: BreakerHarness) -> None:
     # Now and then it is slow, but every time between it answered: that is no row of failures.
     for _ in range(10):
-        bench.fail()
-        bench.fail(failure=UPSTREAM_ERROR)
-    assert bench.state is CLOSED
+        breaker.fail()
+        breaker.fail(failure=UPSTREAM_ERROR)
+    assert breaker.state is CLOSED
 
 
-def test_admits_call_after_suggested_wait(bench: Bench) -> None:
-    open_(bench)
-    bench.clock.now += 2.50049
+def test_admits_call_after_suggested_wait(breaker: BreakerHarness) -> None:
+    open_breaker(breaker)
+    breaker.clock.now += 2.50049
     with pytest.raises(InterlockError) as caught:
-        bench.breakers.admit("u")
+        breaker.breakers.admit("u")
     assert caught.value.data is not None
-    bench.clock.now += caught.value.data["retry_after_ms"] / 1000
-    assert bench.admits()
+    breaker.clock.now += caught.value.data["retry_after_ms"] / 1000
+    assert breaker.admits()
 
 
-@pytest.mark.parametrize("row", all_failures(), ids=lambda row: row.name)
-def test_counts_only_upstream_failures(bench: Bench, row: Failure) -> None:
-    bench.fail(FAILURES * 10, row)
-    assert (bench.state is OPEN) is (row in COUNTED)
+@pytest.mark.parametrize(
+    "consecutive_failures",
+    all_failures(),
+    ids=lambda consecutive_failures: consecutive_failures.name,
+)
+def test_counts_only_upstream_failures(
+    breaker: BreakerHarness, consecutive_failures: Failure
+) -> None:
+    breaker.fail(FAILURES * 10, consecutive_failures)
+    assert (breaker.state is OPEN) is (consecutive_failures in COUNTED)
 
 
-def test_admits_one_trial_after_cooldown(bench: Bench) -> None:
-    open_(bench)
-    bench.clock.now += COOLDOWN - 0.001
-    assert not bench.admits()
-    bench.clock.now += 0.001
-    assert [bench.admits() for _ in range(5)] == [True, False, False, False, False]
+def test_admits_one_trial_after_cooldown(breaker: BreakerHarness) -> None:
+    open_breaker(breaker)
+    breaker.clock.now += COOLDOWN - 0.001
+    assert not breaker.admits()
+    breaker.clock.now += 0.001
+    assert [breaker.admits() for _ in range(5)] == [True, False, False, False, False]
 
 
-def test_failed_trial_restarts_cooldown(bench: Bench) -> None:
-    half_open(bench)
-    bench.clock.now += 5
-    bench.fail()
-    bench.clock.now += COOLDOWN - 0.001
-    assert not bench.admits()
-    bench.clock.now += 0.001
-    assert bench.admits()
+def test_failed_trial_restarts_cooldown(breaker: BreakerHarness) -> None:
+    half_open_breaker(breaker)
+    breaker.clock.now += 5
+    breaker.fail()
+    breaker.clock.now += COOLDOWN - 0.001
+    assert not breaker.admits()
+    breaker.clock.now += 0.001
+    assert breaker.admits()
 
 
-def test_admits_second_trial_when_first_never_reports(bench: Bench) -> None:
-    half_open(bench)
-    assert not bench.admits()
-    bench.clock.now += COOLDOWN
-    assert [bench.admits(), bench.admits()] == [True, False]
+def test_admits_second_trial_when_first_never_reports(breaker: BreakerHarness) -> None:
+    half_open_breaker(breaker)
+    assert not breaker.admits()
+    breaker.clock.now += COOLDOWN
+    assert [breaker.admits(), breaker.admits()] == [True, False]
 
 
-def test_earlier_failures_do_not_delay_trial(bench: Bench) -> None:
-    open_(bench)
+def test_earlier_failures_do_not_delay_trial(breaker: BreakerHarness) -> None:
+    open_breaker(breaker)
     for _ in range(10):
-        bench.clock.now += COOLDOWN / 10
-        bench.fail()
-    assert bench.admits()
+        breaker.clock.now += COOLDOWN / 10
+        breaker.fail()
+    assert breaker.admits()
 
 
-def test_rejection_contains_retry_delay(bench: Bench) -> None:
-    open_(bench)
-    bench.clock.now += 2.5
+def test_rejection_contains_retry_delay(breaker: BreakerHarness) -> None:
+    open_breaker(breaker)
+    breaker.clock.now += 2.5
     with pytest.raises(InterlockError) as caught:
-        bench.breakers.admit("u")
+        breaker.breakers.admit("u")
     assert caught.value.failure is CIRCUIT_OPEN
     assert caught.value.failure.retryable
     assert caught.value.data == {"upstream": "u", "retry_after_ms": 7500}
     assert caught.value.message == ("The upstream u failed 3 times in a row. Try again in 7.5 s.")
-    bench.clock.now += caught.value.data["retry_after_ms"] / 1000
-    assert bench.admits()
+    breaker.clock.now += caught.value.data["retry_after_ms"] / 1000
+    assert breaker.admits()
 
 
-def test_keeps_separate_breaker_for_each_upstream(bench: Bench) -> None:
-    open_(bench)
-    assert bench.admits("other")
-    assert bench.breakers.state("other") is CLOSED
+def test_keeps_separate_breaker_for_each_upstream(breaker: BreakerHarness) -> None:
+    open_breaker(breaker)
+    assert breaker.admits("other")
+    assert breaker.breakers.state("other") is CLOSED
 
 
-def test_applies_new_settings_immediately(bench: Bench) -> None:
-    bench.breakers.configure(failures=1, cooldown=1)
-    bench.fail()
-    assert not bench.admits()
-    bench.clock.now += 1
-    assert bench.admits()
+def test_applies_new_settings_immediately(breaker: BreakerHarness) -> None:
+    breaker.breakers.configure(failures=1, cooldown=1)
+    breaker.fail()
+    assert not breaker.admits()
+    breaker.clock.now += 1
+    assert breaker.admits()
 
 
-class AnyOrder(RuleBasedStateMachine):
+class BreakerStateMachine(RuleBasedStateMachine):
     """Whatever happens: never more than one trial per cooldown, never stuck, never open early."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.bench = Bench()
-        self.row = 0
-        self.turned_away_until = 0.0
+        self.bench = BreakerHarness()
+        self.consecutive_failures = 0
+        self.rejected_until = 0.0
 
     @rule(seconds=st.floats(0, 2 * COOLDOWN))
-    def time_passes(self, seconds: float) -> None:
+    def advance_clock(self, seconds: float) -> None:
         self.bench.clock.now += seconds
 
     @rule()
-    def a_call_comes(self) -> None:
+    def call(self) -> None:
         before = self.bench.state
         admitted = self.bench.admits()
         if before is CLOSED:
@@ -268,34 +274,34 @@ class AnyOrder(RuleBasedStateMachine):
             assert 1 <= wait <= COOLDOWN * 1000
 
     @rule(failure=st.sampled_from([DEADLINE_EXCEEDED, UPSTREAM_PROTOCOL]))
-    def a_call_fails(self, failure: Failure) -> None:
+    def fail(self, failure: Failure) -> None:
         before = self.bench.state
         self.bench.fail(failure=failure)
-        self.row += 1
+        self.consecutive_failures += 1
         if before is HALF_OPEN:
             assert self.bench.state is OPEN
 
     @rule(failure=st.sampled_from([errors.UPSTREAM_LOST, errors.INVALID_ARGUMENTS, CIRCUIT_OPEN]))
-    def something_else_goes_wrong(self, failure: Failure) -> None:
+    def record_other_failure(self, failure: Failure) -> None:
         before = self.bench.state
         self.bench.fail(failure=failure)
         assert self.bench.state is before
 
-    @rule(how=st.sampled_from([succeeds, answers_an_error, comes_back_new]))
-    def it_is_well(self, how: Callable[[Bench], None]) -> None:
+    @rule(how=st.sampled_from([succeed, return_error, reset_breaker]))
+    def recover(self, how: Callable[[BreakerHarness], None]) -> None:
         how(self.bench)
-        self.row = 0
+        self.consecutive_failures = 0
         assert self.bench.state is CLOSED
 
     @precondition(lambda self: self.bench.state is not CLOSED)
     @rule()
-    def it_is_never_stuck(self) -> None:
+    def admits_after_cooldown(self) -> None:
         self.bench.clock.now += COOLDOWN
         assert self.bench.admits()
 
     @invariant()
-    def it_is_open_only_for_a_reason(self) -> None:
-        assert (self.bench.state is CLOSED) is (self.row < FAILURES)
+    def opens_only_after_failures(self) -> None:
+        assert (self.bench.state is CLOSED) is (self.consecutive_failures < FAILURES)
 
 
-TestAnyOrder = AnyOrder.TestCase
+TestBreakerStates = BreakerStateMachine.TestCase

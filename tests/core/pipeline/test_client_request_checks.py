@@ -31,11 +31,11 @@ from tests.core.pipeline.client_request_harness import (
 from tests.protocol.json_values import objects, values
 
 
-def never(answer: ClientResponse) -> None:
+def fail_on_response(answer: ClientResponse) -> None:
     raise AssertionError("Looking at a question does not answer it.")
 
 
-def look(
+def check_request(
     method: str,
     params: Any = None,
     able: Any = EVERYTHING,
@@ -45,7 +45,7 @@ def look(
 ) -> tuple[ClientRequestRejection | None, ClientRequest]:
     """What comes of a question. `params` may be raw bytes."""
     raw = params if isinstance(params, bytes) else b"" if params is None else _json(params)
-    ask = ClientRequest(method, raw, never, "s")
+    client_request = ClientRequest(method, raw, fail_on_response, "s")
     asked_of: list[str] = []
 
     def policy_of(upstream: str) -> ClientRequestPolicy:
@@ -53,9 +53,11 @@ def look(
         return policy or ClientRequestPolicy()
 
     client = Client(era, "2025-11-25", "", able if isinstance(able, bytes) else _json(able))
-    refusal = ClientRequestFilter(policy_of, Audit(None), lambda: 0.0).check(ask, client, "s")
+    refusal = ClientRequestFilter(policy_of, Audit(None), lambda: 0.0).check(
+        client_request, client, "s"
+    )
     assert asked_of in ([], ["s"])
-    return refusal, ask
+    return refusal, client_request
 
 
 def _json(value: Any) -> bytes:
@@ -82,9 +84,9 @@ def _json(value: Any) -> bytes:
     ],
 )
 def test_accepts_supported_client_request(method: str, params: Any, able: Any) -> None:
-    refusal, ask = look(method, params, able)
+    refusal, client_request = check_request(method, params, able)
     assert refusal is None
-    assert ask.params == (b"" if params is None else _json(params)), "nothing is changed"
+    assert client_request.params == (b"" if params is None else _json(params)), "nothing is changed"
 
 
 @pytest.mark.parametrize(
@@ -101,8 +103,10 @@ def test_accepts_supported_client_request(method: str, params: Any, able: Any) -
         (ELICITATION, FORM, {"elicitation": {"url": {}}}, -32602, {"elicitation": {"form": {}}}),
     ],
 )
-def test_rejects_unsupported_client_request(method: str, params: Any, able: Any, code: int, missing: Any) -> None:
-    refusal, _ = look(method, params, able)
+def test_rejects_unsupported_client_request(
+    method: str, params: Any, able: Any, code: int, missing: Any
+) -> None:
+    refusal, _ = check_request(method, params, able)
     assert refusal is not None
     assert (refusal.code, refusal.missing) == (code, missing)
     error = refusal.to_error()
@@ -111,7 +115,7 @@ def test_rejects_unsupported_client_request(method: str, params: Any, able: Any,
 
 
 def test_rejects_unknown_elicitation_mode() -> None:
-    refusal, _ = look(ELICITATION, {"mode": "v" * 1000, "message": "m"})
+    refusal, _ = check_request(ELICITATION, {"mode": "v" * 1000, "message": "m"})
     assert refusal is not None
     assert refusal.code == -32602
     assert len(refusal.message) < 100
@@ -120,14 +124,14 @@ def test_rejects_unknown_elicitation_mode() -> None:
 
 @pytest.mark.parametrize("method", ["ping", "tools/call", "", "roots/list/", "x" * 100])
 def test_rejects_other_methods(method: str) -> None:
-    refusal, _ = look(method)
+    refusal, _ = check_request(method)
     assert refusal is not None
     assert (refusal.code, refusal.missing) == (-32601, None)
 
 
 @pytest.mark.parametrize("params", [b"[]", b"null", b"5", b'"x"', b"{", b"\xff"])
 def test_rejects_invalid_params(params: bytes) -> None:
-    refusal, _ = look(ELICITATION, params)
+    refusal, _ = check_request(ELICITATION, params)
     assert refusal is not None
     assert refusal.code == -32602
 
@@ -135,16 +139,18 @@ def test_rejects_invalid_params(params: bytes) -> None:
 @pytest.mark.parametrize("able", [b"[]", b"null", b"5", b"{", b"", b"\xff", b'{"roots":{}'])
 def test_treats_invalid_capabilities_as_none(able: bytes) -> None:
     assert capabilities_of(able) == {}
-    refusal, _ = look(ROOTS, None, able)
+    refusal, _ = check_request(ROOTS, None, able)
     assert refusal is not None
 
 
 @given(values, objects, st.sampled_from([ELICITATION, SAMPLING, ROOTS]))
 def test_accepts_any_capabilities_and_params(able: Any, params: Any, method: str) -> None:
     for said in (able, {"elicitation": able, "sampling": able, "roots": able}):
-        refusal, ask = look(method, params, said, ClientRequestPolicy(max_tokens=5))
+        refusal, client_request = check_request(
+            method, params, said, ClientRequestPolicy(max_tokens=5)
+        )
         if refusal is None:
-            assert isinstance(json.loads(ask.params), dict)
+            assert isinstance(json.loads(client_request.params), dict)
             assert isinstance(said, dict)
 
 
@@ -160,35 +166,37 @@ def test_accepts_any_capabilities_and_params(able: Any, params: Any, method: str
     ],
 )
 def test_rejects_forbidden_methods(method: str, params: Any, policy: ClientRequestPolicy) -> None:
-    refusal, _ = look(method, params, policy=policy)
+    refusal, _ = check_request(method, params, policy=policy)
     assert refusal is not None
     assert (refusal.code, refusal.missing) == (-1, None)
     assert refusal.to_error().failure is FORBIDDEN
     for other in {SAMPLING, ELICITATION, ROOTS} - {method}:
-        allowed, _ = look(other, SAMPLE if other == SAMPLING else {}, policy=policy)
+        allowed, _ = check_request(other, SAMPLE if other == SAMPLING else {}, policy=policy)
         assert allowed is None, "what is forbidden is that alone"
 
 
 @pytest.mark.parametrize(
-    ("wanted", "given"),
+    ("requested", "supplied"),
     [(5, 5), (10, 10), (11, 10), (10**30, 10), ("many", 10), (None, 10), (True, 10), (9.5, 9.5)],
 )
-def test_limits_max_tokens(wanted: Any, given: Any) -> None:
-    refusal, ask = look(
-        SAMPLING, {**SAMPLE, "maxTokens": wanted}, policy=ClientRequestPolicy(max_tokens=10)
+def test_limits_max_tokens(requested: Any, supplied: Any) -> None:
+    refusal, client_request = check_request(
+        SAMPLING, {**SAMPLE, "maxTokens": requested}, policy=ClientRequestPolicy(max_tokens=10)
     )
     assert refusal is None
-    assert json.loads(ask.params) == {**SAMPLE, "maxTokens": given}
+    assert json.loads(client_request.params) == {**SAMPLE, "maxTokens": supplied}
 
 
 def test_adds_max_tokens_when_absent() -> None:
-    _, ask = look(SAMPLING, {"messages": []}, policy=ClientRequestPolicy(max_tokens=10))
-    assert json.loads(ask.params) == {"messages": [], "maxTokens": 10}
+    _, client_request = check_request(
+        SAMPLING, {"messages": []}, policy=ClientRequestPolicy(max_tokens=10)
+    )
+    assert json.loads(client_request.params) == {"messages": [], "maxTokens": 10}
 
 
 def test_keeps_params_without_token_limit() -> None:
-    _, ask = look(SAMPLING, SAMPLE)
-    assert json.loads(ask.params) == SAMPLE
+    _, client_request = check_request(SAMPLING, SAMPLE)
+    assert json.loads(client_request.params) == SAMPLE
 
 
 # --- extensions that both sides know ---
@@ -212,31 +220,31 @@ def test_finds_shared_extension(able: Any, offered: Any, common: bool) -> None:
 
 
 def test_only_first_response_counts() -> None:
-    answers: list[ClientResponse] = []
+    responses: list[ClientResponse] = []
     withdrawn: list[str] = []
     over: list[Any] = []
-    ask = ClientRequest(ROOTS, b"", answers.append)
+    ask = ClientRequest(ROOTS, b"", responses.append)
     ask.on_withdraw = lambda ask, reason: withdrawn.append(reason)
     ask.on_end = over.append
     ask.respond(b"{}")
     ask.reject(-1, "no")
     ask.withdraw("never mind")
-    assert [answer.result for answer in answers] == [b"{}"]
+    assert [response.result for response in responses] == [b"{}"]
     assert (withdrawn, len(over)) == ([], 1)
 
 
 def test_withdrawn_request_is_not_answered() -> None:
-    answers: list[ClientResponse] = []
+    responses: list[ClientResponse] = []
     over: list[Any] = []
-    ask = ClientRequest(ROOTS, b"", answers.append)
-    ask.on_end = over.append
-    ask.withdraw("never mind")
-    ask.withdraw("once more")
-    ask.respond(b"{}")
-    assert (answers, over) == ([], ["never mind"])
+    client_request = ClientRequest(ROOTS, b"", responses.append)
+    client_request.on_end = over.append
+    client_request.withdraw("never mind")
+    client_request.withdraw("once more")
+    client_request.respond(b"{}")
+    assert (responses, over) == ([], ["never mind"])
 
 
 def test_error_code_zero_is_rejection() -> None:
-    answers: list[ClientResponse] = []
-    ClientRequest(ROOTS, b"", answers.append).reject(0, "no")
-    assert answers[0].is_error
+    responses: list[ClientResponse] = []
+    ClientRequest(ROOTS, b"", responses.append).reject(0, "no")
+    assert responses[0].is_error

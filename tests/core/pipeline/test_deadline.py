@@ -28,7 +28,7 @@ NOW = 1000.0
 LIMIT = 60.0
 
 
-def rig(**settings: Any) -> PipelineHarness:
+def make_node(**settings: Any) -> PipelineHarness:
     return PipelineHarness(offer("s", ["t"]), **settings)
 
 
@@ -82,7 +82,7 @@ def test_ignores_other_meta_keys() -> None:
 
 
 def test_upstream_timeout_overrides_node_timeout() -> None:
-    node = rig(timeout=60)
+    node = make_node(timeout=60)
     node.upstreams["s"].timeout = 2.0
     node.begin(tool_call())
     node.clock.advance(1.99)
@@ -96,7 +96,7 @@ def test_upstream_timeout_overrides_node_timeout() -> None:
 
 @given(st.floats(0.001, 30), st.floats(0, 10_000))
 def test_expires_call_within_one_tick_of_deadline(timeout: float, start: float) -> None:
-    node = rig(timeout=timeout)
+    node = make_node(timeout=timeout)
     node.clock.now = start
     node.begin(tool_call())
     exchange = node.upstreams["s"].last
@@ -114,7 +114,7 @@ def test_expires_call_within_one_tick_of_deadline(timeout: float, start: float) 
 
 
 def test_result_before_deadline_ends_watch() -> None:
-    node = rig(timeout=1)
+    node = make_node(timeout=1)
     node.begin(tool_call())
     exchange = node.upstreams["s"].last
     node.clock.advance(0.9)
@@ -125,7 +125,7 @@ def test_result_before_deadline_ends_watch() -> None:
 
 
 def test_watches_distant_deadlines() -> None:
-    node = rig(timeout=10_000)
+    node = make_node(timeout=10_000)
     for milliseconds in (5_000_000, 100, 2_000, 9_000_000):
         node.begin(tool_call(meta={META_TIMEOUT: milliseconds}))
     expired = []
@@ -137,7 +137,7 @@ def test_watches_distant_deadlines() -> None:
 
 
 def test_stalled_loop_expires_only_due_calls() -> None:
-    node = rig(timeout=1_000)
+    node = make_node(timeout=1_000)
     for milliseconds in (50, 400, 700, 60_000):
         node.begin(tool_call(meta={META_TIMEOUT: milliseconds}))
     node.clock.stall(30)
@@ -149,7 +149,7 @@ def test_stalled_loop_expires_only_due_calls() -> None:
 
 
 def test_expires_call_with_past_deadline() -> None:
-    node = rig()
+    node = make_node()
     call = tool_call(meta={META_TIMEOUT: 0.001})
     node.begin(call)
     node.clock.advance(2 * TICK_SECONDS)
@@ -159,25 +159,25 @@ def test_expires_call_with_past_deadline() -> None:
 # --- progress ---
 
 
-def talkative(node: PipelineHarness, **meta: Any) -> list[tuple[str, bytes]]:
-    heard: list[tuple[str, bytes]] = []
+def begin_with_progress(node: PipelineHarness, **meta: Any) -> list[tuple[str, bytes]]:
+    received: list[tuple[str, bytes]] = []
     node.begin(
         tool_call(
             meta={"progressToken": 1, **meta},
-            on_notification=lambda _, method, params: heard.append((method, bytes(params))),
+            on_notification=lambda _, method, params: received.append((method, bytes(params))),
         )
     )
-    return heard
+    return received
 
 
 def test_progress_restarts_timeout() -> None:
-    node = rig(timeout=1)
-    heard = talkative(node)
+    node = make_node(timeout=1)
+    received = begin_with_progress(node)
     exchange = node.upstreams["s"].last
     for _ in range(5):
         node.clock.advance(0.9)
         exchange.say(PROGRESS, b'{"progress":1}')
-    assert heard == [(PROGRESS, b'{"progress":1}')] * 5
+    assert received == [(PROGRESS, b'{"progress":1}')] * 5
     node.clock.advance(0.9)
     assert exchange.is_open
     node.clock.advance(0.1 + TICK_SECONDS)
@@ -185,8 +185,8 @@ def test_progress_restarts_timeout() -> None:
 
 
 def test_progress_does_not_extend_hard_deadline() -> None:
-    node = rig(timeout=1)
-    talkative(node)
+    node = make_node(timeout=1)
+    begin_with_progress(node)
     exchange = node.upstreams["s"].last
     began = node.clock.now
     while exchange.is_open:
@@ -197,8 +197,8 @@ def test_progress_does_not_extend_hard_deadline() -> None:
 
 
 def test_progress_does_not_extend_requested_timeout() -> None:
-    node = rig(timeout=10)
-    talkative(node, **{META_TIMEOUT: 1_000})
+    node = make_node(timeout=10)
+    begin_with_progress(node, **{META_TIMEOUT: 1_000})
     exchange = node.upstreams["s"].last
     for _ in range(3):
         node.clock.advance(0.3)
@@ -208,7 +208,7 @@ def test_progress_does_not_extend_requested_timeout() -> None:
 
 
 def test_ignores_progress_without_listener() -> None:
-    node = rig()
+    node = make_node()
     node.begin(tool_call())
     node.upstreams["s"].last.say(PROGRESS, b"{}")
     assert node.upstreams["s"].last.is_open
@@ -218,7 +218,7 @@ def test_ignores_progress_without_listener() -> None:
 
 
 def test_clock_stops_without_calls() -> None:
-    node = rig(timeout=1)
+    node = make_node(timeout=1)
     assert node.clock.timers == 0
     node.begin(tool_call())
     node.begin(tool_call())
@@ -237,7 +237,7 @@ def test_clock_stops_without_calls() -> None:
 
 
 def test_failing_expiry_does_not_delay_others(caplog: pytest.LogCaptureFixture) -> None:
-    node = rig(timeout=1)
+    node = make_node(timeout=1)
     node.begin(tool_call())
     node.begin(tool_call())
     first, second = node.upstreams["s"].started

@@ -32,7 +32,7 @@ TOOLS = {
 REPEATABLE = {"read_only", "idempotent", "idempotent_additive"}
 
 
-def rig(**settings: Any) -> PipelineHarness:
+def make_node(**settings: Any) -> PipelineHarness:
     return PipelineHarness(
         offer("s", [definition(name, annotations=hints) for name, hints in TOOLS.items()]),
         **settings,
@@ -45,26 +45,26 @@ def run(
     """Run a test on a loop, with one upstream. Fails on tasks that are left behind."""
 
     async def main() -> PipelineHarness:
-        node = rig(**settings)
+        node = make_node(**settings)
         await body(node, node.upstreams["s"])
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        assert not left, left
+        remaining = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not remaining, remaining
         return node
 
     return asyncio.run(main())
 
 
 @asynccontextmanager
-async def open_rig(**settings: Any) -> AsyncIterator[tuple[PipelineHarness, ScriptedUpstream]]:
+async def open_node(**settings: Any) -> AsyncIterator[tuple[PipelineHarness, ScriptedUpstream]]:
     """Run a test on a loop, with one upstream. Fails on tasks that are left behind."""
 
-    node = rig(**settings)
+    node = make_node(**settings)
     yield node, node.upstreams["s"]
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    assert not left, left
+    remaining = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not remaining, remaining
 
 
-def gone(*, sent: bool) -> UpstreamLostError:
+def lost_error(*, sent: bool) -> UpstreamLostError:
     return UpstreamLostError(UPSTREAM_LOST, "It went away.", was_sent=sent)
 
 
@@ -72,7 +72,7 @@ def gone(*, sent: bool) -> UpstreamLostError:
 
 
 def test_sends_call_and_returns_result() -> None:
-    node = rig()
+    node = make_node()
     call = node.begin(tool_call("s.silent", {"a": 1}))
     [exchange] = node.upstreams["s"].started
     assert exchange.call is call
@@ -84,7 +84,7 @@ def test_sends_call_and_returns_result() -> None:
 
 
 def test_sends_calls_concurrently() -> None:
-    node = rig()
+    node = make_node()
     calls = [node.begin(tool_call("s.silent")) for _ in range(3)]
     for exchange in reversed(node.upstreams["s"].started):
         exchange.answer(n=calls.index(exchange.call))
@@ -92,7 +92,7 @@ def test_sends_calls_concurrently() -> None:
 
 
 def test_rejects_call_of_removed_upstream() -> None:
-    node = rig()
+    node = make_node()
     del node.upstreams["s"]
     error = node.refused(tool_call("s.silent"))
     assert error.failure is UPSTREAM_UNAVAILABLE
@@ -163,7 +163,7 @@ def test_waits_for_unavailable_upstream() -> None:
             return bool(await back)
 
         upstream.comes_back = comes_back
-        upstream.refuse_with = gone(sent=False)
+        upstream.refuse_with = lost_error(sent=False)
         node.begin(tool_call("s.irreversible"))
         await run_ready_tasks()
         assert not node.done
@@ -196,7 +196,7 @@ def test_fails_with_original_error_if_upstream_stays_lost() -> None:
 def test_fails_when_upstream_rejects_retry() -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         node.begin(tool_call("s.read_only"))
-        upstream.refuse_with = gone(sent=False)
+        upstream.refuse_with = lost_error(sent=False)
         upstream.last.lose(sent=True)
         await run_ready_tasks()
 
@@ -281,7 +281,7 @@ def test_does_not_wait_for_removed_upstream() -> None:
 
 @pytest.mark.parametrize("sent", [True, False])
 async def test_never_repeats_extension_methods(sent: bool) -> None:
-    async with open_rig() as (node, upstream):
+    async with open_node() as (node, upstream):
         node.pipeline.transparent_upstream = "s"
         upstream.capabilities["extensions"] = {"org.example/shared": {}}
         node.begin(Call("org.example/do", "test", LOCAL, WITH_EXTENSION))
@@ -306,7 +306,7 @@ def test_does_not_resend_after_error_response() -> None:
 
 
 def test_cancellation_abandons_call() -> None:
-    node = rig()
+    node = make_node()
     call = node.begin(tool_call("s.silent"))
     node.pipeline.cancel(call, "The user pressed stop.")
     assert node.upstreams["s"].last.abandoned == ["The user pressed stop."]
@@ -317,7 +317,7 @@ def test_cancellation_abandons_call() -> None:
 
 
 def test_cancellation_after_end_has_no_effect() -> None:
-    node = rig()
+    node = make_node()
     call = node.begin(tool_call("s.silent"))
     node.upstreams["s"].last.answer(content=[])
     node.pipeline.cancel(call)
@@ -326,7 +326,7 @@ def test_cancellation_after_end_has_no_effect() -> None:
 
 
 def test_failing_cancellation_still_ends_call(caplog: pytest.LogCaptureFixture) -> None:
-    node = rig()
+    node = make_node()
     call = node.begin(tool_call("s.silent"))
 
     def broken(reason: str) -> None:
@@ -380,7 +380,7 @@ def test_cancelled_call_is_not_sent_when_upstream_returns() -> None:
 
 
 async def test_run_returns_result_or_raises_error() -> None:
-    async with open_rig() as (node, upstream):
+    async with open_node() as (node, upstream):
         waiting = asyncio.create_task(node.pipeline.run(tool_call("s.silent")))
         await run_ready_tasks()
         upstream.last.answer(content=[])
@@ -400,7 +400,7 @@ async def test_run_returns_result_or_raises_error() -> None:
 def test_internal_error_hides_details_from_caller(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    node = rig()
+    node = make_node()
     node.upstreams["s"].refuse_with = RuntimeError("s3cret /home/somebody")
     error = node.refused(tool_call("s.silent", {"password": "hunter2"}))
     assert error.failure is INTERNAL
@@ -413,7 +413,7 @@ def test_internal_error_hides_details_from_caller(
 
 
 def test_escapes_names_in_log(caplog: pytest.LogCaptureFixture) -> None:
-    node = rig()
+    node = make_node()
     node.upstreams["s"].refuse_with = RuntimeError("x")
     forged = "x\nERROR forged" + "x" * 10_000
     node.pipeline.transparent_upstream = "s"

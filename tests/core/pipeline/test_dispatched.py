@@ -23,7 +23,7 @@ from tests.support.offerings import definition, offer
 from tests.support.pipeline import MemoryJournal, PipelineHarness, ScriptedUpstream
 
 
-def rig(**settings: Any) -> PipelineHarness:
+def make_node(**settings: Any) -> PipelineHarness:
     return PipelineHarness(
         offer(
             "s",
@@ -33,7 +33,7 @@ def rig(**settings: Any) -> PipelineHarness:
     )
 
 
-class _FullDisk(MemoryJournal):
+class FullDiskJournal(MemoryJournal):
     def record_durably(self, entry: Any, then: Callable[[bool], None]) -> None:
         then(False)
 
@@ -42,7 +42,7 @@ class _FullDisk(MemoryJournal):
 
 
 def test_rejected_call_is_not_dispatched() -> None:
-    node = rig()
+    node = make_node()
     call = tool_call("s.unknown")
     node.refused(call)
     assert not call.is_dispatched
@@ -52,7 +52,7 @@ def test_rejected_call_is_not_dispatched() -> None:
     "failure", [UPSTREAM_UNAVAILABLE, CIRCUIT_OPEN, DENIED], ids=lambda failure: failure.name
 )
 def test_call_rejected_by_upstream_is_not_dispatched(failure: Any) -> None:
-    node = rig()
+    node = make_node()
     node.upstreams["s"].refuse_with = InterlockError(failure, "no")
     call = tool_call("s.change")
     assert node.refused(call).failure is failure
@@ -60,7 +60,7 @@ def test_call_rejected_by_upstream_is_not_dispatched(failure: Any) -> None:
 
 
 def test_call_without_journal_entry_is_not_dispatched() -> None:
-    node = rig(recorder=_FullDisk(), durable=True)
+    node = make_node(recorder=FullDiskJournal(), durable=True)
     call = tool_call("s.change")
     assert node.refused(call).failure is UNRECORDABLE
     assert not call.is_dispatched
@@ -71,7 +71,7 @@ def test_call_without_journal_entry_is_not_dispatched() -> None:
 
 @pytest.mark.parametrize("failure", all_failures(), ids=lambda failure: failure.name)
 def test_error_does_not_reset_dispatched(failure: Any) -> None:
-    node = rig()
+    node = make_node()
     call = node.begin(tool_call("s.change"))
     node.upstreams["s"].last.fail(InterlockError(failure, "so it says"))
     assert node.done
@@ -80,7 +80,7 @@ def test_error_does_not_reset_dispatched(failure: Any) -> None:
 
 @pytest.mark.parametrize("ends", ["answer", "error", "cancel", "deadline", "shutdown"])
 async def test_sent_call_is_dispatched_for_every_outcome(ends: str) -> None:
-    node = rig()
+    node = make_node()
     call = node.begin(tool_call("s.change"))
     exchange = node.upstreams["s"].last
     match ends:
@@ -101,15 +101,15 @@ async def test_sent_call_is_dispatched_for_every_outcome(ends: str) -> None:
 # -- sent again
 
 
-def lost(name: str, *sent: bool) -> Call:
+def lose_call(name: str, *sent: bool) -> Call:
     """A call whose upstream goes away, once for each of `sent`."""
 
     async def main() -> Call:
-        node = rig()
+        node = make_node()
         upstream: ScriptedUpstream = node.upstreams["s"]
         call = node.begin(tool_call(name))
-        for one in sent:
-            upstream.last.lose(sent=one)
+        for message in sent:
+            upstream.last.lose(sent=message)
             await run_ready_tasks()
         assert isinstance(node.done[0][1], UpstreamLostError)
         return call
@@ -119,20 +119,20 @@ def lost(name: str, *sent: bool) -> Call:
 
 @pytest.mark.parametrize("name", ["s.read", "s.change"])
 def test_call_unsent_in_two_attempts_is_not_dispatched(name: str) -> None:
-    assert not lost(name, False, False).is_dispatched
+    assert not lose_call(name, False, False).is_dispatched
 
 
 def test_unsent_retry_keeps_dispatched() -> None:
     """A repeatable call left the first time; that the second request did not changes nothing."""
-    assert lost("s.read", True, False).is_dispatched
+    assert lose_call("s.read", True, False).is_dispatched
 
 
 def test_sent_retry_sets_dispatched() -> None:
-    assert lost("s.change", False, True).is_dispatched
+    assert lose_call("s.change", False, True).is_dispatched
 
 
 async def test_waiting_retry_keeps_state() -> None:
-    node = rig()
+    node = make_node()
     back: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     async def comes_back(_: float) -> bool:

@@ -19,13 +19,13 @@ from interlock.errors import (
 from interlock.protocol.mcp import ELICITATION, RESOURCES_READ, ROOTS, SAMPLING
 from tests.core.pipeline.client_request_harness import (
     AUDITOR,
-    BREATH,
     FORM,
+    GROUPING_SECONDS,
     OPERATOR,
     SAMPLE,
     URL,
     YES,
-    AskingRig,
+    ClientRequestHarness,
     ScriptedSession,
     call_of,
     stateless,
@@ -35,66 +35,66 @@ CLIENT = stateless()
 QUESTION = {"q": (ELICITATION, FORM)}
 
 
-def begin(rig: AskingRig, session: ScriptedSession, **fields: Any) -> Call:
-    return rig.begin(call_of(session.client, session=session, **fields))
+def begin(harness: ClientRequestHarness, session: ScriptedSession, **fields: Any) -> Call:
+    return harness.begin(call_of(session.client, session=session, **fields))
 
 
 # --- stateless client, stateless server: passed through ---
 
 
 def test_passes_input_requests_with_sealed_state() -> None:
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT))
-    rig.s.last.need(QUESTION, state="theirs")
-    asked = rig.last_result
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT))
+    harness.s.last.require_input(QUESTION, state="theirs")
+    asked = harness.last_result
     assert asked["inputRequests"] == {"q": {"method": ELICITATION, "params": FORM}}
     assert "theirs" not in asked["requestState"]
-    rig.begin(call_of(CLIENT, answers={"q": YES}, state=asked["requestState"]))
-    assert rig.s.last_sent == {"inputResponses": {"q": YES}, "requestState": "theirs"}
-    rig.s.last.answer(resultType="complete", content=[])
-    assert rig.journalled() == [
+    harness.begin(call_of(CLIENT, answers={"q": YES}, state=asked["requestState"]))
+    assert harness.s.last_sent == {"inputResponses": {"q": YES}, "requestState": "theirs"}
+    harness.s.last.answer(resultType="complete", content=[])
+    assert harness.list_outcomes() == [
         (ELICITATION, "asked"),
         ("tools/call", "input_required"),
         ("tools/call", "ok"),
     ]
-    assert rig.held == 0
+    assert harness.held == 0
 
 
 def test_input_required_is_not_counted_as_failure() -> None:
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT))
-    rig.s.last.need(QUESTION)
-    assert (rig.audit.total.calls, rig.audit.total.failed) == (1, 0)
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT))
+    harness.s.last.require_input(QUESTION)
+    assert (harness.audit.total.calls, harness.audit.total.failed) == (1, 0)
 
 
 def test_omits_state_when_server_has_no_state() -> None:
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT))
-    rig.s.last.need(QUESTION)
-    assert "requestState" not in rig.last_result
-    rig.begin(call_of(CLIENT, answers={"q": YES}))
-    assert rig.s.last_sent == {"inputResponses": {"q": YES}}
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT))
+    harness.s.last.require_input(QUESTION)
+    assert "requestState" not in harness.last_result
+    harness.begin(call_of(CLIENT, answers={"q": YES}))
+    assert harness.s.last_sent == {"inputResponses": {"q": YES}}
 
 
 def test_passes_state_without_input_requests() -> None:
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT))
-    rig.s.last.need(state="elsewhere")
-    asked = rig.last_result
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT))
+    harness.s.last.require_input(state="elsewhere")
+    asked = harness.last_result
     assert set(asked) == {"resultType", "requestState"}
-    rig.begin(call_of(CLIENT, state=asked["requestState"]))
-    assert rig.s.last_sent == {"requestState": "elsewhere"}
+    harness.begin(call_of(CLIENT, state=asked["requestState"]))
+    assert harness.s.last_sent == {"requestState": "elsewhere"}
 
 
 def test_accepts_server_state_twice() -> None:
     """Whether it was used already is for the server to know: the state is its own."""
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT))
-    rig.s.last.need(QUESTION, state="theirs")
-    state = rig.last_result["requestState"]
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT))
+    harness.s.last.require_input(QUESTION, state="theirs")
+    state = harness.last_result["requestState"]
     for _ in range(2):
-        rig.begin(call_of(CLIENT, answers={"q": YES}, state=state))
-        assert rig.s.last_sent["requestState"] == "theirs"
+        harness.begin(call_of(CLIENT, answers={"q": YES}, state=state))
+        assert harness.s.last_sent["requestState"] == "theirs"
 
 
 @pytest.mark.parametrize(
@@ -108,74 +108,76 @@ def test_accepts_server_state_twice() -> None:
     ids=["caller", "arguments", "tool", "verb"],
 )
 def test_rejects_state_of_other_caller_or_request(other: dict[str, Any]) -> None:
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT, credentials=OPERATOR))
-    rig.s.last.need(QUESTION, state="theirs")
-    state = rig.last_result["requestState"]
-    error = rig.refused(call_of(CLIENT, answers={"q": YES}, state=state, **other))
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT, credentials=OPERATOR))
+    harness.s.last.require_input(QUESTION, state="theirs")
+    state = harness.last_result["requestState"]
+    error = harness.refused(call_of(CLIENT, answers={"q": YES}, state=state, **other))
     assert error.failure is INVALID_STATE
     assert error.data == {"reason": "invalid_request_state"}
-    assert len(rig.s.started) == 1, "nothing leaves with a state that is not its own"
+    assert len(harness.s.started) == 1, "nothing leaves with a state that is not its own"
 
 
 def test_rejects_expired_state() -> None:
-    rig = AskingRig(seconds=600)
-    rig.begin(call_of(CLIENT))
-    rig.s.last.need(QUESTION, state="theirs")
-    state = rig.last_result["requestState"]
-    rig.wall += 599
-    rig.begin(call_of(CLIENT, state=state))
-    assert len(rig.s.started) == 2
-    rig.wall += 2
-    assert rig.refused(call_of(CLIENT, state=state)).failure is INVALID_STATE
+    harness = ClientRequestHarness(seconds=600)
+    harness.begin(call_of(CLIENT))
+    harness.s.last.require_input(QUESTION, state="theirs")
+    state = harness.last_result["requestState"]
+    harness.wall += 599
+    harness.begin(call_of(CLIENT, state=state))
+    assert len(harness.s.started) == 2
+    harness.wall += 2
+    assert harness.refused(call_of(CLIENT, state=state)).failure is INVALID_STATE
 
 
 def test_state_survives_restart_with_same_key() -> None:
-    before = AskingRig()
+    before = ClientRequestHarness()
     before.begin(call_of(CLIENT))
-    before.s.last.need(QUESTION, state="theirs")
+    before.s.last.require_input(QUESTION, state="theirs")
     state = before.last_result["requestState"]
-    after = AskingRig()
+    after = ClientRequestHarness()
     after.begin(call_of(CLIENT, answers={"q": YES}, state=state))
     assert after.s.last_sent["requestState"] == "theirs"
-    stranger = AskingRig(key=b"x" * 32)
+    stranger = ClientRequestHarness(key=b"x" * 32)
     assert stranger.refused(call_of(CLIENT, state=state)).failure is INVALID_STATE
 
 
 def test_accepts_reordered_arguments() -> None:
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT, arguments=b'{"a":1,"b":{"x":1,"y":2}}'))
-    rig.s.last.need(QUESTION, state="theirs")
-    state = rig.last_result["requestState"]
-    rig.begin(call_of(CLIENT, arguments=b'{"b":{"y":2,"x":1}, "a":1}', state=state))
-    assert len(rig.s.started) == 2
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT, arguments=b'{"a":1,"b":{"x":1,"y":2}}'))
+    harness.s.last.require_input(QUESTION, state="theirs")
+    state = harness.last_result["requestState"]
+    harness.begin(call_of(CLIENT, arguments=b'{"b":{"y":2,"x":1}, "a":1}', state=state))
+    assert len(harness.s.started) == 2
 
 
 def test_rejects_unsealed_server_state() -> None:
     """A client cannot speak to the server past the seal."""
-    rig = AskingRig()
-    assert rig.refused(call_of(CLIENT, state="theirs")).failure is INVALID_STATE
-    assert rig.s.started == []
+    harness = ClientRequestHarness()
+    assert harness.refused(call_of(CLIENT, state="theirs")).failure is INVALID_STATE
+    assert harness.s.started == []
 
 
 def test_limits_sampling_tokens() -> None:
-    rig = AskingRig(policy=ClientRequestPolicy(max_tokens=10))
-    rig.begin(call_of(CLIENT))
-    rig.s.last.need({"a": (SAMPLING, SAMPLE), "b": (ELICITATION, FORM)}, state="theirs")
-    asked = rig.last_result["inputRequests"]
+    harness = ClientRequestHarness(policy=ClientRequestPolicy(max_tokens=10))
+    harness.begin(call_of(CLIENT))
+    harness.s.last.require_input(
+        {"a": (SAMPLING, SAMPLE), "b": (ELICITATION, FORM)}, state="theirs"
+    )
+    asked = harness.last_result["inputRequests"]
     assert asked["a"]["params"] == {**SAMPLE, "maxTokens": 10}
     assert asked["b"]["params"] == FORM
 
 
 def test_keeps_meta_of_input_required_result() -> None:
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT))
-    rig.s.last.need(QUESTION, state="theirs", _meta={"org.example/x": 1})
-    assert rig.last_result["_meta"] == {"org.example/x": 1}
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT))
+    harness.s.last.require_input(QUESTION, state="theirs", _meta={"org.example/x": 1})
+    assert harness.last_result["_meta"] == {"org.example/x": 1}
 
 
 @pytest.mark.parametrize(
-    ("able", "question", "missing"),
+    ("able", "client_request", "missing"),
     [
         ({}, (ROOTS, None), {"roots": {}}),
         ({"elicitation": {}}, (ELICITATION, URL), {"elicitation": {"url": {}}}),
@@ -183,41 +185,41 @@ def test_keeps_meta_of_input_required_result() -> None:
         ({"sampling": {}}, (SAMPLING, {**SAMPLE, "tools": []}), {"sampling": {"tools": {}}}),
     ],
 )
-def test_reports_missing_client_capability(able: Any, question: Any, missing: Any) -> None:
-    rig = AskingRig()
-    rig.begin(call_of(stateless(able)))
-    rig.s.last.need({"q": question}, state="theirs")
-    assert rig.last_error.failure is MISSING_CLIENT_CAPABILITY
-    assert rig.last_error.data == {"requiredCapabilities": missing}
-    assert rig.journal.outcomes == ["refused", "missing_client_capability"]
+def test_reports_missing_client_capability(able: Any, client_request: Any, missing: Any) -> None:
+    harness = ClientRequestHarness()
+    harness.begin(call_of(stateless(able)))
+    harness.s.last.require_input({"q": client_request}, state="theirs")
+    assert harness.last_error.failure is MISSING_CLIENT_CAPABILITY
+    assert harness.last_error.data == {"requiredCapabilities": missing}
+    assert harness.journal.outcomes == ["refused", "missing_client_capability"]
 
 
 def test_rejects_requests_forbidden_by_config() -> None:
-    rig = AskingRig(policy=ClientRequestPolicy(elicitation=False))
-    rig.begin(call_of(CLIENT))
-    rig.s.last.need(QUESTION)
-    assert rig.last_error.failure is FORBIDDEN
+    harness = ClientRequestHarness(policy=ClientRequestPolicy(elicitation=False))
+    harness.begin(call_of(CLIENT))
+    harness.s.last.require_input(QUESTION)
+    assert harness.last_error.failure is FORBIDDEN
 
 
 def test_rejects_unknown_input_request_method() -> None:
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT))
-    rig.s.last.need({"q": ("tools/list", None)})
-    assert rig.last_error.failure is UPSTREAM_PROTOCOL
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT))
+    harness.s.last.require_input({"q": ("tools/list", None)})
+    assert harness.last_error.failure is UPSTREAM_PROTOCOL
 
 
 def test_rejects_oversized_state() -> None:
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT))
-    rig.s.last.need(QUESTION, state="x" * 1024 * 1024)
-    assert rig.last_error.failure is UPSTREAM_PROTOCOL
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT))
+    harness.s.last.require_input(QUESTION, state="x" * 1024 * 1024)
+    assert harness.last_error.failure is UPSTREAM_PROTOCOL
 
 
-@pytest.mark.parametrize("answers", [[], "x", 5, {"q": 5}, {"q": None}, {"q": [1]}])
-def test_rejects_invalid_input_responses(answers: Any) -> None:
-    rig = AskingRig()
-    assert rig.refused(call_of(CLIENT, answers=answers)).failure is INVALID_PARAMS
-    assert rig.s.started == []
+@pytest.mark.parametrize("responses", [[], "x", 5, {"q": 5}, {"q": None}, {"q": [1]}])
+def test_rejects_invalid_input_responses(responses: Any) -> None:
+    harness = ClientRequestHarness()
+    assert harness.refused(call_of(CLIENT, answers=responses)).failure is INVALID_PARAMS
+    assert harness.s.started == []
 
 
 # --- a session server that wants its user to go somewhere first ---
@@ -226,10 +228,10 @@ PLACE = {"mode": "url", "elicitationId": "e", "url": "https://example.org/go", "
 
 
 def test_url_elicitation_error_becomes_input_required() -> None:
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT))
-    rig.s.last.go_there_first(PLACE, {**PLACE, "mode": "form", "url": "https://example.org/b"})
-    asked = rig.last_result
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT))
+    harness.s.last.require_url(PLACE, {**PLACE, "mode": "form", "url": "https://example.org/b"})
+    asked = harness.last_result
     assert asked["inputRequests"] == {
         f"input-{number}": {
             "method": ELICITATION,
@@ -237,12 +239,12 @@ def test_url_elicitation_error_becomes_input_required() -> None:
         }
         for number, where in ((1, "go"), (2, "b"))
     }
-    answers = {"input-1": {"action": "accept"}, "input-2": {"action": "accept"}}
-    rig.begin(call_of(CLIENT, answers=answers, state=asked["requestState"]))
-    assert rig.s.last_sent == {}, "the request is simply made again"
-    rig.s.last.answer(content=[])
-    assert rig.last_result == {"content": []}
-    assert rig.journalled() == [
+    responses = {"input-1": {"action": "accept"}, "input-2": {"action": "accept"}}
+    harness.begin(call_of(CLIENT, answers=responses, state=asked["requestState"]))
+    assert harness.s.last_sent == {}, "the request is simply made again"
+    harness.s.last.answer(content=[])
+    assert harness.last_result == {"content": []}
+    assert harness.list_outcomes() == [
         (ELICITATION, "asked"),
         (ELICITATION, "asked"),
         ("tools/call", "input_required"),
@@ -252,56 +254,56 @@ def test_url_elicitation_error_becomes_input_required() -> None:
 
 @pytest.mark.parametrize("able", [{}, {"elicitation": {}}, {"elicitation": {"form": {}}}])
 def test_reports_missing_url_elicitation_capability(able: Any) -> None:
-    rig = AskingRig()
-    rig.begin(call_of(stateless(able)))
-    rig.s.last.go_there_first(PLACE)
-    assert rig.last_error.failure is MISSING_CLIENT_CAPABILITY
-    assert rig.last_error.data == {"requiredCapabilities": {"elicitation": {"url": {}}}}
+    harness = ClientRequestHarness()
+    harness.begin(call_of(stateless(able)))
+    harness.s.last.require_url(PLACE)
+    assert harness.last_error.failure is MISSING_CLIENT_CAPABILITY
+    assert harness.last_error.data == {"requiredCapabilities": {"elicitation": {"url": {}}}}
 
 
 def test_config_forbids_url_elicitation() -> None:
-    rig = AskingRig(policy=ClientRequestPolicy(elicitation=False))
-    rig.begin(call_of(CLIENT))
-    rig.s.last.go_there_first(PLACE)
-    assert rig.last_error.failure is FORBIDDEN
+    harness = ClientRequestHarness(policy=ClientRequestPolicy(elicitation=False))
+    harness.begin(call_of(CLIENT))
+    harness.s.last.require_url(PLACE)
+    assert harness.last_error.failure is FORBIDDEN
 
 
 @pytest.mark.parametrize("places", [(), (5,)])
 def test_url_elicitation_error_without_url_is_upstream_error(places: Any) -> None:
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT))
-    rig.s.last.go_there_first(*places)
-    assert rig.last_error.failure is UPSTREAM_ERROR
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT))
+    harness.s.last.require_url(*places)
+    assert harness.last_error.failure is UPSTREAM_ERROR
 
 
 def test_session_client_receives_url_elicitation_error() -> None:
-    rig, session = AskingRig(), ScriptedSession()
-    begin(rig, session)
-    rig.s.last.go_there_first(PLACE)
-    assert getattr(rig.last_error, "code", None) == -32042
+    harness, session = ClientRequestHarness(), ScriptedSession()
+    begin(harness, session)
+    harness.s.last.require_url(PLACE)
+    assert getattr(harness.last_error, "code", None) == -32042
 
 
 def test_url_elicitation_error_resets_breaker() -> None:
-    rig = AskingRig(failures=2)
-    rig.begin(call_of(CLIENT))
-    rig.s.last.expire()
-    assert rig.breakers.failing
-    rig.begin(call_of(CLIENT))
-    rig.s.last.go_there_first(PLACE)
-    assert rig.breakers.failing == {}
+    harness = ClientRequestHarness(failures=2)
+    harness.begin(call_of(CLIENT))
+    harness.s.last.expire()
+    assert harness.breakers.failing
+    harness.begin(call_of(CLIENT))
+    harness.s.last.require_url(PLACE)
+    assert harness.breakers.failing == {}
 
 
 def test_rejects_state_of_other_generation() -> None:
     """The seal says what was agreed; a held handle, a server's state and `again` do not mix."""
-    rig = AskingRig()
-    question = rig.hold(call_of(CLIENT))
-    held = rig.last_result["requestState"]
-    rig.begin(call_of(CLIENT))
-    rig.s.last.need(QUESTION, state="theirs")
-    theirs = rig.last_result["requestState"]
-    rig.begin(call_of(CLIENT, answers={"input-1": YES}, state=theirs))
-    assert question.unanswered, "only its own handle continues a held call"
-    rig.begin(call_of(CLIENT, answers={"input-1": YES}, state=held))
-    assert question.answer == YES
-    rig.clock.advance(BREATH)
-    assert rig.held == 0
+    harness = ClientRequestHarness()
+    client_request = harness.hold(call_of(CLIENT))
+    held = harness.last_result["requestState"]
+    harness.begin(call_of(CLIENT))
+    harness.s.last.require_input(QUESTION, state="theirs")
+    theirs = harness.last_result["requestState"]
+    harness.begin(call_of(CLIENT, answers={"input-1": YES}, state=theirs))
+    assert client_request.is_pending, "only its own handle continues a held call"
+    harness.begin(call_of(CLIENT, answers={"input-1": YES}, state=held))
+    assert client_request.answer == YES
+    harness.clock.advance(GROUPING_SECONDS)
+    assert harness.held == 0

@@ -19,23 +19,23 @@ from tests.support.offerings import offer
 from tests.support.pipeline import PipelineHarness
 
 
-def declared(latency_class: str | None) -> bytes:
+def tool_with_latency_class(latency_class: str | None) -> bytes:
     definition: dict[str, Any] = {"name": "t", "inputSchema": {"type": "object"}}
     if latency_class is not None:
         definition["_meta"] = {"x-mcpax-capability": {"latency_class": latency_class}}
     return json.dumps(definition).encode()
 
 
-def rig(latency_class: str | None) -> tuple[PipelineHarness, list[tuple[str, str, str]]]:
-    found: list[tuple[str, str, str]] = []
-    offering = offer("s", [declared(latency_class)], registered="leaf")
+def make_node(latency_class: str | None) -> tuple[PipelineHarness, list[tuple[str, str, str]]]:
+    result: list[tuple[str, str, str]] = []
+    offering = offer("s", [tool_with_latency_class(latency_class)], registered="leaf")
     node = PipelineHarness(
-        offering, observers=[LatencyMeasures(lambda *slower: found.append(slower))]
+        offering, observers=[LatencyMeasures(lambda *slower: result.append(slower))]
     )
-    return node, found
+    return node, result
 
 
-def answered_after(node: PipelineHarness, seconds: float, times: int = 1) -> None:
+def complete_after(node: PipelineHarness, seconds: float, times: int = 1) -> None:
     for _ in range(times):
         node.begin(tool_call())
         # A server's own limit, so that a class's deadline does not end it first.
@@ -45,39 +45,39 @@ def answered_after(node: PipelineHarness, seconds: float, times: int = 1) -> Non
 
 @pytest.mark.spec("AX-9.2-3", "AX-9.2-5")
 def test_raises_class_of_slow_tool() -> None:
-    node, found = rig("realtime")
+    node, result = make_node("realtime")
     node.upstreams["s"].timeout = 600.0
-    answered_after(node, 0.9, MIN_SAMPLES - 1)
-    assert found == []
-    answered_after(node, 0.9)
-    assert found == [("s", "t", "fast")]
+    complete_after(node, 0.9, MIN_SAMPLES - 1)
+    assert result == []
+    complete_after(node, 0.9)
+    assert result == [("s", "t", "fast")]
     # Found once; in that class it is in time.
-    answered_after(node, 0.9, 2 * MIN_SAMPLES)
-    assert len(found) == 1
+    complete_after(node, 0.9, 2 * MIN_SAMPLES)
+    assert len(result) == 1
     # And much slower still.
-    answered_after(node, 40, MIN_SAMPLES)
-    assert found[1:] == [("s", "t", "slow")]
+    complete_after(node, 40, MIN_SAMPLES)
+    assert result[1:] == [("s", "t", "slow")]
 
 
 @pytest.mark.spec("AX-9.2-4", "AX-9.2-5")
 def test_raises_class_only_above_five_percent_slow_calls() -> None:
-    node, found = rig("fast")
+    node, result = make_node("fast")
     node.upstreams["s"].timeout = 600.0
     for _ in range(10):
-        answered_after(node, 0.001, MIN_SAMPLES - 1)
-        answered_after(node, 9)
-    assert found == []
-    answered_after(node, 9, 2)
-    assert found == [("s", "t", "standard")]
-    answered_after(node, 0.001, 2 * MAX_SAMPLES)
-    assert len(found) == 1
+        complete_after(node, 0.001, MIN_SAMPLES - 1)
+        complete_after(node, 9)
+    assert result == []
+    complete_after(node, 9, 2)
+    assert result == [("s", "t", "standard")]
+    complete_after(node, 0.001, 2 * MAX_SAMPLES)
+    assert len(result) == 1
 
 
 @pytest.mark.spec("AX-9.2-3")
 def test_raises_class_for_slow_route() -> None:
     """Over 900 ms no call of a realtime tool ever comes back in time: that says something too.
     But who hangs is not given ever more time."""
-    node, found = rig("realtime")
+    node, result = make_node("realtime")
 
     def expire(times: int) -> None:
         for _ in range(times):
@@ -87,23 +87,25 @@ def test_raises_class_for_slow_route() -> None:
             assert node.upstreams["s"].last.expired
 
     expire(MIN_SAMPLES)
-    assert found == [("s", "t", "fast")]
-    raised = offer("s", [declared("realtime")], registered="leaf", slower={"t": "fast"})
+    assert result == [("s", "t", "fast")]
+    raised = offer(
+        "s", [tool_with_latency_class("realtime")], registered="leaf", slower={"t": "fast"}
+    )
     node.catalog.publish(raised)
     expire(2 * MIN_SAMPLES)
-    assert len(found) == 1
+    assert len(result) == 1
 
 
 @pytest.mark.parametrize("latency_class", [None, "batch"])
 def test_ignores_tool_without_latency_class(latency_class: str | None) -> None:
-    node, found = rig(latency_class)
+    node, result = make_node(latency_class)
     node.upstreams["s"].timeout = 1000.0
-    answered_after(node, 500, MIN_SAMPLES)
-    assert found == []
+    complete_after(node, 500, MIN_SAMPLES)
+    assert result == []
 
 
 def test_ignores_calls_that_do_not_measure_tool() -> None:
-    node, found = rig("realtime")
+    node, result = make_node("realtime")
     node.upstreams["s"].timeout = 600.0
     for _ in range(MIN_SAMPLES):
         # It failed, it was cancelled, its caller was in a hurry, or was asked something.
@@ -120,19 +122,19 @@ def test_ignores_calls_that_do_not_measure_tool() -> None:
         call.input_rounds = 1
         node.clock.advance(1)
         node.upstreams["s"].last.answer(content=[])
-    answered_after(node, 0.9, MIN_SAMPLES - 1)
-    assert found == []
+    complete_after(node, 0.9, MIN_SAMPLES - 1)
+    assert result == []
 
 
 def test_removed_upstream_restarts_measurement() -> None:
-    node, found = rig("realtime")
+    node, result = make_node("realtime")
     measures = node.observers[0]
     assert isinstance(measures, LatencyMeasures)
     node.upstreams["s"].timeout = 600.0
-    answered_after(node, 0.9, MIN_SAMPLES - 1)
+    complete_after(node, 0.9, MIN_SAMPLES - 1)
     measures.remove_upstream("s")
-    answered_after(node, 0.9, MIN_SAMPLES - 1)
-    assert found == []
+    complete_after(node, 0.9, MIN_SAMPLES - 1)
+    assert result == []
     measures.remove_upstream("nobody")
 
 
@@ -143,30 +145,30 @@ def test_removed_upstream_restarts_measurement() -> None:
 )
 def test_never_lowers_class(latency_class: str, times: list[float]) -> None:
     """And to one in which at most one call in twenty of those that told of it was late."""
-    found: list[str] = []
+    result: list[str] = []
     latest: list[float] = []
-    measures = LatencyMeasures(lambda upstream, name, real: found.append(real))
-    [tool] = offer("s", [declared(latency_class)], registered="leaf").tools
+    measures = LatencyMeasures(lambda upstream, name, real: result.append(real))
+    [tool] = offer("s", [tool_with_latency_class(latency_class)], registered="leaf").tools
     for seconds in times:
         call = tool_call()
         call.route = tool
-        before = len(found)
+        before = len(result)
         measures.measure(call, seconds, None)
         latest = [*latest, seconds][-MAX_SAMPLES:]
-        if len(found) > before:
-            limit = timeout_for(found[-1])
-            late = [one for one in latest if limit is not None and one > limit]
+        if len(result) > before:
+            limit = timeout_for(result[-1])
+            late = [item for item in latest if limit is not None and item > limit]
             assert len(late) * 20 <= len(latest)
             assert len(latest) >= MIN_SAMPLES
             latest = []
-    ranks = [LATENCY_CLASSES.index(one) for one in [latency_class, *found]]
+    ranks = [LATENCY_CLASSES.index(item) for item in [latency_class, *result]]
     assert ranks == sorted(set(ranks))
 
 
 # --- in results ---
 
 
-def timed(result: bytes, seconds: float = 0.0125) -> bytes:
+def add_latency_to(result: bytes, seconds: float = 0.0125) -> bytes:
     outcome = add_latency(Outcome(result, Era.SESSION, summarize_result(result)), seconds)
     assert outcome.summary == summarize_result(outcome.result)
     return outcome.result
@@ -201,7 +203,7 @@ def timed(result: bytes, seconds: float = 0.0125) -> bytes:
     ],
 )
 def test_adds_latency_to_result(result: bytes, shown: bytes) -> None:
-    assert timed(result) == shown
+    assert add_latency_to(result) == shown
 
 
 VALUES = st.recursive(
@@ -222,7 +224,7 @@ def test_keeps_other_result_members(result: dict[str, Any], meta: Any, seconds: 
         result.pop(name, None)
     if meta is not None:
         result["_meta"] = meta
-    shown = json.loads(timed(json.dumps(result).encode(), seconds))
+    shown = json.loads(add_latency_to(json.dumps(result).encode(), seconds))
     took = shown["_meta"].pop("x-mcpax-latency-ms")
     assert seconds * 1000 <= took + 1e-6
     assert took <= seconds * 1000 + 0.002
@@ -235,8 +237,8 @@ def test_keeps_other_result_members(result: dict[str, Any], meta: Any, seconds: 
 
 @pytest.mark.spec("AX-7.2-6")
 def test_adds_latency_only_when_enabled() -> None:
-    node, _ = rig(None)
-    answered_after(node, 0.25)
+    node, _ = make_node(None)
+    complete_after(node, 0.25)
     node.pipeline.configure(
         authenticate=node.pipeline.admission.authenticate,
         names="auto",
@@ -244,7 +246,7 @@ def test_adds_latency_only_when_enabled() -> None:
         concurrent_calls=100,
         latency_in_results=True,
     )
-    answered_after(node, 0.25)
+    complete_after(node, 0.25)
     assert [result for _, result in node.done] == [
         {"content": []},
         {"content": [], "_meta": {"x-mcpax-latency-ms": 250.0}},

@@ -14,7 +14,7 @@ from interlock.core.pipeline.notification_filter import is_level_at_least, is_wa
 from interlock.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError
 from interlock.protocol.mcp import LOG_LEVELS, LOG_MESSAGE, META_LOG_LEVEL, PROGRESS, SET_LEVEL
 from tests.core.pipeline.client_request_harness import (
-    AskingRig,
+    ClientRequestHarness,
     ScriptedSession,
     call_of,
     stateless,
@@ -27,25 +27,25 @@ def log(level: Any) -> bytes:
     return json.dumps({"level": level, "data": "x"}).encode()
 
 
-def from_session(level: str | None) -> Any:
+def session_call(level: str | None) -> Any:
     session = ScriptedSession()
     session.log_level = level
     return call_of(session.client, session=session)
 
 
-@pytest.mark.parametrize("wanted", LOG_LEVELS)
+@pytest.mark.parametrize("requested", LOG_LEVELS)
 @pytest.mark.parametrize("said", LOG_LEVELS)
-def test_passes_levels_at_or_above_requested(wanted: str, said: str) -> None:
-    heard = LOG_LEVELS.index(said) >= LOG_LEVELS.index(wanted)
-    assert is_level_at_least(log(said), wanted) is heard
-    assert is_wanted(from_session(wanted), LOG_MESSAGE, log(said)) is heard
-    asks = call_of(CLIENT, meta={META_LOG_LEVEL: wanted})
-    assert is_wanted(asks, LOG_MESSAGE, log(said)) is heard
+def test_passes_levels_at_or_above_requested(requested: str, said: str) -> None:
+    received = LOG_LEVELS.index(said) >= LOG_LEVELS.index(requested)
+    assert is_level_at_least(log(said), requested) is received
+    assert is_wanted(session_call(requested), LOG_MESSAGE, log(said)) is received
+    asks = call_of(CLIENT, meta={META_LOG_LEVEL: requested})
+    assert is_wanted(asks, LOG_MESSAGE, log(said)) is received
 
 
 @pytest.mark.parametrize("said", LOG_LEVELS)
 def test_session_without_level_receives_every_log(said: str) -> None:
-    assert is_wanted(from_session(None), LOG_MESSAGE, log(said))
+    assert is_wanted(session_call(None), LOG_MESSAGE, log(said))
 
 
 @pytest.mark.parametrize("said", LOG_LEVELS)
@@ -62,45 +62,45 @@ def test_unknown_level_passes_nothing(level: Any) -> None:
 
 @pytest.mark.parametrize("said", [b"{}", b"[]", b"5", log(5), log(None), b"{", b'{"level":"x"}'])
 def test_log_without_level_is_not_passed(said: bytes) -> None:
-    assert not is_wanted(from_session("info"), LOG_MESSAGE, said)
+    assert not is_wanted(session_call("info"), LOG_MESSAGE, said)
 
 
 def test_passes_progress_at_every_level() -> None:
     assert is_wanted(call_of(CLIENT), PROGRESS, b"{}")
-    assert is_wanted(from_session("emergency"), PROGRESS, b"{}")
+    assert is_wanted(session_call("emergency"), PROGRESS, b"{}")
 
 
 def test_passes_other_notifications_only_to_sessions() -> None:
-    assert is_wanted(from_session(None), "notifications/else", b"{}")
+    assert is_wanted(session_call(None), "notifications/else", b"{}")
     assert not is_wanted(call_of(CLIENT), "notifications/else", b"{}")
 
 
 @given(st.binary(max_size=50))
 def test_accepts_any_log_params(said: bytes) -> None:
-    assert is_wanted(from_session("info"), LOG_MESSAGE, said) in (True, False)
+    assert is_wanted(session_call("info"), LOG_MESSAGE, said) in (True, False)
 
 
 # --- through the pipeline ---
 
 
 def test_applies_level_of_each_call() -> None:
-    rig = AskingRig()
-    heard: dict[str, list[str]] = {"loud": [], "quiet": [], "silent": []}
+    harness = ClientRequestHarness()
+    received: dict[str, list[str]] = {"loud": [], "quiet": [], "silent": []}
 
     def begin(name: str, meta: Any) -> None:
         call = call_of(CLIENT, meta=meta)
-        call.on_notification = lambda call, method, params: heard[name].append(
+        call.on_notification = lambda call, method, params: received[name].append(
             json.loads(bytes(params))["level"]
         )
-        rig.begin(call)
+        harness.begin(call)
 
     begin("loud", {META_LOG_LEVEL: "debug"})
     begin("quiet", {META_LOG_LEVEL: "error"})
     begin("silent", None)
-    for exchange in rig.s.started:
+    for exchange in harness.s.started:
         for level in LOG_LEVELS:
             exchange.say(LOG_MESSAGE, log(level))
-    assert heard == {
+    assert received == {
         "loud": list(LOG_LEVELS),
         "quiet": ["error", "critical", "alert", "emergency"],
         "silent": [],
@@ -108,48 +108,48 @@ def test_applies_level_of_each_call() -> None:
 
 
 def test_applies_level_of_each_session() -> None:
-    rig = AskingRig()
+    harness = ClientRequestHarness()
     sessions = [ScriptedSession(), ScriptedSession()]
     for session, level in zip(sessions, ("debug", "alert"), strict=True):
         call = call_of(session.client, "", verb=SET_LEVEL, session=session)
         call.extra_params = {"level": Raw(json.dumps(level).encode())}
-        rig.begin(call)
-        assert rig.last_result == {}
-    assert rig.s.levels == ["debug", "alert"]
-    heard: list[list[str]] = [[], []]
-    for session, ears in zip(sessions, heard, strict=True):
+        harness.begin(call)
+        assert harness.last_result == {}
+    assert harness.s.levels == ["debug", "alert"]
+    received: list[list[str]] = [[], []]
+    for session, ears in zip(sessions, received, strict=True):
         call = call_of(session.client, session=session)
         call.on_notification = lambda _, method, params, ears=ears: ears.append(
             json.loads(bytes(params))["level"]
         )
-        rig.begin(call)
-        rig.s.last.say(LOG_MESSAGE, log("info"))
-        rig.s.last.say(LOG_MESSAGE, log("alert"))
-    assert heard == [["info", "alert"], ["alert"]]
+        harness.begin(call)
+        harness.s.last.say(LOG_MESSAGE, log("info"))
+        harness.s.last.say(LOG_MESSAGE, log("alert"))
+    assert received == [["info", "alert"], ["alert"]]
 
 
 @pytest.mark.parametrize("level", [b'"loud"', b"5", b"null", None])
 def test_rejects_unknown_level(level: bytes | None) -> None:
-    rig, session = AskingRig(), ScriptedSession()
+    harness, session = ClientRequestHarness(), ScriptedSession()
     call = call_of(session.client, "", verb=SET_LEVEL, session=session)
     call.extra_params = None if level is None else {"level": Raw(level)}
-    assert rig.refused(call).failure is INVALID_PARAMS
+    assert harness.refused(call).failure is INVALID_PARAMS
     assert session.log_level is None
-    assert rig.s.levels == []
+    assert harness.s.levels == []
 
 
 def test_set_level_requires_session() -> None:
     call = call_of(CLIENT, "", verb=SET_LEVEL)
     call.extra_params = {"level": Raw(b'"info"')}
-    assert AskingRig().refused(call).failure is METHOD_NOT_FOUND
+    assert ClientRequestHarness().refused(call).failure is METHOD_NOT_FOUND
 
 
 def test_set_level_requires_logging_capability() -> None:
-    rig, session = AskingRig(), ScriptedSession()
-    rig.s.capabilities = {}
+    harness, session = ClientRequestHarness(), ScriptedSession()
+    harness.s.capabilities = {}
     call = call_of(session.client, "", verb=SET_LEVEL, session=session)
     call.extra_params = {"level": Raw(b'"info"')}
-    assert rig.refused(call).failure is METHOD_NOT_FOUND
+    assert harness.refused(call).failure is METHOD_NOT_FOUND
 
 
 def test_reads_log_levels() -> None:
@@ -160,12 +160,12 @@ def test_reads_log_levels() -> None:
 
 
 def test_finished_call_receives_no_notifications() -> None:
-    rig = AskingRig()
-    heard: list[str] = []
+    harness = ClientRequestHarness()
+    received: list[str] = []
     call = call_of(CLIENT, meta={META_LOG_LEVEL: "debug"})
-    call.on_notification = lambda call, method, params: heard.append(method)
-    rig.begin(call)
-    exchange = rig.s.last
+    call.on_notification = lambda call, method, params: received.append(method)
+    harness.begin(call)
+    exchange = harness.s.last
     exchange.answer(content=[])
     exchange.say(LOG_MESSAGE, log("info"))
-    assert heard == []
+    assert received == []

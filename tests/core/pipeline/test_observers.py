@@ -17,7 +17,7 @@ from tests.support.offerings import definition, offer
 from tests.support.pipeline import MemoryJournal, PipelineHarness
 
 
-class Heard(CallObserver):
+class RecordingObserver(CallObserver):
     """Hears everything."""
 
     def __init__(self, journal: MemoryJournal | None = None) -> None:
@@ -44,36 +44,36 @@ class Heard(CallObserver):
         self.events.append(("settled", outcome_name, duration_us, call.is_dispatched))
 
 
-class OnlySettled(CallObserver):
+class EndObserver(CallObserver):
     """A metric of each call."""
 
     def __init__(self) -> None:
-        self.words: list[str] = []
+        self.outcome_names: list[str] = []
 
     def on_end(self, call: Call, outcome_name: str, *more: Any) -> None:
-        self.words.append(outcome_name)
+        self.outcome_names.append(outcome_name)
 
 
-class Failing(CallObserver):
+class FailingObserver(CallObserver):
     def on_start(self, call: Call) -> None:
         raise ValueError
 
     on_decision = on_dispatch = on_end = lambda *_: 1 / 0  # type: ignore[assignment]
 
 
-def rig(*observers: CallObserver) -> PipelineHarness:
+def make_node(*observers: CallObserver) -> PipelineHarness:
     tools = [definition("read", annotations={"readOnlyHint": True}), definition("change")]
     return PipelineHarness(offer("s", tools), observers=observers)
 
 
 @pytest.mark.parametrize("name", ["s.read", "s.change"])
 def test_observer_receives_events_from_start_to_end(name: str) -> None:
-    heard = Heard()
-    node = rig(heard)
+    received = RecordingObserver()
+    node = make_node(received)
     node.begin(tool_call(name))
     node.clock.advance(0.25)
     node.upstreams["s"].last.answer(content=[])
-    assert heard.events == [
+    assert received.events == [
         "started",
         ("decided", False),
         "dispatched",
@@ -82,8 +82,8 @@ def test_observer_receives_events_from_start_to_end(name: str) -> None:
 
 
 def test_added_observer_is_called_after_others() -> None:
-    first, added = Heard(), Heard()
-    node = rig(first)
+    first, added = RecordingObserver(), RecordingObserver()
+    node = make_node(first)
     added.events = first.events
     node.pipeline.observe(added)
     node.begin(tool_call("s.read"))
@@ -91,44 +91,44 @@ def test_added_observer_is_called_after_others() -> None:
 
 
 def test_rejected_call_ends_immediately() -> None:
-    heard = Heard()
-    rig(heard).refused(tool_call("s.nothing"))
-    assert heard.events == ["started", ("settled", "unknown_tool", 0, False)]
+    received = RecordingObserver()
+    make_node(received).refused(tool_call("s.nothing"))
+    assert received.events == ["started", ("settled", "unknown_tool", 0, False)]
 
 
 def test_resent_call_is_dispatched_again() -> None:
     async def main() -> list[Any]:
-        heard = Heard()
-        node = rig(heard)
+        received = RecordingObserver()
+        node = make_node(received)
         node.begin(tool_call("s.read"))
         node.upstreams["s"].last.lose(sent=True)
         await run_ready_tasks()
         node.upstreams["s"].last.answer(content=[])
-        return heard.events
+        return received.events
 
     events = asyncio.run(main())
     assert events.count("dispatched") == 2
-    assert [one[0] for one in events if one[0] == "settled"] == ["settled"]
+    assert [event[0] for event in events if event[0] == "settled"] == ["settled"]
 
 
 def test_failing_observer_affects_neither_call_nor_others() -> None:
-    heard = Heard()
-    node = rig(Failing(), heard)
+    received = RecordingObserver()
+    node = make_node(FailingObserver(), received)
     node.begin(tool_call("s.read"))
     node.upstreams["s"].last.answer(content=[])
     assert node.journal.outcomes == ["ok"]
-    assert len(heard.events) == 4
+    assert len(received.events) == 4
     [(_, result)] = node.done
     assert result == {"content": []}
 
 
 def test_unobserved_event_has_no_listener() -> None:
-    metric = OnlySettled()
-    node = rig(metric)
+    metric = EndObserver()
+    node = make_node(metric)
     listeners = node.pipeline._observers
     assert listeners.on_start == listeners.on_decision == listeners.on_dispatch == ()
     # The journal comes first.
     assert listeners.on_end == (node.audit.on_end, metric.on_end)
     node.begin(tool_call("s.read"))
     node.upstreams["s"].last.answer(content=[])
-    assert metric.words == ["ok"]
+    assert metric.outcome_names == ["ok"]

@@ -16,25 +16,25 @@ from tests.support.pipeline import PipelineHarness
 from tests.support.timeouts import HANG_TIMEOUT
 
 
-class Door(PipelineHarness):
+class IdentityHarness(PipelineHarness):
     """A node that has to ask somebody about tokens, and is answered when a test says so."""
 
     def __init__(self, **settings: Any) -> None:
         look = definition("look", annotations={"readOnlyHint": True})
         super().__init__(offer("s", [look]), **settings)
-        self.answered = asyncio.Event()
-        self.known: set[str] = {"good"}
-        self.pipeline.admission.authenticate = self._who  # type: ignore[assignment]
+        self.resolved = asyncio.Event()
+        self.known_tokens: set[str] = {"good"}
+        self.pipeline.admission.authenticate = self._authenticate  # type: ignore[assignment]
 
-    def _who(self, credentials: Credentials) -> Caller:
-        if credentials.bearer in self.known:
+    def _authenticate(self, credentials: Credentials) -> Caller:
+        if credentials.bearer in self.known_tokens:
             return Caller(credentials.bearer or "")
-        raise PendingIdentity(self._ask)
+        raise PendingIdentity(self._resolve)
 
-    async def _ask(self) -> None:
-        await self.answered.wait()
+    async def _resolve(self) -> None:
+        await self.resolved.wait()
 
-    def come(self, bearer: str) -> Call:
+    def begin_request(self, bearer: str) -> Call:
         return self.begin(tool_call("s.look", {}, credentials=Credentials("192.0.2.1", bearer)))
 
     def failures(self) -> list[str]:
@@ -42,55 +42,55 @@ class Door(PipelineHarness):
 
 
 async def test_pending_identities_do_not_use_call_limit() -> None:
-    node = Door(concurrent_calls=5)
+    node = IdentityHarness(concurrent_calls=5)
     for _ in range(MAX_PENDING_IDENTITIES):
-        node.come("strange")
+        node.begin_request("strange")
     assert (node.under_way, node.done) == (0, [])
     for _ in range(5):
-        node.come("good")
+        node.begin_request("good")
     assert (node.under_way, node.done) == (5, [])
-    node.answered.set()
+    node.resolved.set()
     await run_ready_tasks()
     assert node.failures() == [UNAUTHENTICATED.name] * MAX_PENDING_IDENTITIES
 
 
 async def test_limits_pending_identities() -> None:
-    node = Door()
-    calls = [node.come("strange") for _ in range(MAX_PENDING_IDENTITIES)]
-    node.come("strange")
+    node = IdentityHarness()
+    calls = [node.begin_request("strange") for _ in range(MAX_PENDING_IDENTITIES)]
+    node.begin_request("strange")
     assert node.failures() == [TOO_BUSY.name]
     # To hang up makes no room: what was asked is still being asked.
     node.pipeline.cancel(calls[0])
     assert node.failures() == [TOO_BUSY.name, CANCELLED.name]
-    node.come("strange")
+    node.begin_request("strange")
     assert node.failures()[2:] == [TOO_BUSY.name]
-    node.answered.set()
+    node.resolved.set()
     await run_ready_tasks()
     assert len(node.done) == MAX_PENDING_IDENTITIES + 2
-    node.answered.clear()
-    node.come("strange")
+    node.resolved.clear()
+    node.begin_request("strange")
     assert len(node.done) == MAX_PENDING_IDENTITIES + 2
-    node.answered.set()
+    node.resolved.set()
     await run_ready_tasks()
 
 
 async def test_serves_caller_after_identification() -> None:
-    node = Door()
-    call = node.come("new")
+    node = IdentityHarness()
+    call = node.begin_request("new")
     assert (node.under_way, node.upstreams["s"].started) == (0, [])
-    node.known.add("new")
-    node.answered.set()
+    node.known_tokens.add("new")
+    node.resolved.set()
     await run_ready_tasks()
     node.upstreams["s"].last.answer(content=[])
     assert node.done == [(call, {"content": []})]
 
 
 async def test_drain_does_not_wait_for_pending_identities() -> None:
-    node = Door()
-    node.come("strange")
+    node = IdentityHarness()
+    node.begin_request("strange")
     async with asyncio.timeout(HANG_TIMEOUT):
         await node.pipeline.drain(60)
     assert node.failures() == [SHUTTING_DOWN.name]
-    node.answered.set()
+    node.resolved.set()
     await run_ready_tasks()
     assert len(node.done) == 1

@@ -38,16 +38,16 @@ from tests.support.offerings import definition, offer
 from tests.support.pipeline import PipelineHarness, ScriptedRequest
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-STRANGER = Credentials("192.0.2.1")
+UNKNOWN = Credentials("192.0.2.1")
 GOOD, BAD = {"n": 1}, {"n": "secret-in-the-wrong-place"}
 
 
-def rig(**settings: Any) -> PipelineHarness:
+def make_node(**settings: Any) -> PipelineHarness:
     offering = offer("s", [definition("t", inputSchema=SCHEMA), "open"])
     return PipelineHarness(offering, **settings)
 
 
-def open_the_breaker(node: PipelineHarness) -> None:
+def open_breaker(node: PipelineHarness) -> None:
     for _ in range(3):
         node.breakers.record_failure("s", DEADLINE_EXCEEDED)
     assert node.breakers.state("s") is Circuit.OPEN
@@ -58,46 +58,46 @@ def open_the_breaker(node: PipelineHarness) -> None:
 
 @pytest.mark.spec("ST-4.2.5-14")
 def test_unauthenticated_caller_learns_nothing_about_tools() -> None:
-    answers = set()
+    responses = set()
     for name in ("s.t", "s__t", "s.nothing", "", "s.open"):
         for arguments in (GOOD, BAD, b"not json", b"[]", None):
             for meta in (None, {META_TIMEOUT: -1}):
                 for owner in ("", "local", "operator"):
-                    node = rig()
-                    open_the_breaker(node)
+                    node = make_node()
+                    open_breaker(node)
                     call = tool_call(
-                        name, arguments, meta=meta, session_owner=owner, credentials=STRANGER
+                        name, arguments, meta=meta, session_owner=owner, credentials=UNKNOWN
                     )  # fmt: skip
                     error = node.refused(call)
                     assert error.failure is UNAUTHENTICATED
-                    answers.add((error.message, json.dumps(error.data)))
+                    responses.add((error.message, json.dumps(error.data)))
                     assert node.upstreams["s"].started == []
     # Whatever they ask, they hear the same.
-    assert len(answers) == 1
+    assert len(responses) == 1
 
 
 @pytest.mark.parametrize("verb", [TOOLS_LIST, "prompts/list", "resources/read", "", "nonsense"])
 def test_unauthenticated_caller_gets_same_error_for_every_method(verb: str) -> None:
-    node = rig()
+    node = make_node()
     node.pipeline.transparent_upstream = "s"
-    error = node.refused(Call(verb, "test", STRANGER, SESSION, cursor="made up"))
+    error = node.refused(Call(verb, "test", UNKNOWN, SESSION, cursor="made up"))
     assert error.failure is UNAUTHENTICATED
     assert node.upstreams["s"].started == []
     with pytest.raises(InterlockError) as caught:
-        node.pipeline.admit(Call(verb, "test", STRANGER, SESSION))
+        node.pipeline.admit(Call(verb, "test", UNKNOWN, SESSION))
     assert caught.value.failure is UNAUTHENTICATED
 
 
 def test_runs_stages_in_order() -> None:
     """One call with everything wrong; each time the first thing is mended, the next one speaks."""
-    node = rig(concurrent_calls=0)
-    open_the_breaker(node)
+    node = make_node(concurrent_calls=0)
+    open_breaker(node)
     wrong: dict[str, Any] = {
         "name": "s.nothing",
         "arguments": BAD,
         "meta": {META_TIMEOUT: -1},
         "session_owner": "operator",
-        "credentials": STRANGER,
+        "credentials": UNKNOWN,
     }
     assert node.refused(tool_call(**wrong)).failure is UNAUTHENTICATED
     wrong["credentials"] = LOCAL
@@ -133,7 +133,7 @@ def test_runs_stages_in_order() -> None:
 
 
 def test_rejects_session_of_other_caller() -> None:
-    node = rig(tokens={"a": "operator", "b": "auditor"})
+    node = make_node(tokens={"a": "operator", "b": "auditor"})
     operator, auditor = Credentials("loopback", "a"), Credentials("loopback", "b")
     error = node.refused(tool_call("s.open", credentials=auditor, session_owner="operator"))
     assert error.failure is UNKNOWN_SESSION
@@ -146,7 +146,7 @@ def test_rejects_session_of_other_caller() -> None:
 
 
 def test_limits_concurrent_calls() -> None:
-    node = rig(concurrent_calls=2)
+    node = make_node(concurrent_calls=2)
     node.begin(tool_call("s.open"))
     node.begin(tool_call("s.open"))
     error = node.refused(tool_call("s.open"))
@@ -163,7 +163,7 @@ def test_limits_concurrent_calls() -> None:
 
 
 def test_opens_and_closes_breaker_for_hanging_upstream() -> None:
-    node = rig(timeout=1)
+    node = make_node(timeout=1)
     for _ in range(3):
         node.begin(tool_call("s.open"))
         node.clock.advance(1 + 2 * TICK_SECONDS)
@@ -180,7 +180,7 @@ def test_opens_and_closes_breaker_for_hanging_upstream() -> None:
 
 
 def test_caller_mistakes_do_not_open_breaker() -> None:
-    node = rig()
+    node = make_node()
     for _ in range(20):
         node.begin(tool_call("s.t", BAD))
         node.pipeline.cancel(node.begin(tool_call("s.open")))
@@ -202,10 +202,8 @@ def test_caller_mistakes_do_not_open_breaker() -> None:
     ],
 )
 @pytest.mark.parametrize("era", Era)
-def test_lists_names_in_client_style(
-    setting: str, client: str, expected: str, era: Era
-) -> None:
-    node = rig(names=setting)
+def test_lists_names_in_client_style(setting: str, client: str, expected: str, era: Era) -> None:
+    node = make_node(names=setting)
     call = Call(TOOLS_LIST, "test", LOCAL, Client(era, "x", client))
     node.begin(call)
     [(_, page)] = node.done
@@ -217,12 +215,12 @@ def test_lists_names_in_client_style(
 
 
 def test_rejects_forged_cursor() -> None:
-    error = rig().refused(Call(TOOLS_LIST, "test", LOCAL, SESSION, cursor="made up"))
+    error = make_node().refused(Call(TOOLS_LIST, "test", LOCAL, SESSION, cursor="made up"))
     assert error.failure is INVALID_CURSOR
 
 
 def test_list_uses_no_upstream_or_timer() -> None:
-    node = rig()
+    node = make_node()
     node.begin(Call(TOOLS_LIST, "test", LOCAL, STATELESS))
     assert node.upstreams["s"].started == []
     assert node.clock.timers == 0
@@ -232,7 +230,7 @@ def test_list_uses_no_upstream_or_timer() -> None:
 
 
 def test_passes_extension_method_to_transparent_upstream() -> None:
-    node = rig()
+    node = make_node()
     asked = Call("org.example/do", "test", LOCAL, WITH_EXTENSION)
     assert node.refused(asked).failure is METHOD_NOT_FOUND
     node.pipeline.transparent_upstream = "s"
@@ -248,7 +246,7 @@ def test_passes_extension_method_to_transparent_upstream() -> None:
 
 
 def test_transparent_upstream_validates_arguments() -> None:
-    node = rig()
+    node = make_node()
     node.pipeline.transparent_upstream = "s"
     call = node.begin(tool_call("s.t", {"count": "not a number"}))
     node.upstreams["s"].last.answer(content=[], isError=True)
@@ -256,7 +254,7 @@ def test_transparent_upstream_validates_arguments() -> None:
 
 
 def test_applies_new_settings_to_next_call() -> None:
-    node = rig()
+    node = make_node()
     node.begin(tool_call("s.open"))
     node.pipeline.configure(
         authenticate=Authenticator({"t": Caller("me")}),
@@ -275,7 +273,7 @@ def test_applies_new_settings_to_next_call() -> None:
 
 
 def test_tool_removed_during_call_keeps_result() -> None:
-    node = rig()
+    node = make_node()
     node.begin(tool_call("s.open"))
     node.catalog.withdraw("s")
     node.upstreams["s"].last.answer(content=[])
@@ -287,7 +285,7 @@ def test_tool_removed_during_call_keeps_result() -> None:
 
 
 def test_failing_response_writer_affects_no_other_call(caplog: pytest.LogCaptureFixture) -> None:
-    node = rig()
+    node = make_node()
     call = tool_call("s.open")
 
     def broken(*_: Any) -> None:
@@ -304,7 +302,7 @@ def test_failing_response_writer_affects_no_other_call(caplog: pytest.LogCapture
 def test_internal_fault_during_result_is_internal_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node = rig()
+    node = make_node()
     node.begin(tool_call("s.open"))
 
     def broken(*_: Any) -> None:
@@ -320,7 +318,7 @@ def test_internal_fault_during_result_is_internal_error(
 
 
 def test_internal_fault_during_admission_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = rig()
+    node = make_node()
 
     def broken(_: Credentials) -> Any:
         raise RuntimeError("a fault of ours")
@@ -340,7 +338,7 @@ def test_internal_fault_during_admission_is_recorded_once(monkeypatch: pytest.Mo
 # --- in every order of events ---
 
 
-class AnyOrder(RuleBasedStateMachine):
+class PipelineStateMachine(RuleBasedStateMachine):
     """Calls come, upstreams answer, die, hang and return, callers leave: each call ends once."""
 
     def __init__(self) -> None:
@@ -356,16 +354,16 @@ class AnyOrder(RuleBasedStateMachine):
         self.calls: list[Call] = []
         self.sent: dict[int, int] = {}
         for upstream in self.node.upstreams.values():
-            upstream.comes_back = self._comes_back
+            upstream.comes_back = self._wait_for_return
         self.returns = True
 
-    async def _comes_back(self, seconds: float) -> bool:
+    async def _wait_for_return(self, seconds: float) -> bool:
         await asyncio.sleep(0)
         return self.returns
 
     def teardown(self) -> None:
         # In the end nobody answers any more: everything must still come to an end.
-        self.do(lambda: self.node.clock.advance(5 * 10 + 1))
+        self.run_step(lambda: self.node.clock.advance(5 * 10 + 1))
         self.node.clock.advance(1)
         assert self.node.under_way == 0
         assert len(self.node.done) == len(self.calls)
@@ -373,7 +371,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.node.clock.timers == 0
         self.runner.close()
 
-    def do(self, what: Any) -> None:
+    def run_step(self, what: Any) -> None:
         async def step() -> None:
             what()
             await run_ready_tasks(8)
@@ -394,17 +392,17 @@ class AnyOrder(RuleBasedStateMachine):
         listens=st.booleans(),
         timeout=st.sampled_from([None, 500, 2_000]),
     )
-    def a_call_comes(self, name: str, arguments: bytes, listens: bool, timeout: int | None) -> None:
+    def begin_call(self, name: str, arguments: bytes, listens: bool, timeout: int | None) -> None:
         meta = {"progressToken": 1} | ({META_TIMEOUT: timeout} if timeout else {})
         call = tool_call(name, arguments, meta=meta)
         if listens:
             call.on_notification = lambda call, method, params: None
         self.calls.append(call)
-        self.do(lambda: self.node.begin(call))
+        self.run_step(lambda: self.node.begin(call))
 
     @precondition(lambda self: self.exchanges())
     @rule(data=st.data(), how=st.sampled_from(["answer", "error", "lost", "unsent", "hear"]))
-    def an_upstream_does_something(self, data: st.DataObject, how: str) -> None:
+    def act_on_upstream(self, data: st.DataObject, how: str) -> None:
         exchange = data.draw(st.sampled_from(self.exchanges()))
         actions: dict[str, Any] = {
             "answer": lambda: exchange.answer(content=[]),
@@ -413,24 +411,24 @@ class AnyOrder(RuleBasedStateMachine):
             "unsent": lambda: exchange.lose(sent=False),
             "hear": lambda: exchange.say("notifications/progress", b"{}"),
         }
-        self.do(actions[how])
+        self.run_step(actions[how])
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data())
-    def a_caller_leaves(self, data: st.DataObject) -> None:
+    def cancel_call(self, data: st.DataObject) -> None:
         call = data.draw(st.sampled_from(self.calls))
-        self.do(lambda: self.node.pipeline.cancel(call))
+        self.run_step(lambda: self.node.pipeline.cancel(call))
 
     @rule(seconds=st.floats(0, 6))
-    def time_passes(self, seconds: float) -> None:
-        self.do(lambda: self.node.clock.advance(seconds))
+    def advance_clock(self, seconds: float) -> None:
+        self.run_step(lambda: self.node.clock.advance(seconds))
 
     @rule(returns=st.booleans())
-    def an_upstream_returns_or_not(self, returns: bool) -> None:
+    def set_upstream_return(self, returns: bool) -> None:
         self.returns = returns
 
     @invariant()
-    def every_call_ends_at_most_once(self) -> None:
+    def ends_every_call_at_most_once(self) -> None:
         ended = [id(call) for call, _ in self.node.done]
         assert len(set(ended)) == len(ended)
         assert len(self.node.journal.entries) == len(ended)
@@ -438,7 +436,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.node.under_way <= 6
 
     @invariant()
-    def what_may_not_be_repeated_never_is(self) -> None:
+    def never_repeats_unrepeatable_calls(self) -> None:
         for upstream in self.node.upstreams.values():
             sent: dict[int, int] = {}
             for exchange in upstream.started:
@@ -446,13 +444,13 @@ class AnyOrder(RuleBasedStateMachine):
             assert all(times <= 2 for times in sent.values())
 
     @invariant()
-    def who_was_cancelled_is_no_longer_worked_for(self) -> None:
+    def stops_work_for_cancelled_calls(self) -> None:
         cancelled = {
             id(call) for call, end in self.node.done
             if isinstance(end, InterlockError) and end.failure is CANCELLED
         }  # fmt: skip
-        assert not [one for one in self.exchanges() if id(one.call) in cancelled]
+        assert not [exchange for exchange in self.exchanges() if id(exchange.call) in cancelled]
 
 
-AnyOrder.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
-TestAnyOrder = AnyOrder.TestCase
+PipelineStateMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+TestPipelineStates = PipelineStateMachine.TestCase

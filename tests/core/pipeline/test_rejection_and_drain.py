@@ -15,7 +15,7 @@ from tests.support.offerings import offer
 from tests.support.pipeline import PipelineHarness
 
 
-def rig(**settings: object) -> PipelineHarness:
+def make_node(**settings: object) -> PipelineHarness:
     return PipelineHarness(offer("s", ["one", "two"]), **settings)  # type: ignore[arg-type]
 
 
@@ -29,7 +29,7 @@ def rig(**settings: object) -> PipelineHarness:
     ],
 )
 def test_rejects_unknown_methods(method: str) -> None:
-    node = rig()
+    node = make_node()
     node.pipeline.transparent_upstream = "s"
     error = node.refused(Call(method, "test", LOCAL, SESSION))
     assert error.failure is METHOD_NOT_FOUND
@@ -37,7 +37,7 @@ def test_rejects_unknown_methods(method: str) -> None:
 
 
 def test_short_caller_timeout_does_not_open_breaker() -> None:
-    node = rig(failures=3)
+    node = make_node(failures=3)
     for _ in range(10):
         node.begin(tool_call("s.one", meta={META_TIMEOUT: 1}))
         node.clock.advance(1.0)
@@ -47,7 +47,7 @@ def test_short_caller_timeout_does_not_open_breaker() -> None:
 
 
 async def test_drain_finishes_calls_and_rejects_new_calls() -> None:
-    node = rig()
+    node = make_node()
     finishes = node.begin(tool_call("s.one"))
     stays = node.begin(tool_call("s.two"))
     ends, hangs = node.upstreams["s"].started
@@ -64,7 +64,7 @@ async def test_drain_finishes_calls_and_rejects_new_calls() -> None:
 
 
 def test_limits_journal_entries_of_unauthenticated_callers() -> None:
-    node = rig(tokens={"right": "operator"})
+    node = make_node(tokens={"right": "operator"})
     stranger = Credentials("203.0.113.9", "wrong")
     for _ in range(MAX_UNKNOWN_CALLER_ENTRIES * 10):
         node.refused(Call("tools/call", "test", stranger, SESSION, name="s.one"))

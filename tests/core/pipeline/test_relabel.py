@@ -25,14 +25,14 @@ def catalog(**resources: list[str]) -> Catalog:
     return board
 
 
-BOARD = catalog(one=["a:shared", "a:one"], two=["a:shared"], three=["a:three"])
+CATALOG = catalog(one=["a:shared", "a:one"], two=["a:shared"], three=["a:three"])
 
 
-def relabelled(verb: str, result: bytes, upstream: str = "one") -> bytes:
+def relabel(verb: str, result: bytes, upstream: str = "one") -> bytes:
     call = Call(verb, "test", Credentials("local"), Client(Era.SESSION, "2025-11-25"))
     call.upstream = upstream
     outcome = Outcome(result, Era.SESSION, summarize_result(result))
-    after = rewrite_uris(call, outcome, BOARD.current)
+    after = rewrite_uris(call, outcome, CATALOG.current)
     assert (after.era, after.summary) == (outcome.era, outcome.summary)
     if after.result == result:
         assert after is outcome
@@ -40,8 +40,8 @@ def relabelled(verb: str, result: bytes, upstream: str = "one") -> bytes:
 
 
 def test_detects_uri_collisions() -> None:
-    assert BOARD.current.has_uri_collisions
-    assert BOARD.has_uri_collisions
+    assert CATALOG.current.has_uri_collisions
+    assert CATALOG.has_uri_collisions
     board = catalog(one=["a:1"], two=["a:2"])
     assert not board.current.has_uri_collisions
     assert not board.has_uri_collisions
@@ -77,7 +77,7 @@ OTHERS = [
         ("prompts/get", lambda blocks: {"messages": [{"role": "user", "content": blocks}]}),
         (
             "prompts/get",
-            lambda blocks: {"messages": [{"role": "user", "content": one} for one in blocks]},
+            lambda blocks: {"messages": [{"role": "user", "content": block} for block in blocks]},
         ),
     ],
 )
@@ -87,7 +87,7 @@ def test_relabels_links_and_embedded_resources(verb: str, wrap: Any) -> None:
         blocks += OTHERS  # type: ignore[arg-type]
     more = {"_meta": {"x": 1}, "structuredContent": {"uri": "a:shared"}}
     before = {**wrap(blocks), **more}
-    after = json.loads(relabelled(verb, json.dumps(before).encode()))
+    after = json.loads(relabel(verb, json.dumps(before).encode()))
     blocks[0] = {**LINK, "uri": "interlock:one:a:shared"}
     blocks[1] = {
         "type": "resource",
@@ -98,7 +98,7 @@ def test_relabels_links_and_embedded_resources(verb: str, wrap: Any) -> None:
 
 def test_relabels_contents_of_resource() -> None:
     before = b'{"contents":[{"uri":"a:shared","text":"x"},{"uri":"a:one"}],"n":1.50,"big":1e400}'
-    after = relabelled("resources/read", before)
+    after = relabel("resources/read", before)
     assert json.loads(after)["contents"] == [
         {"uri": "interlock:one:a:shared", "text": "x"},
         {"uri": "a:one"},
@@ -123,9 +123,9 @@ def test_relabels_contents_of_resource() -> None:
     ],
 )
 def test_keeps_result_without_shown_uris(verb: str, result: bytes) -> None:
-    assert relabelled(verb, result) is result
+    assert relabel(verb, result) is result
 
 
 def test_keeps_uris_without_collision() -> None:
     result = b'{"contents":[{"uri":"a:three"}]}'
-    assert relabelled("resources/read", result, "three") is result
+    assert relabel("resources/read", result, "three") is result

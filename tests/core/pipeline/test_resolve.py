@@ -16,20 +16,20 @@ from tests.support.calls import tool_call
 from tests.support.offerings import definition, offer
 
 
-def board(*offerings: Offering) -> Catalog:
+def make_catalog(*offerings: Offering) -> Catalog:
     catalog = Catalog(server_info=b"{}")
     for offering in offerings:
         catalog.publish(offering)
     return catalog
 
 
-CATALOG = board(
+CATALOG = make_catalog(
     offer("jira", ["create_issue", "get_issue", "deleteIssue"]),
     offer("files", ["read_file", definition("look", annotations={"readOnlyHint": True})]),
 )
 
 
-def unknown(name: str, catalog: Catalog = CATALOG) -> InterlockError:
+def reject_unknown(name: str, catalog: Catalog = CATALOG) -> InterlockError:
     call = tool_call(name)
     with pytest.raises(InterlockError) as caught:
         resolve_tool(call, catalog)
@@ -73,7 +73,7 @@ def test_sets_effect_of_call() -> None:
     ],
 )
 def test_suggests_similar_name(name: str, near: str) -> None:
-    error = unknown(name)
+    error = reject_unknown(name)
     assert error.data is not None
     assert error.data["near"][0] == near
     assert f"Did you mean {near}" in error.message
@@ -81,21 +81,21 @@ def test_suggests_similar_name(name: str, near: str) -> None:
 
 
 def test_suggests_names_as_client_sees_them() -> None:
-    snapshot = board(offer("demo", ["echo", "reverse"], expose="transparent"))
-    assert unknown("ecko", snapshot).data == {"tool": "ecko", "near": ["echo"]}
+    snapshot = make_catalog(offer("demo", ["echo", "reverse"], expose="transparent"))
+    assert reject_unknown("ecko", snapshot).data == {"tool": "ecko", "near": ["echo"]}
 
 
 @pytest.mark.parametrize("name", ["zzzzzzzz", "", ".", "__", "\n", "*", "é", "x" * 300])
 def test_names_list_method_without_similar_name(name: str) -> None:
-    assert "`tools/list` returns the names" in unknown(name).message
+    assert "`tools/list` returns the names" in reject_unknown(name).message
 
 
 def test_suggests_nothing_for_empty_catalog() -> None:
-    assert unknown("a.b", board()).data == {"tool": "a.b", "near": []}
+    assert reject_unknown("a.b", make_catalog()).data == {"tool": "a.b", "near": []}
 
 
 def test_shortens_long_name_in_error() -> None:
-    error = unknown("jira.create_issue" * 100_000)
+    error = reject_unknown("jira.create_issue" * 100_000)
     assert len(error.message) < 500
     assert error.data is not None
     assert len(error.data["tool"]) == 101
@@ -113,24 +113,24 @@ def test_limits_cost_of_suggestions(
             return super().real_quick_ratio()  # type: ignore[no-any-return]
 
     monkeypatch.setattr(difflib, "SequenceMatcher", Counting)
-    snapshot = board(*crowd())
+    snapshot = make_catalog(*many_offerings())
     assert len(snapshot.current.tools) == 5_000
-    error = unknown("s07.get_the_thing_number_55x", snapshot)
+    error = reject_unknown("s07.get_the_thing_number_55x", snapshot)
     assert error.data is not None
     assert error.data["near"]
-    unknown("s07.get_the_thing_number_" * 100_000, snapshot)
-    unknown("thing", snapshot)
+    reject_unknown("s07.get_the_thing_number_" * 100_000, snapshot)
+    reject_unknown("thing", snapshot)
     assert len(compared) <= 3 * 60
     assert max(size for sizes in compared for size in sizes) <= 100
 
 
-def crowd() -> Iterator[Any]:
+def many_offerings() -> Iterator[Any]:
     for which in range(50):
         yield offer(f"s{which:02}", [f"get_the_thing_number_{number}" for number in range(100)])
 
 
 def test_never_suggests_destructive_tool() -> None:
-    catalog = board(
+    catalog = make_catalog(
         offer(
             "disk",
             [
@@ -140,6 +140,6 @@ def test_never_suggests_destructive_tool() -> None:
         )
     )
     # Nearer to the one that may be suggested; as near as to both; nearer to the other.
-    assert unknown("disk.wipe_dsh", catalog).data["near"] == ["disk.wipe_dish"]  # type: ignore[index]
+    assert reject_unknown("disk.wipe_dsh", catalog).data["near"] == ["disk.wipe_dish"]  # type: ignore[index]
     for typo in ("disk.wipe_dsk", "disk.wipe_disks"):
-        assert unknown(typo, catalog).data["near"] == []  # type: ignore[index]
+        assert reject_unknown(typo, catalog).data["near"] == []  # type: ignore[index]

@@ -28,14 +28,14 @@ from tests.protocol.json_values import values
 from tests.support.offerings import offer
 
 
-def board(*offerings: Offering) -> Catalog:
+def make_catalog(*offerings: Offering) -> Catalog:
     catalog = Catalog(server_info=b"{}")
     for offering in offerings:
         catalog.publish(offering)
     return catalog
 
 
-CATALOG = board(
+CATALOG = make_catalog(
     offer("one", prompts=["write"], resources=["test://a", "test://both"]),
     offer("two", prompts=["write"], resources=["test://both"], templates=["two://{id}/x"]),
 )
@@ -49,11 +49,11 @@ def request(verb: str, name: str = "", **fields: Any) -> Call:
     return call
 
 
-def said(call: Call) -> dict[str, Any]:
+def read_params(call: Call) -> dict[str, Any]:
     return {key: json.loads(bytes(raw)) for key, raw in (call.extra_params or {}).items()}
 
 
-def refused(call: Call) -> InterlockError:
+def reject(call: Call) -> InterlockError:
     with pytest.raises(InterlockError) as caught:
         resolve_method(call, CATALOG)
     assert call.upstream == "", "what leads nowhere can reach nobody"
@@ -68,24 +68,24 @@ def test_resolves_prompt_to_upstream_name(name: str) -> None:
     call = request(PROMPTS_GET, name, arguments={"a": "b"}, extra_params={"more": 1})
     assert resolve_method(call, CATALOG)
     assert call.upstream == "two"
-    assert said(call) == {"name": "write", "arguments": {"a": "b"}, "more": 1}
+    assert read_params(call) == {"name": "write", "arguments": {"a": "b"}, "more": 1}
     assert call.is_retryable
 
 
 def test_omits_absent_prompt_arguments() -> None:
     call = request(PROMPTS_GET, "one.write")
     resolve_method(call, CATALOG)
-    assert said(call) == {"name": "write"}
+    assert read_params(call) == {"name": "write"}
 
 
 def test_client_cannot_override_prompt_name() -> None:
     call = request(PROMPTS_GET, "one.write", extra_params={"name": "other"})
     resolve_method(call, CATALOG)
-    assert said(call) == {"name": "write"}
+    assert read_params(call) == {"name": "write"}
 
 
 def test_rejects_unknown_prompt() -> None:
-    error = refused(request(PROMPTS_GET, "x" * 1000))
+    error = reject(request(PROMPTS_GET, "x" * 1000))
     assert error.failure is UNKNOWN_PROMPT
     assert len(error.message) < 200
 
@@ -106,34 +106,34 @@ def test_rejects_unknown_prompt() -> None:
 def test_resolves_resource_to_upstream_uri(verb: str, uri: str, upstream: str, own: str) -> None:
     call = request(verb, uri)
     assert resolve_method(call, CATALOG)
-    assert (call.upstream, said(call)) == (upstream, {"uri": own})
+    assert (call.upstream, read_params(call)) == (upstream, {"uri": own})
 
 
 def test_rejects_unknown_resource() -> None:
-    error = refused(request(RESOURCES_READ, "test://nothing"))
+    error = reject(request(RESOURCES_READ, "test://nothing"))
     assert error.failure is UNKNOWN_RESOURCE
     assert error.data == {"uri": "test://nothing"}
 
 
 def test_rejects_ambiguous_uri() -> None:
-    error = refused(request(RESOURCES_READ, "test://both"))
+    error = reject(request(RESOURCES_READ, "test://both"))
     assert error.failure is INVALID_PARAMS
 
 
 # --- completions ---
 
 
-def completing(reference: Any) -> Call:
+def completion_request(reference: Any) -> Call:
     argument = {"name": "a", "value": "x"}
     return request(COMPLETE_ARGUMENT, extra_params={"ref": reference, "argument": argument})
 
 
 def test_resolves_completion_for_prompt() -> None:
-    call = completing({"type": "ref/prompt", "name": "two.write", "title": "kept"})
+    call = completion_request({"type": "ref/prompt", "name": "two.write", "title": "kept"})
     assert resolve_method(call, CATALOG)
     assert call.upstream == "two"
-    assert said(call)["ref"] == {"type": "ref/prompt", "name": "write", "title": "kept"}
-    assert said(call)["argument"] == {"name": "a", "value": "x"}
+    assert read_params(call)["ref"] == {"type": "ref/prompt", "name": "write", "title": "kept"}
+    assert read_params(call)["argument"] == {"name": "a", "value": "x"}
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,12 @@ def test_resolves_completion_for_prompt() -> None:
     ],
 )
 def test_resolves_completion_for_resource(uri: str, upstream: str, own: str) -> None:
-    call = completing({"type": "ref/resource", "uri": uri})
+    call = completion_request({"type": "ref/resource", "uri": uri})
     assert resolve_method(call, CATALOG)
-    assert (call.upstream, said(call)["ref"]) == (upstream, {"type": "ref/resource", "uri": own})
+    assert (call.upstream, read_params(call)["ref"]) == (
+        upstream,
+        {"type": "ref/resource", "uri": own},
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,18 +170,18 @@ def test_resolves_completion_for_resource(uri: str, upstream: str, own: str) -> 
     ],
 )
 def test_rejects_invalid_reference(reference: Any) -> None:
-    assert refused(completing(reference)).failure is INVALID_PARAMS
+    assert reject(completion_request(reference)).failure is INVALID_PARAMS
 
 
 def test_rejects_completion_without_reference() -> None:
-    assert refused(request(COMPLETE_ARGUMENT)).failure is INVALID_PARAMS
+    assert reject(request(COMPLETE_ARGUMENT)).failure is INVALID_PARAMS
 
 
 def test_rejects_completion_for_unknown_target() -> None:
-    unknown = completing({"type": "ref/prompt", "name": "one.nothing"})
-    assert refused(unknown).failure is UNKNOWN_PROMPT
-    unknown = completing({"type": "ref/resource", "uri": "test://nothing"})
-    assert refused(unknown).failure is UNKNOWN_RESOURCE
+    unknown = completion_request({"type": "ref/prompt", "name": "one.nothing"})
+    assert reject(unknown).failure is UNKNOWN_PROMPT
+    unknown = completion_request({"type": "ref/resource", "uri": "test://nothing"})
+    assert reject(unknown).failure is UNKNOWN_RESOURCE
 
 
 # --- everything else ---

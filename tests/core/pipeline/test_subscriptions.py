@@ -18,7 +18,7 @@ from interlock.core.ports import Upstream
 from interlock.errors import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.mcp import SUBSCRIBE, UNSUBSCRIBE
 from tests.core.pipeline.client_request_harness import (
-    AskingRig,
+    ClientRequestHarness,
     ScriptedSession,
     call_of,
     stateless,
@@ -30,12 +30,12 @@ URI = "test://r"
 CALL = call_of(stateless(), verb="subscriptions/listen")
 
 
-class Server:
+class ScriptedServer:
     """An upstream that announces, and writes down what it was asked."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[str, str]] = []
-        self.watched: set[str] = set()
+        self.requests: list[tuple[str, str]] = []
+        self.subscribed_uris: set[str] = set()
         self.refuse = False
         self.gate: asyncio.Event | None = None
         """Closed: it takes its time to answer."""
@@ -45,215 +45,222 @@ class Server:
         return call.session
 
     async def subscribe(self, uri: str, call: Call | None) -> None:
-        self.said.append(("watch", uri))
-        await self._take_time()
+        self.requests.append(("watch", uri))
+        await self._wait_for_gate()
         if self.refuse:
             raise InterlockError(UPSTREAM_UNAVAILABLE, "no")
-        assert uri not in self.watched, "it is asked twice for the same"
-        self.watched.add(uri)
+        assert uri not in self.subscribed_uris, "it is asked twice for the same"
+        self.subscribed_uris.add(uri)
 
     async def unsubscribe(self, uri: str, call: Call | None) -> None:
-        self.said.append(("unwatch", uri))
-        await self._take_time()
-        self.watched.remove(uri)
+        self.requests.append(("unwatch", uri))
+        await self._wait_for_gate()
+        self.subscribed_uris.remove(uri)
 
-    async def _take_time(self) -> None:
+    async def _wait_for_gate(self) -> None:
         if self.gate is not None:
             await self.gate.wait()
         await asyncio.sleep(0)
 
 
-class Ears:
+class Subscriber:
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.updates: list[str] = []
 
     def send_resource_update(self, uri: str) -> None:
-        self.heard.append(uri)
+        self.updates.append(uri)
 
 
-class Scene:
+class SubscriptionHarness:
     def __init__(self, *uris: str) -> None:
-        self.server = Server()
+        self.server = ScriptedServer()
         catalog = Catalog(server_info=b"{}")
         catalog.publish(offer("s", resources=uris or (URI,)))
         upstreams: dict[str, Upstream] = {"s": self.server}  # type: ignore[dict-item]
-        self.all = ResourceSubscriptions(catalog, upstreams)
+        self.subscriptions = ResourceSubscriptions(catalog, upstreams)
 
-    def join(self, follower: Ears, uri: str = URI, call: Call = CALL) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(self.all.subscribe(follower, call, "s", uri))
+    def subscribe_client(
+        self, follower: Subscriber, uri: str = URI, call: Call = CALL
+    ) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(
+            self.subscriptions.subscribe(follower, call, "s", uri)
+        )
 
-    async def leave(self, follower: Ears, uri: str = URI) -> None:
-        await self.all.unsubscribe(follower, CALL, "s", uri)
+    async def unsubscribe_client(self, follower: Subscriber, uri: str = URI) -> None:
+        await self.subscriptions.unsubscribe(follower, CALL, "s", uri)
 
 
 @asynccontextmanager
-async def open_scene(*uris: str) -> AsyncIterator[Scene]:
-    stage = Scene(*uris)
-    yield stage
+async def open_harness(*uris: str) -> AsyncIterator[SubscriptionHarness]:
+    scenario = SubscriptionHarness(*uris)
+    yield scenario
     await run_ready_tasks()
-    assert set(stage.all.active_uris("s")) == stage.server.watched
+    assert set(scenario.subscriptions.active_uris("s")) == scenario.server.subscribed_uris
 
 
 # --- counted ---
 
 
 async def test_subscribes_upstream_once() -> None:
-    async with open_scene() as stage:
-        followers = [Ears() for _ in range(3)]
-        for follower in followers:
-            await stage.join(follower)
-        assert stage.server.said == [("watch", URI)]
-        stage.all.on_resource_update("s", URI)
-        assert [one.heard for one in followers] == [[URI]] * 3
-        for follower in followers:
-            await stage.leave(follower)
-        assert stage.server.said == [("watch", URI), ("unwatch", URI)]
-        stage.all.on_resource_update("s", URI)
-        assert [len(one.heard) for one in followers] == [1, 1, 1]
+    async with open_harness() as scenario:
+        subscribers = [Subscriber() for _ in range(3)]
+        for follower in subscribers:
+            await scenario.subscribe_client(follower)
+        assert scenario.server.requests == [("watch", URI)]
+        scenario.subscriptions.on_resource_update("s", URI)
+        assert [subscriber.updates for subscriber in subscribers] == [[URI]] * 3
+        for follower in subscribers:
+            await scenario.unsubscribe_client(follower)
+        assert scenario.server.requests == [("watch", URI), ("unwatch", URI)]
+        scenario.subscriptions.on_resource_update("s", URI)
+        assert [len(subscriber.updates) for subscriber in subscribers] == [1, 1, 1]
 
 
 async def test_repeated_subscription_counts_once() -> None:
-    async with open_scene() as stage:
-        ears = Ears()
-        await stage.join(ears)
-        await stage.join(ears)
-        stage.all.on_resource_update("s", URI)
-        assert ears.heard == [URI]
-        await stage.leave(ears)
-        assert stage.server.watched == set()
+    async with open_harness() as scenario:
+        client = Subscriber()
+        await scenario.subscribe_client(client)
+        await scenario.subscribe_client(client)
+        scenario.subscriptions.on_resource_update("s", URI)
+        assert client.updates == [URI]
+        await scenario.unsubscribe_client(client)
+        assert scenario.server.subscribed_uris == set()
 
 
 async def test_unsubscribing_unknown_subscriber_has_no_effect() -> None:
-    async with open_scene() as stage:
-        ears = Ears()
-        await stage.leave(ears)
-        await stage.join(ears)
-        await stage.leave(Ears())
-        assert stage.server.watched == {URI}
+    async with open_harness() as scenario:
+        client = Subscriber()
+        await scenario.unsubscribe_client(client)
+        await scenario.subscribe_client(client)
+        await scenario.unsubscribe_client(Subscriber())
+        assert scenario.server.subscribed_uris == {URI}
 
 
 async def test_unsubscribe_all_removes_subscriber() -> None:
-    async with open_scene("test://a", "test://b") as stage:
-        stays, goes = Ears(), Ears()
+    async with open_harness("test://a", "test://b") as scenario:
+        stays, goes = Subscriber(), Subscriber()
         for uri in ("test://a", "test://b"):
-            await stage.join(goes, uri)
-        await stage.join(stays, "test://a")
-        stage.all.unsubscribe_all(goes)
+            await scenario.subscribe_client(goes, uri)
+        await scenario.subscribe_client(stays, "test://a")
+        scenario.subscriptions.unsubscribe_all(goes)
         await run_ready_tasks()
-        assert stage.server.watched == {"test://a"}
-        stage.all.on_resource_update("s", "test://a")
-        assert (stays.heard, goes.heard) == (["test://a"], [])
+        assert scenario.server.subscribed_uris == {"test://a"}
+        scenario.subscriptions.on_resource_update("s", "test://a")
+        assert (stays.updates, goes.updates) == (["test://a"], [])
 
 
 async def test_private_connections_have_separate_subscriptions() -> None:
-    async with open_scene() as stage:
-        shared, own = Ears(), Ears()
+    async with open_harness() as scenario:
+        shared, own = Subscriber(), Subscriber()
         session = ScriptedSession()
         apart = call_of(session.client, session=session)
-        await stage.join(shared)
-        stage.server.watched.clear()
-        await stage.join(own, call=apart)
-        assert stage.server.said == [("watch", URI)] * 2
-        assert stage.all.active_uris("s", session) == (URI,)
-        stage.all.on_resource_update("s", URI, session)
-        assert (shared.heard, own.heard) == ([], [URI])
-        stage.all.on_resource_update("s", URI)
-        assert (shared.heard, own.heard) == ([URI], [URI])
+        await scenario.subscribe_client(shared)
+        scenario.server.subscribed_uris.clear()
+        await scenario.subscribe_client(own, call=apart)
+        assert scenario.server.requests == [("watch", URI)] * 2
+        assert scenario.subscriptions.active_uris("s", session) == (URI,)
+        scenario.subscriptions.on_resource_update("s", URI, session)
+        assert (shared.updates, own.updates) == ([], [URI])
+        scenario.subscriptions.on_resource_update("s", URI)
+        assert (shared.updates, own.updates) == ([URI], [URI])
 
 
 # --- while the server is being asked ---
 
 
 async def test_concurrent_subscribers_wait_for_upstream() -> None:
-    async with open_scene() as stage:
-        stage.server.gate = asyncio.Event()
-        first, second = stage.join(Ears()), stage.join(Ears())
+    async with open_harness() as scenario:
+        scenario.server.gate = asyncio.Event()
+        first, second = (
+            scenario.subscribe_client(Subscriber()),
+            scenario.subscribe_client(Subscriber()),
+        )
         await run_ready_tasks()
         assert not first.done()
         assert not second.done()
-        stage.server.gate.set()
+        scenario.server.gate.set()
         await asyncio.gather(first, second)
-        assert stage.server.said == [("watch", URI)]
+        assert scenario.server.requests == [("watch", URI)]
 
 
 async def test_rejection_by_upstream_removes_subscribers() -> None:
-    async with open_scene() as stage:
-        stage.server.gate = asyncio.Event()
-        stage.server.refuse = True
-        ears = [Ears(), Ears()]
-        tasks = [stage.join(one) for one in ears]
+    async with open_harness() as scenario:
+        scenario.server.gate = asyncio.Event()
+        scenario.server.refuse = True
+        client = [Subscriber(), Subscriber()]
+        tasks = [scenario.subscribe_client(subscriber) for subscriber in client]
         await run_ready_tasks()
-        stage.server.gate.set()
+        scenario.server.gate.set()
         said = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(one) for one in said] == [InterlockError, InterlockError]
-        stage.all.on_resource_update("s", URI)
-        assert [one.heard for one in ears] == [[], []]
-        stage.server.refuse = False
-        await stage.join(ears[0])
-        assert stage.server.watched == {URI}
+        assert [type(message) for message in said] == [InterlockError, InterlockError]
+        scenario.subscriptions.on_resource_update("s", URI)
+        assert [subscriber.updates for subscriber in client] == [[], []]
+        scenario.server.refuse = False
+        await scenario.subscribe_client(client[0])
+        assert scenario.server.subscribed_uris == {URI}
 
 
 async def test_cancelled_subscriber_does_not_affect_other() -> None:
-    async with open_scene() as stage:
-        stage.server.gate = asyncio.Event()
-        impatient, patient = Ears(), Ears()
-        first, second = stage.join(impatient), stage.join(patient)
+    async with open_harness() as scenario:
+        scenario.server.gate = asyncio.Event()
+        impatient, patient = Subscriber(), Subscriber()
+        first, second = scenario.subscribe_client(impatient), scenario.subscribe_client(patient)
         await run_ready_tasks()
         first.cancel()
         await run_ready_tasks()
-        stage.server.gate.set()
+        scenario.server.gate.set()
         await second
-        stage.all.on_resource_update("s", URI)
-        assert (impatient.heard, patient.heard) == ([], [URI])
+        scenario.subscriptions.on_resource_update("s", URI)
+        assert (impatient.updates, patient.updates) == ([], [URI])
 
 
 async def test_unsubscribing_before_confirmation_unsubscribes_upstream() -> None:
-    async with open_scene() as stage:
-        stage.server.gate = asyncio.Event()
-        ears = Ears()
-        joined = stage.join(ears)
+    async with open_harness() as scenario:
+        scenario.server.gate = asyncio.Event()
+        client = Subscriber()
+        joined = scenario.subscribe_client(client)
         await run_ready_tasks()
-        stage.all.unsubscribe_all(ears)
+        scenario.subscriptions.unsubscribe_all(client)
         await run_ready_tasks()
-        stage.server.gate.set()
+        scenario.server.gate.set()
         await joined
         await run_ready_tasks()
-        assert stage.server.said == [("watch", URI), ("unwatch", URI)]
-        assert stage.server.watched == set()
+        assert scenario.server.requests == [("watch", URI), ("unwatch", URI)]
+        assert scenario.server.subscribed_uris == set()
 
 
 async def test_subscribing_during_unsubscribe_waits() -> None:
-    async with open_scene() as stage:
-        first, second = Ears(), Ears()
-        await stage.join(first)
-        stage.server.gate = asyncio.Event()
-        leaving = asyncio.get_running_loop().create_task(stage.leave(first))
+    async with open_harness() as scenario:
+        first, second = Subscriber(), Subscriber()
+        await scenario.subscribe_client(first)
+        scenario.server.gate = asyncio.Event()
+        leaving = asyncio.get_running_loop().create_task(scenario.unsubscribe_client(first))
         await run_ready_tasks()
-        joined = stage.join(second)
+        joined = scenario.subscribe_client(second)
         await run_ready_tasks()
-        assert stage.server.said == [("watch", URI), ("unwatch", URI)]
-        stage.server.gate.set()
+        assert scenario.server.requests == [("watch", URI), ("unwatch", URI)]
+        scenario.server.gate.set()
         await asyncio.gather(leaving, joined)
-        assert stage.server.said[-1] == ("watch", URI)
-        assert stage.server.watched == {URI}
+        assert scenario.server.requests[-1] == ("watch", URI)
+        assert scenario.server.subscribed_uris == {URI}
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("+-x~")), max_size=25))
 async def test_upstream_is_subscribed_while_subscribers_exist(moves: list[tuple[int, str]]) -> None:
     """In the end the server is watched if, and only if, somebody follows."""
 
-    async with open_scene() as stage:
-        followers = [Ears() for _ in range(3)]
+    async with open_harness() as scenario:
+        subscribers = [Subscriber() for _ in range(3)]
         tasks: list[asyncio.Task[None]] = []
         wants = [False] * 3
         for who, move in moves:
-            follower = followers[who]
+            follower = subscribers[who]
             if move == "+":
-                tasks.append(stage.join(follower))
+                tasks.append(scenario.subscribe_client(follower))
                 await asyncio.sleep(0)
                 wants[who] = True
             elif move == "-":
-                stage.all.unsubscribe_all(follower)
+                scenario.subscriptions.unsubscribe_all(follower)
                 await asyncio.sleep(0)
                 wants[who] = False
             elif move == "x":
@@ -262,16 +269,16 @@ async def test_upstream_is_subscribed_while_subscribers_exist(moves: list[tuple[
                 await asyncio.sleep(0)
         await asyncio.gather(*tasks, return_exceptions=True)
         await run_ready_tasks(20)
-        assert stage.server.watched == ({URI} if any(wants) else set())
-        stage.all.on_resource_update("s", URI)
-        assert [bool(one.heard) for one in followers] == wants
+        assert scenario.server.subscribed_uris == ({URI} if any(wants) else set())
+        scenario.subscriptions.on_resource_update("s", URI)
+        assert [bool(subscriber.updates) for subscriber in subscribers] == wants
 
 
 # --- what is announced ---
 
 
 @pytest.mark.parametrize(
-    ("followed", "announced", "heard"),
+    ("followed", "announced", "received"),
     [
         ("test://a", "test://a", True),
         ("test://a", "test://a/b", True),
@@ -283,59 +290,61 @@ async def test_upstream_is_subscribed_while_subscribers_exist(moves: list[tuple[
     ],
 )
 async def test_notifies_of_part_of_subscribed_resource(
-    followed: str, announced: str, heard: bool
+    followed: str, announced: str, received: bool
 ) -> None:
-    async with open_scene(followed) as stage:
-        ears = Ears()
-        await stage.join(ears, followed)
-        stage.all.on_resource_update("s", announced)
-        assert ears.heard == ([announced] if heard else [])
-        stage.all.on_resource_update("another", announced)
-        assert len(ears.heard) <= 1
+    async with open_harness(followed) as scenario:
+        client = Subscriber()
+        await scenario.subscribe_client(client, followed)
+        scenario.subscriptions.on_resource_update("s", announced)
+        assert client.updates == ([announced] if received else [])
+        scenario.subscriptions.on_resource_update("another", announced)
+        assert len(client.updates) <= 1
 
 
 async def test_notifies_once_for_whole_and_part() -> None:
-    async with open_scene("test://a", "test://a/b") as stage:
-        ears = Ears()
-        await stage.join(ears, "test://a")
-        await stage.join(ears, "test://a/b")
-        stage.all.on_resource_update("s", "test://a/b")
-        assert ears.heard == ["test://a/b"]
+    async with open_harness("test://a", "test://a/b") as scenario:
+        client = Subscriber()
+        await scenario.subscribe_client(client, "test://a")
+        await scenario.subscribe_client(client, "test://a/b")
+        scenario.subscriptions.on_resource_update("s", "test://a/b")
+        assert client.updates == ["test://a/b"]
 
 
 async def test_failing_subscriber_does_not_affect_others() -> None:
-    class Deaf(Ears):
+    class FailingSubscriber(Subscriber):
         def send_resource_update(self, uri: str) -> None:
             raise RuntimeError("gone")
 
-    async with open_scene() as stage:
-        followers = [Deaf(), Ears(), Deaf(), Ears()]
-        for one in followers:
-            await stage.join(one)
-        stage.all.on_resource_update("s", URI)
-        assert [len(one.heard) for one in followers] == [0, 1, 0, 1]
+    async with open_harness() as scenario:
+        subscribers = [FailingSubscriber(), Subscriber(), FailingSubscriber(), Subscriber()]
+        for item in subscribers:
+            await scenario.subscribe_client(item)
+        scenario.subscriptions.on_resource_update("s", URI)
+        assert [len(subscriber.updates) for subscriber in subscribers] == [0, 1, 0, 1]
 
 
 # --- by the URIs that clients know ---
 
 
 async def test_subscribes_only_to_announced_resources() -> None:
-    async with open_scene() as stage:
-        ears = Ears()
-        assert await stage.all.subscribe_all(ears, CALL, [URI]) == [URI]
-        stage.server.capabilities = {"resources": {}}
-        assert await stage.all.subscribe_all(Ears(), CALL, [URI]) == []
-        stage.server.capabilities = {}
-        assert await stage.all.subscribe_all(Ears(), CALL, [URI]) == []
+    async with open_harness() as scenario:
+        client = Subscriber()
+        assert await scenario.subscriptions.subscribe_all(client, CALL, [URI]) == [URI]
+        scenario.server.capabilities = {"resources": {}}
+        assert await scenario.subscriptions.subscribe_all(Subscriber(), CALL, [URI]) == []
+        scenario.server.capabilities = {}
+        assert await scenario.subscriptions.subscribe_all(Subscriber(), CALL, [URI]) == []
 
 
 async def test_failed_subscription_does_not_affect_others() -> None:
-    async with open_scene("test://a", "test://b") as stage:
-        stage.server.refuse = True
-        ears = Ears()
-        assert await stage.all.subscribe_all(ears, CALL, ["test://a"]) == []
-        stage.server.refuse = False
-        assert await stage.all.subscribe_all(ears, CALL, ["test://a", "test://b"]) == [
+    async with open_harness("test://a", "test://b") as scenario:
+        scenario.server.refuse = True
+        client = Subscriber()
+        assert await scenario.subscriptions.subscribe_all(client, CALL, ["test://a"]) == []
+        scenario.server.refuse = False
+        assert await scenario.subscriptions.subscribe_all(
+            client, CALL, ["test://a", "test://b"]
+        ) == [
             "test://a",
             "test://b",
         ]
@@ -343,73 +352,73 @@ async def test_failed_subscription_does_not_affect_others() -> None:
 
 async def test_notifies_with_uri_of_client() -> None:
     catalog = Catalog(server_info=b"{}")
-    servers: dict[str, Any] = {"one": Server(), "two": Server()}
+    servers: dict[str, Any] = {"one": ScriptedServer(), "two": ScriptedServer()}
     for key in servers:
         catalog.publish(offer(key, resources=[URI]))
     everything = ResourceSubscriptions(catalog, servers)
-    ears = Ears()
+    client = Subscriber()
     asked = ["test://nothing", URI, f"interlock:two:{URI}"]
-    assert await everything.subscribe_all(ears, CALL, asked) == [f"interlock:two:{URI}"]
-    assert servers["two"].watched == {URI}
-    assert servers["one"].watched == set()
+    assert await everything.subscribe_all(client, CALL, asked) == [f"interlock:two:{URI}"]
+    assert servers["two"].subscribed_uris == {URI}
+    assert servers["one"].subscribed_uris == set()
     everything.on_resource_update("one", URI)
-    assert ears.heard == []
+    assert client.updates == []
     everything.on_resource_update("two", URI)
-    assert ears.heard == [f"interlock:two:{URI}"]
+    assert client.updates == [f"interlock:two:{URI}"]
 
 
 # --- through the pipeline ---
 
 
-def subscribing(session: ScriptedSession, verb: str = SUBSCRIBE, uri: str = URI) -> Call:
+def subscribe_call(session: ScriptedSession, verb: str = SUBSCRIBE, uri: str = URI) -> Call:
     return call_of(session.client, uri, verb=verb, session=session)
 
 
 async def test_subscribes_and_unsubscribes_session() -> None:
-    rig, session = AskingRig(), ScriptedSession()
-    rig.begin(subscribing(session))
+    harness, session = ClientRequestHarness(), ScriptedSession()
+    harness.begin(subscribe_call(session))
     await run_ready_tasks()
-    assert rig.last_result == {}
-    assert rig.s.watches == [URI]
-    rig.pipeline.subscriptions.on_resource_update("s", URI)
+    assert harness.last_result == {}
+    assert harness.s.watches == [URI]
+    harness.pipeline.subscriptions.on_resource_update("s", URI)
     assert session.updates == [URI]
-    rig.begin(subscribing(session, UNSUBSCRIBE))
+    harness.begin(subscribe_call(session, UNSUBSCRIBE))
     await run_ready_tasks()
-    assert rig.s.watches == []
-    assert rig.journalled() == [(SUBSCRIBE, "ok"), (UNSUBSCRIBE, "ok")]
+    assert harness.s.watches == []
+    assert harness.list_outcomes() == [(SUBSCRIBE, "ok"), (UNSUBSCRIBE, "ok")]
 
 
 async def test_rejects_subscription_without_capability() -> None:
-    rig, session = AskingRig(), ScriptedSession()
-    rig.s.capabilities = {"resources": {}}
-    assert rig.refused(subscribing(session)).failure is METHOD_NOT_FOUND
+    harness, session = ClientRequestHarness(), ScriptedSession()
+    harness.s.capabilities = {"resources": {}}
+    assert harness.refused(subscribe_call(session)).failure is METHOD_NOT_FOUND
 
 
 async def test_relays_rejection_of_subscription() -> None:
-    rig, session = AskingRig(), ScriptedSession()
+    harness, session = ClientRequestHarness(), ScriptedSession()
 
     async def refuse(uri: str, call: Call) -> None:
         raise InterlockError(UPSTREAM_UNAVAILABLE, "no")
 
-    rig.s.subscribe = refuse  # type: ignore[assignment, method-assign]
-    rig.begin(subscribing(session))
+    harness.s.subscribe = refuse  # type: ignore[assignment, method-assign]
+    harness.begin(subscribe_call(session))
     await run_ready_tasks()
-    assert rig.last_error.message == "no"
-    rig.pipeline.subscriptions.on_resource_update("s", URI)
+    assert harness.last_error.message == "no"
+    harness.pipeline.subscriptions.on_resource_update("s", URI)
     assert session.updates == []
 
 
 def test_subscription_requires_session() -> None:
     call = call_of(stateless(), URI, verb=SUBSCRIBE)
-    assert AskingRig().refused(call).failure is METHOD_NOT_FOUND
+    assert ClientRequestHarness().refused(call).failure is METHOD_NOT_FOUND
 
 
 async def test_subscribes_with_upstream_uri() -> None:
-    rig = AskingRig(offer("s", resources=[URI]), offer("z", resources=[URI]))
+    harness = ClientRequestHarness(offer("s", resources=[URI]), offer("z", resources=[URI]))
     session = ScriptedSession()
-    rig.begin(subscribing(session, uri=f"interlock:z:{URI}"))
+    harness.begin(subscribe_call(session, uri=f"interlock:z:{URI}"))
     await run_ready_tasks()
-    assert rig.upstreams["z"].watches == [URI]
-    assert rig.s.watches == []
-    rig.pipeline.subscriptions.on_resource_update("z", URI)
+    assert harness.upstreams["z"].watches == [URI]
+    assert harness.s.watches == []
+    harness.pipeline.subscriptions.on_resource_update("z", URI)
     assert session.updates == [f"interlock:z:{URI}"]

@@ -22,11 +22,11 @@ from interlock.protocol.mcp import (
     SAMPLING,
 )
 from tests.core.pipeline.client_request_harness import (
-    BREATH,
     FORM,
+    GROUPING_SECONDS,
     SAMPLE,
     YES,
-    AskingRig,
+    ClientRequestHarness,
     call_of,
     stateless,
 )
@@ -34,43 +34,43 @@ from tests.core.pipeline.client_request_harness import (
 CLIENT = stateless()
 
 
-def again(rig: AskingRig, answers: Any = None, **fields: Any) -> Call:
+def retry_call(harness: ClientRequestHarness, answers: Any = None, **fields: Any) -> Call:
     """The client comes back with what the last answer gave it."""
-    state = rig.last_result["requestState"]
+    state = harness.last_result["requestState"]
     fields.setdefault("client", CLIENT)
-    return rig.begin(call_of(answers=answers, state=state, **fields))
+    return harness.begin(call_of(answers=answers, state=state, **fields))
 
 
-def refused_again(rig: AskingRig, **fields: Any) -> InterlockError:
-    again(rig, **fields)
-    return rig.last_error
+def retry_and_fail(harness: ClientRequestHarness, **fields: Any) -> InterlockError:
+    retry_call(harness, **fields)
+    return harness.last_error
 
 
 # --- the question becomes the answer, and the answer continues the call ---
 
 
 def test_client_request_becomes_input_required_result() -> None:
-    rig = AskingRig()
-    question = rig.hold(call_of(CLIENT))
-    asked = rig.last_result
+    harness = ClientRequestHarness()
+    client_request = harness.hold(call_of(CLIENT))
+    asked = harness.last_result
     assert asked["resultType"] == "input_required"
     assert asked["inputRequests"] == {"input-1": {"method": ELICITATION, "params": FORM}}
     assert set(asked) == {"resultType", "inputRequests", "requestState"}
-    assert question.unanswered
-    assert rig.s.last.is_open
-    assert (rig.held, rig.under_way) == (1, 0)
+    assert client_request.is_pending
+    assert harness.s.last.is_open
+    assert (harness.held, harness.under_way) == (1, 0)
 
 
 def test_retry_continues_suspended_call() -> None:
-    rig = AskingRig()
-    question = rig.hold(call_of(CLIENT))
-    call = again(rig, {"input-1": YES})
-    assert question.answer == YES
-    assert (rig.held, rig.under_way) == (0, 1)
-    rig.s.last.answer(content=[])
-    assert rig.done[-1] == (call, {"content": []})
-    assert len(rig.s.started) == 1, "it is the same call, and was not made again"
-    assert rig.journalled() == [
+    harness = ClientRequestHarness()
+    client_request = harness.hold(call_of(CLIENT))
+    call = retry_call(harness, {"input-1": YES})
+    assert client_request.answer == YES
+    assert (harness.held, harness.under_way) == (0, 1)
+    harness.s.last.answer(content=[])
+    assert harness.done[-1] == (call, {"content": []})
+    assert len(harness.s.started) == 1, "it is the same call, and was not made again"
+    assert harness.list_outcomes() == [
         ("tools/call", "input_required"),
         (ELICITATION, "answered"),
         ("tools/call", "ok"),
@@ -79,33 +79,35 @@ def test_retry_continues_suspended_call() -> None:
 
 @pytest.mark.parametrize(("verb", "name"), [(PROMPTS_GET, "s.p"), (RESOURCES_READ, "test://r")])
 def test_prompts_and_resources_may_require_input(verb: str, name: str) -> None:
-    rig = AskingRig()
-    question = rig.hold(call_of(CLIENT, name, verb=verb))
-    again(rig, {"input-1": YES}, name=name, verb=verb)
-    rig.s.last.answer(contents=[], messages=[])
-    assert question.answer == YES
-    assert rig.last_result == {"contents": [], "messages": []}
+    harness = ClientRequestHarness()
+    client_request = harness.hold(call_of(CLIENT, name, verb=verb))
+    retry_call(harness, {"input-1": YES}, name=name, verb=verb)
+    harness.s.last.answer(contents=[], messages=[])
+    assert client_request.answer == YES
+    assert harness.last_result == {"contents": [], "messages": []}
 
 
 def test_rejects_client_request_for_other_methods() -> None:
-    rig = AskingRig()
+    harness = ClientRequestHarness()
     call = call_of(CLIENT, "", verb=COMPLETE_ARGUMENT)
     call.extra_params = {"ref": Raw(b'{"type":"ref/prompt","name":"s.p"}')}
-    rig.begin(call)
-    question = rig.s.last.ask()
-    assert question.refusal[0] == -32602
-    rig.s.last.answer(completion={"values": []})
-    assert rig.last_result == {"completion": {"values": []}}
+    harness.begin(call)
+    client_request = harness.s.last.ask()
+    assert client_request.refusal[0] == -32602
+    harness.s.last.answer(completion={"values": []})
+    assert harness.last_result == {"completion": {"values": []}}
 
 
 def test_omits_session_members_from_input_requests() -> None:
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT))
-    rig.s.last.ask(ELICITATION, {**FORM, "_meta": {"progressToken": 1}, "task": {}})
-    rig.s.last.ask(ELICITATION, {"mode": "url", "url": "x:y", "message": "m", "elicitationId": "e"})
-    rig.s.last.ask(ROOTS, {"_meta": {}})
-    rig.clock.advance(BREATH)
-    assert rig.last_result["inputRequests"] == {
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT))
+    harness.s.last.ask(ELICITATION, {**FORM, "_meta": {"progressToken": 1}, "task": {}})
+    harness.s.last.ask(
+        ELICITATION, {"mode": "url", "url": "x:y", "message": "m", "elicitationId": "e"}
+    )
+    harness.s.last.ask(ROOTS, {"_meta": {}})
+    harness.clock.advance(GROUPING_SECONDS)
+    assert harness.last_result["inputRequests"] == {
         "input-1": {"method": ELICITATION, "params": FORM},
         "input-2": {
             "method": ELICITATION,
@@ -119,148 +121,148 @@ def test_omits_session_members_from_input_requests() -> None:
 
 
 def test_groups_client_requests_of_one_interval() -> None:
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT))
-    questions = [rig.s.last.ask(method) for method in (ELICITATION, SAMPLING, ROOTS)]
-    rig.clock.advance(BREATH)
-    assert list(rig.last_result["inputRequests"]) == ["input-1", "input-2", "input-3"]
-    answers = {"input-1": YES, "input-2": {"role": "assistant"}, "input-3": {"roots": []}}
-    again(rig, answers)
-    assert [one.answer for one in questions] == list(answers.values())
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT))
+    client_requests = [harness.s.last.ask(method) for method in (ELICITATION, SAMPLING, ROOTS)]
+    harness.clock.advance(GROUPING_SECONDS)
+    assert list(harness.last_result["inputRequests"]) == ["input-1", "input-2", "input-3"]
+    responses = {"input-1": YES, "input-2": {"role": "assistant"}, "input-3": {"roots": []}}
+    retry_call(harness, responses)
+    assert [client_request.answer for client_request in client_requests] == list(responses.values())
 
 
 def test_repeats_unanswered_input_request() -> None:
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT))
-    first, second = rig.s.last.ask(), rig.s.last.ask(ROOTS)
-    rig.clock.advance(BREATH)
-    again(rig, {"input-1": YES, "of-nobody": {}})
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT))
+    first, second = harness.s.last.ask(), harness.s.last.ask(ROOTS)
+    harness.clock.advance(GROUPING_SECONDS)
+    retry_call(harness, {"input-1": YES, "of-nobody": {}})
     assert first.answer == YES
-    assert rig.last_result["inputRequests"] == {"input-2": {"method": ROOTS}}
-    again(rig, {"input-2": {"roots": []}})
+    assert harness.last_result["inputRequests"] == {"input-2": {"method": ROOTS}}
+    retry_call(harness, {"input-2": {"roots": []}})
     assert second.answer == {"roots": []}
-    rig.s.last.answer(content=[])
-    assert rig.last_result == {"content": []}
-    assert rig.journal.outcomes.count("input_required") == 2
+    harness.s.last.answer(content=[])
+    assert harness.last_result == {"content": []}
+    assert harness.journal.outcomes.count("input_required") == 2
 
 
 def test_request_during_suspension_waits_for_next_round() -> None:
-    rig = AskingRig()
-    first = rig.hold(call_of(CLIENT))
-    second = rig.s.last.ask(ROOTS)
-    again(rig, {"input-1": YES})
+    harness = ClientRequestHarness()
+    first = harness.hold(call_of(CLIENT))
+    second = harness.s.last.ask(ROOTS)
+    retry_call(harness, {"input-1": YES})
     assert first.answer == YES
-    assert rig.last_result["inputRequests"] == {"input-2": {"method": ROOTS}}
-    again(rig, {"input-2": {"roots": []}})
+    assert harness.last_result["inputRequests"] == {"input-2": {"method": ROOTS}}
+    retry_call(harness, {"input-2": {"roots": []}})
     assert second.answer == {"roots": []}
-    assert rig.held == 0
+    assert harness.held == 0
 
 
 def test_request_after_retry_suspends_call_again() -> None:
-    rig = AskingRig()
-    rig.hold(call_of(CLIENT))
-    again(rig, {"input-1": YES})
-    second = rig.s.last.ask(ROOTS)
-    rig.clock.advance(BREATH)
-    assert rig.held == 1
-    again(rig, {"input-1": {"roots": []}})
+    harness = ClientRequestHarness()
+    harness.hold(call_of(CLIENT))
+    retry_call(harness, {"input-1": YES})
+    second = harness.s.last.ask(ROOTS)
+    harness.clock.advance(GROUPING_SECONDS)
+    assert harness.held == 1
+    retry_call(harness, {"input-1": {"roots": []}})
     assert second.answer == {"roots": []}
-    rig.s.last.answer(content=[])
-    assert rig.last_result == {"content": []}
+    harness.s.last.answer(content=[])
+    assert harness.last_result == {"content": []}
 
 
 def test_withdrawn_request_is_not_sent_to_client() -> None:
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT))
-    question = rig.s.last.ask()
-    question.ask.withdraw("never mind")
-    rig.clock.advance(BREATH)
-    assert (rig.held, rig.under_way, rig.done) == (0, 1, [])
-    rig.s.last.answer(content=[])
-    assert rig.last_result == {"content": []}
-    assert rig.journalled() == [(ELICITATION, "withdrawn"), ("tools/call", "ok")]
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT))
+    client_request = harness.s.last.ask()
+    client_request.ask.withdraw("never mind")
+    harness.clock.advance(GROUPING_SECONDS)
+    assert (harness.held, harness.under_way, harness.done) == (0, 1, [])
+    harness.s.last.answer(content=[])
+    assert harness.last_result == {"content": []}
+    assert harness.list_outcomes() == [(ELICITATION, "withdrawn"), ("tools/call", "ok")]
 
 
 def test_request_withdrawn_during_suspension_needs_no_response() -> None:
-    rig = AskingRig()
-    question = rig.hold(call_of(CLIENT))
-    question.ask.withdraw("never mind")
-    again(rig, {"input-1": YES})
-    assert question.unanswered
-    assert (rig.held, rig.under_way) == (0, 1)
-    rig.s.last.answer(content=[])
-    assert rig.last_result == {"content": []}
+    harness = ClientRequestHarness()
+    client_request = harness.hold(call_of(CLIENT))
+    client_request.ask.withdraw("never mind")
+    retry_call(harness, {"input-1": YES})
+    assert client_request.is_pending
+    assert (harness.held, harness.under_way) == (0, 1)
+    harness.s.last.answer(content=[])
+    assert harness.last_result == {"content": []}
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["in the same breath", "while held"])
 def test_checks_further_requests(held: bool) -> None:
-    rig = AskingRig(policy=ClientRequestPolicy(max_tokens=10))
-    rig.begin(call_of(stateless({"elicitation": {}, "sampling": {}})))
-    rig.s.last.ask()
+    harness = ClientRequestHarness(policy=ClientRequestPolicy(max_tokens=10))
+    harness.begin(call_of(stateless({"elicitation": {}, "sampling": {}})))
+    harness.s.last.ask()
     if held:
-        rig.clock.advance(BREATH)
-    assert rig.s.last.ask(ROOTS).refusal[0] == -32601
-    rig.s.last.ask(SAMPLING)
+        harness.clock.advance(GROUPING_SECONDS)
+    assert harness.s.last.ask(ROOTS).refusal[0] == -32601
+    harness.s.last.ask(SAMPLING)
     if held:
-        again(rig, {"input-1": YES}, client=stateless({"elicitation": {}, "sampling": {}}))
+        retry_call(harness, {"input-1": YES}, client=stateless({"elicitation": {}, "sampling": {}}))
     else:
-        rig.clock.advance(BREATH)
+        harness.clock.advance(GROUPING_SECONDS)
     [asked] = [
-        one for one in rig.last_result["inputRequests"].values() if one["method"] == SAMPLING
+        item for item in harness.last_result["inputRequests"].values() if item["method"] == SAMPLING
     ]
     assert asked["params"] == {**SAMPLE, "maxTokens": 10}
 
 
 def test_rejects_requests_beyond_capabilities_of_retry() -> None:
     """What a client can do is said anew with every request."""
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT))
-    form, roots = rig.s.last.ask(), rig.s.last.ask(ROOTS)
-    rig.clock.advance(BREATH)
-    again(rig, {"input-1": YES}, client=stateless({"elicitation": {}}))
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT))
+    form, roots = harness.s.last.ask(), harness.s.last.ask(ROOTS)
+    harness.clock.advance(GROUPING_SECONDS)
+    retry_call(harness, {"input-1": YES}, client=stateless({"elicitation": {}}))
     assert form.answer == YES
     assert roots.refusal[0] == -32601
-    assert (rig.held, rig.under_way) == (0, 1)
+    assert (harness.held, harness.under_way) == (0, 1)
 
 
 # --- the server does something else meanwhile ---
 
 
 def test_returns_result_of_same_interval() -> None:
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT))
-    rig.s.last.ask()
-    rig.s.last.answer(content=[])
-    assert rig.last_result == {"content": []}
-    rig.clock.advance(BREATH)
-    assert (rig.held, rig.under_way, len(rig.done)) == (0, 0, 1)
-    assert rig.journalled() == [(ELICITATION, "withdrawn"), ("tools/call", "ok")]
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT))
+    harness.s.last.ask()
+    harness.s.last.answer(content=[])
+    assert harness.last_result == {"content": []}
+    harness.clock.advance(GROUPING_SECONDS)
+    assert (harness.held, harness.under_way, len(harness.done)) == (0, 0, 1)
+    assert harness.list_outcomes() == [(ELICITATION, "withdrawn"), ("tools/call", "ok")]
 
 
 def test_delivers_notifications_until_suspension() -> None:
-    rig = AskingRig()
-    heard: list[str] = []
+    harness = ClientRequestHarness()
+    received: list[str] = []
     call = call_of(CLIENT, meta={META_LOG_LEVEL: "debug"})
-    call.on_notification = lambda call, method, params: heard.append(method)
-    rig.begin(call)
-    rig.s.last.ask()
-    rig.s.last.say(LOG_MESSAGE, b'{"level":"info","data":1}')
-    rig.clock.advance(BREATH)
-    rig.s.last.say(LOG_MESSAGE, b'{"level":"info","data":2}')
-    assert heard == [LOG_MESSAGE], "nobody listens any more after the breath"
+    call.on_notification = lambda call, method, params: received.append(method)
+    harness.begin(call)
+    harness.s.last.ask()
+    harness.s.last.say(LOG_MESSAGE, b'{"level":"info","data":1}')
+    harness.clock.advance(GROUPING_SECONDS)
+    harness.s.last.say(LOG_MESSAGE, b'{"level":"info","data":2}')
+    assert received == [LOG_MESSAGE], "nobody listens any more after the breath"
 
 
 @pytest.mark.parametrize("tool", ["s.t", "s.look"])
 def test_keeps_result_for_retry(tool: str) -> None:
-    rig = AskingRig()
-    question = rig.hold(call_of(CLIENT, tool))
-    rig.s.last.answer(content=[])
-    assert rig.held == 1
-    again(rig, {"input-1": YES}, name=tool)
-    assert rig.last_result == {"content": []}
-    assert question.unanswered
-    assert (rig.held, rig.under_way, len(rig.s.started)) == (0, 0, 1)
-    assert rig.journalled() == [
+    harness = ClientRequestHarness()
+    client_request = harness.hold(call_of(CLIENT, tool))
+    harness.s.last.answer(content=[])
+    assert harness.held == 1
+    retry_call(harness, {"input-1": YES}, name=tool)
+    assert harness.last_result == {"content": []}
+    assert client_request.is_pending
+    assert (harness.held, harness.under_way, len(harness.s.started)) == (0, 0, 1)
+    assert harness.list_outcomes() == [
         ("tools/call", "input_required"),
         (ELICITATION, "withdrawn"),
         ("tools/call", "ok"),
@@ -268,97 +270,97 @@ def test_keeps_result_for_retry(tool: str) -> None:
 
 
 def test_keeps_error_for_retry() -> None:
-    rig = AskingRig()
-    rig.hold(call_of(CLIENT))
-    rig.s.last.answer_error(-32000, "out of paper")
-    assert refused_again(rig, answers={"input-1": YES}).message == "out of paper"
+    harness = ClientRequestHarness()
+    harness.hold(call_of(CLIENT))
+    harness.s.last.answer_error(-32000, "out of paper")
+    assert retry_and_fail(harness, answers={"input-1": YES}).message == "out of paper"
 
 
 def test_lost_upstream_is_not_called_again() -> None:
-    rig = AskingRig()
-    rig.hold(call_of(CLIENT))
-    rig.s.last.lose(sent=True)
-    assert refused_again(rig, answers={"input-1": YES}).failure is UPSTREAM_LOST
-    assert len(rig.s.started) == 1
-    assert (rig.held, rig.under_way) == (0, 0)
+    harness = ClientRequestHarness()
+    harness.hold(call_of(CLIENT))
+    harness.s.last.lose(sent=True)
+    assert retry_and_fail(harness, answers={"input-1": YES}).failure is UPSTREAM_LOST
+    assert len(harness.s.started) == 1
+    assert (harness.held, harness.under_way) == (0, 0)
 
 
 def test_reports_upstream_lost_before_suspension() -> None:
-    rig = AskingRig()
-    rig.begin(call_of(CLIENT))
-    rig.s.last.ask()
-    rig.s.last.lose(sent=True)
-    rig.clock.advance(BREATH)
-    assert rig.last_error.failure is UPSTREAM_LOST
-    assert (rig.held, len(rig.done), len(rig.s.started)) == (0, 1, 1)
+    harness = ClientRequestHarness()
+    harness.begin(call_of(CLIENT))
+    harness.s.last.ask()
+    harness.s.last.lose(sent=True)
+    harness.clock.advance(GROUPING_SECONDS)
+    assert harness.last_error.failure is UPSTREAM_LOST
+    assert (harness.held, len(harness.done), len(harness.s.started)) == (0, 1, 1)
 
 
 async def test_repeats_lost_call_of_repeatable_tool() -> None:
-    rig = AskingRig()
-    rig.hold(call_of(CLIENT, "s.look"))
-    rig.s.last.lose(sent=True)
-    again(rig, {"input-1": YES}, name="s.look")
+    harness = ClientRequestHarness()
+    harness.hold(call_of(CLIENT, "s.look"))
+    harness.s.last.lose(sent=True)
+    retry_call(harness, {"input-1": YES}, name="s.look")
     for _ in range(5):
         await asyncio.sleep(0)
-    assert len(rig.s.started) == 2
-    assert rig.s.last_sent == {}, "the answers belonged to the call that is lost"
-    rig.s.last.answer(content=[])
-    assert rig.last_result == {"content": []}
+    assert len(harness.s.started) == 2
+    assert harness.s.last_sent == {}, "the answers belonged to the call that is lost"
+    harness.s.last.answer(content=[])
+    assert harness.last_result == {"content": []}
 
 
 # --- the client does something else ---
 
 
 def test_cancellation_before_suspension_abandons_call() -> None:
-    rig = AskingRig()
-    call = rig.begin(call_of(CLIENT))
-    exchange = rig.s.last
+    harness = ClientRequestHarness()
+    call = harness.begin(call_of(CLIENT))
+    exchange = harness.s.last
     exchange.ask()
-    rig.pipeline.cancel(call)
-    rig.clock.advance(BREATH)
-    assert rig.last_error.failure is CANCELLED
+    harness.pipeline.cancel(call)
+    harness.clock.advance(GROUPING_SECONDS)
+    assert harness.last_error.failure is CANCELLED
     assert exchange.abandoned
-    assert (rig.held, rig.under_way, len(rig.done)) == (0, 0, 1)
+    assert (harness.held, harness.under_way, len(harness.done)) == (0, 0, 1)
 
 
 def test_disconnect_after_suspension_keeps_call() -> None:
-    rig = AskingRig()
+    harness = ClientRequestHarness()
     call = call_of(CLIENT)
-    question = rig.hold(call)
-    rig.pipeline.cancel(call)
-    assert rig.s.last.is_open
-    again(rig, {"input-1": YES})
-    assert question.answer == YES
+    client_request = harness.hold(call)
+    harness.pipeline.cancel(call)
+    assert harness.s.last.is_open
+    retry_call(harness, {"input-1": YES})
+    assert client_request.answer == YES
 
 
 def test_cancellation_of_retry_cancels_call() -> None:
-    rig = AskingRig()
-    rig.hold(call_of(CLIENT))
-    call = again(rig, {"input-1": YES})
-    rig.pipeline.cancel(call)
-    assert rig.s.last.abandoned
-    assert (rig.held, rig.under_way) == (0, 0)
-    assert rig.journal.outcomes[-1] == "cancelled"
+    harness = ClientRequestHarness()
+    harness.hold(call_of(CLIENT))
+    call = retry_call(harness, {"input-1": YES})
+    harness.pipeline.cancel(call)
+    assert harness.s.last.abandoned
+    assert (harness.held, harness.under_way) == (0, 0)
+    assert harness.journal.outcomes[-1] == "cancelled"
 
 
 def test_expires_before_suspension() -> None:
-    rig = AskingRig(timeout=0.045)
-    rig.begin(call_of(CLIENT))
-    rig.clock.advance(0.04)
-    rig.s.last.ask()
-    rig.clock.advance(1)
-    assert [error.failure for _, error in rig.done] == [DEADLINE_EXCEEDED]
-    assert (rig.held, rig.under_way) == (0, 0)
+    harness = ClientRequestHarness(timeout=0.045)
+    harness.begin(call_of(CLIENT))
+    harness.clock.advance(0.04)
+    harness.s.last.ask()
+    harness.clock.advance(1)
+    assert [error.failure for _, error in harness.done] == [DEADLINE_EXCEEDED]
+    assert (harness.held, harness.under_way) == (0, 0)
 
 
 def test_retry_has_new_deadline() -> None:
-    rig = AskingRig(timeout=10)
-    rig.hold(call_of(CLIENT))
-    rig.clock.advance(300)
-    assert rig.s.last.is_open, "while it is held it is the client's time"
-    again(rig, {"input-1": YES})
-    rig.clock.advance(9)
-    assert rig.under_way == 1
-    rig.clock.advance(1.2)
-    assert rig.last_error.failure is DEADLINE_EXCEEDED
-    assert rig.s.last.expired
+    harness = ClientRequestHarness(timeout=10)
+    harness.hold(call_of(CLIENT))
+    harness.clock.advance(300)
+    assert harness.s.last.is_open, "while it is held it is the client's time"
+    retry_call(harness, {"input-1": YES})
+    harness.clock.advance(9)
+    assert harness.under_way == 1
+    harness.clock.advance(1.2)
+    assert harness.last_error.failure is DEADLINE_EXCEEDED
+    assert harness.s.last.expired

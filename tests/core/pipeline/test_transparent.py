@@ -15,13 +15,13 @@ from tests.support.offerings import offer
 from tests.support.pipeline import PipelineHarness
 
 
-def transparent(**settings: Any) -> PipelineHarness:
+def make_transparent_node(**settings: Any) -> PipelineHarness:
     node = PipelineHarness(offer("s", ["open"], expose="transparent", **settings))
     node.pipeline.transparent_upstream = "s"
     return node
 
 
-class Reader:
+class ToolListing:
     """What the pipeline has the tools listed again by."""
 
     def __init__(self, node: PipelineHarness, reads: bool = True) -> None:
@@ -40,8 +40,8 @@ class Reader:
 
 
 def test_rejects_unlisted_tool_after_one_listing() -> None:
-    node = transparent()
-    reader = Reader(node)
+    node = make_transparent_node()
+    reader = ToolListing(node)
     calls = [node.begin(tool_call("unlisted")) for _ in range(2)]
     assert [upstream for upstream, _ in reader.searches] == ["s", "s"]
     assert node.under_way == 2
@@ -55,16 +55,16 @@ def test_rejects_unlisted_tool_after_one_listing() -> None:
 
 
 def test_rejects_unlisted_tool_immediately_after_listing() -> None:
-    node = transparent()
-    reader = Reader(node, reads=False)
+    node = make_transparent_node()
+    reader = ToolListing(node, reads=False)
     assert node.refused(tool_call("unlisted")).failure is UNKNOWN_TOOL
     assert len(reader.searches) == 1
     assert node.upstreams["s"].started == []
 
 
 def test_calls_added_tool_by_its_definition() -> None:
-    node = transparent()
-    reader = Reader(node)
+    node = make_transparent_node()
+    reader = ToolListing(node)
     call, cancelled = node.begin(tool_call("added")), node.begin(tool_call("added"))
     node.pipeline.cancel(cancelled)
     node.catalog.publish(offer("s", ["open", "added"], expose="transparent"))
@@ -75,8 +75,8 @@ def test_calls_added_tool_by_its_definition() -> None:
 
 
 def test_known_tool_needs_no_listing() -> None:
-    node = transparent()
-    reader = Reader(node)
+    node = make_transparent_node()
+    reader = ToolListing(node)
     node.begin(tool_call("open"))
     assert reader.searches == []
 
@@ -85,8 +85,8 @@ def test_known_tool_needs_no_listing() -> None:
     "settings", [{"deny": ["*"]}, {"deny": ["un*"]}, {"allow": ["open"]}], ids=str
 )
 def test_rejects_tool_hidden_by_config(settings: dict[str, list[str]]) -> None:
-    node = transparent(**settings)
-    reader = Reader(node)
+    node = make_transparent_node(**settings)
+    reader = ToolListing(node)
     assert node.refused(tool_call("unlisted")).failure is UNKNOWN_TOOL
     assert node.upstreams["s"].started == []
     assert reader.searches == []
@@ -95,14 +95,14 @@ def test_rejects_tool_hidden_by_config(settings: dict[str, list[str]]) -> None:
 # -- methods that nobody here knows
 
 
-def extended(**settings: Any) -> PipelineHarness:
+def make_extended_node(**settings: Any) -> PipelineHarness:
     node = PipelineHarness(offer("s", ["open"], expose="transparent"), **settings)
     node.pipeline.transparent_upstream = "s"
     node.upstreams["s"].capabilities["extensions"] = {"org.example/shared": {}}
     return node
 
 
-def unknown() -> Call:
+def unknown_method_call() -> Call:
     return Call("org.example/do", "test", LOCAL, WITH_EXTENSION)
 
 
@@ -119,26 +119,26 @@ def unknown() -> Call:
     ],
 )
 def test_passed_method_requires_write_scope(scopes: tuple[str, ...] | None, passes: bool) -> None:
-    node = extended()
+    node = make_extended_node()
     node.pipeline.admission.authenticate = lambda _: Caller("who", scopes=scopes)  # type: ignore[assignment]
     if passes:
-        node.begin(unknown())
+        node.begin(unknown_method_call())
         assert len(node.upstreams["s"].started) == 1
         return
-    error = node.refused(unknown())
+    error = node.refused(unknown_method_call())
     assert error.failure is FORBIDDEN
     assert node.upstreams["s"].started == []
 
 
 def test_read_only_subserver_receives_no_unknown_method() -> None:
-    node = extended()
+    node = make_extended_node()
     node.authorizer.limit_scopes({"s": "read"})
-    assert node.refused(unknown()).failure is FORBIDDEN
+    assert node.refused(unknown_method_call()).failure is FORBIDDEN
     assert node.upstreams["s"].started == []
 
 
 def test_journals_passed_method_before_dispatch() -> None:
-    class Slow:
+    class SlowJournal:
         def __init__(self) -> None:
             self.kept: list[Any] = []
             self.then: list[Any] = []
@@ -150,10 +150,10 @@ def test_journals_passed_method_before_dispatch() -> None:
             self.kept.append(entry)
             self.then.append(then)
 
-    journal = Slow()
-    node = extended(recorder=journal, durable=True)
-    node.begin(unknown())
-    node.begin(unknown())
+    journal = SlowJournal()
+    node = make_extended_node(recorder=journal, durable=True)
+    node.begin(unknown_method_call())
+    node.begin(unknown_method_call())
     assert node.upstreams["s"].started == []
     assert [entry[7] for entry in journal.kept] == ["dispatching"] * 2
     journal.then[0](True)
@@ -164,9 +164,9 @@ def test_journals_passed_method_before_dispatch() -> None:
 
 
 def test_passed_method_counts_against_budget() -> None:
-    node = extended()
+    node = make_extended_node()
     budget = CallerBudget(calls_per_minute=2)
     node.authorizer.budgets.configure(BudgetsConfig(callers=[budget]))
-    node.begin(unknown())
-    node.begin(unknown())
-    assert node.refused(unknown()).failure is BUDGET_EXCEEDED
+    node.begin(unknown_method_call())
+    node.begin(unknown_method_call())
+    assert node.refused(unknown_method_call()).failure is BUDGET_EXCEEDED

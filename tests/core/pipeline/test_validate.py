@@ -28,23 +28,23 @@ PERSON = {
 }
 
 
-def refused(schema: Any, arguments: Any, **fields: Any) -> InterlockError:
+def reject(schema: Any, arguments: Any, **fields: Any) -> InterlockError:
     with pytest.raises(InterlockError) as caught:
         validate_arguments(tool_call(arguments=arguments, **fields), tool_with(schema))
     return caught.value
 
 
 def problems(schema: Any, arguments: Any) -> dict[str, str]:
-    error = refused(schema, arguments)
+    error = reject(schema, arguments)
     assert error.failure is INVALID_ARGUMENTS
     assert error.data is not None
     assert error.data["tool"] == "s.t"
-    found = {one["field"]: one["problem"] for one in error.data["problems"]}
+    result = {item["field"]: item["problem"] for item in error.data["problems"]}
     # The sentence says the same as the data, for whoever reads only that.
     assert error.message.startswith("Invalid arguments for s.t. ")
-    for field, problem in found.items():
+    for field, problem in result.items():
         assert f"{field}: {problem}" in error.message
-    return found
+    return result
 
 
 # --- arguments ---
@@ -82,9 +82,9 @@ def test_treats_absent_arguments_as_empty_object() -> None:
 def test_names_invalid_field_with_reason(
     arguments: dict[str, Any], field: str, problem: str
 ) -> None:
-    found = problems(PERSON, arguments)
-    assert list(found) == [field]
-    assert problem in found[field]
+    result = problems(PERSON, arguments)
+    assert list(result) == [field]
+    assert problem in result[field]
 
 
 def test_names_limited_number_of_invalid_fields() -> None:
@@ -95,16 +95,16 @@ def test_names_limited_number_of_invalid_fields() -> None:
 
 def test_error_does_not_repeat_arguments() -> None:
     # The sentence goes to the journal, and the value may be a password put into the wrong field.
-    error = refused(PERSON, {"name": "Ada", "age": "hunter2", "color": "hunter2"})
+    error = reject(PERSON, {"name": "Ada", "age": "hunter2", "color": "hunter2"})
     assert "hunter2" not in error.message
     assert "hunter2" not in repr(error.data)
 
 
 def test_limits_error_length() -> None:
-    error = refused(PERSON, {"name": "Ada", "x" * 100_000: 1, "tags": ["y" * 100_000] * 3 + [1]})
+    error = reject(PERSON, {"name": "Ada", "x" * 100_000: 1, "tags": ["y" * 100_000] * 3 + [1]})
     assert len(error.message) < 1_000
     deep = {"type": "object", "additionalProperties": {"type": "integer"}}
-    assert len(refused(deep, {"k" * 100_000: "x"}).message) < 1_000
+    assert len(reject(deep, {"k" * 100_000: "x"}).message) < 1_000
 
 
 def test_treats_null_arguments_as_empty_object() -> None:
@@ -117,7 +117,7 @@ def test_treats_null_arguments_as_empty_object() -> None:
 
 @pytest.mark.parametrize("raw", [b"[]", b"[1]", b'"x"', b"1", b"true"], ids=bytes.decode)
 def test_rejects_arguments_that_are_not_object(raw: bytes) -> None:
-    error = refused({"type": "object"}, raw)
+    error = reject({"type": "object"}, raw)
     assert error.failure is INVALID_PARAMS
     assert error.message == "`arguments` must be an object."
 
@@ -129,7 +129,7 @@ def test_rejects_arguments_that_are_not_object(raw: bytes) -> None:
     ids=["nothing", "half", "a number beyond all", "too many digits", "no UTF-8", "deep"],
 )  # fmt: skip
 def test_rejects_undecodable_arguments(raw: bytes) -> None:
-    error = refused({"type": "object"}, raw)
+    error = reject({"type": "object"}, raw)
     assert error.failure is INVALID_PARAMS
     assert error.message.startswith("Cannot decode `arguments`")
 
@@ -143,7 +143,7 @@ def test_checks_large_numbers_exactly() -> None:
 def test_checks_deeply_nested_arguments() -> None:
     schema = {"type": "object", "properties": {"a": {"$ref": "#"}, "n": {"type": "integer"}}}
     deep = b'{"a":' * 400 + b'{"n":"x"}' + b"}" * 400
-    assert refused(schema, deep).failure is INVALID_ARGUMENTS
+    assert reject(schema, deep).failure is INVALID_ARGUMENTS
 
 
 @given(json_values.objects)
@@ -339,15 +339,15 @@ def test_accepts_few_lookaround_patterns() -> None:
 
 
 def test_error_lists_known_fields() -> None:
-    error = refused(PERSON, {"name": "Jo", "colour": "red"})
+    error = reject(PERSON, {"name": "Jo", "colour": "red"})
     assert error.data is not None
     assert error.data["fields"] == ["name", "age", "color", "tags", "home"]
     assert 'Did you mean "color"?' in error.message
     assert "name (required)" in error.message
-    missing = refused(PERSON, {})
+    missing = reject(PERSON, {})
     assert "Did you mean" not in missing.message
     assert "name (required)" in missing.message
     # A schema without names has none to list.
-    bare = refused({"type": "object", "minProperties": 1}, {})
+    bare = reject({"type": "object", "minProperties": 1}, {})
     assert bare.data is not None
     assert bare.data["fields"] == []

@@ -17,7 +17,7 @@ GUARD = ("Authorization", "bearer   guard-s3cret  ")
 
 
 @pytest.fixture(scope="module")
-def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
+def token_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     """A node that wants tokens."""
     tokens = {"clerk": "clerk-s3cret", "guard": "guard-s3cret"}
     node = NodeThread(tmp_path_factory.mktemp("locked"), tokens=tokens)
@@ -25,27 +25,34 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     node.stop()
 
 
-def everything(node: NodeThread, *who: tuple[str, str]) -> dict[str, bytes]:
+def requests_of_every_kind(
+    node: NodeThread, *headers_of_caller: tuple[str, str]
+) -> dict[str, bytes]:
     """One request of every kind, from somebody."""
     session = node.session(headers=()) if not node.tokens else node.session("2025-11-25", CLERK)
-    headers = [*session.headers[:2], *who]
+    headers = [*session.headers[:2], *headers_of_caller]
     tools = {"name": "shop.echo", "arguments": {"text": "x"}}
 
     def on_session(method: str, params: Any = None, id: Any = 1) -> bytes:
         return node.http(message(method, params, id), *headers)
 
-    unknown = [("Mcp-Session-Id", "made-up"), *who]
+    unknown = [("Mcp-Session-Id", "made-up"), *headers_of_caller]
     return {
-        "call": node.call("echo", {"text": "x"}, 1, *who),
-        "list": node.stateless("tools/list", {}, 1, *who),
-        "discover": node.stateless("server/discover", {}, 1, *who),
-        "listen": node.stateless("subscriptions/listen", {"notifications": {}}, 1, *who),
-        "other": node.stateless("prompts/list", {}, 1, *who),
+        "call": node.call("echo", {"text": "x"}, 1, *headers_of_caller),
+        "list": node.stateless("tools/list", {}, 1, *headers_of_caller),
+        "discover": node.stateless("server/discover", {}, 1, *headers_of_caller),
+        "listen": node.stateless(
+            "subscriptions/listen", {"notifications": {}}, 1, *headers_of_caller
+        ),
+        "other": node.stateless("prompts/list", {}, 1, *headers_of_caller),
         "notification": node.http(
-            message("notifications/x", id=None), *stateless_headers("notifications/x"), *who
+            message("notifications/x", id=None),
+            *stateless_headers("notifications/x"),
+            *headers_of_caller,
         ),
         "initialize": node.http(
-            message("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}}), *who
+            message("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}}),
+            *headers_of_caller,
         ),
         "session call": on_session("tools/call", tools),
         "session list": on_session("tools/list"),
@@ -61,7 +68,7 @@ def everything(node: NodeThread, *who: tuple[str, str]) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "who",
+    "headers_of_caller",
     [
         [],
         [("Authorization", "Bearer wrong")],
@@ -73,37 +80,44 @@ def everything(node: NodeThread, *who: tuple[str, str]) -> dict[str, bytes]:
     ],
     ids=str,
 )
-def test_unauthenticated_request_learns_nothing(locked: NodeThread, who: list[tuple[str, str]]) -> None:
-    before = len(locked.shop.heard)
-    for kind, data in everything(locked, *who).items():
-        answer = locked.once(data)
-        assert answer.status == 401, kind
-        assert answer.headers["www-authenticate"] == "Bearer", kind
-        assert answer.error["data"]["error"] == "unauthenticated", kind
-        assert b"s3cret" not in answer.body
-    assert len(locked.shop.heard) == before
+def test_unauthenticated_request_learns_nothing(
+    token_node: NodeThread, headers_of_caller: list[tuple[str, str]]
+) -> None:
+    before = len(token_node.shop.heard)
+    for kind, data in requests_of_every_kind(token_node, *headers_of_caller).items():
+        response = token_node.once(data)
+        assert response.status == 401, kind
+        assert response.headers["www-authenticate"] == "Bearer", kind
+        assert response.error["data"]["error"] == "unauthenticated", kind
+        assert b"s3cret" not in response.body
+    assert len(token_node.shop.heard) == before
 
 
 @pytest.mark.parametrize("method", ["PUT", "HEAD"])
-def test_rejects_other_methods_before_authentication(locked: NodeThread, method: str) -> None:
-    with locked.connect() as wire:
-        wire.send(locked.http(method=method))
-        assert wire.answer(to_head=method == "HEAD").status == 405
+def test_rejects_other_methods_before_authentication(token_node: NodeThread, method: str) -> None:
+    with token_node.connect() as connection:
+        connection.send(token_node.http(method=method))
+        assert connection.answer(to_head=method == "HEAD").status == 405
 
 
-def test_accepts_known_tokens(locked: NodeThread) -> None:
-    for who in (CLERK, GUARD):
-        assert result_text(locked.once(locked.call("echo", {"text": "hi"}, 1, who))) == "hi"
-        session = locked.session("2025-11-25", who)
-        assert result_text(locked.once(session.call("echo", {"text": "hi"}))) == "hi"
+def test_accepts_known_tokens(token_node: NodeThread) -> None:
+    for headers_of_caller in (CLERK, GUARD):
+        assert (
+            result_text(
+                token_node.once(token_node.call("echo", {"text": "hi"}, 1, headers_of_caller))
+            )
+            == "hi"
+        )
+        session = token_node.session("2025-11-25", headers_of_caller)
+        assert result_text(token_node.once(session.call("echo", {"text": "hi"}))) == "hi"
 
 
-def test_rejects_session_of_other_caller(locked: NodeThread) -> None:
-    session = locked.session("2025-11-25", CLERK)
+def test_rejects_session_of_other_caller(token_node: NodeThread) -> None:
+    session = token_node.session("2025-11-25", CLERK)
     mine = session.headers
-    with locked.connect() as held:
+    with token_node.connect() as held:
         held.send(session.call("hold", {"text": "clerk's"}, "a"))
-        upstream_id = locked.shop.wait_for_hold("clerk's")
+        upstream_id = token_node.shop.wait_for_hold("clerk's")
         session.headers = (*mine[:2], GUARD)
         for data in (
             session.call("echo", {"text": "x"}),
@@ -114,37 +128,37 @@ def test_rejects_session_of_other_caller(locked: NodeThread) -> None:
             session.get(),
             session.delete(),
         ):
-            answer = locked.once(data)
-            assert answer.status == 404
-            assert answer.error["code"] == -32600
-        assert not locked.shop.heard_of("notifications/cancelled", requestId=upstream_id)
+            response = token_node.once(data)
+            assert response.status == 404
+            assert response.error["code"] == -32600
+        assert not token_node.shop.heard_of("notifications/cancelled", requestId=upstream_id)
         # It is as it was.
         session.headers = mine
-        assert result_text(locked.once(session.call("echo", {"text": "still"}))) == "still"
-        locked.do(lambda: locked.shop.release(upstream_id))
+        assert result_text(token_node.once(session.call("echo", {"text": "still"}))) == "still"
+        token_node.do(lambda: token_node.shop.release(upstream_id))
         assert result_text(held.answer()) == "released"
 
 
-def test_does_not_forward_tokens_to_upstream(locked: NodeThread) -> None:
-    locked.once(locked.call("echo", {"text": "hi"}, 1, CLERK))
-    for headers in locked.shop.headers:
+def test_does_not_forward_tokens_to_upstream(token_node: NodeThread) -> None:
+    token_node.once(token_node.call("echo", {"text": "hi"}, 1, CLERK))
+    for headers in token_node.shop.headers:
         assert not any("s3cret" in value for value in headers.values())
 
 
 def test_journals_every_rejection(start_node: Any) -> None:
     node = start_node(tokens={"clerk": "clerk-s3cret"})
-    kinds = everything(node)
+    kinds = requests_of_every_kind(node)
     for data in kinds.values():
         assert node.once(data).status == 401
     assert node.once(node.call("echo", {"text": "hi"}, 1, CLERK)).status == 200
     node.stop()
     entries = JournalReader(node.folder / "journal.db").tail(100)
-    refused = [one for one in entries if one.outcome == "unauthenticated"]
+    refused = [entry for entry in entries if entry.outcome == "unauthenticated"]
     assert len(refused) == len(kinds)
-    assert {one.face for one in entries} == {"http"}
-    assert [one.caller for one in entries if one.name == "shop.echo" and one.outcome == "ok"] == [
-        "clerk"
-    ]
+    assert {entry.face for entry in entries} == {"http"}
+    assert [
+        entry.caller for entry in entries if entry.name == "shop.echo" and entry.outcome == "ok"
+    ] == ["clerk"]
     assert "s3cret" not in (node.folder / "journal.db").read_bytes().decode("latin-1")
 
 
@@ -155,7 +169,7 @@ def test_journals_foreign_origins(start_node: Any) -> None:
     assert node.once(node.http(b"", foreign, method="GET", path="/status")).status == 403
     node.stop()
     entries = JournalReader(node.folder / "journal.db").tail(10)
-    assert [(one.verb, one.outcome) for one in entries] == [
+    assert [(entry.verb, entry.outcome) for entry in entries] == [
         ("POST", "foreign_origin"),
         ("GET", "foreign_origin"),
     ]
@@ -208,9 +222,9 @@ def test_rejects_foreign_origin(shared_node: NodeThread, origin: str) -> None:
         shared_node.http(b"", header, method="GET", path="/status"),
         shared_node.http(b"", header, method="GET", path="/healthz"),
     ):
-        answer = shared_node.once(data)
-        assert answer.status == 403
-        assert "origin" in json.dumps(answer.json)
+        response = shared_node.once(data)
+        assert response.status == 403
+        assert "origin" in json.dumps(response.json)
 
 
 @pytest.mark.parametrize(

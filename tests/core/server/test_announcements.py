@@ -11,21 +11,23 @@ from interlock.core.call import Client
 from interlock.core.server.mcp.change_notifications import ChangeListeners
 from interlock.core.server.mcp.sessions import Session
 from interlock.protocol.mcp import LATEST_SESSION, Era
-from tests.core.server.test_listeners import Ear
+from tests.core.server.test_listeners import RecordingClient
 
 LOG = "notifications/message"
 LOST = "notifications/mcpax/subserver_lost"
 SPEAKS = b'{"experimental":{"mcpax":{}}}'
 
 
-def listening(listeners: ChangeListeners, level: str | None = None, promised: bytes = b"{}") -> Ear:
-    ear = Ear()
+def add_listener(
+    listeners: ChangeListeners, level: str | None = None, promised: bytes = b"{}"
+) -> RecordingClient:
+    client_record = RecordingClient()
     client = Client(Era.SESSION, LATEST_SESSION, capabilities=promised)
-    session = Session("s", client, "operator", 0.0, ear)
+    session = Session("s", client, "operator", 0.0, client_record)
     session.log_level = level
     # As `add_session` does it, without a loop for its pings.
     listeners._sessions[session] = None
-    return ear
+    return client_record
 
 
 def log(level: str) -> bytes:
@@ -35,16 +37,16 @@ def log(level: str) -> bytes:
 @pytest.mark.spec("AX-12-10", "AX-12-1")
 def test_sends_log_messages_by_level_of_session() -> None:
     listeners = ChangeListeners()
-    silent, careful, curious = (listening(listeners, one) for one in (None, "error", "debug"))
+    silent, careful, curious = (add_listener(listeners, item) for item in (None, "error", "debug"))
     for level in ("info", "error"):
         listeners.announce(LOG, log(level))
 
-    def levels(ear: Ear) -> list[str]:
-        return [one["params"]["level"] for one in ear.heard]
+    def levels(client_record: RecordingClient) -> list[str]:
+        return [message["params"]["level"] for message in client_record.received]
 
     assert levels(silent) == levels(curious) == ["info", "error"]
     assert levels(careful) == ["error"]
-    assert silent.heard[0] == {
+    assert silent.received[0] == {
         "jsonrpc": "2.0",
         "method": LOG,
         "params": {"level": "info", "logger": "edge.leaf.x", "data": 1},
@@ -54,26 +56,26 @@ def test_sends_log_messages_by_level_of_session() -> None:
 @pytest.mark.spec("AX-12-6", "AX-3.1-4")
 def test_sends_tree_events_only_to_mcp_ax_sessions() -> None:
     listeners = ChangeListeners()
-    plain, speaks = listening(listeners, "emergency"), listening(listeners, promised=SPEAKS)
+    plain, speaks = add_listener(listeners, "emergency"), add_listener(listeners, promised=SPEAKS)
     listeners.announce(LOST, b'{"segment":"edge"}')
     listeners.announce("notifications/custom", b"{}")
-    assert plain.heard == []
-    assert [one["method"] for one in speaks.heard] == [LOST, "notifications/custom"]
-    assert speaks.heard[0]["params"] == {"segment": "edge"}
+    assert plain.received == []
+    assert [message["method"] for message in speaks.received] == [LOST, "notifications/custom"]
+    assert speaks.received[0]["params"] == {"segment": "edge"}
 
 
 def test_failing_session_does_not_affect_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     listeners = ChangeListeners()
-    broken, other = listening(listeners), listening(listeners)
+    broken, other = add_listener(listeners), add_listener(listeners)
 
     def send(*_: Any, **__: Any) -> bool:
         raise RuntimeError("gone")
 
     broken.send = send  # type: ignore[method-assign]
     listeners.announce(LOG, log("info"))
-    assert len(other.heard) == 1
+    assert len(other.received) == 1
     assert "could not be told" in caplog.text
 
 

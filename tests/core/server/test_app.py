@@ -20,16 +20,16 @@ TOKEN = ("Authorization", "Bearer s3cret")
 
 
 def get(node: NodeThread, path: str, *headers: tuple[str, str], method: str = "GET") -> Any:
-    with node.connect() as wire:
-        wire.send(node.http(b"", *headers, method=method, path=path))
-        return wire.answer(to_head=method == "HEAD")
+    with node.connect() as connection:
+        connection.send(node.http(b"", *headers, method=method, path=path))
+        return connection.answer(to_head=method == "HEAD")
 
 
 def test_healthz_returns_ok(shared_node: NodeThread) -> None:
-    answer = get(shared_node, "/healthz")
-    assert (answer.status, answer.json) == (200, {"status": "ok"})
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.headers["cache-control"] == "no-store"
+    response = get(shared_node, "/healthz")
+    assert (response.status, response.json) == (200, {"status": "ok"})
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["cache-control"] == "no-store"
     assert get(shared_node, "/healthz", method="HEAD").status == 200
     assert get(shared_node, "/healthz?x=1").status == 200
 
@@ -60,19 +60,19 @@ def test_tree_lists_children(shared_node: NodeThread) -> None:
 def test_topic_path_requires_websocket(start_node: Callable[..., NodeThread]) -> None:
     node = start_node(topics=TopicsConfig(rooms={"ops": TopicConfig(access="private")}))
     for path in ("/ws", "/ws?topic=ops"):
-        answer = get(node, path)
-        assert (answer.status, answer.json["error"]) == (426, "upgrade_required")
-        assert answer.headers["upgrade"] == "websocket"
-        assert answer.headers["connection"].lower() == "upgrade"
-        assert "If a proxy stands in between" in answer.json["message"]
+        response = get(node, path)
+        assert (response.status, response.json["error"]) == (426, "upgrade_required")
+        assert response.headers["upgrade"] == "websocket"
+        assert response.headers["connection"].lower() == "upgrade"
+        assert "If a proxy stands in between" in response.json["message"]
     assert get(node, "/nothing").json["message"].endswith("/mcp, and topics are at /ws.")
     # Who dials the wrong path is told the right one.
-    answer = get(node, "/mcp", *OFFER)
-    assert answer.status == 404
-    assert "topics are at /ws" in answer.body.decode()
+    response = get(node, "/mcp", *OFFER)
+    assert response.status == 404
+    assert "topics are at /ws" in response.body.decode()
     # Whoever offers something else is served as always.
-    answer = get(node, "/mcp", ("Upgrade", "h2c"), ("Connection", "Upgrade"))
-    assert "topics" not in answer.body.decode()
+    response = get(node, "/mcp", ("Upgrade", "h2c"), ("Connection", "Upgrade"))
+    assert "topics" not in response.body.decode()
 
 
 def test_disabled_topics_are_not_mentioned(shared_node: NodeThread) -> None:
@@ -86,9 +86,9 @@ def test_disabled_topics_are_not_mentioned(shared_node: NodeThread) -> None:
 )
 def test_unknown_path_names_mcp_endpoint(shared_node: NodeThread, path: str) -> None:
     for method in ("GET", "POST", "DELETE"):
-        answer = get(shared_node, path, method=method)
-        assert answer.status == 404
-        assert "/mcp" in answer.json["message"]
+        response = get(shared_node, path, method=method)
+        assert response.status == 404
+        assert "/mcp" in response.json["message"]
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/status", "/tree"])
@@ -103,11 +103,11 @@ def test_rejects_write_methods(shared_node: NodeThread, path: str, method: str) 
 def test_status_requires_token(start_node: Any, path: str) -> None:
     node = start_node(tokens={"clerk": "s3cret"})
     for headers in ([], [("Authorization", "Bearer wrong")], [("Authorization", "s3cret")]):
-        answer = get(node, path, *headers)
-        assert answer.status == 401
-        assert answer.headers["www-authenticate"] == "Bearer"
-        assert not {"upstreams", "children"} & set(answer.json)
-        assert "s3cret" not in str(answer)
+        response = get(node, path, *headers)
+        assert response.status == 401
+        assert response.headers["www-authenticate"] == "Bearer"
+        assert not {"upstreams", "children"} & set(response.json)
+        assert "s3cret" not in str(response)
     assert get(node, path, TOKEN).status == 200
     # Whoever restarts nodes has none.
     assert get(node, "/healthz").status == 200

@@ -33,8 +33,10 @@ SHARED = settings(
 def no_faults(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """A request that the node could not deal with shows in its log."""
     yield
-    faults = [one for one in caplog.records if one.exc_info or one.levelno >= logging.ERROR]
-    assert not faults, [one.getMessage() for one in faults]
+    faults = [
+        record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR
+    ]
+    assert not faults, [fault.getMessage() for fault in faults]
 
 
 # -- bytes
@@ -51,7 +53,7 @@ odd = st.sampled_from(
 
 
 @st.composite
-def mangled(draw: st.DrawFn) -> list[bytes]:
+def broken_request(draw: st.DrawFn) -> list[bytes]:
     """A request in order with something wrong in it, in pieces."""
     host, body = b"@HOST@", message("tools/list", {"_meta": meta()})
     whole = (
@@ -70,15 +72,17 @@ def mangled(draw: st.DrawFn) -> list[bytes]:
 
 
 @SHARED
-@given(pieces=st.lists(st.binary(max_size=200), max_size=4) | mangled())
+@given(pieces=st.lists(st.binary(max_size=200), max_size=4) | broken_request())
 @example(pieces=[b"\r\n" * 1_000])
 @example(pieces=[b"POST /mcp HTTP/1.1\r\n\r\n" * 100])
 def test_survives_any_bytes(shared_node: NodeThread, pieces: list[bytes]) -> None:
-    with shared_node.connect() as wire:
+    with shared_node.connect() as connection:
         try:
-            wire.send(*(one.replace(b"@HOST@", shared_node.host.encode()) for one in pieces))
-            wire.socket.shutdown(socket.SHUT_WR)
-            said = wire.rest()
+            connection.send(
+                *(piece.replace(b"@HOST@", shared_node.host.encode()) for piece in pieces)
+            )
+            connection.socket.shutdown(socket.SHUT_WR)
+            said = connection.rest()
         except TimeoutError:
             raise
         except OSError:
@@ -140,25 +144,25 @@ lawful = st.fixed_dictionaries(
 )
 
 
-def is_response(found: Any, asked: Any) -> None:
-    assert found["jsonrpc"] == "2.0"
-    assert set(found) in ({"jsonrpc", "id", "result"}, {"jsonrpc", "id", "error"})
-    if "error" in found:
-        assert type(found["error"]["code"]) is int
-        assert type(found["error"]["message"]) is str
+def assert_response(result: Any, asked: Any) -> None:
+    assert result["jsonrpc"] == "2.0"
+    assert set(result) in ({"jsonrpc", "id", "result"}, {"jsonrpc", "id", "error"})
+    if "error" in result:
+        assert type(result["error"]["code"]) is int
+        assert type(result["error"]["message"]) is str
     id = asked.get("id") if isinstance(asked, dict) else None
-    if type(id) in (int, str) and (found["id"] is not None or "result" in found):
-        assert found["id"] == id
+    if type(id) in (int, str) and (result["id"] is not None or "result" in result):
+        assert result["id"] == id
 
 
-def take(wire: HttpConnection) -> HttpResponse | None:
+def read_response(connection: HttpConnection) -> HttpResponse | None:
     """The answer; None when a stream was opened for good."""
-    status, headers = wire.head()
+    status, headers = connection.head()
     if headers.get("content-type") == "text/event-stream":
         assert status == 200
-        wire.event()
+        connection.event()
         return None
-    return HttpResponse(status, headers, wire.exactly(int(headers["content-length"])))
+    return HttpResponse(status, headers, connection.exactly(int(headers["content-length"])))
 
 
 @SHARED
@@ -174,20 +178,20 @@ def test_answers_any_http_message(shared_node: NodeThread, kind: str, asked: Any
             headers += [("Mcp-Method", method), ("Mcp-Name", "shop.echo")]
     elif kind != "bare":
         headers += known_session(shared_node, SESSION if kind == "session" else "2025-03-26")
-    with shared_node.connect() as wire:
-        wire.send(shared_node.http(body, *headers))
-        answer = take(wire)
-    if answer is None:
+    with shared_node.connect() as connection:
+        connection.send(shared_node.http(body, *headers))
+        response = read_response(connection)
+    if response is None:
         return
-    assert answer.status in (200, 202, 400, 404, 413), answer
-    if answer.status == 202:
-        assert answer.body == b""
-    elif isinstance(answer.json, list):
+    assert response.status in (200, 202, 400, 404, 413), response
+    if response.status == 202:
+        assert response.body == b""
+    elif isinstance(response.json, list):
         assert kind == "batches"
-        for one in answer.json:
-            is_response(one, None)
+        for item in response.json:
+            assert_response(item, None)
     else:
-        is_response(answer.json, asked)
+        assert_response(response.json, asked)
 
 
 _sessions: dict[str, tuple[tuple[str, str], ...]] = {}
@@ -203,17 +207,17 @@ def known_session(shared_node: NodeThread, version: str) -> tuple[tuple[str, str
 @given(
     lines=st.lists(
         st.binary(max_size=60).map(lambda raw: raw.replace(b"\n", b""))
-        | (lawful | messages).map(lambda one: json.dumps(one).encode()),
+        | (lawful | messages).map(lambda item: json.dumps(item).encode()),
         max_size=5,
     )
 )
 def test_answers_any_lines(shared_node: NodeThread, lines: list[bytes]) -> None:
-    with shared_node.local() as wire:
+    with shared_node.local() as connection:
         for line in lines:
-            wire.send(line + b"\n")
+            connection.send(line + b"\n")
         # Nothing of the above has this id.
-        wire.send(message("ping", id="the end of it") + b"\n")
-        while (found := wire.line()).get("id") != "the end of it":
-            assert found["jsonrpc"] == "2.0"
-            assert "method" in found or ("result" in found) != ("error" in found)
-        assert found["result"] == {}
+        connection.send(message("ping", id="the end of it") + b"\n")
+        while (result := connection.line()).get("id") != "the end of it":
+            assert result["jsonrpc"] == "2.0"
+            assert "method" in result or ("result" in result) != ("error" in result)
+        assert result["result"] == {}

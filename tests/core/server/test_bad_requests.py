@@ -11,7 +11,7 @@ from tests.support.http_client import META, SESSION, STATELESS, message, meta, s
 from tests.support.node import NodeThread, result_text
 
 
-def said(answer: Any) -> tuple[int, int]:
+def status_and_code(answer: Any) -> tuple[int, int]:
     return answer.status, answer.error["code"]
 
 
@@ -49,10 +49,10 @@ def test_rejects_invalid_message(
 ) -> None:
     session = shared_node.session()
     headers = stateless_headers("ping") if kind == "stateless" else session.headers
-    answer = shared_node.once(shared_node.http(body, *headers))
-    assert said(answer) == (400, code)
-    assert answer.error["message"]
-    assert set(answer.json) == {"jsonrpc", "id", "error"}
+    response = shared_node.once(shared_node.http(body, *headers))
+    assert status_and_code(response) == (400, code)
+    assert response.error["message"]
+    assert set(response.json) == {"jsonrpc", "id", "error"}
 
 
 @pytest.mark.parametrize("id", [b"1.5", b"[]", b"{}", b"true"])
@@ -66,16 +66,18 @@ def test_rejects_call_with_invalid_id(shared_node: NodeThread, id: bytes, kind: 
         params["_meta"] = meta()
         headers = stateless_headers("tools/call", "echo")  # type: ignore[assignment]
     body = b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":%b}'
-    answer = shared_node.once(shared_node.http(body % (id, json.dumps(params).encode()), *headers))
-    assert said(answer) == (400, -32600)
+    response = shared_node.once(
+        shared_node.http(body % (id, json.dumps(params).encode()), *headers)
+    )
+    assert status_and_code(response) == (400, -32600)
 
 
 def test_error_contains_readable_id(shared_node: NodeThread) -> None:
     for id in ("7", '"seven"', "-7", '"\\u0007 \\"\\n"', "12345678901234567890123"):
         body = b'{"jsonrpc":"3.0","id":%b,"method":"x"}' % id.encode()
-        answer = shared_node.once(shared_node.http(body))
-        assert said(answer) == (400, -32600)
-        assert answer.body.startswith(b'{"jsonrpc":"2.0","id":%b,' % id.encode())
+        response = shared_node.once(shared_node.http(body))
+        assert status_and_code(response) == (400, -32600)
+        assert response.body.startswith(b'{"jsonrpc":"2.0","id":%b,' % id.encode())
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_error_contains_readable_id(shared_node: NodeThread) -> None:
 def test_returns_ids_unchanged(shared_node: NodeThread, id: str, kind: str) -> None:
     arguments = {"name": "shop.echo", "arguments": {"text": "x"}}
     session = shared_node.session()
-    with shared_node.connect() as wire:
+    with shared_node.connect() as connection:
         for method, params, name in (
             ("tools/call", arguments, "shop.echo"),
             ("tools/list", {}, None),
@@ -100,8 +102,8 @@ def test_returns_ids_unchanged(shared_node: NodeThread, id: str, kind: str) -> N
                 headers = list(session.headers)
             body = '{"jsonrpc":"2.0","id":%s,"method":"%s","params":%s}'
             raw = (body % (id, method, json.dumps(params))).encode()
-            answer = wire.ask(shared_node.http(raw, *headers))
-            assert answer.body.startswith(b'{"jsonrpc":"2.0","id":%b,' % id.encode()), method
+            response = connection.ask(shared_node.http(raw, *headers))
+            assert response.body.startswith(b'{"jsonrpc":"2.0","id":%b,' % id.encode()), method
 
 
 def test_rejects_params_that_are_not_object(shared_node: NodeThread) -> None:
@@ -110,9 +112,9 @@ def test_rejects_params_that_are_not_object(shared_node: NodeThread) -> None:
     for params in ([], "text", 5, None):
         body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":%b}'
         raw = body % json.dumps(params).encode()
-        assert said(shared_node.once(session.raw(raw))) == (200, -32602)
-        answer = shared_node.once(shared_node.http(raw, *stateless_headers("tools/list")))
-        assert said(answer) == (400, -32602)
+        assert status_and_code(shared_node.once(session.raw(raw))) == (200, -32602)
+        response = shared_node.once(shared_node.http(raw, *stateless_headers("tools/list")))
+        assert status_and_code(response) == (400, -32602)
 
 
 # -- batches
@@ -130,17 +132,22 @@ def test_accepts_batch_in_one_revision_only(shared_node: NodeThread) -> None:
         json.loads(message("tools/call", {"name": "shop.add", "arguments": {}}, 7)),
     ]
     batch = json.dumps(members).encode()
-    answers = shared_node.once(shared_node.session("2025-03-26").raw(batch))
-    assert answers.status == 200
-    found = {one["id"]: one for one in answers.json}
-    assert set(found) == {"p", 2, 3, 5, 6, 7}
-    assert found["p"]["result"] == {}
-    assert result_text(found[2]) == "b"
-    codes = {id: one["error"]["code"] for id, one in found.items() if "error" in one}
+    responses = shared_node.once(shared_node.session("2025-03-26").raw(batch))
+    assert responses.status == 200
+    result = {item["id"]: item for item in responses.json}
+    assert set(result) == {"p", 2, 3, 5, 6, 7}
+    assert result["p"]["result"] == {}
+    assert result_text(result[2]) == "b"
+    codes = {id: item["error"]["code"] for id, item in result.items() if "error" in item}
     assert codes == {3: -32602, 5: -32600, 6: -32601, 7: -32602}
     for version in (SESSION, "2025-06-18", "2024-11-05"):
-        assert said(shared_node.once(shared_node.session(version).raw(batch))) == (400, -32600)
-    assert said(shared_node.once(shared_node.http(batch, *stateless_headers("tools/call")))) == (
+        assert status_and_code(shared_node.once(shared_node.session(version).raw(batch))) == (
+            400,
+            -32600,
+        )
+    assert status_and_code(
+        shared_node.once(shared_node.http(batch, *stateless_headers("tools/call")))
+    ) == (
         400,
         -32600,
     )
@@ -148,14 +155,14 @@ def test_accepts_batch_in_one_revision_only(shared_node: NodeThread) -> None:
 
 def test_batch_of_notifications_has_empty_response(shared_node: NodeThread) -> None:
     batch = json.dumps([json.loads(message("notifications/initialized", id=None))] * 3)
-    answer = shared_node.once(shared_node.session("2025-03-26").raw(batch.encode()))
-    assert (answer.status, answer.body) == (202, b"")
+    response = shared_node.once(shared_node.session("2025-03-26").raw(batch.encode()))
+    assert (response.status, response.body) == (202, b"")
 
 
 def test_rejects_oversized_batch(shared_node: NodeThread) -> None:
     batch = json.dumps([json.loads(message("ping"))] * 101).encode()
-    answer = shared_node.once(shared_node.session("2025-03-26").raw(batch))
-    assert (answer.status, answer.error["code"]) == (413, -32600)
+    response = shared_node.once(shared_node.session("2025-03-26").raw(batch))
+    assert (response.status, response.error["code"]) == (413, -32600)
 
 
 # -- versions
@@ -179,11 +186,11 @@ def test_opens_session_in_every_revision(shared_node: NodeThread, version: str) 
 
 @pytest.mark.parametrize("version", ["1999-01-01", "2026-07-28", "", "latest"])
 def test_unknown_revision_gets_newest_revision(shared_node: NodeThread, version: str) -> None:
-    answer = shared_node.once(
+    response = shared_node.once(
         shared_node.http(message("initialize", {"protocolVersion": version, "capabilities": {}}))
     )
-    assert answer.status == 200
-    assert answer.result["protocolVersion"] == SESSION
+    assert response.status == 200
+    assert response.result["protocolVersion"] == SESSION
 
 
 @pytest.mark.parametrize(
@@ -199,42 +206,42 @@ def test_unknown_revision_gets_newest_revision(shared_node: NodeThread, version:
     ],
 )
 def test_rejects_invalid_initialize(shared_node: NodeThread, params: Any) -> None:
-    answer = shared_node.once(shared_node.http(message("initialize", params)))
-    assert said(answer) == (400, -32602)
-    assert "mcp-session-id" not in answer.headers
+    response = shared_node.once(shared_node.http(message("initialize", params)))
+    assert status_and_code(response) == (400, -32602)
+    assert "mcp-session-id" not in response.headers
 
 
 def test_rejects_unknown_version_header(shared_node: NodeThread) -> None:
     session = shared_node.session()
     for version in ("1999-01-01", "2026-07-29", "x" * 100):
         headers = [session.headers[0], ("MCP-Protocol-Version", version)]
-        answer = shared_node.once(shared_node.http(message("tools/list"), *headers))
-        assert said(answer) == (400, -32022)
-        assert answer.error["data"]["requested"] == version
-        assert STATELESS in answer.error["data"]["supported"]
+        response = shared_node.once(shared_node.http(message("tools/list"), *headers))
+        assert status_and_code(response) == (400, -32022)
+        assert response.error["data"]["requested"] == version
+        assert STATELESS in response.error["data"]["supported"]
         body = message("tools/list", {"_meta": meta(version)})
         headers = [("MCP-Protocol-Version", version), ("Mcp-Method", "tools/list")]
-        answer = shared_node.once(shared_node.http(body, *headers))
-        assert said(answer) == (400, -32022)
-        assert answer.error["data"]["requested"] == version
-        assert SESSION in answer.error["data"]["supported"]
+        response = shared_node.once(shared_node.http(body, *headers))
+        assert status_and_code(response) == (400, -32022)
+        assert response.error["data"]["requested"] == version
+        assert SESSION in response.error["data"]["supported"]
 
 
 def test_accepts_session_without_version_header(shared_node: NodeThread) -> None:
     # Clients before 2025-06-18 send none.
     session = shared_node.session("2025-03-26")
-    answer = shared_node.once(shared_node.http(message("tools/list"), session.headers[0]))
-    assert answer.status == 200
+    response = shared_node.once(shared_node.http(message("tools/list"), session.headers[0]))
+    assert response.status == 200
 
 
 # -- sessions
 
 
 def test_rejects_request_without_session(shared_node: NodeThread) -> None:
-    answer = shared_node.once(shared_node.http(message("tools/list")))
-    assert said(answer) == (400, -32600)
-    assert "initialize" in answer.error["message"]
-    assert answer.json["id"] == 1
+    response = shared_node.once(shared_node.http(message("tools/list")))
+    assert status_and_code(response) == (400, -32600)
+    assert "initialize" in response.error["message"]
+    assert response.json["id"] == 1
     for method in ("GET", "DELETE"):
         assert shared_node.once(shared_node.http(method=method)).status == 400
 
@@ -250,8 +257,8 @@ def test_rejects_unknown_session(shared_node: NodeThread) -> None:
         session.get(),
         session.delete(),
     ):
-        answer = shared_node.once(data)
-        assert said(answer) == (404, -32600)
+        response = shared_node.once(data)
+        assert status_and_code(response) == (404, -32600)
 
 
 def test_rejects_ended_session(shared_node: NodeThread) -> None:
@@ -264,8 +271,8 @@ def test_rejects_ended_session(shared_node: NodeThread) -> None:
 
 
 def test_answers_ping(shared_node: NodeThread) -> None:
-    answer = shared_node.once(shared_node.session().request("ping", id="p"))
-    assert answer.json == {"jsonrpc": "2.0", "id": "p", "result": {}}
+    response = shared_node.once(shared_node.session().request("ping", id="p"))
+    assert response.json == {"jsonrpc": "2.0", "id": "p", "result": {}}
 
 
 # -- what is not answered
@@ -285,8 +292,8 @@ def test_accepts_notifications(shared_node: NodeThread) -> None:
             session.request(method, params, None),
             shared_node.http(message(method, params, None), *stateless_headers(method)),
         ):
-            answer = shared_node.once(data)
-            assert (answer.status, answer.body) == (202, b""), method
+            response = shared_node.once(data)
+            assert (response.status, response.body) == (202, b""), method
     for params in ([], "x", 5):  # type: ignore[assignment]
         body = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":%b}'
         assert shared_node.once(session.raw(body % json.dumps(params).encode())).status == 202
@@ -294,10 +301,10 @@ def test_accepts_notifications(shared_node: NodeThread) -> None:
 
 def test_accepts_responses_only_in_sessions(shared_node: NodeThread) -> None:
     response = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {}}).encode()
-    answer = shared_node.once(shared_node.session().raw(response))
-    assert (answer.status, answer.body) == (202, b"")
-    answer = shared_node.once(shared_node.http(response, *stateless_headers("x")))
-    assert said(answer) == (400, -32600)
+    reply = shared_node.once(shared_node.session().raw(response))
+    assert (reply.status, reply.body) == (202, b"")
+    reply = shared_node.once(shared_node.http(response, *stateless_headers("x")))
+    assert status_and_code(reply) == (400, -32600)
 
 
 # -- methods
@@ -305,11 +312,13 @@ def test_accepts_responses_only_in_sessions(shared_node: NodeThread) -> None:
 
 @pytest.mark.parametrize("method", ["prompts/list", "resources/read", "x", "logging/setLevel"])
 def test_rejects_unknown_methods(shared_node: NodeThread, method: str) -> None:
-    answer = shared_node.once(shared_node.stateless(method, {"uri": "x:y"}, name="x:y"))
-    assert said(answer) == (404, -32601)
-    assert answer.json["id"] == 1
+    response = shared_node.once(shared_node.stateless(method, {"uri": "x:y"}, name="x:y"))
+    assert status_and_code(response) == (404, -32601)
+    assert response.json["id"] == 1
     # A session's 404 would say that the session is over.
-    assert said(shared_node.once(shared_node.session().request(method, {"uri": "x:y"}))) == (
+    assert status_and_code(
+        shared_node.once(shared_node.session().request(method, {"uri": "x:y"}))
+    ) == (
         200,
         -32601,
     )
@@ -322,26 +331,26 @@ def test_rejects_unknown_methods(shared_node: NodeThread, method: str) -> None:
 def test_rejects_removed_methods_of_stateless_protocol(
     shared_node: NodeThread, method: str
 ) -> None:
-    assert said(shared_node.once(shared_node.stateless(method))) == (404, -32601)
+    assert status_and_code(shared_node.once(shared_node.stateless(method))) == (404, -32601)
 
 
 @pytest.mark.parametrize(
     "method", ["server/discover", "subscriptions/listen", "notifications/cancelled"]
 )
 def test_rejects_stateless_methods_in_session(shared_node: NodeThread, method: str) -> None:
-    assert said(shared_node.once(shared_node.session().request(method))) == (200, -32601)
+    assert status_and_code(shared_node.once(shared_node.session().request(method))) == (200, -32601)
 
 
 # -- tools
 
 
 def test_rejects_unknown_tool(shared_node: NodeThread) -> None:
-    answer = shared_node.once(shared_node.call("ecoh"))
-    assert said(answer) == (400, -32602)
-    assert "shop.echo" in answer.error["message"]
-    answer = shared_node.once(shared_node.session().call("ecoh"))
-    assert said(answer) == (200, -32602)
-    assert answer.error["data"]["error"] == "unknown_tool"
+    response = shared_node.once(shared_node.call("ecoh"))
+    assert status_and_code(response) == (400, -32602)
+    assert "shop.echo" in response.error["message"]
+    response = shared_node.once(shared_node.session().call("ecoh"))
+    assert status_and_code(response) == (200, -32602)
+    assert response.error["data"]["error"] == "unknown_tool"
 
 
 @pytest.mark.spec("ST-4.4.2-8")
@@ -355,15 +364,15 @@ def test_rejects_invalid_arguments(shared_node: NodeThread, version: str, as_res
         data = shared_node.call("add", arguments)
     else:
         data = shared_node.session(version).call("add", arguments)
-    answer = shared_node.once(data)
-    assert answer.status == 200
+    response = shared_node.once(data)
+    assert response.status == 200
     if as_result:
-        assert answer.result["isError"] is True
-        assert ("resultType" in answer.result) == (version == STATELESS)
-        sentence = result_text(answer)
+        assert response.result["isError"] is True
+        assert ("resultType" in response.result) == (version == STATELESS)
+        sentence = result_text(response)
     else:
-        assert answer.error["code"] == -32602
-        sentence = answer.error["message"]
+        assert response.error["code"] == -32602
+        sentence = response.error["message"]
     assert "a:" in sentence
     assert "shop.add" in sentence
     assert not shared_node.shop.heard_of("tools/call", name="add", arguments=arguments)
@@ -373,8 +382,10 @@ def test_rejects_invalid_arguments(shared_node: NodeThread, version: str, as_res
 def test_rejects_arguments_that_are_not_object(shared_node: NodeThread, arguments: Any) -> None:
     params = {"name": "shop.echo", "arguments": arguments}
     stateless = shared_node.stateless("tools/call", params, name="shop.echo")
-    assert said(shared_node.once(stateless)) == (400, -32602)
-    assert said(shared_node.once(shared_node.session().request("tools/call", params))) == (
+    assert status_and_code(shared_node.once(stateless)) == (400, -32602)
+    assert status_and_code(
+        shared_node.once(shared_node.session().request("tools/call", params))
+    ) == (
         200,
         -32602,
     )
@@ -393,19 +404,21 @@ def test_accepts_calls_without_arguments(shared_node: NodeThread) -> None:
 @pytest.mark.parametrize("name", [None, "", 5, ["x"]])
 def test_rejects_call_without_valid_name(shared_node: NodeThread, name: Any) -> None:
     params = {} if name is None else {"name": name}
-    assert said(shared_node.once(shared_node.session().request("tools/call", params))) == (
+    assert status_and_code(
+        shared_node.once(shared_node.session().request("tools/call", params))
+    ) == (
         200,
         -32602,
     )
-    answer = shared_node.once(shared_node.stateless("tools/call", params, name="x"))
-    assert answer.status == 400
-    assert answer.error["code"] in (-32602, -32020)
+    response = shared_node.once(shared_node.stateless("tools/call", params, name="x"))
+    assert response.status == 400
+    assert response.error["code"] in (-32602, -32020)
 
 
 def test_returns_tool_error_as_result(shared_node: NodeThread) -> None:
     for data in (shared_node.call("broken"), shared_node.session().call("broken")):
-        answer = shared_node.once(data)
-        assert (answer.status, answer.result["isError"]) == (200, True)
+        response = shared_node.once(data)
+        assert (response.status, response.result["isError"]) == (200, True)
 
 
 @pytest.mark.parametrize(
@@ -422,19 +435,21 @@ def test_returns_tool_error_as_result(shared_node: NodeThread) -> None:
 def test_relays_upstream_error_code(
     shared_node: NodeThread, code: int, status: int, told: int
 ) -> None:
-    answer = shared_node.once(shared_node.call("fail", {"code": code}))
-    assert said(answer) == (status, told)
-    assert answer.error["message"] == "It failed."
-    assert answer.error["data"] == {"on": "purpose"}
-    assert said(shared_node.once(shared_node.session().call("fail", {"code": code}))) == (200, code)
+    response = shared_node.once(shared_node.call("fail", {"code": code}))
+    assert status_and_code(response) == (status, told)
+    assert response.error["message"] == "It failed."
+    assert response.error["data"] == {"on": "purpose"}
+    assert status_and_code(
+        shared_node.once(shared_node.session().call("fail", {"code": code}))
+    ) == (200, code)
 
 
 @pytest.mark.parametrize("cursor", ["nonsense", "", 5])
 def test_rejects_invalid_cursor(shared_node: NodeThread, cursor: Any) -> None:
     data = shared_node.stateless("tools/list", {"cursor": cursor})
-    assert said(shared_node.once(data)) == (400, -32602)
+    assert status_and_code(shared_node.once(data)) == (400, -32602)
     data = shared_node.session().request("tools/list", {"cursor": cursor})
-    assert said(shared_node.once(data)) == (200, -32602)
+    assert status_and_code(shared_node.once(data)) == (200, -32602)
 
 
 # -- `_meta` of the stateless wire
@@ -457,34 +472,34 @@ def test_rejects_invalid_cursor(shared_node: NodeThread, cursor: Any) -> None:
 @pytest.mark.parametrize("method", ["tools/list", "tools/call", "server/discover"])
 def test_rejects_incomplete_meta(shared_node: NodeThread, broken: Any, method: str) -> None:
     params = {"name": "shop.echo", "arguments": {}, "_meta": broken}
-    answer = shared_node.once(
+    response = shared_node.once(
         shared_node.http(message(method, params, "m"), *stateless_headers(method, "shop.echo"))
     )
-    assert said(answer) == (400, -32602)
-    assert answer.json["id"] == "m"
+    assert status_and_code(response) == (400, -32602)
+    assert response.json["id"] == "m"
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_stateless_protocol_accepts_only_post(shared_node: NodeThread, method: str) -> None:
-    answer = shared_node.once(
+    response = shared_node.once(
         shared_node.http(b"", ("MCP-Protocol-Version", STATELESS), method=method)
     )
-    assert answer.status == 405
-    assert answer.headers["allow"] == "POST"
+    assert response.status == 405
+    assert response.headers["allow"] == "POST"
 
 
 def test_rejects_missing_meta(shared_node: NodeThread) -> None:
     params: Any
     for params in (None, {}, {"_meta": 5}, {"_meta": []}):
         body = message("tools/list", params)
-        answer = shared_node.once(shared_node.http(body, *stateless_headers("tools/list")))
-        assert said(answer) == (400, -32602)
+        response = shared_node.once(shared_node.http(body, *stateless_headers("tools/list")))
+        assert status_and_code(response) == (400, -32602)
 
 
 def test_discovers_server(shared_node: NodeThread) -> None:
-    answer = shared_node.once(shared_node.stateless("server/discover"))
-    assert answer.status == 200
-    result = answer.result
+    response = shared_node.once(shared_node.stateless("server/discover"))
+    assert response.status == 200
+    result = response.result
     assert result["resultType"] == "complete"
     assert result["supportedVersions"][0] == STATELESS
     # Its server speaks the session wire, and may ask on the way: that becomes a task.

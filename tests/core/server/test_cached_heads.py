@@ -13,7 +13,7 @@ from tests.support.node import NodeThread, result_text
 
 
 @pytest.fixture
-def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def parsed_heads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts the requests that went through the parser."""
     heads: list[int] = []
     begin = HttpProtocol.on_message_begin
@@ -26,48 +26,48 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return heads
 
 
-def echo(wire: HttpConnection, data: bytes) -> str:
-    return result_text(wire.ask(data))
+def echo(connection: HttpConnection, data: bytes) -> str:
+    return result_text(connection.ask(data))
 
 
 @pytest.mark.parametrize("kind", ["stateless", "session"])
 def test_parses_repeated_head_once(
-    shared_node: NodeThread, parsed: list[int], kind: str
+    shared_node: NodeThread, parsed_heads: list[int], kind: str
 ) -> None:
     session = shared_node.session()
     make: Any = shared_node.call if kind == "stateless" else session.call
-    parsed.clear()
-    with shared_node.connect() as wire:
+    parsed_heads.clear()
+    with shared_node.connect() as connection:
         for number in range(100, 120):
-            answer = wire.ask(make("echo", {"text": str(number)}, number))
-            assert (answer.json["id"], result_text(answer)) == (number, str(number))
-    assert len(parsed) == 1
+            response = connection.ask(make("echo", {"text": str(number)}, number))
+            assert (response.json["id"], result_text(response)) == (number, str(number))
+    assert len(parsed_heads) == 1
 
 
-def test_caches_alternating_heads(shared_node: NodeThread, parsed: list[int]) -> None:
+def test_caches_alternating_heads(shared_node: NodeThread, parsed_heads: list[int]) -> None:
     session = shared_node.session()
-    parsed.clear()
-    with shared_node.connect() as wire:
+    parsed_heads.clear()
+    with shared_node.connect() as connection:
         for _ in range(5):
-            assert echo(wire, shared_node.call("echo", {"text": "one"})) == "one"
-            assert echo(wire, shared_node.call("add", {"a": 1, "b": 2})) == "3"
-            assert echo(wire, session.call("echo", {"text": "two"})) == "two"
-            assert wire.ask(shared_node.http(method="GET", path="/healthz")).status == 200
+            assert echo(connection, shared_node.call("echo", {"text": "one"})) == "one"
+            assert echo(connection, shared_node.call("add", {"a": 1, "b": 2})) == "3"
+            assert echo(connection, session.call("echo", {"text": "two"})) == "two"
+            assert connection.ask(shared_node.http(method="GET", path="/healthz")).status == 200
     # Other paths are always parsed.
-    assert len(parsed) == 3 + 5
+    assert len(parsed_heads) == 3 + 5
 
 
 def test_limits_cached_heads(shared_node: NodeThread) -> None:
-    with shared_node.connect() as wire:
+    with shared_node.connect() as connection:
         for round in range(2):
             for number in range(100):
                 text = "y" * number
-                assert echo(wire, shared_node.call("echo", {"text": text}, 1)) == text, round
-        (lane,) = [one for one in lanes(shared_node) if one._heads]
+                assert echo(connection, shared_node.call("echo", {"text": text}, 1)) == text, round
+        (lane,) = [protocol for protocol in http_protocols(shared_node) if protocol._heads]
         assert len(lane._heads) <= 32
 
 
-def lanes(shared_node: NodeThread) -> list[Any]:
+def http_protocols(shared_node: NodeThread) -> list[Any]:
     http = shared_node.node.listeners._http
     assert http is not None
     assert http._server is not None
@@ -76,79 +76,85 @@ def lanes(shared_node: NodeThread) -> list[Any]:
 
 def test_cached_head_accepts_split_body(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "pieces"})
-    with shared_node.connect() as wire:
-        assert echo(wire, data) == "pieces"
+    with shared_node.connect() as connection:
+        assert echo(connection, data) == "pieces"
         for cut in (100, data.index(b"\r\n\r\n") + 4, len(data) - 1):
-            assert result_text(wire.ask(data[:cut], data[cut:])) == "pieces"
-            assert echo(wire, data) == "pieces"
+            assert result_text(connection.ask(data[:cut], data[cut:])) == "pieces"
+            assert echo(connection, data) == "pieces"
 
 
 def test_cached_head_accepts_pipelined_requests(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "known"})
-    with shared_node.connect() as wire:
-        assert echo(wire, data) == "known"
-        wire.send(data + data)
-        assert [result_text(wire.answer()), result_text(wire.answer())] == ["known", "known"]
-        wire.send(data + data[:40])
-        assert result_text(wire.answer()) == "known"
-        assert echo(wire, data[40:]) == "known"
+    with shared_node.connect() as connection:
+        assert echo(connection, data) == "known"
+        connection.send(data + data)
+        assert [result_text(connection.answer()), result_text(connection.answer())] == [
+            "known",
+            "known",
+        ]
+        connection.send(data + data[:40])
+        assert result_text(connection.answer()) == "known"
+        assert echo(connection, data[40:]) == "known"
 
 
 def test_cached_head_waits_for_pending_call(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "known"})
-    with shared_node.connect() as wire:
-        assert echo(wire, data) == "known"
-        wire.send(shared_node.call("hold", {"text": "heads"}))
+    with shared_node.connect() as connection:
+        assert echo(connection, data) == "known"
+        connection.send(shared_node.call("hold", {"text": "heads"}))
         held = shared_node.shop.wait_for_hold("heads")
-        wire.send(data)
+        connection.send(data)
         assert shared_node.alive()
-        wire.silent()
+        connection.silent()
         shared_node.do(lambda: shared_node.shop.release(held))
-        assert [result_text(wire.answer()), result_text(wire.answer())] == ["released", "known"]
+        assert [result_text(connection.answer()), result_text(connection.answer())] == [
+            "released",
+            "known",
+        ]
 
 
 def test_distinguishes_heads_by_tool_name(shared_node: NodeThread) -> None:
     body = json.loads(shared_node.call("echo", {"text": "name"}).partition(b"\r\n\r\n")[2])
-    with shared_node.connect() as wire:
-        assert echo(wire, shared_node.call("echo", {"text": "name"})) == "name"
+    with shared_node.connect() as connection:
+        assert echo(connection, shared_node.call("echo", {"text": "name"})) == "name"
         # The body still says echo.
         lie = shared_node.http(
             json.dumps(body).encode(), *stateless_headers("tools/call", "shop.hold")
         )
         for _ in range(2):
-            answer = wire.ask(lie)
-            assert (answer.status, answer.error["code"]) == (400, -32020)
+            response = connection.ask(lie)
+            assert (response.status, response.error["code"]) == (400, -32020)
         # And the other way round: a head that is known, with the body of another.
         body["params"]["name"] = "shop.hold"
-        answer = wire.ask(
+        response = connection.ask(
             shared_node.http(
                 json.dumps(body).encode(), *stateless_headers("tools/call", "shop.echo")
             )
         )
-        assert (answer.status, answer.error["code"]) == (400, -32020)
+        assert (response.status, response.error["code"]) == (400, -32020)
     assert not shared_node.shop.heard_of("tools/call", name="hold", arguments={"text": "name"})
 
 
 def test_distinguishes_heads_by_session(shared_node: NodeThread) -> None:
     one, other = shared_node.session(), shared_node.session()
-    with shared_node.connect() as wire:
-        assert echo(wire, one.call("echo", {"text": "1"})) == "1"
-        assert echo(wire, other.call("echo", {"text": "2"})) == "2"
-        assert wire.ask(one.delete()).status == 200
+    with shared_node.connect() as connection:
+        assert echo(connection, one.call("echo", {"text": "1"})) == "1"
+        assert echo(connection, other.call("echo", {"text": "2"})) == "2"
+        assert connection.ask(one.delete()).status == 200
         # The same head as before, on the same connection.
-        assert wire.ask(one.call("echo", {"text": "1"})).status == 404
-        assert echo(wire, other.call("echo", {"text": "2"})) == "2"
+        assert connection.ask(one.call("echo", {"text": "1"})).status == 404
+        assert echo(connection, other.call("echo", {"text": "2"})) == "2"
 
 
 def test_cached_head_waits_for_whole_body(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "four"})
-    with shared_node.connect() as wire:
-        assert echo(wire, data) == "four"
+    with shared_node.connect() as connection:
+        assert echo(connection, data) == "four"
         # One byte short: the request is not whole, and the next one completes it.
-        wire.send(data[:-1])
+        connection.send(data[:-1])
         assert shared_node.alive()
-        wire.silent()
-        assert echo(wire, data[-1:]) == "four"
+        connection.silent()
+        assert echo(connection, data[-1:]) == "four"
 
 
 def test_cached_head_checks_each_body(shared_node: NodeThread) -> None:
@@ -163,65 +169,65 @@ def test_cached_head_checks_each_body(shared_node: NodeThread) -> None:
         message("tools/call", {"name": "shop.add", "_meta": meta()}).ljust(size): -32020,
         message("tools/list", {"_meta": meta()}).ljust(size): -32020,
     }
-    with shared_node.connect() as wire:
+    with shared_node.connect() as connection:
         for body, code in bad.items():
             assert len(body) == size
-            assert echo(wire, good) == "good"
-            answer = wire.ask(head + body)
-            assert (answer.status, answer.error["code"]) == (400, code), body
+            assert echo(connection, good) == "good"
+            response = connection.ask(head + body)
+            assert (response.status, response.error["code"]) == (400, code), body
 
 
-def test_caches_head_without_body(shared_node: NodeThread, parsed: list[int]) -> None:
+def test_caches_head_without_body(shared_node: NodeThread, parsed_heads: list[int]) -> None:
     session = shared_node.session()
-    parsed.clear()
+    parsed_heads.clear()
     bare = shared_node.http(method="DELETE")
-    with shared_node.connect() as wire:
-        assert [wire.ask(bare).status for _ in range(3)] == [400] * 3
-        assert len(parsed) == 1
-        assert wire.ask(session.delete()).status == 200
-        assert wire.ask(session.delete()).status == 404
+    with shared_node.connect() as connection:
+        assert [connection.ask(bare).status for _ in range(3)] == [400] * 3
+        assert len(parsed_heads) == 1
+        assert connection.ask(session.delete()).status == 200
+        assert connection.ask(session.delete()).status == 404
 
 
 def test_cached_head_closes_connection(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "bye"}, 1, ("Connection", "close"))
     for _ in range(2):
-        with shared_node.connect() as wire:
-            assert echo(wire, data) == "bye"
-            wire.closed()
+        with shared_node.connect() as connection:
+            assert echo(connection, data) == "bye"
+            connection.closed()
 
 
 def test_new_tokens_apply_to_cached_heads(start_node: Any) -> None:
     node = start_node(tokens={"clerk": "a-secret"})
     mine = node.call("echo", {"text": "hi"}, 1, ("Authorization", "Bearer a-secret"))
     nobody = node.call("echo", {"text": "hi"})
-    with node.connect() as wire:
-        assert echo(wire, mine) == "hi"
-        assert wire.ask(nobody).status == 401
-        assert echo(wire, mine) == "hi"
+    with node.connect() as connection:
+        assert echo(connection, mine) == "hi"
+        assert connection.ask(nobody).status == 401
+        assert echo(connection, mine) == "hi"
         node.wait(node.node.apply(node.config(tokens=[])))
-        assert echo(wire, nobody) == "hi"
+        assert echo(connection, nobody) == "hi"
         node.wait(node.node.apply(node.config()))
-        assert wire.ask(nobody).status == 401
-        assert echo(wire, mine) == "hi"
+        assert connection.ask(nobody).status == 401
+        assert echo(connection, mine) == "hi"
 
 
 def test_new_guard_applies_to_cached_heads(start_node: Any) -> None:
     node = start_node()
     page = node.call("echo", {"text": "hi"}, 1, ("Origin", "https://app.example"))
-    with node.connect() as wire:
-        assert wire.ask(page).status == 403
+    with node.connect() as connection:
+        assert connection.ask(page).status == 403
         node.wait(node.node.apply(node.config(allowed_origins=["https://app.example"])))
-        assert echo(wire, page) == "hi"
-        assert echo(wire, page) == "hi"
+        assert echo(connection, page) == "hi"
+        assert echo(connection, page) == "hi"
         node.wait(node.node.apply(node.config()))
-        assert wire.ask(page).status == 403
+        assert connection.ask(page).status == 403
 
 
 def test_new_tools_apply_to_cached_heads(start_node: Any) -> None:
     node = start_node()
     data = node.call("fresh", {})
-    with node.connect() as wire:
-        assert wire.ask(data).error["data"]["error"] == "unknown_tool"
+    with node.connect() as connection:
+        assert connection.ask(data).error["data"]["error"] == "unknown_tool"
         node.do(lambda: node.shop.offer("fresh"))
         node.until(lambda: node.node.catalog.current.resolve("shop.fresh"), "the new list")
-        assert echo(wire, data) == "fresh"
+        assert echo(connection, data) == "fresh"

@@ -12,7 +12,7 @@ from tests.support.http_client import initialize, message, request
 from tests.support.node import NodeThread, result_text
 
 PAGE = ("Origin", "http://localhost:6274")
-ASKS = (PAGE, ("Access-Control-Request-Method", "POST"))
+PREFLIGHT = (PAGE, ("Access-Control-Request-Method", "POST"))
 
 
 @pytest.fixture(scope="module")
@@ -23,47 +23,51 @@ def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread
     node.stop()
 
 
-def words(value: str) -> set[str]:
-    return {one.strip().lower() for one in value.split(",")}
+def split_values(value: str) -> set[str]:
+    return {item.strip().lower() for item in value.split(",")}
 
 
 def test_answers_preflight_request(shared_node: NodeThread) -> None:
-    wanted = "content-type, mcp-protocol-version, mcp-param-region, x-made-up"
+    requested = "content-type, mcp-protocol-version, mcp-param-region, x-made-up"
     data = shared_node.http(
-        b"", *ASKS, ("Access-Control-Request-Headers", wanted), method="OPTIONS"
+        b"", *PREFLIGHT, ("Access-Control-Request-Headers", requested), method="OPTIONS"
     )
-    with shared_node.connect() as wire:
-        answer = wire.ask(data)
-        assert (answer.status, answer.body) == (200, b"")
-        assert answer.headers["access-control-allow-origin"] == PAGE[1]
-        assert answer.headers["vary"] == "Origin"
-        assert words(answer.headers["access-control-allow-methods"]) == {"get", "post", "delete"}
-        allowed = words(answer.headers["access-control-allow-headers"])
+    with shared_node.connect() as connection:
+        response = connection.ask(data)
+        assert (response.status, response.body) == (200, b"")
+        assert response.headers["access-control-allow-origin"] == PAGE[1]
+        assert response.headers["vary"] == "Origin"
+        assert split_values(response.headers["access-control-allow-methods"]) == {
+            "get",
+            "post",
+            "delete",
+        }
+        allowed = split_values(response.headers["access-control-allow-headers"])
         assert {
             "authorization", "content-type", "last-event-id", "mcp-session-id", "mcp-method",
             "mcp-name", "mcp-protocol-version", "mcp-param-region",
         } <= allowed  # fmt: skip
         assert "x-made-up" not in allowed
-        assert "access-control-allow-private-network" not in answer.headers
+        assert "access-control-allow-private-network" not in response.headers
         # The connection can be used for what was asked about.
-        assert result_text(wire.ask(shared_node.call("echo", {"text": "x"}, 1, PAGE))) == "x"
+        assert result_text(connection.ask(shared_node.call("echo", {"text": "x"}, 1, PAGE))) == "x"
 
 
 def test_allows_private_network_access(shared_node: NodeThread) -> None:
     private = ("Access-Control-Request-Private-Network", "true")
-    answer = shared_node.once(shared_node.http(b"", *ASKS, private, method="OPTIONS"))
-    assert answer.headers["access-control-allow-private-network"] == "true"
+    response = shared_node.once(shared_node.http(b"", *PREFLIGHT, private, method="OPTIONS"))
+    assert response.headers["access-control-allow-private-network"] == "true"
 
 
 def test_preflight_needs_no_token(start_node: Any) -> None:
     node = start_node(
         tokens={"operator": "a-token-of-operator-1234567890"}, allowed_origins=[PAGE[1]]
     )
-    assert node.once(node.http(b"", *ASKS, method="OPTIONS")).status == 200
+    assert node.once(node.http(b"", *PREFLIGHT, method="OPTIONS")).status == 200
     # But to call, and it can read why.
-    answer = node.once(node.call("echo", {"text": "x"}, 1, PAGE))
-    assert answer.status == 401
-    assert answer.headers["access-control-allow-origin"] == PAGE[1]
+    response = node.once(node.call("echo", {"text": "x"}, 1, PAGE))
+    assert response.status == 401
+    assert response.headers["access-control-allow-origin"] == PAGE[1]
 
 
 @pytest.mark.parametrize(
@@ -74,23 +78,23 @@ def test_preflight_needs_no_token(start_node: Any) -> None:
     ],
 )  # fmt: skip
 def test_foreign_origin_gets_no_cors_headers(shared_node: NodeThread, origin: str) -> None:
-    asks = (("Origin", origin), ASKS[1])
+    preflight = (("Origin", origin), PREFLIGHT[1])
     for data in (
-        shared_node.http(b"", *asks, method="OPTIONS"),
+        shared_node.http(b"", *preflight, method="OPTIONS"),
         shared_node.call("echo", {"text": "x"}, 1, ("Origin", origin)),
     ):
-        answer = shared_node.once(data)
-        assert answer.status == 403
-        assert not [name for name in answer.headers if name.startswith("access-control")]
+        response = shared_node.once(data)
+        assert response.status == 403
+        assert not [name for name in response.headers if name.startswith("access-control")]
 
 
 def test_answers_preflight_of_allowed_origin(start_node: Any) -> None:
     node = start_node(allowed_origins=["https://app.example"])
     page = ("Origin", "https://app.example")
-    answer = node.once(node.http(b"", page, ASKS[1], method="OPTIONS"))
-    assert answer.headers["access-control-allow-origin"] == "https://app.example"
+    response = node.once(node.http(b"", page, PREFLIGHT[1], method="OPTIONS"))
+    assert response.headers["access-control-allow-origin"] == "https://app.example"
     node.wait(node.node.apply(node.config(allowed_origins=[])))
-    assert node.once(node.http(b"", page, ASKS[1], method="OPTIONS")).status == 403
+    assert node.once(node.http(b"", page, PREFLIGHT[1], method="OPTIONS")).status == 403
 
 
 @pytest.mark.feature("tree")
@@ -105,22 +109,22 @@ def test_rejects_websocket_from_other_local_port(start_node: Any) -> None:
     )
     for path in ("/ws?topic=room", "/ax"):
         for origin, status in (("http://localhost:9999", 403), (f"http://{node.host}", 101)):
-            with node.connect() as wire:
+            with node.connect() as connection:
                 headers = (*upgrade, ("Origin", origin))
-                wire.send(request(node.host, b"", *headers, method="GET", path=path))
-                assert wire.head()[0] == status
+                connection.send(request(node.host, b"", *headers, method="GET", path=path))
+                assert connection.head()[0] == status
 
 
 def test_rejects_options_without_preflight_headers(shared_node: NodeThread) -> None:
-    for headers in ((), (PAGE,), (ASKS[1],)):
+    for headers in ((), (PAGE,), (PREFLIGHT[1],)):
         assert shared_node.once(shared_node.http(b"", *headers, method="OPTIONS")).status == 405
 
 
 def test_adds_cors_headers_to_every_response(shared_node: NodeThread) -> None:
     opened = shared_node.once(shared_node.http(message("initialize", initialize(), 0), PAGE))
-    assert "mcp-session-id" in words(opened.headers["access-control-expose-headers"])
+    assert "mcp-session-id" in split_values(opened.headers["access-control-expose-headers"])
     session = shared_node.session("2025-11-25", PAGE)
-    with shared_node.connect() as wire:
+    with shared_node.connect() as connection:
         for data in (
             shared_node.call("echo", {"text": "x"}, 1, PAGE),
             shared_node.call("large", {"size": 200_000}, 1, PAGE),
@@ -129,8 +133,8 @@ def test_adds_cors_headers_to_every_response(shared_node: NodeThread) -> None:
             session.call("echo", {"text": "x"}),
             session.request("notifications/initialized", None, None),
         ):
-            assert wire.ask(data).headers["access-control-allow-origin"] == PAGE[1]
-        wire.send(session.get())
-        assert wire.head()[1]["access-control-allow-origin"] == PAGE[1]
-    answer = shared_node.once(shared_node.call("echo", {"text": "x"}))
-    assert not [name for name in answer.headers if name.startswith("access-control")]
+            assert connection.ask(data).headers["access-control-allow-origin"] == PAGE[1]
+        connection.send(session.get())
+        assert connection.head()[1]["access-control-allow-origin"] == PAGE[1]
+    response = shared_node.once(shared_node.call("echo", {"text": "x"}))
+    assert not [name for name in response.headers if name.startswith("access-control")]

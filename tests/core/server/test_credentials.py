@@ -38,7 +38,7 @@ def test_forwarded_request_is_not_local(header: bytes) -> None:
     assert read == Credentials(FORWARDED, "t", certificate_names=("a",))
 
 
-def a_scope(*headers: tuple[bytes, bytes], **extensions: Any) -> dict[str, Any]:
+def make_scope(*headers: tuple[bytes, bytes], **extensions: Any) -> dict[str, Any]:
     return {
         "headers": list(headers),
         "path": "/status",
@@ -50,17 +50,19 @@ def a_scope(*headers: tuple[bytes, bytes], **extensions: Any) -> dict[str, Any]:
 
 def test_reads_credentials_of_asgi_scope() -> None:
     shown = (b"authorization", b"Bearer t")
-    assert read_scope_credentials(a_scope(shown)) == Credentials("10.0.0.9", "t")
+    assert read_scope_credentials(make_scope(shown)) == Credentials("10.0.0.9", "t")
     known = {PEER: {"name": LOOPBACK}, CERTIFICATE: {"names": ("a",)}}
-    assert read_scope_credentials(a_scope(shown, **known)) == Credentials(
+    assert read_scope_credentials(make_scope(shown, **known)) == Credentials(
         LOOPBACK, "t", certificate_names=("a",)
     )
-    passed_on = a_scope(shown, (b"via", b"1.1 proxy"), **known)
+    passed_on = make_scope(shown, (b"via", b"1.1 proxy"), **known)
     assert read_scope_credentials(passed_on).peer == FORWARDED
 
 
 def test_keeps_supplied_peer() -> None:
-    assert call_of(a_scope((b"via", b"1.1 proxy")), "x", peer="local").credentials.peer == "local"
+    assert (
+        call_of(make_scope((b"via", b"1.1 proxy")), "x", peer="local").credentials.peer == "local"
+    )
 
 
 def test_credential_headers_are_lower_case() -> None:

@@ -18,11 +18,11 @@ from tests.support.timeouts import HANG_TIMEOUT
 
 SIZE = 4 * 1024 * 1024
 PATHS = ["/mcp", "/messages?session_id=x", "/messages/", "/sse"]
-EVIL = ("Host", "evil.example")
+FOREIGN_HOST = ("Host", "evil.example")
 
 
 @pytest.fixture(scope="module")
-def tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
+def token_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     """A node that demands a token."""
     node = NodeThread(tmp_path_factory.mktemp("tokens"), tokens={"agent": "good-token"})
     yield node
@@ -38,24 +38,24 @@ def head(node: NodeThread, *headers: tuple[str, str], path: str = "/mcp", **more
         ("Accept", "application/json, text/event-stream"),
         ("Content-Length", str(SIZE)),
     ]
-    kept = [pair for pair in usual if pair[0] not in names]
-    return node.http(b"", *kept, *headers, path=path, plain=True, **more)
+    count_stored_bytes = [pair for pair in usual if pair[0] not in names]
+    return node.http(b"", *count_stored_bytes, *headers, path=path, plain=True, **more)
 
 
-def lanes(node: NodeThread) -> list[Any]:
+def http_protocols(node: NodeThread) -> list[Any]:
     http = node.node.listeners._http
     assert http is not None
     assert http._server is not None
     return list(http._server.server_state.connections)
 
 
-def kept(node: NodeThread) -> int:
+def count_stored_bytes(node: NodeThread) -> int:
     """How many bytes of bodies all connections hold."""
 
     def count() -> int:
-        found = [piece for lane in lanes(node) for piece in lane._body]
-        found += [lane.cycle.body for lane in lanes(node) if lane.cycle is not None]
-        return sum(map(len, found))
+        result = [piece for lane in http_protocols(node) for piece in lane._body]
+        result += [lane.cycle.body for lane in http_protocols(node) if lane.cycle is not None]
+        return sum(map(len, result))
 
     return node.do(count)
 
@@ -64,9 +64,9 @@ def kept(node: NodeThread) -> int:
 @pytest.mark.parametrize(
     "headers",
     [
-        [EVIL],
+        [FOREIGN_HOST],
         [("Origin", "https://evil.example")],
-        [EVIL, ("Expect", "100-continue")],
+        [FOREIGN_HOST, ("Expect", "100-continue")],
     ],
     ids=["host", "origin", "expect"],
 )
@@ -75,14 +75,14 @@ def test_rejects_foreign_host_or_origin_before_body(
 ) -> None:
     whole = head(shared_node, *headers, ("Content-Length", "2"), path=path) + b"{}"
     expected = shared_node.once(whole)
-    with shared_node.connect() as wire:
-        wire.send(head(shared_node, *headers, path=path))
-        status, fields = wire.head()
-        body = wire.exactly(int(fields["content-length"]))
+    with shared_node.connect() as connection:
+        connection.send(head(shared_node, *headers, path=path))
+        status, fields = connection.head()
+        body = connection.exactly(int(fields["content-length"]))
         assert (status, body) == (403, expected.body)
         assert fields["connection"] == "close"
-        wire.closed()
-    assert kept(shared_node) == 0
+        connection.closed()
+    assert count_stored_bytes(shared_node) == 0
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/messages/"])
@@ -96,35 +96,35 @@ def test_rejects_foreign_host_or_origin_before_body(
     ids=["none", "wrong", "expect"],
 )
 def test_checks_token_before_body(
-    tokens: NodeThread, path: str, headers: list[tuple[str, str]]
+    token_node: NodeThread, path: str, headers: list[tuple[str, str]]
 ) -> None:
-    with tokens.connect() as wire:
-        wire.send(head(tokens, *headers, path=path))
-        answer_status, fields = wire.head()
+    with token_node.connect() as connection:
+        connection.send(head(token_node, *headers, path=path))
+        answer_status, fields = connection.head()
         assert answer_status == 401
         assert fields["www-authenticate"].startswith("Bearer")
-        wire.exactly(int(fields["content-length"]))
-        wire.closed()
-    assert kept(tokens) == 0
+        connection.exactly(int(fields["content-length"]))
+        connection.closed()
+    assert count_stored_bytes(token_node) == 0
 
 
 def test_rejects_forwarded_request_before_body(
     shared_node: NodeThread,
 ) -> None:
-    with shared_node.connect() as wire:
-        wire.send(head(shared_node, ("X-Forwarded-For", "192.0.2.1")))
-        assert wire.answer().status == 401
-        wire.closed()
+    with shared_node.connect() as connection:
+        connection.send(head(shared_node, ("X-Forwarded-For", "192.0.2.1")))
+        assert connection.answer().status == 401
+        connection.closed()
 
 
 @pytest.mark.parametrize("path", ["/approvals/x", "/contracts/x", "/status", "/ax", "/nowhere"])
 def test_other_paths_reject_before_body(shared_node: NodeThread, path: str) -> None:
-    with shared_node.connect() as wire:
-        wire.send(head(shared_node, EVIL, ("Expect", "100-continue"), path=path))
-        status, fields = wire.head()
+    with shared_node.connect() as connection:
+        connection.send(head(shared_node, FOREIGN_HOST, ("Expect", "100-continue"), path=path))
+        status, fields = connection.head()
         assert status == 403
-        wire.exactly(int(fields["content-length"]))
-    assert kept(shared_node) == 0
+        connection.exactly(int(fields["content-length"]))
+    assert count_stored_bytes(shared_node) == 0
 
 
 def test_stores_no_body_of_rejected_client(
@@ -134,92 +134,103 @@ def test_stores_no_body_of_rejected_client(
     monkeypatch.setattr(fast_lane, "LINGER", HANG_TIMEOUT)
     with ExitStack() as stack:
         wires = [stack.enter_context(shared_node.connect()) for _ in range(20)]
-        for wire in wires:
-            wire.send(head(shared_node, EVIL) + b"{" * 60_000)
-        for wire in wires:
-            assert wire.answer().status == 403
-            wire.send(b"{" * 60_000)
-            wire.closed()
-        assert kept(shared_node) == 0
+        for connection in wires:
+            connection.send(head(shared_node, FOREIGN_HOST) + b"{" * 60_000)
+        for connection in wires:
+            assert connection.answer().status == 403
+            connection.send(b"{" * 60_000)
+            connection.closed()
+        assert count_stored_bytes(shared_node) == 0
     assert shared_node.alive()
 
 
 def test_reads_no_chunked_body_of_rejected_request(shared_node: NodeThread) -> None:
-    with shared_node.connect() as wire:
-        lines = [EVIL, ("Content-Type", "application/json"), ("Transfer-Encoding", "chunked")]
-        wire.send(shared_node.http(b"", *lines, plain=True))
-        assert wire.answer().status == 403
-        wire.closed()
+    with shared_node.connect() as connection:
+        lines = [
+            FOREIGN_HOST,
+            ("Content-Type", "application/json"),
+            ("Transfer-Encoding", "chunked"),
+        ]
+        connection.send(shared_node.http(b"", *lines, plain=True))
+        assert connection.answer().status == 403
+        connection.closed()
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "PUT", "OPTIONS"])
 def test_stores_no_body_for_methods_without_body(shared_node: NodeThread, method: str) -> None:
     sent = 200_000
-    with shared_node.connect() as wire:
-        wire.send(
-            head(shared_node, EVIL, ("Content-Length", str(sent)), method=method), b"{" * 100_000
+    with shared_node.connect() as connection:
+        connection.send(
+            head(shared_node, FOREIGN_HOST, ("Content-Length", str(sent)), method=method),
+            b"{" * 100_000,
         )
         shared_node.until(
-            lambda: any(lane._body_size == 100_000 for lane in lanes(shared_node)), "half to arrive"
+            lambda: any(lane._body_size == 100_000 for lane in http_protocols(shared_node)),
+            "half to arrive",
         )
-        assert kept(shared_node) == 0
-        wire.send(b"{" * (sent - 100_000))
+        assert count_stored_bytes(shared_node) == 0
+        connection.send(b"{" * (sent - 100_000))
         expected = 405 if method == "HEAD" else 403
-        assert wire.answer(to_head=method == "HEAD").status == expected
+        assert connection.answer(to_head=method == "HEAD").status == expected
 
 
 def test_rejection_waits_for_earlier_responses(shared_node: NodeThread) -> None:
-    with shared_node.connect() as wire:
-        wire.send(
-            shared_node.call("hold", {"text": "early"}), head(shared_node, EVIL), b"{" * 10_000
+    with shared_node.connect() as connection:
+        connection.send(
+            shared_node.call("hold", {"text": "early"}),
+            head(shared_node, FOREIGN_HOST),
+            b"{" * 10_000,
         )
         id = shared_node.shop.wait_for_hold("early")
         shared_node.do(lambda: shared_node.shop.release(id))
-        assert result_text(wire.answer()) == "released"
-        assert wire.answer().status == 403
-        wire.closed()
+        assert result_text(connection.answer()) == "released"
+        assert connection.answer().status == 403
+        connection.closed()
 
 
-def test_reads_accepted_body_in_pieces(tokens: NodeThread) -> None:
+def test_reads_accepted_body_in_pieces(token_node: NodeThread) -> None:
     allowed = ("Authorization", "Bearer good-token")
-    data = tokens.call("echo", {"text": "y" * 500_000}, 1, allowed)
+    data = token_node.call("echo", {"text": "y" * 500_000}, 1, allowed)
     start_node, _, body = data.partition(b"\r\n\r\n")
-    with tokens.connect() as wire:
+    with token_node.connect() as connection:
         for _ in range(2):
-            wire.send(start_node + b"\r\n\r\n", body[:1000], body[1000:])
-            assert result_text(wire.answer()) == "y" * 500_000
-        assert result_text(wire.ask(tokens.call("echo", {"text": "after"}, 2, allowed))) == "after"
+            connection.send(start_node + b"\r\n\r\n", body[:1000], body[1000:])
+            assert result_text(connection.answer()) == "y" * 500_000
+        assert (
+            result_text(connection.ask(token_node.call("echo", {"text": "after"}, 2, allowed)))
+            == "after"
+        )
 
 
 # -- tokens that somebody else has to be asked about
 
 
-class Asked:
+class PendingAuthenticator:
     """Stands in for the authenticator: it knows nobody before `answered`."""
 
     def __init__(self, node: NodeThread, caller: Caller | None) -> None:
         self._caller = caller
         self._node = node
-        self._settled = False
-        self._answered = asyncio.Event()
+        self._is_resolved = False
+        self._resolved = asyncio.Event()
         node.node.pipeline.admission.authenticate = self  # type: ignore[assignment]
 
     def __call__(self, _: Credentials) -> Caller:
-        if self._settled and self._caller is not None:
+        if self._is_resolved and self._caller is not None:
             return self._caller
-        raise PendingIdentity(self._settle)
+        raise PendingIdentity(self._wait_until_resolved)
 
-    async def _settle(self) -> None:
-        await self._answered.wait()
+    async def _wait_until_resolved(self) -> None:
+        await self._resolved.wait()
 
-    def answer(self) -> None:
-        async def answer() -> None:
-            self._settled = True
-            self._answered.set()
+    def resolve(self) -> None:
+        async def resolve() -> None:
+            self._is_resolved = True
+            self._resolved.set()
 
-        self._node.wait(answer())
+        self._node.wait(resolve())
 
-    def waiting(self) -> int:
+    def count_waiting(self) -> int:
         face = self._node.node.listeners._mcp_endpoint
         assert face is not None
         return len(face.answering._pending_identities)
@@ -229,62 +240,62 @@ def test_reads_no_body_during_token_check(
     start_node: Callable[..., NodeThread],
 ) -> None:
     node = start_node()
-    asked = Asked(node, None)
+    asked = PendingAuthenticator(node, None)
     sent = 3_000_000
-    with node.connect() as wire:
-        wire.send(head(node, ("Content-Length", str(SIZE))))
-        node.until(lambda: asked.waiting() == 1, "the token to be asked about")
-        assert node.do(lambda: [lane.flow.read_paused for lane in lanes(node)]) == [True]
-        wire.socket.setblocking(False)
+    with node.connect() as connection:
+        connection.send(head(node, ("Content-Length", str(SIZE))))
+        node.until(lambda: asked.count_waiting() == 1, "the token to be asked about")
+        assert node.do(lambda: [lane.flow.read_paused for lane in http_protocols(node)]) == [True]
+        connection.socket.setblocking(False)
         try:
-            wire.socket.send(b"{" * sent)
+            connection.socket.send(b"{" * sent)
         finally:
-            wire.socket.settimeout(HANG_TIMEOUT)
-        assert kept(node) == 0
-        asked.answer()
-        assert wire.answer().status == 401
-    node.until(lambda: asked.waiting() == 0, "nobody to wait")
+            connection.socket.settimeout(HANG_TIMEOUT)
+        assert count_stored_bytes(node) == 0
+        asked.resolve()
+        assert connection.answer().status == 401
+    node.until(lambda: asked.count_waiting() == 0, "nobody to wait")
 
 
 def test_reads_body_after_token_check(start_node: Callable[..., NodeThread]) -> None:
     node = start_node()
-    asked = Asked(node, LOCAL_CALLER)
+    asked = PendingAuthenticator(node, LOCAL_CALLER)
     data = node.call("echo", {"text": "y" * 500_000}, 1, ("Expect", "100-continue"))
     first, _, body = data.partition(b"\r\n\r\n")
-    with node.connect() as wire:
-        wire.send(first + b"\r\n\r\n")
-        node.until(lambda: asked.waiting() == 1, "the token to be asked about")
-        wire.silent()
-        asked.answer()
-        assert wire.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        assert result_text(wire.ask(body)) == "y" * 500_000
+    with node.connect() as connection:
+        connection.send(first + b"\r\n\r\n")
+        node.until(lambda: asked.count_waiting() == 1, "the token to be asked about")
+        connection.silent()
+        asked.resolve()
+        assert connection.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert result_text(connection.ask(body)) == "y" * 500_000
 
 
 def test_limits_requests_during_token_check(
     start_node: Callable[..., NodeThread],
 ) -> None:
     node = start_node()
-    asked = Asked(node, None)
+    asked = PendingAuthenticator(node, None)
     with ExitStack() as stack:
         wires = [stack.enter_context(node.connect()) for _ in range(MAX_PENDING_IDENTITIES)]
-        for wire in wires:
-            wire.send(head(node))
-        node.until(lambda: asked.waiting() == MAX_PENDING_IDENTITIES, "not all of them wait")
-        with node.connect() as wire:
-            wire.send(head(node))
-            assert wire.answer().status == 503
-        asked.answer()
-        assert {wire.answer().status for wire in wires} == {401}
+        for connection in wires:
+            connection.send(head(node))
+        node.until(lambda: asked.count_waiting() == MAX_PENDING_IDENTITIES, "not all of them wait")
+        with node.connect() as connection:
+            connection.send(head(node))
+            assert connection.answer().status == 503
+        asked.resolve()
+        assert {connection.answer().status for connection in wires} == {401}
 
 
 def test_client_may_disconnect_during_token_check(
     start_node: Callable[..., NodeThread],
 ) -> None:
     node = start_node()
-    asked = Asked(node, LOCAL_CALLER)
-    with node.connect() as wire:
-        wire.send(head(node))
-        node.until(lambda: asked.waiting() == 1, "the token to be asked about")
-    asked.answer()
-    node.until(lambda: asked.waiting() == 0, "nobody to wait")
+    asked = PendingAuthenticator(node, LOCAL_CALLER)
+    with node.connect() as connection:
+        connection.send(head(node))
+        node.until(lambda: asked.count_waiting() == 1, "the token to be asked about")
+    asked.resolve()
+    node.until(lambda: asked.count_waiting() == 0, "nobody to wait")
     assert node.alive()

@@ -7,7 +7,7 @@ import pytest
 from interlock.core.server.http.guard import Guard, peer_name
 
 
-def welcome(guard: Guard, host: str | None, origin: str | None = None) -> bool:
+def is_accepted(guard: Guard, host: str | None, origin: str | None = None) -> bool:
     return (
         guard.refusal(
             None if host is None else host.encode(), None if origin is None else origin.encode()
@@ -21,45 +21,45 @@ def test_loopback_node_accepts_only_loopback_hosts(listen: str) -> None:
     guard = Guard(listen, 8420)
     own = f"[{listen}]" if ":" in listen else listen
     for host in ("127.0.0.1:8420", "localhost:8420", "LOCALHOST:8420", "[::1]:8420", f"{own}:8420"):
-        assert welcome(guard, host), host
+        assert is_accepted(guard, host), host
     for host in (  # type: ignore[assignment]
         None, "", "localhost", "127.0.0.1", "127.0.0.1:80", "[::1]", "::1:8420", "evil.example",
         "evil.example:8420", "localhost.:8420", "127.0.0.1:8420@evil.example",
     ):  # fmt: skip
-        assert not welcome(guard, host), host
+        assert not is_accepted(guard, host), host
 
 
 def test_port_80_may_be_omitted() -> None:
     guard = Guard("127.0.0.1", 80)
     for host in ("127.0.0.1", "localhost", "[::1]", "127.0.0.1:80"):
-        assert welcome(guard, host)
-    assert not welcome(guard, "127.0.0.1:8420")
+        assert is_accepted(guard, host)
+    assert not is_accepted(guard, "127.0.0.1:8420")
 
 
 def test_checks_ipv6_hosts() -> None:
     guard = Guard("::1", 8420)
-    assert welcome(guard, "[::1]:8420")
-    assert welcome(guard, "[::1]:8420", "http://[::1]:8420")
-    assert not welcome(guard, "[::1]:8420", "http://[::1]:3000")
-    assert not welcome(guard, "[::2]:8420")
-    assert not welcome(guard, "[::1]:8420", "http://[::2]:8420")
+    assert is_accepted(guard, "[::1]:8420")
+    assert is_accepted(guard, "[::1]:8420", "http://[::1]:8420")
+    assert not is_accepted(guard, "[::1]:8420", "http://[::1]:3000")
+    assert not is_accepted(guard, "[::2]:8420")
+    assert not is_accepted(guard, "[::1]:8420", "http://[::2]:8420")
 
 
 def test_exposed_node_accepts_any_host() -> None:
     guard = Guard("0.0.0.0", 8420)
-    assert welcome(guard, "anything.example")
-    assert welcome(guard, None)
+    assert is_accepted(guard, "anything.example")
+    assert is_accepted(guard, None)
     # A page is somebody else's until it was let in, wherever it comes from.
-    assert not welcome(guard, "anything.example", "https://anything.example")
-    assert not welcome(guard, "anything.example", "http://localhost:3000")
+    assert not is_accepted(guard, "anything.example", "https://anything.example")
+    assert not is_accepted(guard, "anything.example", "http://localhost:3000")
 
 
 def test_exposed_node_checks_allowed_hosts() -> None:
     guard = Guard("0.0.0.0", 8420, allowed_hosts=["MCP.example", "other.example:8443"])
     for host in ("mcp.example", "MCP.EXAMPLE", "other.example:8443", "localhost:8420"):
-        assert welcome(guard, host), host
+        assert is_accepted(guard, host), host
     for host in ("mcp.example:8420", "other.example", "evil.example", None):  # type: ignore[assignment]
-        assert not welcome(guard, host), host
+        assert not is_accepted(guard, host), host
 
 
 def test_checks_origins() -> None:
@@ -70,7 +70,7 @@ def test_checks_origins() -> None:
         "http://localhost:8420", "http://127.0.0.1:8420", "http://LOCALHOST:8420",
         "http://[::1]:8420",
     ):  # fmt: skip
-        assert welcome(guard, host, origin), origin
+        assert is_accepted(guard, host, origin), origin
     for origin in (
         "", "null", "http://app.example", "https://app.example:444", "https://app.example.evil",
         "http://localhost.evil", "localhost", "http://127.0.0.1.evil", "http://[::1",
@@ -78,7 +78,7 @@ def test_checks_origins() -> None:
         "http://127.0.0.1:9999", "https://localhost:8420", "http://[::1]:80",
         "http://localhost:84200", "http://localhost:8420/",
     ):  # fmt: skip
-        assert not welcome(guard, host, origin), origin
+        assert not is_accepted(guard, host, origin), origin
 
 
 @pytest.mark.parametrize(("secure", "port"), [(False, 80), (True, 443)])
@@ -86,9 +86,9 @@ def test_accepts_own_origin_at_default_port(secure: bool, port: int) -> None:
     guard = Guard("127.0.0.1", port, secure=secure)
     own, other = ("https", "http") if secure else ("http", "https")
     for origin in (f"{own}://localhost", f"{own}://localhost:{port}"):
-        assert welcome(guard, f"localhost:{port}", origin)
-    assert not welcome(guard, f"localhost:{port}", f"{other}://localhost")
-    assert not welcome(guard, f"localhost:{port}", f"{other}://localhost:{port}")
+        assert is_accepted(guard, f"localhost:{port}", origin)
+    assert not is_accepted(guard, f"localhost:{port}", f"{other}://localhost")
+    assert not is_accepted(guard, f"localhost:{port}", f"{other}://localhost:{port}")
 
 
 def test_rejection_names_setting_to_change() -> None:

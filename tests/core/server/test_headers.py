@@ -17,11 +17,11 @@ METHOD = ("Mcp-Method", "tools/call")
 NAME = ("Mcp-Name", "shop.echo")
 
 
-def ask(shared_node: NodeThread, *headers: tuple[str, str], params: Any = ECHO) -> Any:
+def call_echo(shared_node: NodeThread, *headers: tuple[str, str], params: Any = ECHO) -> Any:
     return shared_node.once(shared_node.http(message("tools/call", params, "h"), *headers))
 
 
-def encoded(text: str) -> str:
+def encode_header(text: str) -> str:
     return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
 
 
@@ -36,7 +36,7 @@ def encoded(text: str) -> str:
         [VERSION, METHOD, ("Mcp-Name", "shop.add")],
         [VERSION, METHOD, ("Mcp-Name", "SHOP.ECHO")],
         [VERSION, METHOD, ("Mcp-Name", "")],
-        [VERSION, METHOD, ("Mcp-Name", encoded("shop.add"))],
+        [VERSION, METHOD, ("Mcp-Name", encode_header("shop.add"))],
         [VERSION, METHOD, ("Mcp-Name", "=?base64?!!!?=")],
         [VERSION, METHOD, ("Mcp-Name", "=?BASE64?c2hvcC5lY2hv?=")],
         [VERSION, METHOD, ("Mcp-Name", "shop.echo\x80")],
@@ -55,9 +55,9 @@ def test_rejects_headers_that_differ_from_body(
     shared_node: NodeThread, headers: list[tuple[str, str]]
 ) -> None:
     before = len(shared_node.shop.calls("echo"))
-    answer = ask(shared_node, *headers)
-    assert (answer.status, answer.error["code"]) == (400, -32020), answer
-    assert answer.json["id"] == "h"
+    response = call_echo(shared_node, *headers)
+    assert (response.status, response.error["code"]) == (400, -32020), response
+    assert response.json["id"] == "h"
     assert len(shared_node.shop.calls("echo")) == before
 
 
@@ -68,32 +68,36 @@ def test_rejects_headers_that_differ_from_body(
         [("mcp-protocol-version", STATELESS), ("MCP-METHOD", "tools/call"), NAME],
         [("MCP-Protocol-Version", f"  {STATELESS} \t"), ("Mcp-Method", "tools/call  "), NAME],
         [VERSION, METHOD, ("Mcp-Name", "  shop.echo  ")],
-        [VERSION, METHOD, ("Mcp-Name", encoded("shop.echo"))],
+        [VERSION, METHOD, ("Mcp-Name", encode_header("shop.echo"))],
         [VERSION, METHOD, NAME, ("Mcp-Session-Id", "whatever"), ("Last-Event-ID", "7")],
         [VERSION, METHOD, NAME, ("Mcp-Param-Unknown", "x"), ("Mcp-Param-Unknown", "y")],
         [VERSION, METHOD, NAME, ("X-Twice", "1"), ("X-Twice", "2")],
     ],
     ids=str,
 )
-def test_accepts_headers_that_match_body(shared_node: NodeThread, headers: list[tuple[str, str]]) -> None:
-    assert result_text(ask(shared_node, *headers)) == "hi"
+def test_accepts_headers_that_match_body(
+    shared_node: NodeThread, headers: list[tuple[str, str]]
+) -> None:
+    assert result_text(call_echo(shared_node, *headers)) == "hi"
 
 
 def test_encodes_non_ascii_name_in_header(shared_node: NodeThread) -> None:
     (name,) = [
-        one["name"]
-        for one in shared_node.once(shared_node.stateless("tools/list")).result["tools"]
-        if one["description"] == "The tool größe."
+        item["name"]
+        for item in shared_node.once(shared_node.stateless("tools/list")).result["tools"]
+        if item["description"] == "The tool größe."
     ]
     for spelled in (name, "shop.größe"):
         params = {"name": spelled, "arguments": {}, "_meta": meta()}
-        answer = ask(shared_node, VERSION, METHOD, ("Mcp-Name", encoded(spelled)), params=params)
-        assert result_text(answer) == "größe"
+        response = call_echo(
+            shared_node, VERSION, METHOD, ("Mcp-Name", encode_header(spelled)), params=params
+        )
+        assert result_text(response) == "größe"
     # As raw bytes it is no header value at all.
     raw = "shop.größe".encode().decode("latin-1")
     params = {"name": "shop.größe", "arguments": {}, "_meta": meta()}
-    answer = ask(shared_node, VERSION, METHOD, ("Mcp-Name", raw), params=params)
-    assert (answer.status, answer.error["code"]) == (400, -32020)
+    response = call_echo(shared_node, VERSION, METHOD, ("Mcp-Name", raw), params=params)
+    assert (response.status, response.error["code"]) == (400, -32020)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +105,7 @@ def test_encodes_non_ascii_name_in_header(shared_node: NodeThread) -> None:
     [
         ("north", [("Mcp-Param-Region", "north")], True),
         ("north", [("mcp-param-region", " north ")], True),
-        ("nörd", [("Mcp-Param-Region", encoded("nörd"))], True),
+        ("nörd", [("Mcp-Param-Region", encode_header("nörd"))], True),
         (None, [], True),
         ("north", [], False),
         ("north", [("Mcp-Param-Region", "south")], False),
@@ -115,11 +119,11 @@ def test_requires_header_parameters(
     shared_node: NodeThread, region: Any, headers: list[tuple[str, str]], fits: bool
 ) -> None:
     arguments = {} if region is None else {"region": region}
-    answer = shared_node.once(shared_node.call("region", arguments, 1, *headers))
+    response = shared_node.once(shared_node.call("region", arguments, 1, *headers))
     if fits:
-        assert result_text(answer) == "region"
+        assert result_text(response) == "region"
     else:
-        assert (answer.status, answer.error["code"]) == (400, -32020)
+        assert (response.status, response.error["code"]) == (400, -32020)
     # The session wire has no such headers.
     assert (
         result_text(shared_node.once(shared_node.session().call("region", arguments))) == "region"
@@ -155,11 +159,11 @@ def test_rejects_repeated_headers(
         if not any(name == "Mcp-Session-Id" for name, _ in headers):
             headers.append(("Mcp-Session-Id", session.id))
     headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-    with shared_node.connect() as wire:
+    with shared_node.connect() as connection:
         for _ in range(2):
-            answer = wire.ask(shared_node.http(body, *headers, plain=True))
-            assert answer.status in (400, 403), answer
-            assert "error" in answer.json
+            response = connection.ask(shared_node.http(body, *headers, plain=True))
+            assert response.status in (400, 403), response
+            assert "error" in response.json
 
 
 @pytest.mark.parametrize(
@@ -175,17 +179,19 @@ def test_rejects_repeated_headers(
         (None, False),
     ],
 )
-def test_requires_json_content_type(shared_node: NodeThread, kind: str | None, accepted: bool) -> None:
+def test_requires_json_content_type(
+    shared_node: NodeThread, kind: str | None, accepted: bool
+) -> None:
     # A page can make a browser post forms and plain text anywhere; JSON it has to ask for.
     body = message("tools/call", ECHO)
     headers = [("Host", shared_node.host), *stateless_headers("tools/call", "shop.echo")]
     headers.append(("Content-Length", str(len(body))))
     if kind is not None:
         headers.append(("Content-Type", kind))
-    answer = shared_node.once(shared_node.http(body, *headers, plain=True))
-    assert answer.status == (200 if accepted else 415)
+    response = shared_node.once(shared_node.http(body, *headers, plain=True))
+    assert response.status == (200 if accepted else 415)
     if not accepted:
-        assert "application/json" in answer.error["message"]
+        assert "application/json" in response.error["message"]
 
 
 @pytest.mark.parametrize(
@@ -203,21 +209,21 @@ def test_requires_json_content_type(shared_node: NodeThread, kind: str | None, a
 )
 def test_checks_accept_header(shared_node: NodeThread, accept: list[str], status: int) -> None:
     session = shared_node.session()
-    headers = [("Host", shared_node.host), *session.headers, *(("Accept", one) for one in accept)]
-    with shared_node.connect() as wire:
-        wire.send(shared_node.http(b"", *headers, method="GET", plain=True))
-        found, answered = wire.head()
-        assert found == status
+    headers = [("Host", shared_node.host), *session.headers, *(("Accept", item) for item in accept)]
+    with shared_node.connect() as connection:
+        connection.send(shared_node.http(b"", *headers, method="GET", plain=True))
+        result, answered = connection.head()
+        assert result == status
         if status == 200:
             assert answered["content-type"] == "text/event-stream"
             assert answered["x-accel-buffering"] == "no"
     body = message("subscriptions/listen", {"_meta": meta(), "notifications": {}})
     headers = [("Host", shared_node.host), *stateless_headers("subscriptions/listen")]
-    headers += [("Accept", one) for one in accept]
+    headers += [("Accept", item) for item in accept]
     headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-    with shared_node.connect() as wire:
-        wire.send(shared_node.http(body, *headers, plain=True))
-        assert wire.head()[0] == status
+    with shared_node.connect() as connection:
+        connection.send(shared_node.http(body, *headers, plain=True))
+        assert connection.head()[0] == status
 
 
 def test_client_without_streams_gets_single_response(shared_node: NodeThread) -> None:
@@ -230,22 +236,22 @@ def test_client_without_streams_gets_single_response(shared_node: NodeThread) ->
         ("Content-Length", str(len(body))),
         *stateless_headers("tools/call", "shop.report"),
     ]
-    answer = shared_node.once(shared_node.http(body, *headers, plain=True))
-    assert answer.headers["content-type"] == "application/json"
-    assert result_text(answer) == "reported"
+    response = shared_node.once(shared_node.http(body, *headers, plain=True))
+    assert response.headers["content-type"] == "application/json"
+    assert result_text(response) == "reported"
 
 
 def test_header_or_meta_selects_generation(shared_node: NodeThread) -> None:
     # A stateless request with a session's header is stateless all the same.
     session = shared_node.session()
-    answer = shared_node.once(
+    response = shared_node.once(
         shared_node.call("echo", {"text": "both"}, 1, ("Mcp-Session-Id", session.id))
     )
-    assert "resultType" in answer.result
+    assert "resultType" in response.result
     # `_meta` in a session's request does not make it another wire's.
     params = {"name": "shop.echo", "arguments": {"text": "x"}, "_meta": meta()}
-    answer = shared_node.once(session.request("tools/call", params))
-    assert "resultType" not in answer.result
+    response = shared_node.once(session.request("tools/call", params))
+    assert "resultType" not in response.result
     # The words of the wire in somebody's arguments are but words.
     text = json.dumps(meta())
     assert result_text(shared_node.once(session.call("echo", {"text": text}))) == text

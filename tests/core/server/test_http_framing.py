@@ -15,7 +15,9 @@ from tests.support.node import NodeThread, result_text
 
 
 @pytest.fixture
-def held_app(shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Event]:
+def blocked_app(
+    shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[asyncio.Event]:
     """The ASGI app answers only once the event is set."""
     served = Router.__call__
     released = shared_node.do(asyncio.Event)
@@ -41,26 +43,26 @@ def test_reads_request_in_one_piece(shared_node: NodeThread, wire_kind: str) -> 
     data = shared_node.call("echo", {"text": "hello"})
     if wire_kind == "session":
         data = shared_node.session().call("echo", {"text": "hello"})
-    answer = shared_node.once(data)
-    assert answer.status == 200
-    assert answer.headers["content-type"] == "application/json"
-    assert "date" in answer.headers
-    assert "server" not in answer.headers
-    assert result_text(answer) == "hello"
+    response = shared_node.once(data)
+    assert response.status == 200
+    assert response.headers["content-type"] == "application/json"
+    assert "date" in response.headers
+    assert "server" not in response.headers
+    assert result_text(response) == "hello"
 
 
 def test_reads_request_byte_by_byte(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "slowly"})
-    with shared_node.connect() as wire:
+    with shared_node.connect() as connection:
         for _ in range(2):
-            wire.send(*(data[at : at + 1] for at in range(len(data))))
-            assert result_text(wire.answer()) == "slowly"
+            connection.send(*(data[at : at + 1] for at in range(len(data))))
+            assert result_text(connection.answer()) == "slowly"
 
 
 def test_reads_request_split_anywhere(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "cut"})
     head = data.index(b"\r\n\r\n")
-    with shared_node.connect() as wire:
+    with shared_node.connect() as connection:
         for cut in (
             1,
             4,
@@ -73,17 +75,17 @@ def test_reads_request_split_anywhere(shared_node: NodeThread) -> None:
             head + 5,
             len(data) - 1,
         ):
-            answer = wire.ask(data[:cut], data[cut:])
-            assert result_text(answer) == "cut", cut
+            response = connection.ask(data[:cut], data[cut:])
+            assert result_text(response) == "cut", cut
 
 
 def test_reads_request_with_start_of_next(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "first"})
     follows = shared_node.call("echo", {"text": "second"}, 2)
-    with shared_node.connect() as wire:
+    with shared_node.connect() as connection:
         for cut in (1, 30, len(follows) - 1):
-            assert result_text(wire.ask(data + follows[:cut])) == "first"
-            assert result_text(wire.ask(follows[cut:])) == "second"
+            assert result_text(connection.ask(data + follows[:cut])) == "first"
+            assert result_text(connection.ask(follows[cut:])) == "second"
 
 
 def test_writes_large_responses(shared_node: NodeThread) -> None:
@@ -98,13 +100,15 @@ def test_reads_chunked_body(shared_node: NodeThread) -> None:
     plain_head = [("Host", shared_node.host), ("Content-Type", "application/json"), *head]
     start = shared_node.http(b"", *plain_head, plain=True)
     pieces = [body[:1], body[1:50], body[50:]]
-    chunks = b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in pieces) + b"0\r\n\r\n"
-    with shared_node.connect() as wire:
-        assert result_text(wire.ask(start + chunks)) == "in chunks"
-        assert result_text(wire.ask(start + chunks)) == "in chunks"
-        assert result_text(wire.ask(start, chunks)) == "in chunks"
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+    with shared_node.connect() as connection:
+        assert result_text(connection.ask(start + chunks)) == "in chunks"
+        assert result_text(connection.ask(start + chunks)) == "in chunks"
+        assert result_text(connection.ask(start, chunks)) == "in chunks"
         everything = start + chunks
-        assert result_text(wire.ask(*(everything[at : at + 1] for at in range(len(everything)))))
+        assert result_text(
+            connection.ask(*(everything[at : at + 1] for at in range(len(everything))))
+        )
 
 
 def test_ignores_trailers(shared_node: NodeThread) -> None:
@@ -116,61 +120,65 @@ def test_ignores_trailers(shared_node: NodeThread) -> None:
         ("Transfer-Encoding", "chunked"),
     ]
     chunked = b"%x\r\n%b\r\n0\r\n" % (len(body), body)
-    with shared_node.connect() as wire:
-        answer = wire.ask(
+    with shared_node.connect() as connection:
+        response = connection.ask(
             shared_node.http(b"", *head, plain=True), chunked, b"Mcp-Param-Region: north\r\n\r\n"
         )
-        assert (answer.status, answer.error["code"]) == (400, -32020)
+        assert (response.status, response.error["code"]) == (400, -32020)
         with_header = shared_node.http(b"", *head, ("Mcp-Param-Region", "north"), plain=True)
-        answer = wire.ask(with_header, chunked, b"Mcp-Param-Region: south\r\nHost: evil\r\n\r\n")
-        assert (answer.status, result_text(answer)) == (200, "region")
+        response = connection.ask(
+            with_header, chunked, b"Mcp-Param-Region: south\r\nHost: evil\r\n\r\n"
+        )
+        assert (response.status, result_text(response)) == (200, "region")
 
 
 def test_sends_100_continue(shared_node: NodeThread) -> None:
     data = shared_node.call("echo", {"text": "may I?"}, 1, ("Expect", "100-continue"))
     head, _, body = data.partition(b"\r\n\r\n")
-    with shared_node.connect() as wire:
-        wire.send(head + b"\r\n\r\n")
-        assert wire.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        assert result_text(wire.ask(body)) == "may I?"
+    with shared_node.connect() as connection:
+        connection.send(head + b"\r\n\r\n")
+        assert connection.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert result_text(connection.ask(body)) == "may I?"
 
 
 def test_sends_100_continue_after_previous_response(shared_node: NodeThread) -> None:
     asks = shared_node.call("echo", {"text": "next"}, 2, ("Expect", "100-continue"))
-    with shared_node.connect() as wire:
-        wire.send(shared_node.call("hold", {"text": "expect"}), asks)
+    with shared_node.connect() as connection:
+        connection.send(shared_node.call("hold", {"text": "expect"}), asks)
         id = shared_node.shop.wait_for_hold("expect")
         shared_node.do(lambda: shared_node.shop.release(id))
-        status, headers = wire.head()
+        status, headers = connection.head()
         assert status == 200
-        assert json.loads(wire.exactly(int(headers["content-length"])))["id"] == 1
-        assert result_text(wire.answer()) == "next"
+        assert json.loads(connection.exactly(int(headers["content-length"])))["id"] == 1
+        assert result_text(connection.answer()) == "next"
 
 
 # -- connections
 
 
 def test_keeps_or_closes_connection_as_requested(shared_node: NodeThread) -> None:
-    with shared_node.connect() as wire:
+    with shared_node.connect() as connection:
         for id in range(3):
-            answer = wire.ask(shared_node.call("echo", {"text": "kept"}, id))
-            assert "connection" not in answer.headers
-            assert answer.json["id"] == id
+            response = connection.ask(shared_node.call("echo", {"text": "kept"}, id))
+            assert "connection" not in response.headers
+            assert response.json["id"] == id
         for _ in range(1):
-            answer = wire.ask(shared_node.call("echo", {"text": "bye"}, 1, ("Connection", "close")))
-            assert answer.headers["connection"] == "close"
-            assert result_text(answer) == "bye"
-        wire.closed()
+            response = connection.ask(
+                shared_node.call("echo", {"text": "bye"}, 1, ("Connection", "close"))
+            )
+            assert response.headers["connection"] == "close"
+            assert result_text(response) == "bye"
+        connection.closed()
 
 
 def test_closes_http_1_0_connection(shared_node: NodeThread) -> None:
     body = shared_node.call("echo", {"text": "old"}).partition(b"\r\n\r\n")[2]
     headers = stateless_headers("tools/call", "shop.echo")
-    with shared_node.connect() as wire:
-        answer = wire.ask(shared_node.http(body, *headers, version="HTTP/1.0"))
-        assert result_text(answer) == "old"
-        assert answer.headers["connection"] == "close"
-        wire.closed()
+    with shared_node.connect() as connection:
+        response = connection.ask(shared_node.http(body, *headers, version="HTTP/1.0"))
+        assert result_text(response) == "old"
+        assert response.headers["connection"] == "close"
+        connection.closed()
 
 
 def test_http_1_0_stream_ends_with_connection(
@@ -179,155 +187,158 @@ def test_http_1_0_stream_ends_with_connection(
     params = {"name": "shop.report", "arguments": {"steps": 2}, "_meta": meta(progressToken="p")}
     body = message("tools/call", params)
     headers = stateless_headers("tools/call", "shop.report")
-    answer = shared_node.once(
+    response = shared_node.once(
         shared_node.http(body, *headers, ("Connection", "keep-alive"), version="HTTP/1.0")
     )
-    assert "transfer-encoding" not in answer.headers
-    assert answer.headers["connection"] == "close"
-    events = [json.loads(one[6:]) for one in answer.body.split(b"\r\n\r\n") if one]
-    assert [one.get("method") for one in events] == ["notifications/progress"] * 2 + [None]
+    assert "transfer-encoding" not in response.headers
+    assert response.headers["connection"] == "close"
+    events = [json.loads(item[6:]) for item in response.body.split(b"\r\n\r\n") if item]
+    assert [event.get("method") for event in events] == ["notifications/progress"] * 2 + [None]
     assert result_text(events[-1]) == "reported"
 
 
 @pytest.mark.parametrize("method", ["PUT", "OPTIONS", "PATCH", "HEAD"])
 def test_rejects_other_methods(shared_node: NodeThread, method: str) -> None:
-    with shared_node.connect() as wire:
+    with shared_node.connect() as connection:
         for _ in range(2):
-            wire.send(shared_node.http(method=method))
-            answer = wire.answer(to_head=method == "HEAD")
-            assert answer.status == 405
-            assert answer.headers["allow"] == "GET, POST, DELETE"
-            assert answer.body == b""
+            connection.send(shared_node.http(method=method))
+            response = connection.answer(to_head=method == "HEAD")
+            assert response.status == 405
+            assert response.headers["allow"] == "GET, POST, DELETE"
+            assert response.body == b""
         # The connection is as good as before.
-        assert result_text(wire.ask(shared_node.call("echo", {"text": "after"}))) == "after"
+        assert result_text(connection.ask(shared_node.call("echo", {"text": "after"}))) == "after"
 
 
 def test_head_response_has_no_body(shared_node: NodeThread) -> None:
-    with shared_node.connect() as wire:
-        wire.send(shared_node.http(b"", ("Host", "evil.example"), method="HEAD", plain=True))
-        assert wire.answer(to_head=True).status in (403, 405)
-        assert result_text(wire.ask(shared_node.call("echo", {"text": "after"}))) == "after"
+    with shared_node.connect() as connection:
+        connection.send(shared_node.http(b"", ("Host", "evil.example"), method="HEAD", plain=True))
+        assert connection.answer(to_head=True).status in (403, 405)
+        assert result_text(connection.ask(shared_node.call("echo", {"text": "after"}))) == "after"
 
 
 @pytest.mark.parametrize(
     "upgrade",
     [("h2c", "Upgrade, HTTP2-Settings"), ("websocket", "Upgrade"), ("TLS/1.3", "upgrade")],
 )
-def test_ignores_upgrade_offer(
-    shared_node: NodeThread, upgrade: tuple[str, str]
-) -> None:
+def test_ignores_upgrade_offer(shared_node: NodeThread, upgrade: tuple[str, str]) -> None:
     # Java's HTTP client offers HTTP/2 on every first request.
     offer = [("Upgrade", upgrade[0]), ("Connection", upgrade[1]), ("HTTP2-Settings", "AAMAAABk")]
     data = shared_node.call("echo", {"text": "as ever"}, 1, *offer)
-    with shared_node.connect() as wire:
-        assert result_text(wire.ask(data)) == "as ever"
-        assert result_text(wire.ask(data)) == "as ever"
+    with shared_node.connect() as connection:
+        assert result_text(connection.ask(data)) == "as ever"
+        assert result_text(connection.ask(data)) == "as ever"
         # With the next one right behind it.
-        wire.send(shared_node.call("echo", {"text": "one"}, 1, *offer, ("X", "1")) + data)
-        assert [result_text(wire.answer()), result_text(wire.answer())] == ["one", "as ever"]
+        connection.send(shared_node.call("echo", {"text": "one"}, 1, *offer, ("X", "1")) + data)
+        assert [result_text(connection.answer()), result_text(connection.answer())] == [
+            "one",
+            "as ever",
+        ]
 
 
 # -- several requests at once
 
 
 def test_answers_pipelined_requests_in_order(shared_node: NodeThread) -> None:
-    with shared_node.connect() as wire:
-        wire.send(b"".join(shared_node.call("echo", {"text": str(id)}, id) for id in range(40)))
+    with shared_node.connect() as connection:
+        connection.send(
+            b"".join(shared_node.call("echo", {"text": str(id)}, id) for id in range(40))
+        )
         for id in range(40):
-            answer = wire.answer()
-            assert (answer.json["id"], result_text(answer)) == (id, str(id))
-        assert result_text(wire.ask(shared_node.call("echo", {"text": "after"}))) == "after"
+            response = connection.answer()
+            assert (response.json["id"], result_text(response)) == (id, str(id))
+        assert result_text(connection.ask(shared_node.call("echo", {"text": "after"}))) == "after"
 
 
 def test_slow_response_delays_later_responses(shared_node: NodeThread) -> None:
     session = shared_node.session()
-    with shared_node.connect() as wire:
-        wire.send(
+    with shared_node.connect() as connection:
+        connection.send(
             session.call("hold", {"text": "slow"}, 1),
             session.call("echo", {"text": "quick"}, 2),
             session.call("echo", {"text": "quicker"}, 3),
         )
         held = shared_node.shop.wait_for_hold("slow")
         assert shared_node.alive()
-        wire.silent()
+        connection.silent()
         shared_node.do(lambda: shared_node.shop.release(held))
-        assert [wire.answer().json["id"] for _ in range(3)] == [1, 2, 3]
+        assert [connection.answer().json["id"] for _ in range(3)] == [1, 2, 3]
 
 
-def test_answers_mcp_after_app_path(shared_node: NodeThread, held_app: asyncio.Event) -> None:
-    with shared_node.connect() as wire:
-        wire.send(healthz(shared_node) + shared_node.call("echo", {"text": "behind"}))
+def test_answers_mcp_after_app_path(shared_node: NodeThread, blocked_app: asyncio.Event) -> None:
+    with shared_node.connect() as connection:
+        connection.send(healthz(shared_node) + shared_node.call("echo", {"text": "behind"}))
         assert shared_node.alive()
-        wire.silent()
-        shared_node.do(held_app.set)
-        assert wire.answer().json == {"status": "ok"}
-        assert result_text(wire.answer()) == "behind"
+        connection.silent()
+        shared_node.do(blocked_app.set)
+        assert connection.answer().json == {"status": "ok"}
+        assert result_text(connection.answer()) == "behind"
 
 
 def test_cached_head_waits_for_app_path(
-    shared_node: NodeThread, held_app: asyncio.Event
+    shared_node: NodeThread, blocked_app: asyncio.Event
 ) -> None:
-    with shared_node.connect() as wire:
-        assert result_text(wire.ask(shared_node.call("echo", {"text": "known"}))) == "known"
-        wire.send(healthz(shared_node))
-        shared_node.until(lambda: any(one.cycle for one in lanes(shared_node)), "the request")
-        wire.send(shared_node.call("echo", {"text": "known"}))
+    with shared_node.connect() as connection:
+        assert result_text(connection.ask(shared_node.call("echo", {"text": "known"}))) == "known"
+        connection.send(healthz(shared_node))
+        shared_node.until(
+            lambda: any(protocol.cycle for protocol in http_protocols(shared_node)), "the request"
+        )
+        connection.send(shared_node.call("echo", {"text": "known"}))
         assert shared_node.alive()
-        wire.silent()
-        shared_node.do(held_app.set)
-        assert wire.answer().json == {"status": "ok"}
-        assert result_text(wire.answer()) == "known"
+        connection.silent()
+        shared_node.do(blocked_app.set)
+        assert connection.answer().json == {"status": "ok"}
+        assert result_text(connection.answer()) == "known"
 
 
-def lanes(shared_node: NodeThread) -> list[Any]:
+def http_protocols(shared_node: NodeThread) -> list[Any]:
     http = shared_node.node.listeners._http
     assert http is not None
     assert http._server is not None
     return list(http._server.server_state.connections)
 
 
-def test_answers_pipelined_app_paths(shared_node: NodeThread, held_app: asyncio.Event) -> None:
-    with shared_node.connect() as wire:
-        wire.send(healthz(shared_node) * 3)
-        shared_node.do(held_app.set)
-        assert [wire.answer().status for _ in range(3)] == [200] * 3
-        assert result_text(wire.ask(shared_node.call("echo", {"text": "after"}))) == "after"
+def test_answers_pipelined_app_paths(shared_node: NodeThread, blocked_app: asyncio.Event) -> None:
+    with shared_node.connect() as connection:
+        connection.send(healthz(shared_node) * 3)
+        shared_node.do(blocked_app.set)
+        assert [connection.answer().status for _ in range(3)] == [200] * 3
+        assert result_text(connection.ask(shared_node.call("echo", {"text": "after"}))) == "after"
 
 
 @pytest.mark.parametrize("calls", [1, 3])
-def test_app_path_after_mcp_closes_connection(
-    shared_node: NodeThread, calls: int
-) -> None:
+def test_app_path_after_mcp_closes_connection(shared_node: NodeThread, calls: int) -> None:
     # Nobody mixes them like this; what matters is that no answer goes to the wrong request.
     session = shared_node.session()
-    with shared_node.connect() as wire:
+    with shared_node.connect() as connection:
         others = [session.call("echo", {"text": "quick"}, id) for id in range(2, calls + 1)]
         first = session.call("hold", {"text": f"mixed {calls}"})
-        wire.send(b"".join([first, *others, healthz(shared_node)]))
+        connection.send(b"".join([first, *others, healthz(shared_node)]))
         held = shared_node.shop.wait_for_hold(f"mixed {calls}")
         assert shared_node.alive()
         shared_node.do(lambda: shared_node.shop.release(held))
-        answers = [wire.answer() for _ in range(calls)]
-        assert [one.json["id"] for one in answers] == list(range(1, calls + 1))
-        assert answers[-1].headers["connection"] == "close"
-        wire.closed()
+        responses = [connection.answer() for _ in range(calls)]
+        assert [response.json["id"] for response in responses] == list(range(1, calls + 1))
+        assert responses[-1].headers["connection"] == "close"
+        connection.closed()
 
 
 def test_app_paths_around_mcp_keep_order(
-    shared_node: NodeThread, held_app: asyncio.Event
+    shared_node: NodeThread, blocked_app: asyncio.Event
 ) -> None:
-    with shared_node.connect() as wire:
-        wire.send(
+    with shared_node.connect() as connection:
+        connection.send(
             healthz(shared_node)
             + shared_node.call("echo", {"text": "middle"})
             + healthz(shared_node)
         )
-        shared_node.do(held_app.set)
-        assert wire.answer().json == {"status": "ok"}
-        answer = wire.answer()
-        assert result_text(answer) == "middle"
-        assert answer.headers["connection"] == "close"
-        wire.closed()
+        shared_node.do(blocked_app.set)
+        assert connection.answer().json == {"status": "ok"}
+        response = connection.answer()
+        assert result_text(response) == "middle"
+        assert response.headers["connection"] == "close"
+        connection.closed()
 
 
 def test_limits_pipelined_requests(shared_node: NodeThread) -> None:
@@ -338,14 +349,14 @@ def test_limits_pipelined_requests(shared_node: NodeThread) -> None:
         body = message("ping", id=id)
         length = ("Content-Length", str(len(body)))
         pings.append(shared_node.http(body, *headers, length, plain=True))
-    with shared_node.connect() as wire:
-        wire.send(session.call("hold", {"text": "flood"}) + b"".join(pings))
+    with shared_node.connect() as connection:
+        connection.send(session.call("hold", {"text": "flood"}) + b"".join(pings))
         held = shared_node.shop.wait_for_hold("flood")
         shared_node.do(lambda: shared_node.shop.release(held))
-        answers = [wire.answer()]
-        while "connection" not in answers[-1].headers:
-            answers.append(wire.answer())
+        responses = [connection.answer()]
+        while "connection" not in responses[-1].headers:
+            responses.append(connection.answer())
         # What was taken is answered, in order; for the rest the client has to come again.
-        assert [one.json["id"] for one in answers] == list(range(1, 66))
-        wire.closed()
+        assert [response.json["id"] for response in responses] == list(range(1, 66))
+        connection.closed()
     assert shared_node.alive()

@@ -19,29 +19,29 @@ ENDLESS = [b"y" * 50_000] * 20
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
+def limited_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     """A node with small limits."""
     node = NodeThread(tmp_path_factory.mktemp("small"), limits=LIMITS)
     yield node
     node.stop()
 
 
-def lanes(node: NodeThread) -> list[Any]:
+def http_protocols(node: NodeThread) -> list[Any]:
     http = node.node.listeners._http
     assert http is not None
     assert http._server is not None
     return list(http._server.server_state.connections)
 
 
-def refused(wire: HttpConnection, status: int) -> str:
+def read_rejection(connection: HttpConnection, status: int) -> str:
     """The refusal, after which the connection is over."""
-    answer = wire.answer()
-    assert answer.status == status, answer
-    assert answer.headers["connection"] == "close"
-    assert answer.json["id"] is None
-    assert answer.error["code"] == -32600
-    wire.closed()
-    sentence: str = answer.error["message"]
+    response = connection.answer()
+    assert response.status == status, response
+    assert response.headers["connection"] == "close"
+    assert response.json["id"] is None
+    assert response.error["code"] == -32600
+    connection.closed()
+    sentence: str = response.error["message"]
     return sentence
 
 
@@ -68,16 +68,18 @@ def refused(wire: HttpConnection, status: int) -> str:
     ],
 )
 def test_rejects_invalid_http(shared_node: NodeThread, data: bytes) -> None:
-    with shared_node.connect() as wire:
-        wire.send(data)
-        refused(wire, 400)
+    with shared_node.connect() as connection:
+        connection.send(data)
+        read_rejection(connection, 400)
     assert shared_node.alive()
 
 
 def test_rejects_connect_method(shared_node: NodeThread) -> None:
-    with shared_node.connect() as wire:
-        wire.send(b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\n\r\n\x16\x03\x01")
-        refused(wire, 405)
+    with shared_node.connect() as connection:
+        connection.send(
+            b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\n\r\n\x16\x03\x01"
+        )
+        read_rejection(connection, 405)
 
 
 @pytest.mark.parametrize(
@@ -103,117 +105,125 @@ def test_rejects_ambiguous_content_length(
     body = b"0\r\n\r\n" + smuggled
     lines = [(name, value.format(n=len(body))) for name, value in framing]
     head = [("Host", shared_node.host), ("Content-Type", "application/json")]
-    with shared_node.connect() as wire:
+    with shared_node.connect() as connection:
         # Also when a head much like it is known on this connection.
         known = shared_node.http(b"", *head, ("Content-Length", "0"), plain=True)
-        assert wire.ask(known).status == 400
-        assert wire.ask(known).status == 400
+        assert connection.ask(known).status == 400
+        assert connection.ask(known).status == 400
         before = len(shared_node.shop.calls("echo"))
-        wire.send(shared_node.http(body, *head, *lines, plain=True))
-        refused(wire, 400)
+        connection.send(shared_node.http(body, *head, *lines, plain=True))
+        read_rejection(connection, 400)
         assert len(shared_node.shop.calls("echo")) == before
 
 
 # -- what is too large
 
 
-def test_limits_header_count(small: NodeThread) -> None:
+def test_limits_header_count(limited_node: NodeThread) -> None:
     many = [(f"X-{number}", "1") for number in range(LIMITS["header_count"])]
-    with small.connect() as wire:
-        wire.send(small.http(b"{}", *many))
-        assert "headers" in refused(wire, 431)
+    with limited_node.connect() as connection:
+        connection.send(limited_node.http(b"{}", *many))
+        assert "headers" in read_rejection(connection, 431)
 
 
-def test_limits_header_bytes(small: NodeThread) -> None:
+def test_limits_header_bytes(limited_node: NodeThread) -> None:
     long = [(f"X-{number}", "y" * 400) for number in range(5)]
-    with small.connect() as wire:
-        wire.send(small.http(b"{}", *long))
-        refused(wire, 431)
-    with small.connect() as wire:
-        assert wire.ask(small.http(b"{}", *long[:3])).status == 400
+    with limited_node.connect() as connection:
+        connection.send(limited_node.http(b"{}", *long))
+        read_rejection(connection, 431)
+    with limited_node.connect() as connection:
+        assert connection.ask(limited_node.http(b"{}", *long[:3])).status == 400
 
 
-def test_rejects_endless_header(small: NodeThread) -> None:
+def test_rejects_endless_header(limited_node: NodeThread) -> None:
     start_node = b"POST /mcp HTTP/1.1\r\nHost: x\r\nX-Long: "
-    with small.connect() as wire:
-        wire.send(start_node, *ENDLESS)
-        refused(wire, 431)
-    with small.connect() as wire:
-        wire.send(b"POST /mcp HTTP/1.1\r\n", *ENDLESS)
-        refused(wire, 431)
+    with limited_node.connect() as connection:
+        connection.send(start_node, *ENDLESS)
+        read_rejection(connection, 431)
+    with limited_node.connect() as connection:
+        connection.send(b"POST /mcp HTTP/1.1\r\n", *ENDLESS)
+        read_rejection(connection, 431)
 
 
-def test_rejects_endless_trailers(small: NodeThread) -> None:
-    lines = [("Host", small.host), ("Transfer-Encoding", "chunked")]
-    start_node = small.http(b"1\r\n{\r\n0\r\n", *lines, plain=True)
-    with small.connect() as wire:
-        wire.send(start_node, b"X: ", *ENDLESS)
-        refused(wire, 431)
-    with small.connect() as wire:
-        wire.send(start_node, *(b"X-%d: %b\r\n" % (number, b"y" * 200) for number in range(30)))
-        refused(wire, 431)
+def test_rejects_endless_trailers(limited_node: NodeThread) -> None:
+    lines = [("Host", limited_node.host), ("Transfer-Encoding", "chunked")]
+    start_node = limited_node.http(b"1\r\n{\r\n0\r\n", *lines, plain=True)
+    with limited_node.connect() as connection:
+        connection.send(start_node, b"X: ", *ENDLESS)
+        read_rejection(connection, 431)
+    with limited_node.connect() as connection:
+        connection.send(
+            start_node, *(b"X-%d: %b\r\n" % (number, b"y" * 200) for number in range(30))
+        )
+        read_rejection(connection, 431)
 
 
-def test_rejects_endless_chunk_extensions(small: NodeThread) -> None:
-    lines = [("Host", small.host), ("Transfer-Encoding", "chunked")]
-    start_node = small.http(b"", *lines, plain=True)
-    with small.connect() as wire:
-        wire.send(start_node, b"1;", *ENDLESS)
-        refused(wire, 431)
+def test_rejects_endless_chunk_extensions(limited_node: NodeThread) -> None:
+    lines = [("Host", limited_node.host), ("Transfer-Encoding", "chunked")]
+    start_node = limited_node.http(b"", *lines, plain=True)
+    with limited_node.connect() as connection:
+        connection.send(start_node, b"1;", *ENDLESS)
+        read_rejection(connection, 431)
 
 
 @pytest.mark.parametrize("path", ["/mcp?", "/"])
-def test_rejects_long_url(small: NodeThread, path: str) -> None:
-    with small.connect() as wire:
-        wire.send(small.http(b"", method="GET", path=path + "y" * 9_000))
-        refused(wire, 414)
+def test_rejects_long_url(limited_node: NodeThread, path: str) -> None:
+    with limited_node.connect() as connection:
+        connection.send(limited_node.http(b"", method="GET", path=path + "y" * 9_000))
+        read_rejection(connection, 414)
 
 
-def test_rejects_large_announced_body(small: NodeThread) -> None:
-    with small.connect() as wire:
+def test_rejects_large_announced_body(limited_node: NodeThread) -> None:
+    with limited_node.connect() as connection:
         # Before a byte of it was sent.
-        wire.send(small.http(b"", ("Content-Length", "2001"), ("Host", small.host), plain=True))
-        assert "2000 bytes" in refused(wire, 413)
+        connection.send(
+            limited_node.http(
+                b"", ("Content-Length", "2001"), ("Host", limited_node.host), plain=True
+            )
+        )
+        assert "2000 bytes" in read_rejection(connection, 413)
 
 
-def test_rejects_large_chunked_body(small: NodeThread) -> None:
-    head = [("Host", small.host), ("Transfer-Encoding", "chunked")]
-    with small.connect() as wire:
-        wire.send(small.http(b"", *head, plain=True), *(b"64\r\n%b\r\n" % (b"y" * 100),) * 25)
-        refused(wire, 413)
+def test_rejects_large_chunked_body(limited_node: NodeThread) -> None:
+    head = [("Host", limited_node.host), ("Transfer-Encoding", "chunked")]
+    with limited_node.connect() as connection:
+        connection.send(
+            limited_node.http(b"", *head, plain=True), *(b"64\r\n%b\r\n" % (b"y" * 100),) * 25
+        )
+        read_rejection(connection, 413)
 
 
-def test_accepts_body_at_limit(small: NodeThread) -> None:
+def test_accepts_body_at_limit(limited_node: NodeThread) -> None:
     for size, status in ((2_000, 200), (2_001, 413)):
-        room = len(small.call("echo", {"text": ""}).partition(b"\r\n\r\n")[2])
-        with small.connect() as wire:
-            wire.send(small.call("echo", {"text": "y" * (size - room)}))
-            assert wire.answer().status == status
+        room = len(limited_node.call("echo", {"text": ""}).partition(b"\r\n\r\n")[2])
+        with limited_node.connect() as connection:
+            connection.send(limited_node.call("echo", {"text": "y" * (size - room)}))
+            assert connection.answer().status == status
 
 
 def test_client_can_read_rejection_of_large_body(shared_node: NodeThread) -> None:
     # Closing at once would reset the connection under the answer.
-    with shared_node.connect() as wire:
-        wire.send(shared_node.http(b"y" * 20_000_000))
-        assert "4194304 bytes" in refused(wire, 413)
+    with shared_node.connect() as connection:
+        connection.send(shared_node.http(b"y" * 20_000_000))
+        assert "4194304 bytes" in read_rejection(connection, 413)
 
 
-def test_rejects_large_body_for_app_path(small: NodeThread) -> None:
-    head = [("Host", small.host), ("Content-Length", "1000000")]
-    with small.connect() as wire:
-        wire.send(small.http(b"", *head, plain=True, path="/healthz"))
-        assert wire.answer().status == 405
-        wire.send(b"y" * 3_000)
-        wire.closed()
+def test_rejects_large_body_for_app_path(limited_node: NodeThread) -> None:
+    head = [("Host", limited_node.host), ("Content-Length", "1000000")]
+    with limited_node.connect() as connection:
+        connection.send(limited_node.http(b"", *head, plain=True, path="/healthz"))
+        assert connection.answer().status == 405
+        connection.send(b"y" * 3_000)
+        connection.closed()
 
 
 def test_applies_new_limits_immediately(start_node: Any) -> None:
     node = start_node()
     large = node.call("echo", {"text": "y" * 3_000})
-    with node.connect() as wire:
-        assert wire.ask(large).status == 200
+    with node.connect() as connection:
+        assert connection.ask(large).status == 200
         node.wait(node.node.apply(node.config(limits=LIMITS)))
-        known = wire.ask(large)
+        known = connection.ask(large)
         # Its head is known on this connection, and so is its length.
         assert known.status in (200, 413)
     assert node.once(large).status == 413
@@ -228,20 +238,18 @@ def test_closes_incomplete_request_after_timeout(
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
     data = shared_node.call("echo", {"text": "half"})
     for sent in (data[:10], data[:200], data[:-1]):
-        with shared_node.connect() as wire:
-            wire.send(sent)
-            assert "in time" in refused(wire, 408)
+        with shared_node.connect() as connection:
+            connection.send(sent)
+            assert "in time" in read_rejection(connection, 408)
 
 
-def test_closes_idle_connection(
-    shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closes_idle_connection(shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
-    with shared_node.connect() as wire:
-        wire.closed()
-    with shared_node.connect() as wire:
-        assert result_text(wire.ask(shared_node.call("echo", {"text": "once"}))) == "once"
-        wire.closed()
+    with shared_node.connect() as connection:
+        connection.closed()
+    with shared_node.connect() as connection:
+        assert result_text(connection.ask(shared_node.call("echo", {"text": "once"}))) == "once"
+        connection.closed()
 
 
 @pytest.mark.parametrize("first", ["mcp", "healthz"])
@@ -249,75 +257,75 @@ def test_pending_call_keeps_connection_open(
     shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
-    with shared_node.connect() as wire, shared_node.connect() as unused:
+    with shared_node.connect() as connection, shared_node.connect() as unused:
         if first == "healthz":
-            assert wire.ask(shared_node.http(method="GET", path="/healthz")).status == 200
-        wire.send(shared_node.call("hold", {"text": f"long {first}"}))
+            assert connection.ask(shared_node.http(method="GET", path="/healthz")).status == 200
+        connection.send(shared_node.call("hold", {"text": f"long {first}"}))
         held = shared_node.shop.wait_for_hold(f"long {first}")
         # The unused one is over; its neighbour is older.
         unused.closed()
         shared_node.do(lambda: shared_node.shop.release(held))
-        assert result_text(wire.answer()) == "released"
+        assert result_text(connection.answer()) == "released"
 
 
 def test_stops_reading_from_client_that_does_not_read(shared_node: NodeThread) -> None:
     before = len(shared_node.shop.calls("large"))
     size = 1_000_000
-    with shared_node.connect(receive=4_096) as wire:
+    with shared_node.connect(receive=4_096) as connection:
         for id in range(40):
-            wire.send(shared_node.call("large", {"size": size}, id))
+            connection.send(shared_node.call("large", {"size": size}, id))
         shared_node.until(
-            lambda: any(lane.flow.write_paused for lane in lanes(shared_node)), "a full pipe"
+            lambda: any(lane.flow.write_paused for lane in http_protocols(shared_node)),
+            "a full pipe",
         )
         for _ in range(20):
             assert shared_node.alive()
-        waiting = shared_node.do(lambda: max(lane.unread() for lane in lanes(shared_node)))
+        waiting = shared_node.do(lambda: max(lane.unread() for lane in http_protocols(shared_node)))
         assert waiting < 3 * size
         assert len(shared_node.shop.calls("large")) - before < 40
         # It was only slow.
         for id in range(40):
-            answer = wire.answer()
-            assert answer.json["id"] == id
-            assert len(result_text(answer)) == size
+            response = connection.answer()
+            assert response.json["id"] == id
+            assert len(result_text(response)) == size
 
 
 def test_closes_connection_of_client_that_never_reads(
     shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
-    with shared_node.connect(receive=4_096) as wire:
-        wire.send(shared_node.call("large", {"size": 5_000_000}))
+    with shared_node.connect(receive=4_096) as connection:
+        connection.send(shared_node.call("large", {"size": 5_000_000}))
         shared_node.until(
-            lambda: any(lane.flow.write_paused for lane in lanes(shared_node)), "a full pipe"
+            lambda: any(lane.flow.write_paused for lane in http_protocols(shared_node)),
+            "a full pipe",
         )
-        shared_node.until(lambda: not lanes(shared_node), "an end")
+        shared_node.until(lambda: not http_protocols(shared_node), "an end")
 
 
 # -- and those who are not concerned
 
 
 @pytest.mark.parametrize("bad", [b"\x00\x01\x02 nonsense\r\n\r\n", b"GET /" + b"y" * 9_000])
-def test_answers_pending_call_before_rejection(
-    shared_node: NodeThread, bad: bytes
-) -> None:
+def test_answers_pending_call_before_rejection(shared_node: NodeThread, bad: bytes) -> None:
     text = f"before {len(bad)}"
-    with shared_node.connect() as wire:
-        wire.send(shared_node.call("hold", {"text": text}, "mine"), bad)
+    with shared_node.connect() as connection:
+        connection.send(shared_node.call("hold", {"text": text}, "mine"), bad)
         held = shared_node.shop.wait_for_hold(text)
-        wire.send(b"more of it")
+        connection.send(b"more of it")
         assert shared_node.alive()
-        wire.silent()
+        connection.silent()
         shared_node.do(lambda: shared_node.shop.release(held))
-        answer = wire.answer()
-        assert (answer.json["id"], result_text(answer)) == ("mine", "released")
-        wire.closed()
+        response = connection.answer()
+        assert (response.json["id"], result_text(response)) == ("mine", "released")
+        connection.closed()
 
 
 def test_disconnect_after_rejection_cancels_pending_call(
     shared_node: NodeThread,
 ) -> None:
-    with shared_node.connect() as wire:
-        wire.send(shared_node.call("hold", {"text": "goes"}), b"\x00\r\n\r\n")
+    with shared_node.connect() as connection:
+        connection.send(shared_node.call("hold", {"text": "goes"}), b"\x00\r\n\r\n")
         held = shared_node.shop.wait_for_hold("goes")
     shared_node.shop.wait_for(
         lambda: shared_node.shop.heard_of("notifications/cancelled", requestId=held)
@@ -328,11 +336,11 @@ def test_removes_listener_with_rejected_request(
     shared_node: NodeThread,
 ) -> None:
     before = shared_node.do(shared_node.node.status).listeners
-    with shared_node.connect() as wire:
-        wire.send(shared_node.session().get())
-        assert wire.head()[0] == 200
+    with shared_node.connect() as connection:
+        connection.send(shared_node.session().get())
+        assert connection.head()[0] == 200
         shared_node.until(lambda: shared_node.node.status().listeners == before + 1)
-        wire.send(shared_node.http(b"", ("X-Long", "y" * 20_000), method="GET"))
+        connection.send(shared_node.http(b"", ("X-Long", "y" * 20_000), method="GET"))
         assert shared_node.alive()
     shared_node.until(
         lambda: shared_node.node.status().listeners == before, "an end of the listener"
@@ -344,7 +352,7 @@ def test_bad_request_does_not_affect_other_connections(shared_node: NodeThread) 
         for _ in range(3):
             with shared_node.connect() as bad:
                 bad.send(b"nonsense\r\n\r\n")
-                refused(bad, 400)
+                read_rejection(bad, 400)
             body = message("tools/list", id=1)
             headers = stateless_headers("tools/list")
             assert good.ask(shared_node.http(body, *headers)).status == 400
@@ -352,9 +360,9 @@ def test_bad_request_does_not_affect_other_connections(shared_node: NodeThread) 
 
 
 def test_answers_app_path_before_rejection(shared_node: NodeThread) -> None:
-    with shared_node.connect() as wire:
-        wire.send(
+    with shared_node.connect() as connection:
+        connection.send(
             shared_node.http(method="GET", path="/healthz") + b"nonsense\r\n\r\n" + b"y" * 100_000
         )
-        assert wire.answer().json == {"status": "ok"}
-        wire.closed()
+        assert connection.answer().json == {"status": "ok"}
+        connection.closed()

@@ -20,19 +20,19 @@ OPERATOR, AUDITOR = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
 OLD = "2024-11-05"
 
 
-def old_face(node: NodeThread) -> LegacySse:
+def legacy_endpoint(node: NodeThread) -> LegacySse:
     """What serves the old transport in this node."""
     face = node.node.listeners._legacy
     assert face is not None
     return face
 
 
-class Old:
+class LegacyClient:
     """A client of the old transport."""
 
     def __init__(self, node: NodeThread, *headers: tuple[str, str]) -> None:
         self.node = node
-        self.face = old_face(node)
+        self.server = legacy_endpoint(node)
         self.headers = headers
         self.wire = HttpConnection(("127.0.0.1", node.port))
         self.wire.send(node.http(b"", *headers, method="GET", path="/sse"))
@@ -42,99 +42,102 @@ class Old:
         assert first["event"] == "endpoint"
         self.endpoint = first["data"]
 
-    def __enter__(self) -> Old:
+    def __enter__(self) -> LegacyClient:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.wire.close()
 
     def post(self, body: bytes, *headers: tuple[str, str], **more: Any) -> Any:
-        given = {"path": self.endpoint, **more}
-        return self.node.once(self.node.http(body, *(headers or self.headers), **given))
+        supplied = {"path": self.endpoint, **more}
+        return self.node.once(self.node.http(body, *(headers or self.headers), **supplied))
 
-    def say(self, method: str, params: Any = None, id: Any = 1) -> None:
-        answer = self.post(message(method, params, id))
-        assert (answer.status, answer.body) == (202, b"Accepted")
+    def post_message(self, method: str, params: Any = None, id: Any = 1) -> None:
+        response = self.post(message(method, params, id))
+        assert (response.status, response.body) == (202, b"Accepted")
 
-    def heard(self) -> Any:
+    def read_message(self) -> Any:
         while True:
             fields = event_fields(self.wire.chunk())
             if fields:
                 assert fields["event"] == "message"
                 return json.loads(fields["data"])
 
-    def ask(self, method: str, params: Any = None, id: Any = 1) -> Any:
-        self.say(method, params, id)
-        return self.heard()
+    def request(self, method: str, params: Any = None, id: Any = 1) -> Any:
+        self.post_message(method, params, id)
+        return self.read_message()
 
-    def initialized(self, version: str = OLD) -> Any:
-        answer = self.ask("initialize", initialize(version), 0)
-        self.say("notifications/initialized", None, None)
-        return answer["result"]
+    def initialize(self, version: str = OLD) -> Any:
+        response = self.request("initialize", initialize(version), 0)
+        self.post_message("notifications/initialized", None, None)
+        return response["result"]
 
 
 # -- by hand
 
 
 def test_serves_session(shared_node: NodeThread) -> None:
-    with Old(shared_node) as client:
+    with LegacyClient(shared_node) as client:
         assert client.endpoint.startswith("/messages?session_id=")
         assert len(client.endpoint.partition("=")[2]) >= 32
-        assert client.initialized()["protocolVersion"] == OLD
-        assert client.ask("ping", id="p") == {"jsonrpc": "2.0", "id": "p", "result": {}}
+        assert client.initialize()["protocolVersion"] == OLD
+        assert client.request("ping", id="p") == {"jsonrpc": "2.0", "id": "p", "result": {}}
         call = {"name": "shop.echo", "arguments": {"text": "hi"}}
-        assert result_text(client.ask("tools/call", call)) == "hi"
-        assert client.ask("nothing/known")["error"]["code"] == -32601
+        assert result_text(client.request("tools/call", call)) == "hi"
+        assert client.request("nothing/known")["error"]["code"] == -32601
 
 
 def test_sends_progress_and_changes(start_node: Any) -> None:
     node = start_node()
-    with Old(node) as client:
-        client.initialized()
+    with LegacyClient(node) as client:
+        client.initialize()
         call = {"name": "shop.report", "arguments": {"steps": 2}, "_meta": {"progressToken": "t"}}
-        client.say("tools/call", call)
-        assert [client.heard()["params"]["progress"] for _ in range(2)] == [1, 2]
-        assert result_text(client.heard()) == "reported"
+        client.post_message("tools/call", call)
+        assert [client.read_message()["params"]["progress"] for _ in range(2)] == [1, 2]
+        assert result_text(client.read_message()) == "reported"
         node.do(lambda: node.shop.offer("other"))
-        assert client.heard() == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+        assert client.read_message() == {
+            "jsonrpc": "2.0",
+            "method": "notifications/tools/list_changed",
+        }
 
 
 def test_closing_stream_ends_session(start_node: Any) -> None:
     node = start_node()
-    with Old(node) as client:
-        face = client.face
-        client.initialized()
-        client.say("tools/call", {"name": "shop.hold", "arguments": {"text": "o"}}, 7)
+    with LegacyClient(node) as client:
+        face = client.server
+        client.initialize()
+        client.post_message("tools/call", {"name": "shop.hold", "arguments": {"text": "o"}}, 7)
         held = node.shop.wait_for_hold("o")
         assert len(face) == 1
     node.shop.wait_for(lambda: node.shop.heard_of("notifications/cancelled", requestId=held))
     node.until(lambda: not len(face))
-    answer = client.post(message("ping"))
-    assert (answer.status, answer.error["code"]) == (404, -32600)
+    response = client.post(message("ping"))
+    assert (response.status, response.error["code"]) == (404, -32600)
 
 
 def test_separates_clients(shared_node: NodeThread) -> None:
-    with Old(shared_node) as one, Old(shared_node) as other:
+    with LegacyClient(shared_node) as one, LegacyClient(shared_node) as other:
         assert one.endpoint != other.endpoint
-        one.initialized()
-        other.initialized()
-        assert one.ask("ping", id=1)["id"] == 1
+        one.initialize()
+        other.initialize()
+        assert one.request("ping", id=1)["id"] == 1
         other.wire.silent()
 
 
 def test_rejects_stateless_requests(shared_node: NodeThread) -> None:
-    with Old(shared_node) as client:
-        answer = client.ask("tools/list", {"_meta": meta()})
-        assert answer["error"]["code"] == -32600
+    with LegacyClient(shared_node) as client:
+        response = client.request("tools/list", {"_meta": meta()})
+        assert response["error"]["code"] == -32600
 
 
 def test_close_ends_streams(start_node: Any) -> None:
     node = start_node()
-    with Old(node) as client:
-        client.initialized()
-        node.do(client.face.close)
+    with LegacyClient(node) as client:
+        client.initialize()
+        node.do(client.server.close)
         client.wire.stream_end()
-        assert len(client.face) == 0
+        assert len(client.server) == 0
         assert client.post(message("ping")).status == 404
 
 
@@ -142,7 +145,7 @@ def test_close_ends_streams(start_node: Any) -> None:
 
 
 def test_checks_hosts_and_origins(shared_node: NodeThread) -> None:
-    old_face(shared_node)
+    legacy_endpoint(shared_node)
     for path, method in (("/sse", "GET"), ("/messages?session_id=x", "POST")):
         data = shared_node.http(b"{}", ("Origin", "http://evil.example"), method=method, path=path)
         assert shared_node.once(data).status == 403
@@ -154,33 +157,33 @@ def test_checks_hosts_and_origins(shared_node: NodeThread) -> None:
 
 def test_checks_tokens(start_node: Any) -> None:
     node = start_node(tokens={"operator": OPERATOR, "auditor": AUDITOR})
-    old_face(node)
+    legacy_endpoint(node)
     for data in (
         node.http(b"", method="GET", path="/sse"),
         node.http(message("ping"), path="/messages?session_id=x"),
         node.http(b"", ("Authorization", "Bearer x"), method="GET", path="/sse"),
     ):
-        answer = node.once(data)
-        assert answer.status == 401
-        assert answer.headers["www-authenticate"] == "Bearer"
-    with Old(node, ("Authorization", f"Bearer {OPERATOR}")) as client:
-        client.initialized()
+        response = node.once(data)
+        assert response.status == 401
+        assert response.headers["www-authenticate"] == "Bearer"
+    with LegacyClient(node, ("Authorization", f"Bearer {OPERATOR}")) as client:
+        client.initialize()
         # It is Ann's: neither Auditor nor a stranger can speak in it.
         assert client.post(message("ping"), ("Authorization", f"Bearer {AUDITOR}")).status == 404
         assert client.post(message("ping"), ("X-Nothing", "")).status == 401
-        assert client.ask("ping", id=5)["id"] == 5
+        assert client.request("ping", id=5)["id"] == 5
 
 
 def test_limits_sessions(shared_node: NodeThread) -> None:
-    face = old_face(shared_node)
+    face = legacy_endpoint(shared_node)
     most, face.most = face.most, 1
     try:
-        with Old(shared_node):
-            answer = shared_node.once(shared_node.http(b"", method="GET", path="/sse"))
-            assert (answer.status, answer.error["data"]["error"]) == (503, "too_busy")
+        with LegacyClient(shared_node):
+            response = shared_node.once(shared_node.http(b"", method="GET", path="/sse"))
+            assert (response.status, response.error["data"]["error"]) == (503, "too_busy")
         shared_node.until(lambda: not len(face))
-        with Old(shared_node) as client:
-            client.initialized()
+        with LegacyClient(shared_node) as client:
+            client.initialize()
     finally:
         face.most = most
 
@@ -189,8 +192,8 @@ def test_limits_sessions(shared_node: NodeThread) -> None:
 
 
 def test_rejects_invalid_requests(shared_node: NodeThread) -> None:
-    with Old(shared_node) as client:
-        client.initialized()
+    with LegacyClient(shared_node) as client:
+        client.initialize()
         assert client.post(b"{").status == 400
         assert client.post(b'{"jsonrpc":"2.0","id":3}').json["id"] == 3
         path = "/messages?session_id=wrong"
@@ -203,13 +206,13 @@ def test_rejects_invalid_requests(shared_node: NodeThread) -> None:
             assert shared_node.once(shared_node.http(b"", method=method, path=path)).status == 405
         data = shared_node.http(b"", method="GET", path="/sse")
         assert shared_node.once(data.replace(b"text/event-stream", b"text/html")).status == 406
-        assert client.ask("ping", id=5)["id"] == 5
+        assert client.request("ping", id=5)["id"] == 5
 
 
 def test_rejects_large_body(start_node: Any) -> None:
     node = start_node(limits={"body_bytes": 10_000})
-    with Old(node) as client:
-        client.initialized()
+    with LegacyClient(node) as client:
+        client.initialize()
         assert client.post(message("ping", {"x": "y" * 20_000})).status == 413
 
 
@@ -217,7 +220,7 @@ def test_rejects_large_body(start_node: Any) -> None:
 
 
 async def test_works_with_official_client(shared_node: NodeThread) -> None:
-    old_face(shared_node)
+    legacy_endpoint(shared_node)
 
     async def talk() -> None:
         url = f"http://127.0.0.1:{shared_node.port}/sse"

@@ -15,7 +15,7 @@ from interlock.core.server.mcp.change_notifications import ChangeListeners
 from interlock.core.server.mcp.sessions import Session
 from interlock.errors import ProtocolError
 from interlock.protocol.mcp import LATEST_SESSION, LATEST_STATELESS, LISTEN, META_SUBSCRIPTION, Era
-from tests.core.server.test_sessions import Way
+from tests.core.server.test_sessions import ScriptedTransport
 
 CHANGES = {"listChanged": True}
 EVERYTHING = {
@@ -26,60 +26,60 @@ EVERYTHING = {
 ALL = frozenset({"tools", "prompts", "resources"})
 
 
-class Ear(Way):
+class RecordingClient(ScriptedTransport):
     """Hears what a client is sent."""
 
     def __init__(self) -> None:
         super().__init__(1)
-        self.heard: list[Any] = []
-        self.over = False
+        self.received: list[Any] = []
+        self.is_closed = False
 
     def take(self, payload: bytes) -> None:
-        self.heard.append(json.loads(payload))
+        self.received.append(json.loads(payload))
 
     def send(self, payload: bytes, call: Any, *, question: bool = False) -> bool:
         self.take(payload)
         return True
 
     def stop_listening(self) -> None:
-        self.over = True
+        self.is_closed = True
 
     @property
     def methods(self) -> list[str]:
-        return [one["method"].removeprefix("notifications/") for one in self.heard]
+        return [message["method"].removeprefix("notifications/") for message in self.received]
 
 
-class Followed:
+class ScriptedSubscriptions:
     """Notes who follows what."""
 
     def __init__(self) -> None:
         self.uris: dict[Any, list[str]] = {}
-        self.agrees = asyncio.Event()
-        self.agrees.set()
+        self.confirmation = asyncio.Event()
+        self.confirmation.set()
         self.refused: set[str] = set()
 
-    async def subscribe_all(self, follower: Any, call: Call, uris: Iterable[str]) -> list[str]:
-        self.uris[follower] = [uri for uri in uris if uri not in self.refused]
-        await self.agrees.wait()
-        return self.uris[follower]
+    async def subscribe_all(self, subscriber: Any, call: Call, uris: Iterable[str]) -> list[str]:
+        self.uris[subscriber] = [uri for uri in uris if uri not in self.refused]
+        await self.confirmation.wait()
+        return self.uris[subscriber]
 
-    def unsubscribe_all(self, follower: Any) -> None:
-        self.uris.pop(follower, None)
+    def unsubscribe_all(self, subscriber: Any) -> None:
+        self.uris.pop(subscriber, None)
 
 
 LISTEN_CALL = Call(LISTEN, "test", Credentials("local"), Client(Era.STATELESS, LATEST_STATELESS))
 
 
-def honoured(capabilities: Any = EVERYTHING, **wanted: Any) -> dict[str, Any]:
-    params = {"notifications": Raw(json.dumps(wanted).encode())}
+def accepted_kinds(capabilities: Any = EVERYTHING, **requested: Any) -> dict[str, Any]:
+    params = {"notifications": Raw(json.dumps(requested).encode())}
     return ChangeListeners.honoured(params, capabilities)
 
 
-def session(ear: Ear) -> Session:
-    return Session("s", Client(Era.SESSION, LATEST_SESSION), "operator", 0.0, ear)
+def session(client_record: RecordingClient) -> Session:
+    return Session("s", Client(Era.SESSION, LATEST_SESSION), "operator", 0.0, client_record)
 
 
-def tell_now(listeners: ChangeListeners) -> None:
+def send_changes_now(listeners: ChangeListeners) -> None:
     """Do not wait for the end of a burst."""
     assert listeners._change_timer is not None
     listeners._change_timer.cancel()
@@ -91,23 +91,23 @@ def tell_now(listeners: ChangeListeners) -> None:
 
 
 def test_accepts_requested_and_offered_kinds() -> None:
-    wanted = {
+    requested = {
         "toolsListChanged": True,
         "promptsListChanged": True,
         "resourcesListChanged": True,
         "resourceSubscriptions": ["a:b", "c:d"],
     }
-    assert honoured(**wanted) == wanted
-    assert honoured(**wanted, taskIds=["t"], more=True) == wanted
-    assert honoured({}, **wanted) == {}
-    assert honoured({"tools": {}, "resources": {"subscribe": False}}, **wanted) == {}
+    assert accepted_kinds(**requested) == requested
+    assert accepted_kinds(**requested, taskIds=["t"], more=True) == requested
+    assert accepted_kinds({}, **requested) == {}
+    assert accepted_kinds({"tools": {}, "resources": {"subscribe": False}}, **requested) == {}
     some = {"tools": CHANGES, "resources": {"subscribe": True}}
-    assert set(honoured(some, **wanted)) == {"toolsListChanged", "resourceSubscriptions"}
+    assert set(accepted_kinds(some, **requested)) == {"toolsListChanged", "resourceSubscriptions"}
 
 
 def test_accepts_empty_request() -> None:
-    assert honoured() == {}
-    assert honoured(toolsListChanged=False, resourceSubscriptions=[]) == {}
+    assert accepted_kinds() == {}
+    assert accepted_kinds(toolsListChanged=False, resourceSubscriptions=[]) == {}
 
 
 def test_rejects_invalid_filter() -> None:
@@ -116,7 +116,7 @@ def test_rejects_invalid_filter() -> None:
             ChangeListeners.honoured(params, EVERYTHING)
     for uris in ("a:b", [1], {"a": 1}, ["a:b"] * 1_001):
         with pytest.raises(ProtocolError):
-            honoured(resourceSubscriptions=uris)
+            accepted_kinds(resourceSubscriptions=uris)
 
 
 # -- who is told
@@ -124,9 +124,14 @@ def test_rejects_invalid_filter() -> None:
 
 async def test_notifies_each_listener_once_per_kind() -> None:
     listeners = ChangeListeners()
-    one, tools, prompts, nothing = Ear(), Ear(), Ear(), Ear()
+    one, tools, prompts, nothing = (
+        RecordingClient(),
+        RecordingClient(),
+        RecordingClient(),
+        RecordingClient(),
+    )
     listeners.add_session(session(one))
-    for id, (ear, wanted) in enumerate(
+    for id, (client_record, requested) in enumerate(
         [
             (tools, {"toolsListChanged": True}),
             (prompts, {"promptsListChanged": True, "resourcesListChanged": True}),
@@ -134,53 +139,57 @@ async def test_notifies_each_listener_once_per_kind() -> None:
         ]
     ):
         listeners.add_stateless(
-            b"%d" % id, honoured(**wanted), ear.take, ear.ping, ear.stop_listening
+            b"%d" % id,
+            accepted_kinds(**requested),
+            client_record.take,
+            client_record.ping,
+            client_record.stop_listening,
         )
-        (acknowledged,) = ear.heard
+        (acknowledged,) = client_record.received
         assert acknowledged["params"] == {
             "_meta": {META_SUBSCRIPTION: id},
-            "notifications": wanted,
+            "notifications": requested,
         }
-        ear.heard.clear()
+        client_record.received.clear()
     for _ in range(3):
         listeners.changed(frozenset({"tools"}))
         listeners.changed(frozenset({"resources", "prompts"}))
-    tell_now(listeners)
+    send_changes_now(listeners)
     assert one.methods == [
         "tools/list_changed", "prompts/list_changed", "resources/list_changed",
     ]  # fmt: skip
-    assert all("params" not in said for said in one.heard)
+    assert all("params" not in said for said in one.received)
     assert tools.methods == ["tools/list_changed"]
     assert prompts.methods == ["prompts/list_changed", "resources/list_changed"]
-    assert prompts.heard[0]["params"] == {"_meta": {META_SUBSCRIPTION: 1}}
-    assert nothing.heard == []
+    assert prompts.received[0]["params"] == {"_meta": {META_SUBSCRIPTION: 1}}
+    assert nothing.received == []
     listeners.changed(frozenset({"resources"}))
-    tell_now(listeners)
+    send_changes_now(listeners)
     assert one.methods[3:] == ["resources/list_changed"]
     assert tools.methods == ["tools/list_changed"]
     assert len(listeners) == 4
     listeners.close()
-    assert one.over
-    for ear in (tools, prompts, nothing):
-        assert ear.heard[-1]["result"]["resultType"] == "complete"
-        assert ear.over
+    assert one.is_closed
+    for client_record in (tools, prompts, nothing):
+        assert client_record.received[-1]["result"]["resultType"] == "complete"
+        assert client_record.is_closed
     assert len(listeners) == 0
 
 
 async def test_removed_listener_is_not_notified() -> None:
     listeners = ChangeListeners()
-    one, other = Ear(), Ear()
-    left = session(one)
-    listeners.add_session(left)
+    one, other = RecordingClient(), RecordingClient()
+    remaining = session(one)
+    listeners.add_session(remaining)
     remove = listeners.add_stateless(
-        b"1", honoured(toolsListChanged=True), other.take, other.ping, other.stop_listening
+        b"1", accepted_kinds(toolsListChanged=True), other.take, other.ping, other.stop_listening
     )
-    other.heard.clear()
+    other.received.clear()
     listeners.changed(ALL)
-    listeners.remove_session(left)
+    listeners.remove_session(remaining)
     remove()
-    tell_now(listeners)
-    assert (one.heard, other.heard) == ([], [])
+    send_changes_now(listeners)
+    assert (one.received, other.received) == ([], [])
     listeners.close()
 
 
@@ -188,66 +197,85 @@ async def test_removed_listener_is_not_notified() -> None:
 
 
 async def test_notifies_of_subscribed_resources() -> None:
-    followed = Followed()
-    listeners = ChangeListeners(followed)
-    ear, plain = Ear(), Ear()
-    wanted = {"resourceSubscriptions": ["a:b", "c:d"]}
-    wanted["resourceSubscriptions"].append("refused:it")
-    followed.agrees.clear()
-    followed.refused.add("refused:it")
+    subscriptions = ScriptedSubscriptions()
+    listeners = ChangeListeners(subscriptions)
+    client_record, plain = RecordingClient(), RecordingClient()
+    requested = {"resourceSubscriptions": ["a:b", "c:d"]}
+    requested["resourceSubscriptions"].append("refused:it")
+    subscriptions.confirmation.clear()
+    subscriptions.refused.add("refused:it")
     remove = listeners.add_stateless(
-        b'"x"', honoured(**wanted), ear.take, ear.ping, ear.stop_listening, LISTEN_CALL
+        b'"x"',
+        accepted_kinds(**requested),
+        client_record.take,
+        client_record.ping,
+        client_record.stop_listening,
+        LISTEN_CALL,
     )
     listeners.add_stateless(b"2", {}, plain.take, plain.ping, plain.stop_listening)
     await asyncio.sleep(0)
-    ((subscription, uris),) = followed.uris.items()
+    ((subscription, uris),) = subscriptions.uris.items()
     assert uris == ["a:b", "c:d"]
     # Nothing is told before it is acknowledged, and that waits for the server.
     subscription.send_resource_update('a:b/"part"')
-    assert ear.methods == []
-    followed.agrees.set()
+    assert client_record.methods == []
+    subscriptions.confirmation.set()
     for _ in range(3):
         await asyncio.sleep(0)
-    assert ear.methods == ["subscriptions/acknowledged", "resources/updated"]
-    agreed = ear.heard[0]["params"]["notifications"]
+    assert client_record.methods == ["subscriptions/acknowledged", "resources/updated"]
+    agreed = client_record.received[0]["params"]["notifications"]
     assert agreed == {"resourceSubscriptions": ["a:b", "c:d"]}
-    assert ear.heard[-1] == {
+    assert client_record.received[-1] == {
         "jsonrpc": "2.0",
         "method": "notifications/resources/updated",
         "params": {"uri": 'a:b/"part"', "_meta": {META_SUBSCRIPTION: "x"}},
     }
     remove()
-    assert not followed.uris
+    assert not subscriptions.uris
     listeners.close()
 
 
 async def test_removes_listeners_of_unknown_callers() -> None:
-    followed = Followed()
-    listeners = ChangeListeners(followed)
-    known, gone, unsure = Ear(), Ear(), Ear()
-    for ear, name in ((known, "operator"), (gone, "auditor")):
+    subscriptions = ScriptedSubscriptions()
+    listeners = ChangeListeners(subscriptions)
+    known, gone, unsure = RecordingClient(), RecordingClient(), RecordingClient()
+    for client_record, name in ((known, "operator"), (gone, "auditor")):
         call = Call(LISTEN, "test", Credentials("x"), LISTEN_CALL.client)
         call.caller = Caller(name)
-        wanted = honoured(toolsListChanged=True)
-        listeners.add_stateless(b"1", wanted, ear.take, ear.ping, ear.stop_listening, call)
-    followed.agrees.clear()
-    wanted = honoured(resourceSubscriptions=["a:b"])
-    listeners.add_stateless(b"2", wanted, unsure.take, unsure.ping, unsure.stop_listening, call)
+        requested = accepted_kinds(toolsListChanged=True)
+        listeners.add_stateless(
+            b"1",
+            requested,
+            client_record.take,
+            client_record.ping,
+            client_record.stop_listening,
+            call,
+        )
+    subscriptions.confirmation.clear()
+    requested = accepted_kinds(resourceSubscriptions=["a:b"])
+    listeners.add_stateless(b"2", requested, unsure.take, unsure.ping, unsure.stop_listening, call)
     listeners.retain_only({"operator"})
-    assert (known.over, gone.over, unsure.over) == (False, True, True)
+    assert (known.is_closed, gone.is_closed, unsure.is_closed) == (False, True, True)
     # The acknowledgement comes first, even before an end.
-    assert unsure.heard[0]["method"] == "notifications/subscriptions/acknowledged"
-    assert not followed.uris
+    assert unsure.received[0]["method"] == "notifications/subscriptions/acknowledged"
+    assert not subscriptions.uris
     listeners.close()
 
 
 async def test_close_unsubscribes_resources() -> None:
-    followed = Followed()
-    listeners = ChangeListeners(followed)
-    ear = Ear()
-    wanted = honoured(resourceSubscriptions=["a:b"])
-    listeners.add_stateless(b"1", wanted, ear.take, ear.ping, ear.stop_listening, LISTEN_CALL)
+    subscriptions = ScriptedSubscriptions()
+    listeners = ChangeListeners(subscriptions)
+    client_record = RecordingClient()
+    requested = accepted_kinds(resourceSubscriptions=["a:b"])
+    listeners.add_stateless(
+        b"1",
+        requested,
+        client_record.take,
+        client_record.ping,
+        client_record.stop_listening,
+        LISTEN_CALL,
+    )
     await asyncio.sleep(0)
-    assert followed.uris
+    assert subscriptions.uris
     listeners.close()
-    assert not followed.uris
+    assert not subscriptions.uris

@@ -25,7 +25,7 @@ from tests.support.http_client import HANG_TIMEOUT, HttpConnection, HttpResponse
 from tests.support.node import NodeThread, result_text
 from tests.support.programs import NGINX, requires_nginx
 
-NOBODY = 65534
+OTHER_UID = 65534
 CURL, SETPRIV = shutil.which("curl"), shutil.which("setpriv")
 UPGRADE = (
     ("Connection", "Upgrade"),
@@ -62,7 +62,7 @@ def calls(node: NodeThread) -> int:
     return len(node.shop.heard_of("tools/call"))
 
 
-def as_another_user(node: NodeThread, raw: bytes) -> int:
+def request_as_other_user(node: NodeThread, raw: bytes) -> int:
     """The status of the answer to a request that a process of another user makes."""
     head, _, body = raw.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
@@ -71,7 +71,7 @@ def as_another_user(node: NodeThread, raw: bytes) -> int:
     assert CURL is not None
     done = subprocess.run(
         [
-            SETPRIV, f"--reuid={NOBODY}", "--clear-groups",
+            SETPRIV, f"--reuid={OTHER_UID}", "--clear-groups",
             CURL, "--silent", "--noproxy", "*", "--max-time", "300", "--request", method,
             *(part for line in lines for part in ("--header", line)),
             *(("--data-binary", "@-") if body else ()),
@@ -86,7 +86,7 @@ def as_another_user(node: NodeThread, raw: bytes) -> int:
 
 
 @contextmanager
-def owned_by(uid: int) -> Iterator[None]:
+def sockets_owned_by(uid: int) -> Iterator[None]:
     """Sockets that this thread makes belong to another user."""
     libc = ctypes.CDLL(None)
     before = libc.setfsuid(uid)
@@ -100,9 +100,9 @@ def owned_by(uid: int) -> Iterator[None]:
 def test_own_user_needs_no_token(node: NodeThread) -> None:
     assert result_text(node.once(node.call("echo", {"text": "mine"}))) == "mine"
     for path in PATHS:
-        with node.connect() as wire:
-            wire.send(get(node, path))
-            status, _ = wire.head()
+        with node.connect() as connection:
+            connection.send(get(node, path))
+            status, _ = connection.head()
             # Approvals of others are for operators, whom the socket or a token makes.
             assert status == {"/ws?topic=room": 101, "/ax": 101, "/approvals": 403}.get(path, 200)
 
@@ -113,11 +113,11 @@ def test_own_user_needs_no_token(node: NodeThread) -> None:
 @pytest.mark.feature("tree")
 def test_other_user_needs_token(node: NodeThread) -> None:
     before = calls(node)
-    assert as_another_user(node, node.call("echo", {"text": "theirs"})) == 401
+    assert request_as_other_user(node, node.call("echo", {"text": "theirs"})) == 401
     assert calls(node) == before
     for path in PATHS:
-        assert as_another_user(node, get(node, path)) == 401, path
-    assert as_another_user(node, get(node, "/healthz")) == 200
+        assert request_as_other_user(node, get(node, path)) == 401, path
+    assert request_as_other_user(node, get(node, "/healthz")) == 200
 
 
 @requires_root
@@ -135,14 +135,16 @@ def test_other_user_closing_connection_is_not_root(node: NodeThread) -> None:
     assert node._loop is not None
     node._loop.call_soon_threadsafe(block)
     assert looked.wait(HANG_TIMEOUT)
-    with owned_by(NOBODY):
-        wire = node.connect()
-    wire.send(raw)
-    wire.close()
+    with sockets_owned_by(OTHER_UID):
+        connection = node.connect()
+    connection.send(raw)
+    connection.close()
     go_on.set()
     assert node.alive()
-    heard = [one["params"]["arguments"]["text"] for one in node.shop.heard_of("tools/call")]
-    assert "gone" not in heard
+    received = [
+        message["params"]["arguments"]["text"] for message in node.shop.heard_of("tools/call")
+    ]
+    assert "gone" not in received
 
 
 @pytest.mark.parametrize(
@@ -168,10 +170,10 @@ def test_forwarded_request_needs_token(node: NodeThread, header: tuple[str, str]
 
 def test_forwarded_request_on_local_connection_needs_token(node: NodeThread) -> None:
     """Who a request is from is decided by its own head, not by the one before."""
-    with node.connect() as wire:
-        assert wire.ask(node.call("echo", {"text": "1"})).status == 200
-        assert wire.ask(node.call("echo", {"text": "1"}, 1, ("Via", "1.1 p"))).status == 401
-        assert wire.ask(node.call("echo", {"text": "1"})).status == 200
+    with node.connect() as connection:
+        assert connection.ask(node.call("echo", {"text": "1"})).status == 200
+        assert connection.ask(node.call("echo", {"text": "1"}, 1, ("Via", "1.1 p"))).status == 401
+        assert connection.ask(node.call("echo", {"text": "1"})).status == 200
 
 
 def test_token_is_enough_for_forwarded_request(tmp_path: Path) -> None:
@@ -189,7 +191,7 @@ def nginx(folder: Path, node: NodeThread, *lines: str, user: str = "root root") 
     assert NGINX is not None
     folder.mkdir()
     folder.chmod(0o755)
-    door, config = folder / "s", folder / "nginx.conf"
+    socket_path, config = folder / "s", folder / "nginx.conf"
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     config.write_text(
         "\n".join(
@@ -199,7 +201,7 @@ def nginx(folder: Path, node: NodeThread, *lines: str, user: str = "root root") 
                 "events {}",
                 "http { access_log off;",
                 *(f"{kind}_temp_path {folder}/{kind};" for kind in kinds),
-                f"server {{ listen unix:{door};",
+                f"server {{ listen unix:{socket_path};",
                 f"location / {{ proxy_pass http://{node.host}; {' '.join(lines)} }} }} }}",
             ]
         )
@@ -208,29 +210,32 @@ def nginx(folder: Path, node: NodeThread, *lines: str, user: str = "root root") 
     subprocess.run([*command, "-t"], check=True, capture_output=True)
     process = subprocess.Popen(command)
     try:
-        node.until(lambda: process.poll() is not None or _answers(str(door)), "nginx listens")
-        yield str(door)
+        node.until(
+            lambda: process.poll() is not None or accepts_connections(str(socket_path)),
+            "nginx listens",
+        )
+        yield str(socket_path)
     finally:
         process.terminate()
         process.wait(HANG_TIMEOUT)
 
 
-def _answers(path: str) -> bool:
+def accepts_connections(path: str) -> bool:
     with socket.socket(socket.AF_UNIX) as client:
         return client.connect_ex(path) == 0
 
 
-def through(door: str, raw: bytes) -> HttpResponse:
-    with HttpConnection(door, family=socket.AF_UNIX) as wire:
-        return wire.ask(raw)
+def request_through(socket_path: str, raw: bytes) -> HttpResponse:
+    with HttpConnection(socket_path, family=socket.AF_UNIX) as connection:
+        return connection.ask(raw)
 
 
 @requires_nginx
 def test_nginx_with_forwarded_header_is_not_local(node: NodeThread, tmp_path: Path) -> None:
     line = "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;"
-    with nginx(tmp_path / "n", node, line) as door:
-        assert through(door, node.call("echo", {"text": "z"})).status == 401
-        assert through(door, get(node, "/healthz")).status == 200
+    with nginx(tmp_path / "n", node, line) as socket_path:
+        assert request_through(socket_path, node.call("echo", {"text": "z"})).status == 401
+        assert request_through(socket_path, get(node, "/healthz")).status == 200
 
 
 @requires_nginx
@@ -240,11 +245,13 @@ def test_nginx_of_other_user_is_not_local(node: NodeThread, tmp_path: Path) -> N
     """Without a header nothing but its user gives a proxy away."""
     tmp_path.chmod(0o755)
     with nginx(
-        tmp_path / "n", node, user=f"{pwd.getpwuid(NOBODY).pw_name} {grp.getgrgid(NOBODY).gr_name}"
-    ) as door:
-        Path(door).chmod(0o777)
-        assert through(door, node.call("echo", {"text": "z"})).status == 401
-        assert through(door, get(node, "/healthz")).status == 200
+        tmp_path / "n",
+        node,
+        user=f"{pwd.getpwuid(OTHER_UID).pw_name} {grp.getgrgid(OTHER_UID).gr_name}",
+    ) as socket_path:
+        Path(socket_path).chmod(0o777)
+        assert request_through(socket_path, node.call("echo", {"text": "z"})).status == 401
+        assert request_through(socket_path, get(node, "/healthz")).status == 200
 
 
 FINDERS = [peer_user.ask_kernel, peer_user.read_tables]
@@ -279,10 +286,10 @@ def test_finds_owner_of_socket(find: Callable[..., int | None], listen: str) -> 
 @pytest.mark.parametrize("find", FINDERS)
 def test_finds_other_owner(find: Callable[..., int | None]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        with owned_by(NOBODY):
+        with sockets_owned_by(OTHER_UID):
             client = socket.create_connection(listener.getsockname())
         with client:
-            assert find(client.getsockname(), client.getpeername()) == NOBODY
+            assert find(client.getsockname(), client.getpeername()) == OTHER_UID
 
 
 def test_file_shortage_authenticates_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

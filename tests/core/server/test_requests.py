@@ -18,42 +18,44 @@ from tests.support.node import NodeThread
 CLIENT = Client(Era.SESSION, "2025-11-25")
 
 
-def read(verb: str, **params: Any) -> Call:
+def read_request(verb: str, **params: Any) -> Call:
     raw = {key: Raw(json.dumps(value).encode()) for key, value in params.items()}
     return read_call(verb, raw, {}, face="f", credentials=Credentials("local"), client=CLIENT)
 
 
-def extra(call: Call) -> Any:
+def extra_params(call: Call) -> Any:
     return {key: json.loads(bytes(value)) for key, value in (call.extra_params or {}).items()}
 
 
 @pytest.mark.parametrize("verb", ["tools/call", "prompts/get"])
 def test_reads_methods_with_name(verb: str) -> None:
-    call = read(verb, name="n", arguments={"a": "b"}, requestState="s", inputResponses={"k": 1})
+    call = read_request(
+        verb, name="n", arguments={"a": "b"}, requestState="s", inputResponses={"k": 1}
+    )
     assert (call.method, call.name) == (verb, "n")
     assert json.loads(bytes(call.arguments)) == {"a": "b"}
-    assert extra(call) == {"requestState": "s", "inputResponses": {"k": 1}}
-    assert bytes(read(verb, name="n").arguments) == b"{}"
-    assert read(verb, name="n").extra_params is None
+    assert extra_params(call) == {"requestState": "s", "inputResponses": {"k": 1}}
+    assert bytes(read_request(verb, name="n").arguments) == b"{}"
+    assert read_request(verb, name="n").extra_params is None
 
 
 @pytest.mark.parametrize("verb", ["resources/read", "resources/subscribe", "resources/unsubscribe"])
 def test_reads_methods_with_uri(verb: str) -> None:
-    call = read(verb, uri="x:y", requestState="s", arguments={"kept": True})
+    call = read_request(verb, uri="x:y", requestState="s", arguments={"kept": True})
     assert call.name == "x:y"
-    assert extra(call) == {"requestState": "s", "arguments": {"kept": True}}
+    assert extra_params(call) == {"requestState": "s", "arguments": {"kept": True}}
 
 
 @pytest.mark.parametrize("verb", LIST_METHODS)
 def test_reads_cursor_of_lists(verb: str) -> None:
-    assert read(verb).cursor is None
+    assert read_request(verb).cursor is None
     # An empty one is a cursor like any other.
     for cursor in ("", "abc"):
-        call = read(verb, cursor=cursor, more=1)
+        call = read_request(verb, cursor=cursor, more=1)
         assert call.cursor == cursor
-        assert extra(call) == {"more": 1}
+        assert extra_params(call) == {"more": 1}
     with pytest.raises(ProtocolError):
-        read(verb, cursor=5)
+        read_request(verb, cursor=5)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +68,9 @@ def test_reads_cursor_of_lists(verb: str) -> None:
     ],
 )
 def test_keeps_other_params(verb: str, params: Any) -> None:
-    call = read(verb, **params)
+    call = read_request(verb, **params)
     assert (call.method, call.name, call.cursor) == (verb, "", None)
-    assert extra(call) == params
+    assert extra_params(call) == params
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def test_keeps_other_params(verb: str, params: Any) -> None:
 @pytest.mark.parametrize("value", [None, "", 5, ["x"]])
 def test_rejects_missing_or_invalid_target(verb: str, field: str, value: Any) -> None:
     with pytest.raises(ProtocolError, match=f"`{field}`") as caught:
-        read(verb, **({} if value is None else {field: value}))
+        read_request(verb, **({} if value is None else {field: value}))
     assert caught.value.failure is INVALID_PARAMS
 
 
@@ -93,7 +95,7 @@ REF = {"type": "ref/prompt", "name": "n"}
 
 
 @pytest.mark.parametrize(
-    ("verb", "params", "meant"),
+    ("verb", "params", "target"),
     [
         ("tools/call", {"name": "n", "Name": "o"}, "name"),
         ("tools/call", {"name": "n", "NAME": "o"}, "name"),
@@ -127,18 +129,18 @@ REF = {"type": "ref/prompt", "name": "n"}
         ("made/up", {"requeststate": "s"}, "requestState"),
     ],
 )
-def test_rejects_members_similar_to_known_members(verb: str, params: Any, meant: str) -> None:
-    with pytest.raises(ProtocolError, match=f"some servers read as `{meant}`") as caught:
-        read(verb, **params)
+def test_rejects_members_similar_to_known_members(verb: str, params: Any, target: str) -> None:
+    with pytest.raises(ProtocolError, match=f"some servers read as `{target}`") as caught:
+        read_request(verb, **params)
     assert caught.value.failure is INVALID_PARAMS
 
 
 def test_keeps_members_different_from_known_members() -> None:
     for params in ({"names": 1}, {"x-name": 1}, {"": 1}, {"n" * 200: 1}, {"Name" + "s" * 100: 1}):
-        assert extra(read("tools/call", name="n", **params)) == params
+        assert extra_params(read_request("tools/call", name="n", **params)) == params
     # Of a method that nobody here knows, nothing but what every request has is known.
     unknown: dict[str, Any] = {"Name": "n", "URI": "u", "meta": 1}
-    assert extra(read("made/up", **unknown)) == unknown
+    assert extra_params(read_request("made/up", **unknown)) == unknown
 
 
 @pytest.mark.parametrize("verb", LIST_METHODS)
@@ -165,9 +167,9 @@ def test_reads_client_of_list_requests(verb: str) -> None:
 def test_requires_name_header(shared_node: NodeThread, method: str, params: Any) -> None:
     body = message(method, {**params, "_meta": meta()})
     for name in (None, "other"):
-        answer = shared_node.once(shared_node.http(body, *stateless_headers(method, name)))
-        assert (answer.status, answer.error["code"]) == (400, -32020)
-        assert answer.json["id"] == 1
+        response = shared_node.once(shared_node.http(body, *stateless_headers(method, name)))
+        assert (response.status, response.error["code"]) == (400, -32020)
+        assert response.json["id"] == 1
     (right, *_) = params.values()
-    answer = shared_node.once(shared_node.http(body, *stateless_headers(method, right)))
-    assert answer.error["code"] != -32020
+    response = shared_node.once(shared_node.http(body, *stateless_headers(method, right)))
+    assert response.error["code"] != -32020

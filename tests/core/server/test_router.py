@@ -26,25 +26,25 @@ from interlock.errors import UNAUTHENTICATED, InterlockError
 HOST = b"127.0.0.1:7070"
 
 
-class World:
+class RouterHarness:
     """A router with one route of each kind, and switches for what may come and go."""
 
     def __init__(self) -> None:
-        self.rooms = self.shop = True
-        self.let_in = True
+        self.has_topics = self.has_app = True
+        self.is_authenticated = True
         self.refused: list[str] = []
         self.guard, self.challenges = Guard("127.0.0.1", 7070), Challenges()
         self.table = RouteTable(
             [
                 DirectRoute("/mcp", lambda _: None, title="The MCP endpoint"),
                 DirectRoute("/sse", lambda _: None),
-                AppRoute("/shop", _app("shop"), is_there=lambda: self.shop),
+                AppRoute("/shop", _app("shop"), is_there=lambda: self.has_app),
                 AppRoute("/shop/desk", _app("desk"), below=False),
                 PublicDocument("/keys", lambda: {"keys": []}),
                 StatusDocument("/healthz", lambda: {"status": "ok"}, authenticated=False),
                 StatusDocument("/status", self._status),
                 WebSocketRoute(
-                    "/topics", lambda _: None, title="topics", is_there=lambda: self.rooms
+                    "/topics", lambda _: None, title="topics", is_there=lambda: self.has_topics
                 ),
                 WebSocketRoute("/ax", lambda _: None),
             ]
@@ -58,13 +58,13 @@ class World:
         return {"version": "1"}
 
     def _admit(self, call: Any) -> None:
-        if not self.let_in:
+        if not self.is_authenticated:
             raise InterlockError(UNAUTHENTICATED, "Who are you?")
 
     def _refused(self, call: Any, error: InterlockError) -> None:
         self.refused.append(error.failure.name)
 
-    def ask(self, path: str, method: str = "GET", **fields: bytes) -> tuple[int, Any, Any]:
+    def request(self, path: str, method: str = "GET", **fields: bytes) -> tuple[int, Any, Any]:
         headers = {b"host": HOST, **{name.encode(): value for name, value in fields.items()}}
         scope: Scope = {
             "type": "http",
@@ -100,78 +100,80 @@ def _app(name: str) -> Any:
      ("/shop/desk/x", "shop")],
 )  # fmt: skip
 def test_app_serves_path_and_subpaths(path: str, app: str) -> None:
-    assert World().ask(path)[:2] == (200, {"app": app, "path": path})
+    assert RouterHarness().request(path)[:2] == (200, {"app": app, "path": path})
 
 
 @pytest.mark.parametrize("path", ["/shopping", "/sho", "/", "/ax", "/sse", "/shop"])
 def test_unknown_path_lists_known_paths(path: str) -> None:
-    world = World()
-    world.shop = False
-    status, told, _ = world.ask(path)
+    harness = RouterHarness()
+    harness.has_app = False
+    status, told, _ = harness.request(path)
     assert (status, told["error"]) == (404, "not_found")
     there = "There is nothing here. The MCP endpoint is /mcp, and topics are at /topics."
     assert told["message"] == there
-    world.rooms = False
-    assert world.ask(path)[1]["message"] == there.partition(", and")[0] + "."
+    harness.has_topics = False
+    assert harness.request(path)[1]["message"] == there.partition(", and")[0] + "."
 
 
 def test_websocket_path_requires_upgrade() -> None:
-    world = World()
-    status, told, headers = world.ask("/topics")
+    harness = RouterHarness()
+    status, told, headers = harness.request("/topics")
     assert (status, told["error"]) == (426, "upgrade_required")
     assert told["message"].startswith("Topics are joined by WebSocket")
     assert headers[b"upgrade"] == b"websocket"
-    world.rooms = False
-    assert world.ask("/topics")[0] == 404
+    harness.has_topics = False
+    assert harness.request("/topics")[0] == 404
 
 
 def test_status_requires_authentication() -> None:
-    world = World()
-    assert world.ask("/status")[:2] == (200, {"version": "1"})
-    assert world.ask("/status", "POST")[0] == 405
-    world.let_in = False
-    status, _, headers = world.ask("/status")
+    harness = RouterHarness()
+    assert harness.request("/status")[:2] == (200, {"version": "1"})
+    assert harness.request("/status", "POST")[0] == 405
+    harness.is_authenticated = False
+    status, _, headers = harness.request("/status")
     assert (status, headers[b"www-authenticate"]) == (401, b"Bearer")
-    assert world.ask("/healthz")[:2] == (200, {"status": "ok"})
+    assert harness.request("/healthz")[:2] == (200, {"status": "ok"})
 
 
 def test_public_document_allows_any_origin() -> None:
-    world = World()
-    world.let_in = False
-    status, told, headers = world.ask("/keys", origin=b"https://evil.example")
+    harness = RouterHarness()
+    harness.is_authenticated = False
+    status, told, headers = harness.request("/keys", origin=b"https://evil.example")
     assert (status, told) == (200, {"keys": []})
     assert headers[b"access-control-allow-origin"] == b"*"
-    assert world.ask("/keys", "OPTIONS")[0] == 204
-    assert world.ask("/keys", "DELETE")[0] == 405
+    assert harness.request("/keys", "OPTIONS")[0] == 204
+    assert harness.request("/keys", "DELETE")[0] == 405
 
 
 def test_guard_checks_all_paths() -> None:
-    world = World()
+    harness = RouterHarness()
     for path in ("/status", "/healthz", "/nowhere", "/topics"):
-        assert world.ask(path, origin=b"https://evil.example")[0] == 403
-        assert world.ask(path, host=b"evil.example")[0] == 403
-    assert world.ask("/keys", host=b"evil.example")[0] == 403
-    assert set(world.refused) == {"foreign_origin"}
+        assert harness.request(path, origin=b"https://evil.example")[0] == 403
+        assert harness.request(path, host=b"evil.example")[0] == 403
+    assert harness.request("/keys", host=b"evil.example")[0] == 403
+    assert set(harness.refused) == {"foreign_origin"}
 
 
 def test_guard_and_metadata_change_together() -> None:
-    world = World()
-    before = world.guard.version
-    world.guard.configure(["gate.example"], ["https://app.example"])
-    assert world.guard.version is not before
-    assert world.ask("/healthz", host=b"gate.example", origin=b"https://app.example")[0] == 200
-    world.guard.listen_at("127.0.0.1", 7071)
-    assert world.ask("/healthz")[0] == 403
-    assert world.ask("/healthz", host=b"127.0.0.1:7071")[0] == 200
-    world.guard.listen_at("127.0.0.1", 7070)
+    harness = RouterHarness()
+    before = harness.guard.version
+    harness.guard.configure(["gate.example"], ["https://app.example"])
+    assert harness.guard.version is not before
+    assert (
+        harness.request("/healthz", host=b"gate.example", origin=b"https://app.example")[0] == 200
+    )
+    harness.guard.listen_at("127.0.0.1", 7071)
+    assert harness.request("/healthz")[0] == 403
+    assert harness.request("/healthz", host=b"127.0.0.1:7071")[0] == 200
+    harness.guard.listen_at("127.0.0.1", 7070)
     where = "/.well-known/oauth-protected-resource"
-    assert world.ask(where)[0] == 404
-    world.challenges.metadata = ResourceMetadata(
+    assert harness.request(where)[0] == 404
+    harness.challenges.metadata = ResourceMetadata(
         "https://gate.example/mcp", ["https://issuer.example"], mcp_path="/mcp"
     )
-    assert world.ask(where)[1]["resource"] == "https://gate.example/mcp"
-    world.let_in = False
-    assert b"resource_metadata" in world.ask("/status")[2][b"www-authenticate"]
+    assert harness.request(where)[1]["resource"] == "https://gate.example/mcp"
+    harness.is_authenticated = False
+    assert b"resource_metadata" in harness.request("/status")[2][b"www-authenticate"]
 
 
 def test_first_route_of_path_wins() -> None:

@@ -16,7 +16,7 @@ from tests.support.node import NodeThread, result_text
 CLIENT = Client(Era.SESSION, LATEST_SESSION, "tests")
 
 
-class Way:
+class ScriptedTransport:
     """The way to a client that listens, or does not."""
 
     def __init__(self, connected: int) -> None:
@@ -32,20 +32,20 @@ class Way:
     def end(self) -> None: ...
 
 
-class Book:
+class SessionHarness:
     """Sessions with a clock by hand, and a list of those that were closed."""
 
     def __init__(self, most: int = 3, idle: float = 100.0) -> None:
         self.clock = ManualClock()
         self.sessions = Sessions(most=most, idle=idle, clock=self.clock)
         self.closed: list[str] = []
-        self.sessions.on_closed = lambda one: self.closed.append(one.owner)
+        self.sessions.on_closed = lambda item: self.closed.append(item.owner)
 
     def open(self, owner: str, later: float = 1.0) -> Session:
         self.clock.now += later
         return self.sessions.open(CLIENT, owner)
 
-    def known(self, session: Session) -> bool:
+    def is_open(self, session: Session) -> bool:
         """Whether it is found, which is also a use of it."""
         if session.is_alive:
             return self.sessions.find(session.id) is session
@@ -54,25 +54,25 @@ class Book:
         return caught.value.failure is not UNKNOWN_SESSION
 
 
-def waiting() -> Call:
+def pending_call() -> Call:
     return Call("tools/call", "http", Credentials("loopback"), CLIENT)
 
 
 def test_session_ids_are_random() -> None:
-    book = Book(most=1_000)
+    book = SessionHarness(most=1_000)
     ids = {book.open("o").id for _ in range(500)}
     assert len(ids) == 500
     assert min(map(len, ids)) >= 32
 
 
 def test_finds_session_until_closed() -> None:
-    book = Book()
+    book = SessionHarness()
     session = book.open("a")
-    assert book.known(session)
+    assert book.is_open(session)
     assert session.is_alive
     book.sessions.close(session)  # type: ignore[arg-type]
     assert not session.is_alive
-    assert not book.known(session)
+    assert not book.is_open(session)
     # Closing it again is nothing.
     book.sessions.close(session)
     assert book.closed == ["a"]
@@ -81,34 +81,34 @@ def test_finds_session_until_closed() -> None:
 
 
 def test_closes_least_recently_used_session_above_limit() -> None:
-    book = Book(most=3)
+    book = SessionHarness(most=3)
     a, b, c = (book.open(name) for name in "abc")
     book.clock.now += 1
-    assert book.known(a)
+    assert book.is_open(a)
     d = book.open("d")
     assert book.closed == ["b"]
-    assert [book.known(one) for one in (a, b, c, d)] == [True, False, True, True]
+    assert [book.is_open(item) for item in (a, b, c, d)] == [True, False, True, True]
     assert len(book.sessions) == 3
 
 
 def test_closes_unused_sessions_first() -> None:
-    book = Book(most=3)
+    book = SessionHarness(most=3)
     calling, listening, quiet = (book.open(name) for name in ("calling", "listening", "quiet"))
-    calling.calls[b"1"] = waiting()
-    listening.way = Way(1)
+    calling.calls[b"1"] = pending_call()
+    listening.way = ScriptedTransport(1)
     book.open("new")
     assert book.closed == ["quiet"]
     assert not quiet.is_alive
     # But there is a bound, whoever uses what.
-    for one in list(book.sessions._sessions.values()):
-        one.way = Way(1)
+    for session in list(book.sessions._sessions.values()):
+        session.way = ScriptedTransport(1)
     book.open("newer")
     assert book.closed == ["quiet", "calling"]
     assert len(book.sessions) == 3
 
 
 def test_closes_several_sessions_at_large_limit() -> None:
-    book = Book(most=1_000, idle=10_000)
+    book = SessionHarness(most=1_000, idle=10_000)
     for number in range(1_000):
         book.open(str(number))
     book.open("one more")
@@ -116,13 +116,13 @@ def test_closes_several_sessions_at_large_limit() -> None:
 
 
 def test_closes_idle_session() -> None:
-    book = Book(most=10, idle=100)
+    book = SessionHarness(most=10, idle=100)
     quiet, used = book.open("quiet"), book.open("used")
     calling, listening = book.open("calling"), book.open("listening")
-    calling.calls[b"1"] = waiting()
-    listening.way = Way(1)
+    calling.calls[b"1"] = pending_call()
+    listening.way = ScriptedTransport(1)
     book.clock.now += 60
-    assert book.known(used)
+    assert book.is_open(used)
     book.open("new", later=60)
     assert book.closed == ["quiet"]
     assert not quiet.is_alive
@@ -131,12 +131,12 @@ def test_closes_idle_session() -> None:
     assert book.closed == ["quiet"]
     book.open("newest", later=1)
     assert book.closed == ["quiet", "used"]
-    assert book.known(calling)
-    assert book.known(listening)
+    assert book.is_open(calling)
+    assert book.is_open(listening)
 
 
 def test_applies_new_limits_to_next_session() -> None:
-    book = Book(most=10, idle=1_000)
+    book = SessionHarness(most=10, idle=1_000)
     for name in "abcde":
         book.open(name)
     book.sessions.configure(most=5, idle=1_000)
@@ -175,8 +175,8 @@ def test_open_stream_keeps_session(start_node: Any) -> None:
 
         def hours_later() -> None:
             node.node.sessions._next_sweep = 0.0
-            for one in node.node.sessions._sessions.values():
-                one.last_seen -= 10_000
+            for session in node.node.sessions._sessions.values():
+                session.last_seen -= 10_000
 
         node.do(hours_later)
         node.session()
@@ -189,9 +189,9 @@ def test_open_stream_keeps_session(start_node: Any) -> None:
 
 
 def test_sweep_closes_idle_sessions() -> None:
-    book = Book(idle=100)
+    book = SessionHarness(idle=100)
     quiet, busy = book.open("quiet"), book.open("busy")
-    busy.calls[b"1"] = waiting()
+    busy.calls[b"1"] = pending_call()
     book.clock.now += 101
     book.sessions.sweep()
     assert book.closed == ["quiet"]
@@ -200,10 +200,10 @@ def test_sweep_closes_idle_sessions() -> None:
 
 
 def test_closes_sessions_of_unknown_callers() -> None:
-    book = Book()
+    book = SessionHarness()
     book.open("operator")
-    left = book.open("auditor")
+    remaining = book.open("auditor")
     book.sessions.retain_only({"operator"})
     assert book.closed == ["auditor"]
-    assert not left.is_alive
+    assert not remaining.is_alive
     assert len(book.sessions) == 1

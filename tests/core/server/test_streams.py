@@ -22,17 +22,19 @@ ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 WANTS_TOOLS = {"notifications": {"toolsListChanged": True}}
 
 
-def listen(node: NodeThread, wire: HttpConnection, params: Any = WANTS_TOOLS, id: Any = "l") -> Any:
+def listen(
+    node: NodeThread, connection: HttpConnection, params: Any = WANTS_TOOLS, id: Any = "l"
+) -> Any:
     """Open a subscription; what it was acknowledged with."""
-    wire.send(node.stateless("subscriptions/listen", params, id))
-    opened(wire)
-    first = wire.event()
+    connection.send(node.stateless("subscriptions/listen", params, id))
+    read_stream_head(connection)
+    first = connection.event()
     assert first["method"] == ACKNOWLEDGED
     return first["params"]
 
 
-def opened(wire: HttpConnection) -> None:
-    status, headers = wire.head()
+def read_stream_head(connection: HttpConnection) -> None:
+    status, headers = connection.head()
     assert status == 200
     assert headers["content-type"] == "text/event-stream"
     assert headers["cache-control"] == "no-store"
@@ -40,17 +42,17 @@ def opened(wire: HttpConnection) -> None:
 
 def names(node: NodeThread) -> list[str]:
     tools = node.once(node.stateless("tools/list")).result["tools"]
-    return [one["name"] for one in tools]
+    return [item["name"] for item in tools]
 
 
-def post(node: NodeThread, *tools: str) -> None:
+def publish_tools(node: NodeThread, *tools: str) -> None:
     """Put another list on the board, as a supervisor does."""
     server = node.node.config.servers["shop"]
     raw = [encode_value(tool(name)) for name in tools]
     node.node.catalog.publish(read_offering("shop", server, raw))
 
 
-def nothing_more_to_tell(node: NodeThread) -> None:
+def assert_no_pending_change(node: NodeThread) -> None:
     assert node.do(lambda: node.node._change_listeners._change_timer) is None
 
 
@@ -64,7 +66,7 @@ def test_sends_upstream_change_to_both_generations(start_node: Any, era: str) ->
     shop.wait_for(lambda: shop._listening, "the node to listen")
     with node.connect() as get, node.connect() as subscribed:
         get.send(node.session().get())
-        opened(get)
+        read_stream_head(get)
         listen(node, subscribed)
         for round in ("one", "two"):
             node.do(lambda tools=round: shop.offer(tools, "same"))
@@ -76,7 +78,7 @@ def test_sends_upstream_change_to_both_generations(start_node: Any, era: str) ->
             }
             # Whoever was told finds the new list.
             assert sorted(names(node)) == sorted([f"shop__{round}", "shop__same"])
-        nothing_more_to_tell(node)
+        assert_no_pending_change(node)
         get.silent()
         subscribed.silent()
 
@@ -85,36 +87,36 @@ def test_combines_burst_of_changes(start_node: Any) -> None:
     node = start_node()
     with node.connect() as get, node.connect() as subscribed:
         get.send(node.session().get())
-        opened(get)
+        read_stream_head(get)
         listen(node, subscribed)
 
         def burst() -> None:
             for number in range(10):
-                post(node, f"t{number}")
+                publish_tools(node, f"t{number}")
                 node.node.catalog.withdraw("shop")
-            post(node, "last")
+            publish_tools(node, "last")
 
         node.do(burst)
         assert get.event()["method"] == CHANGED
         assert names(node) == ["shop__last"]
         assert subscribed.event()["method"] == CHANGED
-        nothing_more_to_tell(node)
+        assert_no_pending_change(node)
         get.silent()
         subscribed.silent()
         # The same list again is no change.
-        node.do(lambda: post(node, "last"))
-        nothing_more_to_tell(node)
+        node.do(lambda: publish_tools(node, "last"))
+        assert_no_pending_change(node)
 
 
 def test_stores_no_changes_without_listeners(start_node: Any) -> None:
     node = start_node()
-    node.do(lambda: post(node, "alone"))
-    nothing_more_to_tell(node)
+    node.do(lambda: publish_tools(node, "alone"))
+    assert_no_pending_change(node)
     with node.connect() as subscribed:
         listen(node, subscribed)
-        node.do(lambda: post(node, "heard"))
+        node.do(lambda: publish_tools(node, "heard"))
         assert subscribed.event()["method"] == CHANGED
-        nothing_more_to_tell(node)
+        assert_no_pending_change(node)
         subscribed.silent()
 
 
@@ -123,17 +125,17 @@ def test_notifies_newest_stream_of_session(start_node: Any) -> None:
     node = start_node()
     session, other = node.session(), node.session()
     with node.connect() as older, node.connect() as newer, node.connect() as others:
-        for wire, whose in ((older, session), (newer, session), (others, other)):
-            wire.send(whose.get())
-            opened(wire)
-            wire.primed()
-        node.do(lambda: post(node, "one"))
+        for connection, whose in ((older, session), (newer, session), (others, other)):
+            connection.send(whose.get())
+            read_stream_head(connection)
+            connection.primed()
+        node.do(lambda: publish_tools(node, "one"))
         assert newer.event()["method"] == CHANGED
         assert others.event()["method"] == CHANGED
         older.silent()
         newer.close()
         node.until(lambda: len(node.node._change_listeners) == 2)
-        node.do(lambda: post(node, "two"))
+        node.do(lambda: publish_tools(node, "two"))
         assert older.event()["method"] == CHANGED
 
 
@@ -142,8 +144,8 @@ def test_notifies_newest_stream_of_session(start_node: Any) -> None:
 
 @pytest.mark.parametrize("id", [0, -5, "l", 'é\n"quoted"', 2**60])
 def test_acknowledges_subscription_first_with_id(shared_node: NodeThread, id: Any) -> None:
-    with shared_node.connect() as wire:
-        acknowledged = listen(shared_node, wire, id=id)
+    with shared_node.connect() as connection:
+        acknowledged = listen(shared_node, connection, id=id)
         assert acknowledged == {
             "_meta": {META + "subscriptionId": id},
             "notifications": {"toolsListChanged": True},
@@ -163,14 +165,14 @@ def test_acknowledges_subscription_first_with_id(shared_node: NodeThread, id: An
 )
 def test_sends_only_requested_and_served_kinds(start_node: Any, asked: Any, honoured: Any) -> None:
     node = start_node()
-    with node.connect() as wire, node.connect() as all:
-        assert listen(node, wire, {"notifications": asked})["notifications"] == honoured
+    with node.connect() as connection, node.connect() as all:
+        assert listen(node, connection, {"notifications": asked})["notifications"] == honoured
         listen(node, all)
-        node.do(lambda: post(node, "one"))
+        node.do(lambda: publish_tools(node, "one"))
         assert all.event()["method"] == CHANGED
         if honoured:
-            assert wire.event()["method"] == CHANGED
-        wire.silent()
+            assert connection.event()["method"] == CHANGED
+        connection.silent()
 
 
 @pytest.mark.parametrize(
@@ -183,8 +185,8 @@ def test_sends_only_requested_and_served_kinds(start_node: Any, asked: Any, hono
     ],
 )
 def test_rejects_invalid_filter(shared_node: NodeThread, params: Any) -> None:
-    answer = shared_node.once(shared_node.stateless("subscriptions/listen", params))
-    assert (answer.status, answer.error["code"]) == (400, -32602)
+    response = shared_node.once(shared_node.stateless("subscriptions/listen", params))
+    assert (response.status, response.error["code"]) == (400, -32602)
 
 
 # -- their ends
@@ -195,12 +197,12 @@ def test_removes_disconnected_listener(shared_node: NodeThread, kind: str) -> No
     before = shared_node.do(lambda: len(shared_node.node._change_listeners))
     session = shared_node.session()
     for _ in range(3):
-        with shared_node.connect() as wire:
+        with shared_node.connect() as connection:
             if kind == "get":
-                wire.send(session.get())
-                opened(wire)
+                connection.send(session.get())
+                read_stream_head(connection)
             else:
-                listen(shared_node, wire)
+                listen(shared_node, connection)
             shared_node.until(lambda: len(shared_node.node._change_listeners) == before + 1)
         shared_node.until(lambda: len(shared_node.node._change_listeners) == before, "an end")
 
@@ -209,7 +211,7 @@ def test_ending_session_ends_streams_and_calls(shared_node: NodeThread) -> None:
     session = shared_node.session()
     with shared_node.connect() as stream, shared_node.connect() as call:
         stream.send(session.get())
-        opened(stream)
+        read_stream_head(stream)
         stream.primed()
         call.send(session.call("hold", {"text": "deleted"}))
         held = shared_node.shop.wait_for_hold("deleted")
@@ -228,19 +230,19 @@ def test_shutdown_ends_streams(start_node: Any) -> None:
     session = node.session()
     with node.connect() as get, node.connect() as one, node.connect() as other:
         get.send(session.get())
-        opened(get)
+        read_stream_head(get)
         get.primed()
         listen(node, one, id="one")
         listen(node, other, {"notifications": {}}, id=2)
         node.stop()
-        for wire, id in ((one, "one"), (other, 2)):
-            assert wire.event() == {
+        for connection, id in ((one, "one"), (other, 2)):
+            assert connection.event() == {
                 "jsonrpc": "2.0",
                 "id": id,
                 "result": {"resultType": "complete", "_meta": {META + "subscriptionId": id}},
             }
-            wire.stream_end()
-            wire.closed()
+            connection.stream_end()
+            connection.closed()
         get.stream_end()
         get.closed()
 
@@ -257,14 +259,14 @@ def test_shutdown_answers_pending_calls(start_node: Any, monkeypatch: pytest.Mon
             node.shop.wait_for_hold(text)
         held = node.shop.wait_for_hold("three")
         node.do(lambda: node.shop.progress(held, 1))
-        opened(streaming)
+        read_stream_head(streaming)
         assert streaming.event()["params"]["progress"] == 1
         node.stop()
-        for wire, id, status in ((stateless, 1, 503), (old, 2, 200)):
-            answer = wire.answer()
-            assert (answer.status, answer.json["id"]) == (status, id)
-            assert answer.error["data"] == {"error": "shutting_down", "retryable": True}
-            wire.closed()
+        for connection, id, status in ((stateless, 1, 503), (old, 2, 200)):
+            response = connection.answer()
+            assert (response.status, response.json["id"]) == (status, id)
+            assert response.error["data"] == {"error": "shutting_down", "retryable": True}
+            connection.closed()
         assert streaming.event()["error"]["data"]["error"] == "shutting_down"
         streaming.stream_end()
         streaming.closed()
@@ -288,7 +290,7 @@ def test_pings_idle_streams(start_node: Any, monkeypatch: pytest.MonkeyPatch) ->
     node = start_node()
     with node.connect() as get, node.connect() as subscribed:
         get.send(node.session().get())
-        opened(get)
+        read_stream_head(get)
         listen(node, subscribed)
         for _ in range(2):
             assert get.event() is None
@@ -302,20 +304,20 @@ def test_long_call_becomes_stream_with_pings(
     monkeypatch.setattr(answering, "QUIET", 0.03)
     node = start_node()
     make: Any = node.call if kind == "stateless" else node.session().call
-    with node.connect() as wire:
-        wire.send(make("hold", {"text": "long"}, "l"))
+    with node.connect() as connection:
+        connection.send(make("hold", {"text": "long"}, "l"))
         held = node.shop.wait_for_hold("long")
-        opened(wire)
-        assert wire.event() is None
-        assert wire.event() is None
+        read_stream_head(connection)
+        assert connection.event() is None
+        assert connection.event() is None
         node.do(lambda: node.shop.release(held))
-        while (last := wire.event()) is None:
+        while (last := connection.event()) is None:
             pass
         assert (last["id"], result_text(last)) == ("l", "released")
-        wire.stream_end()
+        connection.stream_end()
         # And it is a connection like any other. On a busy machine the next call takes long, too.
         monkeypatch.setattr(answering, "QUIET", HANG_TIMEOUT)
-        assert result_text(wire.ask(make("echo", {"text": "next"}))) == "next"
+        assert result_text(connection.ask(make("echo", {"text": "next"}))) == "next"
 
 
 def test_long_call_without_stream_support_stays_silent(
@@ -325,18 +327,18 @@ def test_long_call_without_stream_support_stays_silent(
     node = start_node()
     data = node.call("hold", {"text": "plain"})
     data = data.replace(b"application/json, text/event-stream", b"application/json")
-    with node.connect() as wire, node.connect() as other:
+    with node.connect() as connection, node.connect() as other:
         other.send(node.call("hold", {"text": "witness"}))
-        wire.send(data)
+        connection.send(data)
         held = node.shop.wait_for_hold("plain")
         witness = node.shop.wait_for_hold("witness")
-        opened(other)
+        read_stream_head(other)
         assert [other.event(), other.event()] == [None, None]
-        wire.silent()
+        connection.silent()
         node.do(lambda: node.shop.release(held))
-        answer = wire.answer()
-        assert answer.headers["content-type"] == "application/json"
-        assert result_text(answer) == "released"
+        response = connection.answer()
+        assert response.headers["content-type"] == "application/json"
+        assert result_text(response) == "released"
         node.do(lambda: node.shop.release(witness))
 
 
@@ -352,19 +354,19 @@ def test_sends_progress(start_node: Any, era: str, kind: str, token: Any) -> Non
         data = node.call("report", {"steps": 3}, "r", more_meta={"progressToken": token})
     else:
         data = node.session().call("report", {"steps": 3}, "r", _meta={"progressToken": token})
-    with node.connect() as wire:
-        wire.send(data)
-        opened(wire)
+    with node.connect() as connection:
+        connection.send(data)
+        read_stream_head(connection)
         for step in (1, 2, 3):
-            assert wire.event() == {
+            assert connection.event() == {
                 "jsonrpc": "2.0",
                 "method": "notifications/progress",
                 "params": {"progressToken": token, "progress": step, "total": 3},
             }
-        last = wire.event()
+        last = connection.event()
         assert (last["id"], result_text(last)) == ("r", "reported")
-        wire.stream_end()
-        assert result_text(wire.ask(node.call("echo", {"text": "next"}))) == "next"
+        connection.stream_end()
+        assert result_text(connection.ask(node.call("echo", {"text": "next"}))) == "next"
 
 
 def test_omits_progress_without_token(shared_node: NodeThread) -> None:
@@ -372,27 +374,27 @@ def test_omits_progress_without_token(shared_node: NodeThread) -> None:
         shared_node.call("report", {"steps": 3}),
         shared_node.session().call("report", {"steps": 3}),
     ):
-        answer = shared_node.once(data)
-        assert answer.headers["content-type"] == "application/json"
-        assert result_text(answer) == "reported"
+        response = shared_node.once(data)
+        assert response.headers["content-type"] == "application/json"
+        assert result_text(response) == "reported"
 
 
 def test_sends_logs_to_requesting_clients(shared_node: NodeThread) -> None:
     said = {"method": "notifications/message", "params": {"level": "info", "data": "hello"}}
-    with shared_node.connect() as wire:
+    with shared_node.connect() as connection:
         # The stateless wire forbids them unless a level was given.
-        wire.send(shared_node.call("say", said, 1, more_meta={"progressToken": 1}))
-        assert result_text(wire.answer()) == "said"
+        connection.send(shared_node.call("say", said, 1, more_meta={"progressToken": 1}))
+        assert result_text(connection.answer()) == "said"
         level = {"progressToken": 1, META + "logLevel": "info"}
         for data in (
             shared_node.call("say", said, 1, more_meta=level),
             shared_node.session().call("say", said, 1, _meta={"progressToken": 1}),
         ):
-            wire.send(data)
-            opened(wire)
-            assert wire.event() == {"jsonrpc": "2.0", **said}
-            assert result_text(wire.event()) == "said"
-            wire.stream_end()
+            connection.send(data)
+            read_stream_head(connection)
+            assert connection.event() == {"jsonrpc": "2.0", **said}
+            assert result_text(connection.event()) == "said"
+            connection.stream_end()
 
 
 # -- cancelling
@@ -403,8 +405,10 @@ def test_disconnect_cancels_stateless_call(start_node: Any, era: str) -> None:
     shop = ToolServer(era)
     node = start_node(workshops={"shop": shop})
     for more_meta in ({}, {"progressToken": 1}):
-        with node.connect() as wire:
-            wire.send(node.call("hold", {"text": f"up {len(more_meta)}"}, 1, more_meta=more_meta))
+        with node.connect() as connection:
+            connection.send(
+                node.call("hold", {"text": f"up {len(more_meta)}"}, 1, more_meta=more_meta)
+            )
             held = shop.wait_for_hold(f"up {len(more_meta)}")
         if era == "session":
             shop.wait_for(lambda id=held: shop.heard_of("notifications/cancelled", requestId=id))
@@ -417,8 +421,8 @@ def test_disconnect_cancels_stateless_call(start_node: Any, era: str) -> None:
 def test_disconnect_does_not_cancel_session_call(start_node: Any) -> None:
     node = start_node()
     session = node.session()
-    with node.connect() as wire:
-        wire.send(session.call("hold", {"text": "kept"}, 5))
+    with node.connect() as connection:
+        connection.send(session.call("hold", {"text": "kept"}, 5))
         held = node.shop.wait_for_hold("kept")
     node.until(
         lambda: all(
@@ -439,14 +443,14 @@ def test_disconnect_does_not_cancel_session_call(start_node: Any) -> None:
 def test_rejects_duplicate_pending_id(start_node: Any) -> None:
     node = start_node()
     session = node.session()
-    with node.connect() as wire:
-        wire.send(session.call("hold", {"text": "first"}, 5))
+    with node.connect() as connection:
+        connection.send(session.call("hold", {"text": "first"}, 5))
         held = node.shop.wait_for_hold("first")
         refused = node.once(session.call("echo", {"text": "second"}, 5))
         assert refused.json["id"] == 5
         assert refused.json["error"]["code"] == -32600
         node.do(lambda: node.shop.release(held))
-        assert "result" in wire.answer().json
+        assert "result" in connection.answer().json
     assert "result" in node.once(session.call("echo", {"text": "third"}, 5)).json
 
 
@@ -456,8 +460,8 @@ def test_session_cancels_with_notification(start_node: Any, era: str, id: Any) -
     shop = ToolServer(era)
     node = start_node(workshops={"shop": shop})
     session = node.session()
-    with node.connect() as wire:
-        wire.send(session.call("hold", {"text": "c"}, id))
+    with node.connect() as connection:
+        connection.send(session.call("hold", {"text": "c"}, id))
         held = shop.wait_for_hold("c")
         # Somebody else's id, or one of another type, is not this one.
         for other in ("other", 8, str(id) if isinstance(id, int) else 7):
@@ -467,26 +471,28 @@ def test_session_cancels_with_notification(start_node: Any, era: str, id: Any) -
         data = stranger.request("notifications/cancelled", {"requestId": id}, None)
         assert node.once(data).status == 202
         assert node.alive()
-        wire.silent()
+        connection.silent()
         data = session.request("notifications/cancelled", {"requestId": id, "reason": "x"}, None)
         assert node.once(data).status == 202
         # No answer, only an end.
-        answer = wire.answer()
-        assert (answer.status, answer.body) == (200, b"")
-        assert answer.headers["content-type"] == "text/event-stream"
+        response = connection.answer()
+        assert (response.status, response.body) == (200, b"")
+        assert response.headers["content-type"] == "text/event-stream"
         if era == "session":
             shop.wait_for(lambda: shop.heard_of("notifications/cancelled", requestId=held))
         else:
             shop.wait_for(lambda: held in shop.hung_up)
         # Its id is free again.
-        assert result_text(wire.ask(session.call("echo", {"text": "again"}, id))) == "again"
+        assert result_text(connection.ask(session.call("echo", {"text": "again"}, id))) == "again"
 
 
 def test_closes_connection_of_slow_reader(start_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange_room, "_MOST_UNREAD", 200_000)
     node = start_node()
-    with node.connect(receive=4_096) as wire:
-        wire.send(node.call("hold", {"text": "slow"}, 1, more_meta={"progressToken": "p" * 50_000}))
+    with node.connect(receive=4_096) as connection:
+        connection.send(
+            node.call("hold", {"text": "slow"}, 1, more_meta={"progressToken": "p" * 50_000})
+        )
         held = node.shop.wait_for_hold("slow")
 
         def more() -> bool:
@@ -496,7 +502,7 @@ def test_closes_connection_of_slow_reader(start_node: Any, monkeypatch: pytest.M
 
         node.until(more, "the cut")
         try:
-            assert not wire.rest().endswith(b"\r\n0\r\n\r\n")
+            assert not connection.rest().endswith(b"\r\n0\r\n\r\n")
         except ConnectionResetError:
             pass  # just as well
     assert node.alive()

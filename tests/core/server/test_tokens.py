@@ -33,7 +33,7 @@ def identity(folder: Path, **more: Any) -> IdentityConfig:
 
 
 @pytest.fixture(scope="module")
-def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
+def signed_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     """A node that believes an issuer."""
     folder = tmp_path_factory.mktemp("signed")
     node = NodeThread(folder, identity=identity(folder))
@@ -45,43 +45,45 @@ def bearer(token: str) -> tuple[str, str]:
     return ("Authorization", f"Bearer {token}")
 
 
-def good(**changes: Any) -> tuple[str, str]:
+def valid_token(**changes: Any) -> tuple[str, str]:
     now = time.time()
     return bearer(SIGNER.token(**{"iat": now, "exp": now + 60, **changes}))
 
 
 def get(node: NodeThread, path: str, *headers: tuple[str, str], method: str = "GET") -> Any:
-    with node.connect() as wire:
-        wire.send(node.http(b"", *headers, method=method, path=path))
-        return wire.answer(to_head=method == "HEAD")
+    with node.connect() as connection:
+        connection.send(node.http(b"", *headers, method=method, path=path))
+        return connection.answer(to_head=method == "HEAD")
 
 
 # -- refusals
 
 
 @pytest.mark.parametrize(
-    "wrong", [[], [bearer("wrong")], [good(exp=1)]], ids=["none", "bad", "old"]
+    "wrong", [[], [bearer("wrong")], [valid_token(exp=1)]], ids=["none", "bad", "old"]
 )
-def test_rejection_contains_resource_metadata(signed: NodeThread, wrong: list[tuple[str, str]]) -> None:
+def test_rejection_contains_resource_metadata(
+    signed_node: NodeThread, wrong: list[tuple[str, str]]
+) -> None:
     expected = f'Bearer resource_metadata="{METADATA}"'
     if wrong:
         expected += ', error="invalid_token"'
-    answers = [
-        signed.once(signed.call("echo", {"text": "x"}, 1, *wrong)),
-        signed.once(signed.stateless("tools/list", {}, 1, *wrong)),
-        signed.once(signed.http(message("initialize", initialize()), *wrong)),
-        signed.once(signed.http(message("tools/list"), ("Mcp-Session-Id", "x"), *wrong)),
-        get(signed, "/status", *wrong),
-        get(signed, "/sse", *wrong),
+    responses = [
+        signed_node.once(signed_node.call("echo", {"text": "x"}, 1, *wrong)),
+        signed_node.once(signed_node.stateless("tools/list", {}, 1, *wrong)),
+        signed_node.once(signed_node.http(message("initialize", initialize()), *wrong)),
+        signed_node.once(signed_node.http(message("tools/list"), ("Mcp-Session-Id", "x"), *wrong)),
+        get(signed_node, "/status", *wrong),
+        get(signed_node, "/sse", *wrong),
     ]
-    for answer in answers:
-        assert answer.status == 401
-        assert answer.headers["www-authenticate"] == expected
+    for response in responses:
+        assert response.status == 401
+        assert response.headers["www-authenticate"] == expected
 
 
 @pytest.mark.spec("ST-4.8.4-1", "AX-10.1-2")
-def test_rejects_and_journals_invalid_signed_tokens(signed: NodeThread) -> None:
-    before = len(signed.shop.heard)
+def test_rejects_and_journals_invalid_signed_tokens(signed_node: NodeThread) -> None:
+    before = len(signed_node.shop.heard)
     now = time.time()
     head = part({"alg": "none", "kid": "k1"})
     body = part({"iss": ISSUER, "aud": NODE, "sub": "admin", "exp": now + 60, "scope": "admin"})
@@ -93,94 +95,103 @@ def test_rejects_and_journals_invalid_signed_tokens(signed: NodeThread) -> None:
         "elsewhere": SIGNER.token(aud="https://other.example.com/mcp", exp=now + 60, iat=now),
     }
     for token in tokens.values():
-        answer = signed.once(signed.call("echo", {"text": "x"}, 1, bearer(token)))
-        assert answer.status == 401
-        assert "Invalid or expired credentials" in answer.error["message"]
-        assert token not in answer.body.decode()
-    assert len(signed.shop.heard) == before
-    rows = JournalReader(signed.folder / "journal.db")
+        response = signed_node.once(signed_node.call("echo", {"text": "x"}, 1, bearer(token)))
+        assert response.status == 401
+        assert "Invalid or expired credentials" in response.error["message"]
+        assert token not in response.body.decode()
+    assert len(signed_node.shop.heard) == before
+    rows = JournalReader(signed_node.folder / "journal.db")
 
     def recorded() -> list[Any]:
         return [row for row in rows.tail(50) if "Invalid or expired" in row.detail]
 
-    signed.until(lambda: len(recorded()) >= len(tokens), "refusals in the journal")
+    signed_node.until(lambda: len(recorded()) >= len(tokens), "refusals in the journal")
     for row in recorded():
         assert row.outcome == "unauthenticated"
         assert not any(token in str(row) for token in tokens.values())
     # The same token on another connection fares no better.
-    assert signed.once(signed.call("echo", {}, 1, bearer(tokens["none"]))).status == 401
+    assert signed_node.once(signed_node.call("echo", {}, 1, bearer(tokens["none"]))).status == 401
 
 
-def test_accepts_signed_token(signed: NodeThread) -> None:
+def test_accepts_signed_token(signed_node: NodeThread) -> None:
     assert (
-        result_text(signed.once(signed.call("echo", {"text": "hi"}, 1, good(scope="write"))))
+        result_text(
+            signed_node.once(
+                signed_node.call("echo", {"text": "hi"}, 1, valid_token(scope="write"))
+            )
+        )
         == "hi"
     )
-    session = signed.session("2025-11-25", good(scope="write"))
-    assert result_text(signed.once(session.call("echo", {"text": "on"}))) == "on"
+    session = signed_node.session("2025-11-25", valid_token(scope="write"))
+    assert result_text(signed_node.once(session.call("echo", {"text": "on"}))) == "on"
     # Another subject has no part in that session.
-    other = good(sub="other", scope="write")
-    stolen = signed.http(message("tools/list"), *session.headers[:2], other)
-    assert signed.once(stolen).status == 404
+    other = valid_token(sub="other", scope="write")
+    stolen = signed_node.http(message("tools/list"), *session.headers[:2], other)
+    assert signed_node.once(stolen).status == 404
 
 
 @pytest.mark.spec("ST-4.8.4-2")
-def test_insufficient_scope_names_required_scope(signed: NodeThread) -> None:
-    wanted = 'error="insufficient_scope", scope="write:shop.echo"'
-    expected = f'Bearer {wanted}, resource_metadata="{METADATA}"'
-    answer = signed.once(signed.call("echo", {"text": "x"}, 1, good(scope="read")))
-    assert answer.status == 403
-    assert answer.headers["www-authenticate"] == expected
-    session = signed.session("2025-11-25", good(scope="read"))
-    answer = signed.once(session.call("echo", {"text": "x"}))
-    assert answer.status == 403
-    assert answer.headers["www-authenticate"] == expected
+def test_insufficient_scope_names_required_scope(signed_node: NodeThread) -> None:
+    requested = 'error="insufficient_scope", scope="write:shop.echo"'
+    expected = f'Bearer {requested}, resource_metadata="{METADATA}"'
+    response = signed_node.once(
+        signed_node.call("echo", {"text": "x"}, 1, valid_token(scope="read"))
+    )
+    assert response.status == 403
+    assert response.headers["www-authenticate"] == expected
+    session = signed_node.session("2025-11-25", valid_token(scope="read"))
+    response = signed_node.once(session.call("echo", {"text": "x"}))
+    assert response.status == 403
+    assert response.headers["www-authenticate"] == expected
 
 
 # -- the document
 
 
 @pytest.mark.parametrize("path", [WELL_KNOWN, WELL_KNOWN + "/mcp"])
-def test_serves_resource_metadata_without_token(signed: NodeThread, path: str) -> None:
+def test_serves_resource_metadata_without_token(signed_node: NodeThread, path: str) -> None:
     for origin in ([], [("Origin", "https://inspector.example.com")]):
-        answer = get(signed, path, *origin)
-        assert answer.status == 200
-        assert answer.headers["access-control-allow-origin"] == "*"
-        assert answer.json == {
+        response = get(signed_node, path, *origin)
+        assert response.status == 200
+        assert response.headers["access-control-allow-origin"] == "*"
+        assert response.json == {
             "resource": NODE,
             "authorization_servers": [ISSUER],
             "scopes_supported": ["read", "write", "admin"],
             "bearer_methods_supported": ["header"],
             "resource_name": "Interlock",
         }
-    assert get(signed, path, method="HEAD").status == 200
+    assert get(signed_node, path, method="HEAD").status == 200
     asks = ("Access-Control-Request-Method", "GET")
-    assert get(signed, path, ("Origin", "https://a.example"), asks, method="OPTIONS").status == 204
-    assert get(signed, path, method="DELETE").status == 405
+    assert (
+        get(signed_node, path, ("Origin", "https://a.example"), asks, method="OPTIONS").status
+        == 204
+    )
+    assert get(signed_node, path, method="DELETE").status == 405
 
 
-def test_resource_metadata_checks_host(signed: NodeThread) -> None:
+def test_resource_metadata_checks_host(signed_node: NodeThread) -> None:
     lines = f"GET {WELL_KNOWN} HTTP/1.1\r\nHost: evil.example.com\r\n\r\n"
-    assert signed.once(lines.encode()).status == 403
+    assert signed_node.once(lines.encode()).status == 403
 
 
 def test_node_without_issuers_has_no_metadata(shared_node: NodeThread) -> None:
     assert get(shared_node, WELL_KNOWN).status == 404
 
 
-def test_resource_name_follows_address_or_config(
-    start_node: Any, tmp_path: Path
-) -> None:
+def test_resource_name_follows_address_or_config(start_node: Any, tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_bytes(SIGNER.jwks())
     issuer = IssuerConfig(issuer=ISSUER, jwks_file=str(tmp_path / "keys.json"))
     node = start_node(identity=IdentityConfig(issuers=[issuer]))
     assert get(node, WELL_KNOWN).json["resource"] == node.url
-    answer = node.once(node.call("echo"))
+    response = node.once(node.call("echo"))
     where = node.url.replace("/mcp", f"{WELL_KNOWN}/mcp")
-    assert answer.headers["www-authenticate"] == f'Bearer resource_metadata="{where}"'
+    assert response.headers["www-authenticate"] == f'Bearer resource_metadata="{where}"'
     assert get(node, "/" + where.split("/", 3)[3]).status == 200
-    assert node.once(node.call("echo", {}, 1, good())).status == 401
-    assert node.once(node.call("echo", {}, 1, good(aud=node.url, scope="write"))).status == 200
+    assert node.once(node.call("echo", {}, 1, valid_token())).status == 401
+    assert (
+        node.once(node.call("echo", {}, 1, valid_token(aud=node.url, scope="write"))).status == 200
+    )
     # A changed config counts at once.
     node.wait(node.node.apply(node.config(identity=IdentityConfig())))
     assert get(node, WELL_KNOWN).status == 404
@@ -190,7 +201,7 @@ def test_resource_name_follows_address_or_config(
 # -- revoking
 
 
-class Followed:
+class CallerConnections:
     """A caller with everything that can be open: a session's stream, a subscription, a call."""
 
     def __init__(self, node: NodeThread, token: str) -> None:
@@ -218,38 +229,36 @@ class Followed:
         self.call.send(node.call("hold", {}, 7, self.header))
         node.shop.wait_for(lambda: node.shop._held)
 
-    def ended(self) -> None:
+    def assert_ended(self) -> None:
         """All of it is over, and nothing of it begins again."""
         self.stream.stream_end()
         while self.listen.chunk():
             pass
         self.legacy.stream_end()
-        answer = self.call.answer()
-        assert b'"result"' not in answer.body
+        response = self.call.answer()
+        assert b'"result"' not in response.body
         refused = self.node.once(self.node.call("echo", {"text": "x"}, 1, self.header))
         assert refused.status == 401
         assert "revoked" in refused.error["message"]
         assert self.node.once(self.session.call("echo", {"text": "x"})).status == 401
 
     def close(self) -> None:
-        for wire in (self.stream, self.listen, self.legacy, self.call):
-            wire.close()
+        for connection in (self.stream, self.listen, self.legacy, self.call):
+            connection.close()
 
 
 @pytest.mark.spec("ST-4.8.5-2")
-def test_revoked_api_token_ends_connections_of_caller(
-    start_node: Any, tmp_path: Path
-) -> None:
+def test_revoked_api_token_ends_connections_of_caller(start_node: Any, tmp_path: Path) -> None:
     folder = tmp_path / "0"
     store = AccessStore(folder / "access.db")
     node = start_node(identity=IdentityConfig(revocation_seconds=0.1))
     made, shown = store.create("agent")
     _, kept = store.create("other")
     node.until(lambda: "other" in node.node.trust.identity, "the tokens to be seen")
-    caller, bystander = Followed(node, shown), node.session("2025-11-25", bearer(kept))
+    caller, bystander = CallerConnections(node, shown), node.session("2025-11-25", bearer(kept))
     try:
         store.revoke([made.id])
-        caller.ended()
+        caller.assert_ended()
         # Nobody else notices.
         assert result_text(node.once(bystander.call("echo", {"text": "on"}))) == "on"
     finally:
@@ -264,11 +273,11 @@ def test_revoked_signed_token_ends_connections_of_caller(
     start_node: Any, tmp_path: Path, kind: str
 ) -> None:
     node = start_node(identity=identity(tmp_path, revocation_seconds=0.1))
-    caller = Followed(node, good(scope="write")[1].removeprefix("Bearer "))
+    caller = CallerConnections(node, valid_token(scope="write")[1].removeprefix("Bearer "))
     try:
         store = AccessStore(tmp_path / "0" / "access.db")
         store.revoke_external(kind, "corp:somebody" if kind == "subject" else "t-1")
-        caller.ended()
+        caller.assert_ended()
     finally:
         caller.close()
 
@@ -280,22 +289,22 @@ def test_first_minted_token_requires_authentication(start_node: Any, tmp_path: P
     node.until(lambda: "agent" in node.node.trust.identity, "the token to be seen")
     assert node.once(node.call("echo", {"text": "x"})).status == 401
     # This user's own programs come in by the socket, as before.
-    with node.local() as wire:
-        wire.send(message("initialize", initialize()) + b"\n")
-        assert "result" in wire.line()
+    with node.local() as connection:
+        connection.send(message("initialize", initialize()) + b"\n")
+        assert "result" in connection.line()
 
 
 # -- strangers
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[NodeThread]:
+def own_node(tmp_path: Path) -> Iterator[NodeThread]:
     node = NodeThread(tmp_path)
     yield node
     node.stop()
 
 
-def test_limits_pending_identities(own: NodeThread) -> None:
+def test_limits_pending_identities(own_node: NodeThread) -> None:
     answered = asyncio.Event()
 
     async def settle() -> None:
@@ -307,19 +316,19 @@ def test_limits_pending_identities(own: NodeThread) -> None:
     def who(_: Credentials) -> Caller:
         raise PendingIdentity(settle)
 
-    own.node.pipeline.admission.authenticate = who  # type: ignore[assignment]
-    assert own.node.listeners._mcp_endpoint is not None
-    waiting = own.node.listeners._mcp_endpoint.answering._pending_identities
-    hello = own.http(message("initialize", initialize("2025-11-25"), 1), bearer("strange"))
+    own_node.node.pipeline.admission.authenticate = who  # type: ignore[assignment]
+    assert own_node.node.listeners._mcp_endpoint is not None
+    waiting = own_node.node.listeners._mcp_endpoint.answering._pending_identities
+    hello = own_node.http(message("initialize", initialize("2025-11-25"), 1), bearer("strange"))
     with ExitStack() as stack:
-        wires = [stack.enter_context(own.connect()) for _ in range(MAX_PENDING_IDENTITIES)]
-        for wire in wires:
-            wire.send(hello)
-        own.until(lambda: len(waiting) == MAX_PENDING_IDENTITIES, "not all of them wait")
-        busy = own.once(hello)
+        wires = [stack.enter_context(own_node.connect()) for _ in range(MAX_PENDING_IDENTITIES)]
+        for connection in wires:
+            connection.send(hello)
+        own_node.until(lambda: len(waiting) == MAX_PENDING_IDENTITIES, "not all of them wait")
+        busy = own_node.once(hello)
         assert (busy.status, b"too_busy" in busy.body) == (503, True)
-        own.wait(answer())
-        assert {wire.answer().status for wire in wires} == {401}
+        own_node.wait(answer())
+        assert {connection.answer().status for connection in wires} == {401}
 
 
 def test_warns_once_about_unused_token(
@@ -330,8 +339,8 @@ def test_warns_once_about_unused_token(
     assert node.once(node.call("echo", {"text": "x"})).status == 200
     assert said not in caplog.text
     for _ in range(2):
-        with node.connect() as wire:
-            wire.send(node.http(b"", wrong, method="GET", path="/status"))
-            assert wire.answer().status == 200
+        with node.connect() as connection:
+            connection.send(node.http(b"", wrong, method="GET", path="/status"))
+            assert connection.answer().status == 200
     assert caplog.text.count(said) == 1
     assert "wrong" not in caplog.text

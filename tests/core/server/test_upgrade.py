@@ -45,16 +45,16 @@ def serve(exchange: HttpExchange) -> None:
     exchange.respond(200, b'{"served":true}')
 
 
-class Door:
+class UpgradeHandler:
     """Takes upgrade requests, as a test wants it."""
 
     def __init__(self, decide: Callable[[WebSocketRequest], object] | None = None) -> None:
-        self.asked: list[WebSocketRequest] = []
+        self.requests: list[WebSocketRequest] = []
         self.channels: list[WebSocketChannel] = []
         self._decide = decide or self.echo
 
     def take(self, upgrade: WebSocketRequest) -> None:
-        self.asked.append(upgrade)
+        self.requests.append(upgrade)
         self._decide(upgrade)
 
     def echo(self, upgrade: WebSocketRequest) -> None:
@@ -64,16 +64,16 @@ class Door:
 
 
 class Server:
-    def __init__(self, http: HttpServer, door: Door) -> None:
+    def __init__(self, http: HttpServer, handler: UpgradeHandler) -> None:
         self.http = http
-        self.door = door
+        self.handler = handler
 
     @property
     def url(self) -> str:
         return f"ws://127.0.0.1:{self.http.port}/ax"
 
     @property
-    def counted(self) -> int:
+    def connection_count(self) -> int:
         """The connections that uvicorn counts."""
         assert self.http._server is not None
         return len(self.http._server.server_state.connections)
@@ -109,22 +109,22 @@ def request(path: str = "/ax", method: str = "GET", *headers: tuple[str, str]) -
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def changed(name: str, value: str | None) -> list[tuple[str, str]]:
+def change_header(name: str, value: str | None) -> list[tuple[str, str]]:
     others = [pair for pair in OFFER if pair[0] != name]
     return others if value is None else [*others, (name, value)]
 
 
 def run(
     test: Callable[[Server], Coroutine[Any, Any, None]],
-    door: Door | None = None,
+    handler: UpgradeHandler | None = None,
     **limits: Any,
 ) -> None:
-    complaints: list[dict[str, Any]] = []
+    faults: list[dict[str, Any]] = []
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: complaints.append(context))
-        taker = door or Door()
+        loop.set_exception_handler(lambda _, context: faults.append(context))
+        taker = handler or UpgradeHandler()
         http = HttpServer("127.0.0.1", 0)
         table = RouteTable([DirectRoute("/mcp", serve), WebSocketRoute("/ax", taker.take)])
         lane = HttpProtocol.bound(table, Limits(**limits))
@@ -140,7 +140,7 @@ def run(
     for factory in (uvloop.new_event_loop, asyncio.new_event_loop):
         with asyncio.Runner(loop_factory=factory) as runner:
             runner.run(main())
-    assert not complaints, complaints
+    assert not faults, faults
 
 
 def test_other_websocket_client_opens_channel() -> None:
@@ -151,11 +151,11 @@ def test_other_websocket_client_opens_channel() -> None:
             await client.send("x" * 200_000)
             assert await client.recv() == "x" * 200_000
             await (await client.ping())
-            channel = server.door.channels[-1]
+            channel = server.handler.channels[-1]
             assert (channel.peer, channel.peer_names) == ("loopback", ())
-            assert server.door.asked[-1].credentials == Credentials("loopback", "t")
+            assert server.handler.requests[-1].credentials == Credentials("loopback", "t")
             # HTTP knows nothing of it any more.
-            assert server.counted == 0
+            assert server.connection_count == 0
         await channel.wait_closed()
         assert not channel.is_open
 
@@ -165,18 +165,18 @@ def test_other_websocket_client_opens_channel() -> None:
 def test_own_client_opens_channel() -> None:
     async def test(server: Server) -> None:
         ours = await dial(server.url + "?who=me", bearer="t")
-        heard = asyncio.Queue[bytes]()
+        received = asyncio.Queue[bytes]()
         told = asyncio.Queue[str]()
-        ours.on_close, ours.on_message = told.put_nowait, heard.put_nowait
+        ours.on_close, ours.on_message = told.put_nowait, received.put_nowait
         for size in (2, 200, 70_000, 2_000_000):
             ours.send(b"x" * size)
-            assert await heard.get() == b"x" * size
-        assert server.door.asked[-1].query == b"who=me"
-        server.door.channels[-1].close(4000, "namespace_conflict")
+            assert await received.get() == b"x" * size
+        assert server.handler.requests[-1].query == b"who=me"
+        server.handler.channels[-1].close(4000, "namespace_conflict")
         assert await told.get() == "it closed the channel: namespace_conflict"
         assert ours.close_reason == "namespace_conflict"
         await ours.wait_closed()
-        await server.door.channels[-1].wait_closed()
+        await server.handler.channels[-1].wait_closed()
 
     run(test)
 
@@ -189,7 +189,7 @@ def test_upgrades_after_earlier_requests() -> None:
                 assert (await client.answer())[0] == status
             client.write(request("/ax", "GET", *OFFER))
             assert (await client.head())[0] == 101
-            assert server.counted == 0
+            assert server.connection_count == 0
 
     run(test)
 
@@ -215,11 +215,11 @@ def test_passes_bytes_after_request_to_channel(pieces: int) -> None:
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        (changed("Sec-WebSocket-Version", "8"), 426),
-        (changed("Sec-WebSocket-Version", None), 426),
-        (changed("Sec-WebSocket-Key", None), 400),
-        (changed("Sec-WebSocket-Key", "short"), 400),
-        (changed("Content-Length", "3"), 400),
+        (change_header("Sec-WebSocket-Version", "8"), 426),
+        (change_header("Sec-WebSocket-Version", None), 426),
+        (change_header("Sec-WebSocket-Key", None), 400),
+        (change_header("Sec-WebSocket-Key", "short"), 400),
+        (change_header("Content-Length", "3"), 400),
     ],
 )
 def test_rejects_invalid_upgrade_request(headers: list[tuple[str, str]], status: int) -> None:
@@ -232,7 +232,7 @@ def test_rejects_invalid_upgrade_request(headers: list[tuple[str, str]], status:
             assert fields["connection"] == "close"
             assert fields.get("sec-websocket-version") == ("13" if status == 426 else None)
             assert await client.reader.read() == b""
-        assert server.door.asked == []
+        assert server.handler.requests == []
 
     run(test)
 
@@ -243,12 +243,12 @@ def test_ignores_other_upgrade_offers() -> None:
             for path, headers, status in (
                 ("/mcp", OFFER, 200),
                 ("/elsewhere", OFFER, 404),
-                ("/ax", changed("Upgrade", "h2c"), 404),
+                ("/ax", change_header("Upgrade", "h2c"), 404),
                 ("/ax", (), 404),
             ):
                 client.write(request(path, "GET", *headers))
                 assert (await client.answer())[0] == status
-        assert server.door.asked == []
+        assert server.handler.requests == []
 
     run(test)
 
@@ -259,7 +259,7 @@ def test_rejects_upgrade_behind_pending_request() -> None:
             client.write(request("/other") + request("/ax", "GET", *OFFER) + b"\x81")
             assert (await client.answer())[0] == 404
             assert await client.reader.read() == b""
-        assert server.door.asked == []
+        assert server.handler.requests == []
 
     run(test)
 
@@ -281,7 +281,7 @@ def test_rejects_upgrade_with_status() -> None:
         ):
             await dial(server.url)
 
-    run(test, Door(refuse))
+    run(test, UpgradeHandler(refuse))
 
 
 def test_undecided_upgrade_fails() -> None:
@@ -292,28 +292,28 @@ def test_undecided_upgrade_fails() -> None:
         with pytest.raises(InterlockError, match="rejected the connection: 500"):
             await dial(server.url)
 
-    run(test, Door(lambda upgrade: None))
-    run(test, Door(fail))
+    run(test, UpgradeHandler(lambda upgrade: None))
+    run(test, UpgradeHandler(fail))
 
 
 def test_upgrade_is_decided_once() -> None:
-    door = Door()
+    handler = UpgradeHandler()
 
     def twice(upgrade: WebSocketRequest) -> None:
-        door.echo(upgrade)
+        handler.echo(upgrade)
         with pytest.raises(RuntimeError):
             upgrade.accept()
         with pytest.raises(RuntimeError):
             upgrade.refuse(403, "no")
 
-    door._decide = twice
+    handler._decide = twice
 
     async def test(server: Server) -> None:
         channel = await dial(server.url)
         channel.close()
         await channel.wait_closed()
 
-    run(test, door)
+    run(test, handler)
 
 
 def test_header_limits_apply_to_upgrade() -> None:
@@ -321,7 +321,7 @@ def test_header_limits_apply_to_upgrade() -> None:
         async with server.connected() as client:
             client.write(request("/ax", "GET", *OFFER, ("X", "x" * 2000)))
             assert (await client.answer())[0] == 431
-        assert server.door.asked == []
+        assert server.handler.requests == []
 
     run(test, header_bytes=1000)
 
@@ -329,15 +329,15 @@ def test_header_limits_apply_to_upgrade() -> None:
 def test_channels_survive_http_shutdown() -> None:
     async def test(server: Server) -> None:
         ours = await dial(server.url)
-        heard = asyncio.Queue[bytes]()
-        ours.on_message = heard.put_nowait
+        received = asyncio.Queue[bytes]()
+        ours.on_message = received.put_nowait
         server.http.stop_listening()
         ours.send(b"still there")
-        assert await heard.get() == b"still there"
+        assert await received.get() == b"still there"
         async with asyncio.timeout(HANG_TIMEOUT):
             await server.http.stop()
         ours.send(b"even now")
-        assert await heard.get() == b"even now"
+        assert await received.get() == b"even now"
         ours.close()
         await ours.wait_closed()
 
@@ -351,13 +351,13 @@ def test_idle_channel_stays_open(
 
     async def test(server: Server) -> None:
         ours = await dial(server.url)
-        heard = asyncio.Queue[bytes]()
-        ours.on_message = heard.put_nowait
+        received = asyncio.Queue[bytes]()
+        ours.on_message = received.put_nowait
         async with server.connected() as idle:
             # Whoever came later and says nothing is hung up on first.
             assert await idle.reader.read() == b""
         ours.send(b"still there")
-        assert await heard.get() == b"still there"
+        assert await received.get() == b"still there"
         ours.close()
         await ours.wait_closed()
 

@@ -54,9 +54,7 @@ def test_notices_only_external_writes(path: Path, file: SharedFile) -> None:
 
 
 @pytest.mark.parametrize("patience", [None, 0.1])
-def test_closed_file_raises_without_waiting(
-    path: Path, patience: float | None
-) -> None:
+def test_closed_file_raises_without_waiting(path: Path, patience: float | None) -> None:
     file = shared(path)
     file.close()
     for _ in range(2):
@@ -160,7 +158,7 @@ def test_peek_does_not_wait_for_writer(tmp_path: Path) -> None:
     assert tool_records.peek("shop.echo") is None
     holder.execute("ROLLBACK")
     holder.close()
-    found = tool_records.peek("shop.echo")
-    assert found is not None
-    assert found.digest == "d"
+    result = tool_records.peek("shop.echo")
+    assert result is not None
+    assert result.digest == "d"
     tool_records.close()

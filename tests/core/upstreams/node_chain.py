@@ -44,7 +44,7 @@ Body = Callable[..., None]
 UUID = "7d1f0f0e-0000-4000-8000-000000000001"
 
 
-class Wire(SingleChannel):
+class MemoryTransport(SingleChannel):
     """A link whose other end is a callable. `down` and `up` are what passed on it."""
 
     receiver: TransportReceiver
@@ -73,7 +73,7 @@ class Wire(SingleChannel):
         self.down.append(json.loads(payload))
         self._later(lambda: self.far(payload))
 
-    def answer(self, payload: bytes) -> None:
+    def respond(self, payload: bytes) -> None:
         """From the far end."""
         self.up.append(payload)
         self._later(lambda: self.receiver.deliver(payload, None))
@@ -88,7 +88,7 @@ class Wire(SingleChannel):
         """There is nothing to end."""
 
 
-class Below:
+class ChainUpstream:
     """An upstream at the end of a wire, as the pipeline sees it."""
 
     timeout: float | None = None
@@ -114,7 +114,7 @@ class Below:
         return True
 
 
-class NodeInRow:
+class ChainNode:
     """A node with one upstream, registered by the segment `below`."""
 
     def __init__(
@@ -136,12 +136,12 @@ class NodeInRow:
         self.catalog.publish(
             offer(below, tools, registered=role, root=segment or None if root else None)
         )
-        self.wire = Wire(clock, transit)
+        self.wire = MemoryTransport(clock, transit)
         self.peer = UpstreamClient(below, self.wire, OWN_INFO)
         self.peer.speaks_ax = True
         self.peer.segment = below
         self.peer.set_revision(era, LATEST_STATELESS if era is Era.STATELESS else LATEST_SESSION)
-        self.below = Below(below, self.peer)
+        self.below = ChainUpstream(below, self.peer)
         upstreams: dict[str, Upstream] = {below: self.below}
         self.journal = MemoryJournal()
         self.breakers = Breakers(clock, failures=3, cooldown=10.0)
@@ -160,8 +160,8 @@ class NodeInRow:
             concurrent_calls=10_000,
             route_check=RouteCheck(lambda: self.segment),
         )
-        self.said: list[tuple[str, dict[str, Any]]] = []
-        self.peer.on_notification = lambda method, params: self.said.append(
+        self.notifications: list[tuple[str, dict[str, Any]]] = []
+        self.peer.on_notification = lambda method, params: self.notifications.append(
             (method, json.loads(params))
         )
         self.listeners = ChangeListeners(self.pipeline.subscriptions)
@@ -181,18 +181,18 @@ class NodeInRow:
     @property
     def sent(self) -> list[dict[str, Any]]:
         """The calls that went down."""
-        return [one for one in self.wire.down if one["method"] == "tools/call"]
+        return [message for message in self.wire.down if message["method"] == "tools/call"]
 
     @property
     def cancelled(self) -> list[Any]:
         return [
-            one["params"]["requestId"]
-            for one in self.wire.down
-            if one["method"] == "notifications/cancelled"
+            message["params"]["requestId"]
+            for message in self.wire.down
+            if message["method"] == "notifications/cancelled"
         ]
 
 
-class Row:
+class NodeChain:
     """A root, aggregators, and a leaf that does what a test tells it."""
 
     def __init__(
@@ -207,7 +207,7 @@ class Row:
     ) -> None:
         """`segments`: of everybody below the root, the leaf's last."""
         self.clock = ManualClock()
-        self.nodes: list[NodeInRow] = []
+        self.nodes: list[ChainNode] = []
         names = [root_segment, *segments]
         for depth in range(len(segments)):
             leaf = depth == len(segments) - 1
@@ -218,7 +218,7 @@ class Row:
                 # What each node below has added by then.
                 tool["_meta"] = {**tool.get("_meta", {}), "x-mcpax-hops": len(segments) - depth - 1}
             self.nodes.append(
-                NodeInRow(
+                ChainNode(
                     self.clock,
                     names[depth],
                     segments[depth],
@@ -231,32 +231,32 @@ class Row:
             )
         for above, below in zip(self.nodes, self.nodes[1:], strict=False):
             above.wire.far = below.face.take
-            below.to_parent = above.wire.answer
+            below.to_parent = above.wire.respond
             if era is Era.SESSION:
                 about = {"protocolVersion": LATEST_SESSION, "capabilities": {}}
                 above.peer.request("initialize", about)
                 above.peer.notify("notifications/initialized")
                 self.clock.advance(2 * transit)
                 assert not above.peer.pending
-        self.heard: list[dict[str, Any]] = []
+        self.leaf_messages: list[dict[str, Any]] = []
         """What came to the leaf."""
-        self.nodes[-1].wire.far = lambda payload: self.heard.append(json.loads(payload))
+        self.nodes[-1].wire.far = lambda payload: self.leaf_messages.append(json.loads(payload))
         self.outcomes: list[Outcome] = []
         self.errors: list[InterlockError] = []
-        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.caller_notifications: list[tuple[str, dict[str, Any]]] = []
         """What the caller at the root was told on the way."""
 
     @property
-    def root(self) -> NodeInRow:
+    def root(self) -> ChainNode:
         return self.nodes[0]
 
     def call(self, name: str, client: Client = SESSION, caller: str = "", **fields: Any) -> Call:
         meta = fields.pop("meta", None)
         if meta is not None:
-            fields["meta"] = {key: Raw(json.dumps(one).encode()) for key, one in meta.items()}
+            fields["meta"] = {key: Raw(json.dumps(value).encode()) for key, value in meta.items()}
 
         def hear(call: Call, method: str, params: bytes | Raw) -> None:
-            self.told.append((method, json.loads(bytes(params))))
+            self.caller_notifications.append((method, json.loads(bytes(params))))
 
         def done(call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
             if outcome is not None:
@@ -279,25 +279,25 @@ class Row:
             call.caller = Caller(caller)
         return call
 
-    def answer(self, result: bytes = b'{"content":[]}', number: int = -1) -> None:
+    def respond(self, result: bytes = b'{"content":[]}', number: int = -1) -> None:
         """The leaf answers a call."""
         id = self.nodes[-1].sent[number]["id"]
-        self.nodes[-1].wire.answer(b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (id, result))
+        self.nodes[-1].wire.respond(b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (id, result))
 
-    def answer_error(self, error: dict[str, Any]) -> None:
+    def respond_error(self, error: dict[str, Any]) -> None:
         id = self.nodes[-1].sent[-1]["id"]
-        self.nodes[-1].wire.answer(
+        self.nodes[-1].wire.respond(
             json.dumps({"jsonrpc": "2.0", "id": id, "error": error}).encode()
         )
 
-    def say(self, method: str, **params: Any) -> None:
+    def send_notification(self, method: str, **params: Any) -> None:
         """The leaf says something of its own accord."""
-        self.nodes[-1].wire.answer(
+        self.nodes[-1].wire.respond(
             json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode()
         )
 
 
-def on_a_loop(body: Body) -> Body:
+def run_on_loop(body: Body) -> Body:
     """Peers want a loop; all time here is the clock's."""
 
     @wraps(body)
@@ -317,4 +317,12 @@ def tool(name: str = "dma2d_status", **capability: Any) -> dict[str, Any]:
     return definition
 
 
-__all__ = ["SESSION", "STATELESS", "NodeInRow", "Row", "Wire", "on_a_loop", "tool"]
+__all__ = [
+    "SESSION",
+    "STATELESS",
+    "ChainNode",
+    "MemoryTransport",
+    "NodeChain",
+    "run_on_loop",
+    "tool",
+]

@@ -17,11 +17,11 @@ OPERATOR, AUDITOR = Caller("operator"), Caller("auditor")
 SAMPLING, ROOTS = b'{"sampling":{}}', b'{"roots":{}}'
 
 
-def apart(server: Streamable, **more: Any) -> ServerConfig:
+def private_config(server: Streamable, **more: Any) -> ServerConfig:
     return ServerConfig(url=server.url(), sessions="private", **more)
 
 
-def sessions() -> Sessions:
+def make_sessions() -> Sessions:
     return Sessions(most=1_000, idle=600.0, clock=asyncio.get_running_loop().time)
 
 
@@ -40,11 +40,11 @@ def send(
     capabilities: bytes = b"{}",
     **arguments: Any,
 ) -> StartedCall:
-    call = a_call(one, tool, session, caller, capabilities, arguments)
+    call = make_call(one, tool, session, caller, capabilities, arguments)
     return StartedCall(one.supervisor, call, None)
 
 
-def a_call(
+def make_call(
     one: SupervisorHarness,
     tool: str,
     session: ClientSession | None,
@@ -70,13 +70,17 @@ def a_call(
     )
 
 
-def used(server: Streamable, tool: str = "echo") -> list[str]:
+def session_of_calls(server: Streamable, tool: str = "echo") -> list[str]:
     """On which sessions a tool was called."""
-    return [one.headers["mcp-session-id"] for one in server.requests if one.tool == tool]
+    return [
+        request.headers["mcp-session-id"] for request in server.requests if request.tool == tool
+    ]
 
 
-def opened(server: Streamable) -> list[Any]:
+def opened_capabilities(server: Streamable) -> list[Any]:
     """What each session was promised."""
     return [
-        one.message["params"]["capabilities"] for one in server.requests if one.rpc == "initialize"
+        request.message["params"]["capabilities"]
+        for request in server.requests
+        if request.rpc == "initialize"
     ]

@@ -6,21 +6,21 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 
-from tests.core.upstreams.servers.http_server import Answer
+from tests.core.upstreams.servers.http_server import ResponseWriter
 from tests.core.upstreams.servers.toolbox import error, notification
 
-Shape = Callable[[bytes, Answer], Awaitable[None]]
+Shape = Callable[[bytes, ResponseWriter], Awaitable[None]]
 JSON = b"content-type: application/json\r\n"
 
 
 # -- shapes that are right
 
 
-async def whole(body: bytes, answer: Answer) -> None:
-    answer.whole(body)
+async def respond(body: bytes, answer: ResponseWriter) -> None:
+    answer.respond(body)
 
 
-async def chunked(body: bytes, answer: Answer) -> None:
+async def chunked(body: bytes, answer: ResponseWriter) -> None:
     answer.raw(b"HTTP/1.1 200 OK\r\n" + JSON + b"transfer-encoding: chunked\r\n\r\n")
     for start in range(0, len(body), 10):
         piece = body[start : start + 10]
@@ -29,33 +29,33 @@ async def chunked(body: bytes, answer: Answer) -> None:
     answer.finish()
 
 
-async def until_the_end(body: bytes, answer: Answer) -> None:
+async def until_close(body: bytes, answer: ResponseWriter) -> None:
     answer.raw(b"HTTP/1.1 200 OK\r\n" + JSON + b"\r\n" + body)
     answer.finish(keep=False)
 
 
-async def of_old(body: bytes, answer: Answer) -> None:
+async def http_1_0(body: bytes, answer: ResponseWriter) -> None:
     answer.raw(b"HTTP/1.0 200 OK\r\n" + JSON + b"\r\n" + body)
     answer.finish(keep=False)
 
 
-async def of_old_with_length(body: bytes, answer: Answer) -> None:
+async def http_1_0_with_length(body: bytes, answer: ResponseWriter) -> None:
     answer.raw(b"HTTP/1.0 200 OK\r\n" + JSON + b"content-length: %d\r\n\r\n" % len(body) + body)
     answer.finish(keep=False)
 
 
-async def and_goodbye(body: bytes, answer: Answer) -> None:
+async def with_connection_close(body: bytes, answer: ResponseWriter) -> None:
     length = b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
     answer.raw(b"HTTP/1.1 200 OK\r\n" + JSON + length + body)
     answer.finish(keep=False)
 
 
-async def after_continue(body: bytes, answer: Answer) -> None:
+async def after_continue(body: bytes, answer: ResponseWriter) -> None:
     answer.raw(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n")
-    answer.whole(body)
+    answer.respond(body)
 
 
-async def byte_by_byte(body: bytes, answer: Answer) -> None:
+async def byte_by_byte(body: bytes, answer: ResponseWriter) -> None:
     head = b"HTTP/1.1 200 OK\r\n" + JSON + b"content-length: %d\r\n\r\n" % len(body)
     for byte in head + body:
         answer.raw(bytes([byte]))
@@ -63,42 +63,42 @@ async def byte_by_byte(body: bytes, answer: Answer) -> None:
     answer.finish()
 
 
-async def strange_header_case(body: bytes, answer: Answer) -> None:
+async def strange_header_case(body: bytes, answer: ResponseWriter) -> None:
     head = b"HTTP/1.1 200 \r\nCONTENT-TYPE:application/json\r\nContent-LENGTH:  %d \r\n\r\n"
     answer.raw(head % len(body) + body)
     answer.finish()
 
 
-async def spaced_body(body: bytes, answer: Answer) -> None:
-    answer.whole(b"\r\n  " + body + b" \r\n")
+async def spaced_body(body: bytes, answer: ResponseWriter) -> None:
+    answer.respond(b"\r\n  " + body + b" \r\n")
 
 
-async def as_event(body: bytes, answer: Answer) -> None:
+async def as_event(body: bytes, answer: ResponseWriter) -> None:
     answer.open()
     answer.event(body.decode())
     answer.end()
 
 
-async def as_event_until_the_end(body: bytes, answer: Answer) -> None:
+async def as_event_until_close(body: bytes, answer: ResponseWriter) -> None:
     answer.open(chunked=False)
     answer.event(body.decode())
     answer.end()
 
 
-async def as_event_among_others(body: bytes, answer: Answer) -> None:
+async def as_event_among_others(body: bytes, answer: ResponseWriter) -> None:
     answer.raw(b"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\n")
     answer.raw(b"transfer-encoding: chunked\r\n\r\n")
     answer._chunked = True
-    answer.piece(b"\xef\xbb\xbf: welcome\n\nid: 1\nretry: 5\ndata:\n\n")
+    answer.write_chunk(b"\xef\xbb\xbf: welcome\n\nid: 1\nretry: 5\ndata:\n\n")
     answer.event("not json at all")
     answer.event({"some": "message"}, "other")
     answer.event(notification("notifications/message", {"level": "info", "data": "x"}))
     for byte in b"event: message\rdata: " + body + b"\r\r":
-        answer.piece(bytes([byte]))
+        answer.write_chunk(bytes([byte]))
     answer.end()
 
 
-async def event_then_silence(body: bytes, answer: Answer) -> None:
+async def event_then_silence(body: bytes, answer: ResponseWriter) -> None:
     """The answer came; that the stream stays open must hold up nobody."""
     answer.open()
     answer.event(body.decode())
@@ -107,140 +107,140 @@ async def event_then_silence(body: bytes, answer: Answer) -> None:
 # -- shapes that are wrong
 
 
-async def not_http(body: bytes, answer: Answer) -> None:
+async def not_http(body: bytes, answer: ResponseWriter) -> None:
     answer.raw(b"SSH-2.0-OpenSSH_9.6\r\n")
     answer.finish()
 
 
-async def not_http_at_the_end(body: bytes, answer: Answer) -> None:
+async def invalid_chunk_length(body: bytes, answer: ResponseWriter) -> None:
     answer.raw(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nnot a length\r\n")
     answer.finish()
 
 
-async def upgrade(body: bytes, answer: Answer) -> None:
+async def upgrade(body: bytes, answer: ResponseWriter) -> None:
     answer.raw(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n?")
     answer.finish()
 
 
-async def not_json(body: bytes, answer: Answer) -> None:
-    answer.whole(b"<html>It works!</html>", content_type="text/html")
+async def not_json(body: bytes, answer: ResponseWriter) -> None:
+    answer.respond(b"<html>It works!</html>", content_type="text/html")
 
 
-async def nothing(body: bytes, answer: Answer) -> None:
-    answer.whole(b"")
+async def empty_body(body: bytes, answer: ResponseWriter) -> None:
+    answer.respond(b"")
 
 
-async def not_utf8(body: bytes, answer: Answer) -> None:
-    answer.whole(body.replace(b"good", b"\xff\xfe\xff\xfe"))
+async def not_utf8(body: bytes, answer: ResponseWriter) -> None:
+    answer.respond(body.replace(b"good", b"\xff\xfe\xff\xfe"))
 
 
-async def wrong_id(body: bytes, answer: Answer) -> None:
-    answer.whole(json.dumps({**json.loads(body), "id": 999_999}).encode())
+async def wrong_id(body: bytes, answer: ResponseWriter) -> None:
+    answer.respond(json.dumps({**json.loads(body), "id": 999_999}).encode())
 
 
-async def text_id(body: bytes, answer: Answer) -> None:
+async def text_id(body: bytes, answer: ResponseWriter) -> None:
     message = json.loads(body)
-    answer.whole(json.dumps({**message, "id": str(message["id"])}).encode())
+    answer.respond(json.dumps({**message, "id": str(message["id"])}).encode())
 
 
-async def no_id(body: bytes, answer: Answer) -> None:
+async def no_id(body: bytes, answer: ResponseWriter) -> None:
     message = json.loads(body)
     del message["id"]
-    answer.whole(json.dumps(message).encode())
+    answer.respond(json.dumps(message).encode())
 
 
-async def a_notification(body: bytes, answer: Answer) -> None:
+async def json_notification(body: bytes, answer: ResponseWriter) -> None:
     answer.json(notification("notifications/message"))
 
 
-async def a_list(body: bytes, answer: Answer) -> None:
-    answer.whole(b"[" + body + b"]")
+async def json_list(body: bytes, answer: ResponseWriter) -> None:
+    answer.respond(b"[" + body + b"]")
 
 
-async def accepted(body: bytes, answer: Answer) -> None:
+async def accepted_status(body: bytes, answer: ResponseWriter) -> None:
     answer.empty("202 Accepted")
 
 
-async def no_content(body: bytes, answer: Answer) -> None:
+async def no_content(body: bytes, answer: ResponseWriter) -> None:
     answer.raw(b"HTTP/1.1 204 No Content\r\n\r\n")
     answer.finish()
 
 
-async def stream_without_answer(body: bytes, answer: Answer) -> None:
+async def stream_without_answer(body: bytes, answer: ResponseWriter) -> None:
     answer.open()
     answer.event(notification("notifications/message"))
     answer.end()
 
 
-async def stream_cut(body: bytes, answer: Answer) -> None:
+async def stream_cut(body: bytes, answer: ResponseWriter) -> None:
     answer.open()
     answer.event(notification("notifications/message"))
     answer.finish(keep=False)
 
 
-async def half_an_event(body: bytes, answer: Answer) -> None:
+async def incomplete_event(body: bytes, answer: ResponseWriter) -> None:
     answer.open(chunked=False)
     answer.raw(b"data: " + body + b"\r\n")
     answer.finish(keep=False)
 
 
-async def too_short(body: bytes, answer: Answer) -> None:
+async def too_short(body: bytes, answer: ResponseWriter) -> None:
     head = b"HTTP/1.1 200 OK\r\n" + JSON + b"content-length: %d\r\n\r\n" % (len(body) + 10)
     answer.raw(head + body)
     answer.finish(keep=False)
 
 
-async def too_short_in_chunks(body: bytes, answer: Answer) -> None:
+async def too_short_in_chunks(body: bytes, answer: ResponseWriter) -> None:
     answer.raw(b"HTTP/1.1 200 OK\r\n" + JSON + b"transfer-encoding: chunked\r\n\r\n")
     answer.raw(b"%x\r\n%b\r\n" % (len(body), body))
     answer.finish(keep=False)
 
 
-async def reset(body: bytes, answer: Answer) -> None:
+async def reset(body: bytes, answer: ResponseWriter) -> None:
     answer.abort()
 
 
-async def just_a_head(body: bytes, answer: Answer) -> None:
+async def head_only(body: bytes, answer: ResponseWriter) -> None:
     answer.raw(b"HTTP/1.1 200 OK\r\ncontent-le")
     answer.finish(keep=False)
 
 
-async def endless_headers(body: bytes, answer: Answer) -> None:
+async def endless_headers(body: bytes, answer: ResponseWriter) -> None:
     answer.raw(b"HTTP/1.1 200 OK\r\n" + b"x-padding: 0123456789abcdef\r\n" * 4000)
     answer.finish()
 
 
-async def server_error(body: bytes, answer: Answer) -> None:
-    answer.whole(b"Internal Server Error", "500 Internal Server Error", content_type="text/plain")
+async def server_error(body: bytes, answer: ResponseWriter) -> None:
+    answer.respond(b"Internal Server Error", "500 Internal Server Error", content_type="text/plain")
 
 
-async def bad_gateway(body: bytes, answer: Answer) -> None:
-    answer.whole(b"<html>", "502 Bad Gateway", content_type="text/html")
+async def bad_gateway(body: bytes, answer: ResponseWriter) -> None:
+    answer.respond(b"<html>", "502 Bad Gateway", content_type="text/html")
 
 
-async def unauthorized(body: bytes, answer: Answer) -> None:
+async def unauthorized(body: bytes, answer: ResponseWriter) -> None:
     answer.json({"error": "invalid_token"}, "401 Unauthorized")
 
 
-async def unauthorized_in_json_rpc(body: bytes, answer: Answer) -> None:
+async def unauthorized_in_json_rpc(body: bytes, answer: ResponseWriter) -> None:
     answer.json(error(None, -32001, "Unauthorized"), "401 Unauthorized")
 
 
-async def forbidden(body: bytes, answer: Answer) -> None:
+async def forbidden(body: bytes, answer: ResponseWriter) -> None:
     answer.empty("403 Forbidden")
 
 
-async def not_found(body: bytes, answer: Answer) -> None:
+async def not_found(body: bytes, answer: ResponseWriter) -> None:
     answer.empty("404 Not Found")
 
 
-async def too_large(body: bytes, answer: Answer) -> None:
+async def payload_too_large(body: bytes, answer: ResponseWriter) -> None:
     answer.empty("413 Payload Too Large")
 
 
-async def too_many(body: bytes, answer: Answer) -> None:
+async def too_many_requests(body: bytes, answer: ResponseWriter) -> None:
     answer.empty("429 Too Many Requests")
 
 
-async def moved(body: bytes, answer: Answer) -> None:
+async def redirect(body: bytes, answer: ResponseWriter) -> None:
     answer.empty("307 Temporary Redirect", location="/elsewhere")

@@ -17,7 +17,7 @@ from tests.support.pipeline import PipelineHarness
 DROPPED = {"edge": 400, "leaf": 0, "rack": 3}
 
 
-def rig(root: str | None = None, dropped: dict[str, int] = DROPPED) -> PipelineHarness:
+def make_node(root: str | None = None, dropped: dict[str, int] = DROPPED) -> PipelineHarness:
     own = BuiltinTools(lambda: dropped)
     node = PipelineHarness(read_builtin_offering(root, own.definitions))
     upstream: Upstream = own
@@ -25,7 +25,7 @@ def rig(root: str | None = None, dropped: dict[str, int] = DROPPED) -> PipelineH
     return node
 
 
-def result(
+def call_builtin(
     node: PipelineHarness, name: str = "notifications_dropped", arguments: Any = None
 ) -> dict[str, Any]:
     node.begin(tool_call(name, arguments))
@@ -37,9 +37,9 @@ def result(
 @pytest.mark.spec("AX-12-5")
 @pytest.mark.parametrize("root", [None, "infra"])
 def test_counts_all_dropped_notifications(root: str | None) -> None:
-    node = rig(root)
+    node = make_node(root)
     name = "notifications_dropped" if root is None else f"{root}.notifications_dropped"
-    shown = result(node, name)
+    shown = call_builtin(node, name)
     assert shown["structuredContent"] == {"total": 403, "by_subserver": DROPPED}
     assert shown["content"] == [
         {"type": "text", "text": "403 notifications were dropped (edge: 400, rack: 3)."}
@@ -50,14 +50,17 @@ def test_counts_all_dropped_notifications(root: str | None) -> None:
 
 @pytest.mark.spec("AX-12-5")
 def test_counts_dropped_notifications_of_subserver() -> None:
-    shown = result(rig(), arguments={"segment": "rack"})
+    shown = call_builtin(make_node(), arguments={"segment": "rack"})
     assert shown["structuredContent"] == {"total": 3, "by_subserver": {"rack": 3}}
-    assert result(rig(dropped={}))["structuredContent"] == {"total": 0, "by_subserver": {}}
+    assert call_builtin(make_node(dropped={}))["structuredContent"] == {
+        "total": 0,
+        "by_subserver": {},
+    }
 
 
 def test_rejects_unknown_subserver() -> None:
-    node = rig()
-    shown = result(node, arguments={"segment": "x"})
+    node = make_node()
+    shown = call_builtin(node, arguments={"segment": "x"})
     assert shown["isError"]
     assert "No subserver 'x'" in shown["content"][0]["text"]
     assert node.journal.outcomes == ["tool_error"]
@@ -65,7 +68,10 @@ def test_rejects_unknown_subserver() -> None:
 
 @pytest.mark.parametrize("arguments", [{"segment": 1}, {"other": 1}])
 def test_rejects_invalid_arguments(arguments: Any) -> None:
-    assert rig().refused(tool_call("notifications_dropped", arguments)).failure is INVALID_ARGUMENTS
+    assert (
+        make_node().refused(tool_call("notifications_dropped", arguments)).failure
+        is INVALID_ARGUMENTS
+    )
 
 
 def test_counter_is_read_only_and_listed() -> None:
@@ -80,5 +86,5 @@ def test_counter_is_read_only_and_listed() -> None:
 def test_rejects_unknown_builtin_tool() -> None:
     call = tool_call("other")
     with pytest.raises(InterlockError, match="no tool 'other'") as caught:
-        BuiltinTools(dict).start(call, rig().pipeline)
+        BuiltinTools(dict).start(call, make_node().pipeline)
     assert caught.value.failure is UNKNOWN_TOOL

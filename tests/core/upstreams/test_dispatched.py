@@ -47,7 +47,7 @@ class Transport(SingleChannel):
     async def close(self) -> None: ...
 
 
-class Back:
+class RecordingHandler:
     def __init__(self) -> None:
         self.errors: list[InterlockError | None] = []
 
@@ -59,7 +59,7 @@ class Back:
     def on_request(self, *_: Any) -> None: ...
 
 
-class Bench:
+class DispatchHarness:
     def __init__(self) -> None:
         self.transport = Transport()
         self.peer = UpstreamClient("s", self.transport, b"{}")
@@ -67,7 +67,7 @@ class Bench:
         self.call = self.transport.call = new_call()
 
     def start(self) -> PendingRequest:
-        return self.peer.start(self.call, Back())
+        return self.peer.start(self.call, RecordingHandler())
 
 
 def new_call() -> Call:
@@ -75,82 +75,82 @@ def new_call() -> Call:
     return Call("tools/call", "test", Credentials("local"), client)
 
 
-def on_bench(body: Callable[[Bench], None]) -> None:
+def run_dispatch(body: Callable[[DispatchHarness], None]) -> None:
     async def main() -> None:
-        body(Bench())
+        body(DispatchHarness())
 
     asyncio.run(main())
 
 
 def test_handing_request_to_transport_sets_dispatched() -> None:
-    def body(bench: Bench) -> None:
-        assert not bench.call.is_dispatched
-        bench.start()
-        assert bench.transport.dispatched_when_sent == [True]
-        assert bench.call.is_dispatched
+    def body(harness: DispatchHarness) -> None:
+        assert not harness.call.is_dispatched
+        harness.start()
+        assert harness.transport.dispatched_when_sent == [True]
+        assert harness.call.is_dispatched
 
-    on_bench(body)
+    run_dispatch(body)
 
 
 def test_rejection_by_transport_leaves_call_undispatched() -> None:
-    def body(bench: Bench) -> None:
-        bench.transport.refuses = True
+    def body(harness: DispatchHarness) -> None:
+        harness.transport.refuses = True
         with pytest.raises(UpstreamLostError):
-            bench.start()
-        assert not bench.call.is_dispatched
+            harness.start()
+        assert not harness.call.is_dispatched
 
-    on_bench(body)
+    run_dispatch(body)
 
 
 @pytest.mark.parametrize("sent", [True, False])
 def test_transport_may_report_unsent_request(sent: bool) -> None:
-    def body(bench: Bench) -> None:
-        bench.start().fail(UPSTREAM_LOST, "It went away.", was_sent=sent)
-        assert bench.call.is_dispatched is sent
+    def body(harness: DispatchHarness) -> None:
+        harness.start().fail(UPSTREAM_LOST, "It went away.", was_sent=sent)
+        assert harness.call.is_dispatched is sent
 
-    on_bench(body)
+    run_dispatch(body)
 
 
 def test_succeeded_request_stays_dispatched() -> None:
-    def body(bench: Bench) -> None:
-        request = bench.start()
+    def body(harness: DispatchHarness) -> None:
+        request = harness.start()
         request.succeed(Outcome(b"{}", Era.SESSION))
         request.fail(UPSTREAM_LOST, "It went away.", was_sent=False)
-        assert bench.call.is_dispatched
+        assert harness.call.is_dispatched
 
-    on_bench(body)
+    run_dispatch(body)
 
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_second_request_keeps_dispatched(at_once: bool) -> None:
-    def body(bench: Bench) -> None:
-        bench.start().fail(UPSTREAM_LOST, "It went away.", was_sent=True)
-        bench.transport.refuses = at_once
+    def body(harness: DispatchHarness) -> None:
+        harness.start().fail(UPSTREAM_LOST, "It went away.", was_sent=True)
+        harness.transport.refuses = at_once
         if at_once:
             with pytest.raises(UpstreamLostError):
-                bench.start()
+                harness.start()
         else:
-            bench.start().fail(UPSTREAM_LOST, "It went away.", was_sent=False)
-        assert bench.call.is_dispatched
+            harness.start().fail(UPSTREAM_LOST, "It went away.", was_sent=False)
+        assert harness.call.is_dispatched
 
-    on_bench(body)
+    run_dispatch(body)
 
 
 def test_reassigned_request_stays_dispatched() -> None:
-    def body(bench: Bench) -> None:
-        request = bench.start()
+    def body(harness: DispatchHarness) -> None:
+        request = harness.start()
         later = new_call()
         later.is_dispatched = True
-        request.reassign(later, Back())
+        request.reassign(later, RecordingHandler())
         request.fail(UPSTREAM_LOST, "It went away.", was_sent=False)
         assert later.is_dispatched
 
-    on_bench(body)
+    run_dispatch(body)
 
 
 def test_node_request_has_no_call() -> None:
-    def body(bench: Bench) -> None:
-        bench.peer.request("ping").fail(UPSTREAM_LOST, "It went away.", was_sent=False)
-        assert not bench.call.is_dispatched
+    def body(harness: DispatchHarness) -> None:
+        harness.peer.request("ping").fail(UPSTREAM_LOST, "It went away.", was_sent=False)
+        assert not harness.call.is_dispatched
 
-    on_bench(body)
+    run_dispatch(body)

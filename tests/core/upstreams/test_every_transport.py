@@ -35,18 +35,18 @@ KINDS = (
 )  # fmt: skip
 
 
-class Far:
+class ServerControl:
     """The far side, as a test steers it."""
 
     def __init__(self, one: SupervisorHarness) -> None:
         self.one = one
 
-    async def until_held(self, count: int) -> None:
+    async def wait_for_pending(self, count: int) -> None:
         """The server has got the calls that it is to hold."""
         # A process reads in order: what it answers now it got later.
         await self.one.text("echo", text="in order")
 
-    async def until_told_to_stop(self) -> None:
+    async def wait_for_cancellation(self) -> None:
         assert json.loads(await self.one.text("cancelled"))
 
     async def kill(self) -> None:
@@ -56,7 +56,7 @@ class Far:
         os.kill(peer.transport.pid or 0, signal.SIGKILL)
 
 
-class FarHttp(Far):
+class HttpServerControl(ServerControl):
     """The same for a server on a socket of this loop."""
 
     def __init__(
@@ -67,68 +67,68 @@ class FarHttp(Far):
         self._toolbox = toolbox
         self._stateless = era is Era.STATELESS
 
-    async def until_held(self, count: int) -> None:
+    async def wait_for_pending(self, count: int) -> None:
         await self._server.until(lambda: len(self._toolbox.held) == count)
 
-    async def until_told_to_stop(self) -> None:
+    async def wait_for_cancellation(self) -> None:
         if self._stateless:
             await self._server.until(lambda: self._server.dropped)
         else:
             await self._server.until(lambda: self._toolbox.cancelled)
 
     async def kill(self) -> None:
-        self._server.cut()
+        self._server.cut_connections()
 
 
 @asynccontextmanager
-async def connected(kind: str) -> AsyncIterator[tuple[SupervisorHarness, Far]]:
+async def connected(kind: str) -> AsyncIterator[tuple[SupervisorHarness, ServerControl]]:
     wire, _, era = kind.partition("-")
     if wire == "stdio":
-        async with run_supervisor(stdio_server("--eras", era)) as one:
-            await one.ready()
-            yield one, Far(one)
+        async with run_supervisor(stdio_server("--eras", era)) as upstream:
+            await upstream.ready()
+            yield upstream, ServerControl(upstream)
         return
     server: Legacy | Streamable
     if wire == "legacy":
         server, path = Legacy(), "/sse"
     else:
-        eras = "stateless" if era == "stateless" else "session"
+        generations = "stateless" if era == "stateless" else "session"
         server = Streamable(
-            eras, sse=wire != "json", chunked=wire != "closing", sessions=wire != "no"
+            generations, sse=wire != "json", chunked=wire != "closing", sessions=wire != "no"
         )
         path = "/mcp"
     async with server:
-        async with run_supervisor(ServerConfig(url=server.url(path), connections=8)) as one:
-            await one.ready()
-            peer = one.supervisor.peer
+        async with run_supervisor(ServerConfig(url=server.url(path), connections=8)) as upstream:
+            await upstream.ready()
+            peer = upstream.supervisor.peer
             assert peer is not None
             assert (peer.era is Era.STATELESS) == (era == "stateless")
-            yield one, FarHttp(one, server, server.toolbox, peer.era)
+            yield upstream, HttpServerControl(upstream, server, server.toolbox, peer.era)
 
 
-Body = Callable[[SupervisorHarness, Far], Awaitable[None]]
+Body = Callable[[SupervisorHarness, ServerControl], Awaitable[None]]
 
 
 @pytest.fixture(params=[*(f"{kind}/uvloop" for kind in KINDS), *(f"{k}/asyncio" for k in KINDS)])
-def over(request: pytest.FixtureRequest) -> Callable[[Body], None]:
+def run_over_transport(request: pytest.FixtureRequest) -> Callable[[Body], None]:
     """Runs a body over one kind of link, on one kind of loop."""
     kind, _, loop = request.param.partition("/")
 
     def go(body: Body) -> None:
         async def main() -> None:
-            async with connected(kind) as (one, far):
-                await body(one, far)
+            async with connected(kind) as (upstream, control):
+                await body(upstream, control)
 
         run(main, loop=loop)
 
     return go
 
 
-Over = Callable[[Body], None]
+RunOverTransport = Callable[[Body], None]
 
 
-def test_lists_and_calls_tools(over: Over) -> None:
-    async def body(one: SupervisorHarness, far: Far) -> None:
+def test_lists_and_calls_tools(run_over_transport: RunOverTransport) -> None:
+    async def body(one: SupervisorHarness, control: ServerControl) -> None:
         assert one.listed[0][:3] == ["echo", "report", "hold"]
         for words in ("", "hello", "grüezi 🚦", 'quotes " and \\ and \n', "x" * 200_000):
             assert await one.text("echo", text=words) == words
@@ -136,13 +136,13 @@ def test_lists_and_calls_tools(over: Over) -> None:
             await with_timeout(one.start("fail"))
         assert caught.value.code == -32042
 
-    over(body)
+    run_over_transport(body)
 
 
-def test_concurrent_calls_get_matching_results(over: Over) -> None:
-    async def body(one: SupervisorHarness, far: Far) -> None:
+def test_concurrent_calls_get_matching_results(run_over_transport: RunOverTransport) -> None:
+    async def body(one: SupervisorHarness, control: ServerControl) -> None:
         held = [one.start("hold", {"text": f"held {n}"}) for n in range(5)]
-        await far.until_held(5)
+        await control.wait_for_pending(5)
         calls = [one.start("echo", {"text": f"call {n}"}) for n in range(50)]
         for number, call in enumerate(calls):
             assert text(await with_timeout(call)) == f"call {number}"
@@ -152,28 +152,30 @@ def test_concurrent_calls_get_matching_results(over: Over) -> None:
             assert text(await with_timeout(call)) == f"held {number}"
             assert call.times_settled == 1
 
-    over(body)
+    run_over_transport(body)
 
 
-def test_progress_precedes_result_in_order(over: Over) -> None:
-    async def body(one: SupervisorHarness, far: Far) -> None:
-        heard: list[Any] = []
+def test_progress_precedes_result_in_order(run_over_transport: RunOverTransport) -> None:
+    async def body(one: SupervisorHarness, control: ServerControl) -> None:
+        received: list[Any] = []
         call = one.start(
             "report",
             {"steps": 4},
-            hear=lambda _, method, params: heard.append((method, json.loads(bytes(params)))),
+            hear=lambda _, method, params: received.append((method, json.loads(bytes(params)))),
             token="mine",
         )
         assert text(await with_timeout(call)) == "reported"
-        assert [told["progress"] for _, told in heard] == [1, 2, 3, 4]
-        assert {method for method, _ in heard} == {"notifications/progress"}
-        assert {told["progressToken"] for _, told in heard} == {"mine"}
+        assert [told["progress"] for _, told in received] == [1, 2, 3, 4]
+        assert {method for method, _ in received} == {"notifications/progress"}
+        assert {told["progressToken"] for _, told in received} == {"mine"}
 
-    over(body)
+    run_over_transport(body)
 
 
-def test_failing_progress_handler_does_not_affect_calls(over: Over) -> None:
-    async def body(one: SupervisorHarness, far: Far) -> None:
+def test_failing_progress_handler_does_not_affect_calls(
+    run_over_transport: RunOverTransport,
+) -> None:
+    async def body(one: SupervisorHarness, control: ServerControl) -> None:
         def broken(call: Any, method: str, params: Any) -> None:
             raise RuntimeError("a fault of the caller")
 
@@ -182,15 +184,15 @@ def test_failing_progress_handler_does_not_affect_calls(over: Over) -> None:
         assert await one.text("echo", text="next") == "next"
         assert one.supervisor.restarts == 0
 
-    over(body)
+    run_over_transport(body)
 
 
-def test_cancels_call(over: Over) -> None:
-    async def body(one: SupervisorHarness, far: Far) -> None:
+def test_cancels_call(run_over_transport: RunOverTransport) -> None:
+    async def body(one: SupervisorHarness, control: ServerControl) -> None:
         call = one.start("hold")
-        await far.until_held(1)
+        await control.wait_for_pending(1)
         call.exchange.abandon("The caller is gone.")
-        await far.until_told_to_stop()
+        await control.wait_for_cancellation()
         assert call.times_settled == 0
         peer = one.supervisor.peer
         assert peer is not None
@@ -200,32 +202,32 @@ def test_cancels_call(over: Over) -> None:
             assert await one.text("echo", text=str(number)) == str(number)
         assert one.supervisor.restarts == 0
 
-    over(body)
+    run_over_transport(body)
 
 
-def test_expires_call(over: Over) -> None:
-    async def body(one: SupervisorHarness, far: Far) -> None:
+def test_expires_call(run_over_transport: RunOverTransport) -> None:
+    async def body(one: SupervisorHarness, control: ServerControl) -> None:
         call = one.start("hold")
-        await far.until_held(1)
+        await control.wait_for_pending(1)
         call.exchange.expire()
         with pytest.raises(InterlockError, match="did not respond to tools/call in time") as caught:
             await with_timeout(call)
         assert caught.value.failure is DEADLINE_EXCEEDED
-        await far.until_told_to_stop()
+        await control.wait_for_cancellation()
         call.exchange.expire()
         call.exchange.abandon("late")
         assert call.times_settled == 1
         assert await one.text("echo", text="next") == "next"
         assert one.supervisor.restarts == 0
 
-    over(body)
+    run_over_transport(body)
 
 
-def test_reconnects_after_loss_during_calls(over: Over) -> None:
-    async def body(one: SupervisorHarness, far: Far) -> None:
+def test_reconnects_after_loss_during_calls(run_over_transport: RunOverTransport) -> None:
+    async def body(one: SupervisorHarness, control: ServerControl) -> None:
         calls = [one.start("hold") for _ in range(3)]
-        await far.until_held(3)
-        await far.kill()
+        await control.wait_for_pending(3)
+        await control.kill()
         for call in calls:
             with pytest.raises(UpstreamLostError) as caught:
                 await with_timeout(call)
@@ -236,13 +238,13 @@ def test_reconnects_after_loss_during_calls(over: Over) -> None:
         assert await one.text("echo", text="back") == "back"
         assert one.supervisor.state is State.READY
 
-    over(body)
+    run_over_transport(body)
 
 
-def test_end_fails_pending_calls(over: Over) -> None:
-    async def body(one: SupervisorHarness, far: Far) -> None:
+def test_end_fails_pending_calls(run_over_transport: RunOverTransport) -> None:
+    async def body(one: SupervisorHarness, control: ServerControl) -> None:
         call = one.start("hold")
-        await far.until_held(1)
+        await control.wait_for_pending(1)
         await with_timeout(one.supervisor.end())
         with pytest.raises(UpstreamLostError, match="closed by the node") as caught:
             await with_timeout(call)
@@ -251,11 +253,11 @@ def test_end_fails_pending_calls(over: Over) -> None:
             one.start("echo")
         assert not refused.value.was_sent
 
-    over(body)
+    run_over_transport(body)
 
 
-def test_cancels_request_of_node(over: Over) -> None:
-    async def body(one: SupervisorHarness, far: Far) -> None:
+def test_cancels_request_of_node(run_over_transport: RunOverTransport) -> None:
+    async def body(one: SupervisorHarness, control: ServerControl) -> None:
         peer = one.supervisor.peer
         assert peer is not None
 
@@ -264,11 +266,11 @@ def test_cancels_request_of_node(over: Over) -> None:
 
         task = asyncio.create_task(ask())
         await asyncio.sleep(0)
-        await far.until_held(1)
+        await control.wait_for_pending(1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await far.until_told_to_stop()
+        await control.wait_for_cancellation()
         assert not peer.pending
 
-    over(body)
+    run_over_transport(body)

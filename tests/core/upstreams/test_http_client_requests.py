@@ -14,7 +14,7 @@ from interlock.core.config import ServerConfig
 from interlock.core.upstreams import negotiation as negotiate
 from interlock.core.upstreams import subscriptions, supervisor
 from interlock.core.upstreams.transports import http, http_pool
-from tests.core.upstreams.servers.http_server import Answer, Legacy, Request, Streamable
+from tests.core.upstreams.servers.http_server import Legacy, Request, ResponseWriter, Streamable
 from tests.core.upstreams.servers.toolbox import Message, result
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.upstreams import (
@@ -39,18 +39,18 @@ def content(id: Any, text: str) -> Message:
     return result(id, {"content": [{"type": "text", "text": text}]})
 
 
-class Asking:
+class RootsRequester:
     """A habit: every `hold` asks for the roots, and is answered with what came back."""
 
     def __init__(self, server: Streamable | Legacy) -> None:
         self.server = server
         self.on_stream = False
         """Whether the question comes on the session's own stream, not on the call's."""
-        self.held: dict[str, tuple[Any, Answer]] = {}
+        self.held: dict[str, tuple[Any, ResponseWriter]] = {}
         self.answers: list[Request] = []
-        server.habit = self
+        server.override = self
 
-    async def __call__(self, request: Request, answer: Answer) -> bool:
+    async def __call__(self, request: Request, answer: ResponseWriter) -> bool:
         if request.tool == "hold":
             self._ask(request, answer)
             return True
@@ -62,37 +62,37 @@ class Asking:
             if waiting is not getattr(self.server, "stream", None):
                 waiting.end()
             answer.empty("202 Accepted")
-            self.server.poke()
+            self.server.notify_waiters()
             return True
         return False
 
-    def _ask(self, request: Request, answer: Answer) -> None:
+    def _ask(self, request: Request, answer: ResponseWriter) -> None:
         name = f"q{len(self.held)}"
-        question = {"jsonrpc": "2.0", "id": name, "method": "roots/list"}
+        client_request = {"jsonrpc": "2.0", "id": name, "method": "roots/list"}
         if isinstance(self.server, Legacy):
             stream = self.server.stream
             assert stream is not None
             # It does not even accept the call before it knows.
             self.held[name] = (request.message["id"], stream)
-            stream.event(question)
+            stream.event(client_request)
         else:
             self.held[name] = (request.message["id"], answer)
             answer.open()
-            (self.server.streams[0] if self.on_stream else answer).event(question)
-        self.server.poke()
+            (self.server.streams[0] if self.on_stream else answer).event(client_request)
+        self.server.notify_waiters()
 
 
-async def asked(sent: StartedCall) -> ClientRequest:
+async def next_client_request(sent: StartedCall) -> ClientRequest:
     """The question of a call, once it is there."""
     return await with_timeout(sent.questions.get())
 
 
-async def all_answered(one: SupervisorHarness, calls: int) -> None:
+async def answer_all(one: SupervisorHarness, calls: int) -> None:
     sent = [one.start("hold") for _ in range(calls)]
     for call in sent:
-        ask = await asked(call)
-        assert ask.method == "roots/list"
-        ask.respond(ROOTS)
+        client_request = await next_client_request(call)
+        assert client_request.method == "roots/list"
+        client_request.respond(ROOTS)
     for call in sent:
         assert text(await with_timeout(call)) == "file:///here"
 
@@ -101,36 +101,36 @@ async def all_answered(one: SupervisorHarness, calls: int) -> None:
 def test_responses_do_not_wait_behind_calls(loop: str) -> None:
     async def body() -> None:
         async with Streamable("session") as server:
-            asking = Asking(server)
-            async with run_supervisor(shared(url=server.url(), connections=3)) as one:
-                await one.ready()
-                await all_answered(one, 3)
+            asking = RootsRequester(server)
+            async with run_supervisor(shared(url=server.url(), connections=3)) as upstream:
+                await upstream.ready()
+                await answer_all(upstream, 3)
                 assert len(asking.answers) == 3
                 assert asking.answers[0].headers["mcp-session-id"] == "session-1"
                 # Nothing is left of it that would hold up another.
-                await all_answered(one, 3)
-                assert await one.text("echo", text="x") == "x"
+                await answer_all(upstream, 3)
+                assert await upstream.text("echo", text="x") == "x"
 
     run(body, loop=loop)
 
 
 async def test_accepts_client_request_on_session_stream() -> None:
     async with Streamable("session", get="stream") as server:
-        asking = Asking(server)
+        asking = RootsRequester(server)
         asking.on_stream = True
-        async with run_supervisor(shared(url=server.url(), connections=1)) as one:
-            await one.ready()
+        async with run_supervisor(shared(url=server.url(), connections=1)) as upstream:
+            await upstream.ready()
             await server.until(lambda: server.streams)
-            await all_answered(one, 1)
+            await answer_all(upstream, 1)
 
 
 async def test_cancellation_does_not_wait_behind_call() -> None:
     async with Streamable("session") as server:
-        async with run_supervisor(shared(url=server.url(), connections=1)) as one:
-            await one.ready()
-            held = one.start("hold")
+        async with run_supervisor(shared(url=server.url(), connections=1)) as upstream:
+            await upstream.ready()
+            held = upstream.start("hold")
             await server.until(lambda: server.toolbox.held)
-            waiting = one.start("echo", {"text": "behind"})
+            waiting = upstream.start("echo", {"text": "behind"})
             held.exchange.abandon("enough")
             await server.until(lambda: server.toolbox.cancelled == [held.exchange.id])  # type: ignore[attr-defined]
             assert text(await with_timeout(waiting)) == "behind"
@@ -147,7 +147,7 @@ async def test_reclaims_connection_of_unanswered_post(
     async with Streamable("session") as server:
         kept_open: list[Any] = []
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.tool == "hold":
                 answer.open()
                 for number in range(3):
@@ -159,13 +159,13 @@ async def test_reclaims_connection_of_unanswered_post(
             if habit_of == "stream":
                 answer.open()
             kept_open.append(request.message["id"])
-            server.poke()
+            server.notify_waiters()
             return True
 
-        server.habit = habit
-        async with run_supervisor(shared(url=server.url(), connections=1)) as one:
-            await one.ready()
-            call = one.start("hold")
+        server.override = override
+        async with run_supervisor(shared(url=server.url(), connections=1)) as upstream:
+            await upstream.ready()
+            call = upstream.start("hold")
             await server.until(lambda: len(kept_open) == 3)
             assert kept_open == ["p0", "p1", "p2"]
             call.exchange.abandon("enough")
@@ -182,16 +182,19 @@ async def test_undeliverable_response_affects_no_other_call(
 
     monkeypatch.setattr(http.HttpTransport, "on_connect_failed", noticed)
     async with Streamable("session") as server:
-        asking = Asking(server)
-        async with run_supervisor(shared(url=server.url(), connections=2)) as one:
-            await one.ready()
-            first, second = one.start("hold"), one.start("hold")
-            ask, other = await asked(first), await asked(second)
+        asking = RootsRequester(server)
+        async with run_supervisor(shared(url=server.url(), connections=2)) as upstream:
+            await upstream.ready()
+            first, second = upstream.start("hold"), upstream.start("hold")
+            client_request, other = (
+                await next_client_request(first),
+                await next_client_request(second),
+            )
             # It takes no new connections for a while.
             assert server._server is not None
             server._server.close()
             monkeypatch.setattr(http_pool, "IDLE_TIMEOUT_SECONDS", -1.0)
-            ask.respond(ROOTS)
+            client_request.respond(ROOTS)
             await with_timeout(failed.wait())
             assert not asking.answers
             assert first.exchange.is_open
@@ -199,7 +202,7 @@ async def test_undeliverable_response_affects_no_other_call(
             await server.start(server.port)
             other.respond(ROOTS)
             assert text(await with_timeout(second)) == "file:///here"
-            assert one.supervisor.restarts == 0
+            assert upstream.supervisor.restarts == 0
             first.exchange.abandon("enough")
 
 
@@ -207,15 +210,15 @@ async def test_undeliverable_response_affects_no_other_call(
 def test_accepts_client_request_on_legacy_stream(loop: str) -> None:
     async def body() -> None:
         async with Legacy() as server:
-            asking = Asking(server)
+            asking = RootsRequester(server)
             url = server.url("/sse")
-            async with run_supervisor(shared(url=url, transport="sse", connections=2)) as one:
-                await one.ready()
-                sent = [one.start("hold") for _ in range(2)]
+            async with run_supervisor(shared(url=url, transport="sse", connections=2)) as upstream:
+                await upstream.ready()
+                sent = [upstream.start("hold") for _ in range(2)]
                 await server.until(lambda: len(asking.held) == 2)
                 # On the one stream nothing says whose question it is; one caller has them all.
                 for _ in range(2):
-                    (await asked(sent[-1])).respond(ROOTS)
+                    (await next_client_request(sent[-1])).respond(ROOTS)
                 for call in sent:
                     assert text(await with_timeout(call)) == "file:///here"
                 assert len(asking.answers) == 2
@@ -224,7 +227,9 @@ def test_accepts_client_request_on_legacy_stream(loop: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sse", "legacy"])
-async def test_accepts_client_request_of_official_server(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_accepts_client_request_of_official_server(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def not_stateless(peer: Any) -> None:
         return None
 
@@ -235,10 +240,10 @@ async def test_accepts_client_request_of_official_server(kind: str, monkeypatch:
 
     with official_server(kind) as port:
         url = f"http://127.0.0.1:{port}/{'sse' if kind == 'legacy' else 'mcp'}"
-        async with run_supervisor(shared(url=url, connections=1)) as one:
-            await one.ready()
-            call = one.start("ask_for_roots")
-            ask = await asked(call)
-            assert json.loads(ask.params or b"{}").get("_meta", {}) == {}
-            ask.respond(ROOTS)
+        async with run_supervisor(shared(url=url, connections=1)) as upstream:
+            await upstream.ready()
+            call = upstream.start("ask_for_roots")
+            client_request = await next_client_request(call)
+            assert json.loads(client_request.params or b"{}").get("_meta", {}) == {}
+            client_request.respond(ROOTS)
             assert text(await with_timeout(call)) == "file:///here"

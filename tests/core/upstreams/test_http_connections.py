@@ -20,7 +20,7 @@ from interlock.core.upstreams.supervisor import State
 from interlock.core.upstreams.transports import http_pool
 from interlock.core.upstreams.transports.http_pool import HttpPool, Origin
 from interlock.errors import TOO_BUSY, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE
-from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
+from tests.core.upstreams.servers.http_server import Request, ResponseWriter, Streamable
 from tests.support.upstreams import SupervisorHarness, run, run_supervisor, text, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -33,12 +33,12 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 async def test_reuses_connections_up_to_limit() -> None:
     async with Streamable("stateless") as server:
-        async with run_supervisor(ServerConfig(url=server.url(), connections=4)) as one:
-            await one.ready()
+        async with run_supervisor(ServerConfig(url=server.url(), connections=4)) as upstream:
+            await upstream.ready()
             for _ in range(10):
-                await one.text("echo", text="x")
+                await upstream.text("echo", text="x")
             assert server.connected == 1
-            calls = [one.start("echo", {"text": str(n)}) for n in range(200)]
+            calls = [upstream.start("echo", {"text": str(n)}) for n in range(200)]
             for number, call in enumerate(calls):
                 assert text(await with_timeout(call)) == str(number)
             assert server.connected == 4
@@ -46,17 +46,17 @@ async def test_reuses_connections_up_to_limit() -> None:
 
 async def test_queues_calls_above_connection_limit() -> None:
     async with Streamable("stateless") as server:
-        async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as one:
-            await one.ready()
-            held = [one.start("hold", {"text": f"h{n}"}) for n in range(2)]
+        async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as upstream:
+            await upstream.ready()
+            held = [upstream.start("hold", {"text": f"h{n}"}) for n in range(2)]
             await server.until(lambda: len(server.toolbox.held) == 2)
-            waiting = [one.start("echo", {"text": f"w{n}"}) for n in range(20)]
-            heard = len(server.requests)
+            waiting = [upstream.start("echo", {"text": f"w{n}"}) for n in range(20)]
+            received = len(server.requests)
             held[0].exchange.abandon("given up")
             # Its connection is gone; a new one takes its place and serves the queue in order.
             for number, call in enumerate(waiting):
                 assert text(await with_timeout(call)) == f"w{number}"
-            order = [r.message["params"]["arguments"]["text"] for r in server.requests[heard:]]
+            order = [r.message["params"]["arguments"]["text"] for r in server.requests[received:]]
             assert order == [f"w{number}" for number in range(20)]
             assert server.open_connections == 2
 
@@ -64,12 +64,12 @@ async def test_queues_calls_above_connection_limit() -> None:
 @pytest.mark.parametrize("how", ["abandon", "expire"])
 async def test_cancelled_queued_call_is_never_sent(how: str) -> None:
     async with Streamable("session") as server:
-        async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as one:
-            await one.ready()
-            held = one.start("hold", {"text": "x"})
+        async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as upstream:
+            await upstream.ready()
+            held = upstream.start("hold", {"text": "x"})
             await server.until(lambda: server.toolbox.held)
-            given_up = one.start("echo", {"text": "never"})
-            after = one.start("echo", {"text": "after"})
+            given_up = upstream.start("echo", {"text": "never"})
+            after = upstream.start("echo", {"text": "after"})
             if how == "abandon":
                 given_up.exchange.abandon("The caller is gone.")
             else:
@@ -85,9 +85,9 @@ async def test_closes_connection_with_unread_response(how: str) -> None:
     """In a session the server is told, may answer all the same, and nobody must meet that."""
 
     async with Streamable("session") as server:
-        async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as one:
-            await one.ready()
-            held = one.start("hold", {"text": "late"})
+        async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as upstream:
+            await upstream.ready()
+            held = upstream.start("hold", {"text": "late"})
             await server.until(lambda: server.toolbox.held)
             (message, send), request = (
                 server.toolbox.held[held.exchange.id],  # type: ignore[attr-defined]
@@ -100,7 +100,7 @@ async def test_closes_connection_with_unread_response(how: str) -> None:
             await server.until(lambda: server.toolbox.cancelled == [held.exchange.id])  # type: ignore[attr-defined]
             send(server.toolbox._text(message, "late"))
             for number in range(5):
-                assert await one.text("echo", text=str(number)) == str(number)
+                assert await upstream.text("echo", text=str(number)) == str(number)
             used = {r.connection for r in server.requests if r.tool == "echo"}
             assert request.connection not in used
 
@@ -109,16 +109,16 @@ async def test_rejects_calls_above_queue_limit(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(http_pool, "_MAX_WAITING_REQUESTS", 3)
 
     async with Streamable("stateless") as server:
-        async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as one:
-            await one.ready()
-            held = one.start("hold", {"text": "held"})
+        async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as upstream:
+            await upstream.ready()
+            held = upstream.start("hold", {"text": "held"})
             await server.until(lambda: server.toolbox.held)
-            waiting = [one.start("echo", {"text": str(n)}) for n in range(3)]
+            waiting = [upstream.start("echo", {"text": str(n)}) for n in range(3)]
             with pytest.raises(UpstreamLostError) as caught:
-                one.start("echo", {"text": "too many"})
+                upstream.start("echo", {"text": "too many"})
             assert caught.value.failure is TOO_BUSY
             assert not caught.value.was_sent
-            assert one.supervisor.state is State.READY
+            assert upstream.supervisor.state is State.READY
             held.exchange.abandon("make room")
             for number, call in enumerate(waiting):
                 assert text(await with_timeout(call)) == str(number)
@@ -131,43 +131,41 @@ async def test_rejects_calls_above_queue_limit(monkeypatch: pytest.MonkeyPatch) 
 def test_replaces_idle_connection_closed_by_server(loop: str) -> None:
     async def body() -> None:
         async with Streamable("stateless") as server:
-            async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as one:
-                await one.ready()
+            async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as upstream:
+                await upstream.ready()
                 for number in range(5):
-                    server.cut()
+                    server.cut_connections()
                     await server.until(lambda: server.open_connections == 0)
-                    assert await one.text("echo", text=str(number)) == str(number)
-                assert one.supervisor.restarts == 0
+                    assert await upstream.text("echo", text=str(number)) == str(number)
+                assert upstream.supervisor.restarts == 0
 
     run(body, loop=loop)
 
 
 @LOOPS
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_reports_call_lost_on_reused_connection(
-    how: str, loop: str
-) -> None:
+def test_reports_call_lost_on_reused_connection(how: str, loop: str) -> None:
     """The request may have been read: only who knows that it is harmless may send it again."""
 
     async def body() -> None:
         async with Streamable("stateless") as server:
-            async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as one:
-                await one.ready()
+            async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as upstream:
+                await upstream.ready()
 
-                async def habit(request: Request, answer: Answer) -> bool:
+                async def override(request: Request, answer: ResponseWriter) -> bool:
                     if how == "reset":
                         answer.abort()
                     answer.finish(keep=False)
                     return True
 
-                server.habit = habit
+                server.override = override
                 with pytest.raises(UpstreamLostError) as caught:
-                    await with_timeout(one.start("echo", {"text": "x"}))
+                    await with_timeout(upstream.start("echo", {"text": "x"}))
                 assert caught.value.failure is UPSTREAM_LOST
                 assert caught.value.was_sent
-                server.habit = None
-                assert await one.text("echo", text="next") == "next"
-                assert one.supervisor.restarts == 0
+                server.override = None
+                assert await upstream.text("echo", text="next") == "next"
+                assert upstream.supervisor.restarts == 0
 
     run(body, loop=loop)
 
@@ -176,13 +174,13 @@ async def test_does_not_reuse_connection_announced_as_closing() -> None:
     """The end is heard in one turn of the loop, the connection is gone in the next."""
 
     async with Streamable("stateless") as server:
-        async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as one:
-            await one.ready()
-            assert one.supervisor.peer is not None
-            link: Any = one.supervisor.peer.transport
+        async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as upstream:
+            await upstream.ready()
+            assert upstream.supervisor.peer is not None
+            link: Any = upstream.supervisor.peer.transport
             (connection,) = link._pool.idle
             connection.eof_received()
-            assert await one.text("echo", text="x") == "x"
+            assert await upstream.text("echo", text="x") == "x"
             assert server.requests[-1].connection == 2
 
 
@@ -190,19 +188,19 @@ async def test_closes_connection_idle_too_long() -> None:
     now = 0.0
 
     async with Streamable("stateless") as server:
-        one = SupervisorHarness(ServerConfig(url=server.url(), connections=1))
-        one.connector._clock = lambda: now
-        one.supervisor.begin()
-        await one.ready()
-        await one.text("echo", text="x")
+        upstream = SupervisorHarness(ServerConfig(url=server.url(), connections=1))
+        upstream.connector._clock = lambda: now
+        upstream.supervisor.begin()
+        await upstream.ready()
+        await upstream.text("echo", text="x")
         assert server.connected == 1
         now = http_pool.IDLE_TIMEOUT_SECONDS - 0.1
-        await one.text("echo", text="x")
+        await upstream.text("echo", text="x")
         assert server.connected == 1
         now += http_pool.IDLE_TIMEOUT_SECONDS + 0.1
-        await one.text("echo", text="x")
+        await upstream.text("echo", text="x")
         assert server.connected == 2
-        await one.supervisor.end()
+        await upstream.supervisor.end()
 
 
 # -- refusals
@@ -212,20 +210,20 @@ async def test_closes_connection_idle_too_long() -> None:
 def test_connects_when_server_starts_later(loop: str, free_port: int) -> None:
     async def body() -> None:
         url = f"http://127.0.0.1:{free_port}/mcp"
-        async with run_supervisor(ServerConfig(url=url)) as one:
-            one.naps.hold()
-            await one.until(lambda: one.naps.sleeping)
-            assert one.states == [State.FAILED]
-            assert one.supervisor.problem == (
+        async with run_supervisor(ServerConfig(url=url)) as upstream:
+            upstream.sleeps.hold()
+            await upstream.until(lambda: upstream.sleeps.sleeping)
+            assert upstream.states == [State.FAILED]
+            assert upstream.supervisor.problem == (
                 f"Cannot connect to up at 127.0.0.1:{free_port}: connection refused. "
                 "Start the server, or correct `url`."
             )
             server = Streamable("stateless")
             await server.start(free_port)
-            one.naps.wake()
-            await one.ready()
-            assert await one.text("echo", text="up") == "up"
-            assert one.states == [State.FAILED, State.READY]
+            upstream.sleeps.wake()
+            await upstream.ready()
+            assert await upstream.text("echo", text="up") == "up"
+            assert upstream.states == [State.FAILED, State.READY]
             await server.stop()
 
     run(body, loop=loop)
@@ -234,11 +232,13 @@ def test_connects_when_server_starts_later(loop: str, free_port: int) -> None:
 @LOOPS
 def test_reports_refused_connection_for_every_address(loop: str, free_port: int) -> None:
     async def body() -> None:
-        async with run_supervisor(ServerConfig(url=f"http://localhost:{free_port}/mcp")) as one:
-            one.naps.hold()
-            await one.until(lambda: one.naps.sleeping)
-            assert one.supervisor.problem is not None
-            assert one.supervisor.problem.endswith(
+        async with run_supervisor(
+            ServerConfig(url=f"http://localhost:{free_port}/mcp")
+        ) as upstream:
+            upstream.sleeps.hold()
+            await upstream.until(lambda: upstream.sleeps.sleeping)
+            assert upstream.supervisor.problem is not None
+            assert upstream.supervisor.problem.endswith(
                 "connection refused. Start the server, or correct `url`."
             )
 
@@ -258,24 +258,24 @@ def test_reports_refused_connection_for_every_address(loop: str, free_port: int)
 async def test_reports_lost_server_and_unsent_call() -> None:
     server = Streamable("stateless")
     await server.start()
-    async with run_supervisor(ServerConfig(url=server.url(), connections=3)) as one:
-        await one.ready()
-        one.naps.hold()
+    async with run_supervisor(ServerConfig(url=server.url(), connections=3)) as upstream:
+        await upstream.ready()
+        upstream.sleeps.hold()
         await server.stop()
         # Some of these wait for a connection; all of them never left.
-        calls = [one.start("echo", {"text": "x"}) for _ in range(10)]
+        calls = [upstream.start("echo", {"text": "x"}) for _ in range(10)]
         for call in calls:
             with pytest.raises(UpstreamLostError) as caught:
                 await with_timeout(call)
             assert caught.value.failure is UPSTREAM_UNAVAILABLE
             assert not caught.value.was_sent
             assert "refused" in caught.value.message
-        await one.state(State.DEGRADED)
-        assert not await one.supervisor.wait_until_ready(0.01)
+        await upstream.state(State.DEGRADED)
+        assert not await upstream.supervisor.wait_until_ready(0.01)
         await server.start(server.port)
-        one.naps.wake()
-        await one.ready()
-        assert await one.text("echo", text="back") == "back"
+        upstream.sleeps.wake()
+        await upstream.ready()
+        assert await upstream.text("echo", text="back") == "back"
         await server.stop()
 
 
@@ -288,11 +288,11 @@ async def test_reports_lost_server_and_unsent_call() -> None:
     ],
 )
 async def test_reports_unreachable_address(url: str, words: str) -> None:
-    async with run_supervisor(ServerConfig(url=url)) as one:
-        one.naps.hold()
-        await one.until(lambda: one.naps.sleeping)
-        assert one.supervisor.problem is not None
-        assert words in one.supervisor.problem
+    async with run_supervisor(ServerConfig(url=url)) as upstream:
+        upstream.sleeps.hold()
+        await upstream.until(lambda: upstream.sleeps.sleeping)
+        assert upstream.supervisor.problem is not None
+        assert words in upstream.supervisor.problem
 
 
 # -- headers
@@ -301,8 +301,8 @@ async def test_reports_unreachable_address(url: str, words: str) -> None:
 async def test_sends_configured_headers() -> None:
     async with Streamable("session", get="stream", announces=True) as server:
         headers = {"Authorization": "Bearer xyz", "X-Team": "größe"}
-        async with run_supervisor(ServerConfig(url=server.url(), headers=headers)) as one:
-            await one.ready()
+        async with run_supervisor(ServerConfig(url=server.url(), headers=headers)) as upstream:
+            await upstream.ready()
             await server.until(lambda: server.streams)
         await server.until(lambda: server.deleted)
         methods = {request.method for request in server.requests}
@@ -319,8 +319,8 @@ async def test_rejects_header_with_line_end() -> None:
         for transport in ("auto", "sse"):
             config = ServerConfig(url=server.url(), headers=headers, transport=transport)
             async with run_supervisor(config) as one:
-                one.naps.hold()
-                await one.until(lambda one=one: one.naps.sleeping)
+                one.sleeps.hold()
+                await one.until(lambda one=one: one.sleeps.sleeping)
                 assert one.supervisor.problem is not None
                 assert "Authorization" in one.supervisor.problem
                 assert "xyz" not in one.supervisor.problem
@@ -370,12 +370,14 @@ def test_reports_untrusted_certificate(loop: str, tmp_path: Path) -> None:
     async def body() -> None:
         server = Streamable("stateless")
         await server.start(tls=context)
-        async with run_supervisor(ServerConfig(url=server.url())) as one:
-            one.naps.hold()
-            await one.until(lambda: one.naps.sleeping)
-            assert one.supervisor.problem is not None
-            assert "certificate is not trusted" in one.supervisor.problem
-            assert "self-signed" in one.supervisor.problem.replace("self signed", "self-signed")
+        async with run_supervisor(ServerConfig(url=server.url())) as upstream:
+            upstream.sleeps.hold()
+            await upstream.until(lambda: upstream.sleeps.sleeping)
+            assert upstream.supervisor.problem is not None
+            assert "certificate is not trusted" in upstream.supervisor.problem
+            assert "self-signed" in upstream.supervisor.problem.replace(
+                "self signed", "self-signed"
+            )
         assert not server.requests
         await server.stop()
 
@@ -392,9 +394,9 @@ def test_accepts_trusted_certificate(
     async def body() -> None:
         server = Streamable("stateless")
         await server.start(tls=context)
-        async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as one:
-            await one.ready()
-            calls = [one.start("echo", {"text": str(n)}) for n in range(20)]
+        async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as upstream:
+            await upstream.ready()
+            calls = [upstream.start("echo", {"text": str(n)}) for n in range(20)]
             for number, call in enumerate(calls):
                 assert text(await with_timeout(call)) == str(number)
         await server.stop()
@@ -403,19 +405,17 @@ def test_accepts_trusted_certificate(
 
 
 @LOOPS
-def test_tls_handshake_times_out(
-    loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tls_handshake_times_out(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_pool, "CONNECT_TIMEOUT_SECONDS", 0.1)
 
     async def body() -> None:
         async with Streamable("stateless") as server:
             url = server.url().replace("http:", "https:")
-            async with run_supervisor(ServerConfig(url=url)) as one:
-                one.naps.hold()
-                await one.until(lambda: one.naps.sleeping)
-                assert one.supervisor.problem is not None
-                assert one.supervisor.problem.endswith(": no response within 0.1 s.")
+            async with run_supervisor(ServerConfig(url=url)) as upstream:
+                upstream.sleeps.hold()
+                await upstream.until(lambda: upstream.sleeps.sleeping)
+                assert upstream.supervisor.problem is not None
+                assert upstream.supervisor.problem.endswith(": no response within 0.1 s.")
 
     run(body, loop=loop)
 

@@ -9,7 +9,7 @@ import pytest
 
 from interlock.core.config import ServerConfig
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
+from tests.core.upstreams.servers.http_server import Request, ResponseWriter, Streamable
 from tests.core.upstreams.servers.toolbox import error, result
 from tests.support.upstreams import run_supervisor
 
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 # -- the probe
 
 
-@pytest.mark.parametrize("eras", ["stateless", "both"])
-async def test_detects_stateless_server(eras: str) -> None:
-    async with Streamable(eras) as server:
-        async with run_supervisor(ServerConfig(url=server.url())) as one:
-            await one.ready()
-            assert one.era is Era.STATELESS
-            await one.text("echo", text="x")
+@pytest.mark.parametrize("generations", ["stateless", "both"])
+async def test_detects_stateless_server(generations: str) -> None:
+    async with Streamable(generations) as server:
+        async with run_supervisor(ServerConfig(url=server.url())) as upstream:
+            await upstream.ready()
+            assert upstream.era is Era.STATELESS
+            await upstream.text("echo", text="x")
     methods = [request.rpc for request in server.requests]
     assert methods == ["server/discover", "tools/list", "tools/call"]
     for request in server.requests:
@@ -44,10 +44,10 @@ async def test_detects_stateless_server(eras: str) -> None:
 @pytest.mark.parametrize("sessions", [True, False])
 async def test_detects_session_server_by_400(sessions: bool) -> None:
     async with Streamable("session", sessions=sessions) as server:
-        async with run_supervisor(ServerConfig(url=server.url())) as one:
-            await one.ready()
-            assert one.era is Era.SESSION
-            await one.text("echo", text="x")
+        async with run_supervisor(ServerConfig(url=server.url())) as upstream:
+            await upstream.ready()
+            assert upstream.era is Era.SESSION
+            await upstream.text("echo", text="x")
         if sessions:
             await server.until(lambda: server.deleted)
     # The GET of the stream carries no method, and goes out beside `tools/list`.
@@ -75,7 +75,7 @@ async def test_sends_initialized_before_other_requests() -> None:
     async with Streamable("session") as server:
         heard_before: list[int] = []
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.rpc == "notifications/initialized":
                 # A slow server: there would be time enough to overtake it.
                 for _ in range(50):
@@ -84,9 +84,9 @@ async def test_sends_initialized_before_other_requests() -> None:
                 heard_before.append(server.toolbox.initialized)
             return False
 
-        server.habit = habit
-        async with run_supervisor(ServerConfig(url=server.url())) as one:
-            await one.ready()
+        server.override = override
+        async with run_supervisor(ServerConfig(url=server.url())) as upstream:
+            await upstream.ready()
         assert heard_before == [1]
 
 
@@ -98,16 +98,16 @@ async def test_sends_initialized_before_other_requests() -> None:
 async def test_rejected_probe_leads_to_initialize(status: str) -> None:
     async with Streamable("session") as server:
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.rpc == "server/discover":
                 answer.empty(status)
             return request.rpc == "server/discover"
 
-        server.habit = habit
-        async with run_supervisor(ServerConfig(url=server.url())) as one:
-            await one.ready()
-            assert one.era is Era.SESSION
-            assert await one.text("echo", text="x") == "x"
+        server.override = override
+        async with run_supervisor(ServerConfig(url=server.url())) as upstream:
+            await upstream.ready()
+            assert upstream.era is Era.SESSION
+            assert await upstream.text("echo", text="x") == "x"
 
 
 @pytest.mark.parametrize(
@@ -124,36 +124,34 @@ async def test_rejected_probe_leads_to_initialize(status: str) -> None:
     ids=["unknown", "uninitialized", "of-old", "supported", "mixed", "later", "nonsense"],
 )
 @pytest.mark.parametrize("status", ["200 OK", "400 Bad Request"])
-async def test_json_rpc_error_on_probe_leads_to_initialize(
-    answer_with: Any, status: str
-) -> None:
+async def test_json_rpc_error_on_probe_leads_to_initialize(answer_with: Any, status: str) -> None:
     async with Streamable("session") as server:
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.rpc == "server/discover":
                 answer.json(answer_with(request.message["id"]), status)
             return request.rpc == "server/discover"
 
-        server.habit = habit
-        async with run_supervisor(ServerConfig(url=server.url())) as one:
-            await one.ready()
-            assert one.era is Era.SESSION
+        server.override = override
+        async with run_supervisor(ServerConfig(url=server.url())) as upstream:
+            await upstream.ready()
+            assert upstream.era is Era.SESSION
 
 
 async def test_reports_unsupported_revisions() -> None:
     async with Streamable("session") as server:
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             id = request.message["id"]
             answer.json(error(id, -32022, "Unsupported", {"supported": ["2031-01-01", 7]}))
             return True
 
-        server.habit = habit
-        async with run_supervisor(ServerConfig(url=server.url())) as one:
-            one.naps.hold()
-            await one.until(lambda: one.naps.sleeping)
-            assert one.supervisor.problem is not None
-            assert "supports only MCP 2031-01-01, 7" in one.supervisor.problem
+        server.override = override
+        async with run_supervisor(ServerConfig(url=server.url())) as upstream:
+            upstream.sleeps.hold()
+            await upstream.until(lambda: upstream.sleeps.sleeping)
+            assert upstream.supervisor.problem is not None
+            assert "supports only MCP 2031-01-01, 7" in upstream.supervisor.problem
     assert [request.rpc for request in server.requests] == ["server/discover"]
 
 
@@ -174,72 +172,72 @@ async def test_probes_again_after_inconclusive_response(status: str, words: str)
     async with Streamable("both") as server:
         broken = True
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if broken:
-                answer.whole(b"oops", status, content_type="text/plain")
+                answer.respond(b"oops", status, content_type="text/plain")
             return broken
 
-        server.habit = habit
-        async with run_supervisor(ServerConfig(url=server.url())) as one:
-            one.naps.hold()
-            await one.until(lambda: one.naps.sleeping)
-            assert one.supervisor.problem is not None
-            assert words in one.supervisor.problem
+        server.override = override
+        async with run_supervisor(ServerConfig(url=server.url())) as upstream:
+            upstream.sleeps.hold()
+            await upstream.until(lambda: upstream.sleeps.sleeping)
+            assert upstream.supervisor.problem is not None
+            assert words in upstream.supervisor.problem
             assert [request.rpc for request in server.requests] == ["server/discover"]
             broken = False
-            one.naps.wake()
-            await one.ready()
-            assert one.era is Era.STATELESS
+            upstream.sleeps.wake()
+            await upstream.ready()
+            assert upstream.era is Era.STATELESS
 
 
 async def test_unanswered_probe_times_out() -> None:
     async with Streamable("both") as server:
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             return True
 
-        server.habit = habit
-        async with run_supervisor(ServerConfig(url=server.url(), start_timeout=0.1)) as one:
-            one.naps.hold()
-            await one.until(lambda: one.naps.sleeping)
-            assert one.supervisor.problem is not None
-            assert "was not ready within 0.1 s" in one.supervisor.problem
+        server.override = override
+        async with run_supervisor(ServerConfig(url=server.url(), start_timeout=0.1)) as upstream:
+            upstream.sleeps.hold()
+            await upstream.until(lambda: upstream.sleeps.sleeping)
+            assert upstream.supervisor.problem is not None
+            assert "was not ready within 0.1 s" in upstream.supervisor.problem
             await server.until(lambda: server.open_connections == 0)
 
 
 async def test_reports_rejected_initialize() -> None:
     async with Streamable("session") as server:
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.rpc == "initialize":
                 answer.json(error(request.message["id"], -32000, "Closed on Sundays."))
             return request.rpc == "initialize"
 
-        server.habit = habit
-        async with run_supervisor(ServerConfig(url=server.url())) as one:
-            one.naps.hold()
-            await one.until(lambda: one.naps.sleeping)
+        server.override = override
+        async with run_supervisor(ServerConfig(url=server.url())) as upstream:
+            upstream.sleeps.hold()
+            await upstream.until(lambda: upstream.sleeps.sleeping)
             problem = "up refused to start a session: Closed on Sundays."
-            assert one.supervisor.problem == problem
+            assert upstream.supervisor.problem == problem
 
 
 # -- redirects
 
 
-@pytest.mark.parametrize("eras", ["stateless", "session"])
+@pytest.mark.parametrize("generations", ["stateless", "session"])
 @pytest.mark.parametrize("status", ["307 Temporary Redirect", "308 Permanent Redirect"])
-async def test_follows_redirect_on_same_server(eras: str, status: str) -> None:
-    async with Streamable(eras) as server:
+async def test_follows_redirect_on_same_server(generations: str, status: str) -> None:
+    async with Streamable(generations) as server:
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.path == "/mcp":
                 answer.empty(status, location="/mcp/")
             return request.path == "/mcp"
 
-        server.habit = habit
-        async with run_supervisor(ServerConfig(url=server.url())) as one:
-            await one.ready()
-            assert await one.text("echo", text="x") == "x"
+        server.override = override
+        async with run_supervisor(ServerConfig(url=server.url())) as upstream:
+            await upstream.ready()
+            assert await upstream.text("echo", text="x") == "x"
     assert [r.path for r in server.requests].count("/mcp") == 1
 
 
@@ -258,14 +256,14 @@ async def test_follows_redirect_on_same_server(eras: str, status: str) -> None:
 async def test_rejects_redirect_to_other_server(location: str, words: str) -> None:
     async with Streamable("stateless") as server:
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             answer.empty("307 Whatever", location=location.format(port=server.port))
             return True
 
-        server.habit = habit
+        server.override = override
         headers = {"Authorization": "Bearer secret"}
-        async with run_supervisor(ServerConfig(url=server.url(), headers=headers)) as one:
-            one.naps.hold()
-            await one.until(lambda: one.naps.sleeping)
-            assert one.supervisor.problem is not None
-            assert words in one.supervisor.problem
+        async with run_supervisor(ServerConfig(url=server.url(), headers=headers)) as upstream:
+            upstream.sleeps.hold()
+            await upstream.until(lambda: upstream.sleeps.sleeping)
+            assert upstream.supervisor.problem is not None
+            assert words in upstream.supervisor.problem

@@ -27,7 +27,7 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 PIECE = 16 * 1024
 
 
-class Answered:
+class RecordingTicket:
     """A request's answer, as the link would take it."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Answered:
 
 
 @asynccontextmanager
-async def server_of(begins: bytes, goes_on: bytes, pieces: int | None = None) -> AsyncIterator[Any]:
+async def open_pool(begins: bytes, goes_on: bytes, pieces: int | None = None) -> AsyncIterator[Any]:
     """A pool that asks a server which begins so, and goes on for ever or for some pieces."""
     written = [0]
 
@@ -96,8 +96,8 @@ async def server_of(begins: bytes, goes_on: bytes, pieces: int | None = None) ->
 )
 def test_endless_head_closes_connection(begins: bytes, goes_on: bytes, loop: str) -> None:
     async def body() -> None:
-        async with server_of(begins, goes_on) as pool:
-            answered = Answered()
+        async with open_pool(begins, goes_on) as pool:
+            answered = RecordingTicket()
             pool.send(REQUEST, answered)
             failure, _ = await with_timeout(answered.done)
             assert failure is UPSTREAM_LOST
@@ -113,7 +113,7 @@ async def test_limits_response_of_authorization_server(
     pieces = fetch.MAX_RESPONSE_BYTES // PIECE + 1
 
     # The server waits after that much, so only the limit can end the request.
-    async with server_of(head, b"a" * PIECE, pieces) as pool:
+    async with open_pool(head, b"a" * PIECE, pieces) as pool:
         url = f"http://127.0.0.1:{pool.origin.port}/keys"
         with pytest.raises(SignInProblem):
             await with_timeout(fetch.fetch("GET", url, {}))
@@ -125,8 +125,8 @@ async def test_reads_stream_of_many_small_chunks() -> None:
         b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
 
-    async with server_of(head, b"1\r\n:\r\n" * 1000, pieces=40) as pool:
-        answered = Answered()
+    async with open_pool(head, b"1\r\n:\r\n" * 1000, pieces=40) as pool:
+        answered = RecordingTicket()
         pool.send(REQUEST, answered)
         while answered.chunks < 40_000:
             await run_ready_tasks(1)
@@ -137,11 +137,11 @@ async def test_reads_stream_of_many_small_chunks() -> None:
 
 def connections() -> list[HttpConnection]:
     """All that are not freed."""
-    return [one for one in gc.get_objects() if type(one) is HttpConnection]
+    return [item for item in gc.get_objects() if type(item) is HttpConnection]
 
 
 @pytest.fixture
-def uncollected() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     """What is freed is freed by its last reference."""
     gc.collect()
     gc.disable()
@@ -151,18 +151,16 @@ def uncollected() -> Iterator[None]:
 
 @LOOPS
 @pytest.mark.parametrize("how", ["too long", "abandoned", "closed"])
-@pytest.mark.usefixtures("uncollected")
-def test_frees_ended_connection(
-    how: str, loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("without_collector")
+def test_frees_ended_connection(how: str, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_pool, "MAX_MESSAGE", 4 * PIECE if how == "too long" else 1 << 30)
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n"
     # The traceback of an earlier test that failed may hold connections.
     before = connections()
 
     async def body() -> None:
-        async with server_of(head, b"a" * PIECE, None if how == "too long" else 8) as pool:
-            answered = Answered()
+        async with open_pool(head, b"a" * PIECE, None if how == "too long" else 8) as pool:
+            answered = RecordingTicket()
             pool.send(REQUEST, answered)
             if how == "too long":
                 failure, _ = await with_timeout(answered.done)
@@ -179,7 +177,11 @@ def test_frees_ended_connection(
                 await run_ready_tasks(1)
             for _ in range(3):
                 await run_ready_tasks(1)
-            left = [one for one in connections() if not any(one is known for known in before)]
-            assert left == []
+            remaining = [
+                connection
+                for connection in connections()
+                if not any(connection is known for known in before)
+            ]
+            assert remaining == []
 
     run(body, loop=loop)

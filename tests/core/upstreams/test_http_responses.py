@@ -17,12 +17,12 @@ from interlock.core.upstreams.transports import http_pool
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, Failure
 from tests.core.upstreams import response_shapes as shapes
 from tests.core.upstreams.response_shapes import JSON, Shape
-from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
+from tests.core.upstreams.servers.http_server import Request, ResponseWriter, Streamable
 from tests.core.upstreams.servers.toolbox import error, result
 from tests.support.upstreams import SupervisorHarness, run, run_supervisor, text, with_timeout
 
 
-def good(request: Request, text: str = "good") -> bytes:
+def valid_body(request: Request, text: str = "good") -> bytes:
     content = {"content": [{"type": "text", "text": text}]}
     return json.dumps(result(request.message["id"], content)).encode()
 
@@ -35,44 +35,44 @@ def with_server(
 ) -> None:
     async def main() -> None:
         async with Streamable("stateless") as server:
-            async with run_supervisor(ServerConfig(url=server.url(), **more)) as one:
-                await one.ready()
-                await body(one, server)
+            async with run_supervisor(ServerConfig(url=server.url(), **more)) as upstream:
+                await upstream.ready()
+                await body(upstream, server)
 
     run(main, loop=loop)
 
 
-def answering(shape: Shape) -> Any:
+def answer_with(shape: Shape) -> Any:
     """A habit: `echo` is answered in this shape, everything else as usual."""
 
-    async def habit(request: Request, answer: Answer) -> bool:
+    async def override(request: Request, answer: ResponseWriter) -> bool:
         if request.tool != "echo":
             return False
-        await shape(good(request), answer)
+        await shape(valid_body(request), answer)
         return True
 
-    return habit
+    return override
 
 
-RIGHT: list[Shape] = [
-    shapes.whole,
+VALID_SHAPES: list[Shape] = [
+    shapes.respond,
     shapes.chunked,
-    shapes.until_the_end,
-    shapes.of_old,
-    shapes.of_old_with_length,
-    shapes.and_goodbye,
+    shapes.until_close,
+    shapes.http_1_0,
+    shapes.http_1_0_with_length,
+    shapes.with_connection_close,
     shapes.after_continue,
     shapes.byte_by_byte,
     shapes.strange_header_case,
     shapes.spaced_body,
     shapes.as_event,
-    shapes.as_event_until_the_end,
+    shapes.as_event_until_close,
     shapes.as_event_among_others,
     shapes.event_then_silence,
 ]
 
 
-@pytest.mark.parametrize("shape", RIGHT, ids=lambda shape: shape.__name__)
+@pytest.mark.parametrize("shape", VALID_SHAPES, ids=lambda shape: shape.__name__)
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_reads_result_in_every_shape(
     shape: Shape, loop: str, monkeypatch: pytest.MonkeyPatch
@@ -80,7 +80,7 @@ def test_reads_result_in_every_shape(
     monkeypatch.setattr(http_pool, "STREAM_LINGER_SECONDS", 0.05)
 
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        server.habit = answering(shape)
+        server.override = answer_with(shape)
         # More than once: what was learned from the first must hold for the second.
         for _ in range(3):
             assert await one.text("echo") == "good"
@@ -92,13 +92,13 @@ def test_reads_result_in_every_shape(
 
 def test_distinguishes_similar_heads_by_length() -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.tool != "echo":
                 return False
-            answer.whole(good(request, request.message["params"]["arguments"]["text"]))
+            answer.respond(valid_body(request, request.message["params"]["arguments"]["text"]))
             return True
 
-        server.habit = habit
+        server.override = override
         for size in (1, 10, 1, 500, 10, 70_000, 1, 10):
             assert await one.text("echo", text="x" * size) == "x" * size
 
@@ -112,16 +112,16 @@ def test_distinguishes_similar_heads_by_length() -> None:
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_surplus_bytes_do_not_reach_next_call(when: str, loop: str) -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.tool != "echo":
                 return False
             # A second answer, made to fit the next call: its id, and an error without any.
-            body = good(request)
+            body = valid_body(request)
             stray = json.dumps(error(None, -1, "stray")).encode()
             guess = json.dumps(result(request.message["id"] + 1, {"stray": 1})).encode()
             surplus = b"".join(
-                b"HTTP/1.1 200 OK\r\n" + JSON + b"content-length: %d\r\n\r\n%b" % (len(one), one)
-                for one in (guess, stray)
+                b"HTTP/1.1 200 OK\r\n" + JSON + b"content-length: %d\r\n\r\n%b" % (len(item), item)
+                for item in (guess, stray)
             )
             if when == "head only":
                 surplus = surplus[:40]
@@ -139,7 +139,7 @@ def test_surplus_bytes_do_not_reach_next_call(when: str, loop: str) -> None:
             answer.finish()
             return True
 
-        server.habit = habit
+        server.override = override
         for _ in range(5):
             # One answers, the others wait for its connection: the worst moment.
             calls = [one.start("echo"), one.start("cancelled"), one.start("cancelled")]
@@ -160,13 +160,13 @@ def test_surplus_bytes_do_not_reach_next_call(when: str, loop: str) -> None:
 
 def test_bytes_on_idle_connection_close_connection() -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        held: list[Answer] = []
+        held: list[ResponseWriter] = []
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             held.append(answer)
             return False
 
-        server.habit = habit
+        server.override = override
         await one.text("echo", text="x")
         before = server.connected
         held[-1].raw(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
@@ -180,27 +180,27 @@ def test_bytes_on_idle_connection_close_connection() -> None:
 # -- wrong answers
 
 
-WRONG: list[tuple[Shape, Failure, bool, str]] = [
+INVALID_SHAPES: list[tuple[Shape, Failure, bool, str]] = [
     (shapes.not_http, UPSTREAM_LOST, True, "is not valid HTTP"),
-    (shapes.not_http_at_the_end, UPSTREAM_LOST, True, "is not valid HTTP"),
+    (shapes.invalid_chunk_length, UPSTREAM_LOST, True, "is not valid HTTP"),
     (shapes.upgrade, UPSTREAM_LOST, True, "is not valid HTTP"),
     (shapes.not_json, UPSTREAM_PROTOCOL, True, "not MCP"),
-    (shapes.nothing, UPSTREAM_PROTOCOL, True, "does not match"),
+    (shapes.empty_body, UPSTREAM_PROTOCOL, True, "does not match"),
     (shapes.not_utf8, UPSTREAM_PROTOCOL, True, "does not match"),
     (shapes.wrong_id, UPSTREAM_PROTOCOL, True, "does not match"),
     (shapes.text_id, UPSTREAM_PROTOCOL, True, "does not match"),
     (shapes.no_id, UPSTREAM_PROTOCOL, True, "does not match"),
-    (shapes.a_notification, UPSTREAM_PROTOCOL, True, "does not match"),
-    (shapes.a_list, UPSTREAM_PROTOCOL, True, "does not match"),
-    (shapes.accepted, UPSTREAM_PROTOCOL, True, "HTTP 202"),
+    (shapes.json_notification, UPSTREAM_PROTOCOL, True, "does not match"),
+    (shapes.json_list, UPSTREAM_PROTOCOL, True, "does not match"),
+    (shapes.accepted_status, UPSTREAM_PROTOCOL, True, "HTTP 202"),
     (shapes.no_content, UPSTREAM_PROTOCOL, True, "HTTP 204"),
     (shapes.stream_without_answer, UPSTREAM_LOST, True, "without a response"),
     (shapes.stream_cut, UPSTREAM_LOST, True, "closed the connection"),
-    (shapes.half_an_event, UPSTREAM_LOST, True, "without a response"),
+    (shapes.incomplete_event, UPSTREAM_LOST, True, "without a response"),
     (shapes.too_short, UPSTREAM_LOST, True, "closed the connection"),
     (shapes.too_short_in_chunks, UPSTREAM_LOST, True, "closed the connection"),
     (shapes.reset, UPSTREAM_LOST, True, "closed the connection"),
-    (shapes.just_a_head, UPSTREAM_LOST, True, "closed the connection"),
+    (shapes.head_only, UPSTREAM_LOST, True, "closed the connection"),
     (shapes.endless_headers, UPSTREAM_LOST, True, "is not valid HTTP"),
     (shapes.server_error, UPSTREAM_PROTOCOL, True, "HTTP 500"),
     (shapes.bad_gateway, UPSTREAM_PROTOCOL, True, "HTTP 502"),
@@ -209,14 +209,16 @@ WRONG: list[tuple[Shape, Failure, bool, str]] = [
     (shapes.unauthorized_in_json_rpc, UPSTREAM_UNAVAILABLE, True, "credentials"),
     (shapes.forbidden, UPSTREAM_UNAVAILABLE, True, "credentials"),
     (shapes.not_found, UPSTREAM_UNAVAILABLE, True, "HTTP 404"),
-    (shapes.too_large, UPSTREAM_UNAVAILABLE, True, "HTTP 413"),
-    (shapes.too_many, UPSTREAM_UNAVAILABLE, True, "HTTP 429"),
-    (shapes.moved, UPSTREAM_UNAVAILABLE, True, "HTTP 307"),
+    (shapes.payload_too_large, UPSTREAM_UNAVAILABLE, True, "HTTP 413"),
+    (shapes.too_many_requests, UPSTREAM_UNAVAILABLE, True, "HTTP 429"),
+    (shapes.redirect, UPSTREAM_UNAVAILABLE, True, "HTTP 307"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("shape", "failure", "sent", "words"), WRONG, ids=[case[0].__name__ for case in WRONG]
+    ("shape", "failure", "sent", "words"),
+    INVALID_SHAPES,
+    ids=[case[0].__name__ for case in INVALID_SHAPES],
 )
 def test_invalid_response_fails_only_its_call(
     shape: Shape, failure: Failure, sent: bool, words: str
@@ -224,7 +226,7 @@ def test_invalid_response_fails_only_its_call(
     async def body(one: SupervisorHarness, server: Streamable) -> None:
         held = one.start("hold", {"text": "unharmed"})
         await server.until(lambda: server.toolbox.held)
-        server.habit = answering(shape)
+        server.override = answer_with(shape)
         for _ in range(2):
             with pytest.raises(UpstreamLostError, match=words) as caught:
                 await with_timeout(one.start("echo"))
@@ -243,14 +245,14 @@ def test_rejects_response_with_id_of_other_call() -> None:
         held = one.start("hold", {"text": "mine"})
         await server.until(lambda: server.toolbox.held)
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.tool != "echo":
                 return False
             (other,) = server.toolbox.held
             answer.json(result(other, {"content": [{"type": "text", "text": "stolen"}]}))
             return True
 
-        server.habit = habit
+        server.override = override
         with pytest.raises(UpstreamLostError, match="does not match"):
             await with_timeout(one.start("echo"))
         assert await one.text("release") == "1"
@@ -262,7 +264,7 @@ def test_rejects_response_with_id_of_other_call() -> None:
 @pytest.mark.parametrize("id", [None, "server-error", ...])
 def test_error_without_id_belongs_to_its_request(id: Any) -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.tool != "echo":
                 return False
             message = error(id, -32600, "I do not understand.")
@@ -271,7 +273,7 @@ def test_error_without_id_belongs_to_its_request(id: Any) -> None:
             answer.json(message, "400 Bad Request")
             return True
 
-        server.habit = habit
+        server.override = override
         with pytest.raises(UpstreamResponseError, match="I do not understand") as caught:
             await with_timeout(one.start("echo"))
         assert caught.value.code == -32600
@@ -281,7 +283,7 @@ def test_error_without_id_belongs_to_its_request(id: Any) -> None:
 
 # -- too long
 
-LONG = [shapes.whole, shapes.chunked, shapes.until_the_end]
+LONG = [shapes.respond, shapes.chunked, shapes.until_close]
 
 
 @pytest.mark.parametrize("shape", LONG, ids=lambda s: s.__name__)
@@ -289,12 +291,12 @@ def test_rejects_large_body(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(http_pool, "MAX_MESSAGE", 10_000)
 
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.tool == "echo":
-                await shape(good(request, "x" * 50_000), answer)
+                await shape(valid_body(request, "x" * 50_000), answer)
             return request.tool == "echo"
 
-        server.habit = habit
+        server.override = override
         with pytest.raises(UpstreamLostError, match="longer than 10000 bytes") as caught:
             await with_timeout(one.start("echo"))
         assert caught.value.was_sent
@@ -310,12 +312,12 @@ def test_large_event_does_not_affect_other_events(
     monkeypatch.setattr(http_replies, "MAX_MESSAGE", 10_000)
 
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.tool != "echo":
                 return False
             answer.open(chunked=False)
             events = [
-                b"data: " + good(request) + b"\n\n",
+                b"data: " + valid_body(request) + b"\n\n",
                 b"data: " + b"x" * 20_000 + b"\n\n",
             ]
             # All in one read: the decoder reports the long one and keeps the other.
@@ -323,7 +325,7 @@ def test_large_event_does_not_affect_other_events(
             answer.end()
             return True
 
-        server.habit = habit
+        server.override = override
         assert await one.text("echo") == "good"
 
     with_server(body)
@@ -336,14 +338,14 @@ def test_large_result_on_stream_fails_call_immediately(
     monkeypatch.setattr(http_pool, "STREAM_LINGER_SECONDS", 3600.0)
 
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.tool != "echo":
                 return False
             answer.open()
-            answer.event(good(request, "x" * 20_000).decode())
+            answer.event(valid_body(request, "x" * 20_000).decode())
             return True  # and the stream stays open
 
-        server.habit = habit
+        server.override = override
         with pytest.raises(UpstreamLostError, match="longer than 10000 bytes") as caught:
             await with_timeout(one.start("echo"))
         assert caught.value.failure is UPSTREAM_PROTOCOL

@@ -17,7 +17,7 @@ from interlock.core.upstreams.supervisor import State
 from interlock.core.upstreams.transports import http
 from interlock.errors import UPSTREAM_LOST
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
+from tests.core.upstreams.servers.http_server import Request, ResponseWriter, Streamable
 from tests.core.upstreams.servers.toolbox import notification, result
 from tests.support.upstreams import (
     SupervisorHarness,
@@ -33,45 +33,47 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
-class Leaving(Streamable):
+class LeavingServer(Streamable):
     """Ends the stream of every `hold` on purpose; `resumed` decides what a GET for it brings."""
 
-    def __init__(self, eras: str = "session", *, primer: str = "id: e1\nretry: 60\ndata: \n\n"):
-        super().__init__(eras, get="405 Method Not Allowed")
-        self.habit = self._habit
+    def __init__(
+        self, generations: str = "session", *, primer: str = "id: e1\nretry: 60\ndata: \n\n"
+    ):
+        super().__init__(generations, get="405 Method Not Allowed")
+        self.override = self._habit
         self.primer = primer
         self.properly = True
         self.left_at = 0.0
         self.resumptions: list[tuple[float, str]] = []
-        self.resumed: Callable[[Answer, str], Awaitable[None]] = self.answer
+        self.resumed: Callable[[ResponseWriter, str], Awaitable[None]] = self.answer
         self.id: Any = None
 
-    async def _habit(self, request: Request, answer: Answer) -> bool:
+    async def _habit(self, request: Request, answer: ResponseWriter) -> bool:
         now = asyncio.get_running_loop().time()
         if request.method == "GET" and "last-event-id" in request.headers:
             last = request.headers["last-event-id"]
             self.resumptions.append((now, last))
             await self.resumed(answer, last)
-            self.poke()
+            self.notify_waiters()
             return True
         if request.tool != "hold":
             return False
         self.id = request.message["id"]
         self.left_at = now
         answer.open()
-        answer.piece(self.primer.encode())
+        answer.write_chunk(self.primer.encode())
         if self.properly:
             answer.end()
         else:
             answer.finish(keep=False)
         return True
 
-    def good(self) -> Any:
+    def final_result(self) -> Any:
         return result(self.id, {"content": [{"type": "text", "text": "in the end"}]})
 
-    async def answer(self, answer: Answer, last: str) -> None:
+    async def answer(self, answer: ResponseWriter, last: str) -> None:
         answer.open()
-        answer.event(self.good())
+        answer.event(self.final_result())
 
     @property
     def posts(self) -> int:
@@ -79,18 +81,18 @@ class Leaving(Streamable):
 
 
 def with_server(
-    body: Callable[[SupervisorHarness, Leaving], Awaitable[None]],
-    server: Leaving | None = None,
+    body: Callable[[SupervisorHarness, LeavingServer], Awaitable[None]],
+    server: LeavingServer | None = None,
     *,
     loop: str = "uvloop",
 ) -> None:
     async def main() -> None:
-        async with server or Leaving() as leaving:
+        async with server or LeavingServer() as leaving:
             async with run_supervisor(
                 ServerConfig(url=leaving.url(), connections=2, sessions="shared")
-            ) as one:
-                await one.ready()
-                await body(one, leaving)
+            ) as upstream:
+                await upstream.ready()
+                await body(upstream, leaving)
 
     run(main, loop=loop)
 
@@ -98,7 +100,7 @@ def with_server(
 @LOOPS
 @pytest.mark.parametrize("properly", [True, False])
 def test_resumes_stream_that_ends_before_result(properly: bool, loop: str) -> None:
-    async def body(one: SupervisorHarness, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: LeavingServer) -> None:
         server.properly = properly
         assert await one.text("hold") == "in the end"
         ((at, last),) = server.resumptions
@@ -116,39 +118,39 @@ def test_resumes_stream_that_ends_before_result(properly: bool, loop: str) -> No
 
 
 def test_waits_one_second_without_retry_field() -> None:
-    async def body(one: SupervisorHarness, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: LeavingServer) -> None:
         assert await one.text("hold") == "in the end"
         ((at, _),) = server.resumptions
         assert at - server.left_at >= http.RESUME_DELAY_SECONDS * 0.99
 
-    with_server(body, Leaving(primer="id: e1\n\n"))
+    with_server(body, LeavingServer(primer="id: e1\n\n"))
 
 
 def test_delivers_notifications_across_resumptions() -> None:
-    async def body(one: SupervisorHarness, server: Leaving) -> None:
-        heard: list[Any] = []
+    async def body(one: SupervisorHarness, server: LeavingServer) -> None:
+        received: list[Any] = []
 
-        async def resumed(answer: Answer, last: str) -> None:
+        async def resumed(answer: ResponseWriter, last: str) -> None:
             answer.open()
             told = {"progressToken": server.id, "progress": len(server.resumptions)}
             number = len(server.resumptions) + 1
             message = json.dumps(notification("notifications/progress", told))
-            answer.piece(f"id: e{number}\ndata: {message}\n\n".encode())
+            answer.write_chunk(f"id: e{number}\ndata: {message}\n\n".encode())
             if number < 10:
                 # More often than a stream may be taken up in vain; this is not in vain.
                 answer.end()
             else:
-                answer.event(server.good())
+                answer.event(server.final_result())
 
         server.resumed = resumed
         call = one.start(
             "hold",
-            hear=lambda _, method, params: heard.append(json.loads(bytes(params))),
+            hear=lambda _, method, params: received.append(json.loads(bytes(params))),
             token="mine",
         )
         assert text(await with_timeout(call)) == "in the end"
-        assert [told["progress"] for told in heard] == list(range(1, 10))
-        assert {told["progressToken"] for told in heard} == {"mine"}
+        assert [told["progress"] for told in received] == list(range(1, 10))
+        assert {told["progressToken"] for told in received} == {"mine"}
         assert [last for _, last in server.resumptions] == [f"e{n}" for n in range(1, 10)]
         assert server.posts == 1
 
@@ -157,8 +159,8 @@ def test_delivers_notifications_across_resumptions() -> None:
 
 @pytest.mark.parametrize("status", ["405 Method Not Allowed", "404 Not Found", "400 Bad Request"])
 def test_failed_resumption_loses_call(status: str) -> None:
-    async def body(one: SupervisorHarness, server: Leaving) -> None:
-        async def resumed(answer: Answer, last: str) -> None:
+    async def body(one: SupervisorHarness, server: LeavingServer) -> None:
+        async def resumed(answer: ResponseWriter, last: str) -> None:
             answer.empty(status)
 
         server.resumed = resumed
@@ -175,26 +177,26 @@ def test_failed_resumption_loses_call(status: str) -> None:
     with_server(body)
 
 
-async def _unavailable(answer: Answer, last: str) -> None:
+async def _unavailable(answer: ResponseWriter, last: str) -> None:
     answer.empty("503 Busy")
 
 
-async def _nothing(answer: Answer, last: str) -> None:
+async def _nothing(answer: ResponseWriter, last: str) -> None:
     answer.open()
     answer.end()
 
 
-async def _cut(answer: Answer, last: str) -> None:
+async def _cut(answer: ResponseWriter, last: str) -> None:
     answer.abort()
 
 
 @pytest.mark.parametrize("resumed", [_unavailable, _nothing, _cut])
 def test_limits_resumptions_without_progress(
-    resumed: Callable[[Answer, str], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+    resumed: Callable[[ResponseWriter, str], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "_MAX_RESUME_DELAY_SECONDS", 0.01)
 
-    async def body(one: SupervisorHarness, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: LeavingServer) -> None:
         server.resumed = resumed
         with pytest.raises(UpstreamLostError) as caught:
             await with_timeout(one.start("hold"))
@@ -207,8 +209,8 @@ def test_limits_resumptions_without_progress(
 
 
 def test_increases_delay_between_resumptions() -> None:
-    async def body(one: SupervisorHarness, server: Leaving) -> None:
-        async def resumed(answer: Answer, last: str) -> None:
+    async def body(one: SupervisorHarness, server: LeavingServer) -> None:
+        async def resumed(answer: ResponseWriter, last: str) -> None:
             if len(server.resumptions) < 4:
                 await _unavailable(answer, last)
             else:
@@ -227,15 +229,15 @@ def test_increases_delay_between_resumptions() -> None:
 def test_resumes_after_short_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_MAX_RESUME_DELAY_SECONDS", 0.02)
 
-    async def body(one: SupervisorHarness, server: Leaving) -> None:
-        async def resumed(answer: Answer, last: str) -> None:
+    async def body(one: SupervisorHarness, server: LeavingServer) -> None:
+        async def resumed(answer: ResponseWriter, last: str) -> None:
             if len(server.resumptions) > 1:
                 await server.answer(answer, last)
                 return
             # Gone, with everybody's connections, and back at once.
             assert server._server is not None
             server._server.close()
-            server.cut()
+            server.cut_connections()
             await server.start(server.port)
 
         server.resumed = resumed
@@ -247,28 +249,28 @@ def test_resumes_after_short_outage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("primer", ["data: \n\n", "id:\ndata: \n\n", f"id: {'x' * 5000}\n\n"])
 def test_stream_without_ids_loses_call(primer: str) -> None:
-    async def body(one: SupervisorHarness, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: LeavingServer) -> None:
         with pytest.raises(UpstreamLostError, match="ended the stream") as caught:
             await with_timeout(one.start("hold"))
         assert caught.value.was_sent
         assert not server.resumptions
 
-    with_server(body, Leaving(primer=primer))
+    with_server(body, LeavingServer(primer=primer))
 
 
 def test_stateless_streams_are_not_resumed() -> None:
-    async def body(one: SupervisorHarness, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: LeavingServer) -> None:
         assert one.era is Era.STATELESS
         with pytest.raises(UpstreamLostError) as caught:
             await with_timeout(one.start("hold"))
         assert caught.value.was_sent
         assert not server.resumptions
 
-    with_server(body, Leaving("stateless"))
+    with_server(body, LeavingServer("stateless"))
 
 
 def test_cancelled_call_is_not_resumed() -> None:
-    async def body(one: SupervisorHarness, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: LeavingServer) -> None:
         sent = one.start("hold")
         carried = sent.exchange.carrier  # type: ignore[attr-defined]
         await server.until(lambda: server.posts)
@@ -281,19 +283,19 @@ def test_cancelled_call_is_not_resumed() -> None:
         await server.until(lambda: server.toolbox.cancelled == [server.id])
         assert not server.resumptions
 
-    with_server(body, Leaving(primer="id: e1\nretry: 20000\ndata: \n\n"))
+    with_server(body, LeavingServer(primer="id: e1\nretry: 20000\ndata: \n\n"))
 
 
 async def test_ended_upstream_loses_call_between_streams() -> None:
     sent: list[Any] = []
 
-    async def body(one: SupervisorHarness, server: Leaving) -> None:
+    async def body(one: SupervisorHarness, server: LeavingServer) -> None:
         sent.append(one.start("hold"))
         carried = sent[0].exchange.carrier
         while sent[0].exchange.carrier is carried:
             await one.text("echo", text="x")
 
-    async with Leaving(primer="id: e1\nretry: 20000\ndata: \n\n") as server:
+    async with LeavingServer(primer="id: e1\nretry: 20000\ndata: \n\n") as server:
         async with run_supervisor(ServerConfig(url=server.url(), sessions="shared")) as one:
             await one.ready()
             await body(one, server)
@@ -313,12 +315,12 @@ async def test_resumes_streams_of_official_server(
 
     with official_server("resumable") as port:
         url = f"http://127.0.0.1:{port}/mcp"
-        async with run_supervisor(ServerConfig(url=url)) as one:
-            await one.ready()
+        async with run_supervisor(ServerConfig(url=url)) as upstream:
+            await upstream.ready()
 
             async def leaving(gate: str) -> None:
                 steps: asyncio.Queue[int] = asyncio.Queue()
-                call = one.start(
+                call = upstream.start(
                     "leave_and_answer",
                     {"times": times, "gate": gate},
                     hear=lambda _, method, params: steps.put_nowait(
@@ -328,8 +330,8 @@ async def test_resumes_streams_of_official_server(
                 )
                 for step in range(1, times + 1):
                     assert await with_timeout(steps.get()) == step
-                    assert await one.text("leave", gate=gate) == gate
+                    assert await upstream.text("leave", gate=gate) == gate
                 assert text(await with_timeout(call)) == "answered in the end"
 
             await asyncio.gather(*(leaving(str(number)) for number in range(10)))
-            assert one.supervisor.restarts == 0
+            assert upstream.supervisor.restarts == 0

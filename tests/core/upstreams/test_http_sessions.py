@@ -12,7 +12,7 @@ from interlock.core.upstreams import negotiation as negotiate
 from interlock.core.upstreams.supervisor import State
 from interlock.errors import UPSTREAM_LOST
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
+from tests.core.upstreams.servers.http_server import Request, ResponseWriter, Streamable
 from tests.core.upstreams.servers.toolbox import error
 from tests.support.upstreams import official_server, run, run_supervisor, text, with_timeout
 
@@ -34,19 +34,19 @@ def test_reopens_expired_session(forgets: str, loop: str) -> None:
 
     async def body() -> None:
         async with Streamable("session", forgets=forgets) as server:
-            async with run_supervisor(ServerConfig(url=server.url(), connections=4)) as one:
-                await one.ready()
+            async with run_supervisor(ServerConfig(url=server.url(), connections=4)) as upstream:
+                await upstream.ready()
                 server.forget_sessions()
                 executed = server.toolbox.calls
-                calls = [one.start("echo", {"text": str(n)}) for n in range(10)]
+                calls = [upstream.start("echo", {"text": str(n)}) for n in range(10)]
                 for call in calls:
                     with pytest.raises(UpstreamLostError, match="session") as caught:
                         await with_timeout(call)
                     assert not caught.value.was_sent
                 assert server.toolbox.calls == executed
-                assert await with_timeout(one.supervisor.wait_until_ready(10))
-                assert await one.text("echo", text="again") == "again"
-                assert one.states == [State.READY, State.DEGRADED, State.READY]
+                assert await with_timeout(upstream.supervisor.wait_until_ready(10))
+                assert await upstream.text("echo", text="again") == "again"
+                assert upstream.states == [State.READY, State.DEGRADED, State.READY]
                 assert not server.deleted
                 assert server.requests[-1].headers["mcp-session-id"] == "session-2"
 
@@ -55,68 +55,68 @@ def test_reopens_expired_session(forgets: str, loop: str) -> None:
 
 async def test_pending_call_survives_session_expiry() -> None:
     async with Streamable("session") as server:
-        async with run_supervisor(ServerConfig(url=server.url())) as one:
-            await one.ready()
-            held = one.start("hold", {"text": "answered all the same"})
+        async with run_supervisor(ServerConfig(url=server.url())) as upstream:
+            await upstream.ready()
+            held = upstream.start("hold", {"text": "answered all the same"})
             await server.until(lambda: server.toolbox.held)
             server.forget_sessions()
             with pytest.raises(UpstreamLostError, match="no longer knows the session"):
-                await with_timeout(one.start("echo"))
+                await with_timeout(upstream.start("echo"))
             ((message, send),) = server.toolbox.held.values()
             send(server.toolbox._text(message, "answered all the same"))
             assert text(await with_timeout(held)) == "answered all the same"
-            await one.ready()
+            await upstream.ready()
 
 
 async def test_pending_call_fails_after_session_expiry_timeout() -> None:
     async with Streamable("session") as server:
-        async with run_supervisor(ServerConfig(url=server.url())) as one:
-            await one.ready()
-            held = one.start("hold")
+        async with run_supervisor(ServerConfig(url=server.url())) as upstream:
+            await upstream.ready()
+            held = upstream.start("hold")
             await server.until(lambda: server.toolbox.held)
             server.forget_sessions()
             with pytest.raises(UpstreamLostError):
-                await with_timeout(one.start("echo"))
+                await with_timeout(upstream.start("echo"))
             with pytest.raises(UpstreamLostError) as caught:
                 await with_timeout(held)
             assert caught.value.failure is UPSTREAM_LOST
             assert caught.value.was_sent
-            await one.ready()
+            await upstream.ready()
 
 
 async def test_unknown_method_with_404_keeps_session() -> None:
     async with Streamable("session") as server:
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.tool == "fail":
                 id = request.message["id"]
                 answer.json(error(id, -32601, "Method not found"), "404 Not Found")
             return request.tool == "fail"
 
-        server.habit = habit
-        async with run_supervisor(ServerConfig(url=server.url())) as one:
-            await one.ready()
+        server.override = override
+        async with run_supervisor(ServerConfig(url=server.url())) as upstream:
+            await upstream.ready()
             with pytest.raises(UpstreamResponseError, match="Method not found"):
-                await with_timeout(one.start("fail"))
-            assert one.supervisor.state is State.READY
+                await with_timeout(upstream.start("fail"))
+            assert upstream.supervisor.state is State.READY
 
 
 async def test_error_response_about_session_keeps_session() -> None:
     async with Streamable("session") as server:
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.tool == "fail":
                 id = request.message["id"]
                 text = "The session argument is missing."
                 answer.json(error(id, -32602, text), "400 Bad Request")
             return request.tool == "fail"
 
-        server.habit = habit
-        async with run_supervisor(ServerConfig(url=server.url())) as one:
-            await one.ready()
+        server.override = override
+        async with run_supervisor(ServerConfig(url=server.url())) as upstream:
+            await upstream.ready()
             with pytest.raises(UpstreamResponseError, match="session argument is missing"):
-                await with_timeout(one.start("fail"))
-            assert one.supervisor.state is State.READY
+                await with_timeout(upstream.start("fail"))
+            assert upstream.supervisor.state is State.READY
 
 
 @LOOPS
@@ -124,8 +124,8 @@ def test_reconnects_to_restarted_server(loop: str) -> None:
     async def body() -> None:
         server = Streamable("session", get="stream", announces=True)
         await server.start()
-        async with run_supervisor(ServerConfig(url=server.url())) as one:
-            await one.ready()
+        async with run_supervisor(ServerConfig(url=server.url())) as upstream:
+            await upstream.ready()
             await server.until(lambda: server.streams)
             for turn in range(3):
                 await server.stop()
@@ -133,10 +133,10 @@ def test_reconnects_to_restarted_server(loop: str) -> None:
                 server.streams.clear()
                 await server.start(server.port)
                 with pytest.raises(UpstreamLostError) as caught:
-                    await with_timeout(one.start("echo", {"text": "x"}))
+                    await with_timeout(upstream.start("echo", {"text": "x"}))
                 assert not caught.value.was_sent
-                await one.ready()
-                assert await one.text("echo", text=str(turn)) == str(turn)
+                await upstream.ready()
+                assert await upstream.text("echo", text=str(turn)) == str(turn)
         await server.stop()
 
     run(body, loop=loop)
@@ -149,17 +149,17 @@ def test_reconnects_to_restarted_server(loop: str) -> None:
 async def test_works_with_official_server_in_both_generations(kind: str) -> None:
     with official_server(kind) as port:
         url = f"http://127.0.0.1:{port}/mcp"
-        async with run_supervisor(ServerConfig(url=url)) as one:
-            await one.ready()
-            assert one.era is Era.STATELESS
-            assert await one.text("echo", text="grüezi") == "grüezi"
-            calls = [one.start("echo", {"text": str(n)}) for n in range(30)]
+        async with run_supervisor(ServerConfig(url=url)) as upstream:
+            await upstream.ready()
+            assert upstream.era is Era.STATELESS
+            assert await upstream.text("echo", text="grüezi") == "grüezi"
+            calls = [upstream.start("echo", {"text": str(n)}) for n in range(30)]
             for number, call in enumerate(calls):
                 assert text(await with_timeout(call)) == str(number)
-            stuck = one.start("wait_for_ever")
-            await one.text("echo", text="x")
+            stuck = upstream.start("wait_for_ever")
+            await upstream.text("echo", text="x")
             stuck.exchange.abandon("enough")
-            assert await one.text("echo", text="y") == "y"
+            assert await upstream.text("echo", text="y") == "y"
 
 
 async def test_reopens_session_of_official_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,16 +170,16 @@ async def test_reopens_session_of_official_server(monkeypatch: pytest.MonkeyPatc
 
     with official_server("json") as port:
         url = f"http://127.0.0.1:{port}/mcp"
-        async with run_supervisor(ServerConfig(url=url)) as one:
-            await one.ready()
-            assert one.era is Era.SESSION
-            assert await one.text("echo", text="x") == "x"
-            peer = one.supervisor.peer
+        async with run_supervisor(ServerConfig(url=url)) as upstream:
+            await upstream.ready()
+            assert upstream.era is Era.SESSION
+            assert await upstream.text("echo", text="x") == "x"
+            peer = upstream.supervisor.peer
             assert peer is not None
             link: Any = peer.transport
             link.set_protocol_headers(peer.revision, session=b"forgotten")
             with pytest.raises(UpstreamLostError, match="no longer knows") as caught:
-                await with_timeout(one.start("echo", {"text": "x"}))
+                await with_timeout(upstream.start("echo", {"text": "x"}))
             assert not caught.value.was_sent
-            assert await with_timeout(one.supervisor.wait_until_ready(10))
-            assert await one.text("echo", text="y") == "y"
+            assert await with_timeout(upstream.supervisor.wait_until_ready(10))
+            assert await upstream.text("echo", text="y") == "y"

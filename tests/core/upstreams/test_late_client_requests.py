@@ -33,7 +33,7 @@ from interlock.protocol.mcp import Era
 OPERATOR, AUDITOR = Caller("operator"), Caller("auditor")
 
 
-class Channel(SingleChannel):
+class RecordingTransport(SingleChannel):
     """A link that keeps what it is given."""
 
     receiver: TransportReceiver
@@ -60,91 +60,95 @@ class Channel(SingleChannel):
         """Nothing to end."""
 
 
-class Told:
+class RecordingHandler:
     """The way back: what reached which caller."""
 
     def __init__(self) -> None:
-        self.asked_of: list[str] = []
-        self.heard_by: list[str] = []
+        self.requested_callers: list[str] = []
+        self.notified_callers: list[str] = []
 
     def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         """The answers are not what is looked at here."""
 
     def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         assert call.caller is not None
-        self.heard_by.append(call.caller.name)
+        self.notified_callers.append(call.caller.name)
 
     def on_request(
         self, ask: ClientRequest, call: Call | None, session: ClientSession | None
     ) -> None:
         assert call is not None
         assert call.caller is not None
-        self.asked_of.append(call.caller.name)
+        self.requested_callers.append(call.caller.name)
 
 
-class Shared:
+class SharedChannel:
     """A session server on one channel, with calls of two callers."""
 
     def __init__(self) -> None:
-        self.channel = Channel()
+        self.channel = RecordingTransport()
         self.peer = UpstreamClient("s", self.channel, b"{}")
         self.peer.set_revision(Era.SESSION, "2025-11-25")
-        self.told = Told()
+        self.handler = RecordingHandler()
 
     def call(self, caller: Caller) -> Any:
         client = Client(Era.STATELESS, "2026-07-28", "", b"{}")
         call = Call("tools/call", "test", Credentials("local"), client, caller=caller)
-        return self.peer.start(call, self.told)
+        return self.peer.start(call, self.handler)
 
-    def say(self, **message: Any) -> None:
+    def deliver_message(self, **message: Any) -> None:
         self.peer.deliver(json.dumps({"jsonrpc": "2.0", **message}).encode(), None)
 
-    def speaks(self) -> None:
-        self.say(id="q", method="elicitation/create", params={"message": "operator, is it you?"})
-        self.say(method="notifications/message", params={"level": "info", "data": "of operator"})
+    def send_late_messages(self) -> None:
+        self.deliver_message(
+            id="q", method="elicitation/create", params={"message": "operator, is it you?"}
+        )
+        self.deliver_message(
+            method="notifications/message", params={"level": "info", "data": "of operator"}
+        )
 
 
 @asynccontextmanager
 async def open_shared_client() -> AsyncIterator[Any]:
-    yield Shared()
+    yield SharedChannel()
 
 
 async def test_late_request_reaches_no_other_caller() -> None:
-    async with open_shared_client() as one:
-        given_up = one.call(OPERATOR)
-        one.call(AUDITOR)
+    async with open_shared_client() as scene:
+        given_up = scene.call(OPERATOR)
+        scene.call(AUDITOR)
         given_up.abandon("The caller left.")
-        one.speaks()
-        assert one.told.asked_of == []
-        assert one.told.heard_by == []
+        scene.send_late_messages()
+        assert scene.handler.requested_callers == []
+        assert scene.handler.notified_callers == []
         # The server is not left waiting.
-        refused = one.channel.sent[-1]
+        refused = scene.channel.sent[-1]
         assert (refused["id"], refused["error"]["code"]) == ("q", -32601)
 
 
 async def test_late_result_ends_ambiguity() -> None:
-    async with open_shared_client() as one:
-        given_up = one.call(OPERATOR)
-        one.call(AUDITOR)
+    async with open_shared_client() as scene:
+        given_up = scene.call(OPERATOR)
+        scene.call(AUDITOR)
         given_up.abandon("The caller left.")
-        one.say(id=given_up.id, result={})
-        one.speaks()
-        assert one.told.asked_of == ["auditor"]
-        assert one.told.heard_by == ["auditor"]
+        scene.deliver_message(id=given_up.id, result={})
+        scene.send_late_messages()
+        assert scene.handler.requested_callers == ["auditor"]
+        assert scene.handler.notified_callers == ["auditor"]
 
 
 async def test_caller_receives_requests_after_own_cancelled_call() -> None:
-    async with open_shared_client() as one:
-        one.call(OPERATOR).abandon("The caller left.")
-        one.call(OPERATOR)
-        one.speaks()
-        assert one.told.asked_of == ["operator"]
+    async with open_shared_client() as scene:
+        scene.call(OPERATOR).abandon("The caller left.")
+        scene.call(OPERATOR)
+        scene.send_late_messages()
+        assert scene.handler.requested_callers == ["operator"]
 
 
 async def test_ambiguity_ends_after_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_shared_client() as one:
-        one.call(OPERATOR).abandon("The caller left.")
-        one.call(AUDITOR)
+    async with open_shared_client() as scene:
+        scene.call(OPERATOR).abandon("The caller left.")
+        scene.call(AUDITOR)
         monkeypatch.setattr(peer_room, "_ABANDONED_SECONDS", -1.0)
-        one.speaks()
-        assert one.told.asked_of == ["auditor"]
+        scene.send_late_messages()
+        assert scene.handler.requested_callers == ["auditor"]

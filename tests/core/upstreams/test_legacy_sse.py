@@ -13,7 +13,7 @@ from interlock.core.call import UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.transports import legacy_sse
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.servers.http_server import Answer, Legacy, Request, Streamable
+from tests.core.upstreams.servers.http_server import Legacy, Request, ResponseWriter, Streamable
 from tests.core.upstreams.servers.toolbox import result
 from tests.support.upstreams import official_server, run, run_supervisor, text, with_timeout
 
@@ -28,21 +28,21 @@ def test_works_with_official_legacy_server(loop: str) -> None:
         with official_server("legacy") as port:
             for transport in ("auto", "sse"):
                 url = f"http://127.0.0.1:{port}/sse"
-                async with run_supervisor(ServerConfig(url=url, transport=transport)) as one:
-                    await one.ready()
-                    assert one.era is Era.SESSION
-                    heard: list[Any] = []
-                    call = one.start(
+                async with run_supervisor(ServerConfig(url=url, transport=transport)) as upstream:
+                    await upstream.ready()
+                    assert upstream.era is Era.SESSION
+                    received: list[Any] = []
+                    call = upstream.start(
                         "report",
                         {"steps": 3},
-                        hear=lambda _call, _method, params, heard=heard: heard.append(
+                        hear=lambda _call, _method, params, received=received: received.append(
                             json.loads(bytes(params))
                         ),
                         token=1,
                     )
                     assert text(await with_timeout(call)) == "reported"
-                    assert [told["progress"] for told in heard] == [1, 2, 3]
-                    calls = [one.start("echo", {"text": str(n)}) for n in range(20)]
+                    assert [told["progress"] for told in received] == [1, 2, 3]
+                    calls = [upstream.start("echo", {"text": str(n)}) for n in range(20)]
                     for number, sent in enumerate(calls):
                         assert text(await with_timeout(sent)) == str(number)
 
@@ -67,11 +67,11 @@ async def test_rejects_endpoint_on_other_server(endpoint: str, words: str) -> No
     await server.start()
     server.endpoint = endpoint.format(port=server.port)
     headers = {"Authorization": "Bearer secret"}
-    async with run_supervisor(ServerConfig(url=server.url("/sse"), headers=headers)) as one:
-        one.naps.hold()
-        await one.until(lambda: one.naps.sleeping)
-        assert one.supervisor.problem is not None
-        assert words in one.supervisor.problem
+    async with run_supervisor(ServerConfig(url=server.url("/sse"), headers=headers)) as upstream:
+        upstream.sleeps.hold()
+        await upstream.until(lambda: upstream.sleeps.sleeping)
+        assert upstream.supervisor.problem is not None
+        assert words in upstream.supervisor.problem
         await server.until(lambda: server.open_connections == 0)
     await server.stop()
 
@@ -82,7 +82,7 @@ async def test_accepts_relative_and_absolute_endpoint(endpoint: str) -> None:
     await server.start()
     named = endpoint.format(base=server.url(""))
 
-    async def habit(request: Request, answer: Answer) -> bool:
+    async def override(request: Request, answer: ResponseWriter) -> bool:
         if request.method != "GET":
             return False
         answer.open()
@@ -92,10 +92,10 @@ async def test_accepts_relative_and_absolute_endpoint(endpoint: str) -> None:
         server.stream = answer
         return True
 
-    server.habit = habit
-    async with run_supervisor(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
-        await one.ready()
-        assert await one.text("echo", text="x") == "x"
+    server.override = override
+    async with run_supervisor(ServerConfig(url=server.url("/sse"), transport="sse")) as upstream:
+        await upstream.ready()
+        assert await upstream.text("echo", text="x") == "x"
     await server.stop()
 
 
@@ -104,16 +104,18 @@ async def test_times_out_without_endpoint(monkeypatch: pytest.MonkeyPatch) -> No
 
     async with Legacy() as server:
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             answer.open()
             return True
 
-        server.habit = habit
-        async with run_supervisor(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
-            one.naps.hold()
-            await one.until(lambda: one.naps.sleeping)
-            assert one.supervisor.problem is not None
-            assert "sent no `endpoint` event" in one.supervisor.problem
+        server.override = override
+        async with run_supervisor(
+            ServerConfig(url=server.url("/sse"), transport="sse")
+        ) as upstream:
+            upstream.sleeps.hold()
+            await upstream.until(lambda: upstream.sleeps.sleeping)
+            assert upstream.supervisor.problem is not None
+            assert "sent no `endpoint` event" in upstream.supervisor.problem
             await server.until(lambda: server.open_connections == 0)
 
 
@@ -122,15 +124,15 @@ async def test_reports_error_of_first_transport() -> None:
 
     async with Streamable("session", get="405 Method Not Allowed") as server:
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             answer.empty("405 No" if request.method == "GET" else "404 Not Found")
             return True
 
-        server.habit = habit
-        async with run_supervisor(ServerConfig(url=server.url())) as one:
-            one.naps.hold()
-            await one.until(lambda: one.naps.sleeping)
-            assert one.supervisor.problem == "up responded with HTTP 404."
+        server.override = override
+        async with run_supervisor(ServerConfig(url=server.url())) as upstream:
+            upstream.sleeps.hold()
+            await upstream.until(lambda: upstream.sleeps.sleeping)
+            assert upstream.supervisor.problem == "up responded with HTTP 404."
     assert [request.method for request in server.requests] == ["POST", "POST", "GET"]
 
 
@@ -140,38 +142,42 @@ async def test_reports_error_of_first_transport() -> None:
 )
 async def test_rejected_post_fails_call(status: str, sent: bool) -> None:
     async with Legacy() as server:
-        async with run_supervisor(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
-            await one.ready()
+        async with run_supervisor(
+            ServerConfig(url=server.url("/sse"), transport="sse")
+        ) as upstream:
+            await upstream.ready()
 
-            async def habit(request: Request, answer: Answer) -> bool:
+            async def override(request: Request, answer: ResponseWriter) -> bool:
                 if request.tool == "echo":
                     answer.empty(status)
                 return request.tool == "echo"
 
-            server.habit = habit
+            server.override = override
             with pytest.raises(UpstreamLostError, match=f"HTTP {status[:3]}") as caught:
-                await with_timeout(one.start("echo"))
+                await with_timeout(upstream.start("echo"))
             assert caught.value.was_sent is sent
-            assert await one.text("cancelled") == "[]"
+            assert await upstream.text("cancelled") == "[]"
 
 
 async def test_large_event_does_not_affect_other_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(legacy_sse, "MAX_MESSAGE", 10_000)
 
     async with Legacy() as server:
-        async with run_supervisor(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
-            await one.ready()
+        async with run_supervisor(
+            ServerConfig(url=server.url("/sse"), transport="sse")
+        ) as upstream:
+            await upstream.ready()
 
-            async def habit(request: Request, answer: Answer) -> bool:
+            async def override(request: Request, answer: ResponseWriter) -> bool:
                 if request.tool != "echo":
                     return False
                 answer.empty("202 Accepted")
                 assert server.stream is not None
                 good = result(request.message["id"], {"content": []})
                 pieces = [f"data: {'x' * 20_000}\n\n", f"data: {json.dumps(good)}\n\n"]
-                server.stream.piece("".join(pieces).encode())
+                server.stream.write_chunk("".join(pieces).encode())
                 return True
 
-            server.habit = habit
-            assert await one.result("echo") == {"content": []}
-            assert one.supervisor.restarts == 0
+            server.override = override
+            assert await upstream.result("echo") == {"content": []}
+            assert upstream.supervisor.restarts == 0

@@ -36,7 +36,7 @@ LISTS: dict[str, Any] = {
 
 
 @asynccontextmanager
-async def opened(
+async def open_peer(
     lists: dict[str, Any], capabilities: dict[str, Any] = EVERYTHING, era: str = "session"
 ) -> AsyncIterator[UpstreamClient]:
     told = json.dumps({"era": era, "capabilities": capabilities, "lists": lists})
@@ -45,7 +45,7 @@ async def opened(
         "up",
         ServerConfig(command=sys.executable, args=args),
         node_info=OWN_INFO,
-        resolve=lambda one: resolve_server(one, environ=os.environ, base_dir=Path.cwd()),
+        resolve=lambda item: resolve_server(item, environ=os.environ, base_dir=Path.cwd()),
         clock=asyncio.get_running_loop().time,
     )
     peer = await connector.connect()
@@ -55,19 +55,19 @@ async def opened(
         await peer.close()
 
 
-async def asked(peer: UpstreamClient) -> list[str]:
+async def list_requested(peer: UpstreamClient) -> list[str]:
     """Which lists the server was asked for."""
     outcome = await peer.request("test/asked")
     told: list[str] = json.loads(bytes(outcome.result))["asked"]
     return sorted(method for method in told if method.endswith("/list"))
 
 
-def read(offer: RawOffering) -> dict[str, list[Any]]:
+def decode_lists(offer: RawOffering) -> dict[str, list[Any]]:
     lists = {name: getattr(offer, name) for name in ("tools", "prompts", "resources", "templates")}
     return {name: [json.loads(bytes(raw)) for raw in raws] for name, raws in lists.items()}
 
 
-WHOLE = {
+ALL_ENTRIES = {
     "tools": [{"name": "t"}],
     "prompts": [{"name": "p"}],
     "resources": [{"uri": "r:1"}],
@@ -77,9 +77,9 @@ WHOLE = {
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_lists_all_kinds(era: str) -> None:
-    async with opened(LISTS, era=era) as peer:
+    async with open_peer(LISTS, era=era) as peer:
         offer = await list_offer(peer, timeout=HANG_TIMEOUT)
-        assert read(offer) == WHOLE
+        assert decode_lists(offer) == ALL_ENTRIES
         assert offer.problems == {}
 
 
@@ -97,11 +97,11 @@ async def test_lists_all_kinds(era: str) -> None:
 async def test_lists_only_announced_kinds(
     era: str, capabilities: dict[str, Any], verbs: list[str]
 ) -> None:
-    async with opened(LISTS, capabilities, era) as peer:
+    async with open_peer(LISTS, capabilities, era) as peer:
         offer = await list_offer(peer, timeout=HANG_TIMEOUT)
-        assert await asked(peer) == verbs
-        found = sum(len(raws) for raws in read(offer).values())
-        assert found == len(verbs)
+        assert await list_requested(peer) == verbs
+        result = sum(len(raws) for raws in decode_lists(offer).values())
+        assert result == len(verbs)
 
 
 async def test_reads_every_page() -> None:
@@ -117,9 +117,9 @@ async def test_reads_every_page() -> None:
         },
     }
 
-    async with opened({**LISTS, **pages}) as peer:
-        offer = read(await list_offer(peer, timeout=HANG_TIMEOUT))
-        assert [one["name"] for one in offer["prompts"]] == ["a", "b", "c"]
+    async with open_peer({**LISTS, **pages}) as peer:
+        offer = decode_lists(await list_offer(peer, timeout=HANG_TIMEOUT))
+        assert [item["name"] for item in offer["prompts"]] == ["a", "b", "c"]
         assert offer["templates"] == [{"uriTemplate": "z:{z}"}]
 
 
@@ -130,8 +130,8 @@ async def test_circular_pages_end() -> None:
         "b": {"prompts": [3], "nextCursor": "a"},
     }
 
-    async with opened({**LISTS, "prompts/list": circle}) as peer:
-        assert read(await list_offer(peer, timeout=HANG_TIMEOUT))["prompts"] == [1, 2, 3]
+    async with open_peer({**LISTS, "prompts/list": circle}) as peer:
+        assert decode_lists(await list_offer(peer, timeout=HANG_TIMEOUT))["prompts"] == [1, 2, 3]
 
 
 async def test_limits_number_of_entries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,16 +140,16 @@ async def test_limits_number_of_entries(monkeypatch: pytest.MonkeyPatch) -> None
         str(n): {"resources": [1, 2, 3], "nextCursor": str(n + 1)} for n in range(10)
     }
 
-    async with opened({**LISTS, "resources/list": endless}) as peer:
-        assert len(read(await list_offer(peer, timeout=HANG_TIMEOUT))["resources"]) == 6
+    async with open_peer({**LISTS, "resources/list": endless}) as peer:
+        assert len(decode_lists(await list_offer(peer, timeout=HANG_TIMEOUT))["resources"]) == 6
 
 
-def failing(code: int = -32603, message: str = "out of order") -> dict[str, Any]:
+def failing_pages(code: int = -32603, message: str = "out of order") -> dict[str, Any]:
     return {"first": {"error": {"code": code, "message": message}}}
 
 
-TROUBLES = {
-    "an error": (failing(), "could not list its {words}: out of order"),
+FAILURES = {
+    "an error": (failing_pages(), "could not list its {words}: out of order"),
     "no list": ({"first": {"{member}": 5}}, "sent an invalid result of `{verb}`"),
     "a bad cursor": ({"first": {"nextCursor": 5}}, "sent an invalid result of `{verb}`"),
 }
@@ -161,24 +161,24 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("verb", LISTS)
-async def test_failed_list_does_not_hide_others(verb: str, trouble: str) -> None:
-    pages, sentence = TROUBLES[trouble]
+async def test_failed_list_does_not_hide_others(verb: str, failure: str) -> None:
+    pages, sentence = FAILURES[failure]
     [member] = LISTS[verb]["first"]
     pages = json.loads(json.dumps(pages).replace("{member}", member))
     name, words = WORDS[verb]
 
-    async with opened({**LISTS, verb: pages}) as peer:
+    async with open_peer({**LISTS, verb: pages}) as peer:
         offer = await list_offer(peer, timeout=HANG_TIMEOUT)
-        assert read(offer) == {**WHOLE, name: []}
+        assert decode_lists(offer) == {**ALL_ENTRIES, name: []}
         [(where, problem)] = offer.problems.items()
         assert (where, problem.failure) == (name, UPSTREAM_PROTOCOL)
         assert sentence.format(words=words, verb=verb) in problem.message
 
 
 async def test_unanswered_list_does_not_hide_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with opened({**LISTS, "prompts/list": {"first": None}}) as peer:
+    async with open_peer({**LISTS, "prompts/list": {"first": None}}) as peer:
         timeouts: list[asyncio.Timeout] = []
         real = asyncio.timeout
 
@@ -189,13 +189,13 @@ async def test_unanswered_list_does_not_hide_others(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(asyncio, "timeout", timeout)
         reading = asyncio.ensure_future(list_offer(peer, timeout=3600))
         # The server answers in order: its answer about itself follows the three lists.
-        while len(await asked(peer)) < len(LISTS):
+        while len(await list_requested(peer)) < len(LISTS):
             pass
-        for one in timeouts:
+        for item in timeouts:
             with suppress(RuntimeError):  # this one has ended
-                one.reschedule(asyncio.get_running_loop().time())
+                item.reschedule(asyncio.get_running_loop().time())
         offer = await reading
-        assert read(offer) == {**WHOLE, "prompts": []}
+        assert decode_lists(offer) == {**ALL_ENTRIES, "prompts": []}
         assert offer.problems["prompts"].failure is UPSTREAM_UNAVAILABLE
         assert "did not list its prompts within 3600 s" in offer.problems["prompts"].message
         assert not peer.pending
@@ -203,14 +203,14 @@ async def test_unanswered_list_does_not_hide_others(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("verb", LISTS)
 async def test_unknown_list_method_means_empty_list(verb: str) -> None:
-    async with opened({one: LISTS[one] for one in LISTS if one != verb}) as peer:
+    async with open_peer({item: LISTS[item] for item in LISTS if item != verb}) as peer:
         offer = await list_offer(peer, timeout=HANG_TIMEOUT)
-        assert read(offer) == {**WHOLE, WORDS[verb][0]: []}
+        assert decode_lists(offer) == {**ALL_ENTRIES, WORDS[verb][0]: []}
         assert offer.problems == {}
 
 
 async def test_reports_error_when_nothing_is_readable() -> None:
-    async with opened(dict.fromkeys(LISTS, failing())) as peer:
+    async with open_peer(dict.fromkeys(LISTS, failing_pages())) as peer:
         with pytest.raises(InterlockError, match="up could not list its tools: out of order"):
             await list_offer(peer, timeout=HANG_TIMEOUT)
     with pytest.raises(InterlockError):
@@ -238,28 +238,30 @@ BEFORE = RawOffering(
     ],
 )
 async def test_lists_only_requested_kinds(kind: str, verbs: list[str], new: set[str]) -> None:
-    async with opened(LISTS) as peer:
+    async with open_peer(LISTS) as peer:
         offer = await list_offer(peer, timeout=HANG_TIMEOUT, kinds=frozenset({kind}), before=BEFORE)
-        assert await asked(peer) == verbs
-        assert read(offer) == {name: WHOLE[name] if name in new else ["old"] for name in WHOLE}
+        assert await list_requested(peer) == verbs
+        assert decode_lists(offer) == {
+            name: ALL_ENTRIES[name] if name in new else ["old"] for name in ALL_ENTRIES
+        }
 
 
 async def test_keeps_unreadable_list_and_retries_it() -> None:
-    async with opened({**LISTS, "prompts/list": failing()}) as peer:
+    async with open_peer({**LISTS, "prompts/list": failing_pages()}) as peer:
         offer = await list_offer(peer, timeout=HANG_TIMEOUT, before=BEFORE)
-        assert read(offer) == {**WHOLE, "prompts": ["old"]}
-    async with opened(LISTS) as peer:
+        assert decode_lists(offer) == {**ALL_ENTRIES, "prompts": ["old"]}
+    async with open_peer(LISTS) as peer:
         again = await list_offer(
             peer, timeout=HANG_TIMEOUT, kinds=frozenset({"tools"}), before=offer
         )
-        assert await asked(peer) == ["prompts/list", "tools/list"]
-        assert read(again) == WHOLE
+        assert await list_requested(peer) == ["prompts/list", "tools/list"]
+        assert decode_lists(again) == ALL_ENTRIES
         assert again.problems == {}
 
 
 async def test_removes_kinds_no_longer_announced() -> None:
-    async with opened(LISTS, {"tools": {}}) as peer:
+    async with open_peer(LISTS, {"tools": {}}) as peer:
         offer = await list_offer(peer, timeout=HANG_TIMEOUT, before=BEFORE)
-        assert read(offer) == {"tools": WHOLE["tools"]} | {
+        assert decode_lists(offer) == {"tools": ALL_ENTRIES["tools"]} | {
             name: [] for name in ("prompts", "resources", "templates")
         }

@@ -67,7 +67,7 @@ def connector(how: str, secret: str, folder: Path) -> Connector:
         node_info=b"{}",
         resolve=resolved,
         clock=lambda: 0.0,
-        secrets=lambda one: secret_values(one, environ=environ, base_dir=folder),
+        secrets=lambda item: secret_values(item, environ=environ, base_dir=folder),
     )
 
 
@@ -97,7 +97,7 @@ async def test_masks_secret_in_server_name_and_errors(tmp_path: Path) -> None:
 
 
 def test_masks_secret_in_relayed_details() -> None:
-    peer = SimpleNamespace(mask=knowing("secret-value"), speaks_ax=True)
+    peer = SimpleNamespace(mask=mask_of("secret-value"), speaks_ax=True)
     exchange: Any = SimpleNamespace(peer=peer, method="tools/call")
     data = Raw(b'{"detail":"It has secret-value.","rule":"r","path":["secret-value"]}')
     error = error_from_response(exchange, ErrorObject(DENIED.ax_code, DENIED.ax_name, data))
@@ -117,7 +117,7 @@ def test_never_shows_known_secret(secret: str, before: str, after: str) -> None:
     assert secret not in shown or secret in "***"
 
 
-def knowing(*secrets: str) -> Mask:
+def mask_of(*secrets: str) -> Mask:
     mask = Mask()
     mask.add(secrets)
     return mask
@@ -136,7 +136,7 @@ def knowing(*secrets: str) -> Mask:
     ],
 )
 def test_masks_only_json_strings(before: str, after: str) -> None:
-    mask = knowing("secret-value", "line\nbreak-secret")
+    mask = mask_of("secret-value", "line\nbreak-secret")
     assert bytes(mask_json(mask, Raw(before.encode()))).decode() == after
 
 
@@ -146,7 +146,7 @@ def test_masks_only_json_strings(before: str, after: str) -> None:
 )
 def test_keeps_bytes_without_secret(written: str) -> None:
     data = Raw(written.encode())
-    for mask in (knowing("secret-value"), knowing(), str):
+    for mask in (mask_of("secret-value"), mask_of(), str):
         assert mask_json(mask, data) is data
 
 
@@ -158,7 +158,7 @@ _VALUES = st.recursive(
 
 @given(_VALUES, st.booleans())
 def test_masked_json_has_masked_strings(value: Any, ascii: bool) -> None:
-    mask = knowing("secret-value")
+    mask = mask_of("secret-value")
 
     def with_secret(part: Any, shown: str) -> Any:
         if isinstance(part, str):

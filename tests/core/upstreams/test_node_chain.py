@@ -22,7 +22,7 @@ from interlock.errors import (
     all_failures,
 )
 from interlock.protocol.mcp import META_TIMEOUT, Era
-from tests.core.upstreams.node_chain import SESSION, Row, on_a_loop, tool
+from tests.core.upstreams.node_chain import SESSION, NodeChain, run_on_loop, tool
 
 EDGES = ["edge", "stm32h7"]
 NAME = "infra.edge.stm32h7.dma2d_status"
@@ -38,9 +38,9 @@ HAPPENS = (
 """What can happen to a call, and has a symbol of its own."""
 
 
-def row(*tools: dict[str, Any], **settings: Any) -> Row:
+def make_chain(*tools: dict[str, Any], **settings: Any) -> NodeChain:
     settings.setdefault("root_segment", "infra")
-    return Row(EDGES, list(tools) or [tool()], **settings)
+    return NodeChain(EDGES, list(tools) or [tool()], **settings)
 
 
 # --- there and back ---
@@ -48,20 +48,20 @@ def row(*tools: dict[str, Any], **settings: Any) -> Row:
 
 @pytest.mark.spec("AX-5.2-1", "AX-7.2-2", "AX-7.2-3", "AX-7.2-5")
 @pytest.mark.parametrize("era", list(Era))
-@on_a_loop
+@run_on_loop
 def test_calls_tool_at_depth_three(era: Era) -> None:
-    one = Row(["edge", "rack", "stm32h7"], [tool()], root_segment="infra", era=era)
-    one.call("infra.edge.rack.stm32h7.dma2d_status")
+    chain = NodeChain(["edge", "rack", "stm32h7"], [tool()], root_segment="infra", era=era)
+    chain.call("infra.edge.rack.stm32h7.dma2d_status")
     route = ["infra", "edge", "rack", "stm32h7", "dma2d_status"]
-    for depth, node in enumerate(one.nodes):
+    for depth, node in enumerate(chain.nodes):
         [sent] = node.sent
         meta = sent["params"]["_meta"]
         assert meta["x-mcpax-route"] == route
         assert meta["x-mcpax-cursor"] == depth + 1
         assert sent["params"]["name"] == ".".join(route[depth + 2 :])
     odd = b'{"content":[],"odd":{"b":1e3,"a":[1.0,null]},"isError":false}'
-    one.answer(odd)
-    [outcome] = one.outcomes
+    chain.respond(odd)
+    [outcome] = chain.outcomes
     members = json.loads(outcome.result)
     assert b'"odd":{"b":1e3,"a":[1.0,null]}' in outcome.result
     if era is Era.SESSION:
@@ -72,44 +72,44 @@ def test_calls_tool_at_depth_three(era: Era) -> None:
 
 
 @pytest.mark.spec("AX-7.2-9")
-@on_a_loop
+@run_on_loop
 def test_root_without_segment_is_not_in_route() -> None:
-    one = row(root_segment="")
+    chain = make_chain(root_segment="")
     forged = {"x-mcpax-route": ["edge", "other", "rm"], "x-mcpax-cursor": 0}
-    one.call("edge.stm32h7.dma2d_status", meta=forged)
-    [sent] = one.root.sent
+    chain.call("edge.stm32h7.dma2d_status", meta=forged)
+    [sent] = chain.root.sent
     assert sent["params"]["_meta"]["x-mcpax-route"] == ["edge", "stm32h7", "dma2d_status"]
     assert sent["params"]["_meta"]["x-mcpax-cursor"] == 0
-    one.answer()
-    assert len(one.outcomes) == 1
+    chain.respond()
+    assert len(chain.outcomes) == 1
 
 
 @pytest.mark.spec("AX-7.2-8")
-@on_a_loop
+@run_on_loop
 def test_rejects_call_for_other_segment() -> None:
-    one = row()
-    one.nodes[1].segment = "renamed"
-    one.call(NAME)
-    [error] = one.errors
+    chain = make_chain()
+    chain.nodes[1].segment = "renamed"
+    chain.call(NAME)
+    [error] = chain.errors
     assert isinstance(error, RelayedError)
     assert error.failure is ROUTE_MISMATCH
     assert error.data is not None
     assert error.data["route"] == NAME.split(".")
-    assert one.heard == []
+    assert chain.leaf_messages == []
 
 
 # --- what goes wrong below ---
 
 
 @pytest.mark.spec("AX-13.2-2", "AX-11.4-2")
-@pytest.mark.parametrize("failure", HAPPENS, ids=lambda row: row.name)
-@on_a_loop
+@pytest.mark.parametrize("failure", HAPPENS, ids=lambda make_chain: make_chain.name)
+@run_on_loop
 def test_relays_known_error_of_subserver(failure: Any) -> None:
-    one = row()
-    one.call(NAME)
+    chain = make_chain()
+    chain.call(NAME)
     data = {"detail": "A sentence.", "reason": "subserver_unreachable", "retry_after_ms": 5000}
-    one.answer_error({"code": failure.ax_code, "message": failure.ax_name, "data": data})
-    [error] = one.errors
+    chain.respond_error({"code": failure.ax_code, "message": failure.ax_name, "data": data})
+    [error] = chain.errors
     assert isinstance(error, RelayedError)
     assert error.failure is failure
     assert error.message == "A sentence."
@@ -118,7 +118,7 @@ def test_relays_known_error_of_subserver(failure: Any) -> None:
     assert error.data["retry_after_ms"] == 5000
     assert "detail" not in error.data
     # Every node on the way is well.
-    for node in one.nodes:
+    for node in chain.nodes:
         assert not node.breakers.failing
         assert len(node.sent) == 1
 
@@ -126,17 +126,21 @@ def test_relays_known_error_of_subserver(failure: Any) -> None:
 @pytest.mark.spec("AX-13.2-5")
 @pytest.mark.parametrize(
     "failure",
-    [row for row in all_failures() if row.ax_name and row not in HAPPENS],
-    ids=lambda row: row.name,
+    [
+        make_chain
+        for make_chain in all_failures()
+        if make_chain.ax_name and make_chain not in HAPPENS
+    ],
+    ids=lambda make_chain: make_chain.name,
 )
-@on_a_loop
+@run_on_loop
 def test_impossible_error_of_subserver_is_upstream_error(failure: Any) -> None:
     """`unknown_session` from below says nothing about the caller's session here."""
-    one = row(era=Era.SESSION)
-    one.call(NAME)
+    chain = make_chain(era=Era.SESSION)
+    chain.call(NAME)
     data = {"detail": "Your session has ended."}
-    one.answer_error({"code": failure.ax_code, "message": failure.ax_name, "data": data})
-    [error] = one.errors
+    chain.respond_error({"code": failure.ax_code, "message": failure.ax_name, "data": data})
+    [error] = chain.errors
     assert isinstance(error, UpstreamResponseError)
     assert (error.code, error.message) == (failure.ax_code, failure.ax_name)
     assert json.loads(bytes(error.raw_data or b"")) == data
@@ -144,12 +148,12 @@ def test_impossible_error_of_subserver_is_upstream_error(failure: Any) -> None:
 
 
 @pytest.mark.parametrize("data", [None, 7, [], {}, {"detail": 7}, {"detail": ""}])
-@on_a_loop
+@run_on_loop
 def test_error_without_detail_uses_name(data: Any) -> None:
-    one = row()
-    one.call(NAME)
-    one.answer_error({"code": -32003, "message": "budget_exceeded", "data": data})
-    [error] = one.errors
+    chain = make_chain()
+    chain.call(NAME)
+    chain.respond_error({"code": -32003, "message": "budget_exceeded", "data": data})
+    [error] = chain.errors
     assert isinstance(error, RelayedError)
     assert error.failure is BUDGET_EXCEEDED
     assert error.message == "budget_exceeded"
@@ -160,37 +164,37 @@ def test_error_without_detail_uses_name(data: Any) -> None:
     ("code", "message"),
     [(-32002, "Resource not found"), (-32003, "tool_degraded"), (-1, "x"), (-32602, "Bad.")],
 )
-@on_a_loop
+@run_on_loop
 def test_relays_unknown_error_unchanged(code: int, message: str) -> None:
-    one = row(era=Era.SESSION)
-    one.call(NAME)
-    one.answer_error({"code": code, "message": message, "data": {"own": 1}})
-    [error] = one.errors
+    chain = make_chain(era=Era.SESSION)
+    chain.call(NAME)
+    chain.respond_error({"code": code, "message": message, "data": {"own": 1}})
+    [error] = chain.errors
     assert isinstance(error, UpstreamResponseError)
     assert (error.code, error.message) == (code, message)
     assert json.loads(bytes(error.raw_data or b"")) == {"own": 1}
 
 
 @pytest.mark.spec("AX-5.2-2")
-@on_a_loop
+@run_on_loop
 def test_removed_tool_of_subserver_is_unknown_tool() -> None:
     """On these links it has the number that MCP has for unknown methods."""
-    one = row()
-    one.call(NAME)
-    one.answer_error({"code": -32601, "message": "There is no such tool."})
-    [error] = one.errors
+    chain = make_chain()
+    chain.call(NAME)
+    chain.respond_error({"code": -32601, "message": "There is no such tool."})
+    [error] = chain.errors
     assert isinstance(error, RelayedError)
     assert error.failure is UNKNOWN_TOOL
 
 
-@on_a_loop
+@run_on_loop
 def test_degraded_leaf_does_not_open_breaker() -> None:
-    one = row()
+    chain = make_chain()
     for _ in range(10):
-        one.call(NAME)
-        one.answer_error({"code": -32002, "message": "tool_degraded", "data": {"since": "x"}})
-    assert {error.failure for error in one.errors} == {UPSTREAM_UNAVAILABLE}
-    assert one.root.breakers.state("edge") is Circuit.CLOSED
+        chain.call(NAME)
+        chain.respond_error({"code": -32002, "message": "tool_degraded", "data": {"since": "x"}})
+    assert {error.failure for error in chain.errors} == {UPSTREAM_UNAVAILABLE}
+    assert chain.root.breakers.state("edge") is Circuit.CLOSED
 
 
 # --- deadlines ---
@@ -199,55 +203,57 @@ def test_degraded_leaf_does_not_open_breaker() -> None:
 @pytest.mark.spec("AX-7.3-7", "AX-7.3-1")
 @pytest.mark.parametrize("transit", [0.0, 0.001, 0.02, 0.045])
 @pytest.mark.parametrize("declared", ["realtime", "fast", None])
-@on_a_loop
+@run_on_loop
 def test_nearest_hop_reports_timeout(transit: float, declared: str | None) -> None:
     tools = [tool(latency_class=declared) if declared else tool()]
-    one = Row(["edge", "rack", "leaf"], tools, root_segment="infra", transit=transit)
-    began = one.clock()
-    one.call("infra.edge.rack.leaf.dma2d_status")
-    one.clock.advance(70)
-    [error] = one.errors
+    chain = NodeChain(["edge", "rack", "leaf"], tools, root_segment="infra", transit=transit)
+    began = chain.clock()
+    chain.call("infra.edge.rack.leaf.dma2d_status")
+    chain.clock.advance(70)
+    [error] = chain.errors
     assert isinstance(error, RelayedError)
     assert error.failure is DEADLINE_EXCEEDED
     assert error.data is not None
     assert error.data["hop"] == "infra.edge.rack"
     assert error.data["upstream"] == "leaf"
     # The leaf was told to stop, once, and by that hop only.
-    assert [len(node.cancelled) for node in one.nodes] == [0, 0, 1]
-    [cancelled] = [one for one in one.heard if one["method"] == "notifications/cancelled"]
-    assert cancelled["params"]["requestId"] == one.nodes[-1].sent[0]["id"]
-    assert one.root.journal.outcomes == ["deadline_exceeded"]
-    assert not one.root.breakers.failing
-    assert one.nodes[-1].breakers.failing
-    assert one.clock() - began == 70
+    assert [len(node.cancelled) for node in chain.nodes] == [0, 0, 1]
+    [cancelled] = [
+        message for message in chain.leaf_messages if message["method"] == "notifications/cancelled"
+    ]
+    assert cancelled["params"]["requestId"] == chain.nodes[-1].sent[0]["id"]
+    assert chain.root.journal.outcomes == ["deadline_exceeded"]
+    assert not chain.root.breakers.failing
+    assert chain.nodes[-1].breakers.failing
+    assert chain.clock() - began == 70
 
 
 @pytest.mark.spec("AX-7.3-1", "AX-7.3-2")
-@on_a_loop
+@run_on_loop
 def test_realtime_tool_times_out() -> None:
-    one = row(tool(latency_class="realtime"))
-    one.call(NAME)
-    one.clock.advance(0.49)
-    assert one.errors == []
-    one.clock.advance(0.07)
-    [error] = one.errors
+    chain = make_chain(tool(latency_class="realtime"))
+    chain.call(NAME)
+    chain.clock.advance(0.49)
+    assert chain.errors == []
+    chain.clock.advance(0.07)
+    [error] = chain.errors
     assert error.failure is DEADLINE_EXCEEDED
 
 
 @pytest.mark.spec("AX-7.3-7")
-@on_a_loop
+@run_on_loop
 def test_node_before_lost_link_reports_timeout() -> None:
-    one = row(tool(latency_class="realtime"))
-    one.root.wire.far = lambda _: None
-    one.call(NAME)
-    one.clock.advance(0.74)
-    assert one.errors == []
-    one.clock.advance(0.1)
-    [error] = one.errors
+    chain = make_chain(tool(latency_class="realtime"))
+    chain.root.wire.far = lambda _: None
+    chain.call(NAME)
+    chain.clock.advance(0.74)
+    assert chain.errors == []
+    chain.clock.advance(0.1)
+    [error] = chain.errors
     assert not isinstance(error, RelayedError)
     assert error.data == {"upstream": "edge", "hop": "infra"}
     # At a root that has no name of its own.
-    other = row(root_segment="")
+    other = make_chain(root_segment="")
     other.root.wire.far = lambda _: None
     other.call("edge.stm32h7.dma2d_status")
     other.clock.advance(61)
@@ -256,28 +262,28 @@ def test_node_before_lost_link_reports_timeout() -> None:
 
 @pytest.mark.spec("AX-7.3-6", "AX-7.3-7")
 @pytest.mark.parametrize("ending", ["answered", "cancelled"])
-@on_a_loop
+@run_on_loop
 def test_batch_tool_has_no_timeout(ending: str) -> None:
-    one = row(tool(latency_class="batch"))
-    call = one.call(NAME)
-    one.clock.advance(700)
-    assert one.errors == []
+    chain = make_chain(tool(latency_class="batch"))
+    call = chain.call(NAME)
+    chain.clock.advance(700)
+    assert chain.errors == []
     if ending == "answered":
-        one.answer()
-        assert len(one.outcomes) == 1
-        assert one.nodes[-1].cancelled == []
+        chain.respond()
+        assert len(chain.outcomes) == 1
+        assert chain.nodes[-1].cancelled == []
     else:
-        one.root.pipeline.cancel(call)
-        assert [len(node.cancelled) for node in one.nodes] == [1, 1]
-        assert one.heard[-1]["method"] == "notifications/cancelled"
+        chain.root.pipeline.cancel(call)
+        assert [len(node.cancelled) for node in chain.nodes] == [1, 1]
+        assert chain.leaf_messages[-1]["method"] == "notifications/cancelled"
 
 
-@on_a_loop
+@run_on_loop
 def test_caller_timeout_limits_batch_tool() -> None:
-    one = row(tool(latency_class="batch"))
-    one.call(NAME, meta={META_TIMEOUT: 1000})
-    one.clock.advance(1.1)
-    [error] = one.errors
+    chain = make_chain(tool(latency_class="batch"))
+    chain.call(NAME, meta={META_TIMEOUT: 1000})
+    chain.clock.advance(1.1)
+    [error] = chain.errors
     assert error.failure is DEADLINE_EXCEEDED
-    assert not one.root.breakers.failing
-    assert len(one.nodes[-1].cancelled) == 1
+    assert not chain.root.breakers.failing
+    assert len(chain.nodes[-1].cancelled) == 1

@@ -10,7 +10,7 @@ import pytest
 from interlock.core.call import Caller
 from interlock.core.upstreams.notification_limits import NotificationLimiter
 from interlock.protocol.mcp import META_LOG_LEVEL, Era
-from tests.core.upstreams.node_chain import SESSION, STATELESS, Row, on_a_loop, tool
+from tests.core.upstreams.node_chain import SESSION, STATELESS, NodeChain, run_on_loop, tool
 
 LOG = "notifications/message"
 
@@ -19,16 +19,16 @@ LOG = "notifications/message"
 
 
 @pytest.mark.spec("AX-12-1", "AX-12-10", "AX-12-8")
-@on_a_loop
+@run_on_loop
 def test_prefixes_source_at_each_hop() -> None:
-    one = Row(["edge", "leaf"], [tool("t")])
-    edge, root = one.nodes[1], one.nodes[0]
+    chain = NodeChain(["edge", "leaf"], [tool("t")])
+    edge, root = chain.nodes[1], chain.nodes[0]
     edge.peer.on_notification = lambda method, params: edge.face.announce(method, params)
     event = {"x-mcpax-event-id": "7d1f0f0e-0000-4000-8000-000000000002"}
-    one.say(LOG, level="info", logger="x", data={"a": 1}, _meta={**event, "own": 1})
-    one.say(LOG, level="info", data="y", _meta={"x-mcpax-causal-parent": None})
-    one.say("notifications/custom", data=1)
-    assert root.said == [
+    chain.send_notification(LOG, level="info", logger="x", data={"a": 1}, _meta={**event, "own": 1})
+    chain.send_notification(LOG, level="info", data="y", _meta={"x-mcpax-causal-parent": None})
+    chain.send_notification("notifications/custom", data=1)
+    assert root.notifications == [
         (
             LOG,
             {
@@ -51,71 +51,73 @@ def test_prefixes_source_at_each_hop() -> None:
     ]
 
 
-@on_a_loop
+@run_on_loop
 def test_empty_segment_adds_no_source() -> None:
-    one = Row(["leaf"], [tool("t")])
-    one.root.peer.segment = ""
-    one.say(LOG, level="info", logger="x", data=1)
-    assert one.root.said == [(LOG, {"level": "info", "logger": "x", "data": 1})]
+    chain = NodeChain(["leaf"], [tool("t")])
+    chain.root.peer.segment = ""
+    chain.send_notification(LOG, level="info", logger="x", data=1)
+    assert chain.root.notifications == [(LOG, {"level": "info", "logger": "x", "data": 1})]
 
 
 @pytest.mark.spec("AX-12-10")
-@on_a_loop
+@run_on_loop
 def test_notification_of_call_reaches_caller_through_all_nodes() -> None:
     """Two callers at the root, both behind the one parent that the edge knows."""
-    one = Row(["edge", "leaf"], [tool("t")])
-    one.call("edge.leaf.t", meta={"progressToken": "mine"}, caller="operator")
-    token = one.nodes[-1].sent[0]["params"]["_meta"]["progressToken"]
-    one.say("notifications/progress", progressToken=token, progress=1)
-    assert one.told == [("notifications/progress", {"progressToken": "mine", "progress": 1})]
+    chain = NodeChain(["edge", "leaf"], [tool("t")])
+    chain.call("edge.leaf.t", meta={"progressToken": "mine"}, caller="operator")
+    token = chain.nodes[-1].sent[0]["params"]["_meta"]["progressToken"]
+    chain.send_notification("notifications/progress", progressToken=token, progress=1)
+    assert chain.caller_notifications == [
+        ("notifications/progress", {"progressToken": "mine", "progress": 1})
+    ]
     # The edge knows one call only, so it can only be about that one.
-    one.say(LOG, level="info", data="first")
-    assert [params["data"] for _, params in one.told[1:]] == ["first"]
-    [told] = [json.loads(raw) for raw in one.root.wire.up if b'"first"' in raw]
+    chain.send_notification(LOG, level="info", data="first")
+    assert [params["data"] for _, params in chain.caller_notifications[1:]] == ["first"]
+    [told] = [json.loads(raw) for raw in chain.root.wire.up if b'"first"' in raw]
     request = told["params"]["_meta"]["x-mcpax-request"]
-    assert request == one.root.sent[0]["id"]
+    assert request == chain.root.sent[0]["id"]
     # The caller does not see what is between two nodes.
-    assert "x-mcpax-request" not in one.told[1][1]["_meta"]
-    one.call("edge.leaf.t", caller="auditor")
+    assert "x-mcpax-request" not in chain.caller_notifications[1][1]["_meta"]
+    chain.call("edge.leaf.t", caller="auditor")
     # Now it could be about either, so nobody hears it.
-    one.say(LOG, level="info", data="second")
-    assert [params["data"] for _, params in one.told[1:]] == ["first"]
-    assert one.nodes[1].said == one.root.said == []
+    chain.send_notification(LOG, level="info", data="second")
+    assert [params["data"] for _, params in chain.caller_notifications[1:]] == ["first"]
+    assert chain.nodes[1].notifications == chain.root.notifications == []
 
 
-@on_a_loop
+@run_on_loop
 def test_leaf_names_request_of_notification() -> None:
-    one = Row(["leaf"], [tool("t")])
-    first = one.call("leaf.t", caller="operator")
-    one.call("leaf.t", caller="auditor")
-    ids = [sent["id"] for sent in one.root.sent]
-    heard: list[Any] = []
-    first.on_notification = lambda call, method, params: heard.append(json.loads(bytes(params)))
-    one.say(LOG, level="info", data=1, _meta={"x-mcpax-request": ids[0]})
-    assert [params["data"] for params in heard] == [1]
-    assert one.told == []
+    chain = NodeChain(["leaf"], [tool("t")])
+    first = chain.call("leaf.t", caller="operator")
+    chain.call("leaf.t", caller="auditor")
+    ids = [sent["id"] for sent in chain.root.sent]
+    received: list[Any] = []
+    first.on_notification = lambda call, method, params: received.append(json.loads(bytes(params)))
+    chain.send_notification(LOG, level="info", data=1, _meta={"x-mcpax-request": ids[0]})
+    assert [params["data"] for params in received] == [1]
+    assert chain.caller_notifications == []
     # What is over, what never was, and what no id of ours can be is about nobody.
-    one.answer(number=0)
+    chain.respond(number=0)
     for request in (ids[0], 1, -1, -2, "1", "null", [1], {"a": 1}, 1.5, True):
-        one.say(LOG, level="info", data=2, _meta={"x-mcpax-request": request})
-    assert len(heard) == 1
-    assert one.told == one.root.said == []
+        chain.send_notification(LOG, level="info", data=2, _meta={"x-mcpax-request": request})
+    assert len(received) == 1
+    assert chain.caller_notifications == chain.root.notifications == []
 
 
-class _Ear:
+class RecordingSession:
     """A session that notes what it is told."""
 
     client, owner, is_alive = SESSION, "operator", True
     log_level: str | None = None
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.caller_notifications: list[Any] = []
 
     def send_notification(self, method: str, params: Any) -> None:
-        self.told.append(json.loads(bytes(params))["data"])
+        self.caller_notifications.append(json.loads(bytes(params))["data"])
 
 
-def paced(one: Row, per_second: int = 2, kept: int = 3) -> NotificationLimiter:
+def limit_rate(one: NodeChain, per_second: int = 2, kept: int = 3) -> NotificationLimiter:
     pace = one.root.peer.notification_limiter = NotificationLimiter(
         per_second=per_second, max_waiting=kept, clock=one.clock, call_later=one.clock.call_later
     )
@@ -123,83 +125,85 @@ def paced(one: Row, per_second: int = 2, kept: int = 3) -> NotificationLimiter:
 
 
 @pytest.mark.spec("AX-12-2", "AX-12-4")
-@on_a_loop
+@run_on_loop
 def test_applies_rate_limit_to_notifications() -> None:
-    one = Row(["leaf"], [tool("t")])
-    pace = paced(one)
+    chain = NodeChain(["leaf"], [tool("t")])
+    pace = limit_rate(chain)
     updated: list[str] = []
     changed: list[str] = []
-    one.root.peer.on_updated = updated.append
-    one.root.peer.on_changed = changed.append
+    chain.root.peer.on_updated = updated.append
+    chain.root.peer.on_changed = changed.append
     for number in range(4):
-        one.say(LOG, level="info", data=number)
-    one.say("notifications/resources/updated", uri="file:///a")
-    one.say(LOG, level="info", data=5)
+        chain.send_notification(LOG, level="info", data=number)
+    chain.send_notification("notifications/resources/updated", uri="file:///a")
+    chain.send_notification(LOG, level="info", data=5)
     # A new list is told at once, however many wait.
-    one.say("notifications/tools/list_changed")
+    chain.send_notification("notifications/tools/list_changed")
     assert changed == ["tools"]
     assert updated == []
-    assert [params["data"] for _, params in one.root.said] == [0, 1]
-    one.clock.advance(5)
-    assert [params["data"] for _, params in one.root.said] == [0, 1, 3, 5]
+    assert [params["data"] for _, params in chain.root.notifications] == [0, 1]
+    chain.clock.advance(5)
+    assert [params["data"] for _, params in chain.root.notifications] == [0, 1, 3, 5]
     assert updated == ["file:///a"]
     assert pace.dropped == 1
 
 
-@on_a_loop
+@run_on_loop
 def test_delayed_notification_reaches_only_lasting_client() -> None:
     """A client that stays is told all the same; for others there is nobody to tell."""
-    one = Row(["leaf"], [tool("t")])
-    pace = paced(one, per_second=1, kept=10)
-    ear: Any = _Ear()
-    one.call("leaf.t", session=ear)
+    chain = NodeChain(["leaf"], [tool("t")])
+    pace = limit_rate(chain, per_second=1, kept=10)
+    recording_session: Any = RecordingSession()
+    chain.call("leaf.t", session=recording_session)
     for number in range(3):
-        one.say(LOG, level="info", data=number)
-    assert [params["data"] for _, params in one.told] == [0]
-    one.clock.advance(1)
-    one.answer()
-    assert [params["data"] for _, params in one.told] == [0, 1]
-    one.clock.advance(1)
-    assert ear.told == [2]
-    one.call("leaf.t", client=STATELESS, meta={META_LOG_LEVEL: "info"})
-    one.say(LOG, level="info", data=3)
-    one.answer()
-    one.clock.advance(3)
-    assert ear.told == [2]
+        chain.send_notification(LOG, level="info", data=number)
+    assert [params["data"] for _, params in chain.caller_notifications] == [0]
+    chain.clock.advance(1)
+    chain.respond()
+    assert [params["data"] for _, params in chain.caller_notifications] == [0, 1]
+    chain.clock.advance(1)
+    assert recording_session.caller_notifications == [2]
+    chain.call("leaf.t", client=STATELESS, meta={META_LOG_LEVEL: "info"})
+    chain.send_notification(LOG, level="info", data=3)
+    chain.respond()
+    chain.clock.advance(3)
+    assert recording_session.caller_notifications == [2]
     assert pace.dropped == 1
 
 
 @pytest.mark.spec("AX-12-10")
-@on_a_loop
+@run_on_loop
 def test_limits_progress_and_drops_it_after_result() -> None:
-    one = Row(["leaf"], [tool("t")])
-    pace = paced(one, per_second=2)
-    one.call("leaf.t", meta={"progressToken": 1})
-    token = one.root.sent[0]["params"]["_meta"]["progressToken"]
+    chain = NodeChain(["leaf"], [tool("t")])
+    pace = limit_rate(chain, per_second=2)
+    chain.call("leaf.t", meta={"progressToken": 1})
+    token = chain.root.sent[0]["params"]["_meta"]["progressToken"]
     for number in range(5):
-        one.say("notifications/progress", progressToken=token, progress=number)
-    one.answer()
-    one.clock.advance(10)
-    assert [params["progress"] for _, params in one.told] == [0, 1]
+        chain.send_notification("notifications/progress", progressToken=token, progress=number)
+    chain.respond()
+    chain.clock.advance(10)
+    assert [params["progress"] for _, params in chain.caller_notifications] == [0, 1]
     assert pace.skipped_progress == 3
 
 
-@on_a_loop
+@run_on_loop
 def test_counts_invalid_params_as_noise() -> None:
-    one = Row(["leaf"], [tool("t")])
+    chain = NodeChain(["leaf"], [tool("t")])
     for params in (b"[]", b"7", b'{"_meta":', b'{"logger":"\xff"}'):
-        one.root.wire.answer(b'{"jsonrpc":"2.0","method":"notifications/x","params":%b}' % params)
-    assert one.root.peer.noise == 4
-    assert one.root.said == []
+        chain.root.wire.respond(
+            b'{"jsonrpc":"2.0","method":"notifications/x","params":%b}' % params
+        )
+    assert chain.root.peer.noise == 4
+    assert chain.root.notifications == []
 
 
 # --- what it says as a subserver ---
 
 
 @pytest.mark.parametrize("era", list(Era))
-@on_a_loop
+@run_on_loop
 def test_receives_requests_of_subserver(era: Era) -> None:
-    one = Row(["leaf"], [tool("t")], leaf_era=era)
+    chain = NodeChain(["leaf"], [tool("t")], leaf_era=era)
     taken: list[Any] = []
 
     def take(method: str, id: bytes | None, params: Any) -> bool:
@@ -207,9 +211,9 @@ def test_receives_requests_of_subserver(era: Era) -> None:
         return method != "mcpax/other"
 
     def ask(message: bytes) -> None:
-        one.root.wire.answer(b'{"jsonrpc":"2.0",' + message + b"}")
+        chain.root.wire.respond(b'{"jsonrpc":"2.0",' + message + b"}")
 
-    one.root.peer.on_ax = take
+    chain.root.peer.on_ax = take
     ask(b'"id":"mcpax-1","method":"mcpax/heartbeat","params":{}')
     ask(b'"id":7,"method":"initialize","params":{}')
     ask(b'"method":"mcpax/heartbeat"')
@@ -217,47 +221,47 @@ def test_receives_requests_of_subserver(era: Era) -> None:
     assert taken == [
         ("mcpax/heartbeat", b'"mcpax-1"'), ("initialize", b"7"), ("mcpax/heartbeat", None),
     ]  # fmt: skip
-    assert one.heard == []
+    assert chain.leaf_messages == []
     # What it does not take, and what is none of its business, goes the usual way.
     ask(b'"id":8,"method":"mcpax/other"')
     ask(b'"id":9,"method":"ping"')
-    assert [message["id"] for message in one.heard] == [8, 9]
-    assert one.heard[0]["error"]["code"] == -32601
-    assert one.root.said == []
+    assert [message["id"] for message in chain.leaf_messages] == [8, 9]
+    assert chain.leaf_messages[0]["error"]["code"] == -32601
+    assert chain.root.notifications == []
 
 
-@on_a_loop
+@run_on_loop
 def test_client_request_names_call() -> None:
-    one = Row(["leaf"], [tool("t")])
+    chain = NodeChain(["leaf"], [tool("t")])
     asked: list[Any] = []
-    one.root.pipeline.on_request = lambda ask, call, session: asked.append((call, ask))  # type: ignore[assignment, method-assign]
-    first = one.call("leaf.t", caller="operator")
-    one.call("leaf.t", caller="auditor")
+    chain.root.pipeline.on_request = lambda ask, call, session: asked.append((call, ask))  # type: ignore[assignment, method-assign]
+    first = chain.call("leaf.t", caller="operator")
+    chain.call("leaf.t", caller="auditor")
     assert first.caller == Caller("operator")
-    ids = [sent["id"] for sent in one.root.sent]
+    ids = [sent["id"] for sent in chain.root.sent]
 
     def ask(id: int, request: int) -> None:
         meta = json.dumps({"_meta": {"x-mcpax-request": request}}).encode()
-        one.root.wire.answer(
+        chain.root.wire.respond(
             b'{"jsonrpc":"2.0","id":%d,"method":"roots/list","params":%b}' % (id, meta)
         )
 
     ask(1, ids[0])
-    [(call, question)] = asked
+    [(call, client_request)] = asked
     assert call is first
-    assert question.params == b"{}"
+    assert client_request.params == b"{}"
     # Of a request that is over.
     ask(2, 1)
     assert len(asked) == 1
-    assert one.heard[-1]["error"]["code"] == -32601
+    assert chain.leaf_messages[-1]["error"]["code"] == -32601
 
 
 @pytest.mark.spec("AX-12-9", "AX-12-8", "AX-12-2")
-@on_a_loop
+@run_on_loop
 def test_relays_events_without_storing_them() -> None:
     """A child before its parent, a parent that never was: nobody here looks."""
-    one = Row(["leaf"], [tool("t")])
-    peer = one.root.peer
+    chain = NodeChain(["leaf"], [tool("t")])
+    peer = chain.root.peer
     passed: list[Any] = []
     peer.on_notification = lambda method, params: passed.append(json.loads(params)["_meta"])
     state = {name: repr(value) for name, value in vars(peer).items() if name != "link"}
@@ -270,8 +274,8 @@ def test_relays_events_without_storing_them() -> None:
             ).encode(),
             None,
         )
-    assert [meta["x-mcpax-event-id"] for meta in passed] == [str(one) for one in range(number)]
+    assert [meta["x-mcpax-event-id"] for meta in passed] == [str(item) for item in range(number)]
     assert [meta["x-mcpax-causal-parent"] for meta in passed] == [
-        str(number - one) for one in range(number)
+        str(number - item) for item in range(number)
     ]
     assert state == {name: repr(value) for name, value in vars(peer).items() if name != "link"}

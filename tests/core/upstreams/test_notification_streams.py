@@ -28,7 +28,7 @@ from interlock.core.upstreams.subscriptions import (
 )
 from interlock.errors import InterlockError
 from interlock.primitives.backoff import Backoff
-from tests.core.upstreams.servers.http_server import Answer, Legacy, Request, Streamable
+from tests.core.upstreams.servers.http_server import Legacy, Request, ResponseWriter, Streamable
 from tests.core.upstreams.servers.toolbox import notification, result
 from tests.support.upstreams import OWN_INFO, ManualSleep, run, stdio_server, with_timeout
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
-class Ears:
+class StreamHarness:
     """A hearing that is being kept, and everything that it led to."""
 
     def __init__(self, peer: UpstreamClient, uris: tuple[str, ...]) -> None:
@@ -46,24 +46,26 @@ class Ears:
         self.updated: list[str] = []
         self.relisted = 0
         self._waiting: list[tuple[Callable[[], Any], asyncio.Future[None]]] = []
-        self.naps = ManualSleep(self.poke)
+        self.sleeps = ManualSleep(self.notify_waiters)
         peer.on_changed = self._tell(self.changed)
         peer.on_updated = self._tell(self.updated)
-        self.hearing = UpstreamSubscriptions(peer, relist=self._relist, sleep=self.naps, uris=uris)
+        self.hearing = UpstreamSubscriptions(
+            peer, relist=self._relist, sleep=self.sleeps, uris=uris
+        )
         self.task = asyncio.ensure_future(self.hearing.run())
 
     def _tell(self, told: list[str]) -> Callable[[str], None]:
         def tell(what: str) -> None:
             told.append(what)
-            self.poke()
+            self.notify_waiters()
 
         return tell
 
     def _relist(self) -> None:
         self.relisted += 1
-        self.poke()
+        self.notify_waiters()
 
-    def poke(self) -> None:
+    def notify_waiters(self) -> None:
         for condition, future in self._waiting:
             if not future.done() and condition():
                 future.set_result(None)
@@ -80,29 +82,29 @@ class Ears:
 
 
 @asynccontextmanager
-async def ears(server: ServerConfig, *uris: str) -> AsyncIterator[Ears]:
+async def open_streams(server: ServerConfig, *uris: str) -> AsyncIterator[StreamHarness]:
     connector = Connector(
         "up",
         server,
         node_info=OWN_INFO,
-        resolve=lambda one: resolve_server(one, environ=os.environ, base_dir=Path.cwd()),
+        resolve=lambda item: resolve_server(item, environ=os.environ, base_dir=Path.cwd()),
         clock=asyncio.get_running_loop().time,
     )
     peer = await connector.connect()
-    one = Ears(peer, uris)
+    upstream = StreamHarness(peer, uris)
     try:
-        yield one
+        yield upstream
     finally:
-        one.task.cancel()
-        await asyncio.gather(one.task, return_exceptions=True)
+        upstream.task.cancel()
+        await asyncio.gather(upstream.task, return_exceptions=True)
         await peer.close()
 
 
-def gets(server: Streamable) -> list[Request]:
+def get_requests(server: Streamable) -> list[Request]:
     return [request for request in server.requests if request.method == "GET"]
 
 
-def listens(server: Streamable) -> list[dict[str, Any]]:
+def requested_notifications(server: Streamable) -> list[dict[str, Any]]:
     """What each `subscriptions/listen` asked for."""
     return [
         request.message["params"]["notifications"]
@@ -129,16 +131,16 @@ def stateless(**capabilities: Any) -> Streamable:
 
 async def test_opens_session_stream() -> None:
     async with Streamable("session", get="stream") as server:
-        async with ears(ServerConfig(url=server.url())) as one:
-            await with_timeout(one.hearing.wait_open())
+        async with open_streams(ServerConfig(url=server.url())) as upstream:
+            await with_timeout(upstream.hearing.wait_open())
             (stream,) = server.streams
             for kind in ("tools", "prompts", "resources"):
                 stream.event(notification(f"notifications/{kind}/list_changed"))
             stream.event(notification("notifications/resources/updated", {"uri": "a:b"}))
-            await one.until(lambda: one.updated)
-            assert one.changed == ["tools", "prompts", "resources"]
-            assert one.updated == ["a:b"]
-            (get,) = gets(server)
+            await upstream.until(lambda: upstream.updated)
+            assert upstream.changed == ["tools", "prompts", "resources"]
+            assert upstream.updated == ["a:b"]
+            (get,) = get_requests(server)
             assert get.headers["mcp-session-id"] == "session-1"
             assert "last-event-id" not in get.headers
 
@@ -148,40 +150,40 @@ async def test_opens_session_stream() -> None:
 def test_resumes_stream_from_last_event_id(properly: bool, loop: str) -> None:
     async def body() -> None:
         async with Streamable("session", get="stream") as server:
-            async with ears(ServerConfig(url=server.url())) as one:
-                await with_timeout(one.hearing.wait_open())
+            async with open_streams(ServerConfig(url=server.url())) as upstream:
+                await with_timeout(upstream.hearing.wait_open())
                 stream = server.streams.pop()
-                stream.piece(b"id: 7\nretry: 250\ndata: \n\n")
+                stream.write_chunk(b"id: 7\nretry: 250\ndata: \n\n")
                 if properly:
                     stream.end()
                 else:
                     stream.abort()
                 await server.until(lambda: server.streams)
-                assert gets(server)[-1].headers["last-event-id"] == "7"
+                assert get_requests(server)[-1].headers["last-event-id"] == "7"
                 # Its own wish counts; one that breaks is given more time.
-                assert one.naps.taken == [0.25 if properly else 2.0]
+                assert upstream.sleeps.taken == [0.25 if properly else 2.0]
                 server.streams[0].event(notification("notifications/tools/list_changed"))
-                await one.until(lambda: one.changed)
+                await upstream.until(lambda: upstream.changed)
                 # The id lasts until there is another.
                 server.streams.pop().end()
                 await server.until(lambda: server.streams)
-                assert gets(server)[-1].headers["last-event-id"] == "7"
-                assert len(gets(server)) == 3
+                assert get_requests(server)[-1].headers["last-event-id"] == "7"
+                assert len(get_requests(server)) == 3
                 # Who ends it properly and takes ids keeps what comes between.
-                await one.until(lambda: one.relisted == (0 if properly else 1))
+                await upstream.until(lambda: upstream.relisted == (0 if properly else 1))
 
     run(body, loop=loop)
 
 
 async def test_lists_again_after_stream_without_ids() -> None:
     async with Streamable("session", get="stream") as server:
-        async with ears(ServerConfig(url=server.url())) as one:
-            await with_timeout(one.hearing.wait_open())
-            await one.hearing.watch("a:b")
+        async with open_streams(ServerConfig(url=server.url())) as upstream:
+            await with_timeout(upstream.hearing.wait_open())
+            await upstream.hearing.watch("a:b")
             server.streams.pop().end()
-            await one.until(lambda: one.relisted)
-            assert one.updated == ["a:b"]
-            assert "last-event-id" not in gets(server)[-1].headers
+            await upstream.until(lambda: upstream.relisted)
+            assert upstream.updated == ["a:b"]
+            assert "last-event-id" not in get_requests(server)[-1].headers
             # The session remembers what was subscribed to.
             assert [r.rpc for r in server.requests].count("resources/subscribe") == 1
 
@@ -189,46 +191,46 @@ async def test_lists_again_after_stream_without_ids() -> None:
 async def test_opens_new_stream_when_resume_fails() -> None:
     async with Streamable("session", get="stream") as server:
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if "last-event-id" in request.headers:
                 answer.empty("400 Bad Request")
             return "last-event-id" in request.headers
 
-        server.habit = habit
-        async with ears(ServerConfig(url=server.url())) as one:
-            await with_timeout(one.hearing.wait_open())
+        server.override = override
+        async with open_streams(ServerConfig(url=server.url())) as upstream:
+            await with_timeout(upstream.hearing.wait_open())
             stream = server.streams.pop()
-            stream.piece(b"id: 7\n\n")
+            stream.write_chunk(b"id: 7\n\n")
             stream.end()
             await server.until(lambda: server.streams)
-            await one.until(lambda: one.relisted)
-            ids = [get.headers.get("last-event-id") for get in gets(server)]
+            await upstream.until(lambda: upstream.relisted)
+            ids = [get.headers.get("last-event-id") for get in get_requests(server)]
             assert ids == [None, "7", None]
 
 
 @pytest.mark.parametrize("status", ["409 Conflict", "429 Slow Down", "503 Busy"])
 async def test_retries_unavailable_stream(status: str) -> None:
     async with Streamable("session", get=status) as server:
-        async with ears(ServerConfig(url=server.url())) as one:
-            one.naps.hold()
+        async with open_streams(ServerConfig(url=server.url())) as upstream:
+            upstream.sleeps.hold()
             # Nobody is kept waiting for it.
-            await with_timeout(one.hearing.wait_open())
-            await one.until(lambda: one.naps.sleeping)
+            await with_timeout(upstream.hearing.wait_open())
+            await upstream.until(lambda: upstream.sleeps.sleeping)
             server.get = "stream"
-            one.naps.wake()
-            await one.until(lambda: one.relisted == 1)
-            assert len(gets(server)) == 2
+            upstream.sleeps.wake()
+            await upstream.until(lambda: upstream.relisted == 1)
+            assert len(get_requests(server)) == 2
             assert len(server.streams) == 1
 
 
 @pytest.mark.parametrize("status", ["405 Method Not Allowed", "404 Not Found", "501 No"])
 async def test_requests_unsupported_stream_once(status: str) -> None:
     async with Streamable("session", get=status) as server:
-        async with ears(ServerConfig(url=server.url()), "a:b") as one:
-            await with_timeout(one.hearing.wait_open())
-            await with_timeout(one.task)
-            assert len(gets(server)) == 1
-            assert not one.naps.taken
+        async with open_streams(ServerConfig(url=server.url()), "a:b") as upstream:
+            await with_timeout(upstream.hearing.wait_open())
+            await with_timeout(upstream.task)
+            assert len(get_requests(server)) == 1
+            assert not upstream.sleeps.taken
             # Subscriptions do not need it: updates may come on the stream of a call.
             assert server.toolbox.subscribed == {"a:b"}
 
@@ -239,19 +241,19 @@ async def test_silent_stream_counts_as_open(
     monkeypatch.setattr(hearing, "HEADERS_TIMEOUT_SECONDS", 0.02)
 
     async with Streamable("session") as server:
-        waiting: list[Answer] = []
+        waiting: list[ResponseWriter] = []
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.method == "GET":
                 waiting.append(answer)
             return request.method == "GET"
 
-        server.habit = habit
-        async with ears(ServerConfig(url=server.url())) as one:
-            await with_timeout(one.hearing.wait_open())
+        server.override = override
+        async with open_streams(ServerConfig(url=server.url())) as upstream:
+            await with_timeout(upstream.hearing.wait_open())
             waiting[0].open()
             waiting[0].event(notification("notifications/tools/list_changed"))
-            await one.until(lambda: one.changed)
+            await upstream.until(lambda: upstream.changed)
 
 
 def test_increases_delay_between_streams() -> None:
@@ -277,18 +279,18 @@ async def test_subscribes_resources_in_session(link: str) -> None:
             "legacy": ServerConfig(url=legacy.url("/sse"), transport="sse"),
             "stdio": stdio_server("--eras", "session"),
         }[link]
-        async with ears(config, "old:one") as one:
-            await with_timeout(one.hearing.wait_open())
+        async with open_streams(config, "old:one") as upstream:
+            await with_timeout(upstream.hearing.wait_open())
             # What was watched before is watched again, and may have changed meanwhile.
-            await one.until(lambda: one.updated == ["old:one"])
-            await with_timeout(one.hearing.watch("new:one"))
-            await with_timeout(one.hearing.watch("new:one"))
-            assert one.hearing.watched == ("old:one", "new:one")
+            await upstream.until(lambda: upstream.updated == ["old:one"])
+            await with_timeout(upstream.hearing.watch("new:one"))
+            await with_timeout(upstream.hearing.watch("new:one"))
+            assert upstream.hearing.watched == ("old:one", "new:one")
             if link != "stdio":
                 assert toolbox.subscribed == {"old:one", "new:one"}
-            await with_timeout(one.hearing.unwatch("old:one"))
-            await with_timeout(one.hearing.unwatch("never:seen"))
-            assert one.hearing.watched == ("new:one",)
+            await with_timeout(upstream.hearing.unwatch("old:one"))
+            await with_timeout(upstream.hearing.unwatch("never:seen"))
+            assert upstream.hearing.watched == ("new:one",)
             if link != "stdio":
                 assert toolbox.subscribed == {"new:one"}
                 methods = [message.get("method") for message in toolbox.heard]
@@ -299,20 +301,20 @@ async def test_subscribes_resources_in_session(link: str) -> None:
 async def test_reports_rejected_subscription_of_session(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Streamable("session", get="stream") as server:
         server.toolbox.unwatchable = {"no:one", "gone:one"}
-        async with ears(ServerConfig(url=server.url()), "gone:one", "old:one") as one:
-            await one.until(lambda: one.updated == ["old:one"])
+        async with open_streams(ServerConfig(url=server.url()), "gone:one", "old:one") as upstream:
+            await upstream.until(lambda: upstream.updated == ["old:one"])
             with pytest.raises(UpstreamResponseError, match="Nobody is told of no:one"):
-                await with_timeout(one.hearing.watch("no:one"))
-            assert one.hearing.watched == ("old:one",)
+                await with_timeout(upstream.hearing.watch("no:one"))
+            assert upstream.hearing.watched == ("old:one",)
 
-            async def habit(request: Request, answer: Answer) -> bool:
+            async def override(request: Request, answer: ResponseWriter) -> bool:
                 return request.rpc == "resources/subscribe"
 
-            server.habit = habit
+            server.override = override
             monkeypatch.setattr(hearing, "RESPONSE_TIMEOUT_SECONDS", 0.02)
             with pytest.raises(InterlockError, match="did not respond to resources/subscribe"):
-                await with_timeout(one.hearing.watch("silent:one"))
-            assert one.hearing.watched == ("old:one",)
+                await with_timeout(upstream.hearing.watch("silent:one"))
+            assert upstream.hearing.watched == ("old:one",)
 
 
 # -- listening on the stateless wire
@@ -330,121 +332,121 @@ async def test_requests_announced_stateless_notifications(
     capabilities: Any, asked: list[str]
 ) -> None:
     async with stateless(**capabilities) as server:
-        async with ears(ServerConfig(url=server.url())) as one:
-            await with_timeout(one.hearing.wait_open())
-            assert listens(server) == [dict.fromkeys(asked, True)]
-            assert not gets(server)
+        async with open_streams(ServerConfig(url=server.url())) as upstream:
+            await with_timeout(upstream.hearing.wait_open())
+            assert requested_notifications(server) == [dict.fromkeys(asked, True)]
+            assert not get_requests(server)
 
 
-def watching(server: Streamable) -> list[list[str]]:
+def watched_uris(server: Streamable) -> list[list[str]]:
     """What each subscription that is open brings."""
     toolbox = server.toolbox
     return [toolbox.filters[id].get("resourceSubscriptions", []) for id in toolbox.listeners]
 
 
-class Forgetful(Streamable):
+class ForgetfulServer(Streamable):
     """A stateless server that forgets a listener with its connection."""
 
     def __init__(self) -> None:
         super().__init__("stateless")
         self.toolbox.capabilities = ALL
 
-    def poke(self) -> None:
+    def notify_waiters(self) -> None:
         for request in self.dropped:
             self.toolbox.listeners.pop(request.message.get("id"), None)
-        super().poke()
+        super().notify_waiters()
 
 
 @LOOPS
 def test_subscribes_resources_stateless(loop: str) -> None:
     async def body() -> None:
-        async with Forgetful() as server:
-            async with ears(ServerConfig(url=server.url())) as one:
-                await with_timeout(one.hearing.wait_open())
-                await with_timeout(one.hearing.watch("a:1"))
+        async with ForgetfulServer() as server:
+            async with open_streams(ServerConfig(url=server.url())) as upstream:
+                await with_timeout(upstream.hearing.wait_open())
+                await with_timeout(upstream.hearing.watch("a:1"))
                 # A new one takes the place of the old one; it brings the lists too.
-                await server.until(lambda: watching(server) == [["a:1"]])
-                assert listens(server)[-1]["toolsListChanged"] is True
+                await server.until(lambda: watched_uris(server) == [["a:1"]])
+                assert requested_notifications(server)[-1]["toolsListChanged"] is True
                 await with_timeout(
-                    asyncio.gather(*(one.hearing.watch(f"a:{n}") for n in (1, 2, 3)))
+                    asyncio.gather(*(upstream.hearing.watch(f"a:{n}") for n in (1, 2, 3)))
                 )
-                await server.until(lambda: watching(server) == [["a:1", "a:2", "a:3"]])
+                await server.until(lambda: watched_uris(server) == [["a:1", "a:2", "a:3"]])
                 server.toolbox.update("a:2")
-                await one.until(lambda: one.updated == ["a:2"])
-                await with_timeout(one.hearing.unwatch("a:2"))
-                await server.until(lambda: watching(server) == [["a:1", "a:3"]])
+                await upstream.until(lambda: upstream.updated == ["a:2"])
+                await with_timeout(upstream.hearing.unwatch("a:2"))
+                await server.until(lambda: watched_uris(server) == [["a:1", "a:3"]])
                 server.toolbox.update("a:2")
                 server.toolbox.update("a:3")
-                await one.until(lambda: one.updated == ["a:2", "a:3"])
-                assert one.hearing.watched == ("a:1", "a:3")
+                await upstream.until(lambda: upstream.updated == ["a:2", "a:3"])
+                assert upstream.hearing.watched == ("a:1", "a:3")
                 # All of it without a gap.
-                assert not one.naps.taken
-                assert not one.relisted
+                assert not upstream.sleeps.taken
+                assert not upstream.relisted
 
     run(body, loop=loop)
 
 
 async def test_keeps_old_subscription_until_acknowledgement() -> None:
-    async with Forgetful() as server:
-        async with ears(ServerConfig(url=server.url()), "a:1") as one:
-            await with_timeout(one.hearing.wait_open())
-            await one.until(lambda: one.updated == ["a:1"])
+    async with ForgetfulServer() as server:
+        async with open_streams(ServerConfig(url=server.url()), "a:1") as upstream:
+            await with_timeout(upstream.hearing.wait_open())
+            await upstream.until(lambda: upstream.updated == ["a:1"])
             slow: list[Callable[[], None]] = []
 
-            async def habit(request: Request, answer: Answer) -> bool:
+            async def override(request: Request, answer: ResponseWriter) -> bool:
                 if request.rpc != "subscriptions/listen":
                     return False
                 slow.append(lambda: server.post(request, answer))
-                server.poke()
+                server.notify_waiters()
                 return True
 
-            server.habit = habit
-            watch = asyncio.ensure_future(one.hearing.watch("a:2"))
+            server.override = override
+            watch = asyncio.ensure_future(upstream.hearing.watch("a:2"))
             await server.until(lambda: slow)
             server.toolbox.update("a:1")
-            await one.until(lambda: one.updated == ["a:1", "a:1"])
-            assert watching(server) == [["a:1"]]
+            await upstream.until(lambda: upstream.updated == ["a:1", "a:1"])
+            assert watched_uris(server) == [["a:1"]]
             slow[0]()
             await with_timeout(watch)
-            await server.until(lambda: watching(server) == [["a:1", "a:2"]])
+            await server.until(lambda: watched_uris(server) == [["a:1", "a:2"]])
 
 
 async def test_reports_rejected_stateless_subscription() -> None:
-    async with Forgetful() as server:
+    async with ForgetfulServer() as server:
         server.toolbox.unwatchable = {"no:one", "gone:one"}
-        async with ears(ServerConfig(url=server.url()), "gone:one", "old:one") as one:
-            await one.until(lambda: one.updated)
-            await with_timeout(one.hearing.wait_open())
+        async with open_streams(ServerConfig(url=server.url()), "gone:one", "old:one") as upstream:
+            await upstream.until(lambda: upstream.updated)
+            await with_timeout(upstream.hearing.wait_open())
             with pytest.raises(InterlockError, match="does not report changes of no:one"):
-                await with_timeout(one.hearing.watch("no:one"))
-            assert one.hearing.watched == ("old:one",)
+                await with_timeout(upstream.hearing.watch("no:one"))
+            assert upstream.hearing.watched == ("old:one",)
             # What was there is still there.
-            assert ["gone:one", "old:one"] in watching(server)
+            assert ["gone:one", "old:one"] in watched_uris(server)
             server.toolbox.update("old:one")
-            await one.until(lambda: one.updated[-1] == "old:one")
+            await upstream.until(lambda: upstream.updated[-1] == "old:one")
 
 
 async def test_times_out_without_acknowledgement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "ACKNOWLEDGE_TIMEOUT_SECONDS", 0.02)
 
     async with stateless() as server:
-        open_ones: list[Answer] = []
+        open_ones: list[ResponseWriter] = []
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.rpc != "subscriptions/listen":
                 return False
             answer.open()
             open_ones.append(answer)
             return True
 
-        server.habit = habit
-        async with ears(ServerConfig(url=server.url())) as one:
-            await with_timeout(one.hearing.wait_open())
+        server.override = override
+        async with open_streams(ServerConfig(url=server.url())) as upstream:
+            await with_timeout(upstream.hearing.wait_open())
             with pytest.raises(InterlockError, match="did not acknowledge"):
-                await with_timeout(one.hearing.watch("a:1"))
+                await with_timeout(upstream.hearing.watch("a:1"))
             # It is heard all the same.
             open_ones[0].event(notification("notifications/tools/list_changed"))
-            await one.until(lambda: one.changed)
+            await upstream.until(lambda: upstream.changed)
             await server.until(lambda: len(server.dropped) == 1)
 
 
@@ -452,75 +454,75 @@ async def test_times_out_without_acknowledgement(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("ending", ["result", "cancelled", "dropped"])
 def test_renews_ended_subscription(ending: str, loop: str) -> None:
     async def body() -> None:
-        async with Forgetful() as server:
-            async with ears(ServerConfig(url=server.url()), "a:1") as one:
-                await one.until(lambda: one.updated == ["a:1"])
-                one.naps.hold()
+        async with ForgetfulServer() as server:
+            async with open_streams(ServerConfig(url=server.url()), "a:1") as upstream:
+                await upstream.until(lambda: upstream.updated == ["a:1"])
+                upstream.sleeps.hold()
                 ((id, send),) = server.toolbox.listeners.items()
                 if ending == "result":
                     send(result(id, {"resultType": "complete"}))
                 elif ending == "cancelled":
                     send(notification("notifications/cancelled", {"requestId": id}))
                 else:
-                    server.cut()
-                await one.until(lambda: one.naps.sleeping)
+                    server.cut_connections()
+                await upstream.until(lambda: upstream.sleeps.sleeping)
                 server.toolbox.listeners.clear()
-                assert one.naps.taken == [2.0]
+                assert upstream.sleeps.taken == [2.0]
                 # Watching goes on while it is away, and brings it back.
                 if ending == "cancelled":
-                    await with_timeout(one.hearing.watch("a:2"))
-                    assert one.relisted == 1
-                one.naps.wake()
-                await one.until(lambda: one.relisted == 1 and len(one.updated) == 2)
-                await server.until(lambda: len(watching(server)) == 1)
-                assert watching(server)[0] == list(one.hearing.watched)
-                assert one.naps.taken == [2.0]
+                    await with_timeout(upstream.hearing.watch("a:2"))
+                    assert upstream.relisted == 1
+                upstream.sleeps.wake()
+                await upstream.until(lambda: upstream.relisted == 1 and len(upstream.updated) == 2)
+                await server.until(lambda: len(watched_uris(server)) == 1)
+                assert watched_uris(server)[0] == list(upstream.hearing.watched)
+                assert upstream.sleeps.taken == [2.0]
 
     run(body, loop=loop)
 
 
 async def test_subscribes_only_for_resources_without_announced_changes() -> None:
-    async with Forgetful() as server:
+    async with ForgetfulServer() as server:
         server.toolbox.capabilities = {"tools": {}}
-        async with ears(ServerConfig(url=server.url())) as one:
-            await with_timeout(one.hearing.wait_open())
-            assert not listens(server)
-            await with_timeout(one.hearing.watch("a:1"))
-            assert listens(server) == [{"resourceSubscriptions": ["a:1"]}]
+        async with open_streams(ServerConfig(url=server.url())) as upstream:
+            await with_timeout(upstream.hearing.wait_open())
+            assert not requested_notifications(server)
+            await with_timeout(upstream.hearing.watch("a:1"))
+            assert requested_notifications(server) == [{"resourceSubscriptions": ["a:1"]}]
             server.toolbox.update("a:1")
-            await one.until(lambda: one.updated == ["a:1"])
-            await with_timeout(one.hearing.unwatch("a:1"))
+            await upstream.until(lambda: upstream.updated == ["a:1"])
+            await with_timeout(upstream.hearing.unwatch("a:1"))
             await server.until(lambda: not server.toolbox.listeners)
-            await with_timeout(one.hearing.watch("a:2"))
+            await with_timeout(upstream.hearing.watch("a:2"))
             server.toolbox.update("a:2")
-            await one.until(lambda: one.updated == ["a:1", "a:2"])
-            assert not one.naps.taken
+            await upstream.until(lambda: upstream.updated == ["a:1", "a:2"])
+            assert not upstream.sleeps.taken
 
 
 async def test_reports_unsupported_subscriptions_once() -> None:
     async with stateless() as server:
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.rpc == "subscriptions/listen":
                 id = request.message["id"]
                 error = {"code": -32601, "message": "Method not found"}
                 answer.json({"jsonrpc": "2.0", "id": id, "error": error}, "404 Not Found")
             return request.rpc == "subscriptions/listen"
 
-        server.habit = habit
-        async with ears(ServerConfig(url=server.url())) as one:
-            await with_timeout(one.hearing.wait_open())
+        server.override = override
+        async with open_streams(ServerConfig(url=server.url())) as upstream:
+            await with_timeout(upstream.hearing.wait_open())
             with pytest.raises(UpstreamResponseError, match="Method not found"):
-                await with_timeout(one.hearing.watch("a:1"))
-            assert len(listens(server)) == 2
-            assert not one.naps.taken
+                await with_timeout(upstream.hearing.watch("a:1"))
+            assert len(requested_notifications(server)) == 2
+            assert not upstream.sleeps.taken
 
 
 async def test_retries_busy_server_later() -> None:
     async with stateless() as server:
         full = 2
 
-        async def habit(request: Request, answer: Answer) -> bool:
+        async def override(request: Request, answer: ResponseWriter) -> bool:
             nonlocal full
             if request.rpc != "subscriptions/listen" or not full:
                 return False
@@ -529,34 +531,34 @@ async def test_retries_busy_server_later() -> None:
             answer.json({"jsonrpc": "2.0", "id": request.message["id"], "error": error})
             return True
 
-        server.habit = habit
-        async with ears(ServerConfig(url=server.url())) as one:
-            await with_timeout(one.hearing.wait_open())
+        server.override = override
+        async with open_streams(ServerConfig(url=server.url())) as upstream:
+            await with_timeout(upstream.hearing.wait_open())
             # The list that is known was read before anybody listened.
-            await one.until(lambda: one.relisted == 1)
-            assert one.naps.taken == [2.0, 4.0]
+            await upstream.until(lambda: upstream.relisted == 1)
+            assert upstream.sleeps.taken == [2.0, 4.0]
 
 
 async def test_listens_to_process() -> None:
-    async with ears(stdio_server("--announces")) as one:
-        await with_timeout(one.hearing.wait_open())
-        first = await with_timeout(one.peer.request("tools/call", {"name": "cancelled"}))
+    async with open_streams(stdio_server("--announces")) as upstream:
+        await with_timeout(upstream.hearing.wait_open())
+        first = await with_timeout(upstream.peer.request("tools/call", {"name": "cancelled"}))
         assert b"[]" in bytes(first.result)
-        await with_timeout(one.hearing.watch("a:1"))
+        await with_timeout(upstream.hearing.watch("a:1"))
         # The one before it was cancelled, since no stream is closed here.
-        after = await with_timeout(one.peer.request("tools/call", {"name": "cancelled"}))
+        after = await with_timeout(upstream.peer.request("tools/call", {"name": "cancelled"}))
         assert b"[]" not in bytes(after.result)
         change = {"name": "change", "arguments": {"names": ["echo"]}}
-        await with_timeout(one.peer.request("tools/call", change))
-        await one.until(lambda: one.changed == ["tools"])
+        await with_timeout(upstream.peer.request("tools/call", change))
+        await upstream.until(lambda: upstream.changed == ["tools"])
 
 
-@pytest.mark.parametrize("eras", ["session", "stateless"])
-async def test_ends_with_peer(eras: str) -> None:
-    server = Streamable(eras, get="stream", announces=True)
+@pytest.mark.parametrize("generations", ["session", "stateless"])
+async def test_ends_with_peer(generations: str) -> None:
+    server = Streamable(generations, get="stream", announces=True)
     await server.start()
-    async with ears(ServerConfig(url=server.url())) as one:
-        await with_timeout(one.hearing.wait_open())
-        one.peer.on_transport_lost("test")
-        await with_timeout(one.task)
+    async with open_streams(ServerConfig(url=server.url())) as upstream:
+        await with_timeout(upstream.hearing.wait_open())
+        upstream.peer.on_transport_lost("test")
+        await with_timeout(upstream.task)
     await server.stop()

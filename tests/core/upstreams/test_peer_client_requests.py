@@ -16,7 +16,7 @@ from interlock.core.config import ServerConfig
 from interlock.core.server.mcp.sessions import Sessions
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import Era
-from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
+from tests.core.upstreams.servers.http_server import Request, ResponseWriter, Streamable
 from tests.core.upstreams.servers.toolbox import Message, notification, result
 from tests.support.upstreams import (
     StartedCall,
@@ -32,17 +32,17 @@ OPERATOR, AUDITOR = Caller("operator"), Caller("auditor")
 ROOTS = b'{"roots":[]}'
 
 
-class Asker:
+class ScriptedServer:
     """A server that holds calls, asks when the test says so, and keeps what it is answered."""
 
     def __init__(self, server: Streamable, one: SupervisorHarness) -> None:
         self.server = server
         self.one = one
-        self.held: dict[str, tuple[Any, Answer]] = {}
+        self.held: dict[str, tuple[Any, ResponseWriter]] = {}
         self.answers: list[Message] = []
-        server.habit = self
+        server.override = self
 
-    async def __call__(self, request: Request, answer: Answer) -> bool:
+    async def __call__(self, request: Request, answer: ResponseWriter) -> bool:
         message = request.message
         if request.tool == "hold":
             answer.open()
@@ -52,30 +52,32 @@ class Asker:
             answer.empty("202 Accepted")
         else:
             return False
-        self.server.poke()
+        self.server.notify_waiters()
         return True
 
-    def ask(self, id: Any, method: str = "roots/list", on: str = "", **params: Any) -> None:
+    def send_request(
+        self, id: Any, method: str = "roots/list", on: str = "", **params: Any
+    ) -> None:
         """On the stream of a held call, or on the session's own."""
         stream = self.held[on][1] if on else self.server.streams[0]
         stream.event({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 
-    def say(self, method: str, on: str = "", **params: Any) -> None:
+    def send_notification(self, method: str, on: str = "", **params: Any) -> None:
         stream = self.held[on][1] if on else self.server.streams[0]
         stream.event(notification(method, params))
 
     def release(self, name: str) -> None:
-        id, answer = self.held.pop(name)
-        answer.event(result(id, {"content": [{"type": "text", "text": name}]}))
-        answer.end()
+        id, response = self.held.pop(name)
+        response.event(result(id, {"content": [{"type": "text", "text": name}]}))
+        response.end()
 
-    async def answered(self, id: Any) -> Message:
+    async def wait_for_response(self, id: Any) -> Message:
         def found() -> list[Message]:
-            return [one for one in self.answers if one["id"] == id]
+            return [response for response in self.answers if response["id"] == id]
 
         await self.server.until(found)
-        (one,) = found()
-        return one
+        (upstream,) = found()
+        return upstream
 
     async def hold(
         self,
@@ -101,51 +103,51 @@ class Asker:
         await self.server.until(lambda: name in self.held)
         return sent
 
-    async def settle(self, on: str = "") -> None:
+    async def wait_until_handled(self, on: str = "") -> None:
         """Wait until everything that was said on a stream so far has been taken in."""
-        self.ask("fence", "ping", on=on)
-        await self.answered("fence")
-        self.answers = [one for one in self.answers if one["id"] != "fence"]
+        self.send_request("fence", "ping", on=on)
+        await self.wait_for_response("fence")
+        self.answers = [response for response in self.answers if response["id"] != "fence"]
 
 
 @asynccontextmanager
-async def asker() -> AsyncIterator[Asker]:
+async def open_server() -> AsyncIterator[ScriptedServer]:
     async with Streamable("session", get="stream") as server:
         config = ServerConfig(url=server.url(), sessions="shared")
-        async with run_supervisor(config) as one:
-            await one.ready()
+        async with run_supervisor(config) as upstream:
+            await upstream.ready()
             await server.until(lambda: server.streams)
-            yield Asker(server, one)
+            yield ScriptedServer(server, upstream)
 
 
-async def asked(sent: StartedCall) -> ClientRequest:
+async def next_client_request(sent: StartedCall) -> ClientRequest:
     return await with_timeout(sent.questions.get())
 
 
 async def test_ambiguous_request_is_rejected() -> None:
-    async with asker() as server:
-        heard: list[str] = []
+    async with open_server() as server:
+        received: list[str] = []
 
         def hear(call: Call, method: str, params: bytes | Raw) -> None:
-            heard.append(method)
+            received.append(method)
 
         first = await server.hold("a", OPERATOR, hear=hear)
         second = await server.hold("b", AUDITOR, hear=hear)
-        server.ask("q")
-        refused = await server.answered("q")
+        server.send_request("q")
+        refused = await server.wait_for_response("q")
         assert refused["error"]["code"] == -32601
-        server.say("notifications/message", level="error", data="whose?")
-        await server.settle()
-        assert not heard
+        server.send_notification("notifications/message", level="error", data="whose?")
+        await server.wait_until_handled()
+        assert not received
         assert first.questions.empty()
         assert second.questions.empty()
         # On a call's own stream there is no doubt.
-        server.ask("mine", on="a")
-        (await asked(first)).respond(ROOTS)
-        assert (await server.answered("mine"))["result"] == {"roots": []}
-        server.say("notifications/message", on="b", level="error", data="clear")
-        await server.settle("b")
-        assert heard == ["notifications/message"]
+        server.send_request("mine", on="a")
+        (await next_client_request(first)).respond(ROOTS)
+        assert (await server.wait_for_response("mine"))["result"] == {"roots": []}
+        server.send_notification("notifications/message", on="b", level="error", data="clear")
+        await server.wait_until_handled("b")
+        assert received == ["notifications/message"]
         assert second.questions.empty()
         server.release("a")
         server.release("b")
@@ -154,146 +156,150 @@ async def test_ambiguous_request_is_rejected() -> None:
 
 
 async def test_two_sessions_of_one_caller_are_ambiguous() -> None:
-    async with asker() as server:
+    async with open_server() as server:
         clients = Sessions(most=10, idle=60.0, clock=asyncio.get_running_loop().time)
         client = Client(Era.SESSION, "2025-11-25")
-        one = await server.hold("a", session=clients.open(client, "operator"))
+        upstream = await server.hold("a", session=clients.open(client, "operator"))
         other = await server.hold("b", session=clients.open(client, "operator"))
-        server.ask("q")
-        assert (await server.answered("q"))["error"]["code"] == -32601
-        assert one.questions.empty()
+        server.send_request("q")
+        assert (await server.wait_for_response("q"))["error"]["code"] == -32601
+        assert upstream.questions.empty()
         assert other.questions.empty()
 
 
 async def test_rejects_request_without_call() -> None:
-    async with asker() as server:
-        server.ask("early")
-        assert (await server.answered("early"))["error"]["code"] == -32601
-        server.ask(7, "ping")
-        assert (await server.answered(7))["result"] == {}
+    async with open_server() as server:
+        server.send_request("early")
+        assert (await server.wait_for_response("early"))["error"]["code"] == -32601
+        server.send_request(7, "ping")
+        assert (await server.wait_for_response(7))["result"] == {}
 
 
 async def test_inferred_request_survives_call_of_session() -> None:
-    async with asker() as server:
+    async with open_server() as server:
         clients = Sessions(most=10, idle=60.0, clock=asyncio.get_running_loop().time)
         session = clients.open(Client(Era.SESSION, "2025-11-25"), "operator")
         call = await server.hold("a", session=session)
-        server.ask("q")
-        ask = await asked(call)
+        server.send_request("q")
+        client_request = await next_client_request(call)
         server.release("a")
         await with_timeout(call)
-        assert ask.is_open
-        ask.respond(ROOTS)
-        assert (await server.answered("q"))["result"] == {"roots": []}
+        assert client_request.is_open
+        client_request.respond(ROOTS)
+        assert (await server.wait_for_response("q"))["result"] == {"roots": []}
 
 
 @pytest.mark.parametrize("on", ["", "a"])
 async def test_request_ends_with_stateless_call(on: str) -> None:
-    async with asker() as server:
+    async with open_server() as server:
         call = await server.hold("a")
-        server.ask("q", on=on)
-        ask = await asked(call)
+        server.send_request("q", on=on)
+        client_request = await next_client_request(call)
         withdrawn: list[str] = []
-        ask.on_withdraw = lambda _, reason: withdrawn.append(reason)
+        client_request.on_withdraw = lambda _, reason: withdrawn.append(reason)
         server.release("a")
         await with_timeout(call)
-        assert not ask.is_open
+        assert not client_request.is_open
         assert len(withdrawn) == 1
         # The server does not wait for ever either.
-        assert (await server.answered("q"))["error"]["code"] == -32603
-        ask.respond(ROOTS)
-        await server.settle()
+        assert (await server.wait_for_response("q"))["error"]["code"] == -32603
+        client_request.respond(ROOTS)
+        await server.wait_until_handled()
         assert len(server.answers) == 1
 
 
 async def test_cancelled_call_rejects_client_request() -> None:
-    async with asker() as server:
+    async with open_server() as server:
         call = await server.hold("a")
-        server.ask("q", on="a")
-        ask = await asked(call)
+        server.send_request("q", on="a")
+        client_request = await next_client_request(call)
         call.exchange.abandon("The caller left.")
-        assert not ask.is_open
-        answer = await server.answered("q")
-        assert answer["error"]["message"] == "The caller left."
+        assert not client_request.is_open
+        response = await server.wait_for_response("q")
+        assert response["error"]["message"] == "The caller left."
         toolbox = server.server.toolbox
         await server.server.until(lambda: toolbox.cancelled)
 
 
 async def test_server_cancels_client_request() -> None:
-    async with asker() as server:
+    async with open_server() as server:
         call = await server.hold("a")
-        server.ask("q", on="a")
-        ask = await asked(call)
+        server.send_request("q", on="a")
+        client_request = await next_client_request(call)
         withdrawn: list[str] = []
-        ask.on_withdraw = lambda _, reason: withdrawn.append(reason)
-        server.say("notifications/cancelled", on="a", requestId="q", reason="Never mind.")
-        await server.settle("a")
+        client_request.on_withdraw = lambda _, reason: withdrawn.append(reason)
+        server.send_notification(
+            "notifications/cancelled", on="a", requestId="q", reason="Never mind."
+        )
+        await server.wait_until_handled("a")
         assert withdrawn == ["Never mind."]
-        ask.respond(ROOTS)
+        client_request.respond(ROOTS)
         server.release("a")
         await with_timeout(call)
-        await server.settle()
+        await server.wait_until_handled()
         assert not server.answers
 
 
 async def test_rejects_duplicate_ids_and_too_many_requests() -> None:
-    async with asker() as server:
+    async with open_server() as server:
         call = await server.hold("a")
-        server.ask("q", on="a")
-        first = await asked(call)
-        server.ask("q", on="a")
-        assert (await server.answered("q"))["error"]["code"] == -32600
+        server.send_request("q", on="a")
+        first = await next_client_request(call)
+        server.send_request("q", on="a")
+        assert (await server.wait_for_response("q"))["error"]["code"] == -32600
         server.answers.clear()
         # 1 and "1" are two ids.
-        server.ask(1, on="a")
-        server.ask("1", on="a")
-        one, other = await asked(call), await asked(call)
+        server.send_request(1, on="a")
+        server.send_request("1", on="a")
+        upstream, other = await next_client_request(call), await next_client_request(call)
         other.reject(-1, "no")
-        one.respond(ROOTS)
-        assert (await server.answered("1"))["error"]["code"] == -1
-        assert (await server.answered(1))["result"] == {"roots": []}
+        upstream.respond(ROOTS)
+        assert (await server.wait_for_response("1"))["error"]["code"] == -1
+        assert (await server.wait_for_response(1))["result"] == {"roots": []}
         for number in range(100, 200):
-            server.ask(number, on="a")
-        assert (await server.answered(199))["error"]["code"] == -32600
+            server.send_request(number, on="a")
+        assert (await server.wait_for_response(199))["error"]["code"] == -32600
         first.respond(ROOTS)
         assert call.questions.qsize() == 99
 
 
 async def test_lost_server_withdraws_client_requests() -> None:
-    async with asker() as server:
+    async with open_server() as server:
         call = await server.hold("a")
-        server.ask("q", on="a")
-        ask = await asked(call)
-        server.server.cut()
+        server.send_request("q", on="a")
+        client_request = await next_client_request(call)
+        server.server.cut_connections()
         with pytest.raises(InterlockError):
             await with_timeout(call)
-        assert not ask.is_open
+        assert not client_request.is_open
 
 
 async def test_relays_progress_of_client() -> None:
-    async with asker() as server:
+    async with open_server() as server:
         call = await server.hold("a")
-        server.ask("q", "sampling/createMessage", on="a", _meta={"progressToken": "t"})
-        ask = await asked(call)
-        assert ask.progress_token == b'"t"'
-        assert ask.on_progress is not None
-        ask.on_progress(b'{"progressToken":"t","progress":1}')
-        heard = server.server.toolbox.heard
+        server.send_request("q", "sampling/createMessage", on="a", _meta={"progressToken": "t"})
+        client_request = await next_client_request(call)
+        assert client_request.progress_token == b'"t"'
+        assert client_request.on_progress is not None
+        client_request.on_progress(b'{"progressToken":"t","progress":1}')
+        received = server.server.toolbox.heard
         await server.server.until(
-            lambda: [one for one in heard if one.get("method") == "notifications/progress"]
+            lambda: [
+                message for message in received if message.get("method") == "notifications/progress"
+            ]
         )
-        ask.respond(b"{}")
-        await server.answered("q")
+        client_request.respond(b"{}")
+        await server.wait_for_response("q")
 
 
 async def test_rejects_client_request_of_stateless_server() -> None:
     async with Streamable("stateless") as server:
-        async with run_supervisor(ServerConfig(url=server.url())) as one:
-            await one.ready()
-            asking = Asker(server, one)
+        async with run_supervisor(ServerConfig(url=server.url())) as upstream:
+            await upstream.ready()
+            asking = ScriptedServer(server, upstream)
             call = await asking.hold("a")
-            asking.ask("q", on="a")
-            assert (await asking.answered("q"))["error"]["code"] == -32601
+            asking.send_request("q", on="a")
+            assert (await asking.wait_for_response("q"))["error"]["code"] == -32601
             assert call.questions.empty()
             asking.release("a")
             await with_timeout(call)

@@ -29,7 +29,7 @@ from tests.support.upstreams import OWN_INFO
 URL = "http://127.0.0.1:9/mcp"
 
 
-class Absent(Connector):
+class AbsentConnector(Connector):
     """A connector of an own kind, whose upstream never comes."""
 
     async def _connect(
@@ -42,26 +42,28 @@ class Absent(Connector):
 class Extension(UpstreamExtension):
     """Connects to the servers of one transport, and notes what it hears."""
 
-    def __init__(self, name: str, heard: list[tuple[str, ...]], transport: str = "") -> None:
+    def __init__(self, name: str, received: list[tuple[str, ...]], transport: str = "") -> None:
         self.name = name
-        self.heard = heard
+        self.events = received
         self.transport = transport
 
     def create_connector(
         self, key: str, server: ServerConfig, options: ConnectorOptions
     ) -> Connector | None:
-        self.heard.append((self.name, "connector", key))
-        return Absent(key, server, **options) if server.transport == self.transport else None
+        self.events.append((self.name, "connector", key))
+        return (
+            AbsentConnector(key, server, **options) if server.transport == self.transport else None
+        )
 
     def offering_terms(self, supervisor: Supervisor) -> OfferingTerms:
-        self.heard.append((self.name, "terms", supervisor.key))
+        self.events.append((self.name, "terms", supervisor.key))
         return {"degraded": True} if self.transport else {"transport_class": self.name}
 
     def prepare_connection(self, peer: UpstreamClient, key: str) -> None:
-        self.heard.append((self.name, "prepare", key))
+        self.events.append((self.name, "prepare", key))
 
     def on_closed(self, key: str) -> None:
-        self.heard.append((self.name, "ended", key))
+        self.events.append((self.name, "ended", key))
 
 
 def registry_of(folder: Path, *extensions: UpstreamExtension) -> UpstreamRegistry:
@@ -86,18 +88,18 @@ def registry_of(folder: Path, *extensions: UpstreamExtension) -> UpstreamRegistr
 
 
 async def test_first_connecting_extension_wins(tmp_path: Path) -> None:
-    heard: list[tuple[str, ...]] = []
+    received: list[tuple[str, ...]] = []
     parts = [
-        Extension("hops", heard),
-        Extension("tree", heard, "ax"),
-        Extension("late", heard, "ax"),
+        Extension("hops", received),
+        Extension("tree", received, "ax"),
+        Extension("late", received, "ax"),
     ]
     registry = registry_of(tmp_path, *parts)
     registry.begin("plant", ServerConfig(command="plant", transport="ax", segment="plant"))
     registry.begin("web", ServerConfig(url=URL, segment="web"))
-    assert type(registry.supervisors["plant"]._connector) is Absent
+    assert type(registry.supervisors["plant"]._connector) is AbsentConnector
     assert type(registry.supervisors["web"]._connector) is Connector
-    assert heard == [
+    assert received == [
         ("hops", "connector", "plant"),
         ("tree", "connector", "plant"),
         ("hops", "connector", "web"),
@@ -108,18 +110,18 @@ async def test_first_connecting_extension_wins(tmp_path: Path) -> None:
 
 
 async def test_calls_extensions_in_order(tmp_path: Path) -> None:
-    heard: list[tuple[str, ...]] = []
-    parts = [Extension("tree", heard, "ax"), Extension("hops", heard)]
+    received: list[tuple[str, ...]] = []
+    parts = [Extension("tree", received, "ax"), Extension("hops", received)]
     registry = registry_of(tmp_path, *parts)
     registry.begin("plant", ServerConfig(command="plant", transport="ax", segment="plant"))
     supervisor = registry.supervisors["plant"]
-    heard.clear()
+    received.clear()
     assert registry._terms(supervisor) == {"degraded": True, "transport_class": "hops"}
     peer: Any = SimpleNamespace()
     assert supervisor._prepare is not None
     supervisor._prepare(peer)
     await registry.end("plant")
-    assert heard == [
+    assert received == [
         (name, what, "plant") for what in ("terms", "prepare", "ended") for name in ("tree", "hops")
     ]
     assert not registry.supervisors
@@ -136,7 +138,7 @@ async def test_calls_extensions_in_order(tmp_path: Path) -> None:
 )
 async def test_connection_without_extension_fails(server: ServerConfig) -> None:
     connector = Connector(
-        "up", server, node_info=OWN_INFO, resolve=lambda one: one, clock=time.monotonic
+        "up", server, node_info=OWN_INFO, resolve=lambda item: item, clock=time.monotonic
     )
     with pytest.raises(InterlockError) as failed:
         await connector.connect()

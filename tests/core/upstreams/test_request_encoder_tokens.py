@@ -21,16 +21,16 @@ from tests.core.upstreams.test_request_encoder_ax import (
     REVISIONS,
     WAY,
     call_of,
-    three,
+    make_encoder,
+    stateless_meta,
     tool,
-    wording,
 )
 from tests.support.calls import LOCAL, SESSION, STATELESS
 
 TOKEN = "eyJhIjoxfQ.eyJiIjoyfQ.c2ln-_"
 
 
-def stamped(era: Era, *, ax: bool = True) -> RequestEncoder:
+def token_encoder(era: Era, *, ax: bool = True) -> RequestEncoder:
     return RequestEncoder(
         era, REVISIONS[era], OWN, http=False, ax=ax, encode_token=lambda _: format_member(TOKEN)
     )
@@ -40,13 +40,21 @@ def stamped(era: Era, *, ax: bool = True) -> RequestEncoder:
 @pytest.mark.parametrize("client", [SESSION, STATELESS])
 @pytest.mark.parametrize("progress", [False, True])
 @pytest.mark.parametrize("hop", [None, Hop(PARTS, 1)])
-@pytest.mark.parametrize("given", [None, {}, {"traceparent": "00"}, {"x-mcpax-authorization": "x"}])
+@pytest.mark.parametrize(
+    "supplied", [None, {}, {"traceparent": "00"}, {"x-mcpax-authorization": "x"}]
+)
 @pytest.mark.parametrize("way", [b"", WAY])
 @pytest.mark.parametrize("extra", [False, True])
 def test_adds_token_to_every_call(
-    era: Era, client: Client, progress: bool, hop: Hop | None, given: Any, way: bytes, extra: bool
+    era: Era,
+    client: Client,
+    progress: bool,
+    hop: Hop | None,
+    supplied: Any,
+    way: bytes,
+    extra: bool,
 ) -> None:
-    meta = {**three(), **(given or {})} if client is STATELESS else given
+    meta = {**stateless_meta(), **(supplied or {})} if client is STATELESS else supplied
     token = Raw(b'"mine"') if progress else None
 
     def written(by: RequestEncoder, route: Tool | None) -> dict[str, Any]:
@@ -56,8 +64,8 @@ def test_adds_token_to_every_call(
         return dict(json.loads(by.encode_call(7, call, token))["params"])
 
     for route in (tool(way=way), None):
-        plain = written(wording(era, ax=True), route)
-        told = written(stamped(era), route)
+        plain = written(make_encoder(era, ax=True), route)
+        told = written(token_encoder(era), route)
         meta_with = {**plain.get("_meta", {}), "x-mcpax-authorization": TOKEN}
         assert told == {**plain, "_meta": meta_with}
 
@@ -69,13 +77,15 @@ def test_adds_nothing_without_token(era: Era) -> None:
     )
     for route in (tool(way=WAY), tool(), None):
         call = call_of(route)
-        assert nobody.encode_call(1, call, None) == wording(era, ax=True).encode_call(1, call, None)
+        assert nobody.encode_call(1, call, None) == make_encoder(era, ax=True).encode_call(
+            1, call, None
+        )
 
 
 def test_adds_token_to_resource_read() -> None:
     call = Call(RESOURCES_READ, "test", LOCAL, SESSION, name="x://1")
     call.extra_params = {"uri": Raw(b'"x://1"')}
-    payload = stamped(Era.SESSION).encode_call(3, call, None)
+    payload = token_encoder(Era.SESSION).encode_call(3, call, None)
     assert json.loads(payload)["params"] == {
         "uri": "x://1",
         "_meta": {"x-mcpax-authorization": TOKEN},
@@ -83,7 +93,9 @@ def test_adds_token_to_resource_read() -> None:
 
 
 def test_node_requests_have_no_token() -> None:
-    assert TOKEN.encode() not in stamped(Era.STATELESS).encode_node_request(1, "tools/list", b"{}")
+    assert TOKEN.encode() not in token_encoder(Era.STATELESS).encode_node_request(
+        1, "tools/list", b"{}"
+    )
 
 
 def test_formats_token_header_and_member() -> None:

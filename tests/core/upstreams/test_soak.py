@@ -70,7 +70,7 @@ def test_survives_repeated_kills_under_load(loop: str) -> None:
                 await one.until(lambda one=one, before=before: one.supervisor.restarts > before)
             else:
                 server = servers[victim - 2]
-                server.cut()
+                server.cut_connections()
                 server.forget_sessions()
             await one.ready()
             target = answered + 20
@@ -83,7 +83,7 @@ def test_survives_repeated_kills_under_load(loop: str) -> None:
         for one in every:
             assert one.supervisor.peer is not None
             assert not [x for x in one.supervisor.peer.pending.values() if x.method == "tools/call"]
-        await with_timeout(asyncio.gather(*(one.supervisor.end() for one in every)))
+        await with_timeout(asyncio.gather(*(supervisor.supervisor.end() for supervisor in every)))
         for server in servers:
             await server.stop()
 

@@ -57,16 +57,16 @@ def test_kills_grandchildren(how: str, loop: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(stdio, "EXIT_TIMEOUT_SECONDS", 0.1)
 
     async def body() -> None:
-        async with run_supervisor(stdio_server("--grandchild", "here")) as one:
-            await one.ready()
-            (grandchild,) = json.loads(await one.text("family"))
+        async with run_supervisor(stdio_server("--grandchild", "here")) as upstream:
+            await upstream.ready()
+            (grandchild,) = json.loads(await upstream.text("family"))
             assert is_running(grandchild)
             if how == "kill":
-                os.kill(pid_of(one), signal.SIGKILL)
+                os.kill(pid_of(upstream), signal.SIGKILL)
                 await wait_for_exit(grandchild)
-                await one.state(State.DEGRADED)
-                await one.ready()
-                (grandchild,) = json.loads(await one.text("family"))
+                await upstream.state(State.DEGRADED)
+                await upstream.ready()
+                (grandchild,) = json.loads(await upstream.text("family"))
         await wait_for_exit(grandchild)
 
     run(body, loop=loop)
@@ -75,14 +75,14 @@ def test_kills_grandchildren(how: str, loop: str, monkeypatch: pytest.MonkeyPatc
 async def test_grandchild_with_pipes_does_not_hide_exit() -> None:
     """It left the group, so it cannot be ended; the death must be noticed all the same."""
 
-    async with run_supervisor(stdio_server("--grandchild", "own-session")) as one:
-        await one.ready()
-        (first,) = json.loads(await one.text("family"))
-        call = one.start("die")
+    async with run_supervisor(stdio_server("--grandchild", "own-session")) as upstream:
+        await upstream.ready()
+        (first,) = json.loads(await upstream.text("family"))
+        call = upstream.start("die")
         with pytest.raises(UpstreamLostError, match="SIGKILL"):
             await with_timeout(call)
-        await one.ready()
-        (second,) = json.loads(await one.text("family"))
+        await upstream.ready()
+        (second,) = json.loads(await upstream.text("family"))
         for pid in (first, second):
             os.kill(pid, signal.SIGKILL)
             await wait_for_exit(pid)
@@ -93,9 +93,9 @@ def test_kills_stubborn_process(loop: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(stdio, "EXIT_TIMEOUT_SECONDS", 0.1)
 
     async def body() -> None:
-        async with run_supervisor(stdio_server("--stubborn")) as one:
-            await one.ready()
-            pid = pid_of(one)
+        async with run_supervisor(stdio_server("--stubborn")) as upstream:
+            await upstream.ready()
+            pid = pid_of(upstream)
         assert not is_running(pid)
 
     run(body, loop=loop)
@@ -113,16 +113,14 @@ async def test_waits_for_process_to_exit(tmp_path: Path) -> None:
 
 
 @LOOPS
-def test_cancelled_close_leaves_no_process(
-    loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancelled_close_leaves_no_process(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdio, "EXIT_TIMEOUT_SECONDS", 60.0)
 
     async def body() -> None:
-        one = SupervisorHarness(
+        upstream = SupervisorHarness(
             stdio_server("--stubborn", "--silent", "--grandchild", "here", start_timeout=0.1)
         )
-        one.supervisor.begin()
+        upstream.supervisor.begin()
         # The start has failed, and the process is being asked to leave, which it will not.
         closing: asyncio.Event = asyncio.Event()
         close = StdioTransport.close
@@ -136,7 +134,7 @@ def test_cancelled_close_leaves_no_process(
 
         monkeypatch.setattr(StdioTransport, "close", noticed)
         await with_timeout(closing.wait())
-        await with_timeout(one.supervisor.end())
+        await with_timeout(upstream.supervisor.end())
         for pid in pids:
             await wait_for_exit(pid)
 
@@ -149,19 +147,19 @@ def test_repeated_restarts_leave_nothing_behind(loop: str) -> None:
 
     async def body() -> None:
         for turn in range(20):
-            one = SupervisorHarness(
+            upstream = SupervisorHarness(
                 stdio_server("--announces", "--eras", "session" if turn % 2 else "stateless")
             )
-            one.supervisor.begin()
+            upstream.supervisor.begin()
             if turn % 4 == 0:
                 # Ended wherever starting happens to be.
                 for _ in range(turn):
                     await asyncio.sleep(0)
             else:
-                await one.ready()
-                held = one.start("hold")
-                await one.text("echo", text="x")
-            await with_timeout(one.supervisor.end())
+                await upstream.ready()
+                held = upstream.start("hold")
+                await upstream.text("echo", text="x")
+            await with_timeout(upstream.supervisor.end())
             if turn % 4:
                 with pytest.raises(UpstreamLostError, match="closed by the node"):
                     await with_timeout(held)

@@ -33,7 +33,7 @@ from tests.support.upstreams import (
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-ERAS = pytest.mark.parametrize("eras", ["stateless", "session"])
+ERAS = pytest.mark.parametrize("generations", ["stateless", "session"])
 REVISIONS = {"stateless": "2026-07-28", "session": "2025-11-25"}
 
 
@@ -44,19 +44,19 @@ def test_works_with_real_servers(server: str, loop: str) -> None:
     config = demo if server == "demo" else server_script("sdk_stdio.py")
 
     async def body() -> None:
-        async with run_supervisor(config) as one:
-            await one.ready()
-            peer = one.supervisor.peer
+        async with run_supervisor(config) as upstream:
+            await upstream.ready()
+            peer = upstream.supervisor.peer
             assert peer is not None
             assert (peer.era, peer.revision) == (Era.STATELESS, "2026-07-28")
             assert peer.instructions
             assert peer.server_info["name"] in ("interlock-demo", "official")
             if server == "demo":
-                assert (await one.result("text_stats", {"text": "a b"}))["structuredContent"][
+                assert (await upstream.result("text_stats", {"text": "a b"}))["structuredContent"][
                     "words"
                 ] == 2
             else:
-                assert await one.text("echo", text="grüezi") == "grüezi"
+                assert await upstream.text("echo", text="grüezi") == "grüezi"
 
     run(body, loop=loop)
 
@@ -66,59 +66,63 @@ async def test_works_with_real_servers_in_session_generation(server: str) -> Non
     demo = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"])
     config = demo if server == "demo" else server_script("sdk_stdio.py")
 
-    one = SupervisorHarness(config)
-    one.connector._session_first = True
-    one.supervisor.begin()
-    await one.ready()
-    peer = one.supervisor.peer
+    upstream = SupervisorHarness(config)
+    upstream.connector._session_first = True
+    upstream.supervisor.begin()
+    await upstream.ready()
+    peer = upstream.supervisor.peer
     assert peer is not None
     assert (peer.era, peer.revision) == (Era.SESSION, "2025-11-25")
     if server == "official":
-        assert await one.text("echo", text="hello") == "hello"
-    await one.supervisor.end()
+        assert await upstream.text("echo", text="hello") == "hello"
+    await upstream.supervisor.end()
 
 
 @LOOPS
 @ERAS
-def test_detects_protocol_generation(eras: str, loop: str) -> None:
+def test_detects_protocol_generation(generations: str, loop: str) -> None:
     async def body() -> None:
-        async with run_supervisor(stdio_server("--eras", eras)) as one:
-            await one.ready()
-            assert one.supervisor.peer is not None
-            assert one.supervisor.peer.revision == REVISIONS[eras]
-            assert await one.text("echo", text="hi") == "hi"
+        async with run_supervisor(stdio_server("--eras", generations)) as upstream:
+            await upstream.ready()
+            assert upstream.supervisor.peer is not None
+            assert upstream.supervisor.peer.revision == REVISIONS[generations]
+            assert await upstream.text("echo", text="hi") == "hi"
 
     run(body, loop=loop)
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-03-26", "2024-11-05"])
 async def test_accepts_older_revisions(revision: str) -> None:
-    async with run_supervisor(stdio_server("--eras", "session", "--revision", revision)) as one:
-        await one.ready()
-        assert one.supervisor.peer is not None
-        assert one.supervisor.peer.revision == revision
-        assert await one.text("echo", text="hi") == "hi"
+    async with run_supervisor(
+        stdio_server("--eras", "session", "--revision", revision)
+    ) as upstream:
+        await upstream.ready()
+        assert upstream.supervisor.peer is not None
+        assert upstream.supervisor.peer.revision == revision
+        assert await upstream.text("echo", text="hi") == "hi"
 
 
 async def test_reports_unknown_revision() -> None:
-    async with run_supervisor(stdio_server("--eras", "session", "--revision", "1999-01-01")) as one:
-        one.naps.hold()
-        await one.until(lambda: one.naps.sleeping)
-        assert one.supervisor.problem is not None
-        assert "requires MCP 1999-01-01" in one.supervisor.problem
+    async with run_supervisor(
+        stdio_server("--eras", "session", "--revision", "1999-01-01")
+    ) as upstream:
+        upstream.sleeps.hold()
+        await upstream.until(lambda: upstream.sleeps.sleeping)
+        assert upstream.supervisor.problem is not None
+        assert "requires MCP 1999-01-01" in upstream.supervisor.problem
 
 
 @ERAS
-async def test_ignores_garbage_between_messages(eras: str) -> None:
-    async with run_supervisor(stdio_server("--eras", eras, "--garbage")) as one:
-        await one.ready()
+async def test_ignores_garbage_between_messages(generations: str) -> None:
+    async with run_supervisor(stdio_server("--eras", generations, "--garbage")) as upstream:
+        await upstream.ready()
         for number in range(5):
-            assert await one.text("echo", text=str(number)) == str(number)
-        peer = one.supervisor.peer
+            assert await upstream.text("echo", text=str(number)) == str(number)
+        peer = upstream.supervisor.peer
         assert peer is not None
         assert peer.noise > 50
         assert not peer.pending
-        assert one.supervisor.restarts == 0
+        assert upstream.supervisor.restarts == 0
 
 
 async def test_unanswered_probe_leads_to_initialize(
@@ -126,13 +130,13 @@ async def test_unanswered_probe_leads_to_initialize(
 ) -> None:
     monkeypatch.setattr(negotiate, "PROBE_TIMEOUT_SECONDS", 0.05)
 
-    async with run_supervisor(stdio_server("--eras", "session", "--probe", "ignore")) as one:
-        await one.ready()
-        peer = one.supervisor.peer
+    async with run_supervisor(stdio_server("--eras", "session", "--probe", "ignore")) as upstream:
+        await upstream.ready()
+        peer = upstream.supervisor.peer
         assert peer is not None
         assert peer.era is Era.SESSION
         assert not peer.pending
-        assert await one.text("echo", text="hi") == "hi"
+        assert await upstream.text("echo", text="hi") == "hi"
 
 
 async def test_accepts_late_probe_response_of_stateless_process(
@@ -152,49 +156,51 @@ async def test_accepts_late_probe_response_of_stateless_process(
         await initialize(peer, revision)
 
     monkeypatch.setattr(negotiate, "_initialize", noticed)
-    async with run_supervisor(stdio_server("--eras", "stateless", "--gate", str(gate))) as one:
-        await one.ready()
+    async with run_supervisor(stdio_server("--eras", "stateless", "--gate", str(gate))) as upstream:
+        await upstream.ready()
         assert len(peers) == 1
-        assert one.era is Era.STATELESS
+        assert upstream.era is Era.STATELESS
         assert peers[0].revision == "2026-07-28"
-        assert one.supervisor.restarts == 0
-        assert await one.text("echo", text="hi") == "hi"
+        assert upstream.supervisor.restarts == 0
+        assert await upstream.text("echo", text="hi") == "hi"
 
 
-async def test_accepts_probe_response_after_rejected_initialize(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_accepts_probe_response_after_rejected_initialize(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(negotiate, "PROBE_TIMEOUT_SECONDS", 0.01)
 
-    async with run_supervisor(stdio_server("--eras", "stateless", "--probe", "late")) as one:
-        await one.ready()
-        assert one.era is Era.STATELESS
-        assert one.supervisor.restarts == 0
-        assert await one.text("echo", text="hi") == "hi"
+    async with run_supervisor(stdio_server("--eras", "stateless", "--probe", "late")) as upstream:
+        await upstream.ready()
+        assert upstream.era is Era.STATELESS
+        assert upstream.supervisor.restarts == 0
+        assert await upstream.text("echo", text="hi") == "hi"
 
 
 async def test_ignores_unknown_ids_and_second_responses() -> None:
-    async with run_supervisor(stdio_server()) as one:
-        await one.ready()
-        assert await one.text("strangers") == "mine"
-        assert await one.text("twice") == "first"
-        assert await one.text("echo", text="still fine") == "still fine"
+    async with run_supervisor(stdio_server()) as upstream:
+        await upstream.ready()
+        assert await upstream.text("strangers") == "mine"
+        assert await upstream.text("twice") == "first"
+        assert await upstream.text("echo", text="still fine") == "still fine"
 
 
 async def test_answers_requests_of_server() -> None:
-    async with run_supervisor(stdio_server()) as one:
-        await one.ready()
-        answers = {a["id"]: a for a in json.loads(await one.text("ask"))}
-        assert answers["ask-ping"]["result"] == {}
+    async with run_supervisor(stdio_server()) as upstream:
+        await upstream.ready()
+        responses = {a["id"]: a for a in json.loads(await upstream.text("ask"))}
+        assert responses["ask-ping"]["result"] == {}
         for method in ("sampling/createMessage", "roots/list"):
-            error = answers[f"ask-{method}"]["error"]
+            error = responses[f"ask-{method}"]["error"]
             assert error["code"] == -32601
             assert method in error["message"]
 
 
 async def test_relays_server_error_unchanged() -> None:
-    async with run_supervisor(stdio_server()) as one:
-        await one.ready()
+    async with run_supervisor(stdio_server()) as upstream:
+        await upstream.ready()
         with pytest.raises(UpstreamResponseError) as caught:
-            await with_timeout(one.start("fail"))
+            await with_timeout(upstream.start("fail"))
         assert caught.value.code == -32042
         assert caught.value.message == "It failed on purpose."
         assert caught.value.raw_data is not None
@@ -203,29 +209,31 @@ async def test_relays_server_error_unchanged() -> None:
 
 @pytest.mark.parametrize("value", ["null", "7", '"text"', "[]", "true"])
 async def test_rejects_result_that_is_not_object(value: str) -> None:
-    async with run_supervisor(stdio_server()) as one:
-        await one.ready()
+    async with run_supervisor(stdio_server()) as upstream:
+        await upstream.ready()
         with pytest.raises(UpstreamLostError) as caught:
-            await with_timeout(one.start("null", {"as": value}))
+            await with_timeout(upstream.start("null", {"as": value}))
         assert caught.value.failure is UPSTREAM_PROTOCOL
         assert caught.value.was_sent
-        assert await one.text("echo", text="on") == "on"
+        assert await upstream.text("echo", text="on") == "on"
 
 
 async def test_rejects_response_without_result_and_error() -> None:
-    async with run_supervisor(stdio_server()) as one:
-        await one.ready()
+    async with run_supervisor(stdio_server()) as upstream:
+        await upstream.ready()
         with pytest.raises(UpstreamLostError, match="neither result nor error") as caught:
-            await with_timeout(one.start("wordless"))
+            await with_timeout(upstream.start("wordless"))
         assert caught.value.was_sent
 
 
 async def test_reads_batch_of_supporting_revision() -> None:
-    async with run_supervisor(stdio_server("--eras", "session", "--revision", "2025-03-26")) as one:
-        await one.ready()
-        lists = one.supervisor.lists
-        assert await one.text("batch") == "batched"
-        await one.until(lambda: one.supervisor.lists > lists)
+    async with run_supervisor(
+        stdio_server("--eras", "session", "--revision", "2025-03-26")
+    ) as upstream:
+        await upstream.ready()
+        lists = upstream.supervisor.lists
+        assert await upstream.text("batch") == "batched"
+        await upstream.until(lambda: upstream.supervisor.lists > lists)
 
 
 async def test_large_response_fails_call_immediately(
@@ -233,22 +241,22 @@ async def test_large_response_fails_call_immediately(
 ) -> None:
     monkeypatch.setattr(stdio, "MAX_MESSAGE", 300_000)
 
-    async with run_supervisor(stdio_server("--eras", "session")) as one:
-        await one.ready()
-        held = one.start("hold", {"text": "unharmed"})
+    async with run_supervisor(stdio_server("--eras", "session")) as upstream:
+        await upstream.ready()
+        held = upstream.start("hold", {"text": "unharmed"})
         with pytest.raises(UpstreamLostError, match="longer than 300000 bytes") as caught:
-            await with_timeout(one.start("huge", {"size": 2_000_000}))
+            await with_timeout(upstream.start("huge", {"size": 2_000_000}))
         assert caught.value.failure is UPSTREAM_PROTOCOL
         assert caught.value.was_sent
-        assert await one.text("huge", size=100_000) == "x" * 100_000
-        assert await one.text("release") == "1"
+        assert await upstream.text("huge", size=100_000) == "x" * 100_000
+        assert await upstream.text("release") == "1"
         assert text_of(json.loads(bytes((await with_timeout(held)).result))) == "unharmed"
 
 
 async def test_reads_response_of_many_megabytes() -> None:
-    async with run_supervisor(stdio_server()) as one:
-        await one.ready()
-        assert len(await one.text("huge", size=20_000_000)) == 20_000_000
+    async with run_supervisor(stdio_server()) as upstream:
+        await upstream.ready()
+        assert len(await upstream.text("huge", size=20_000_000)) == 20_000_000
 
 
 @pytest.mark.parametrize(
@@ -272,21 +280,21 @@ def test_finds_id_in_head_of_long_line(head: bytes, id: int | None) -> None:
 
 
 async def test_progress_reaches_its_caller() -> None:
-    heard: dict[str, list[Any]] = {"a": [], "b": []}
+    received: dict[str, list[Any]] = {"a": [], "b": []}
 
     def hear(name: str) -> Any:
-        return lambda _, method, params: heard[name].append((method, json.loads(bytes(params))))
+        return lambda _, method, params: received[name].append((method, json.loads(bytes(params))))
 
-    async with run_supervisor(stdio_server()) as one:
-        await one.ready()
+    async with run_supervisor(stdio_server()) as upstream:
+        await upstream.ready()
         # Both callers chose the same token: it is theirs, and comes back to each.
-        first = one.start("report", {"steps": 3}, hear=hear("a"), token="t")
-        second = one.start("report", {"steps": 2}, hear=hear("b"), token="t")
+        first = upstream.start("report", {"steps": 3}, hear=hear("a"), token="t")
+        second = upstream.start("report", {"steps": 2}, hear=hear("b"), token="t")
         await with_timeout(first)
         await with_timeout(second)
-    assert [told["progress"] for _, told in heard["a"]] == [1, 2, 3]
-    assert [told["progress"] for _, told in heard["b"]] == [1, 2]
-    for method, told in heard["a"] + heard["b"]:
+    assert [told["progress"] for _, told in received["a"]] == [1, 2, 3]
+    assert [told["progress"] for _, told in received["b"]] == [1, 2]
+    for method, told in received["a"] + received["b"]:
         assert method == "notifications/progress"
         assert told["progressToken"] == "t"
 
@@ -296,30 +304,32 @@ async def test_progress_reaches_its_caller() -> None:
 
 async def test_change_lists_only_this_upstream_again() -> None:
     async with (
-        run_supervisor(stdio_server("--eras", "session", "--announces"), key="a") as one,
+        run_supervisor(stdio_server("--eras", "session", "--announces"), key="a") as upstream,
         run_supervisor(stdio_server("--eras", "session", "--announces"), key="b") as other,
     ):
-        await one.ready()
+        await upstream.ready()
         await other.ready()
-        assert await one.text("change", names=["echo", "change"]) == "changed"
-        await one.until(lambda: one.listed[-1] == ["echo", "change"])
-        assert one.supervisor.lists == 2
+        assert await upstream.text("change", names=["echo", "change"]) == "changed"
+        await upstream.until(lambda: upstream.listed[-1] == ["echo", "change"])
+        assert upstream.supervisor.lists == 2
         assert await other.text("echo", text="x") == "x"
         assert other.supervisor.lists == 1
 
 
 async def test_notices_change_during_first_listing() -> None:
-    async with run_supervisor(stdio_server("--eras", "session", "--changes-while-listing")) as one:
-        await one.until(lambda: one.listed and one.listed[-1] == ["new"])
+    async with run_supervisor(
+        stdio_server("--eras", "session", "--changes-while-listing")
+    ) as upstream:
+        await upstream.until(lambda: upstream.listed and upstream.listed[-1] == ["new"])
 
 
 async def test_subscribes_to_stateless_process() -> None:
-    async with run_supervisor(stdio_server("--eras", "stateless", "--announces")) as one:
-        await one.ready()
+    async with run_supervisor(stdio_server("--eras", "stateless", "--announces")) as upstream:
+        await upstream.ready()
         # It reads in order: once this is answered, it has heard of the subscription.
-        await one.text("echo", text="x")
-        await one.text("change", names=["echo", "new"])
-        await one.until(lambda: one.listed[-1] == ["echo", "new"])
+        await upstream.text("echo", text="x")
+        await upstream.text("change", names=["echo", "new"])
+        await upstream.until(lambda: upstream.listed[-1] == ["echo", "new"])
 
 
 async def test_invalid_entries_do_not_hide_valid_ones() -> None:
@@ -328,11 +338,11 @@ async def test_invalid_entries_do_not_hide_valid_ones() -> None:
         {"name": "no schema"}, {"name": "also good", "inputSchema": {"type": "object"}},
     ]  # fmt: skip
 
-    async with run_supervisor(stdio_server("--entries", json.dumps(entries))) as one:
-        await one.ready()
-        assert len(one.supervisor.offer.tools) == len(entries)
-        assert one.tool("good").upstream_name == "good"
-        assert one.tool("also good").upstream_name == "also good"
+    async with run_supervisor(stdio_server("--entries", json.dumps(entries))) as upstream:
+        await upstream.ready()
+        assert len(upstream.supervisor.offer.tools) == len(entries)
+        assert upstream.tool("good").upstream_name == "good"
+        assert upstream.tool("also good").upstream_name == "also good"
 
 
 def page(*names: str, cursor: str | None = None) -> dict[str, Any]:
@@ -350,12 +360,10 @@ def page(*names: str, cursor: str | None = None) -> dict[str, Any]:
     ],
     ids=["pages", "itself", "circle"],
 )  # fmt: skip
-async def test_reads_pages_without_repetition(
-    pages: dict[str, Any], expected: str
-) -> None:
-    async with run_supervisor(stdio_server("--pages", json.dumps(pages))) as one:
-        await one.ready()
-        assert "".join(one.listed[0]) == expected
+async def test_reads_pages_without_repetition(pages: dict[str, Any], expected: str) -> None:
+    async with run_supervisor(stdio_server("--pages", json.dumps(pages))) as upstream:
+        await upstream.ready()
+        assert "".join(upstream.listed[0]) == expected
 
 
 @pytest.mark.parametrize(
@@ -363,18 +371,18 @@ async def test_reads_pages_without_repetition(
     ['{"first": {"tools": 7}}', '{"first": {"tools": [], "nextCursor": 7}}'],
 )
 async def test_reports_invalid_list(pages: str) -> None:
-    async with run_supervisor(stdio_server("--pages", pages)) as one:
-        one.naps.hold()
-        await one.until(lambda: one.naps.sleeping)
-        assert one.supervisor.problem is not None
-        assert "`tools/list`" in one.supervisor.problem
+    async with run_supervisor(stdio_server("--pages", pages)) as upstream:
+        upstream.sleeps.hold()
+        await upstream.until(lambda: upstream.sleeps.sleeping)
+        assert upstream.supervisor.problem is not None
+        assert "`tools/list`" in upstream.supervisor.problem
 
 
 async def test_lists_thousands_of_tools() -> None:
-    async with run_supervisor(stdio_server("--many", "6000")) as one:
-        await one.ready()
-        assert len(one.supervisor.offer.tools) == 6000
-        assert isinstance(one.supervisor.offer.tools[0], Raw)
+    async with run_supervisor(stdio_server("--many", "6000")) as upstream:
+        await upstream.ready()
+        assert len(upstream.supervisor.offer.tools) == 6000
+        assert isinstance(upstream.supervisor.offer.tools[0], Raw)
 
 
 # -- what it is given
@@ -389,9 +397,9 @@ async def test_process_does_not_inherit_secrets(
     monkeypatch.setenv("TOKEN_OF_THE_NODE", "s3cret")
     config = stdio_server(env={"API_KEY": "${env:TOKEN_OF_THE_NODE}", "HOME": "/given"})
 
-    async with run_supervisor(config) as one:
-        await one.ready()
-        environ = json.loads(await one.text("environ"))
+    async with run_supervisor(config) as upstream:
+        await upstream.ready()
+        environ = json.loads(await upstream.text("environ"))
     assert environ["API_KEY"] == "s3cret"
     assert environ["HOME"] == "/given"
     assert environ["PATH"] == os.environ["PATH"]
@@ -402,15 +410,15 @@ async def test_process_does_not_inherit_secrets(
 
 
 async def test_starts_process_in_configured_folder(tmp_path: Path) -> None:
-    async with run_supervisor(stdio_server(cwd=str(tmp_path))) as one:
-        await one.ready()
-        assert await one.text("where") == str(tmp_path)
+    async with run_supervisor(stdio_server(cwd=str(tmp_path))) as upstream:
+        await upstream.ready()
+        assert await upstream.text("where") == str(tmp_path)
 
 
 async def test_splits_command_like_shell() -> None:
     path = Path(__file__).parent / "servers" / "stdio_server.py"
     config = ServerConfig(command=f"'{sys.executable}' -S \"{path}\" --eras 'session'")
 
-    async with run_supervisor(config) as one:
-        await one.ready()
-        assert await one.text("echo", text="x") == "x"
+    async with run_supervisor(config) as upstream:
+        await upstream.ready()
+        assert await upstream.text("echo", text="x") == "x"

@@ -26,21 +26,21 @@ async def test_searches_share_one_listing() -> None:
     clock = ManualClock()
     async with (
         Streamable("session") as server,
-        run_supervisor(ServerConfig(url=server.url()), clock=clock) as one,
+        run_supervisor(ServerConfig(url=server.url()), clock=clock) as upstream,
     ):
-        await one.ready()
+        await upstream.ready()
         server.toolbox.change("echo", "new")
-        first, second = search(one), search(one)
+        first, second = search(upstream), search(upstream)
         assert first is not None
         assert second is not None
         assert [await with_timeout(first), await with_timeout(second)] == [2, 2]
-        assert one.listed[-1] == ["echo", "new"]
+        assert upstream.listed[-1] == ["echo", "new"]
         # The server announced nothing, so nobody may be told that it did.
-        assert one.supervisor.announced == frozenset()
+        assert upstream.supervisor.announced == frozenset()
         clock.now += RELIST_INTERVAL_SECONDS - 0.001
-        assert search(one) is None
+        assert search(upstream) is None
         clock.now += 0.001
-        third = search(one)
+        third = search(upstream)
         assert third is not None
         await with_timeout(third)
         assert server.toolbox.lists == 3
@@ -50,21 +50,21 @@ async def test_searches_share_one_listing() -> None:
 async def test_search_ends_when_listing_fails(how: str) -> None:
     clock = ManualClock()
     async with Streamable("session") as server:
-        async with run_supervisor(ServerConfig(url=server.url()), clock=clock) as one:
-            await one.ready()
+        async with run_supervisor(ServerConfig(url=server.url()), clock=clock) as upstream:
+            await upstream.ready()
             if how == "fails":
                 server.toolbox.tools = None
                 server.toolbox.pages = {None: {"tools": 7}}
-            over = search(one)
+            over = search(upstream)
             assert over is not None
             if how == "is lost":
-                peer = one.supervisor.peer
+                peer = upstream.supervisor.peer
                 assert peer is not None
                 await peer.close()
             if how == "is ended":
-                await one.supervisor.end()
+                await upstream.supervisor.end()
             await with_timeout(over)
             # Nobody keeps on trying for a caller that has had its answer.
             if how == "fails":
-                assert not one.supervisor._list_reader._requested.is_set()
-        assert search(one) is None
+                assert not upstream.supervisor._list_reader._requested.is_set()
+        assert search(upstream) is None

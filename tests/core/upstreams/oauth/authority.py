@@ -16,12 +16,17 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import fetch
-from tests.core.upstreams.servers.http_server import HANG_TIMEOUT, Answer, Request, Streamable
+from tests.core.upstreams.servers.http_server import (
+    HANG_TIMEOUT,
+    Request,
+    ResponseWriter,
+    Streamable,
+)
 
 JWT_BEARER = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
-class Asked:
+class ReceivedRequest:
     """A request that came in."""
 
     def __init__(self, method: str, target: str, headers: dict[str, str], body: bytes) -> None:
@@ -65,10 +70,10 @@ class Token:
         self.client_id = client_id
         self.scope = scope
         self.resource = resource
-        self.good = True
+        self.is_valid = True
 
 
-Habit = Callable[[Asked], Reply | None]
+Override = Callable[[ReceivedRequest], Reply | None]
 
 
 class Authority:
@@ -79,10 +84,10 @@ class Authority:
         self.path = path
         self.oidc = oidc
         self.port = 0
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self.metadata: dict[str, Any] = {}
         """Members of the metadata that are other than usual; None leaves one out."""
-        self.habits: dict[str, Habit] = {}
+        self.overrides: dict[str, Override] = {}
         """By path: what to answer instead; None for the usual."""
         self.clients: dict[str, Client] = {}
         self.tokens: dict[str, Token] = {}
@@ -135,24 +140,26 @@ class Authority:
     def issuer(self) -> str:
         return f"http://127.0.0.1:{self.port}{self.path}"
 
-    def to(self, path: str) -> list[Asked]:
+    def to(self, path: str) -> list[ReceivedRequest]:
         """The requests to one of the endpoints."""
-        return [one for one in self.asked if one.path == f"{self.path}{path}"]
+        return [request for request in self.asked if request.path == f"{self.path}{path}"]
 
-    def token_requests(self, grant_type: str) -> list[Asked]:
-        return [one for one in self.to("/token") if one.form.get("grant_type") == grant_type]
+    def token_requests(self, grant_type: str) -> list[ReceivedRequest]:
+        return [item for item in self.to("/token") if item.form.get("grant_type") == grant_type]
 
     def secrets(self) -> set[str]:
         """Everything that must not show up anywhere."""
         known = {*self.tokens, *self.refresh, *self.spent, *self._codes}
-        known |= {one.secret for one in self.clients.values()}
-        known |= {one.form[name] for one in self.asked for name in one.form if "code" in name}
+        known |= {client.secret for client in self.clients.values()}
+        known |= {
+            request.form[name] for request in self.asked for name in request.form if "code" in name
+        }
         return known - {""}
 
     def expire(self) -> None:
         """Every access token is over."""
         for token in self.tokens.values():
-            token.good = False
+            token.is_valid = False
 
     def register(self, client_id: str, *, secret: str = "", method: str = "none") -> None:
         self.clients[client_id] = Client([], method, secret)
@@ -167,15 +174,15 @@ class Authority:
             fields = (line.partition(":") for line in lines if line)
             headers = {name.lower(): value.strip() for name, _, value in fields}
             body = await reader.readexactly(int(headers.get("content-length", "0")))
-            asked = Asked(method, target, headers, body)
+            asked = ReceivedRequest(method, target, headers, body)
             self.asked.append(asked)
             for condition, future in self._waiting:
                 if not future.done() and condition():
                     future.set_result(None)
             if self.gate is not None and asked.path == f"{self.path}/token":
                 await self.gate.wait()
-            habit = self.habits.get(asked.path)
-            reply = (habit(asked) if habit is not None else None) or self._answer(asked)
+            override = self.overrides.get(asked.path)
+            reply = (override(asked) if override is not None else None) or self._answer(asked)
             sent = "".join(f"{name}: {value}\r\n" for name, value in reply.headers.items())
             writer.write(
                 f"HTTP/1.1 {reply.status} X\r\n{sent}content-length: {len(reply.body)}\r\n"
@@ -188,7 +195,7 @@ class Authority:
         finally:
             writer.close()
 
-    def _answer(self, asked: Asked) -> Reply:
+    def _answer(self, asked: ReceivedRequest) -> Reply:
         well_known = "/.well-known/oauth-authorization-server" + self.path
         if self.oidc == "inserted":
             well_known = "/.well-known/openid-configuration" + self.path
@@ -206,7 +213,7 @@ class Authority:
         return Reply(404, {}) if serve is None else serve(asked)
 
     def document(self) -> dict[str, Any]:
-        found = {
+        result = {
             "issuer": self.issuer,
             "authorization_endpoint": f"{self.issuer}/authorize",
             "token_endpoint": f"{self.issuer}/token",
@@ -219,18 +226,18 @@ class Authority:
             "authorization_response_iss_parameter_supported": self.iss is True,
             **self.metadata,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in result.items() if value is not None}
 
-    def _register(self, asked: Asked) -> Reply:
+    def _register(self, asked: ReceivedRequest) -> Reply:
         wish = asked.json
         assert wish["application_type"] == "native"
         client_id = f"client-{len(self.clients) + 1}"
         secret = "" if self.method == "none" else f"secret-{secrets.token_urlsafe(8)}"
         self.clients[client_id] = Client(wish["redirect_uris"], self.method, secret)
-        given = {**wish, "client_id": client_id, "token_endpoint_auth_method": self.method}
-        return Reply(201, given | ({"client_secret": secret} if secret else {}))
+        supplied = {**wish, "client_id": client_id, "token_endpoint_auth_method": self.method}
+        return Reply(201, supplied | ({"client_secret": secret} if secret else {}))
 
-    def _authorize(self, asked: Asked) -> Reply:
+    def _authorize(self, asked: ReceivedRequest) -> Reply:
         query = asked.query
         client_id = query["client_id"]
         client = self.clients.get(client_id)
@@ -244,17 +251,17 @@ class Authority:
         if query.get("code_challenge_method") != "S256" or "resource" not in query:
             return Reply(400, {"error": "invalid_request"})
         code = f"code-{secrets.token_urlsafe(12)}"
-        back = {"state": query["state"] if self.state is None else self.state}
+        read_redirect_code = {"state": query["state"] if self.state is None else self.state}
         if self.iss is not None:
-            back["iss"] = self.issuer if self.iss is True else self.iss
+            read_redirect_code["iss"] = self.issuer if self.iss is True else self.iss
         if self.consents:
             self._codes[code] = query
-            back["code"] = code
+            read_redirect_code["code"] = code
         else:
-            back |= {"error": "access_denied", "error_description": "no, thank you"}
-        return Reply(302, b"", location=f"{query['redirect_uri']}?{urlencode(back)}")
+            read_redirect_code |= {"error": "access_denied", "error_description": "no, thank you"}
+        return Reply(302, b"", location=f"{query['redirect_uri']}?{urlencode(read_redirect_code)}")
 
-    def _token(self, asked: Asked) -> Reply:
+    def _token(self, asked: ReceivedRequest) -> Reply:
         form = asked.form
         client_id = self._proven(asked)
         if client_id is None:
@@ -262,17 +269,17 @@ class Authority:
         if form["grant_type"] == "client_credentials":
             return self._issue(client_id, form.get("scope", ""), form["resource"], again=False)
         if form["grant_type"] == "authorization_code":
-            given = self._codes.pop(form["code"], None)
-            if given is None or given["client_id"] != client_id:
+            supplied = self._codes.pop(form["code"], None)
+            if supplied is None or supplied["client_id"] != client_id:
                 return Reply(400, {"error": "invalid_grant"})
             digest = hashlib.sha256(form["code_verifier"].encode()).digest()
             challenge = base64.urlsafe_b64encode(digest).decode().rstrip("=")
-            same = given["redirect_uri"] == form["redirect_uri"]
-            if challenge != given["code_challenge"] or not same:
+            same = supplied["redirect_uri"] == form["redirect_uri"]
+            if challenge != supplied["code_challenge"] or not same:
                 return Reply(400, {"error": "invalid_grant"})
-            if given["resource"] != form["resource"]:
+            if supplied["resource"] != form["resource"]:
                 return Reply(400, {"error": "invalid_target"})
-            return self._issue(client_id, given.get("scope", ""), form["resource"], again=True)
+            return self._issue(client_id, supplied.get("scope", ""), form["resource"], again=True)
         if form["grant_type"] == "refresh_token":
             return self._refresh(client_id, form)
         return Reply(400, {"error": "unsupported_grant_type"})
@@ -283,12 +290,16 @@ class Authority:
             # Somebody has a copy: nobody gets anything any more.
             self.refresh.clear()
             return Reply(400, {"error": "invalid_grant", "error_description": f"{sent} was used"})
-        given = self.refresh.get(sent)
-        if given is None or given.client_id != client_id or given.resource != form["resource"]:
+        supplied = self.refresh.get(sent)
+        if (
+            supplied is None
+            or supplied.client_id != client_id
+            or supplied.resource != form["resource"]
+        ):
             return Reply(400, {"error": "invalid_grant", "error_description": f"{sent} is no good"})
         if self.rotates:
             self.spent[sent] = self.refresh.pop(sent)
-        return self._issue(client_id, given.scope, given.resource, again=self.rotates)
+        return self._issue(client_id, supplied.scope, supplied.resource, again=self.rotates)
 
     def _issue(self, client_id: str, scope: str, resource: str, *, again: bool) -> Reply:
         token = f"access-{secrets.token_urlsafe(12)}"
@@ -303,7 +314,7 @@ class Authority:
             self.refresh[body["refresh_token"]] = self.tokens[token]
         return Reply(200, body)
 
-    def _proven(self, asked: Asked) -> str | None:
+    def _proven(self, asked: ReceivedRequest) -> str | None:
         form = asked.form
         basic = asked.headers.get("authorization", "").removeprefix("Basic ")
         if basic:
@@ -331,24 +342,24 @@ class Authority:
         same = claims["iss"] == claims["sub"] == client_id and claims["aud"] == self.issuer
         return same and bool(claims["jti"]) and bool(claims["exp"])
 
-    def _revoke(self, asked: Asked) -> Reply:
+    def _revoke(self, asked: ReceivedRequest) -> Reply:
         if self._proven(asked) is None:
             return Reply(401, {"error": "invalid_client"})
         token = asked.form["token"]
         self.revoked.append(token)
         self.refresh.pop(token, None)
         if token in self.tokens:
-            self.tokens[token].good = False
+            self.tokens[token].is_valid = False
         return Reply(200, {})
 
 
-class Protected(Streamable):
+class ProtectedServer(Streamable):
     """An MCP server that lets in only who has a token of its authority."""
 
-    def __init__(self, authority: Authority, eras: str = "both", **more: Any) -> None:
-        super().__init__(eras, **more)
+    def __init__(self, authority: Authority, generations: str = "both", **more: Any) -> None:
+        super().__init__(generations, **more)
         self.authority = authority
-        self.habit = self._guard
+        self.override = self._guard
         self.scope: str | None = None
         """What its challenge asks for."""
         self.scopes_supported: list[str] | None = None
@@ -363,7 +374,7 @@ class Protected(Streamable):
         self.refused = 0
         self.seen_tokens: list[str] = []
 
-    async def _guard(self, request: Request, answer: Answer) -> bool:
+    async def _guard(self, request: Request, answer: ResponseWriter) -> bool:
         if request.method == "GET" and request.path.startswith("/.well-known/"):
             if request.path == self.prm_path:
                 answer.json(self.document())
@@ -374,7 +385,7 @@ class Protected(Streamable):
             return False
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         known = self.authority.tokens.get(token)
-        if scheme != "Bearer" or known is None or not known.good:
+        if scheme != "Bearer" or known is None or not known.is_valid:
             self.refused += 1
             answer.empty("401 Unauthorized", **self._challenge())
             return True
@@ -386,13 +397,13 @@ class Protected(Streamable):
         return False
 
     def document(self) -> dict[str, Any]:
-        found = {
+        result = {
             "resource": self.url(),
             "authorization_servers": [self.authority.issuer],
             "scopes_supported": self.scopes_supported,
             **self.prm,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in result.items() if value is not None}
 
     def _challenge(self, needed: str | None = None) -> dict[str, str]:
         parts = []
@@ -405,7 +416,7 @@ class Protected(Streamable):
         return {"www_authenticate": "Bearer " + ", ".join(parts)}
 
 
-class Wanderer:
+class AutomaticBrowser:
     """A browser that follows redirects by itself, and notes where it was."""
 
     def __init__(self, redirect_uri: str = "http://localhost:3000/callback") -> None:
@@ -415,10 +426,10 @@ class Wanderer:
     async def visit(self, url: str) -> str:
         self.pages.append(url)
         for _ in range(5):
-            answer = await fetch("GET", url, {})
-            if not 300 <= answer.status < 400:
-                raise SignInProblem(f"the page answers with HTTP {answer.status}.")
-            url = answer.headers[b"location"].decode()
+            response = await fetch("GET", url, {})
+            if not 300 <= response.status < 400:
+                raise SignInProblem(f"the page answers with HTTP {response.status}.")
+            url = response.headers[b"location"].decode()
             if url.startswith(self.redirect_uri):
                 return url
         raise SignInProblem("the page redirects in a circle.")

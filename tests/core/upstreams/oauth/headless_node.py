@@ -19,7 +19,7 @@ from typing import Any
 
 from interlock.app import Node
 from interlock.core.config import Config, OAuthConfig, ServerConfig
-from tests.core.upstreams.oauth.authority import Wanderer
+from tests.core.upstreams.oauth.authority import AutomaticBrowser
 
 CLIENT_DOCUMENT = "https://conformance-test.local/client-metadata.json"
 """The client id metadata document that the suite knows."""
@@ -45,7 +45,7 @@ async def serve(port: int, url: str, folder: Path) -> None:
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
     server = ServerConfig(url=url, expose="transparent", oauth=settings(scenario, context))
     config = Config(listen=f"127.0.0.1:{port}", servers={"server": server}, state_dir=str(folder))
-    node = Node(config, base_dir=folder, browser=Wanderer())
+    node = Node(config, base_dir=folder, browser=AutomaticBrowser())
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
     node.start()

@@ -18,7 +18,7 @@ from interlock.core.upstreams.oauth.grants import Grant, UpstreamGrants
 from interlock.core.upstreams.oauth.sign_in import SignInRequest, request_challenge, sign_in
 from interlock.core.upstreams.oauth.token_store import TokenStore
 from interlock.core.upstreams.oauth.urls import canonical
-from tests.core.upstreams.oauth.authority import Authority, Protected, Wanderer
+from tests.core.upstreams.oauth.authority import Authority, AutomaticBrowser, ProtectedServer
 from tests.support.upstreams import SupervisorHarness, run, with_timeout
 
 NOW = 1_000_000.0
@@ -26,13 +26,13 @@ NEEDED = "up requires a sign-in. Run `interlock login up`"
 AGAIN = "up requires a sign-in again. Run `interlock login up`"
 
 
-class Entrance:
+class SignInHarness:
     """One authority, one server, one human."""
 
-    def __init__(self, folder: Path, authority: Authority, server: Protected) -> None:
+    def __init__(self, folder: Path, authority: Authority, server: ProtectedServer) -> None:
         self.authority = authority
         self.server = server
-        self.browser = Wanderer()
+        self.browser = AutomaticBrowser()
         self.store = TokenStore(folder / "tokens.db")
         self.wallet = UpstreamGrants(self.store, "jira", canonical(server.url()))
 
@@ -55,23 +55,25 @@ class Entrance:
         return caught.value.reason
 
 
-def at_the_entrance(
-    folder: Path, body: Callable[[Entrance], Awaitable[None]], path: str = "", oidc: str = ""
+def run_sign_in(
+    folder: Path, body: Callable[[SignInHarness], Awaitable[None]], path: str = "", oidc: str = ""
 ) -> None:
     async def main() -> None:
-        async with Authority(path, oidc=oidc) as authority, Protected(authority) as server:
-            await body(Entrance(folder, authority, server))
+        async with Authority(path, oidc=oidc) as authority, ProtectedServer(authority) as server:
+            await body(SignInHarness(folder, authority, server))
 
     run(main)
 
 
 @asynccontextmanager
-async def open_sign_in(folder: Path, path: str = "", oidc: str = "") -> AsyncIterator[Entrance]:
-    async with Authority(path, oidc=oidc) as authority, Protected(authority) as server:
-        yield Entrance(folder, authority, server)
+async def open_sign_in(
+    folder: Path, path: str = "", oidc: str = ""
+) -> AsyncIterator[SignInHarness]:
+    async with Authority(path, oidc=oidc) as authority, ProtectedServer(authority) as server:
+        yield SignInHarness(folder, authority, server)
 
 
-class Naps:
+class ManualSleeps:
     """Sleeps that last until the test ends them."""
 
     def __init__(self) -> None:
@@ -83,36 +85,36 @@ class Naps:
         self.taken.append(seconds)
         nap: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sleeping.append(nap)
-        for one in self._fell:
-            if not one.done():
-                one.set_result(None)
+        for item in self._fell:
+            if not item.done():
+                item.set_result(None)
         await nap
 
-    async def fallen(self) -> None:
+    async def wait_for_sleep(self) -> None:
         """Wait until somebody sleeps."""
-        if not any(not one.done() for one in self._sleeping):
+        if not any(not item.done() for item in self._sleeping):
             fell: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._fell.append(fell)
             await with_timeout(fell)
 
     def wake(self) -> None:
-        for one in self._sleeping:
-            if not one.done():
-                one.set_result(None)
+        for item in self._sleeping:
+            if not item.done():
+                item.set_result(None)
         self._sleeping.clear()
 
 
-class House:
+class OAuthHarness:
     """An authority, a server, and nodes that share a token store."""
 
-    def __init__(self, folder: Path, authority: Authority, server: Protected) -> None:
+    def __init__(self, folder: Path, authority: Authority, server: ProtectedServer) -> None:
         self.authority = authority
         self.server = server
         self.now = 1_000_000.0
-        self.naps = Naps()
+        self.sleeps = ManualSleeps()
         self.store = TokenStore(folder / "tokens.db")
         self.wallet = UpstreamGrants(self.store, "up", canonical(server.url()))
-        self.browser = Wanderer()
+        self.browser = AutomaticBrowser()
         self.bearer: OAuthBearer
         """That of the node that was started last."""
 
@@ -122,8 +124,8 @@ class House:
     async def log_in(self, **oauth: Any) -> Grant:
         """As `interlock login` does."""
         config = self.config(**oauth)
-        found = await self.wallet.grant()
-        previous = None if found is None else found.grant
+        result = await self.wallet.grant()
+        previous = None if result is None else result.grant
         more = "" if previous is None else f"{previous.requested_scope} {previous.missing_scope}"
         occasion = SignInRequest(
             self.server.url(), config.oauth, await request_challenge(config, fetch), previous, more
@@ -133,42 +135,52 @@ class House:
         return grant
 
     async def grant(self) -> Grant:
-        found = await self.wallet.grant()
-        assert found is not None
-        return found.grant
+        result = await self.wallet.grant()
+        assert result is not None
+        return result.grant
 
     @asynccontextmanager
     async def node(
-        self, *, browser: Wanderer | None = None, transport: str = "auto", **oauth: Any
+        self, *, browser: AutomaticBrowser | None = None, transport: str = "auto", **oauth: Any
     ) -> AsyncIterator[SupervisorHarness]:
         """An upstream as a node keeps it."""
-        bearers = BearerRegistry(self.store, browser=browser, now=lambda: self.now, sleep=self.naps)
+        bearers = BearerRegistry(
+            self.store, browser=browser, now=lambda: self.now, sleep=self.sleeps
+        )
         server = ServerConfig(
             url=self.server.url(),
             transport=transport,  # type: ignore[arg-type]
             oauth=OAuthConfig(**oauth),
         )
         self.bearer = bearers.bearer("up")
-        one = SupervisorHarness(server, bearer=self.bearer)
-        one.supervisor.begin()
+        upstream = SupervisorHarness(server, bearer=self.bearer)
+        upstream.supervisor.begin()
         try:
-            yield one
+            yield upstream
         finally:
-            await with_timeout(one.supervisor.end())
+            await with_timeout(upstream.supervisor.end())
             await with_timeout(bearers.close())
 
 
-def at_home(
-    folder: Path, body: Callable[[House], Awaitable[None]], eras: str = "both", **more: Any
+def run_oauth(
+    folder: Path,
+    body: Callable[[OAuthHarness], Awaitable[None]],
+    generations: str = "both",
+    **more: Any,
 ) -> None:
     async def main() -> None:
-        async with Authority() as authority, Protected(authority, eras, **more) as server:
-            await body(House(folder, authority, server))
+        async with (
+            Authority() as authority,
+            ProtectedServer(authority, generations, **more) as server,
+        ):
+            await body(OAuthHarness(folder, authority, server))
 
     run(main)
 
 
 @asynccontextmanager
-async def open_house(folder: Path, eras: str = "both", **more: Any) -> AsyncIterator[House]:
-    async with Authority() as authority, Protected(authority, eras, **more) as server:
-        yield House(folder, authority, server)
+async def open_oauth(
+    folder: Path, generations: str = "both", **more: Any
+) -> AsyncIterator[OAuthHarness]:
+    async with Authority() as authority, ProtectedServer(authority, generations, **more) as server:
+        yield OAuthHarness(folder, authority, server)

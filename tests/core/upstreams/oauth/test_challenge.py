@@ -49,9 +49,9 @@ HEADERS: list[tuple[str, BearerChallenge | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("header", "found"), HEADERS)
-def test_reads_bearer_challenge(header: str, found: BearerChallenge | None) -> None:
-    assert bearer_challenge(header) == found
+@pytest.mark.parametrize(("header", "result"), HEADERS)
+def test_reads_bearer_challenge(header: str, result: BearerChallenge | None) -> None:
+    assert bearer_challenge(header) == result
 
 
 @given(st.text(max_size=200))
@@ -72,16 +72,16 @@ def test_reads_written_challenges(challenges: list[tuple[str, dict[str, str]]]) 
         f"{scheme} " + ", ".join(f'{name}="{value}"' for name, value in parameters.items())
         for scheme, parameters in challenges
     )
-    assert read_challenges(header) == [AuthChallenge(*one) for one in challenges]
+    assert read_challenges(header) == [AuthChallenge(*challenge) for challenge in challenges]
 
 
 @given(plain.filter(bool))
 def test_scope_equals_official_sdk(value: str) -> None:
     header = f'Bearer scope="{value}", resource_metadata="https://a"'
-    answer = httpx2.Response(401, headers={"WWW-Authenticate": header})
-    found = bearer_challenge(header)
-    assert found is not None
-    assert found.scope == extract_field_from_www_auth(answer, "scope")
+    response = httpx2.Response(401, headers={"WWW-Authenticate": header})
+    result = bearer_challenge(header)
+    assert result is not None
+    assert result.scope == extract_field_from_www_auth(response, "scope")
 
 
 def test_reads_endless_header_quickly() -> None:

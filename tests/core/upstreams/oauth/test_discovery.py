@@ -14,7 +14,7 @@ from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import FetchResponse, fetch
 from interlock.core.upstreams.oauth.sign_in import SignInRequest, sign_in
 from interlock.core.upstreams.oauth.urls import canonical
-from tests.core.upstreams.oauth.authority import Authority, Protected, Reply
+from tests.core.upstreams.oauth.authority import Authority, ProtectedServer, Reply
 from tests.core.upstreams.oauth.sign_in_harness import NOW, open_sign_in
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -35,70 +35,72 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 async def test_finds_metadata_at_every_location(
     tmp_path: Path, path: str, oidc: str, named: bool, prm_path: str
 ) -> None:
-    async with open_sign_in(tmp_path, path, oidc) as world:
-        world.server.names_metadata = named
-        world.server.prm_path = prm_path
+    async with open_sign_in(tmp_path, path, oidc) as harness:
+        harness.server.names_metadata = named
+        harness.server.prm_path = prm_path
         if prm_path.endswith("resource"):
-            world.server.prm = {"resource": world.server.url("")}
-        grant = await world.sign_in()
-        assert grant.issuer == world.authority.issuer
-        assert grant.access_token in world.authority.tokens
+            harness.server.prm = {"resource": harness.server.url("")}
+        grant = await harness.sign_in()
+        assert grant.issuer == harness.authority.issuer
+        assert grant.access_token in harness.authority.tokens
         # Exactly as the server published it, in every request.
-        published = world.server.document()["resource"]
+        published = harness.server.document()["resource"]
         assert grant.resource == published
-        assert world.browser.parameters()["resource"] == published
-        (exchange,) = world.authority.token_requests("authorization_code")
+        assert harness.browser.parameters()["resource"] == published
+        (exchange,) = harness.authority.token_requests("authorization_code")
         assert exchange.form["resource"] == published
 
 
 async def test_uses_server_without_metadata_as_issuer(tmp_path: Path) -> None:
     """Without metadata of its own, as 2025-03-26 had it."""
 
-    async with open_sign_in(tmp_path) as world:
-        world.server.prm_path = None
-        guard = world.server.habit
+    async with open_sign_in(tmp_path) as harness:
+        harness.server.prm_path = None
+        guard = harness.server.override
         assert guard is not None
 
-        async def habit(request: Any, answer: Any) -> bool:
+        async def override(request: Any, answer: Any) -> bool:
             if request.path == "/.well-known/oauth-authorization-server":
-                answer.json(world.authority.document() | {"issuer": world.server.url("")})
+                answer.json(harness.authority.document() | {"issuer": harness.server.url("")})
                 return True
             return await guard(request, answer)
 
-        world.server.habit = habit
-        world.authority.iss = None
-        grant = await world.sign_in()
-        assert grant.issuer == world.server.url("")
-        assert grant.resource == canonical(world.server.url())
+        harness.server.override = override
+        harness.authority.iss = None
+        grant = await harness.sign_in()
+        assert grant.issuer == harness.server.url("")
+        assert grant.resource == canonical(harness.server.url())
 
 
 async def test_rejects_server_without_oauth(tmp_path: Path) -> None:
-    async with open_sign_in(tmp_path) as world:
-        world.server.prm_path = None
-        assert "Check whether it supports OAuth." in await world.refused()
+    async with open_sign_in(tmp_path) as harness:
+        harness.server.prm_path = None
+        assert "Check whether it supports OAuth." in await harness.refused()
 
 
 async def test_follows_redirect_within_server(tmp_path: Path) -> None:
-    async with open_sign_in(tmp_path) as world:
+    async with open_sign_in(tmp_path) as harness:
         place = "/.well-known/oauth-authorization-server"
-        world.authority.habits[place] = lambda asked: Reply(302, b"", location="/elsewhere")
-        world.authority.habits["/elsewhere"] = lambda asked: Reply(200, world.authority.document())
-        assert (await world.sign_in()).issuer == world.authority.issuer
+        harness.authority.overrides[place] = lambda asked: Reply(302, b"", location="/elsewhere")
+        harness.authority.overrides["/elsewhere"] = lambda asked: Reply(
+            200, harness.authority.document()
+        )
+        assert (await harness.sign_in()).issuer == harness.authority.issuer
 
 
 async def test_rejects_redirect_to_other_server(tmp_path: Path) -> None:
-    async with open_sign_in(tmp_path) as world:
+    async with open_sign_in(tmp_path) as harness:
         async with Authority() as evil:
             place = "/.well-known/oauth-authorization-server"
-            world.authority.habits[place] = lambda asked: Reply(
+            harness.authority.overrides[place] = lambda asked: Reply(
                 302, b"", location=f"{evil.issuer}{place}"
             )
-            assert "publishes no metadata" in await world.refused()
-            world.authority.habits.clear()
-            world.authority.habits["/token"] = lambda asked: Reply(
+            assert "publishes no metadata" in await harness.refused()
+            harness.authority.overrides.clear()
+            harness.authority.overrides["/token"] = lambda asked: Reply(
                 307, b"", location=f"{evil.issuer}/token"
             )
-            assert "not followed" in await world.refused()
+            assert "not followed" in await harness.refused()
             assert not evil.asked
 
 
@@ -106,35 +108,35 @@ async def test_rejects_redirect_to_other_server(tmp_path: Path) -> None:
 
 
 async def test_rejects_metadata_of_other_resource(tmp_path: Path) -> None:
-    async with open_sign_in(tmp_path) as world:
-        world.server.prm = {"resource": "https://evil.example.com/mcp"}
-        assert "describe another resource (https://evil.example.com/mcp)" in await world.refused()
-        assert not world.authority.asked
+    async with open_sign_in(tmp_path) as harness:
+        harness.server.prm = {"resource": "https://evil.example.com/mcp"}
+        assert "describe another resource (https://evil.example.com/mcp)" in await harness.refused()
+        assert not harness.authority.asked
 
 
 async def test_checks_resource_of_foreign_metadata(tmp_path: Path) -> None:
     """They may stand elsewhere, but then too they must speak of this server."""
 
-    async with open_sign_in(tmp_path) as world:
-        async with Authority() as foreign, Protected(foreign) as other:
+    async with open_sign_in(tmp_path) as harness:
+        async with Authority() as foreign, ProtectedServer(foreign) as other:
             named = other.url("/.well-known/oauth-protected-resource/mcp")
             challenge = BearerChallenge(resource_metadata=named)
-            occasion = SignInRequest(world.server.url(), OAuthConfig(), challenge)
+            occasion = SignInRequest(harness.server.url(), OAuthConfig(), challenge)
             with pytest.raises(SignInProblem, match="describe another resource"):
-                await sign_in(occasion, world.browser, world.wallet, fetch, now=NOW)
-            other.prm = {"resource": world.server.url()}
-            grant = await sign_in(occasion, world.browser, world.wallet, fetch, now=NOW)
+                await sign_in(occasion, harness.browser, harness.wallet, fetch, now=NOW)
+            other.prm = {"resource": harness.server.url()}
+            grant = await sign_in(occasion, harness.browser, harness.wallet, fetch, now=NOW)
             assert grant.issuer == foreign.issuer
 
 
 @pytest.mark.parametrize("issuer", ["https://honest.example.com", "{}/", "http://localhost:{port}"])
 async def test_rejects_metadata_of_other_issuer(tmp_path: Path, issuer: str) -> None:
-    async with open_sign_in(tmp_path) as world:
-        authority = world.authority
+    async with open_sign_in(tmp_path) as harness:
+        authority = harness.authority
         authority.metadata["issuer"] = issuer.format(authority.issuer, port=authority.port)
-        why = await world.refused()
+        why = await harness.refused()
         assert "belong to" in why
-        assert not world.browser.pages
+        assert not harness.browser.pages
         assert not authority.to("/register")
 
 
@@ -143,10 +145,10 @@ async def test_rejects_metadata_of_other_issuer(tmp_path: Path, issuer: str) -> 
     [{"code_challenge_methods_supported": None}, {"code_challenge_methods_supported": ["plain"]}],
 )
 async def test_rejects_server_without_pkce(tmp_path: Path, methods: dict[str, Any]) -> None:
-    async with open_sign_in(tmp_path) as world:
-        world.authority.metadata |= methods
-        assert "does not declare PKCE (S256)" in await world.refused()
-        assert not world.browser.pages
+    async with open_sign_in(tmp_path) as harness:
+        harness.authority.metadata |= methods
+        assert "does not declare PKCE (S256)" in await harness.refused()
+        assert not harness.browser.pages
 
 
 @pytest.mark.parametrize(
@@ -154,10 +156,10 @@ async def test_rejects_server_without_pkce(tmp_path: Path, methods: dict[str, An
     ["authorization_endpoint", "token_endpoint", "registration_endpoint", "revocation_endpoint"],
 )
 async def test_accepts_plain_http_only_on_loopback(tmp_path: Path, endpoint: str) -> None:
-    async with open_sign_in(tmp_path) as world:
-        world.authority.metadata[endpoint] = "http://example.com/x"
-        assert "http://example.com/x, which is not https" in await world.refused()
-        assert not world.browser.pages
+    async with open_sign_in(tmp_path) as harness:
+        harness.authority.metadata[endpoint] = "http://example.com/x"
+        assert "http://example.com/x, which is not https" in await harness.refused()
+        assert not harness.browser.pages
 
 
 @pytest.mark.parametrize(
@@ -172,31 +174,31 @@ async def test_accepts_plain_http_only_on_loopback(tmp_path: Path, endpoint: str
     ],
 )
 async def test_rejects_issuer_without_tls(tmp_path: Path, issuer: str) -> None:
-    async with open_sign_in(tmp_path) as world:
-        world.server.prm = {"authorization_servers": [issuer]}
-        why = await world.refused()
+    async with open_sign_in(tmp_path) as harness:
+        harness.server.prm = {"authorization_servers": [issuer]}
+        why = await harness.refused()
         assert "not https" in why or "invalid URL" in why
 
 
 async def test_rejects_loopback_issuer_of_remote_server(tmp_path: Path) -> None:
     """It could make the node ask whatever listens on loopback."""
 
-    async with open_sign_in(tmp_path) as world:
+    async with open_sign_in(tmp_path) as harness:
         asked: list[str] = []
 
         async def pretend(method: str, url: str, headers: Any, body: bytes = b"") -> FetchResponse:
             asked.append(url)
-            document = world.server.document() | {"resource": "https://far.example.com/mcp"}
+            document = harness.server.document() | {"resource": "https://far.example.com/mcp"}
             return FetchResponse(200, {}, json.dumps(document).encode())
 
         occasion = SignInRequest("https://far.example.com/mcp", OAuthConfig(), None)
         with pytest.raises(SignInProblem, match="which is not https"):
-            await sign_in(occasion, world.browser, world.wallet, pretend, now=NOW)
+            await sign_in(occasion, harness.browser, harness.wallet, pretend, now=NOW)
         assert len(asked) == 1
         named = BearerChallenge(resource_metadata="http://127.0.0.1:1/x")
         occasion = SignInRequest("https://far.example.com/mcp", OAuthConfig(), named)
         with pytest.raises(SignInProblem, match="its metadata document is at"):
-            await sign_in(occasion, world.browser, world.wallet, pretend, now=NOW)
+            await sign_in(occasion, harness.browser, harness.wallet, pretend, now=NOW)
         assert len(asked) == 1
 
 
@@ -209,16 +211,16 @@ async def test_rejects_loopback_issuer_of_remote_server(tmp_path: Path) -> None:
     ],
 )
 async def test_rejects_invalid_redirect(tmp_path: Path, knob: str, value: Any, words: str) -> None:
-    async with open_sign_in(tmp_path) as world:
-        setattr(world.authority, knob, value)
-        assert words in await world.refused()
+    async with open_sign_in(tmp_path) as harness:
+        setattr(harness.authority, knob, value)
+        assert words in await harness.refused()
         # The code went nowhere.
-        assert not world.authority.to("/token")
+        assert not harness.authority.to("/token")
 
 
 async def test_rejects_missing_promised_issuer(tmp_path: Path) -> None:
-    async with open_sign_in(tmp_path) as world:
-        world.authority.iss = None
-        world.authority.metadata["authorization_response_iss_parameter_supported"] = True
-        assert "promises to send it" in await world.refused()
-        assert not world.authority.to("/token")
+    async with open_sign_in(tmp_path) as harness:
+        harness.authority.iss = None
+        harness.authority.metadata["authorization_response_iss_parameter_supported"] = True
+        assert "promises to send it" in await harness.refused()
+        assert not harness.authority.to("/token")

@@ -13,9 +13,9 @@ from interlock.core.config import OAuthConfig, ServerConfig
 from interlock.core.upstreams.oauth.bearer import BearerRegistry
 from interlock.core.upstreams.supervisor import State
 from interlock.errors import InterlockError
-from tests.core.upstreams.oauth.authority import Protected
-from tests.core.upstreams.oauth.sign_in_harness import NEEDED, open_house
-from tests.core.upstreams.servers.http_server import Answer, Request
+from tests.core.upstreams.oauth.authority import ProtectedServer
+from tests.core.upstreams.oauth.sign_in_harness import NEEDED, open_oauth
+from tests.core.upstreams.servers.http_server import Request, ResponseWriter
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.upstreams import SupervisorHarness
 
@@ -25,99 +25,99 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 async def test_missing_scope_requires_sign_in(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as world:
-        world.server.scope = "read"
-        world.server.needs = {"echo": "write"}
-        await world.log_in()
-        async with world.node() as one:
-            await one.ready()
+    async with open_oauth(tmp_path) as harness:
+        harness.server.scope = "read"
+        harness.server.needs = {"echo": "write"}
+        await harness.log_in()
+        async with harness.node() as upstream:
+            await upstream.ready()
             for _ in range(2):
                 with pytest.raises(UpstreamLostError) as caught:
-                    await one.result("echo", {"text": "hi"})
+                    await upstream.result("echo", {"text": "hi"})
                 assert caught.value.message == (
                     "up requires more scopes for this call (write). Run `interlock login up`, "
                     "then repeat the call."
                 )
             # The rest goes on as before.
-            assert one.supervisor.state is State.READY
-            assert (await world.grant()).missing_scope == "write"
-            await world.log_in()
-            assert world.browser.parameters()["scope"] == "read write"
-            assert await one.text("echo", text="hi") == "hi"
-            assert (await world.grant()).missing_scope == ""
+            assert upstream.supervisor.state is State.READY
+            assert (await harness.grant()).missing_scope == "write"
+            await harness.log_in()
+            assert harness.browser.parameters()["scope"] == "read write"
+            assert await upstream.text("echo", text="hi") == "hi"
+            assert (await harness.grant()).missing_scope == ""
 
 
 async def test_reports_scopes_that_were_not_granted(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as world:
-        world.server.needs = {"echo": "admin"}
-        grant = await world.log_in(scopes=["admin"])
-        world.authority.tokens[grant.access_token].scope = ""
-        async with world.node(scopes=["admin"]) as one:
-            await one.ready()
+    async with open_oauth(tmp_path) as harness:
+        harness.server.needs = {"echo": "admin"}
+        grant = await harness.log_in(scopes=["admin"])
+        harness.authority.tokens[grant.access_token].scope = ""
+        async with harness.node(scopes=["admin"]) as upstream:
+            await upstream.ready()
             with pytest.raises(UpstreamLostError, match="which was requested already"):
-                await one.result("echo", {"text": "hi"})
+                await upstream.result("echo", {"text": "hi"})
 
 
 async def test_other_403_does_not_renew_token(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as world:
-        await world.log_in()
-        async with world.node() as one:
-            await one.ready()
+    async with open_oauth(tmp_path) as harness:
+        await harness.log_in()
+        async with harness.node() as upstream:
+            await upstream.ready()
 
-            async def never(request: Request, answer: Answer) -> bool:
+            async def reject_all(request: Request, answer: ResponseWriter) -> bool:
                 answer.empty("403 Forbidden")
                 return True
 
-            world.server.habit = never
+            harness.server.override = reject_all
             with pytest.raises(UpstreamLostError, match=r"rejected the call \(HTTP 403\)"):
-                await one.result("echo", {"text": "hi"})
-        assert not world.authority.token_requests("refresh_token")
+                await upstream.result("echo", {"text": "hi"})
+        assert not harness.authority.token_requests("refresh_token")
 
 
 async def test_handles_403_without_token(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as world:
+    async with open_oauth(tmp_path) as harness:
         challenge = ""
 
-        async def no(request: Request, answer: Answer) -> bool:
+        async def no(request: Request, answer: ResponseWriter) -> bool:
             answer.empty("403 Forbidden", www_authenticate=challenge)
             return True
 
-        world.server.habit = no
-        async with world.node() as one:
-            await one.state(State.FAILED)
-            assert one.supervisor.problem == (
+        harness.server.override = no
+        async with harness.node() as upstream:
+            await upstream.state(State.FAILED)
+            assert upstream.supervisor.problem == (
                 "up rejected the credentials (HTTP 403). Check `headers` of this server."
             )
         # One that asks for scopes asks for a sign-in.
         challenge = 'Bearer error="insufficient_scope", scope="a"'
-        async with world.node() as one:
-            await one.state(State.FAILED)
-            assert one.supervisor.problem == NEEDED
+        async with harness.node() as upstream:
+            await upstream.state(State.FAILED)
+            assert upstream.supervisor.problem == NEEDED
 
 
 async def test_renews_token_stored_later(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as world:
-        world.server.open = True
-        async with world.node() as one:
-            await one.ready()
-            grant = await world.log_in()
-            world.now = grant.expires_at + 1
-            world.authority.expire()
-            assert await one.text("echo", text="hi") == "hi"
-        assert len(world.authority.token_requests("refresh_token")) == 1
+    async with open_oauth(tmp_path) as harness:
+        harness.server.open = True
+        async with harness.node() as upstream:
+            await upstream.ready()
+            grant = await harness.log_in()
+            harness.now = grant.expires_at + 1
+            harness.authority.expire()
+            assert await upstream.text("echo", text="hi") == "hi"
+        assert len(harness.authority.token_requests("refresh_token")) == 1
 
 
 async def test_calls_may_require_sign_in(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as world:
-        world.server.open = True
-        async with world.node() as one:
-            await one.ready()
+    async with open_oauth(tmp_path) as harness:
+        harness.server.open = True
+        async with harness.node() as upstream:
+            await upstream.ready()
             with pytest.raises(UpstreamLostError) as caught:
-                await one.result("echo", {"text": "hi"})
+                await upstream.result("echo", {"text": "hi"})
             assert caught.value.message == NEEDED
-            assert one.supervisor.state is State.READY
-            await world.log_in()
-            assert await one.text("echo", text="hi") == "hi"
+            assert upstream.supervisor.state is State.READY
+            await harness.log_in()
+            assert await upstream.text("echo", text="hi") == "hi"
 
 
 # -- a grant that is not for this
@@ -129,89 +129,91 @@ async def test_calls_may_require_sign_in(tmp_path: Path) -> None:
     ids=["another issuer", "another client"],
 )
 async def test_ignores_grant_for_other_settings(tmp_path: Path, settings: dict[str, str]) -> None:
-    async with open_house(tmp_path) as world:
-        await world.log_in()
-        async with world.node(**settings) as one:  # type: ignore[arg-type]
-            await one.state(State.FAILED)
-            assert one.supervisor.problem == NEEDED
-        assert not world.server.seen_tokens
+    async with open_oauth(tmp_path) as harness:
+        await harness.log_in()
+        async with harness.node(**settings) as upstream:  # type: ignore[arg-type]
+            await upstream.state(State.FAILED)
+            assert upstream.supervisor.problem == NEEDED
+        assert not harness.server.seen_tokens
 
 
 async def test_ignores_grant_for_other_url(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as world:
-        await world.log_in()
-        async with Protected(world.authority) as other:
-            world.server = other
-            async with world.node() as one:
-                await one.state(State.FAILED)
-                assert one.supervisor.problem == NEEDED
+    async with open_oauth(tmp_path) as harness:
+        await harness.log_in()
+        async with ProtectedServer(harness.authority) as other:
+            harness.server = other
+            async with harness.node() as upstream:
+                await upstream.state(State.FAILED)
+                assert upstream.supervisor.problem == NEEDED
             assert not other.seen_tokens
 
 
 async def test_configured_credentials_precede_grant(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as world:
-        await world.log_in()
-        bearers = BearerRegistry(world.store)
+    async with open_oauth(tmp_path) as harness:
+        await harness.log_in()
+        bearers = BearerRegistry(harness.store)
         for more in (
             {"headers": {"authorization": "Bearer mine"}},
             {"oauth": OAuthConfig(enabled=False)},
         ):
-            server = ServerConfig(url=world.server.url(), **more)
-            one = SupervisorHarness(server, bearer=bearers.bearer("up"))
-            one.supervisor.begin()
-            await one.state(State.FAILED)
-            assert one.supervisor.problem is not None
-            assert "Check `headers`" in one.supervisor.problem
-            assert "login" not in one.supervisor.problem
-            await one.supervisor.end()
-        assert not world.server.seen_tokens
+            server = ServerConfig(url=harness.server.url(), **more)
+            upstream = SupervisorHarness(server, bearer=bearers.bearer("up"))
+            upstream.supervisor.begin()
+            await upstream.state(State.FAILED)
+            assert upstream.supervisor.problem is not None
+            assert "Check `headers`" in upstream.supervisor.problem
+            assert "login" not in upstream.supervisor.problem
+            await upstream.supervisor.end()
+        assert not harness.server.seen_tokens
 
 
 async def test_reports_401_without_bearer_challenge(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as world:
+    async with open_oauth(tmp_path) as harness:
 
-        async def no(request: Request, answer: Answer) -> bool:
+        async def no(request: Request, answer: ResponseWriter) -> bool:
             answer.empty("401 Unauthorized", www_authenticate="Basic realm=x")
             return True
 
-        world.server.habit = no
-        async with world.node() as one:
-            await one.state(State.FAILED)
-            assert one.supervisor.problem is not None
-            assert "Check `headers` of this server or, if it requires" in one.supervisor.problem
+        harness.server.override = no
+        async with harness.node() as upstream:
+            await upstream.state(State.FAILED)
+            assert upstream.supervisor.problem is not None
+            assert (
+                "Check `headers` of this server or, if it requires" in upstream.supervisor.problem
+            )
 
 
 async def test_reports_broken_token_store(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as world:
-        world.store.path.write_bytes(b"not a database" * 100)
-        async with world.node() as one:
-            await one.state(State.FAILED)
-            assert one.supervisor.problem is not None
-            assert "The token store" in one.supervisor.problem
+    async with open_oauth(tmp_path) as harness:
+        harness.store.path.write_bytes(b"not a database" * 100)
+        async with harness.node() as upstream:
+            await upstream.state(State.FAILED)
+            assert upstream.supervisor.problem is not None
+            assert "The token store" in upstream.supervisor.problem
         # Who wants no token is served all the same.
-        world.server.habit = None
-        async with world.node() as one:
-            await one.ready()
+        harness.server.override = None
+        async with harness.node() as upstream:
+            await upstream.ready()
 
 
 async def test_masks_token_in_server_messages(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as world:
-        grant = await world.log_in()
-        async with world.node() as one:
-            await one.ready()
-            assert one.connector.mask(f"your token {grant.access_token} is odd") == (
+    async with open_oauth(tmp_path) as harness:
+        grant = await harness.log_in()
+        async with harness.node() as upstream:
+            await upstream.ready()
+            assert upstream.connector.mask(f"your token {grant.access_token} is odd") == (
                 "your token *** is odd"
             )
-            world.authority.expire()
-            await one.text("echo", text="hi")
-            assert (await world.grant()).access_token not in one.connector.mask(
-                (await world.grant()).access_token
+            harness.authority.expire()
+            await upstream.text("echo", text="hi")
+            assert (await harness.grant()).access_token not in upstream.connector.mask(
+                (await harness.grant()).access_token
             )
 
 
 async def test_sends_no_token_over_plain_http(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as world:
-        bearer = BearerRegistry(world.store).bearer("up")
+    async with open_oauth(tmp_path) as harness:
+        bearer = BearerRegistry(harness.store).bearer("up")
         server = ServerConfig(url="http://mcp.example.com/mcp")
         told: list[str] = []
 
@@ -227,7 +229,7 @@ async def test_sends_no_token_over_plain_http(tmp_path: Path) -> None:
             "up requires a token, but its URL is plain http. Set `url` to its https URL.",
             "up rejected the credentials (HTTP 401). Check `headers` of this server.",
         ]
-        await world.log_in()
+        await harness.log_in()
         assert await bearer.prepare(server, lambda _: None) is None
         assert bearer.current() == b""
 

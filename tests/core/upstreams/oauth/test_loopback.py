@@ -18,18 +18,18 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 PAGE = "https://auth.example.com/authorize?client_id=me&state=right"
 
 
-async def knock(port: int, request: str, host: str = "127.0.0.1") -> str:
+async def send_raw(port: int, request: str, host: str = "127.0.0.1") -> str:
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(request.encode())
-    answer = (await with_timeout(reader.read())).decode()
+    response = (await with_timeout(reader.read())).decode()
     writer.close()
     await writer.wait_closed()
-    return answer
+    return response
 
 
 async def get(browser: LoopbackBrowser, target: str, host: str = "localhost") -> str:
     port = int(browser.redirect_uri.split(":")[2].partition("/")[0])
-    return await knock(port, f"GET {target} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n")
+    return await send_raw(port, f"GET {target} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n")
 
 
 @asynccontextmanager
@@ -50,10 +50,10 @@ async def test_returns_redirect_of_browser() -> None:
     async with open_callback() as (browser, shown):
         visit = asyncio.ensure_future(browser.visit(PAGE))
         assert await with_timeout(shown) == PAGE
-        answer = await get(browser, "/callback?code=c&state=right&iss=x")
-        assert answer.startswith("HTTP/1.1 200 OK")
-        assert "Close this page" in answer
-        assert "Referrer-Policy: no-referrer" in answer
+        response = await get(browser, "/callback?code=c&state=right&iss=x")
+        assert response.startswith("HTTP/1.1 200 OK")
+        assert "Close this page" in response
+        assert "Referrer-Policy: no-referrer" in response
         assert await with_timeout(visit) == f"{browser.redirect_uri}?code=c&state=right&iss=x"
         # Once is enough.
         assert "400 Bad Request" in await get(browser, "/callback?code=d&state=right")
@@ -73,15 +73,13 @@ async def test_returns_redirect_of_browser() -> None:
         ("GET //[/callback?code=c&state=right", "localhost", 400),
     ],
 )
-async def test_ignores_other_requests(
-    request_line: str, host: str, status: int
-) -> None:
+async def test_ignores_other_requests(request_line: str, host: str, status: int) -> None:
     async with open_callback() as (browser, shown):
         visit = asyncio.ensure_future(browser.visit(PAGE))
         await with_timeout(shown)
         port = int(browser.redirect_uri.split(":")[2].partition("/")[0])
-        answer = await knock(port, f"{request_line} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n")
-        assert answer.startswith(f"HTTP/1.1 {status} ")
+        response = await send_raw(port, f"{request_line} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n")
+        assert response.startswith(f"HTTP/1.1 {status} ")
         assert not visit.done()
         await get(browser, "/callback?code=c&state=right", "127.0.0.1")
         await with_timeout(visit)
@@ -90,8 +88,8 @@ async def test_ignores_other_requests(
 async def test_closes_connection_after_invalid_request() -> None:
     async with open_callback() as (browser, _shown):
         port = int(browser.redirect_uri.split(":")[2].partition("/")[0])
-        assert await knock(port, "\r\n\r\n") != ""
-        assert await knock(port, "x" * 40_000) == ""
+        assert await send_raw(port, "\r\n\r\n") != ""
+        assert await send_raw(port, "x" * 40_000) == ""
 
 
 async def test_accepts_pasted_redirect() -> None:

@@ -53,9 +53,9 @@ def page(scope: str | None = "a b", verifier: str = "v" * 43) -> dict[str, str]:
 
 
 def test_builds_authorization_url() -> None:
-    found = page()
-    challenge = found.pop("code_challenge")
-    assert found == {
+    result = page()
+    challenge = result.pop("code_challenge")
+    assert result == {
         "tenant": "1",
         "response_type": "code",
         "client_id": "me",
@@ -89,7 +89,7 @@ def test_basic_authentication_encodes_any_character(client_id: str, secret: str)
         grant_type="authorization_code",
     )
     pair = base64.b64decode(headers["Authorization"].removeprefix("Basic ")).decode().split(":")
-    assert [unquote(one) for one in pair] == [client_id, secret]
+    assert [unquote(item) for item in pair] == [client_id, secret]
 
 
 @pytest.mark.parametrize(
@@ -157,13 +157,13 @@ def test_signs_assertion(algorithm: str) -> None:
         "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
     )
     public = import_key(pem(KEYS[algorithm]), KINDS[algorithm])  # type: ignore[call-overload]
-    found = jwt.decode(form["client_assertion"], public, algorithms=[algorithm])
-    assert found.header["alg"] == algorithm
+    result = jwt.decode(form["client_assertion"], public, algorithms=[algorithm])
+    assert result.header["alg"] == algorithm
     # For the issuer: an assertion for one endpoint could be carried to another.
-    assert found.claims["aud"] == ISSUER
-    assert found.claims["iss"] == found.claims["sub"] == "me"
-    assert found.claims["exp"] > found.claims["iat"]
-    assert found.claims["jti"] != assertion(algorithm)["client_assertion"]
+    assert result.claims["aud"] == ISSUER
+    assert result.claims["iss"] == result.claims["sub"] == "me"
+    assert result.claims["exp"] > result.claims["iat"]
+    assert result.claims["jti"] != assertion(algorithm)["client_assertion"]
     assert "PRIVATE" not in str(form)
 
 

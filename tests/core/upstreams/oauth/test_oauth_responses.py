@@ -28,7 +28,7 @@ ISSUER = "https://auth.example.com"
 STATE = "the-state-that-was-sent"
 
 
-def back(advertised: bool = False, **query: str) -> str:
+def read_redirect_code(advertised: bool = False, **query: str) -> str:
     server = AuthorizationServer(
         ISSUER, authorization_response_iss_parameter_supported=advertised or None
     )
@@ -38,13 +38,13 @@ def back(advertised: bool = False, **query: str) -> str:
 
 @pytest.mark.parametrize("advertised", [True, False])
 def test_accepts_valid_redirect(advertised: bool) -> None:
-    assert back(advertised, code="x", iss=ISSUER) == "x"
+    assert read_redirect_code(advertised, code="x", iss=ISSUER) == "x"
 
 
 def test_accepts_missing_optional_issuer() -> None:
-    assert back(code="x") == "x"
+    assert read_redirect_code(code="x") == "x"
     with pytest.raises(SignInProblem, match="promises to send it"):
-        back(True, code="x")
+        read_redirect_code(True, code="x")
 
 
 @pytest.mark.parametrize("advertised", [True, False])
@@ -62,10 +62,10 @@ def test_accepts_missing_optional_issuer() -> None:
 )
 def test_rejects_redirect_of_other_issuer(advertised: bool, issuer: str) -> None:
     with pytest.raises(SignInProblem, match="from another authorization server"):
-        back(advertised, code="x", iss=issuer)
+        read_redirect_code(advertised, code="x", iss=issuer)
     # Also of its error nothing is told.
     with pytest.raises(SignInProblem, match="from another authorization server") as caught:
-        back(advertised, error="pay_here", error_description="call 555", iss=issuer)
+        read_redirect_code(advertised, error="pay_here", error_description="call 555", iss=issuer)
     assert "pay_here" not in caught.value.reason
     assert "555" not in caught.value.reason
 
@@ -74,7 +74,7 @@ def test_rejects_redirect_of_other_issuer(advertised: bool, issuer: str) -> None
 def test_rejects_redirect_with_other_state(state: str) -> None:
     for query in ({"code": "x"}, {"error": "access_denied"}):
         with pytest.raises(SignInProblem, match="belongs to another sign-in"):
-            back(state=state, **query)  # type: ignore[arg-type]
+            read_redirect_code(state=state, **query)  # type: ignore[arg-type]
 
 
 def test_rejects_repeated_parameter() -> None:
@@ -98,7 +98,7 @@ def test_rejects_repeated_parameter() -> None:
 )
 def test_rejects_redirect_without_code(query: dict[str, str], words: str) -> None:
     with pytest.raises(SignInProblem) as caught:
-        back(iss=ISSUER, **query)  # type: ignore[arg-type]
+        read_redirect_code(iss=ISSUER, **query)  # type: ignore[arg-type]
     assert words in caught.value.reason
 
 
@@ -108,8 +108,8 @@ def token(body: Any, status: int = 200, secrets: tuple[str, ...] = ()) -> Any:
 
 
 def test_reads_token_variants() -> None:
-    found = token({"access_token": "t", "token_type": "BEARER", "expires_in": "3600", "more": 1})
-    assert (found.access_token, found.lifetime, found.refresh_token) == ("t", 3600, None)
+    result = token({"access_token": "t", "token_type": "BEARER", "expires_in": "3600", "more": 1})
+    assert (result.access_token, result.lifetime, result.refresh_token) == ("t", 3600, None)
     assert token({"access_token": "t", "expires_in": 10.5}).lifetime == 10.5
     for odd in (None, 0, -5, "soon", 1e12):
         assert token({"access_token": "t", "expires_in": odd}).lifetime == 0
@@ -161,21 +161,21 @@ def test_masks_secret_in_rejection() -> None:
     ],
 )
 def test_recognizes_temporary_errors(status: int, body: bytes, passing: bool) -> None:
-    found = error_from_response(status, body, "it refused", ())
-    assert found.is_temporary is passing
+    result = error_from_response(status, body, "it refused", ())
+    assert result.is_temporary is passing
     if status == 302:
-        assert "not followed" in found.reason
+        assert "not followed" in result.reason
 
 
 def test_reads_registration_variants() -> None:
-    found = read_registration(
+    result = read_registration(
         201,
         b'{"client_id":"c","client_secret":"s","client_secret_expires_at":0,"scope":"",'
         b'"token_endpoint_auth_method":null,"redirect_uris":["x"]}',
     )
-    assert (found.client_id, found.client_secret) == ("c", "s")
-    assert (found.scope, found.token_endpoint_auth_method) == (None, None)
-    assert "'s'" not in repr(found)
+    assert (result.client_id, result.client_secret) == ("c", "s")
+    assert (result.scope, result.token_endpoint_auth_method) == (None, None)
+    assert "'s'" not in repr(result)
     for body in (b"", b"[]", b"{}", b'{"client_id":5}'):
         with pytest.raises(SignInProblem, match="not a client"):
             read_registration(201, body)
@@ -196,7 +196,7 @@ def test_reads_or_rejects_any_bytes(body: bytes) -> None:
 
 @given(st.text(max_size=300))
 def test_makes_any_address_printable(text: str) -> None:
-    found = printable(text)
-    assert found.isascii() or "\ufffd" in found
-    assert len(found) <= 200
-    assert "?" not in found
+    result = printable(text)
+    assert result.isascii() or "\ufffd" in result
+    assert len(result) <= 200
+    assert "?" not in result

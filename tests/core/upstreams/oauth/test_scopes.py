@@ -35,21 +35,21 @@ def test_chooses_scopes_for_first_sign_in(
     server: list[str] | None,
     chosen: str | None,
 ) -> None:
-    found = scopes.choose_scopes(
+    result = scopes.choose_scopes(
         configured=configured,
         challenged=challenged,
         resource=resource,
         server=server,
         can_refresh=True,
     )
-    assert found == chosen
+    assert result == chosen
 
 
 def test_omits_offline_access_without_refresh() -> None:
-    found = scopes.choose_scopes(
+    result = scopes.choose_scopes(
         configured=[], challenged="a", resource=None, server=["offline_access"], can_refresh=False
     )
-    assert found == "a"
+    assert result == "a"
 
 
 @given(written, written)

@@ -102,10 +102,10 @@ def test_one_process_gets_lease(tmp_path: Path) -> None:
             got.append(name)
 
     threads = [threading.Thread(target=ask, args=(str(number),)) for number in range(8)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     (holder,) = got
     # Its holder may renew it, somebody else may not,
     assert store.lease("jira", URL, holder, 40.0)
@@ -140,9 +140,9 @@ def test_processes_share_store(store: TokenStore) -> None:
         check=True,
     )
     assert done.stdout == "b'here'\n"
-    found = store.grant("jira", URL)
-    assert found is not None
-    assert found[0] == b"there"
+    result = store.grant("jira", URL)
+    assert result is not None
+    assert result[0] == b"there"
 
 
 def test_rejects_other_file(tmp_path: Path) -> None:

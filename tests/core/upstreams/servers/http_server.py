@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.core.upstreams.servers.toolbox import Death, Message, Toolbox, changed, error
+from tests.core.upstreams.servers.toolbox import Message, Toolbox, ToolboxExit, changed, error
 from tests.support.timeouts import HANG_TIMEOUT
 
 
@@ -38,7 +38,7 @@ class Request:
         return str(name) if self.rpc == "tools/call" else ""
 
 
-class Answer:
+class ResponseWriter:
     """The way back: whole, in pieces, or not at all."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
@@ -58,7 +58,7 @@ class Answer:
         self._writer.transport.abort()
         self.finish(keep=False)
 
-    def whole(self, body: bytes, status: str = "200 OK", **headers: str) -> None:
+    def respond(self, body: bytes, status: str = "200 OK", **headers: str) -> None:
         """An answer with a length."""
         fields = {"content-type": "application/json", **headers}
         lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
@@ -67,7 +67,7 @@ class Answer:
         self.finish()
 
     def json(self, message: Any, status: str = "200 OK", **headers: str) -> None:
-        self.whole(json.dumps(message).encode(), status, **headers)
+        self.respond(json.dumps(message).encode(), status, **headers)
 
     def empty(self, status: str, **headers: str) -> None:
         lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
@@ -82,12 +82,12 @@ class Answer:
         end = "transfer-encoding: chunked\r\n" if chunked else "connection: close\r\n"
         self.raw(f"HTTP/1.1 200 OK\r\n{lines}{end}\r\n".encode())
 
-    def piece(self, data: bytes) -> None:
+    def write_chunk(self, data: bytes) -> None:
         self.raw(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def event(self, message: Any, name: str = "message") -> None:
         text = message if isinstance(message, str) else json.dumps(message)
-        self.piece(f"event: {name}\r\ndata: {text}\r\n\r\n".encode())
+        self.write_chunk(f"event: {name}\r\ndata: {text}\r\n\r\n".encode())
 
     def end(self) -> None:
         if self._chunked:
@@ -116,7 +116,7 @@ class HttpServer:
     def url(self, path: str = "/mcp") -> str:
         return f"http{'s' if self._tls else ''}://127.0.0.1:{self.port}{path}"
 
-    async def serve(self, request: Request, answer: Answer) -> None:
+    async def serve(self, request: Request, answer: ResponseWriter) -> None:
         raise NotImplementedError
 
     async def start(self, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
@@ -132,12 +132,12 @@ class HttpServer:
             self._server.close()
             self._server = None
         tasks = list(self._tasks)
-        self.cut()
+        self.cut_connections()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def cut(self) -> None:
+    def cut_connections(self) -> None:
         """Cut every connection."""
         for writer in self._tasks.values():
             writer.transport.abort()
@@ -161,7 +161,7 @@ class HttpServer:
         finally:
             self._waiting.remove(entry)
 
-    def poke(self) -> None:
+    def notify_waiters(self) -> None:
         for condition, future in self._waiting:
             if not future.done() and condition():
                 future.set_result(None)
@@ -172,12 +172,12 @@ class HttpServer:
         self.connected += 1
         number = self.connected
         self._tasks[task] = writer
-        self.poke()
+        self.notify_waiters()
         try:
             while (request := await _read(reader)) is not None:
                 request.connection = number
                 self.requests.append(request)
-                self.poke()
+                self.notify_waiters()
                 if not await self._one(request, reader, writer):
                     break
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -185,26 +185,26 @@ class HttpServer:
         finally:
             del self._tasks[task]
             writer.close()
-            self.poke()
+            self.notify_waiters()
 
     async def _one(
         self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        answer = Answer(writer)
-        await self.serve(request, answer)
+        response = ResponseWriter(writer)
+        await self.serve(request, response)
         # A client that leaves is noticed while it waits.
         gone = asyncio.ensure_future(reader.read(1))
         try:
-            await asyncio.wait([gone, answer.done], return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
+            await asyncio.wait([gone, response.done], return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
         finally:
             gone.cancel()
             await asyncio.gather(gone, return_exceptions=True)
-        if not answer.done.done():
+        if not response.done.done():
             self.dropped.append(request)
-            self.poke()
+            self.notify_waiters()
             return False
         await writer.drain()
-        return answer.done.result()
+        return response.done.result()
 
 
 async def _read(reader: asyncio.StreamReader) -> Request | None:
@@ -220,7 +220,7 @@ async def _read(reader: asyncio.StreamReader) -> Request | None:
     return Request(method, path, headers, body)
 
 
-Habit = Callable[[Request, Answer], Awaitable[bool]]
+Override = Callable[[Request, ResponseWriter], Awaitable[bool]]
 
 
 class Streamable(HttpServer):
@@ -228,7 +228,7 @@ class Streamable(HttpServer):
 
     def __init__(
         self,
-        eras: str = "both",
+        generations: str = "both",
         *,
         sse: bool = False,
         chunked: bool = True,
@@ -238,21 +238,21 @@ class Streamable(HttpServer):
         forgets: str = "404 empty",
     ) -> None:
         super().__init__()
-        self.toolbox = Toolbox(eras, announces=announces)
+        self.toolbox = Toolbox(generations, announces=announces)
         self.sse = sse
         self.chunked = chunked
         self.get = get
         """What a GET is answered with; `stream` is the session's stream."""
         self.forgets = forgets
         """How an unknown session is refused: status, and `empty`, `text` or an error's id."""
-        self.habit: Habit | None = None
+        self.override: Override | None = None
         self.sessions: set[str] | None = set() if sessions else None
-        self.streams: list[Answer] = []
+        self.streams: list[ResponseWriter] = []
         self.deleted: list[str] = []
         self._named = 0
 
-    async def serve(self, request: Request, answer: Answer) -> None:
-        if self.habit is not None and await self.habit(request, answer):
+    async def serve(self, request: Request, answer: ResponseWriter) -> None:
+        if self.override is not None and await self.override(request, answer):
             return
         if request.method == "GET":
             self._get(request, answer)
@@ -261,7 +261,7 @@ class Streamable(HttpServer):
             answer.empty("200 OK")
         elif self._admit(request, answer):
             self.post(request, answer)
-        self.poke()
+        self.notify_waiters()
 
     def forget_sessions(self) -> None:
         if self.sessions is not None:
@@ -272,7 +272,7 @@ class Streamable(HttpServer):
         for stream in self.streams:
             stream.event(changed())
 
-    def post(self, request: Request, answer: Answer, **headers: str) -> None:
+    def post(self, request: Request, answer: ResponseWriter, **headers: str) -> None:
         message = request.message
         if "id" not in message or "method" not in message:
             self.toolbox.receive(message, lambda _: None)
@@ -300,13 +300,13 @@ class Streamable(HttpServer):
 
         try:
             self.toolbox.receive(message, send)
-        except Death:
-            self.cut()
+        except ToolboxExit:
+            self.cut_connections()
 
-    def _admit(self, request: Request, answer: Answer) -> bool:
+    def _admit(self, request: Request, answer: ResponseWriter) -> bool:
         stateless = "mcp-method" in request.headers
         if stateless and not self.toolbox.stateless:
-            answer.whole(b"Bad Request: Missing session ID", "400 Bad Request")
+            answer.respond(b"Bad Request: Missing session ID", "400 Bad Request")
             return False
         if stateless or self.sessions is None or request.rpc == "initialize":
             return True
@@ -318,12 +318,12 @@ class Streamable(HttpServer):
         if id == "empty":
             answer.empty(f"{status} Whatever")
         elif id == "text":
-            answer.whole(text.encode(), f"{status} Whatever", content_type="text/plain")
+            answer.respond(text.encode(), f"{status} Whatever", content_type="text/plain")
         else:
             answer.json(error(json.loads(id), -32000, text), f"{status} Whatever")
         return False
 
-    def _get(self, request: Request, answer: Answer) -> None:
+    def _get(self, request: Request, answer: ResponseWriter) -> None:
         if self.get != "stream":
             answer.empty(self.get)
             return
@@ -338,11 +338,11 @@ class Legacy(HttpServer):
         super().__init__()
         self.toolbox = Toolbox("session", revision="2024-11-05")
         self.endpoint = endpoint
-        self.habit: Habit | None = None
-        self.stream: Answer | None = None
+        self.override: Override | None = None
+        self.stream: ResponseWriter | None = None
 
-    async def serve(self, request: Request, answer: Answer) -> None:
-        if self.habit is not None and await self.habit(request, answer):
+    async def serve(self, request: Request, answer: ResponseWriter) -> None:
+        if self.override is not None and await self.override(request, answer):
             return
         if request.method == "GET" and request.path == "/sse":
             answer.open()
@@ -354,8 +354,8 @@ class Legacy(HttpServer):
             assert stream is not None
             try:
                 self.toolbox.receive(request.message, stream.event)
-            except Death:
-                self.cut()
+            except ToolboxExit:
+                self.cut_connections()
         else:
             answer.empty("405 Method Not Allowed")
-        self.poke()
+        self.notify_waiters()

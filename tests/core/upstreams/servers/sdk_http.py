@@ -56,8 +56,8 @@ def leave(gate: str) -> str:
 
 @server.tool()
 async def ask_for_roots(ctx: Context) -> str:
-    found = await ctx.session.list_roots()
-    return ",".join(str(root.uri) for root in found.roots)
+    result = await ctx.session.list_roots()
+    return ",".join(str(root.uri) for root in result.roots)
 
 
 class Events(EventStore):
@@ -84,8 +84,8 @@ class Events(EventStore):
         stream = self._events[last - 1][0]
         while not (missed := self._messages(stream, last)):
             await self._stored.wait()
-        for one in missed:
-            await send_callback(one)
+        for item in missed:
+            await send_callback(item)
         return stream
 
     def _messages(self, stream: str, last: int) -> list[EventMessage]:

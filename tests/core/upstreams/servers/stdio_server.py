@@ -15,7 +15,17 @@ import sys
 import time
 from typing import Any
 
-from toolbox import STATELESS, Death, Message, Send, Toolbox, error, notification, result, tool  # type: ignore[import-not-found]
+from toolbox import (  # type: ignore[import-not-found]
+    STATELESS,
+    Message,
+    Send,
+    Toolbox,
+    ToolboxExit,
+    error,
+    notification,
+    result,
+    tool,
+)
 
 GARBAGE = (
     b"Listening on stdio...\n",
@@ -150,7 +160,7 @@ class StdioServer(Toolbox):
             # It dies of its first call, and is fine in its next life.
             with open(self.options.starts, encoding="utf-8") as file:
                 if len(file.readlines()) == 1:
-                    raise Death
+                    raise ToolboxExit
             reply(self._text(message, "fine"))
         elif name == "wordless":
             write(b'{"jsonrpc":"2.0","id":%d}\n' % id)
@@ -219,7 +229,7 @@ def main() -> None:
             continue
         try:
             server.receive(json.loads(line), send)
-        except Death:
+        except ToolboxExit:
             os.kill(os.getpid(), signal.SIGKILL)
     if options.stubborn:
         sleep_for_ever()

@@ -25,7 +25,7 @@ def tool(name: str, **more: Any) -> Message:
     return {"name": name, "inputSchema": {"type": "object"}, **more}
 
 
-class Death(Exception):
+class ToolboxExit(Exception):
     """The `die` tool was called: whoever runs this toolbox is to end without a word."""
 
 
@@ -33,10 +33,10 @@ class Toolbox:
     """Serves one upstream, however many channels it is reached on."""
 
     def __init__(
-        self, eras: str = "both", *, revision: str = SESSION, announces: bool = False
+        self, generations: str = "both", *, revision: str = SESSION, announces: bool = False
     ) -> None:
-        self.stateless = eras in ("both", "stateless")
-        self.session = eras in ("both", "session")
+        self.stateless = generations in ("both", "stateless")
+        self.session = generations in ("both", "session")
         self.revision = revision
         self.capabilities: Message = {"tools": {"listChanged": True} if announces else {}}
         names = ("echo", "report", "hold", "release", "cancelled", "die", "fail", "change")
@@ -90,12 +90,12 @@ class Toolbox:
         else:
             send(error(id, -32601, f"Method not found: {method}"))
 
-    def _listen(self, id: Any, wanted: Message, send: Send) -> None:
+    def _listen(self, id: Any, requested: Message, send: Send) -> None:
         self.listeners[id] = send
-        self.filters[id] = wanted
-        honoured = dict(wanted)
-        if "resourceSubscriptions" in wanted:
-            uris = wanted["resourceSubscriptions"]
+        self.filters[id] = requested
+        honoured = dict(requested)
+        if "resourceSubscriptions" in requested:
+            uris = requested["resourceSubscriptions"]
             honoured["resourceSubscriptions"] = [u for u in uris if u not in self.unwatchable]
         params = {"notifications": honoured, "_meta": {SUBSCRIPTION: id}}
         send(notification("notifications/subscriptions/acknowledged", params))
@@ -154,7 +154,7 @@ class Toolbox:
         elif name == "cancelled":
             send(self._text(message, json.dumps(self.cancelled)))
         elif name == "die":
-            raise Death
+            raise ToolboxExit
         elif name == "change":
             self.change(*arguments["names"])
             if not self.listeners:
