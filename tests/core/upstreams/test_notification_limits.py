@@ -108,13 +108,13 @@ def test_reports_overflow_once_per_second() -> None:
 @pytest.mark.spec("AX-12-2")
 def test_new_notification_waits_behind_older_ones() -> None:
     """The rate allows it again, but the timer of the older ones has not fired yet."""
-    one = Paced(per_second=1)
-    one.say(2)
-    one.clock.now += 2
-    one.say()
-    assert one.numbers == [0]
-    one.clock.advance(3)
-    assert one.numbers == [0, 1, 2]
+    limiter = LimiterHarness(per_second=1)
+    limiter.submit(2)
+    limiter.clock.now += 2
+    limiter.submit()
+    assert limiter.numbers == [0]
+    limiter.clock.advance(3)
+    assert limiter.numbers == [0, 1, 2]
 
 
 def test_reports_one_overflow_once() -> None:
