@@ -194,7 +194,8 @@ def test_builds_every_value_accepted_by_schema(struct: type[Struct], data: st.Da
 
 
 def test_derived_schemas_are_valid() -> None:
-    for struct in (*WHOLE, ToolContract, SecretEntry):
+    structs: list[type[Any]] = [*WHOLE, ToolContract, SecretEntry]
+    for struct in structs:
         jsonschema_rs.meta.validate(derive_object_schema(struct))
 
 
