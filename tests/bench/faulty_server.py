@@ -116,9 +116,9 @@ class FaultyConnection(asyncio.Protocol):
             return
         self.pending = body[length:]
         request = msgspec.json.decode(body[:length])
-        answer = self.server.answer(request)
-        self.transport.write(answer)
-        if self.server.closes(answer):
+        response = self.server.answer(request)
+        self.transport.write(response)
+        if self.server.closes(response):
             self.transport.close()
 
 

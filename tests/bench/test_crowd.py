@@ -38,5 +38,5 @@ def test_named_upstream_returns_its_name() -> None:
     endpoint = NamedEndpoint("a")
     params = {"name": "echo", "arguments": {"text": "hi", "n": 1}}
     request = {"id": 1, "method": "tools/call", "params": params}
-    answer = msgspec.json.decode(bytes(endpoint.answer(msgspec.json.encode(request))))  # type: ignore[arg-type]
-    assert answer["result"]["content"][0]["text"] == "a: hi"
+    response = msgspec.json.decode(bytes(endpoint.answer(msgspec.json.encode(request))))  # type: ignore[arg-type]
+    assert response["result"]["content"][0]["text"] == "a: hi"

@@ -59,7 +59,7 @@ def test_counts_right_results(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         lambda tool, text: text_result(f"a: {text}"),
         lambda tool, text: text_result(f"{tool[0]}: {text}" if tool == "a.echo" else "b: call 1"),
@@ -68,8 +68,8 @@ def test_counts_right_results(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_result_of_other_server_or_call_is_wrong(tmp_path: Path, answer: Answering) -> None:
-    steady = run_steady_load(tmp_path, answer)
+def test_result_of_other_server_or_call_is_wrong(tmp_path: Path, response: Answering) -> None:
+    steady = run_steady_load(tmp_path, response)
     assert steady.right == {"a.echo": 3}
     assert len(steady.wrong) == 3
     assert steady.wrong[0].startswith("b.echo was sent 'call 2' and answered ")

@@ -33,11 +33,11 @@ def result(**changes: Any) -> dict[str, Any]:
 
 
 def test_judges_added_time_not_start_of_node() -> None:
-    found = result()
-    assert found["added_s"] == 1.3 - 0.5
-    assert found["change_s"] == {"median": 0.5, "slowest": 0.6}
-    assert found["calls"]["bench.echo"]["cpu_us_per_call"] == 100.0
-    bars = judge(found)
+    actual = result()
+    assert actual["added_s"] == 1.3 - 0.5
+    assert actual["change_s"] == {"median": 0.5, "slowest": 0.6}
+    assert actual["calls"]["bench.echo"]["cpu_us_per_call"] == 100.0
+    bars = judge(actual)
     assert [bar.met for bar in bars] == [True, True, True]
     assert "25 MB more" in bars[0].note
     assert "1.30 s" in bars[0].note

@@ -41,6 +41,6 @@ def test_counts_tools_that_would_run_or_wait_wrongly() -> None:
 )
 def test_every_labelled_tool_has_one_label(path: Any, halves: set[str], least: int) -> None:
     labels = read_labels(path)
-    assert {one.half for one in labels.values()} == halves
-    names = [(server, name) for server, one in labels.items() for name in one.hold + one.run]
+    assert {label.half for label in labels.values()} == halves
+    names = [(server, name) for server, label in labels.items() for name in label.hold + label.run]
     assert len(names) == len(set(names)) >= least

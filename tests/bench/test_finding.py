@@ -28,15 +28,15 @@ def task(text: str, *right: str, kind: Any = "person", held_out: bool = False) -
 
 def test_has_enough_sentences_of_both_kinds() -> None:
     assert len(TASKS) >= 100
-    people = sum(one.kind == "person" for one in TASKS)
+    people = sum(item.kind == "person" for item in TASKS)
     assert abs(people - (len(TASKS) - people)) <= 5
-    assert sum(one.held_out for one in TASKS) >= 50
-    assert len({one.text for one in TASKS}) == len(TASKS)
-    assert all("." in glob for one in TASKS for glob in one.right)
+    assert sum(item.held_out for item in TASKS) >= 50
+    assert len({item.text for item in TASKS}) == len(TASKS)
+    assert all("." in glob for item in TASKS for glob in item.right)
 
 
 def test_matches_right_tool_with_server() -> None:
-    send, *_ = (one for one in book_of(SERVERS).all() if one.local_name == "send_mail")
+    send, *_ = (item for item in book_of(SERVERS).all() if item.local_name == "send_mail")
     assert right(send, task("x", "post.sendMail"))
     assert right(send, task("x", "*.send*"))
     assert not right(send, task("x", "disk.sendMail", "post.delete_mail"))
@@ -47,17 +47,17 @@ def test_plain_bm25_finds_only_equal_words() -> None:
     find = PlainBm25(book.all()).find
     assert find("delete mail", 1)[0].local_name == "delete_mail"
     tasks = [task("delete mail", "post.delete_mail"), task("shred it", "nobody.knows")]
-    assert [one.place for one in judged(find, book.all(), tasks)] == [0, None]
+    assert [item.place for item in judged(find, book.all(), tasks)] == [0, None]
 
 
 def test_counts_shares_by_kind_and_server() -> None:
-    found = [
+    result = [
         Found(task("a", "post.x"), 0),
         Found(task("b", "post.y", kind="agent"), 4),
         Found(task("c", "disk.z", held_out=True), 5),
         Found(task("d", "disk.w", kind="agent"), None),
     ]
-    told = shares(found)
+    told = shares(result)
     assert told["all"] == told["person"] == told["agent"] == 50.0
     assert told["held_out"] == 0.0
     assert told["first"] == 25.0

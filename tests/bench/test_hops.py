@@ -26,7 +26,7 @@ def result(*entries: HopMeasurement) -> dict[str, object]:
     medians = median_figures(list(entries))
     return {
         "hops": {lane: hop_costs(figures) for lane, figures in medians.items()},
-        "wrong_answers": sum(one.report.error_count for one in entries),
+        "wrong_answers": sum(entry.report.error_count for entry in entries),
     }
 
 

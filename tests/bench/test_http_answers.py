@@ -17,37 +17,37 @@ ACCEPTED = b"HTTP/1.1 202 Accepted\r\nDate: now\r\n\r\n"
 
 
 def feed_bytewise(reader: AnswerReader, data: bytes) -> HttpAnswer | None:
-    answer = None
+    response = None
     for at in range(len(data)):
-        assert answer is None, "an answer came before its end"
-        answer = reader.feed(data[at : at + 1])
-    return answer
+        assert response is None, "an answer came before its end"
+        response = reader.feed(data[at : at + 1])
+    return response
 
 
 @pytest.mark.parametrize(("data", "body"), [(PLAIN, b'{"a":1}'), (CHUNKED, b'{"a":1}')])
 def test_reads_whole_and_bytewise_repeatedly(data: bytes, body: bytes) -> None:
     reader = AnswerReader()
-    for answer in (
+    for response in (
         reader.feed(data),
         feed_bytewise(reader, data),
         reader.feed(data),
         feed_bytewise(reader, data),
     ):
-        assert answer is not None
-        assert (answer.status, answer.body) == (200, body)
+        assert response is not None
+        assert (response.status, response.body) == (200, body)
 
 
 def test_keeps_case_of_header_values() -> None:
-    answer = AnswerReader().feed(CHUNKED)
-    assert answer is not None
-    assert answer.header(b"mcp-session-id") == b"AbC"
-    assert answer.header(b"content-length") is None
+    response = AnswerReader().feed(CHUNKED)
+    assert response is not None
+    assert response.header(b"mcp-session-id") == b"AbC"
+    assert response.header(b"content-length") is None
 
 
 def test_empty_body_needs_no_length() -> None:
-    answer = AnswerReader().feed(ACCEPTED)
-    assert answer is not None
-    assert (answer.status, answer.body) == (202, b"")
+    response = AnswerReader().feed(ACCEPTED)
+    assert response is not None
+    assert (response.status, response.body) == (202, b"")
 
 
 def test_reads_second_response_with_other_length_or_status() -> None:

@@ -45,9 +45,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_reads_files_in_folder_and_clone(folder: Path) -> None:
-    found = read_data_set(folder)
-    assert [one.server for one in found.servers] == ["post-office", "post-office-2"]
-    first, second = found.tasks
+    result = read_data_set(folder)
+    assert [server.server for server in result.servers] == ["post-office", "post-office-2"]
+    first, second = result.tasks
     assert first.tools == ("sendMail", "list_stamps")
     assert [tool for _, tool in first.aligned] == ["sendMail", "list_stamps"]
     assert first.steps[1].split() == ["List", "all", "stamps."]
@@ -69,15 +69,15 @@ def test_reports_missing_data_set(folder: Path, tmp_path: Path) -> None:
 def test_counts_places_recall_and_coverage(folder: Path) -> None:
     data = read_data_set(folder)
     book = finding.book_of(data.servers)
-    by_name = {one.tool.upstream_name: one for one in book.all()}
-    answers = {
+    by_name = {item.tool.upstream_name: item for item in book.all()}
+    responses = {
         "Send the mail.": ["delete_mail", "sendMail"],
         "Post it.": ["sendMail"],
         "Delete the mail.": ["delete_mail"],
     }
 
     def find(text: str, most: int) -> Any:
-        return [by_name[name] for name in answers.get(text, [])][:most]
+        return [by_name[name] for name in responses.get(text, [])][:most]
 
     figures = judge(find, data.tasks)
     # Of two steps with a tool each one is found, in the second place.

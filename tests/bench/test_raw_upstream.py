@@ -29,7 +29,7 @@ async def use(client: Client) -> tuple[list[str], str]:
 
 
 @pytest.mark.parametrize(
-    ("wire", "mode"),
+    ("generation", "mode"),
     [
         ("session", LEGACY),
         ("session", "auto"),
@@ -40,14 +40,14 @@ async def use(client: Client) -> tuple[list[str], str]:
         ("both", "auto"),
     ],
 )
-def test_sdk_client_works_over_http(tmp_path: Path, wire: str, mode: str) -> None:
+def test_sdk_client_works_over_http(tmp_path: Path, generation: str, mode: str) -> None:
     async def talk(port: int) -> tuple[list[str], str]:
         transport = streamable_http_client(f"http://127.0.0.1:{port}/mcp")
         async with Client(transport, mode=mode) as client:
             return await use(client)
 
     with Bench(tmp_path) as bench:
-        _, port = bench.raw_upstream("--tools", "3", "--wire", wire)
+        _, port = bench.raw_upstream("--tools", "3", "--wire", generation)
         names, text = asyncio.run(talk(port))
     assert names == ["echo", "list_issue", "get_issue", "create_issue"]
     assert text == "ünder → test"
@@ -141,12 +141,12 @@ def test_announces_change_to_both_kinds_of_listeners(tmp_path: Path) -> None:
             reading.append((reader, writer))
         await reading[1][0].readuntil(b'"toolsListChanged":true}}}\n\n')
         await asyncio.to_thread(fetch_json, port, "POST", "/admin/change/mcp/1")
-        heard = []
+        received = []
         for reader, writer in reading:
             event = await reader.readuntil(b"}\n\n")
-            heard.append(event.split(b"data: ")[1].strip().decode())
+            received.append(event.split(b"data: ")[1].strip().decode())
             writer.close()
-        return heard
+        return received
 
     with Bench(tmp_path) as bench:
         _, port = bench.raw_upstream("--changes", "--paths", "2", "--tools", "1")
@@ -157,4 +157,4 @@ def test_announces_change_to_both_kinds_of_listeners(tmp_path: Path) -> None:
     assert session == '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
     assert '"io.modelcontextprotocol/subscriptionId":"L"' in stateless
     assert set(after) - set(before) == {"get_issue"}
-    assert {path: one["lists"] for path, one in counts.items()} == {"/mcp/0": 0, "/mcp/1": 2}
+    assert {path: count["lists"] for path, count in counts.items()} == {"/mcp/0": 0, "/mcp/1": 2}

@@ -31,15 +31,15 @@ def test_translates_deprecated_fields_with_warnings(tmp_path: Path) -> None:
     )
     path = write(tmp_path / ".drivers" / "files-mcp" / "DRIVER.md", text)
     cautions: list[Caution] = []
-    found = read_driver(path, root=tmp_path, cautions=cautions)
-    deprecated = [one for one in cautions if one.code == "deprecated_field"]
+    result = read_driver(path, root=tmp_path, cautions=cautions)
+    deprecated = [caution for caution in cautions if caution.code == "deprecated_field"]
     assert len(deprecated) == 2
-    assert all(one.line > 1 for one in deprecated)
-    assert found.server is not None
-    assert (found.server.kind, found.server.package) == ("npm", "@scope/files")
-    assert found.server.args == ("/workspace",)
-    assert found.server.env == {"A": "b"}
-    tools = [one.mcp.tool_name for one in found.implements if one.mcp is not None]
+    assert all(item.line > 1 for item in deprecated)
+    assert result.server is not None
+    assert (result.server.kind, result.server.package) == ("npm", "@scope/files")
+    assert result.server.args == ("/workspace",)
+    assert result.server.env == {"A": "b"}
+    tools = [item.mcp.tool_name for item in result.implements if item.mcp is not None]
     assert tools == ["other", "write_file", "list"]
 
 
@@ -48,12 +48,12 @@ def test_current_fields_override_deprecated_fields() -> None:
     reading = parse_driver(
         driver_text(server_ref="./nowhere.json", mcp_tools={"x": "fs.read"}), Path("a/DRIVER.md")
     )
-    found = reading.unwrap()
-    assert found.server is not None
-    assert found.server.package == "@scope/files"
-    assert found.implements[0].mcp is not None
-    assert found.implements[0].mcp.tool_name == "read_file"
-    assert len([one for one in reading.cautions if one.code == "deprecated_field"]) == 2
+    result = reading.unwrap()
+    assert result.server is not None
+    assert result.server.package == "@scope/files"
+    assert result.implements[0].mcp is not None
+    assert result.implements[0].mcp.tool_name == "read_file"
+    assert len([caution for caution in reading.cautions if caution.code == "deprecated_field"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -45,23 +45,23 @@ def test_rejects_contract_with_body() -> None:
 
 @pytest.mark.spec("DR-14.define-2")
 def test_converts_models_to_json_schema() -> None:
-    found = define_tool(
+    result = define_tool(
         tool_values(inputs=Picture, outputs=Size), context_schema=Size, tags=["media"]
     )
-    assert found.inputs == Picture.model_json_schema()
-    assert found.inputs["$defs"]["Size"]["required"] == ["width"]
-    assert found.outputs["type"] == "object"
-    assert found.context_schema == Size.model_json_schema()
+    assert result.inputs == Picture.model_json_schema()
+    assert result.inputs["$defs"]["Size"]["required"] == ["width"]
+    assert result.outputs["type"] == "object"
+    assert result.context_schema == Size.model_json_schema()
     # It is data: the same as if a TOOL.md had said it.
     values = tool_values(
-        inputs=found.inputs,
-        outputs=found.outputs,
-        metadata={"contextSchema": found.context_schema},
+        inputs=result.inputs,
+        outputs=result.outputs,
+        metadata={"contextSchema": result.context_schema},
         tags=["media"],
     )
     read = parse_contract(text_of(values), Path("TOOL.md")).unwrap()
     assert (read.inputs, read.outputs, read.context_schema) == (
-        found.inputs, found.outputs, found.context_schema,
+        result.inputs, result.outputs, result.context_schema,
     )  # fmt: skip
 
 
@@ -108,10 +108,10 @@ def test_inputs_and_outputs_default_to_objects() -> None:
     assert plain.inputs_files == plain.outputs_files == {}
     assert plain.validate_input({}) == ()
     assert plain.validateInput([]) != ()
-    found = define_io(inputs=Picture, outputs={"type": "string"})
-    assert found.validate_input({"prompt": "abc", "size": {"width": 1}}) == ()
-    problems = found.validate_input({"prompt": "secret!", "size": {"width": "x"}})
-    assert [one.pointer for one in problems] == ["/size/width"]
+    result = define_io(inputs=Picture, outputs={"type": "string"})
+    assert result.validate_input({"prompt": "abc", "size": {"width": 1}}) == ()
+    problems = result.validate_input({"prompt": "secret!", "size": {"width": "x"}})
+    assert [problem.pointer for problem in problems] == ["/size/width"]
     assert isinstance(problems[0], InputProblem)
     assert "secret!" not in str(problems)
     assert (
@@ -125,11 +125,11 @@ def test_inputs_and_outputs_default_to_objects() -> None:
 @pytest.mark.spec("DR-16.io-4")
 def test_accepts_files_that_mcp_drivers_ignore() -> None:
     files = {"report": {"path": "reports/a.md", "mode": "ro"}}
-    found = define_io(inputsFiles=files, outputs_files={})
-    assert found.inputs_files == files
-    assert found.has_files
+    result = define_io(inputsFiles=files, outputs_files={})
+    assert result.inputs_files == files
+    assert result.has_files
     with pytest.raises(ConfigError, match="files cannot be passed"):
-        define_tool(tool_values(), io=found)
+        define_tool(tool_values(), io=result)
     contract = define_tool(
         {key: value for key, value in tool_values().items() if key not in ("inputs", "outputs")},
         io=define_io(inputs=Size),
@@ -189,9 +189,9 @@ def test_one_matching_entry_grants_access(
     handle = define_secret(
         secret_values(access={**ACCESS, "bind": [{"team": "x"}, *ACCESS["bind"]]})
     )
-    found = handle.checkAccess(operation, context)
-    assert found.granted is bool(found) is (granted_by is not None)
-    assert found.granted_by == granted_by
+    result = handle.checkAccess(operation, context)
+    assert result.granted is bool(result) is (granted_by is not None)
+    assert result.granted_by == granted_by
     assert handle.check_access("rotate", {}) == AccessDecision(True)
 
 

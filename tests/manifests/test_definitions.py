@@ -39,7 +39,7 @@ def problems_of(**fields: Any) -> list[str]:
 
 @pytest.mark.spec("DR-32.define-1")
 def test_reads_fields_of_mcp_driver() -> None:
-    found = define_driver(
+    result = define_driver(
         kind="mcp",
         server={"kind": "npm", "package": "@scope/files"},
         transport="stdio",
@@ -48,8 +48,8 @@ def test_reads_fields_of_mcp_driver() -> None:
         resources=[{"uri_template": "x", "integrate_as": "raw"}],
         connection_options={"timeout_ms": 100, "max_retries": 0, "keepalive": False},
     )
-    assert found.values["protocol_version"] == "2025-03"
-    assert found.hooks == frozenset()
+    assert result.values["protocol_version"] == "2025-03"
+    assert result.hooks == frozenset()
     assert problems_of(kind="mcp", transport="ws") == ["transport"]
     assert problems_of(kind="mcp", connection_options={"timeout_ms": 99}) == [
         "connection_options.timeout_ms"
@@ -61,9 +61,9 @@ def test_reads_fields_of_mcp_driver() -> None:
 
 @pytest.mark.spec("DR-32.define-1")
 def test_validates_complete_definition_like_front_matter() -> None:
-    found = build_manifest(define_driver(driver_values()))
+    result = build_manifest(define_driver(driver_values()))
     expected = driver()
-    assert (found.id, found.server, found.transport) == (
+    assert (result.id, result.server, result.transport) == (
         expected.id, expected.server, expected.transport,
     )  # fmt: skip
     assert problems_of(**driver_values(implements=[entry(version="^^1")])) == [

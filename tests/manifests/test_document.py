@@ -37,24 +37,24 @@ def test_fast_parser_is_available() -> None:
 
 
 def test_reads_only_core_types() -> None:
-    found = read_document(
+    result = read_document(
         "---\na: yes\nb: 12:30\nc: 0o17\nd: 0x1F\ne: true\nf: ~\ng: 1e3\nh: '5'\n"
         "i: 2024-01-01\n---\n",
         "x",
     ).value
-    assert found == {
+    assert result == {
         "a": "yes", "b": "12:30", "c": 15, "d": 31, "e": True, "f": None, "g": 1000.0, "h": "5",
         "i": "2024-01-01",
     }  # fmt: skip
 
 
 def test_keeps_places_of_file() -> None:
-    found = read_document("---\na: 1\nb:\n  - x\n  - c: [1, 2]\n---\n", "x")
-    assert found.position(("a",)) == (2, 1)
-    assert found.position(("b", 1, "c")) == (5, 5)
-    assert found.position(("b", 1, "c", 1)) == (5, 12)
-    assert found.position(("b", 1, "nothing")) == (5, 5)
-    assert found.position(("nothing", "at", "all")) == (1, 1)
+    result = read_document("---\na: 1\nb:\n  - x\n  - c: [1, 2]\n---\n", "x")
+    assert result.position(("a",)) == (2, 1)
+    assert result.position(("b", 1, "c")) == (5, 5)
+    assert result.position(("b", 1, "c", 1)) == (5, 12)
+    assert result.position(("b", 1, "nothing")) == (5, 5)
+    assert result.position(("nothing", "at", "all")) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_reports_problem_with_line(matter: str, line: int, words: str) -> None:
 
 
 def test_reports_all_problems() -> None:
-    found = problems_of("a: 1\na: 2\nb: .nan\nc: {d: 1, d: 2}\n")
-    assert [problem.path for problem in found] == ["a", "b", "c.d"]
+    result = problems_of("a: 1\na: 2\nb: .nan\nc: {d: 1, d: 2}\n")
+    assert [problem.path for problem in result] == ["a", "b", "c.d"]
 
 
 def test_resolves_aliases() -> None:
@@ -194,10 +194,10 @@ def test_parsers_agree_on_odd_texts(pieces: list[str]) -> None:
 
 def _outcome(text: str) -> object:
     try:
-        found = read_document(text, "x")
+        result = read_document(text, "x")
     except ConfigError:
         return None
-    return found.value, [found.position((key,)) for key in found.value]
+    return result.value, [result.position((key,)) for key in result.value]
 
 
 def test_reads_yaml_without_separators() -> None:

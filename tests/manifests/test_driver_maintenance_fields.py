@@ -86,7 +86,7 @@ def test_error_does_not_repeat_secret() -> None:
 
 @pytest.mark.spec("DR-30.health-1")
 def test_reads_health_check_fields() -> None:
-    found = driver(
+    result = driver(
         health_check={
             "method": "http",
             "http": {"url": "https://x.example/health"},
@@ -96,9 +96,9 @@ def test_reads_health_check_fields() -> None:
             "timeout_ms": 100,
         }
     ).health_check
-    assert found is not None
-    assert found.http == HttpProbe("https://x.example/health", "GET", 200)
-    assert (found.cmd, found.expect_exit, found.every, found.timeout_ms) == (
+    assert result is not None
+    assert result.http == HttpProbe("https://x.example/health", "GET", 200)
+    assert (result.cmd, result.expect_exit, result.every, result.timeout_ms) == (
         "x ping",
         2,
         600.0,
@@ -133,9 +133,9 @@ def test_rejects_invalid_health_check_fields(check: dict[str, Any], path: str) -
 
 def test_checks_version_check_fields() -> None:
     check = {"cmd": "x --version", "parse": r"v(\S+)", "range": ">=0.5"}
-    found = driver(version_check=check).version_check
-    assert found is not None
-    assert found.timeout_ms == 5000
+    result = driver(version_check=check).version_check
+    assert result is not None
+    assert result.timeout_ms == 5000
     for key, value, words in (
         ("parse", "v", "no group"),
         ("parse", "(", "regular expression"),
@@ -151,8 +151,8 @@ def test_checks_version_check_fields() -> None:
 
 def test_keeps_install_order_and_settings() -> None:
     steps = [{"method": "npm", "package": "x", "global": False}, {"method": "brew", "package": "x"}]
-    found = driver(install=steps).install
-    assert [step.method for step in found] == ["npm", "brew"]
-    assert found[0].settings == {"package": "x", "global": False}
+    result = driver(install=steps).install
+    assert [step.method for step in result] == ["npm", "brew"]
+    assert result[0].settings == {"package": "x", "global": False}
     only(read(install=[{"package": "x"}]), "install[0]")
     only(read(install=[{"method": "download", "sha256": "abc"}]), "install[0].sha256")

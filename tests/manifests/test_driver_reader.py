@@ -67,18 +67,18 @@ def test_names_invalid_required_field(name: str, value: Any) -> None:
 
 @pytest.mark.spec("DR-30.fields-1")
 def test_accepts_required_fields_at_limits() -> None:
-    found = driver(name="x" * 80, id="a" * 80, description="x" * 2000, version="1.2.3-beta.1+b7")
-    assert (len(found.name), len(found.id), len(found.description)) == (80, 80, 2000)
+    result = driver(name="x" * 80, id="a" * 80, description="x" * 2000, version="1.2.3-beta.1+b7")
+    assert (len(result.name), len(result.id), len(result.description)) == (80, 80, 2000)
     assert driver(id="a1").key == "a1@1"
 
 
 @pytest.mark.spec("DR-30.fields-2")
 @pytest.mark.parametrize("kind", ["cli", "http", "sdk", "builtin"])
 def test_reads_other_kinds_without_server(kind: str) -> None:
-    found = driver(kind=kind, server=GONE, transport=GONE, bin="gh")
-    assert found.kind == kind
-    assert found.server is None
-    assert found.implements[0].mcp is None
+    result = driver(kind=kind, server=GONE, transport=GONE, bin="gh")
+    assert result.kind == kind
+    assert result.server is None
+    assert result.implements[0].mcp is None
 
 
 # -- optional fields
@@ -86,16 +86,16 @@ def test_reads_other_kinds_without_server(kind: str) -> None:
 
 @pytest.mark.spec("DR-30.fields-3", "DR-30.fields-4")
 def test_applies_defaults() -> None:
-    found = driver()
-    assert found.egress == ()
-    assert found.region == ("global",)
-    assert found.policy_tags == ()
-    assert found.tags == ()
-    assert found.cost is None
-    assert found.retry is None
-    assert found.timeout_override_ms is None
-    assert found.requires == MachineRequirements()
-    assert found.metadata == {}
+    result = driver()
+    assert result.egress == ()
+    assert result.region == ("global",)
+    assert result.policy_tags == ()
+    assert result.tags == ()
+    assert result.cost is None
+    assert result.retry is None
+    assert result.timeout_override_ms is None
+    assert result.requires == MachineRequirements()
+    assert result.metadata == {}
 
 
 @pytest.mark.spec("DR-30.fields-3")
@@ -147,15 +147,15 @@ def test_checks_tags(name: str, value: Any, path: str) -> None:
 
 @pytest.mark.spec("DR-30.fields-5")
 def test_reads_cost_of_driver_and_entry() -> None:
-    found = driver(
+    result = driver(
         cost_override={"cost_units_per_call": 9, "cost_class": "metered", "currency": "EUR"},
         implements=[
             entry("a.b", cost_override={"cost_units_per_call": 4}),
             entry("c.d"),
         ],
     )
-    assert found.cost == Cost("metered", 9, "EUR")
-    assert [one.cost for one in found.implements] == [Cost(units_per_call=4), None]
+    assert result.cost == Cost("metered", 9, "EUR")
+    assert [item.cost for item in result.implements] == [Cost(units_per_call=4), None]
     assert driver().cost is None
 
 
@@ -190,13 +190,13 @@ def test_rejects_invalid_timeouts_and_retries(changes: dict[str, Any], path: str
 @pytest.mark.spec("DR-30.fields-6")
 def test_accepts_timeouts_and_retries_at_limits() -> None:
     retry = {"max_attempts": 10, "backoff": "exponential", "initial_ms": 0}
-    found = driver(timeout_override_ms=100, retry_override=retry)
-    assert found.timeout_override_ms == 100
-    assert found.retry == Retry(10, "exponential", 0)
+    result = driver(timeout_override_ms=100, retry_override=retry)
+    assert result.timeout_override_ms == 100
+    assert result.retry == Retry(10, "exponential", 0)
 
 
 def test_reads_machine_requirements() -> None:
-    found = driver(
+    result = driver(
         requires={
             "os": ["linux", "darwin", "windows"],
             "arch": ["x64", "arm64", "x86", "arm"],
@@ -204,8 +204,8 @@ def test_reads_machine_requirements() -> None:
             "min_memory_mb": 0,
         }
     )
-    assert found.requires.os == ("linux", "darwin", "windows")
-    assert found.requires.min_disk_mb == 10
+    assert result.requires.os == ("linux", "darwin", "windows")
+    assert result.requires.min_disk_mb == 10
     only(read(requires={"os": ["bsd"]}), "requires.os[0]")
     only(read(requires={"arch": ["mips"]}), "requires.arch[0]")
 
@@ -220,11 +220,11 @@ def test_reads_runner() -> None:
 
 @pytest.mark.spec("DR-30.fields-9")
 def test_reads_examples_and_metadata() -> None:
-    found = driver(
+    result = driver(
         examples=[{"goal": "read it", "note": "slowly"}],
         metadata={"other": {"x": [1, {"y": None}]}},
     )
-    assert found.metadata == {"other": {"x": [1, {"y": None}]}}
+    assert result.metadata == {"other": {"x": [1, {"y": None}]}}
     assert "goal is missing" in only(read(examples=[{"note": "x"}]), "examples[0]")
 
 
@@ -233,7 +233,7 @@ def test_reads_examples_and_metadata() -> None:
 
 @pytest.mark.spec("DR-30.implements-1", "DR-32.schema-2")
 def test_reads_entry_fields() -> None:
-    found = driver(
+    result = driver(
         implements=[
             entry(
                 "./tools/fs-read/TOOL.md",
@@ -246,11 +246,11 @@ def test_reads_entry_fields() -> None:
             )
         ]
     ).implements[0]
-    assert found.drop_inputs == ("encoding",)
-    assert found.drop_outputs == ("mime",)
-    assert found.mapping["path"] == "file"
-    assert found.mapping["encoding"].transform == "upper"  # type: ignore[union-attr]
-    assert found.metadata["other"] == {"x": 1}
+    assert result.drop_inputs == ("encoding",)
+    assert result.drop_outputs == ("mime",)
+    assert result.mapping["path"] == "file"
+    assert result.mapping["encoding"].transform == "upper"  # type: ignore[union-attr]
+    assert result.metadata["other"] == {"x": 1}
     wrong = read(implements=[entry(mappings={})])
     assert 'did you mean "mapping"?' in only(wrong, "implements[0].mappings")
     for name in ("tool", "version"):
@@ -260,8 +260,8 @@ def test_reads_entry_fields() -> None:
 
 
 def test_keeps_line_of_entry() -> None:
-    found = driver(implements=[entry("a.b"), entry("c.d")])
-    first, second = found.implements
+    result = driver(implements=[entry("a.b"), entry("c.d")])
+    first, second = result.implements
     rows = driver_text(implements=[entry("a.b"), entry("c.d")]).splitlines()
     assert rows[first.line - 1].strip() == "- tool: a.b"
     assert rows[second.line - 1].strip() == "- tool: c.d"
@@ -310,8 +310,8 @@ def test_reports_all_problems_with_lines() -> None:
     )
     with pytest.raises(ConfigError) as caught:
         read_driver(text, file=Path("a/DRIVER.md"))
-    found = [(problem.line, problem.column, problem.path) for problem in caught.value.problems]
-    assert found == [(3, 1, "id"), (7, 1, "tags"), (10, 5, "implements[0].verison")]
+    result = [(problem.line, problem.column, problem.path) for problem in caught.value.problems]
+    assert result == [(3, 1, "id"), (7, 1, "tags"), (10, 5, "implements[0].verison")]
     data = caught.value.data
     assert data is not None
     assert len(data["problems"]) == 3
@@ -326,9 +326,9 @@ def test_reads_file_with_digest_and_code(tmp_path: Path) -> None:
         read_driver(path)
     write(tmp_path / "files-mcp" / "driver.py", "")
     cautions: list[Caution] = []
-    found = read_driver(path, cautions=cautions)
-    assert len(found.digest) == 64
-    assert found.folder == tmp_path / "files-mcp"
+    result = read_driver(path, cautions=cautions)
+    assert len(result.digest) == 64
+    assert result.folder == tmp_path / "files-mcp"
 
 
 def test_reports_missing_file(tmp_path: Path) -> None:
@@ -359,13 +359,13 @@ def test_driver_survives_round_trip(
         tags=tags,
         implements=[entry(tool) for tool in tools],
     )
-    found = parse_driver(text_of(values), Path("x/DRIVER.md")).unwrap()
-    assert found.id == id
-    assert found.major == version[0]
-    assert found.description == description
-    assert found.tags == tuple(tags)
-    assert [one.tool for one in found.implements] == tools
-    assert found.source == values
+    result = parse_driver(text_of(values), Path("x/DRIVER.md")).unwrap()
+    assert result.id == id
+    assert result.major == version[0]
+    assert result.description == description
+    assert result.tags == tuple(tags)
+    assert [item.tool for item in result.implements] == tools
+    assert result.source == values
 
 
 @given(

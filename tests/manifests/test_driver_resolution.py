@@ -75,8 +75,8 @@ def test_prefers_newest_major_version(tmp_path: Path) -> None:
     write(tmp_path / ".drivers" / "b" / "DRIVER.md", driver_text(version="2.0.0"))
     drivers = load_workspace(tmp_path).drivers
     for text, version in (("files-mcp", "2.0.0"), ("files-mcp@1", "1.9.0")):
-        found = resolve_driver(text, drivers, folder=tmp_path, root=tmp_path)
-        assert found.version == version
+        result = resolve_driver(text, drivers, folder=tmp_path, root=tmp_path)
+        assert result.version == version
     with pytest.raises(BadValue) as caught:
         resolve_driver("filse-mcp", drivers, folder=tmp_path, root=tmp_path)
     assert "files-mcp" in caught.value.hint

@@ -68,8 +68,8 @@ class Outer(Struct, frozen=True):
 
 
 def test_derives_schema_from_struct() -> None:
-    found = derive_schema(Inner)
-    assert found == {
+    result = derive_schema(Inner)
+    assert result == {
         "type": "object",
         "properties": {
             "word": {
@@ -87,8 +87,8 @@ def test_derives_schema_from_struct() -> None:
 
 
 def test_orders_schema_fields_like_file() -> None:
-    found = derive_object_schema(Outer, more={"extra": {"type": "array", "items": Inner}})
-    properties = found["properties"]
+    result = derive_object_schema(Outer, more={"extra": {"type": "array", "items": Inner}})
+    properties = result["properties"]
     assert set(properties) == {
         "kind", "else", "deep", "inner", "many", "named", "every", "free", "other", "extra",
     }  # fmt: skip
@@ -101,14 +101,14 @@ def test_orders_schema_fields_like_file() -> None:
     }
     assert properties["free"] == {"type": "object", "properties": {"known": {"type": "string"}}}
     assert properties["extra"]["items"] == derive_schema(Inner)
-    assert found["required"] == ["kind"]
-    assert "additionalProperties" not in found
+    assert result["required"] == ["kind"]
+    assert "additionalProperties" not in result
     assert set(derive_object_schema(Outer, ["kind"])["properties"]) == {"kind"}
 
 
 def test_builds_struct_from_values() -> None:
     faults: list[FieldFault] = []
-    found = build(
+    result = build(
         Outer,
         {
             "kind": "a",
@@ -125,7 +125,7 @@ def test_builds_struct_from_values() -> None:
         faults,
         line=3,
     )
-    assert found == Outer(
+    assert result == Outer(
         kind="a",
         renamed="x",
         first=("y", "z"),
@@ -141,10 +141,10 @@ def test_builds_struct_from_values() -> None:
 def test_reports_faults_with_paths() -> None:
     faults: list[FieldFault] = []
     values = {"kind": "a", "many": [{"word": "a"}, {"word": "b", "number": 3}], "every": "0s"}
-    found = build(Outer, values, faults, ("top",))
+    result = build(Outer, values, faults, ("top",))
     assert [path for path, _ in faults] == [("top", "many", 1, "number"), ("top", "every")]
     assert faults[0][1].message == "this is odd"
-    assert (found.every, found.many[1].number) == (60.0, 0)
+    assert (result.every, result.many[1].number) == (60.0, 0)
 
 
 def test_skipped_field_keeps_default() -> None:

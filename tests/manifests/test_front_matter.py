@@ -27,10 +27,10 @@ def problem_of(text: str) -> Problem:
 
 
 def test_keeps_line_numbers_of_file() -> None:
-    found = split_front_matter("---\nname: x\nid: y\n---\n\n# Body\n---\nmore\n", "DRIVER.md")
-    assert found.text == "---\nname: x\nid: y\n"
-    assert found.text.splitlines()[1] == "name: x"
-    assert found.body == "# Body\n---\nmore\n"
+    result = split_front_matter("---\nname: x\nid: y\n---\n\n# Body\n---\nmore\n", "DRIVER.md")
+    assert result.text == "---\nname: x\nid: y\n"
+    assert result.text.splitlines()[1] == "name: x"
+    assert result.body == "# Body\n---\nmore\n"
 
 
 @pytest.mark.parametrize(
@@ -137,15 +137,15 @@ def test_follows_links_only_when_allowed(tmp_path: Path) -> None:
     st.text(max_size=50).filter(lambda text: "\r" not in text),
 )
 def test_split_keeps_any_text(matter: str, body: str) -> None:
-    found = split_front_matter(f"---\n{matter}\n---\n{body}", "DRIVER.md")
-    assert found.text == f"---\n{matter}\n"
-    assert found.body == body.lstrip("\n")
+    result = split_front_matter(f"---\n{matter}\n---\n{body}", "DRIVER.md")
+    assert result.text == f"---\n{matter}\n"
+    assert result.body == body.lstrip("\n")
 
 
 @given(st.text(max_size=300))
 def test_splits_or_rejects_any_text(text: str) -> None:
     try:
-        found = split_front_matter(text, "DRIVER.md")
+        result = split_front_matter(text, "DRIVER.md")
     except ConfigError:
         return
-    assert found.text.startswith("---")
+    assert result.text.startswith("---")

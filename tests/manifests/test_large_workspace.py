@@ -26,13 +26,13 @@ def fill(root: Path) -> None:
 
 def test_rereads_only_changed_file_of_thousand_drivers(tmp_path: Path) -> None:
     fill(tmp_path)
-    found = load_workspace(tmp_path)
-    assert (len(found.drivers), len(found.contracts)) == (DRIVERS, CONTRACTS)
-    assert not found.rejected_files
-    assert len(found.read_files) == DRIVERS + CONTRACTS
-    assert found.reload().read_files == ()
+    result = load_workspace(tmp_path)
+    assert (len(result.drivers), len(result.contracts)) == (DRIVERS, CONTRACTS)
+    assert not result.rejected_files
+    assert len(result.read_files) == DRIVERS + CONTRACTS
+    assert result.reload().read_files == ()
     changed = tmp_path / ".drivers" / "files-7-mcp" / "DRIVER.md"
     write(changed, changed.read_text(encoding="utf-8").replace("Files over MCP", "Others"))
-    after = found.reload()
+    after = result.reload()
     assert after.read_files == (changed,)
     assert after.drivers["files-7-mcp@1"].name == "Others"

@@ -116,7 +116,9 @@ def test_warns_about_unchecked_or_missing_tool_names() -> None:
 def test_warns_about_discouraged_fields() -> None:
     reading = read(kind="cli", server=GONE, transport="stdio", driver="x", concrete=True)
     assert reading.value is not None
-    sentences = [one.sentence for one in reading.cautions if one.code == "discouraged_field"]
+    sentences = [
+        caution.sentence for caution in reading.cautions if caution.code == "discouraged_field"
+    ]
     assert len(sentences) == 3
     assert "discouraged_field" not in caution_codes()
 

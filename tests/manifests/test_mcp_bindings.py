@@ -36,15 +36,15 @@ from tests.manifests.texts import problem_paths as paths
     ],
 )
 def test_rejects_unknown_binding_keys(binding: dict[str, Any], path: str) -> None:
-    found = paths(implements=[entry(metadata={"mcp": binding})])
-    assert found == {f"implements[0].metadata.mcp.{path}"}
+    result = paths(implements=[entry(metadata={"mcp": binding})])
+    assert result == {f"implements[0].metadata.mcp.{path}"}
 
 
 @pytest.mark.spec("DR-32.pertool-1")
 @pytest.mark.parametrize("binding", [{}, {"result_extract": "$.rows"}, {"tool_name": None}])
 def test_rejects_binding_without_tool_name(binding: dict[str, Any]) -> None:
-    found = paths(implements=[entry(metadata={"mcp": binding})])
-    assert any(path.startswith("implements[0].metadata.mcp") for path in found), found
+    result = paths(implements=[entry(metadata={"mcp": binding})])
+    assert any(path.startswith("implements[0].metadata.mcp") for path in result), result
 
 
 @pytest.mark.spec("DR-32.pertool-4")
@@ -75,12 +75,12 @@ def test_every_entry_names_tool(metadata: Any) -> None:
 
 @pytest.mark.spec("DR-32.compat-1")
 def test_reports_general_and_mcp_problems() -> None:
-    found = read(transport="ws", tags=["A"]).problems
-    assert [problem.path for problem in found] == ["tags[0]", "transport"]
-    assert found[0].line > found[1].line
+    result = read(transport="ws", tags=["A"]).problems
+    assert [problem.path for problem in result] == ["tags[0]", "transport"]
+    assert result[0].line > result[1].line
     # The same when one of the two is only wrong in what its fields mean together.
-    found = read(server=REMOTE, transport="stdio", id="X").problems
-    assert [problem.path for problem in found] == ["id", "transport"]
+    result = read(server=REMOTE, transport="stdio", id="X").problems
+    assert [problem.path for problem in result] == ["id", "transport"]
     with pytest.raises(ConfigError) as caught:
         read_driver(driver_text(transport="ws", tags=["A"]))
     assert [problem.path for problem in caught.value.problems] == ["tags[0]", "transport"]

@@ -42,7 +42,7 @@ def test_requires_server() -> None:
 def test_requires_known_transport(transport: Any) -> None:
     problem = problem_at(read(transport=transport).problems, "transport")
     assert problem.hint in ("write stdio, sse or http", 'did you mean "stdio"?')
-    assert "transport is missing" in {one.message for one in read(transport=GONE).problems}
+    assert "transport is missing" in {problem.message for problem in read(transport=GONE).problems}
 
 
 @pytest.mark.spec("DR-32.principles-1")
@@ -71,8 +71,8 @@ def test_reads_prompts() -> None:
         "integrate_as": "skill_block",
         "skill_ref": "./skills/summarize/SKILL.md",
     }
-    found = driver(prompts=[whole, {"name": "x", "integrate_as": "raw"}]).prompts
-    assert found == (
+    result = driver(prompts=[whole, {"name": "x", "integrate_as": "raw"}]).prompts
+    assert result == (
         DeclaredPrompt(
             "summarize-document", "skill_block", "Sums up.", "./skills/summarize/SKILL.md"
         ),
@@ -146,7 +146,7 @@ def test_applies_connection_defaults() -> None:
 
 @pytest.mark.spec("DR-32.optional-5", "DR-32.open-2")
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("asked", "result"),
     [
         ("2025-03", "2025-03-26"),
         ("2025-03-26", "2025-03-26"),
@@ -157,8 +157,8 @@ def test_applies_connection_defaults() -> None:
         (GONE, ""),
     ],
 )
-def test_completes_protocol_version(asked: Any, found: str) -> None:
-    assert driver(protocol_version=asked).protocol_version == found
+def test_completes_protocol_version(asked: Any, result: str) -> None:
+    assert driver(protocol_version=asked).protocol_version == result
 
 
 @pytest.mark.spec("DR-32.optional-5", "DR-32.open-2")
@@ -186,11 +186,11 @@ def test_accepts_four_server_kinds() -> None:
 def test_local_server_needs_program(kind: str, key: str) -> None:
     server = SERVERS[kind]
     whole = {**server, "args": ["/workspace", "-v"], "env": {"A_B": "c"}}
-    found = driver(server=whole).server
-    assert found is not None
-    assert getattr(found, key) == server[key]
-    assert found.args == ("/workspace", "-v")
-    assert found.env == {"A_B": "c"}
+    result = driver(server=whole).server
+    assert result is not None
+    assert getattr(result, key) == server[key]
+    assert result.args == ("/workspace", "-v")
+    assert result.env == {"A_B": "c"}
     assert driver(server=server).server.args == ()  # type: ignore[union-attr]
     (problem,) = read(server={"kind": kind}).problems
     assert problem.message == f"{key} is missing"
@@ -216,9 +216,9 @@ def test_remote_server_needs_url() -> None:
 def test_reads_environment_with_secrets() -> None:
     env = {"DATABASE_URL": "${secrets.POSTGRES_URL}", "MODE": "a$${b}"}
     auth = {"state": {"env": ["POSTGRES_URL"]}}
-    found = driver(server={**SERVERS["docker"], "env": env}, auth=auth).server
-    assert found is not None
-    assert found.env == env
+    result = driver(server={**SERVERS["docker"], "env": env}, auth=auth).server
+    assert result is not None
+    assert result.env == env
     assert paths(server={**SERVERS["npm"], "env": {"A": 1}}) == {"server.env.A"}
     assert paths(server={**SERVERS["npm"], "env": {"A B": "x"}}) == {'server.env."A B"'}
     assert paths(server={**SERVERS["npm"], "env": ["A=b"]}) == {"server.env"}
@@ -262,10 +262,10 @@ def test_checks_transport_of_server_kind(kind: str, transport: str) -> None:
         if kind == "docker" and transport != "stdio":
             assert paths(server=server, transport=transport) == {"server"}
             server = {**server, "port": 8080}
-        found = driver(server=server, transport=transport)
-        assert found.transport == transport
-        assert found.server is not None
-        assert found.server.port == server.get("port")
+        result = driver(server=server, transport=transport)
+        assert result.transport == transport
+        assert result.server is not None
+        assert result.server.port == server.get("port")
     else:
         problem = problem_at(read(server=server, transport=transport).problems, "transport")
         assert kind in problem.message

@@ -12,7 +12,7 @@ from interlock.manifests.placeholders import fill_placeholders, find_secret_name
 
 @pytest.mark.spec("DR-19.binding-3")
 @pytest.mark.parametrize(
-    ("text", "found", "filled"),
+    ("text", "result", "filled"),
     [
         ("plain", (), "plain"),
         ("${secrets.A}", ("A",), "1"),
@@ -23,10 +23,10 @@ from interlock.manifests.placeholders import fill_placeholders, find_secret_name
         ("$${x} ${secrets.A}", ("A",), "${x} 1"),
     ],
 )
-def test_finds_and_fills_placeholders(text: str, found: tuple[str, ...], filled: str) -> None:
-    assert find_secret_names(text) == found
+def test_finds_and_fills_placeholders(text: str, result: tuple[str, ...], filled: str) -> None:
+    assert find_secret_names(text) == result
     assert fill_placeholders(text, {"A": "1", "B_2": "2"}) == filled
-    assert has_placeholders(text) is bool(found)
+    assert has_placeholders(text) is bool(result)
 
 
 @pytest.mark.spec("DR-19.binding-3")

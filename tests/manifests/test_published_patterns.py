@@ -189,71 +189,71 @@ def load_driver(text: str) -> tuple[DriverManifest, ReadResult[DriverManifest]]:
 
 @pytest.mark.spec("DR-32.example-1")
 def test_loads_filesystem_driver() -> None:
-    found, reading = load_driver(FILES)
-    assert found.protocol_version == "2025-03-26"
-    assert found.version_check is not None
-    assert (found.version_check.parse, found.version_check.range) == (r"v(\S+)", ">=0.5")
-    assert found.egress == ()
-    assert found.region == ("self-hosted",)
-    assert [one.mcp.tool_name for one in found.implements if one.mcp] == [
+    result, reading = load_driver(FILES)
+    assert result.protocol_version == "2025-03-26"
+    assert result.version_check is not None
+    assert (result.version_check.parse, result.version_check.range) == (r"v(\S+)", ">=0.5")
+    assert result.egress == ()
+    assert result.region == ("self-hosted",)
+    assert [entry.mcp.tool_name for entry in result.implements if entry.mcp] == [
         "read_file", "write_file", "list_directory",
     ]  # fmt: skip
-    assert [one.mcp.result_extract for one in found.implements if one.mcp] == [
+    assert [entry.mcp.result_extract for entry in result.implements if entry.mcp] == [
         "$.contents", "$", "$.entries",
     ]  # fmt: skip
-    assert found.resources[0].ref_kind_id == "mcp_filesystem"
+    assert result.resources[0].ref_kind_id == "mcp_filesystem"
     assert codes(reading.cautions) == {"hard_coded_path"}
 
 
 @pytest.mark.spec("DR-32.example-2")
 def test_loads_postgres_driver() -> None:
-    found, _ = load_driver(POSTGRES)
-    assert found.server is not None
-    assert found.server.kind == "docker"
-    assert found.server.env == {"DATABASE_URL": "${secrets.POSTGRES_DATABASE_URL}"}
-    assert found.auth is not None
-    assert found.auth.expiry_detect == ("exception:ConnectionRefused",)
-    first, second = (one.mcp for one in found.implements)
+    result, _ = load_driver(POSTGRES)
+    assert result.server is not None
+    assert result.server.kind == "docker"
+    assert result.server.env == {"DATABASE_URL": "${secrets.POSTGRES_DATABASE_URL}"}
+    assert result.auth is not None
+    assert result.auth.expiry_detect == ("exception:ConnectionRefused",)
+    first, second = (entry.mcp for entry in result.implements)
     assert first is not None
     assert second is not None
     assert (first.argument_mapping, first.result_extract) == ({"sql": "query"}, "$.rows")
     assert (second.tool_name, second.result_extract) == ("list_tables", "$.tables")
-    assert found.install[0].settings["url"].startswith("docker://")
+    assert result.install[0].settings["url"].startswith("docker://")
 
 
 @pytest.mark.spec("DR-32.example-3")
 def test_loads_remote_driver() -> None:
-    found, reading = load_driver(ACME)
-    assert found.server is not None
-    assert (found.server.kind, found.transport) == ("remote", "sse")
-    assert found.egress == ("mcp.acme.com",)
-    assert [one.cost.units_per_call for one in found.implements if one.cost] == [0.5, 1]
-    second = found.implements[1].mcp
+    result, reading = load_driver(ACME)
+    assert result.server is not None
+    assert (result.server.kind, result.transport) == ("remote", "sse")
+    assert result.egress == ("mcp.acme.com",)
+    assert [entry.cost.units_per_call for entry in result.implements if entry.cost] == [0.5, 1]
+    second = result.implements[1].mcp
     assert second is not None
     assert (second.argument_mapping, second.result_extract) == ({"id": "doc_id"}, "$.content")
-    connection = found.connection
+    connection = result.connection
     assert (connection.timeout_ms, connection.max_retries, connection.keepalive) == (30000, 3, True)
-    assert found.auth is not None
-    assert found.auth.expiry_detect == ("http_status:401",)
+    assert result.auth is not None
+    assert result.auth.expiry_detect == ("http_status:401",)
     assert not reading.cautions
 
 
 @pytest.mark.spec("DR-32.example-4")
 def test_loads_driver_with_sign_in() -> None:
-    found, _ = load_driver(GITHUB)
-    assert found.auth is not None
-    login = found.auth.login
+    result, _ = load_driver(GITHUB)
+    assert result.auth is not None
+    login = result.auth.login
     assert login is not None
     assert login.requires_callback_url
     assert login.interactive
     assert login.completes_when is not None
     assert login.completes_when.http == HttpProbe("https://api.github.com/user", "GET", 200)
-    refresh = found.auth.refresh
+    refresh = result.auth.refresh
     assert refresh is not None
     assert (refresh.cmd, refresh.every) == ("", 3600.0)
     # An empty command means the hook; where there is none, somebody should know.
-    assert "refresh_without_hook" in codes(lint_bindings(found, (), hooks=()))
-    assert not lint_bindings(found, (), hooks=("refresh",))
+    assert "refresh_without_hook" in codes(lint_bindings(result, (), hooks=()))
+    assert not lint_bindings(result, (), hooks=("refresh",))
 
 
 @pytest.mark.spec("DR-32.motive-1")

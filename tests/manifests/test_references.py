@@ -26,9 +26,9 @@ def test_registers_resource_kinds_of_driver() -> None:
     kinds.register_driver(
         driver(resources=[FILES, {"uri_template": "x:{y}", "integrate_as": "raw"}])
     )
-    found = kinds.parse(text)
-    assert found == Reference("mcp_filesystem", "file:///path/to/file")
-    assert str(found) == text
+    result = kinds.parse(text)
+    assert result == Reference("mcp_filesystem", "file:///path/to/file")
+    assert str(result) == text
     with pytest.raises(BadValue, match="not a valid body of mcp_filesystem"):
         kinds.parse("mcp_filesystem:https://elsewhere.example/")
     # The same driver may come again, another one must take another name.
@@ -114,6 +114,6 @@ def test_reference_survives_round_trip(kind: str, body: str) -> None:
     kinds = ReferenceKinds()
     if kind not in kinds.names:
         kinds.register(kind)
-        found = kinds.parse(f"{kind}:{body}")
-        assert (found.kind, found.body) == (kind, body)
-        assert kinds.parse(str(found)) == found
+        result = kinds.parse(f"{kind}:{body}")
+        assert (result.kind, result.body) == (kind, body)
+        assert kinds.parse(str(result)) == result

@@ -176,7 +176,7 @@ def test_rejects_inventory_without_list(text: str) -> None:
 
 def test_reads_file_with_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "SECRETS.md", secrets_text(secret_values(), secret_values(slug="x-y")))
-    found = read_inventory(path)
-    assert [entry.line for entry in found.entries.values()] == [3, 6]
+    result = read_inventory(path)
+    assert [entry.line for entry in result.entries.values()] == [3, 6]
     with pytest.raises(ConfigError, match="no such file"):
         read_inventory(tmp_path / "none.md")

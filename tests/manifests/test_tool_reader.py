@@ -61,9 +61,9 @@ def test_rejects_implements_and_reads_context_schema() -> None:
     (problem,) = parse_contract(tool_text(contextSchema={"type": "object"}), FILE).problems
     assert "metadata.contextSchema" in problem.hint
     schema = {"type": "object", "properties": {"tenant_id": {"type": "string"}}}
-    found = contract(metadata={"contextSchema": schema, "host": {"x": 1}})
-    assert found.context_schema == schema
-    assert found.metadata["host"] == {"x": 1}
+    result = contract(metadata={"contextSchema": schema, "host": {"x": 1}})
+    assert result.context_schema == schema
+    assert result.metadata["host"] == {"x": 1}
     assert paths(metadata={"contextSchema": {"type": "objekt"}}) == {"metadata.contextSchema.type"}
     assert paths(metadata={"contextSchema": 5}) == {"metadata.contextSchema"}
 
@@ -77,23 +77,23 @@ def test_rejects_file_fields(key: str) -> None:
 
 @pytest.mark.spec("DR-14.fields-3")
 def test_applies_defaults() -> None:
-    found = contract()
-    assert found.idempotent is False
-    assert found.mutates == ()
-    assert found.requires == HostRequirements()
-    assert found.approval == "auto"
-    assert found.risk_level == 0
-    assert found.cost_class == "trivial"
-    assert found.timeout_ms == 30_000
-    assert found.default_implementation == ""
-    assert found.driver_constraints == DriverConstraints()
-    assert found.retry is None
-    assert found.examples == ()
+    result = contract()
+    assert result.idempotent is False
+    assert result.mutates == ()
+    assert result.requires == HostRequirements()
+    assert result.approval == "auto"
+    assert result.risk_level == 0
+    assert result.cost_class == "trivial"
+    assert result.timeout_ms == 30_000
+    assert result.default_implementation == ""
+    assert result.driver_constraints == DriverConstraints()
+    assert result.retry is None
+    assert result.examples == ()
     assert contract(default_implementation=None).default_implementation == ""
 
 
 def test_reads_every_field() -> None:
-    found = contract(
+    result = contract(
         idempotent=True,
         mutates=["workspace:/notes/*"],
         requires={"network": ["*"], "secrets": ["a.b"], "tools": ["c.d"]},
@@ -110,10 +110,10 @@ def test_reads_every_field() -> None:
         ],
         tags=["files"],
     )
-    assert found.retry == Retry(20, "exponential", 5)
-    assert found.requires == HostRequirements(("*",), ("a.b",), ("c.d",))
-    assert found.driver_constraints.forbid == ("http", "bad-mcp")
-    first, second = found.examples
+    assert result.retry == Retry(20, "exponential", 5)
+    assert result.requires == HostRequirements(("*",), ("a.b",), ("c.d",))
+    assert result.driver_constraints.forbid == ("http", "bad-mcp")
+    first, second = result.examples
     assert (first.name, first.has_output, first.note) == ("One", True, "empty")
     assert (second.has_output, second.output) == (False, None)
 
@@ -209,9 +209,9 @@ def test_major_versions_have_different_keys() -> None:
     ],
 )
 def test_rejects_invalid_inputs_schema(schema: Any, path: str) -> None:
-    found = paths(inputs=schema)
-    assert path in found
-    assert all(one.startswith("inputs") for one in found)
+    result = paths(inputs=schema)
+    assert path in result
+    assert all(item.startswith("inputs") for item in result)
 
 
 def test_empty_inputs_are_object() -> None:
@@ -227,26 +227,26 @@ def test_resolves_io_schema_without_network() -> None:
         "https://agentproto.sh/schemas/aip-16/IO.schema.json",
     ):
         assert find_schema(address) is not None
-        found = contract(
+        result = contract(
             inputs={
                 "type": "object",
                 "properties": {"schema": {"$ref": f"{address}#/$defs/inputs"}},
             }
         )
         # What comes out needs nobody: a validator that may fetch nothing can use it.
-        validator = jsonschema_rs.Draft202012Validator(found.inputs, retriever=_refuse)
+        validator = jsonschema_rs.Draft202012Validator(result.inputs, retriever=_refuse)
         assert validator.is_valid({"schema": {"type": "object"}})
         assert not validator.is_valid({"schema": 5})
 
 
 def test_resolves_reference_schema_without_network() -> None:
-    found = contract(
+    result = contract(
         inputs={
             "type": "object",
             "properties": {"ref": {"$ref": "https://agentproto.sh/docs/aip-27/REF.schema.json"}},
         }
     )
-    validator = jsonschema_rs.Draft202012Validator(found.inputs, retriever=_refuse)
+    validator = jsonschema_rs.Draft202012Validator(result.inputs, retriever=_refuse)
     assert validator.is_valid({"ref": "local:a/b.md"})
     assert not validator.is_valid({"ref": 5})
 
@@ -257,9 +257,9 @@ def _refuse(address: str) -> Any:
 
 def test_reads_file_and_text_alike(tmp_path: Path) -> None:
     path = write(tmp_path / "TOOL.md", tool_text() + "# Read\n")
-    found = read_contract(path)
-    assert len(found.digest) == 64
-    assert found.inputs == read_contract(tool_text()).inputs
+    result = read_contract(path)
+    assert len(result.digest) == 64
+    assert result.inputs == read_contract(tool_text()).inputs
     with pytest.raises(ConfigError, match="unknown key"):
         read_contract(tool_text(foo=1))
     with pytest.raises(ConfigError, match="no such file"):
@@ -280,7 +280,7 @@ def test_contract_survives_round_trip(
 ) -> None:
     schema = {"type": "object", "properties": properties, "required": sorted(properties)}
     values = tool_values(inputs=schema, risk_level=risk_level, idempotent=idempotent)
-    found = parse_contract(text_of(values), FILE).unwrap()
-    assert isinstance(found, ToolContract)
-    assert found.inputs == schema
-    assert (found.risk_level, found.idempotent) == (risk_level, idempotent)
+    result = parse_contract(text_of(values), FILE).unwrap()
+    assert isinstance(result, ToolContract)
+    assert result.inputs == schema
+    assert (result.risk_level, result.idempotent) == (risk_level, idempotent)

@@ -27,11 +27,11 @@ def test_finds_drivers_in_their_folders(folder: Folder) -> None:
     folder.driver("two-mcp")
     write(folder.root / ".drivers" / "README.md", "hello")
     write(folder.root / ".drivers" / "notes" / "x.md", "hello")
-    found = folder.load()
-    assert sorted(found.drivers) == ["one-mcp@1", "two-mcp@1"]
-    assert not found.rejected_files
-    assert found.contracts["fs.read@1"].id == "fs.read"
-    assert found.serving == {"fs.read@1": ("one-mcp@1", "two-mcp@1")}
+    result = folder.load()
+    assert sorted(result.drivers) == ["one-mcp@1", "two-mcp@1"]
+    assert not result.rejected_files
+    assert result.contracts["fs.read@1"].id == "fs.read"
+    assert result.serving == {"fs.read@1": ("one-mcp@1", "two-mcp@1")}
 
 
 def test_finds_drivers_in_configured_folders(folder: Folder, tmp_path: Path) -> None:
@@ -40,15 +40,15 @@ def test_finds_drivers_in_configured_folders(folder: Folder, tmp_path: Path) -> 
     folder.driver("a-mcp", where="more/drivers")
     outside.driver("b-mcp", where="x")
     outside.driver("c-mcp", where="single")
-    found = folder.load(
+    result = folder.load(
         folders=["more/drivers", outside.root / "x", outside.root / "single" / "c-mcp"]
     )
-    assert sorted(found.drivers) == ["a-mcp@1", "b-mcp@1", "c-mcp@1"]
+    assert sorted(result.drivers) == ["a-mcp@1", "b-mcp@1", "c-mcp@1"]
 
 
 def test_accepts_empty_folder(tmp_path: Path) -> None:
-    found = load_workspace(tmp_path / "nothing")
-    assert (found.drivers, found.contracts, found.rejected_files) == ({}, {}, {})
+    result = load_workspace(tmp_path / "nothing")
+    assert (result.drivers, result.contracts, result.rejected_files) == ({}, {}, {})
 
 
 # -- binding
@@ -59,8 +59,8 @@ def test_accepts_empty_folder(tmp_path: Path) -> None:
 def test_resolves_path_from_driver_or_workspace(folder: Folder, where: str) -> None:
     contract = folder.tool("anything", where=where)
     folder.driver(implements=[entry("./tools/anything/TOOL.md")])
-    found = folder.load()
-    (binding,) = found.bindings["files-mcp@1"]
+    result = folder.load()
+    (binding,) = result.bindings["files-mcp@1"]
     assert binding.contract.file == contract
     assert binding.entry.tool == "./tools/anything/TOOL.md"
 
@@ -97,11 +97,11 @@ def test_rejects_path_outside_workspace(folder: Folder, path: str, words: str) -
     (inside.root / "link.md").symlink_to(outside)
     broken = inside.driver("bad-mcp", implements=[entry(path)])
     inside.driver("good-mcp")
-    found = inside.load()
-    assert words in rejection_reasons(found, broken)
-    assert found.rejected_files[broken].code == "tool_unavailable"
-    assert found.rejected_files[broken].problems[0].line > 1
-    assert list(found.drivers) == ["good-mcp@1"]
+    result = inside.load()
+    assert words in rejection_reasons(result, broken)
+    assert result.rejected_files[broken].code == "tool_unavailable"
+    assert result.rejected_files[broken].problems[0].line > 1
+    assert list(result.drivers) == ["good-mcp@1"]
 
 
 def test_follows_link_inside_workspace(folder: Folder) -> None:
@@ -120,11 +120,11 @@ def test_rejects_link_to_outside_driver(folder: Folder, tmp_path: Path) -> None:
     (drivers / "b-mcp").mkdir()
     (drivers / "b-mcp" / "DRIVER.md").symlink_to(path)
     folder.tool()
-    found = folder.load()
-    assert not found.drivers
-    assert {one.parent.name for one in found.rejected_files} == {"a-mcp", "b-mcp"}
+    result = folder.load()
+    assert not result.drivers
+    assert {file.parent.name for file in result.rejected_files} == {"a-mcp", "b-mcp"}
     assert all(
-        "link that leads out" in rejection_reasons(found, one) for one in found.rejected_files
+        "link that leads out" in rejection_reasons(result, file) for file in result.rejected_files
     )
 
 
@@ -144,12 +144,12 @@ def test_rejects_contract_outside_range(
 ) -> None:
     folder.tool(version=version)
     path = folder.driver(implements=[entry(tool, version=range_)])
-    found = folder.load()
-    assert bool(found.drivers) is fits
+    result = folder.load()
+    assert bool(result.drivers) is fits
     if not fits:
-        assert found.rejected_files[path].code == "tool_unavailable"
-        assert version in rejection_reasons(found, path)
-        assert range_ in rejection_reasons(found, path)
+        assert result.rejected_files[path].code == "tool_unavailable"
+        assert version in rejection_reasons(result, path)
+        assert range_ in rejection_reasons(result, path)
 
 
 @pytest.mark.spec("DR-14.fields-8", "DR-30.identity-1")
@@ -161,12 +161,12 @@ def test_loads_several_major_versions(folder: Folder) -> None:
         "b", id="image-mcp", version="2.0.0", implements=[entry("image.create", version="^2.0.0")]
     )
     folder.driver("c", id="both-mcp", implements=[entry("image.create", version=">=1")])
-    found = folder.load()
-    assert sorted(found.contracts) == ["image.create@1", "image.create@2"]
-    assert sorted(found.drivers) == ["both-mcp@1", "image-mcp@1", "image-mcp@2"]
-    assert found.serving["image.create@1"] == ("image-mcp@1",)
-    assert found.serving["image.create@2"] == ("image-mcp@2", "both-mcp@1")
-    assert {one.version for one in found.versions("image.create")} == {"1.5.0", "2.1.0"}
+    result = folder.load()
+    assert sorted(result.contracts) == ["image.create@1", "image.create@2"]
+    assert sorted(result.drivers) == ["both-mcp@1", "image-mcp@1", "image-mcp@2"]
+    assert result.serving["image.create@1"] == ("image-mcp@1",)
+    assert result.serving["image.create@2"] == ("image-mcp@2", "both-mcp@1")
+    assert {version.version for version in result.versions("image.create")} == {"1.5.0", "2.1.0"}
 
 
 @pytest.mark.spec("DR-30.implements-4")
@@ -185,16 +185,16 @@ def test_narrowing_may_drop_only_optional_inputs(
 ) -> None:
     folder.tool()
     path = folder.driver(implements=[entry(schema_narrowing=narrowing)])
-    found = folder.load()
-    assert bool(found.drivers) is not bool(words)
+    result = folder.load()
+    assert bool(result.drivers) is not bool(words)
     if words:
-        assert words in rejection_reasons(found, path)
-        (problem,) = found.problems[path]
+        assert words in rejection_reasons(result, path)
+        (problem,) = result.problems[path]
         assert problem.path == f"implements[0].schema_narrowing.{next(iter(narrowing))}"
         assert "- tool: fs.read" in path.read_text().splitlines()[problem.line - 1]
         # It was never accepted, so what mends it needs no new major.
         folder.driver(implements=[entry()])
-        assert found.reload().drivers
+        assert result.reload().drivers
 
 
 @pytest.mark.parametrize(
@@ -210,10 +210,10 @@ def test_mapping_must_name_contract_inputs(
 ) -> None:
     folder.tool()
     path = folder.driver(implements=[entry(mapping=mapping)])
-    found = folder.load()
-    assert bool(found.drivers) is not bool(words)
+    result = folder.load()
+    assert bool(result.drivers) is not bool(words)
     if words:
-        assert words in rejection_reasons(found, path)
+        assert words in rejection_reasons(result, path)
 
 
 def test_rejects_contract_in_two_entries(folder: Folder) -> None:
@@ -242,14 +242,14 @@ def test_broken_file_does_not_affect_others(folder: Folder) -> None:
     (folder.root / ".drivers" / "f").mkdir()
     (folder.root / ".drivers" / "f" / "DRIVER.md").write_bytes(b"\xff\xfe")
     bad.append(folder.root / ".drivers" / "f" / "DRIVER.md")
-    found = folder.load()
-    assert list(found.drivers) == ["good-mcp@1"]
-    assert set(found.rejected_files) == set(bad)
-    assert set(found.problems) == set(bad)
+    result = folder.load()
+    assert list(result.drivers) == ["good-mcp@1"]
+    assert set(result.rejected_files) == set(bad)
+    assert set(result.problems) == set(bad)
     for path in bad:
-        assert all(problem.message and problem.hint for problem in found.problems[path])
-    assert found.rejected_files[bad[4]].code == "tool_unavailable"
-    assert found.rejected_files[bad[3]].code == "config_error"
+        assert all(problem.message and problem.hint for problem in result.problems[path])
+    assert result.rejected_files[bad[4]].code == "tool_unavailable"
+    assert result.rejected_files[bad[3]].code == "config_error"
 
 
 def test_rejects_duplicate_drivers_and_contracts(folder: Folder) -> None:
@@ -257,19 +257,19 @@ def test_rejects_duplicate_drivers_and_contracts(folder: Folder) -> None:
     other = folder.tool("b", description="Something else.")
     folder.driver("one", id="files-mcp")
     second = folder.driver("two", id="files-mcp")
-    found = folder.load()
-    assert found.drivers["files-mcp@1"].folder.name == "one"
-    assert "already declared" in rejection_reasons(found, second)
-    assert "fs.read@1 is already declared" in rejection_reasons(found, other)
+    result = folder.load()
+    assert result.drivers["files-mcp@1"].folder.name == "one"
+    assert "already declared" in rejection_reasons(result, second)
+    assert "fs.read@1 is already declared" in rejection_reasons(result, other)
 
 
 def test_drivers_may_share_contract(folder: Folder) -> None:
     for name in ("a-mcp", "b-mcp"):
         folder.tool(where=f".drivers/{name}/tools")
         folder.driver(name, implements=[entry("tools/fs-read/TOOL.md")])
-    found = folder.load()
-    assert not found.rejected_files
-    assert found.serving["fs.read@1"] == ("a-mcp@1", "b-mcp@1")
+    result = folder.load()
+    assert not result.rejected_files
+    assert result.serving["fs.read@1"] == ("a-mcp@1", "b-mcp@1")
 
 
 # -- other files
@@ -282,10 +282,10 @@ def test_loads_runner_from_file(folder: Folder) -> None:
     folder.driver(runner="./RUNNER.md")
     folder.driver("none-mcp")
     broken = folder.driver("bad-mcp", runner="./none.md")
-    found = folder.load()
-    assert found.drivers["files-mcp@1"].engine == "sandbox"
-    assert found.drivers["none-mcp@1"].engine == "subprocess"
-    assert "there is no file" in rejection_reasons(found, broken)
+    result = folder.load()
+    assert result.drivers["files-mcp@1"].engine == "sandbox"
+    assert result.drivers["none-mcp@1"].engine == "subprocess"
+    assert "there is no file" in rejection_reasons(result, broken)
 
 
 def test_lists_cautions_by_file(folder: Folder) -> None:
@@ -300,6 +300,6 @@ def test_lists_cautions_by_file(folder: Folder) -> None:
 def test_binds_no_tool_for_other_kinds(folder: Folder) -> None:
     folder.tool()
     folder.driver("gh", kind="cli", server=GONE, transport=GONE, bin="gh")
-    found = folder.load()
-    assert found.drivers["gh@1"].server is None
-    assert found.bindings["gh@1"][0].entry.mcp is None
+    result = folder.load()
+    assert result.drivers["gh@1"].server is None
+    assert result.bindings["gh@1"][0].entry.mcp is None

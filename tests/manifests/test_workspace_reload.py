@@ -60,69 +60,69 @@ def test_rereads_only_changed_files(folder: Folder) -> None:
 def test_notices_added_and_removed_files(folder: Folder) -> None:
     contract = folder.tool()
     path = folder.driver()
-    found = folder.load()
+    result = folder.load()
     late = folder.driver("late-mcp", implements=[entry("./tools/late/TOOL.md")])
-    found = found.reload()
-    assert found.rejected_files[late].code == "tool_unavailable"
-    assert found.reload().read_files == ()
+    result = result.reload()
+    assert result.rejected_files[late].code == "tool_unavailable"
+    assert result.reload().read_files == ()
     folder.tool("late", id="late.one")
-    found = found.reload()
-    assert sorted(found.drivers) == ["files-mcp@1", "late-mcp@1"]
-    assert not found.rejected_files
+    result = result.reload()
+    assert sorted(result.drivers) == ["files-mcp@1", "late-mcp@1"]
+    assert not result.rejected_files
     contract.unlink()
-    found = found.reload()
-    assert found.rejected_files[path].code == "tool_unavailable"
+    result = result.reload()
+    assert result.rejected_files[path].code == "tool_unavailable"
     path.unlink()
     path.parent.rmdir()
-    found = found.reload()
-    assert path not in found.rejected_files
-    assert sorted(found.drivers) == ["late-mcp@1"]
+    result = result.reload()
+    assert path not in result.rejected_files
+    assert sorted(result.drivers) == ["late-mcp@1"]
 
 
 def test_binds_changed_contract_again(folder: Folder) -> None:
     contract = folder.tool()
     path = folder.driver()
-    found = folder.load()
+    result = folder.load()
     folder.tool(version="2.0.0")
-    found = found.reload()
-    assert found.read_files == (contract,)
-    assert found.rejected_files[path].code == "tool_unavailable"
-    assert list(found.contracts) == ["fs.read@2"]
+    result = result.reload()
+    assert result.read_files == (contract,)
+    assert result.rejected_files[path].code == "tool_unavailable"
+    assert list(result.contracts) == ["fs.read@2"]
 
 
 def test_nearer_contract_replaces_farther_contract(folder: Folder) -> None:
     folder.tool("x", id="far.away")
     folder.driver(implements=[entry("tools/x/TOOL.md")])
-    found = folder.load()
-    assert found.bindings["files-mcp@1"][0].contract.id == "far.away"
+    result = folder.load()
+    assert result.bindings["files-mcp@1"][0].contract.id == "far.away"
     folder.tool("x", where=".drivers/files-mcp/tools", id="near.by")
-    found = found.reload()
-    assert found.bindings["files-mcp@1"][0].contract.id == "near.by"
+    result = result.reload()
+    assert result.bindings["files-mcp@1"][0].contract.id == "near.by"
 
 
 def test_notices_changed_code(folder: Folder) -> None:
     folder.tool()
     path = folder.driver(implements=[entry(metadata=GONE)])
-    found = folder.load()
-    assert "no driver.py serves it" in rejection_reasons(found, path)
+    result = folder.load()
+    assert "no driver.py serves it" in rejection_reasons(result, path)
     write(path.with_name("driver.py"), "driver = 1\n")
-    found = found.reload()
-    assert list(found.drivers) == ["files-mcp@1"]
-    assert found.reload().read_files == ()
+    result = result.reload()
+    assert list(result.drivers) == ["files-mcp@1"]
+    assert result.reload().read_files == ()
     write(path.with_name("driver.py"), "driver = 2  # changed\n")
-    assert found.reload().read_files == (path,)
+    assert result.reload().read_files == (path,)
     path.with_name("driver.py").unlink()
-    assert "no driver.py serves it" in rejection_reasons(found.reload(), path)
+    assert "no driver.py serves it" in rejection_reasons(result.reload(), path)
 
 
 def test_explicit_reload_reads_unchanged_metadata(folder: Folder) -> None:
     folder.tool()
     path = folder.driver(description="AAAA")
-    found = folder.load()
+    result = folder.load()
     status = path.stat()
     with path.open("r+", encoding="utf-8") as file:
         text = file.read().replace("AAAA", "BBBB")
         file.seek(0)
         file.write(text)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert found.reload([path]).drivers["files-mcp@1"].description == "BBBB"
+    assert result.reload([path]).drivers["files-mcp@1"].description == "BBBB"

@@ -25,19 +25,19 @@ def test_merges_inventories_and_rejects_duplicate_slug(folder: Folder) -> None:
     auth = {"ref": "./SECRETS.md"}
     folder.driver("a-mcp", auth=auth)
     folder.secrets(".drivers/a-mcp", secret_values(slug="three-key"))
-    found = folder.load()
-    assert sorted(found.secrets.entries) == ["one-key", "three-key", "two-key"]
-    assert not found.rejected_files
+    result = folder.load()
+    assert sorted(result.secrets.entries) == ["one-key", "three-key", "two-key"]
+    assert not result.rejected_files
     # In two: neither counts, and a driver whose inventory is one of them is refused.
     twice = folder.secrets(".secrets/more", secret_values(slug="one-key", name="Other"))
     again = folder.secrets(".drivers/a-mcp", secret_values(slug="two-key"))
-    found = folder.load()
-    first, deep = (folder.root / ".secrets" / one / "SECRETS.md" for one in ("", "deep"))
-    for one, other, slug in ((first, twice, "one-key"), (deep, again, "two-key")):
-        assert f"{slug} is listed here and in {other}" in rejection_reasons(found, one)
-        assert f"{slug} is listed here and in {one}" in rejection_reasons(found, other)
-    assert not found.secrets.entries
-    assert not found.drivers
+    result = folder.load()
+    first, deep = (folder.root / ".secrets" / item / "SECRETS.md" for item in ("", "deep"))
+    for value, other, slug in ((first, twice, "one-key"), (deep, again, "two-key")):
+        assert f"{slug} is listed here and in {other}" in rejection_reasons(result, value)
+        assert f"{slug} is listed here and in {value}" in rejection_reasons(result, other)
+    assert not result.secrets.entries
+    assert not result.drivers
 
 
 @pytest.mark.spec("DR-19.inventory-5")
@@ -50,9 +50,9 @@ def test_drivers_may_share_inventory(folder: Folder) -> None:
             server=SECRET_ENV,
             auth={"ref": "./shared/SECRETS.md", "state": {"env": ["ACME_API_KEY"]}},
         )
-    found = folder.load()
-    assert sorted(found.drivers) == ["a-mcp@1", "b-mcp@1"]
-    assert found.secret_names["ACME_API_KEY"] == "acme-api-key"
+    result = folder.load()
+    assert sorted(result.drivers) == ["a-mcp@1", "b-mcp@1"]
+    assert result.secret_names["ACME_API_KEY"] == "acme-api-key"
 
 
 @pytest.mark.spec("DR-19.binding-3")
@@ -65,8 +65,8 @@ def test_names_secret_missing_from_inventories(folder: Folder) -> None:
     other = folder.driver("b-mcp", server=remote, transport="sse", auth=auth)
     assert "lists the secret ACME_API_KEY" in rejection_reasons(folder.load(), other)
     folder.secrets()
-    found = folder.load()
-    assert sorted(found.drivers) == ["b-mcp@1", "files-mcp@1"]
+    result = folder.load()
+    assert sorted(result.drivers) == ["b-mcp@1", "files-mcp@1"]
     folder.secrets(
         ".secrets",
         secret_values(),
@@ -91,6 +91,6 @@ def test_unusable_inventory_rejects_driver(folder: Folder, ref: str, words: str)
     write(folder.root / "SECRETS.md", secrets_text())
     write(inside.root / "bad.md", "---\nsecrets: 1\n---\n")
     path = inside.driver(auth={"ref": ref})
-    found = inside.load()
-    assert words in rejection_reasons(found, path)
-    assert found.rejected_files[path].problems[0].path == "auth.ref"
+    result = inside.load()
+    assert words in rejection_reasons(result, path)
+    assert result.rejected_files[path].problems[0].path == "auth.ref"

@@ -113,8 +113,8 @@ def read(
 
 def problem_at(problems: list[Problem], path: str) -> Problem:
     """The only problem at a path."""
-    (found,) = [problem for problem in problems if problem.path == path]
-    return found
+    (result,) = [problem for problem in problems if problem.path == path]
+    return result
 
 
 def only(reading: Any, path: str) -> str:

@@ -54,11 +54,11 @@ def test_delays_stay_in_bounds_and_never_shrink(
     most = first + more
     backoff = Backoff(first, most, jitter=lambda: jitter)
     before = 0.0
-    for wanted in wishes:
-        delay = backoff.next_delay(wanted)
+    for requested in wishes:
+        delay = backoff.next_delay(requested)
         assert before <= backoff.delay <= most
         assert backoff.delay / 2 <= delay <= backoff.delay
-        assert backoff.delay >= min(wanted or 0.0, most)
+        assert backoff.delay >= min(requested or 0.0, most)
         before = backoff.delay
 
 

@@ -12,11 +12,11 @@ gaps = st.lists(st.floats(0, 30, allow_subnormal=False), max_size=200)
 
 
 def moments(steps: list[float]) -> list[float]:
-    now, found = 0.0, []
+    now, result = 0.0, []
     for step in steps:
         now += step
-        found.append(now)
-    return found
+        result.append(now)
+    return result
 
 
 # -- token bucket

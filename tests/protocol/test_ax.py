@@ -37,8 +37,8 @@ NOTHING = object()
 
 def read(**changes: Any) -> ax.Registration:
     members = {**EXAMPLE, **changes}
-    given = {key: value for key, value in members.items() if value is not NOTHING}
-    return ax.read_registration(Raw(json.dumps(given).encode()))
+    supplied = {key: value for key, value in members.items() if value is not NOTHING}
+    return ax.read_registration(Raw(json.dumps(supplied).encode()))
 
 
 def reject(**changes: Any) -> InterlockError:
@@ -66,9 +66,9 @@ def test_reads_registration_example() -> None:
 @pytest.mark.spec("AX-6.1-4")
 def test_optional_members_may_be_absent() -> None:
     for nothing in (NOTHING, None):
-        found = read(authority=nothing, authority_proof=nothing)
-        assert found.authority is None
-        assert found.authority_proof is None
+        result = read(authority=nothing, authority_proof=nothing)
+        assert result.authority is None
+        assert result.authority_proof is None
         assert read(**{"x-mcpax-subtree-ids": nothing}).subtree_ids is None
     assert read(capabilities={}).capabilities == ax.SubserverCapabilities()
     # What a later revision may add is no reason to refuse.
@@ -131,7 +131,7 @@ BAD: dict[str, list[Any]] = {
 @pytest.mark.parametrize(
     ("field", "value"),
     [(field, value) for field, values in BAD.items() for value in values],
-    ids=lambda one: repr(one)[:40],
+    ids=lambda item: repr(item)[:40],
 )
 def test_rejects_invalid_member(field: str, value: Any) -> None:
     error = reject(**{field: value})
@@ -145,7 +145,7 @@ def test_rejects_invalid_member(field: str, value: Any) -> None:
 @pytest.mark.spec("AX-6.1-7")
 def test_unknown_transport_class_lists_known_classes() -> None:
     message = reject(transport_class="foo").message
-    assert all(one in message for one in ("native", "uart_cbor", "mqtt_json"))
+    assert all(item in message for item in ("native", "uart_cbor", "mqtt_json"))
 
 
 @pytest.mark.spec("AX-6.1-11")
@@ -162,7 +162,7 @@ def test_other_version_lists_supported_versions(version: str) -> None:
 @pytest.mark.parametrize(
     "segment",
     ["", "A", "a.b", "a b", "ä", "a/b", "a" * 64, "x" * 100_000, "a\n", "notifications_dropped"],
-    ids=lambda one: repr(one)[:20],
+    ids=lambda item: repr(item)[:20],
 )
 def test_rejects_invalid_segment(segment: str) -> None:
     error = reject(segment=segment)
@@ -237,7 +237,7 @@ NO_OBJECTS = [UNSET, Raw(b"[]"), Raw(b"5"), Raw(b'"x"'), Raw(b"null"), b"", b"{"
     "reader", [ax.read_registration, ax.read_heartbeat, ax.read_deregistration]
 )
 @pytest.mark.parametrize(
-    "params", NO_OBJECTS, ids=lambda one: repr(one if one is UNSET else bytes(one))
+    "params", NO_OBJECTS, ids=lambda item: repr(item if item is UNSET else bytes(item))
 )
 def test_rejects_params_that_are_not_object(reader: Any, params: Any) -> None:
     with pytest.raises(InterlockError) as caught:
@@ -254,15 +254,15 @@ JSON = st.recursive(
 
 @given(field=st.sampled_from([*BAD, "segment"]), value=JSON)
 def test_reads_or_rejects_any_member_value(field: str, value: Any) -> None:
-    failure, found = None, None
+    failure, result = None, None
     try:
-        found = read(**{field: value})
+        result = read(**{field: value})
     except InterlockError as error:
         failure = error.failure
-    if found is None:
+    if result is None:
         assert failure in (INVALID_PARAMS, INVALID_SEGMENT, UNSUPPORTED_VERSION)
     else:
-        assert ax.read_registration(found.encode_params()) == found
+        assert ax.read_registration(result.encode_params()) == result
 
 
 @given(st.binary(max_size=60))

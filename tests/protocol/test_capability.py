@@ -199,9 +199,9 @@ def test_latency_class_sets_timeout(latency_class: str, seconds: float | None) -
 
 @pytest.mark.spec("AX-9.2-4")
 def test_slower_class_wins() -> None:
-    for place, one in enumerate(LATENCY_CLASSES):
+    for place, item in enumerate(LATENCY_CLASSES):
         for other_place, other in enumerate(LATENCY_CLASSES):
-            assert slower_class(one, other) == LATENCY_CLASSES[max(place, other_place)]
+            assert slower_class(item, other) == LATENCY_CLASSES[max(place, other_place)]
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ SPEC_EXAMPLES = [
 
 
 @pytest.mark.parametrize(
-    ("value", "wire"),
+    ("value", "encoded"),
     [
         *SPEC_EXAMPLES,
         pytest.param("", "", id="empty"),
@@ -71,13 +71,13 @@ SPEC_EXAMPLES = [
         pytest.param("=?base64?x", "=?base64?x", id="half a sentinel"),
     ],
 )
-def test_encodes_and_decodes_value(value: str, wire: str) -> None:
-    assert encode_header_value(value) == wire
-    assert decode_header_value(wire) == value
+def test_encodes_and_decodes_value(value: str, encoded: str) -> None:
+    assert encode_header_value(value) == encoded
+    assert decode_header_value(encoded) == value
 
 
 @pytest.mark.parametrize(
-    ("wire", "value"),
+    ("encoded", "value"),
     [
         pytest.param("=?base64?dXMtd2VzdDE=?=", "us-west1", id="needlessly encoded"),
         pytest.param("=?base64??=", "", id="nothing, encoded"),
@@ -85,12 +85,12 @@ def test_encodes_and_decodes_value(value: str, wire: str) -> None:
         pytest.param("=?base64?=", "=?base64?=", id="start and end overlap: plain"),
     ],
 )
-def test_decodes_other_spellings(wire: str, value: str) -> None:
-    assert decode_header_value(wire) == value
+def test_decodes_other_spellings(encoded: str, value: str) -> None:
+    assert decode_header_value(encoded) == value
 
 
 @pytest.mark.parametrize(
-    "wire",
+    "encoded",
     [
         pytest.param("=?base64?!!!?=", id="not base64"),
         pytest.param("=?base64?YQ?=", id="padding missing"),
@@ -109,17 +109,17 @@ def test_decodes_other_spellings(wire: str, value: str) -> None:
         pytest.param("a\x7fb", id="delete"),
     ],
 )
-def test_rejects_malformed_values(wire: str) -> None:
-    assert decode_header_value(wire) is None
+def test_rejects_malformed_values(encoded: str) -> None:
+    assert decode_header_value(encoded) is None
 
 
 @given(st.text())
 def test_any_text_survives_round_trip(value: str) -> None:
-    wire = encode_header_value(value)
-    assert wire.isascii()
-    assert wire.isprintable()
-    assert wire == wire.strip()
-    assert decode_header_value(wire) == value
+    encoded = encode_header_value(value)
+    assert encoded.isascii()
+    assert encoded.isprintable()
+    assert encoded == encoded.strip()
+    assert decode_header_value(encoded) == value
 
 
 @given(st.text() | st.binary().map(lambda raw: raw.decode("latin-1")))
@@ -130,10 +130,10 @@ def test_decodes_or_rejects_any_header(wire: str) -> None:
 
 @given(st.text(alphabet="=?base64/+AQwgYR", max_size=12))
 def test_value_has_one_encoded_spelling(inside: str) -> None:
-    wire = f"=?base64?{inside}?="
-    value = decode_header_value(wire)
+    encoded = f"=?base64?{inside}?="
+    value = decode_header_value(encoded)
     if value is not None and encode_header_value(value) != value:
-        assert encode_header_value(value) == wire
+        assert encode_header_value(value) == encoded
 
 
 def test_rejects_lone_surrogate() -> None:

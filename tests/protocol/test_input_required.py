@@ -36,10 +36,10 @@ def as_json(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def result_of(questions: dict[str, tuple[str, Any]], **more: Any) -> bytes:
+def result_of(client_requests: dict[str, tuple[str, Any]], **more: Any) -> bytes:
     asked = {
         key: {"method": method} if params is None else {"method": method, "params": params}
-        for key, (method, params) in questions.items()
+        for key, (method, params) in client_requests.items()
     }
     return as_json({"resultType": "input_required", "inputRequests": asked, **more})
 
@@ -185,11 +185,12 @@ def test_accepts_absent_responses() -> None:
 
 
 @pytest.mark.parametrize(
-    "answers", [b"null", b"[]", b'"x"', b"5", b'{"a":null}', b'{"a":[]}', b'{"a":"x"}', b'{"a":1}']
+    "responses",
+    [b"null", b"[]", b'"x"', b"5", b'{"a":null}', b'{"a":[]}', b'{"a":"x"}', b'{"a":1}'],
 )
-def test_rejects_invalid_responses(answers: bytes) -> None:
+def test_rejects_invalid_responses(responses: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
-        read_input_responses(Raw(answers))
+        read_input_responses(Raw(responses))
     assert caught.value.failure is INVALID_PARAMS
 
 

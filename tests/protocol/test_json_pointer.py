@@ -24,7 +24,7 @@ DOCUMENT = {
 
 
 @pytest.mark.parametrize(
-    ("pointer", "found"),
+    ("pointer", "result"),
     [
         ("", DOCUMENT),
         ("/foo", ["bar", "baz"]),
@@ -49,15 +49,15 @@ DOCUMENT = {
         ("foo", None),
     ],
 )
-def test_resolves_pointer(pointer: str, found: Any) -> None:
-    assert resolve_pointer(DOCUMENT, pointer) == found
+def test_resolves_pointer(pointer: str, result: Any) -> None:
+    assert resolve_pointer(DOCUMENT, pointer) == result
 
 
 def places(value: Any, steps: tuple[str | int, ...] = ()) -> Iterator[tuple[Any, Any]]:
     yield steps, value
     inside = value.items() if isinstance(value, dict) else ()
-    for key, one in enumerate(value) if isinstance(value, list) else inside:
-        yield from places(one, (*steps, key))
+    for key, item in enumerate(value) if isinstance(value, list) else inside:
+        yield from places(item, (*steps, key))
 
 
 @given(json_values.values)

@@ -38,7 +38,7 @@ ROWS = {
 
 @pytest.mark.spec("DR-31.jsonpath-1", "DR-32.pertool-3")
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "result"),
     [
         ("$", ROWS),
         ("$.contents", "text"),
@@ -69,10 +69,10 @@ ROWS = {
         ("$.rows[? ( @.kind == 'b' ) ].id", [2]),
     ],
 )
-def test_finds_values(path: str, found: Any) -> None:
+def test_finds_values(path: str, result: Any) -> None:
     value = compile_path(path).find(ROWS)
-    assert value == found
-    assert type(value) is type(found)
+    assert value == result
+    assert type(value) is type(result)
 
 
 def test_distinguishes_true_from_one() -> None:
@@ -206,11 +206,11 @@ def test_path_survives_round_trip(made: list[Any]) -> None:
 def test_any_path_finds_value_or_nothing(value: Any, made: list[Any]) -> None:
     path = JsonPath("made", tuple(made))
     try:
-        found = path.find(value)
+        result = path.find(value)
     except PathNotFoundError:
         return
     if path.is_multiple:
-        assert isinstance(found, list)
+        assert isinstance(result, list)
 
 
 @given(json_values.values)
@@ -219,17 +219,17 @@ def test_finds_every_value(value: Any) -> None:
         path = compile_path(str(JsonPath("", at)))
         assert path.find(value) is here
         if isinstance(here, dict):
-            for name, one in here.items():
-                walk(one, (*at, MemberStep(name)))
+            for name, item in here.items():
+                walk(item, (*at, MemberStep(name)))
             assert compile_path(str(JsonPath("", (*at, WildcardStep())))).find(value) == list(
                 here.values()
             )
         elif isinstance(here, list):
-            for place, one in enumerate(here):
-                walk(one, (*at, IndexStep(place)))
+            for place, item in enumerate(here):
+                walk(item, (*at, IndexStep(place)))
                 assert (
                     compile_path(str(JsonPath("", (*at, IndexStep(place - len(here)))))).find(value)
-                    is one
+                    is item
                 )
 
     walk(value, ())
@@ -237,9 +237,9 @@ def test_finds_every_value(value: Any) -> None:
 
 @given(st.text(st.sampled_from("$.[]*?@='\"()\\ab01- :,u") | st.characters(), max_size=20))
 def test_reads_or_rejects_any_text(text: str) -> None:
-    for one in (text, "$" + text):
+    for item in (text, "$" + text):
         try:
-            path = compile_path(one)
+            path = compile_path(item)
         except ProtocolError:
             continue
         assert compile_path(str(path)) == path

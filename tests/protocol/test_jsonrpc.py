@@ -118,8 +118,8 @@ def test_rejects_members_similar_to_known_members(twin: str) -> None:
 
 
 def test_response_may_have_any_members_except_method() -> None:
-    answer = decode_single(b'{"jsonrpc":"2.0","id":1,"result":{},"Error":null}')
-    assert answer == Message("2.0", Raw(b"1"), result=Raw(b"{}"))
+    response = decode_single(b'{"jsonrpc":"2.0","id":1,"result":{},"Error":null}')
+    assert response == Message("2.0", Raw(b"1"), result=Raw(b"{}"))
     with pytest.raises(BadMessage):
         decode_single(b'{"jsonrpc":"2.0","id":1,"result":{},"Method":"tools/call"}')
 
@@ -167,9 +167,9 @@ IDS = [
 def test_returns_id_unchanged(id: bytes) -> None:
     asked = decode_one(b'{"jsonrpc":"2.0","id":' + id + b',"method":"ping"}')
     assert raw(asked.id) == id
-    answer = result_response(raw(asked.id), b"{}")
-    assert b'"id":' + id + b"," in answer
-    assert raw(decode_one(answer).id) == id
+    response = result_response(raw(asked.id), b"{}")
+    assert b'"id":' + id + b"," in response
+    assert raw(decode_one(response).id) == id
     assert raw(decode_one(error_response(raw(asked.id), -1, "m")).id) == id
 
 

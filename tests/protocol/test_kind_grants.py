@@ -36,12 +36,14 @@ RESERVED = [
 
 def is_granted(capabilities: list[str], kind: str) -> bool:
     """A pattern that grants nothing is refused where it is written down, so it grants nothing."""
-    return KindGrants(one for one in capabilities if not find_pattern_problem(one)).grants(kind)
+    return KindGrants(
+        capability for capability in capabilities if not find_pattern_problem(capability)
+    ).grants(kind)
 
 
 @pytest.mark.spec("MX-8.1-5")
 @pytest.mark.parametrize(
-    "vector", VECTORS, ids=lambda one: f"{one['kind']} {' '.join(one['capabilities'])}"
+    "vector", VECTORS, ids=lambda item: f"{item['kind']} {' '.join(item['capabilities'])}"
 )
 def test_follows_vectors(vector: dict[str, Any]) -> None:
     assert is_granted(vector["capabilities"], vector["kind"]) == vector["expected"]
@@ -71,8 +73,8 @@ def test_vectors_have_both_results() -> None:
     ],
 )
 def test_follows_draft_examples(kind: str, granting: list[str], refusing: list[str]) -> None:
-    assert [one for one in granting if not is_granted([one], kind)] == []
-    assert [one for one in refusing if is_granted([one], kind)] == []
+    assert [item for item in granting if not is_granted([item], kind)] == []
+    assert [item for item in refusing if is_granted([item], kind)] == []
 
 
 @pytest.mark.spec("MX-3-15")
@@ -133,10 +135,10 @@ def test_reads_every_kind_of_draft() -> None:
 
 def test_request_response_and_proposal_have_same_parts() -> None:
     for method, context in (("tools/call", "a:b"), ("tools/list", "a"), ("ping", "")):
-        made = [one(method, context) for one in (request_kind, response_kind, proposal_kind)]
+        made = [item(method, context) for item in (request_kind, response_kind, proposal_kind)]
         read = [read_kind(kind) for kind in made]
-        assert [one.family for one in read] == ["mcp/request", "mcp/response", "mcp/proposal"]
-        assert len({(one.method, one.context) for one in read}) == 1
+        assert [row.family for row in read] == ["mcp/request", "mcp/response", "mcp/proposal"]
+        assert len({(row.method, row.context) for row in read}) == 1
 
 
 @given(st.lists(st.sampled_from(["mcp/*", "chat", "mcp/request:*/list", "x/*"])), st.data())
@@ -146,7 +148,7 @@ def test_cached_grants_equal_uncached_grants(patterns: list[str], data: st.DataO
         ["chat", "mcp/request:a/list", "x/y", "x", "system/x", "x/" + "y" * 300]
     )
     for kind in data.draw(st.lists(kinds, max_size=20)):
-        assert grants.grants(kind) == any(one.grants(kind) for one in grants.patterns)
+        assert grants.grants(kind) == any(pattern.grants(kind) for pattern in grants.patterns)
     assert grants.texts == tuple(patterns)
 
 

@@ -180,7 +180,9 @@ def test_defines_initial_profile() -> None:
 
 
 def test_trust_levels_grow() -> None:
-    steps = [{kind for kind in KINDS if KindGrants(one).grants(kind)} for one in PROGRESSIVE_TRUST]
+    steps = [
+        {kind for kind in KINDS if KindGrants(item).grants(kind)} for item in PROGRESSIVE_TRUST
+    ]
     assert steps[0] == PROPOSAL | {"chat"}
     assert steps[1] == steps[0] | {READ}
     assert steps[2] == steps[1] | {CALL, "mcp/request:tools/list"}

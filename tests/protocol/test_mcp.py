@@ -458,7 +458,7 @@ def test_removes_denied_capabilities() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("supplied", "expected"),
     [
         ({}, {}),
         ({"level": "info", "data": "_meta"}, {"level": "info", "data": "_meta"}),
@@ -480,8 +480,8 @@ def test_removes_denied_capabilities() -> None:
         ),
     ],
 )
-def test_removes_hop_meta(given: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert json.loads(mcp.remove_hop_meta(encode_value(given))) == expected
+def test_removes_hop_meta(supplied: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert json.loads(mcp.remove_hop_meta(encode_value(supplied))) == expected
 
 
 def test_removes_escaped_hop_meta() -> None:

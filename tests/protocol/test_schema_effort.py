@@ -51,8 +51,8 @@ def test_does_not_explain_exponential_error(how: str) -> None:
         assert collect_errors(validator, schema, nested(levels), 5) is None
     # Whether it fits is known all the same.
     assert not validator.is_valid(nested(60))
-    found = collect_errors(validator, schema, nested(2), 5)
-    assert found, "what is flat is explained"
+    result = collect_errors(validator, schema, nested(2), 5)
+    assert result, "what is flat is explained"
 
 
 def test_does_not_explain_doubled_references() -> None:

@@ -73,8 +73,8 @@ def test_measures_recursive_schema_by_value() -> None:
     ],
 )
 def test_recognizes_backtracking_patterns(pattern: str, tries: bool) -> None:
-    states, found = measure_pattern(pattern)
-    assert found is tries
+    states, result = measure_pattern(pattern)
+    assert result is tries
     assert states < 2000
 
 

@@ -84,8 +84,8 @@ def test_orders_levels() -> None:
 @given(SCOPES, LEVEL, NAME)
 def test_scope_covers_level_and_name(scopes: tuple[str, ...], level: str, name: str) -> None:
     expected = any(
-        LEVELS.index(one.level) >= LEVELS.index(level) and fnmatchcase(name, one.glob)
-        for one in map(parse_scope, scopes)
+        LEVELS.index(item.level) >= LEVELS.index(level) and fnmatchcase(name, item.glob)
+        for item in map(parse_scope, scopes)
     )
     assert scopes_cover(scopes, level, name) is expected
 
@@ -95,11 +95,11 @@ def test_scope_covers_level_and_name(scopes: tuple[str, ...], level: str, name: 
 def test_narrowed_scopes_are_sufficient_subset(
     scopes: tuple[str, ...], level: str, name: str
 ) -> None:
-    left = narrow_scopes(scopes, level, name)
-    assert bool(left) is scopes_cover(scopes, level, name)
-    assert is_subset(left, scopes)
-    if left:
-        assert scopes_cover(left, level, name)
+    remaining = narrow_scopes(scopes, level, name)
+    assert bool(remaining) is scopes_cover(scopes, level, name)
+    assert is_subset(remaining, scopes)
+    if remaining:
+        assert scopes_cover(remaining, level, name)
 
 
 @pytest.mark.spec("ST-4.8.2-1")
@@ -109,9 +109,9 @@ def test_chain_never_gains_scopes(
 ) -> None:
     """Whatever the last token of a chain allows, each before it allows."""
     chain = [scopes]
-    for wanted, at in hops:
-        chain.append(narrow_scopes(chain[-1], wanted, at))
-    allowed = [scopes_cover(one, level, name) for one in chain]
+    for requested, at in hops:
+        chain.append(narrow_scopes(chain[-1], requested, at))
+    allowed = [scopes_cover(item, level, name) for item in chain]
     assert allowed == sorted(allowed, reverse=True)
 
 
@@ -128,9 +128,9 @@ def test_narrows_to_required_scope() -> None:
 def test_removes_prefix_from_scopes(
     scopes: tuple[str, ...], level: str, prefix: str, rest: str
 ) -> None:
-    left = covers_prefix(scopes, level, prefix)
+    remaining = covers_prefix(scopes, level, prefix)
     if rest:
-        assert scopes_cover(left, level, rest) is scopes_cover(scopes, level, prefix + rest)
+        assert scopes_cover(remaining, level, rest) is scopes_cover(scopes, level, prefix + rest)
 
 
 def test_removes_prefix_from_unlimited_scopes() -> None:

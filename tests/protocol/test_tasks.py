@@ -42,7 +42,7 @@ def test_reads_task_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "left"),
+    ("result", "remaining"),
     [
         ({"content": []}, {"content": []}),
         ({"_meta": {"a": 1}}, {"_meta": {"a": 1}}),
@@ -53,8 +53,8 @@ def test_reads_task_id() -> None:
         ([mcp.META_SERVER_INFO], [mcp.META_SERVER_INFO]),
     ],
 )
-def test_removes_reserved_meta(result: Any, left: Any) -> None:
-    assert json.loads(remove_reserved_meta(json.dumps(result).encode())) == left
+def test_removes_reserved_meta(result: Any, remaining: Any) -> None:
+    assert json.loads(remove_reserved_meta(json.dumps(result).encode())) == remaining
 
 
 @pytest.mark.parametrize(

@@ -47,13 +47,13 @@ def expand_expression(inside: str, values: Mapping[str, Value]) -> str:
                 f"{quote(k, safe=allowed)}={quote(v, safe=allowed)}" for k, v in value.items()
             ]
         elif explode:
-            texts = [quote(one, safe=allowed) for one in value]
+            texts = [quote(item, safe=allowed) for item in value]
             pieces += [_with_name(name, text, if_empty) if named else text for text in texts]
         else:
             members = (
                 value if isinstance(value, list) else [x for pair in value.items() for x in pair]
             )
-            text = ",".join(quote(one, safe=allowed) for one in members)
+            text = ",".join(quote(member, safe=allowed) for member in members)
             pieces.append(_with_name(name, text, if_empty) if named else text)
     return first + separator.join(pieces) if pieces else ""
 

@@ -58,22 +58,22 @@ def read_with_other(data: bytes, server: bool) -> list[WebSocketEvent]:
     events: list[WebSocketEvent] = []
     parts: list[bytes] = []
     kind = Opcode.TEXT
-    for one in peer.events_received():
-        assert isinstance(one, TheirFrame)
-        payload = bytes(one.data)
-        if one.opcode is Opcode.PING:
+    for item in peer.events_received():
+        assert isinstance(item, TheirFrame)
+        payload = bytes(item.data)
+        if item.opcode is Opcode.PING:
             events.append(Ping(payload))
-        elif one.opcode is Opcode.PONG:
+        elif item.opcode is Opcode.PONG:
             events.append(Pong(payload))
-        elif one.opcode is Opcode.CLOSE:
+        elif item.opcode is Opcode.CLOSE:
             close = TheirClose.parse(payload)
             events.append(Close(int(close.code), close.reason))
         else:
-            assert one.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
-            if one.opcode is not Opcode.CONT:
-                kind = one.opcode
+            assert item.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
+            if item.opcode is not Opcode.CONT:
+                kind = item.opcode
             parts.append(payload)
-            if one.fin:
+            if item.fin:
                 whole = b"".join(parts)
                 parts = []
                 events.append(BinaryMessage(whole) if kind is Opcode.BINARY else whole)
@@ -97,7 +97,9 @@ def reject_invalid_text(events: list[WebSocketEvent]) -> list[WebSocketEvent]:
 
 
 def without_messages(events: list[WebSocketEvent]) -> list[WebSocketEvent]:
-    return [Violation(one.code, "") if isinstance(one, Violation) else one for one in events]
+    return [
+        Violation(event.code, "") if isinstance(event, Violation) else event for event in events
+    ]
 
 
 @given(frames, st.booleans(), st.lists(st.integers(0, 2000), max_size=5))

@@ -44,9 +44,9 @@ def change_header(name: bytes, *values: bytes) -> list[tuple[bytes, bytes]]:
 
 def read(data: bytes) -> tuple[HandshakeResponse, bytes]:
     reader = HandshakeResponseReader()
-    answer = reader.feed(data)
-    assert answer is not None
-    return answer, reader.rest
+    response = reader.feed(data)
+    assert response is not None
+    return response, reader.rest
 
 
 def test_accept_key_equals_rfc_example() -> None:
@@ -127,8 +127,8 @@ def test_other_server_accepts_request() -> None:
     assert isinstance(asked, Request)
     assert (asked.path, asked.headers["host"]) == ("/ax?a=b", "localhost:1")
     assert asked.headers["authorization"] == "Bearer secret"
-    answer = server.accept(asked)
-    server.send_response(answer)
+    response = server.accept(asked)
+    server.send_response(response)
     behind = b"\x81\x01a"
     data = b"".join(server.data_to_send()) + behind
     for name, chunks in splits(data):
@@ -208,6 +208,6 @@ def test_rejects_unreadable_response(data: bytes) -> None:
 
 
 def test_trims_header_values() -> None:
-    answer, rest = read(b"HTTP/1.1 200 \r\nA:  b \t\r\na:\r\n\r\nrest\r\n\r\n")
-    assert answer == HandshakeResponse(200, "", [(b"a", b"b"), (b"a", b"")])
+    response, rest = read(b"HTTP/1.1 200 \r\nA:  b \t\r\na:\r\n\r\nrest\r\n\r\n")
+    assert response == HandshakeResponse(200, "", [(b"a", b"b"), (b"a", b"")])
     assert rest == b"rest\r\n\r\n"

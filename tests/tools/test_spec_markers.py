@@ -10,9 +10,9 @@ from tools.spec_markers import Proof, read_source
 
 
 def proofs(source: str) -> list[tuple[str, str]]:
-    found = read_source(dedent(source), "test_x.py")
-    assert not found.faults
-    return [(proof.item, proof.test) for proof in found.proofs]
+    result = read_source(dedent(source), "test_x.py")
+    assert not result.faults
+    return [(proof.item, proof.test) for proof in result.proofs]
 
 
 def faults(source: str) -> list[str]:
@@ -120,9 +120,9 @@ def test_skipped_test_proves_nothing(mark: str) -> None:
         f"pytestmark = [{mark}]\n{marked}\ndef test_a(): ...",
         f"@{mark}\nclass TestA:\n    {marked}\n    def test_a(self): ...",
     ):
-        found = read_source(source, "test_x.py")
-        assert not found.proofs
-        assert len(found.faults) == 1
+        result = read_source(source, "test_x.py")
+        assert not result.proofs
+        assert len(result.faults) == 1
 
 
 def test_conditionally_skipped_test_proves_item() -> None:

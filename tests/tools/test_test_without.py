@@ -30,5 +30,5 @@ def test_excludes_modules_that_import_feature(tmp_path: Path) -> None:
     bench = write(tmp_path, "bench/load.py", "from tests import rooms\n")
     write(tmp_path, "tests/test_late.py", "def test() -> None:\n    import interlock.topics\n")
     write(tmp_path, "tests/test_other.py", "import interlock.topics_of_others\n")
-    found = modules_that_import(tmp_path, ["topics"])
-    assert found == sorted([bench, direct, helper, through, below])
+    result = modules_that_import(tmp_path, ["topics"])
+    assert result == sorted([bench, direct, helper, through, below])
