@@ -31,7 +31,7 @@ from tests.aql.staged import FIVE, READS, SINGLE, Staged, gated, props, read, te
 from tests.support.calls import tool_call
 from tests.support.offerings import definition, offer
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.trust.approvals.gated import a_session_client, a_stateless_client
+from tests.trust.approvals.gated import a_session_client, stateless_client
 
 TOKENS = {"a": "agent", "b": "guard"}
 REPO = {"owner": "o", "repo": "r"}
@@ -385,7 +385,7 @@ async def test_a_refused_call_is_told_as_that(tmp_path: Path) -> None:
 
 async def test_clients_that_open_pages_are_given_theirs(tmp_path: Path) -> None:
     desk = Desk(tmp_path, page="https://node/approvals")
-    for client in (a_session_client(), a_stateless_client()):
+    for client in (a_session_client(), stateless_client()):
         call = tool_call(
             "mcp_aql_delete",
             {"operation": "hub_delete_repo", "params": REPO},

@@ -61,7 +61,7 @@ class HopGrove(Grove):
 
     def callers(self, node: Node) -> list[Caller | None]:
         """Who called tools there."""
-        return [one.caller for one in self.begun[node] if one.method == "tools/call"]
+        return [item.caller for item in self.begun[node] if item.method == "tools/call"]
 
 
 class _Registers:
@@ -82,7 +82,9 @@ class Leaf(Child):
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        return [one["params"] for one in self.heard if one.get("method") == "tools/call"]
+        return [
+            message["params"] for message in self.heard if message.get("method") == "tools/call"
+        ]
 
 
 async def post(
@@ -134,11 +136,11 @@ async def call(node: Node, bearer: str, name: str, **meta: Any) -> Any:
 
 def claims(token: str) -> dict[str, Any]:
     body = token.split(".")[1]
-    found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-    return found
+    message: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    return message
 
 
 def header(token: str) -> dict[str, Any]:
     head = token.split(".")[0]
-    found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
-    return found
+    message: dict[str, Any] = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
+    return message

@@ -22,7 +22,7 @@ from tests.support.clock import ManualClock
 from tests.trust.identity.issuers import ISSUER, NODE, NOW, Signer
 
 
-class Desk:
+class IdentityHarness:
     """An identity with an issuer whose keys are in a file, and clocks that a test turns."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
@@ -62,13 +62,13 @@ class Desk:
         return self.identity.authenticator(Credentials(peer, bearer))
 
     def refused(self, bearer: str | None) -> str:
-        with pytest.raises(InterlockError) as caught:
+        with pytest.raises(InterlockError) as error:
             self.caller(bearer)
-        assert caught.value.failure is UNAUTHENTICATED
-        return caught.value.message
+        assert error.value.failure is UNAUTHENTICATED
+        return error.value.message
 
 
-async def settled(act: Callable[[], Caller]) -> Caller:
+async def resolve_caller(act: Callable[[], Caller]) -> Caller:
     """As the pipeline does it."""
     try:
         return act()
@@ -114,7 +114,7 @@ def introspect(asked: ReceivedRequest) -> Reply:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    one = Desk(tmp_path)
+def harness(tmp_path: Path) -> Iterator[IdentityHarness]:
+    one = IdentityHarness(tmp_path)
     yield one
     one.identity.watch._reader.close()

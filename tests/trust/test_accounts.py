@@ -8,6 +8,7 @@ from interlock.trust.budgets import MINUTE_SECONDS
 from tests.core.pipeline.budget_harness import IDLE, BudgetHarness, caller_budgets
 
 
+<<<<<<< HEAD
 def test_nobody_pays_who_has_no_budget() -> None:
     desk = BudgetHarness(BudgetsConfig())
     assert not desk.budgets.limited
@@ -34,6 +35,34 @@ def test_what_a_session_was_refused_for() -> None:
     session = desk.session()
     assert desk.passes("write", session=session)
     error = desk.refusal(desk.call("write", session=session))
+=======
+def test_unlimited_caller_reserves_nothing() -> None:
+    harness = Desk(BudgetsConfig())
+    assert not harness.budgets.limited
+    harness.budgets.configure(BudgetsConfig(session=BudgetConfig(), callers=[CallerBudget()]))
+    assert not harness.budgets.limited
+    call = harness.call()
+    harness.budgets.reserve(call, None)
+    assert call.reservations is None
+
+
+def test_each_session_has_own_budget() -> None:
+    harness = Desk(BudgetsConfig(session=BudgetConfig(calls_per_minute=2, mutable_calls=1)))
+    assert harness.budgets.limited
+    first, second = harness.session(), harness.session()
+    assert harness.passes("write", session=first)
+    assert not harness.passes("write", session=first)
+    assert harness.passes("read", session=first)
+    assert not harness.passes("read", session=first)
+    assert harness.passes("write", session=second)
+
+
+def test_exceeded_session_budget_reports_its_limit() -> None:
+    harness = Desk(BudgetsConfig(session=BudgetConfig(mutable_calls=1)))
+    session = harness.session()
+    assert harness.passes("write", session=session)
+    error = harness.refusal(harness.call("write", session=session))
+>>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
     assert error is not None
     assert error.data == {
         "budget": "max_mutable_calls_per_session",
@@ -49,19 +78,25 @@ def test_what_a_session_was_refused_for() -> None:
     )
 
 
+<<<<<<< HEAD
 def test_a_session_that_ends_is_forgotten() -> None:
     desk = BudgetHarness(BudgetsConfig(session=BudgetConfig(mutable_calls=1)))
+=======
+def test_closed_session_is_removed() -> None:
+    harness = Desk(BudgetsConfig(session=BudgetConfig(mutable_calls=1)))
+>>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
     for _ in range(10):
-        session = desk.session()
-        assert desk.passes("write", session=session)
-        desk.sessions.close(session)
-    assert not desk.budgets._sessions
+        session = harness.session()
+        assert harness.passes("write", session=session)
+        harness.sessions.close(session)
+    assert not harness.budgets._sessions
     # Who calls on one that has ended is treated as one who has none.
-    assert desk.passes("write", session=session)
-    assert not desk.passes("write", session=session)
-    assert not desk.passes("write")
+    assert harness.passes("write", session=session)
+    assert not harness.passes("write", session=session)
+    assert not harness.passes("write")
 
 
+<<<<<<< HEAD
 def test_a_client_without_sessions_has_one_while_it_calls() -> None:
     desk = BudgetHarness(BudgetsConfig(session=BudgetConfig(mutable_calls=2)))
     assert desk.passes("write")
@@ -69,15 +104,25 @@ def test_a_client_without_sessions_has_one_while_it_calls() -> None:
     assert desk.passes("write")
     desk.clock.advance(IDLE - 1)
     error = desk.refusal(desk.call("write"))
+=======
+def test_sessionless_client_has_session_during_calls() -> None:
+    harness = Desk(BudgetsConfig(session=BudgetConfig(mutable_calls=2)))
+    assert harness.passes("write")
+    harness.clock.advance(IDLE - 1)
+    assert harness.passes("write")
+    harness.clock.advance(IDLE - 1)
+    error = harness.refusal(harness.call("write"))
+>>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
     assert error is not None
     assert error.data is not None
     assert error.data["retry_after_ms"] == 1000
-    assert desk.passes("write", who="bert")
+    assert harness.passes("write", who="bert")
     # To be refused is not to be busy.
-    desk.clock.advance(1)
-    assert desk.passes("write")
+    harness.clock.advance(1)
+    assert harness.passes("write")
 
 
+<<<<<<< HEAD
 def test_a_callers_minute_is_one_over_all_its_sessions() -> None:
     desk = BudgetHarness(caller_budgets(CallerBudget(calls_per_minute=3)))
     one, other = desk.session(), desk.session()
@@ -86,6 +131,16 @@ def test_a_callers_minute_is_one_over_all_its_sessions() -> None:
     desk.clock.advance(20)
     assert desk.passes()
     error = desk.refusal(desk.call(session=desk.session()))
+=======
+def test_caller_minute_spans_all_sessions() -> None:
+    harness = Desk(of_callers(CallerBudget(calls_per_minute=3)))
+    one, other = harness.session(), harness.session()
+    assert harness.passes(session=one)
+    assert harness.passes(session=other)
+    harness.clock.advance(20)
+    assert harness.passes()
+    error = harness.refusal(harness.call(session=harness.session()))
+>>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
     assert error is not None
     assert error.data == {
         "budget": "max_calls_per_minute",
@@ -99,9 +154,10 @@ def test_a_callers_minute_is_one_over_all_its_sessions() -> None:
     }
     assert error.retryable
     assert "the caller ada" in error.message
-    assert desk.passes(who="bert")
+    assert harness.passes(who="bert")
 
 
+<<<<<<< HEAD
 def test_new_sessions_do_not_renew_what_a_caller_has_used() -> None:
     desk = BudgetHarness(caller_budgets(CallerBudget(mutable_calls=2)))
     assert desk.passes("write", session=desk.session())
@@ -114,72 +170,102 @@ def test_new_sessions_do_not_renew_what_a_caller_has_used() -> None:
 def test_the_first_budget_that_fits() -> None:
     desk = BudgetHarness(
         caller_budgets(
+=======
+def test_new_session_does_not_renew_caller_budget() -> None:
+    harness = Desk(of_callers(CallerBudget(mutable_calls=2)))
+    assert harness.passes("write", session=harness.session())
+    assert harness.passes("write", session=harness.session())
+    assert not harness.passes("write", session=harness.session())
+    harness.clock.advance(IDLE)
+    assert harness.passes("write", session=harness.session())
+
+
+def test_first_matching_budget_applies() -> None:
+    harness = Desk(
+        of_callers(
+>>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
             CallerBudget(callers=["ci-*", "cron"], calls_per_minute=1),
             CallerBudget(callers=["ada"]),
             CallerBudget(calls_per_minute=2),
         )
     )
-    assert [desk.passes(who="ci-7") for _ in range(2)] == [True, False]
-    assert [desk.passes(who="ci-8") for _ in range(2)] == [True, False]
-    assert [desk.passes(who="cron") for _ in range(2)] == [True, False]
-    assert all(desk.passes(who="ada") for _ in range(10))
-    assert [desk.passes(who="bert") for _ in range(3)] == [True, True, False]
+    assert [harness.passes(who="ci-7") for _ in range(2)] == [True, False]
+    assert [harness.passes(who="ci-8") for _ in range(2)] == [True, False]
+    assert [harness.passes(who="cron") for _ in range(2)] == [True, False]
+    assert all(harness.passes(who="ada") for _ in range(10))
+    assert [harness.passes(who="bert") for _ in range(3)] == [True, True, False]
 
 
+<<<<<<< HEAD
 def test_a_budget_of_nothing_says_so() -> None:
     desk = BudgetHarness(caller_budgets(CallerBudget(mutable_calls=0, cost_units=5)))
+=======
+def test_zero_budget_allows_no_call() -> None:
+    harness = Desk(of_callers(CallerBudget(mutable_calls=0, cost_units=5)))
+>>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
     for tool in ("write", "expensive"):
-        error = desk.refusal(desk.call(tool))
+        error = harness.refusal(harness.call(tool))
         assert error is not None
         assert error.data is not None
         assert "retry_after_ms" not in error.data
         assert "It allows no such call" in error.message
-    assert desk.passes("metered")
+    assert harness.passes("metered")
 
 
 # -- all or none, and back
 
 
+<<<<<<< HEAD
 def test_all_accounts_or_none() -> None:
     desk = BudgetHarness(
+=======
+def test_reserves_all_accounts_or_none() -> None:
+    harness = Desk(
+>>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
         BudgetsConfig(
             session=BudgetConfig(mutable_calls=2), callers=[CallerBudget(calls_per_minute=3)]
         )
     )
-    desk.budgets.grant("s", "id", SubserverBudget(max_calls_per_minute=1))
-    session = desk.session()
-    assert desk.passes("write", session=session)
+    harness.budgets.grant("s", "id", SubserverBudget(max_calls_per_minute=1))
+    session = harness.session()
+    assert harness.passes("write", session=session)
     for _ in range(5):
         # The subserver has no room: nobody else pays for that.
-        error = desk.refusal(desk.call("write", session=session))
+        error = harness.refusal(harness.call("write", session=session))
         assert error is not None
         assert error.data is not None
         assert error.data["of"] == "subserver"
-    assert desk.passes("write", session=session, upstream="other")
-    assert not desk.passes("write", session=session, upstream="other")
-    assert desk.passes("read", session=session, upstream="other")
-    assert not desk.passes("read", session=session, upstream="other")
+    assert harness.passes("write", session=session, upstream="other")
+    assert not harness.passes("write", session=session, upstream="other")
+    assert harness.passes("read", session=session, upstream="other")
+    assert not harness.passes("read", session=session, upstream="other")
 
 
+<<<<<<< HEAD
 def test_what_never_left_is_given_back() -> None:
     desk = BudgetHarness(
         caller_budgets(CallerBudget(calls_per_minute=1, mutable_calls=1, cost_units=10))
     )
+=======
+def test_undispatched_call_is_refunded() -> None:
+    harness = Desk(of_callers(CallerBudget(calls_per_minute=1, mutable_calls=1, cost_units=10)))
+>>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
     for tool in ("write", "expensive", "read"):
         for _ in range(3):
-            call = desk.call(tool)
-            assert desk.refusal(call) is None
-            assert not desk.passes(tool)
-            desk.budgets.release(call, dispatched=False)
+            call = harness.call(tool)
+            assert harness.refusal(call) is None
+            assert not harness.passes(tool)
+            harness.budgets.release(call, dispatched=False)
             # Once is enough.
-            desk.budgets.release(call, dispatched=False)
-    call = desk.call("write")
-    desk.budgets.reserve(call, None)
-    desk.budgets.release(call, dispatched=True)
-    desk.budgets.release(call, dispatched=False)
-    assert not desk.passes("read")
+            harness.budgets.release(call, dispatched=False)
+    call = harness.call("write")
+    harness.budgets.reserve(call, None)
+    harness.budgets.release(call, dispatched=True)
+    harness.budgets.release(call, dispatched=False)
+    assert not harness.passes("read")
 
 
+<<<<<<< HEAD
 def test_reserving_twice_takes_once() -> None:
     desk = BudgetHarness(caller_budgets(CallerBudget(calls_per_minute=2)))
     call = desk.call()
@@ -207,34 +293,69 @@ def test_what_comes_back_after_its_session_counts_nothing() -> None:
     assert desk.passes("write")
     desk.budgets.release(slow, dispatched=False)
     assert not desk.passes("write")
+=======
+def test_repeated_reserve_charges_once() -> None:
+    harness = Desk(of_callers(CallerBudget(calls_per_minute=2)))
+    call = harness.call()
+    harness.budgets.reserve(call, None)
+    harness.budgets.reserve(call, None)
+    assert harness.passes()
+    assert not harness.passes()
+
+
+def test_refund_after_its_minute_has_no_effect() -> None:
+    harness = Desk(of_callers(CallerBudget(calls_per_minute=1)))
+    slow = harness.call()
+    harness.budgets.reserve(slow, None)
+    harness.clock.advance(MINUTE_SECONDS)
+    assert harness.passes()
+    harness.budgets.release(slow, dispatched=False)
+    assert not harness.passes()
+
+
+def test_refund_after_its_session_has_no_effect() -> None:
+    harness = Desk(of_callers(CallerBudget(mutable_calls=1)))
+    slow = harness.call("write")
+    harness.budgets.reserve(slow, None)
+    harness.clock.advance(IDLE)
+    assert harness.passes("write")
+    harness.budgets.release(slow, dispatched=False)
+    assert not harness.passes("write")
+>>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
 
 
 # -- changes
 
 
+<<<<<<< HEAD
 def test_other_limits_while_it_runs() -> None:
     desk = BudgetHarness(
+=======
+def test_limits_change_while_running() -> None:
+    harness = Desk(
+>>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
         BudgetsConfig(session=BudgetConfig(mutable_calls=5), callers=[CallerBudget(cost_units=20)])
     )
-    session = desk.session()
-    assert desk.passes("write", session=session)
-    assert desk.passes("expensive", session=session)
-    desk.budgets.configure(
+    session = harness.session()
+    assert harness.passes("write", session=session)
+    assert harness.passes("expensive", session=session)
+    harness.budgets.configure(
         BudgetsConfig(session=BudgetConfig(mutable_calls=1), callers=[CallerBudget(cost_units=15)]),
         idle=IDLE,
     )
     # What was used stays used.
-    assert not desk.passes("write", session=session)
-    assert not desk.passes("expensive", session=session)
-    assert desk.passes("metered", session=session)
-    under_way = desk.call("read", session=session)
-    desk.budgets.reserve(under_way, None)
-    desk.budgets.configure(BudgetsConfig())
-    desk.budgets.release(under_way, dispatched=False)
-    assert not desk.budgets.limited
-    assert all(desk.passes("write", session=session) for _ in range(10))
+    assert not harness.passes("write", session=session)
+    assert not harness.passes("expensive", session=session)
+    assert harness.passes("metered", session=session)
+    under_way = harness.call("read", session=session)
+    harness.budgets.reserve(under_way, None)
+    harness.budgets.configure(BudgetsConfig())
+    harness.budgets.release(under_way, dispatched=False)
+    assert not harness.budgets.limited
+    assert all(harness.passes("write", session=session) for _ in range(10))
 
 
+<<<<<<< HEAD
 def test_after_a_smaller_limit_the_wait_is_long_enough() -> None:
     desk = BudgetHarness(caller_budgets(CallerBudget(calls_per_minute=10)))
     for _ in range(10):
@@ -242,26 +363,40 @@ def test_after_a_smaller_limit_the_wait_is_long_enough() -> None:
         desk.clock.advance(2)
     desk.budgets.configure(caller_budgets(CallerBudget(calls_per_minute=3)), idle=IDLE)
     error = desk.refusal(desk.call())
+=======
+def test_lowered_limit_reports_sufficient_wait() -> None:
+    harness = Desk(of_callers(CallerBudget(calls_per_minute=10)))
+    for _ in range(10):
+        assert harness.passes()
+        harness.clock.advance(2)
+    harness.budgets.configure(of_callers(CallerBudget(calls_per_minute=3)), idle=IDLE)
+    error = harness.refusal(harness.call())
+>>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
     assert error is not None
     assert error.data is not None
     assert error.data["left"] == 0
     wait = error.data["retry_after_ms"] / 1000
-    desk.clock.advance(wait - 0.001)
-    assert not desk.passes()
-    desk.clock.advance(0.002)
-    assert desk.passes()
+    harness.clock.advance(wait - 0.001)
+    assert not harness.passes()
+    harness.clock.advance(0.002)
+    assert harness.passes()
 
 
+<<<<<<< HEAD
 def test_callers_without_number_are_forgotten() -> None:
     desk = BudgetHarness(
+=======
+def test_idle_callers_are_removed() -> None:
+    harness = Desk(
+>>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
         BudgetsConfig(
             session=BudgetConfig(calls_per_minute=1),
             callers=[CallerBudget(callers=["a*"], calls_per_minute=1)],
         )
     )
     for number in range(20_000):
-        assert desk.passes(who=f"{'ab'[number % 2]}{number}")
-        desk.clock.advance(1)
-    assert len(desk.budgets._callers) + len(desk.budgets._sessions) <= 4 * IDLE
+        assert harness.passes(who=f"{'ab'[number % 2]}{number}")
+        harness.clock.advance(1)
+    assert len(harness.budgets._callers) + len(harness.budgets._sessions) <= 4 * IDLE
     # Nobody is forgotten who could be refused.
-    assert not desk.passes(who=f"b{number}")
+    assert not harness.passes(who=f"b{number}")

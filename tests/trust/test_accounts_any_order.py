@@ -68,7 +68,7 @@ class AnyOrder(RuleBasedStateMachine):
         reserved = call.reservations is not None
         self.desk.budgets.release(call, sent)
         if reserved and not sent:
-            self.counted = [one for one in self.counted if one[1] is not call]
+            self.counted = [item for item in self.counted if item[1] is not call]
 
     @rule(seconds=st.floats(0, 90))
     def wait(self, seconds: float) -> None:
@@ -84,7 +84,7 @@ class AnyOrder(RuleBasedStateMachine):
     def never_over_a_limit(self) -> None:
         if not hasattr(self, "desk"):
             return
-        for call in (one for _, one in self.counted):
+        for call in (item for _, item in self.counted):
             for (of, budget), used in self._used(call).items():
                 limit = self._limit(of, budget)
                 assert limit is None or used <= limit, (of, budget)
@@ -109,19 +109,19 @@ class AnyOrder(RuleBasedStateMachine):
     def _used(self, call: Call) -> dict[tuple[str, str], int]:
         """What the accounts of this call hold, by what is known to have been taken."""
         now = self.desk.clock()
-        found: dict[tuple[str, str], int] = {}
+        actual: dict[tuple[str, str], int] = {}
         for of in ("session", "caller", "subserver"):
-            same = [one for one in self.counted if self._same(of, one[1], call)]
-            minute = [one for when, one in same if when + MINUTE_SECONDS > now]
-            session = [one.route for _, one in same]
-            found[of, "max_calls_per_minute"] = len(minute)
-            found[of, "max_mutable_calls_per_session"] = sum(
-                isinstance(one, Tool) and one.mutable for one in session
+            same = [item for item in self.counted if self._same(of, item[1], call)]
+            minute = [item for when, item in same if when + MINUTE_SECONDS > now]
+            session = [item.route for _, item in same]
+            actual[of, "max_calls_per_minute"] = len(minute)
+            actual[of, "max_mutable_calls_per_session"] = sum(
+                isinstance(item, Tool) and item.mutable for item in session
             )
-            found[of, "max_cost_units_per_session"] = sum(
-                one.cost_units for one in session if isinstance(one, Tool)
+            actual[of, "max_cost_units_per_session"] = sum(
+                item.cost_units for item in session if isinstance(item, Tool)
             )
-        return found
+        return actual
 
     @staticmethod
     def _same(of: str, one: Call, other: Call) -> bool:

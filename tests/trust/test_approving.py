@@ -31,7 +31,7 @@ from tests.channels.certificates import Authority
 from tests.support.timeouts import HANG_TIMEOUT
 
 
-class Lonely:
+class AddresslessNode:
     """A node that one client has to itself, and that client."""
 
     def __init__(self, folder: Path) -> None:
@@ -63,57 +63,57 @@ class Lonely:
         return answer
 
 
-async def test_people_answer_a_node_that_has_no_address(tmp_path: Path) -> None:
-    lonely = Lonely(tmp_path)
-    node = lonely.node
+async def test_operator_decides_on_node_without_address(tmp_path: Path) -> None:
+    addressless = AddresslessNode(tmp_path)
+    node = addressless.node
     approving = node.trust.approving
     assert approving is not None
     try:
         node.start()
-        await approving.listen_locally(lonely.socket)
-        assert approvals_sockets(lonely.socket) == [approvals_socket_path(lonely.socket)]
+        await approving.listen_locally(addressless.socket)
+        assert approvals_sockets(addressless.socket) == [approvals_socket_path(addressless.socket)]
         await node.until_settled(HANG_TIMEOUT)
         about = {"name": "t", "version": "1"}
-        await lonely.ask(
+        await addressless.ask(
             1, "initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=about
         )
         call = {"name": "demo.notes_delete", "arguments": {"id": 1}}
-        held = (await lonely.ask(2, "tools/call", **call))["result"]["structuredContent"]
+        held = (await addressless.ask(2, "tools/call", **call))["result"]["structuredContent"]
         assert held["status"] == "confirmation_required"
         # There is no page, and nobody is sent to one.
         assert "url" not in held
-        inbox = lonely.inbox
+        inbox = addressless.inbox
         (one,) = await asyncio.to_thread(inbox.list_pending)
         assert one.id == held["confirmation_id"]
         sent = {"refuse": True, "reason": "no"}
-        told = json.loads(await asyncio.to_thread(inbox.decide, one, sent))
-        assert (told["state"], told["by"], told["note"]) == ("refused", "local", "no")
-        answer = await lonely.ask(3, "tools/call", **call)
+        message = json.loads(await asyncio.to_thread(inbox.decide, one, sent))
+        assert (message["state"], message["by"], message["note"]) == ("refused", "local", "no")
+        answer = await addressless.ask(3, "tools/call", **call)
         assert "no" in answer["error"]["message"]
     finally:
-        lonely.stream.closed()
+        addressless.stream.closed()
         await node.stop()
-    assert approvals_sockets(lonely.socket) == []
+    assert approvals_sockets(addressless.socket) == []
 
 
-async def test_a_socket_that_a_killed_node_left_is_passed_over(tmp_path: Path) -> None:
+async def test_stale_socket_of_killed_node_is_skipped(tmp_path: Path) -> None:
     import socket as sockets
 
-    lonely = Lonely(tmp_path)
-    node = lonely.node
+    addressless = AddresslessNode(tmp_path)
+    node = addressless.node
     assert node.trust.approving is not None
     left = sockets.socket(sockets.AF_UNIX)
     left.bind(str(tmp_path / "ask-1.sock"))
     left.close()
     try:
-        await node.trust.approving.listen_locally(lonely.socket)
-        assert len(approvals_sockets(lonely.socket)) == 2
-        assert await asyncio.to_thread(lonely.inbox.list_pending) == []
+        await node.trust.approving.listen_locally(addressless.socket)
+        assert len(approvals_sockets(addressless.socket)) == 2
+        assert await asyncio.to_thread(addressless.inbox.list_pending) == []
     finally:
         await node.stop()
 
 
-async def test_who_shows_a_certificate_may_look(tmp_path: Path) -> None:
+async def test_client_certificate_may_view_approvals(tmp_path: Path) -> None:
     ca = Authority(tmp_path)
     own = ca.issue("node", "127.0.0.1")
     known = [
@@ -145,24 +145,24 @@ async def test_who_shows_a_certificate_may_look(tmp_path: Path) -> None:
         await node.stop()
 
 
-async def test_one_that_waited_for_the_journal_and_fails_strands_no_other() -> None:
-    told: list[bool] = []
+async def test_failing_journal_callback_does_not_affect_others() -> None:
+    events: list[bool] = []
     last = asyncio.Event()
 
     def fails(kept: bool) -> None:
         raise OSError("nobody is there any more")
 
     def hears(kept: bool) -> None:
-        told.append(kept)
+        events.append(kept)
         last.set()
 
     deliver_on_loop(asyncio.get_running_loop())([fails, hears], True)
     async with asyncio.timeout(HANG_TIMEOUT):
         await last.wait()
-    assert told == [True]
+    assert events == [True]
 
 
-async def test_signing_keys_that_somebody_holds_do_not_hold_up_the_node(
+async def test_locked_signing_keys_do_not_block_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = Node(Config(state_dir=str(tmp_path)), base_dir=tmp_path, environ={})

@@ -34,10 +34,10 @@ TOOLS = [
 ]
 
 
-def rig(*rules: RuleConfig, default: Any = "safe", **settings: Any) -> PipelineHarness:
-    made = PipelineHarness(offer("s", TOOLS), **settings)
-    made.authorizer.set_policy(Policy(PolicyConfig(default=default, rules=list(rules))))
-    return made
+def policy_harness(*rules: RuleConfig, default: Any = "safe", **settings: Any) -> PipelineHarness:
+    harness = PipelineHarness(offer("s", TOOLS), **settings)
+    harness.authorizer.set_policy(Policy(PolicyConfig(default=default, rules=list(rules))))
+    return harness
 
 
 def limited_to(made: PipelineHarness, *scopes: str) -> Credentials:
@@ -53,7 +53,7 @@ def limited_to(made: PipelineHarness, *scopes: str) -> Credentials:
     return Credentials("192.0.2.1", "t" * 20)
 
 
-def listed(made: PipelineHarness, credentials: Credentials) -> list[str]:
+def list_tools(made: PipelineHarness, credentials: Credentials) -> list[str]:
     made.begin(Call(TOOLS_LIST, "http", credentials, SESSION))
     return [tool["name"] for tool in made.done[-1][1]["tools"]]
 
@@ -70,46 +70,46 @@ class SlowJournal(MemoryJournal):
         self.waiting.append(then)
 
 
-def test_what_cannot_be_undone_waits_where_nobody_says_otherwise() -> None:
-    made = rig()
-    assert made.refused(tool_call("s.wipe")).failure is CONFIRMATION_REQUIRED
-    assert not made.upstreams["s"].started
+def test_irreversible_call_requires_confirmation_by_default() -> None:
+    harness = policy_harness()
+    assert harness.refused(tool_call("s.wipe")).failure is CONFIRMATION_REQUIRED
+    assert not harness.upstreams["s"].started
     for name in ("s.read", "s.write"):
-        made.begin(tool_call(name))
-    assert len(made.upstreams["s"].started) == 2
+        harness.begin(tool_call(name))
+    assert len(harness.upstreams["s"].started) == 2
 
 
 @pytest.mark.spec("ST-4.8.1-4")
-def test_what_waits_is_for_the_rules_to_say() -> None:
-    made = rig()
-    assert made.refused(tool_call("s.wipe")).failure is CONFIRMATION_REQUIRED
-    made.begin(tool_call("s.write"))
-    assert len(made.upstreams["s"].started) == 1
-    free = rig(default="allow")
+def test_default_action_decides_confirmation() -> None:
+    harness = policy_harness()
+    assert harness.refused(tool_call("s.wipe")).failure is CONFIRMATION_REQUIRED
+    harness.begin(tool_call("s.write"))
+    assert len(harness.upstreams["s"].started) == 1
+    free = policy_harness(default="allow")
     for name in ("s.wipe", "s.write"):
         free.begin(tool_call(name))
     assert len(free.upstreams["s"].started) == 2
 
 
-def test_what_is_denied_is_neither_called_nor_seen() -> None:
-    made = rig(RuleConfig(name="no wiping", tools=["*.wipe"], then="deny"))
-    error = made.refused(tool_call("s.wipe"))
-    unknown = made.refused(tool_call("s.wire"))
+def test_denied_tool_is_hidden_and_rejected() -> None:
+    harness = policy_harness(RuleConfig(name="no wiping", tools=["*.wipe"], then="deny"))
+    error = harness.refused(tool_call("s.wipe"))
+    unknown = harness.refused(tool_call("s.wire"))
     # Whoever does not see it hears what is said of one that is not there.
     assert error.failure is unknown.failure is UNKNOWN_TOOL
     assert error.data == {"tool": "s.wipe", "near": ["s.write", "s.read"]}
     assert unknown.data == {"tool": "s.wire", "near": ["s.write", "s.read"]}
     # Whoever reads the journal learns the reason.
-    assert made.journal.outcomes == ["denied_by_policy", "unknown_tool"]
-    assert "no wiping" in made.journal.entries[0]["detail"]
-    assert listed(made, Credentials("local")) == ["s__read", "s__write"]
+    assert harness.journal.outcomes == ["denied_by_policy", "unknown_tool"]
+    assert "no wiping" in harness.journal.entries[0]["detail"]
+    assert list_tools(harness, Credentials("local")) == ["s__read", "s__write"]
 
 
-def test_hidden_tool_tells_nothing_about_its_arguments() -> None:
+def test_hidden_tool_reveals_nothing_about_arguments() -> None:
     schema = {"properties": {"amount": {"enum": [1, 2]}}, "required": ["amount"]}
     payroll = definition("payroll", inputSchema={"type": "object", **schema})
-    made = PipelineHarness(offer("s", [payroll, *TOOLS]))
-    made.authorizer.set_policy(
+    harness = PipelineHarness(offer("s", [payroll, *TOOLS]))
+    harness.authorizer.set_policy(
         Policy(
             PolicyConfig(
                 default="allow", rules=[RuleConfig(name="no", tools=["*.payroll"], then="deny")]
@@ -117,135 +117,135 @@ def test_hidden_tool_tells_nothing_about_its_arguments() -> None:
         )
     )
     for arguments in ({}, {"amount": 3}, {"amount": 1}):
-        error = made.refused(tool_call("s.payroll", arguments=arguments))
+        error = harness.refused(tool_call("s.payroll", arguments=arguments))
         assert error.failure is UNKNOWN_TOOL
         assert error.data is not None
         assert error.data["tool"] == "s.payroll"
-    unknown = made.refused(tool_call("s.payrol"))
+    unknown = harness.refused(tool_call("s.payrol"))
     assert "s.payroll" not in str(unknown.data)
 
 
-def test_missing_scope_is_found_before_bad_arguments() -> None:
+def test_scope_is_checked_before_arguments() -> None:
     schema = {"type": "object", "required": ["secret_name"]}
-    made = PipelineHarness(offer("s", [definition("write", inputSchema=schema)]))
-    credentials = limited_to(made, "read:s.*")
-    error = made.refused(tool_call("s.write", arguments={}, credentials=credentials))
+    harness = PipelineHarness(offer("s", [definition("write", inputSchema=schema)]))
+    credentials = limited_to(harness, "read:s.*")
+    error = harness.refused(tool_call("s.write", arguments={}, credentials=credentials))
     assert error.failure is FORBIDDEN
     assert "secret_name" not in str(error)
 
 
 def test_only_visible_tools_are_suggested() -> None:
-    made = rig(default="allow")
-    credentials = limited_to(made, "read:s.*")
-    error = made.refused(tool_call("s.writ", credentials=credentials))
+    harness = policy_harness(default="allow")
+    credentials = limited_to(harness, "read:s.*")
+    error = harness.refused(tool_call("s.writ", credentials=credentials))
     assert error.data == {"tool": "s.writ", "near": ["s.read"]}
-    seen_by_all = made.refused(tool_call("s.writ"))
+    seen_by_all = harness.refused(tool_call("s.writ"))
     assert seen_by_all.data == {"tool": "s.writ", "near": ["s.write", "s.read"]}
 
 
-def test_what_is_denied_with_some_arguments_only_is_seen() -> None:
+def test_conditionally_denied_tool_is_listed() -> None:
     rule = RuleConfig(name="big", tools=["*.wipe"], then="deny", when="args.all == true")
-    assert "s__wipe" in listed(rig(rule), Credentials("local"))
+    assert "s__wipe" in list_tools(policy_harness(rule), Credentials("local"))
 
 
 @pytest.mark.spec("ST-4.8.4-2")
-def test_who_lacks_a_scope_is_told_which() -> None:
-    made = rig(default="allow")
-    credentials = limited_to(made, "read:s.*")
-    error = made.refused(tool_call("s.write", credentials=credentials))
+def test_missing_scope_is_named() -> None:
+    harness = policy_harness(default="allow")
+    credentials = limited_to(harness, "read:s.*")
+    error = harness.refused(tool_call("s.write", credentials=credentials))
     assert error.failure is FORBIDDEN
     assert error.data == {"missing": ["write:s.write"]}
-    assert listed(made, credentials) == ["s.read"]
+    assert list_tools(harness, credentials) == ["s.read"]
 
 
-def test_two_callers_see_each_their_own() -> None:
-    made = rig(default="allow")
+def test_each_caller_lists_its_own_tools() -> None:
+    harness = policy_harness(default="allow")
     everything = Credentials("local")
-    little = limited_to(made, "read")
-    assert listed(made, little) == ["s.read"]
-    assert listed(made, everything) == ["s.read", "s.wipe", "s.write"]
+    little = limited_to(harness, "read")
+    assert list_tools(harness, little) == ["s.read"]
+    assert list_tools(harness, everything) == ["s.read", "s.wipe", "s.write"]
 
 
-def test_a_list_is_denied_to_nobody_whom_a_rule_does_not_name() -> None:
-    made = rig(default="deny")
-    assert listed(made, Credentials("local")) == []
-    assert made.refused(tool_call("s.read")).failure is UNKNOWN_TOOL
-    assert made.journal.outcomes[-1] == DENIED.name
+def test_default_deny_allows_empty_list() -> None:
+    harness = policy_harness(default="deny")
+    assert list_tools(harness, Credentials("local")) == []
+    assert harness.refused(tool_call("s.read")).failure is UNKNOWN_TOOL
+    assert harness.journal.outcomes[-1] == DENIED.name
 
 
-def test_a_call_that_was_never_sent_costs_nothing() -> None:
-    made = rig()
-    made.authorizer.budgets.configure(BudgetsConfig(session=BudgetConfig(calls_per_minute=1)))
-    assert made.refused(tool_call("s.wipe")).failure is CONFIRMATION_REQUIRED
-    made.begin(tool_call("s.read"))
-    made.upstreams["s"].last.answer(content=[])
-    assert made.refused(tool_call("s.read")).failure is BUDGET_EXCEEDED
+def test_unsent_call_costs_no_budget() -> None:
+    harness = policy_harness()
+    harness.authorizer.budgets.configure(BudgetsConfig(session=BudgetConfig(calls_per_minute=1)))
+    assert harness.refused(tool_call("s.wipe")).failure is CONFIRMATION_REQUIRED
+    harness.begin(tool_call("s.read"))
+    harness.upstreams["s"].last.answer(content=[])
+    assert harness.refused(tool_call("s.read")).failure is BUDGET_EXCEEDED
 
 
-def test_what_changes_something_leaves_once_it_is_on_disk() -> None:
+def test_mutating_call_is_sent_after_durable_journal_entry() -> None:
     journal = SlowJournal()
-    made = rig(recorder=journal, durable=True)
-    made.begin(tool_call("s.write"))
+    harness = policy_harness(recorder=journal, durable=True)
+    harness.begin(tool_call("s.write"))
     assert journal.outcomes == ["dispatching"]
-    assert not made.upstreams["s"].started
+    assert not harness.upstreams["s"].started
     journal.waiting.pop()(True)
-    made.upstreams["s"].last.answer(content=[])
+    harness.upstreams["s"].last.answer(content=[])
     assert journal.outcomes == ["dispatching", "ok"]
     [before, after] = journal.entries
     assert before["detail"] == after["detail"] != ""
 
 
-def test_what_only_reads_does_not_wait_for_the_disk() -> None:
+def test_read_only_call_does_not_wait_for_journal() -> None:
     journal = SlowJournal()
-    made = rig(recorder=journal, durable=True)
-    made.begin(tool_call("s.read"))
-    assert made.upstreams["s"].started
+    harness = policy_harness(recorder=journal, durable=True)
+    harness.begin(tool_call("s.read"))
+    assert harness.upstreams["s"].started
     assert not journal.waiting
 
 
-def test_what_cannot_be_recorded_is_not_done() -> None:
+def test_unrecordable_call_is_not_sent() -> None:
     journal = SlowJournal()
-    made = rig(recorder=journal, durable=True)
-    made.begin(tool_call("s.write"))
+    harness = policy_harness(recorder=journal, durable=True)
+    harness.begin(tool_call("s.write"))
     journal.waiting.pop()(False)
-    [(_, error)] = made.done
+    [(_, error)] = harness.done
     assert error.failure is UNRECORDABLE
-    assert not made.upstreams["s"].started
+    assert not harness.upstreams["s"].started
 
 
-def test_who_hangs_up_while_the_disk_is_awaited_is_not_served() -> None:
+def test_call_cancelled_while_journal_writes_is_not_sent() -> None:
     journal = SlowJournal()
-    made = rig(recorder=journal, durable=True)
-    call = made.begin(tool_call("s.write"))
-    made.pipeline.cancel(call)
+    harness = policy_harness(recorder=journal, durable=True)
+    call = harness.begin(tool_call("s.write"))
+    harness.pipeline.cancel(call)
     journal.waiting.pop()(True)
-    assert not made.upstreams["s"].started
+    assert not harness.upstreams["s"].started
     assert journal.outcomes == ["dispatching", "cancelled"]
 
 
-def test_what_may_not_be_read_cannot_be_followed_among_others() -> None:
+def test_unreadable_resource_is_left_out_of_subscriptions() -> None:
     rule = RuleConfig(name="x", kinds=["mcp/request:resources/subscribe:file:///b"], then="deny")
     resources = [encode_value({"uri": f"file:///{name}", "name": name}) for name in "ab"]
-    made = PipelineHarness(offer("s", [], resources=resources))
-    made.upstreams["s"].capabilities = {"resources": {"subscribe": True}}
-    made.authorizer.set_policy(Policy(PolicyConfig(rules=[rule]), made.catalog))
+    harness = PipelineHarness(offer("s", [], resources=resources))
+    harness.upstreams["s"].capabilities = {"resources": {"subscribe": True}}
+    harness.authorizer.set_policy(Policy(PolicyConfig(rules=[rule]), harness.catalog))
     call = Call(LISTEN, "http", Credentials("local"), SESSION)
-    made.pipeline.admit(call)
+    harness.pipeline.admit(call)
 
     class Follower:
         def send_resource_update(self, uri: str) -> None: ...
 
     followed = asyncio.run(
-        made.pipeline.subscriptions.subscribe_all(Follower(), call, ["file:///a", "file:///b"])
+        harness.pipeline.subscriptions.subscribe_all(Follower(), call, ["file:///a", "file:///b"])
     )
     assert followed == ["file:///a"]
-    assert made.upstreams["s"].watches == ["file:///a"]
+    assert harness.upstreams["s"].watches == ["file:///a"]
 
 
-def test_who_was_let_through_last_lets_nobody_else_through() -> None:
+def test_cached_authorization_does_not_apply_to_other_callers() -> None:
     """Neither another caller, nor the same one somewhere else, nor when its subserver may less."""
-    made = rig(default="allow")
-    made.pipeline.configure(
+    harness = policy_harness(default="allow")
+    harness.pipeline.configure(
         authenticate=Authenticator(
             {
                 "w" * 20: Caller("agent", scopes=("write:s.write",), kind="token"),
@@ -259,13 +259,13 @@ def test_who_was_let_through_last_lets_nobody_else_through() -> None:
     )
     writes, reads = (Credentials("192.0.2.1", letter * 20) for letter in "wr")
     for _ in range(3):
-        made.begin(tool_call("s.write", credentials=writes))
+        harness.begin(tool_call("s.write", credentials=writes))
         for name, credentials in (("s.write", reads), ("s.wipe", writes), ("s.read", writes)):
-            assert made.refused(tool_call(name, credentials=credentials)).failure is FORBIDDEN
-        made.begin(tool_call("s.read", credentials=reads))
-    assert len(made.upstreams["s"].started) == 6
-    made.authorizer.limit_scopes({"s": "read"})
-    assert made.refused(tool_call("s.write", credentials=writes)).failure is FORBIDDEN
-    made.authorizer.limit_scopes({})
-    made.begin(tool_call("s.write", credentials=writes))
-    assert len(made.upstreams["s"].started) == 7
+            assert harness.refused(tool_call(name, credentials=credentials)).failure is FORBIDDEN
+        harness.begin(tool_call("s.read", credentials=reads))
+    assert len(harness.upstreams["s"].started) == 6
+    harness.authorizer.limit_scopes({"s": "read"})
+    assert harness.refused(tool_call("s.write", credentials=writes)).failure is FORBIDDEN
+    harness.authorizer.limit_scopes({})
+    harness.begin(tool_call("s.write", credentials=writes))
+    assert len(harness.upstreams["s"].started) == 7

@@ -61,7 +61,7 @@ def rig(budget: SubserverBudget, **session: Any) -> PipelineHarness:
     return node
 
 
-def passes(node: PipelineHarness, name: str = "leaf.read") -> bool:
+def is_sent(node: PipelineHarness, name: str = "leaf.read") -> bool:
     """Whether a call reaches its server."""
     upstream = node.upstreams[name.partition(".")[0]]
     before, over = len(upstream.started), len(node.done)
@@ -74,7 +74,7 @@ def passes(node: PipelineHarness, name: str = "leaf.read") -> bool:
     return False
 
 
-def refusal(node: PipelineHarness, name: str) -> dict[str, Any]:
+def budget_error(node: PipelineHarness, name: str) -> dict[str, Any]:
     error = node.refused(tool_call(name))
     assert error.failure is BUDGET_EXCEEDED
     assert error.data is not None
@@ -82,9 +82,9 @@ def refusal(node: PipelineHarness, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.spec("AX-11.4-2", "AX-11.4-4")
-def test_the_fourth_of_three_in_a_minute() -> None:
+def test_limits_calls_per_minute() -> None:
     node = rig(SubserverBudget(max_calls_per_minute=3))
-    assert [passes(node) for _ in range(3)] == [True] * 3
+    assert [is_sent(node) for _ in range(3)] == [True] * 3
     node.clock.advance(10)
     error = node.refused(tool_call("leaf.read"))
     assert error.failure is BUDGET_EXCEEDED
@@ -101,33 +101,33 @@ def test_the_fourth_of_three_in_a_minute() -> None:
     }
     assert "in 50.0 s" in error.message
     # Nobody else's budget.
-    assert passes(node, "other.t")
+    assert is_sent(node, "other.t")
     assert node.journal.outcomes[-2:] == ["budget_exceeded", "ok"]
     # As soon as it was said.
     node.clock.advance(49.9)
-    assert not passes(node)
+    assert not is_sent(node)
     node.clock.advance(0.1)
-    assert passes(node)
+    assert is_sent(node)
 
 
-def test_a_refused_call_counts_for_nothing() -> None:
+def test_rejected_call_is_not_counted() -> None:
     node = rig(SubserverBudget(max_calls_per_minute=1))
-    assert passes(node)
+    assert is_sent(node)
     for _ in range(59):
         node.clock.advance(1)
-        assert not passes(node)
+        assert not is_sent(node)
     node.clock.advance(1)
-    assert passes(node)
+    assert is_sent(node)
 
 
-def test_a_call_that_cannot_be_made_counts_for_nothing() -> None:
+def test_invalid_call_is_not_counted() -> None:
     node = rig(SubserverBudget(max_calls_per_minute=1))
     error = node.refused(tool_call("leaf.read", {"n": "one"}))
     assert error.failure is INVALID_ARGUMENTS
-    assert passes(node)
+    assert is_sent(node)
 
 
-def test_a_call_that_was_never_sent_is_given_back() -> None:
+def test_unsent_call_is_refunded() -> None:
     """Through the whole pipeline: nobody to send it to, and an open breaker."""
     node = rig(SubserverBudget(max_calls_per_minute=5))
     used = node.authorizer.budgets.read_usage
@@ -152,10 +152,10 @@ def test_a_call_that_was_never_sent_is_given_back() -> None:
 
 
 @pytest.mark.spec("AX-11.4-3")
-def test_mutable_calls_of_a_session() -> None:
+def test_limits_mutable_calls_per_session() -> None:
     node = rig(SubserverBudget(max_mutable_calls_per_session=1))
-    assert passes(node, "leaf.write")
-    assert refusal(node, "leaf.write") == {
+    assert is_sent(node, "leaf.write")
+    assert budget_error(node, "leaf.write") == {
         "budget": "max_mutable_calls_per_session",
         "of": "subserver",
         "limit": 1,
@@ -163,63 +163,63 @@ def test_mutable_calls_of_a_session() -> None:
         "left": 0,
         "upstream": "leaf",
     }
-    assert passes(node, "leaf.read")
+    assert is_sent(node, "leaf.read")
     node.clock.advance(1000)
-    assert not passes(node, "leaf.write")
+    assert not is_sent(node, "leaf.write")
 
 
 @pytest.mark.spec("AX-11.4-4")
-def test_cost_units_of_a_session() -> None:
+def test_limits_cost_units_per_session() -> None:
     node = rig(SubserverBudget(max_cost_units_per_session=12))
-    assert passes(node, "leaf.expensive")
-    assert passes(node, "leaf.metered")
+    assert is_sent(node, "leaf.expensive")
+    assert is_sent(node, "leaf.metered")
     # Ten more would be too many; one more is not.
-    assert refusal(node, "leaf.expensive")["used"] == 11
-    assert passes(node, "leaf.metered")
-    assert not passes(node, "leaf.metered")
-    assert passes(node, "leaf.read")
+    assert budget_error(node, "leaf.expensive")["used"] == 11
+    assert is_sent(node, "leaf.metered")
+    assert not is_sent(node, "leaf.metered")
+    assert is_sent(node, "leaf.read")
 
 
 @pytest.mark.spec("AX-11.4-4")
-def test_the_minute_outlives_the_connection_and_the_session_does_not() -> None:
+def test_minute_survives_reconnect_and_session_budget_resets() -> None:
     budget = SubserverBudget(max_calls_per_minute=2, max_mutable_calls_per_session=1)
     node = rig(budget, session_id="first")
-    assert passes(node, "leaf.write")
-    assert not passes(node, "leaf.write")
+    assert is_sent(node, "leaf.write")
+    assert not is_sent(node, "leaf.write")
     node.authorizer.budgets.end_session("leaf")
     node.clock.advance(10)
     node.authorizer.budgets.grant("leaf", LEAF, budget, session_id="second")
-    assert passes(node, "leaf.write")
-    assert refusal(node, "leaf.read")["retry_after_ms"] == 50_000
+    assert is_sent(node, "leaf.write")
+    assert budget_error(node, "leaf.read")["retry_after_ms"] == 50_000
     # Also without a farewell in between, and under another name.
     node.authorizer.budgets.grant("leaf", LEAF, budget, session_id="third")
-    assert not passes(node)
+    assert not is_sent(node)
     # Another one in its place begins anew.
     node.authorizer.budgets.grant("leaf", LEAF.replace("1", "2"), budget)
-    assert passes(node)
+    assert is_sent(node)
 
 
-def test_other_limits_for_a_session_that_goes_on() -> None:
+def test_limits_change_during_session() -> None:
     node = rig(SubserverBudget(max_mutable_calls_per_session=5), session_id="one")
-    assert passes(node, "leaf.write")
+    assert is_sent(node, "leaf.write")
     node.authorizer.budgets.grant(
         "leaf", LEAF, SubserverBudget(max_mutable_calls_per_session=2), "one"
     )
-    assert passes(node, "leaf.write")
-    assert not passes(node, "leaf.write")
+    assert is_sent(node, "leaf.write")
+    assert not is_sent(node, "leaf.write")
     node.authorizer.budgets.grant("leaf", LEAF, SubserverBudget(), "one")
-    assert passes(node, "leaf.write")
+    assert is_sent(node, "leaf.write")
     assert node.authorizer.budgets.read_usage("leaf") is None
 
 
-def test_nobody_is_looked_at_who_has_no_limit() -> None:
+def test_unlimited_budget_is_not_tracked() -> None:
     node = rig(SubserverBudget())
     assert not node.authorizer.budgets.limited
     assert SubserverBudget() == SubserverBudget(UNLIMITED, UNLIMITED, UNLIMITED)
-    assert all(passes(node, "leaf.write") for _ in range(10))
+    assert all(is_sent(node, "leaf.write") for _ in range(10))
 
 
-def test_those_who_are_gone_are_forgotten() -> None:
+def test_disconnected_subservers_are_removed() -> None:
     clock = ManualClock()
     budgets = Budgets(clock)
     node = PipelineHarness(leaf())
@@ -238,7 +238,7 @@ def test_those_who_are_gone_are_forgotten() -> None:
     pauses=st.lists(st.floats(0, 20, allow_nan=False), min_size=1, max_size=200),
     limit=st.integers(1, 10),
 )
-def test_no_minute_has_more_than_its_share(pauses: list[float], limit: int) -> None:
+def test_every_minute_window_is_limited(pauses: list[float], limit: int) -> None:
     """In no window of 60 seconds, wherever it begins; and nobody waits longer than said."""
     clock = ManualClock()
     budgets = Budgets(clock)
@@ -246,13 +246,13 @@ def test_no_minute_has_more_than_its_share(pauses: list[float], limit: int) -> N
     made: list[float] = []
     for pause in pauses:
         clock.advance(pause)
-        refused = _taken(budgets, tool_call(upstream="s"))
+        refused = _reserve(budgets, tool_call(upstream="s"))
         if refused is None:
             made.append(clock())
             continue
         assert refused.data is not None
         # Calls in one grain count as one; beyond that it is exact.
-        assert len([one for one in made if one + MINUTE_SECONDS + GRAIN > clock()]) >= limit
+        assert len([item for item in made if item + MINUTE_SECONDS + GRAIN > clock()]) >= limit
         wait = refused.data["retry_after_ms"] / 1000
         assert 0 < wait <= MINUTE_SECONDS + GRAIN
         recent = [moment for moment in made if moment + MINUTE_SECONDS > clock()]
@@ -262,7 +262,7 @@ def test_no_minute_has_more_than_its_share(pauses: list[float], limit: int) -> N
         assert last - first >= MINUTE_SECONDS - 1e-9
 
 
-def _taken(budgets: Budgets, call: Call) -> InterlockError | None:
+def _reserve(budgets: Budgets, call: Call) -> InterlockError | None:
     try:
         budgets.reserve(call, None)
     except InterlockError as error:
@@ -270,7 +270,7 @@ def _taken(budgets: Budgets, call: Call) -> InterlockError | None:
     return None
 
 
-def test_three_accounts_through_the_pipeline() -> None:
+def test_session_caller_and_subserver_budgets_apply_together() -> None:
     """Sessions, callers and subservers, each with a budget of its own."""
     node = PipelineHarness(leaf(), tokens={"a-token": "ada", "b-token": "bert"})
     node.authorizer.budgets.configure(
@@ -308,7 +308,7 @@ def test_three_accounts_through_the_pipeline() -> None:
     assert node.journal.outcomes.count("budget_exceeded") == 3
 
 
-async def test_a_call_that_waits_for_a_human_takes_nothing(tmp_path: Path) -> None:
+async def test_pending_call_costs_nothing_until_approved(tmp_path: Path) -> None:
     """However often it is made; once it is approved, it does."""
 
     node = Gated(tmp_path)

@@ -166,7 +166,7 @@ def test_each_step_rejects(step: Callable[[Setup], None], outcome: str) -> None:
     list(combinations(STEPS, 2)),
     ids=lambda pair: pair[0].__name__,
 )
-def test_the_earlier_step_decides(
+def test_earlier_step_decides(
     earlier: tuple[Callable[[Setup], None], str], later: tuple[Callable[[Setup], None], str]
 ) -> None:
     setup = Setup()
@@ -179,7 +179,7 @@ def test_the_earlier_step_decides(
 # -- the list itself
 
 
-def test_order_of_the_steps() -> None:
+def test_steps_have_fixed_order() -> None:
     """The order is security: whoever changes it changes who hears what."""
     assert ORDER == (
         "scopes",
@@ -196,7 +196,7 @@ def test_order_of_the_steps() -> None:
     )
 
 
-def test_order_does_not_depend_on_who_installs_first() -> None:
+def test_step_order_is_independent_of_install_order() -> None:
     steps = [
         pins_step(unchanged, {}),
         learned_step(unchanged),
@@ -209,13 +209,13 @@ def test_order_does_not_depend_on_who_installs_first() -> None:
         assert authorizer.steps == ORDER
 
 
-def test_contract_floor_is_asked_before_and_after_learned_rules() -> None:
+def test_contract_floor_runs_before_and_after_learned_rules() -> None:
     """A learned rule allows what a contract wants approved: the contract has the last word."""
     floor = make_decision(PolicyAction.CONFIRM, "contract:note.write")
-    asked: list[str] = []
+    requests: list[str] = []
 
     def learned_rule(call: Call, found: Decision) -> Decision:
-        asked.append(found.rule)
+        requests.append(found.rule)
         return make_decision(PolicyAction.ALLOW, "learned")
 
     rig = PipelineHarness(offer(CONTRACTS, ["write"]))
@@ -225,7 +225,7 @@ def test_contract_floor_is_asked_before_and_after_learned_rules() -> None:
     call = tool_call(tool.canonical, upstream=CONTRACTS)
     call.route = tool
     assert rig.authorizer.authorize(call) is floor
-    assert asked == ["contract:note.write"]
+    assert requests == ["contract:note.write"]
 
 
 @pytest.mark.parametrize("name", ["scopes", "always_denied", "policy", "anything else"])
@@ -234,7 +234,7 @@ def test_only_named_steps_can_be_installed(name: str) -> None:
         PipelineHarness().authorizer.install(DecisionStep(name, unchanged))
 
 
-def test_no_step_is_installed_after_the_start() -> None:
+def test_no_step_is_installed_after_start() -> None:
     authorizer = PipelineHarness().authorizer
     authorizer.freeze()
     with pytest.raises(RuntimeError):
@@ -242,7 +242,7 @@ def test_no_step_is_installed_after_the_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "asked"),
+    ("step", "is_called"),
     [
         (pins_step(rejects("pins"), {}), False),
         (pins_step(rejects("pins"), {"s.read": object()}), True),
@@ -253,15 +253,15 @@ def test_no_step_is_installed_after_the_start() -> None:
         (safety_step(rejects("safety_loop"), {"somebody": object()}), True),
     ],
 )
-def test_step_without_anything_to_say_is_not_called(step: DecisionStep, asked: bool) -> None:
+def test_inapplicable_step_is_not_called(step: DecisionStep, is_called: bool) -> None:
     setup = Setup()
     setup.name = "s.read"
     setup.authorizer.install(step)
     call = setup.rig.begin(tool_call("s.read"))
-    assert call.is_dispatched is not asked
+    assert call.is_dispatched is not is_called
 
 
-def test_step_that_changes_its_traits_later_is_asked() -> None:
+def test_step_with_changed_traits_is_called() -> None:
     """A feature may switch its step while the node runs, whatever it was installed with."""
     setup = Setup()
     setup.name = "s.read"
@@ -272,13 +272,13 @@ def test_step_that_changes_its_traits_later_is_asked() -> None:
     assert not setup.rig.begin(tool_call("s.read")).is_dispatched
 
 
-def test_step_that_holds_a_plain_call_is_followed_by_those_for_held_calls() -> None:
+def test_pending_call_passes_later_steps_for_pending_calls() -> None:
     authorizer = PipelineHarness(offer("s", ["read"])).authorizer
     held = make_decision(PolicyAction.CONFIRM, "danger")
-    asked: list[str] = []
+    requests: list[str] = []
 
     def watch(call: Call, found: Decision) -> Decision:
-        asked.append(found.rule)
+        requests.append(found.rule)
         return found
 
     authorizer.install(
@@ -286,4 +286,4 @@ def test_step_that_holds_a_plain_call_is_followed_by_those_for_held_calls() -> N
         DecisionStep("safety_loop", watch, applies_to=HELD),
     )
     assert authorizer.authorize(tool_call("s.read", upstream="s")) is held
-    assert asked == ["danger"]
+    assert requests == ["danger"]

@@ -159,12 +159,12 @@ async def open_authority(folder: Path) -> AsyncIterator[World]:
 
 
 @pytest.mark.spec("ST-4.8.3-1")
-@pytest.mark.parametrize("wire", [STATELESS, SESSION, SSE])
-def test_keys_are_fetched_while_the_first_caller_waits(tmp_path: Path, wire: str) -> None:
+@pytest.mark.parametrize("protocol", [STATELESS, SESSION, SSE])
+def test_first_call_waits_for_issuer_keys(tmp_path: Path, protocol: str) -> None:
     async def scene(world: World) -> None:
         assert world.node.trust.identity.problems()
         world.away = False
-        assert await world.echo(wire, world.token()) == f"by {wire}"
+        assert await world.echo(protocol, world.token()) == f"by {protocol}"
         assert world.node.trust.identity.problems() == []
 
     world = play(tmp_path, scene)
@@ -172,17 +172,17 @@ def test_keys_are_fetched_while_the_first_caller_waits(tmp_path: Path, wire: str
 
 
 @pytest.mark.spec("ST-4.8.3-1")
-@pytest.mark.parametrize("wire", [STATELESS, SESSION, SSE])
-def test_a_server_is_asked_while_the_first_caller_waits(tmp_path: Path, wire: str) -> None:
+@pytest.mark.parametrize("protocol", [STATELESS, SESSION, SSE])
+def test_first_call_waits_for_introspection(tmp_path: Path, protocol: str) -> None:
     async def scene(world: World) -> None:
-        assert await world.echo(wire, "opaque") == f"by {wire}"
+        assert await world.echo(protocol, "opaque") == f"by {protocol}"
         assert len(world.authority.to("/introspect")) == 1
 
     world = play(tmp_path, scene)
     assert world.callers() == {"app:robot"}
 
 
-async def test_a_call_is_the_first_thing_that_comes(tmp_path: Path) -> None:
+async def test_first_call_without_handshake_waits_for_keys(tmp_path: Path) -> None:
     """Without a word before it, and many of them at once."""
 
     async with open_authority(tmp_path) as world:
@@ -212,7 +212,7 @@ async def test_a_call_is_the_first_thing_that_comes(tmp_path: Path) -> None:
             answers = await asyncio.gather(
                 *(http.post(world.node.url or "", json=body) for _ in range(8))
             )
-        assert [one.status_code for one in answers] == [200] * 8
+        assert [response.status_code for response in answers] == [200] * 8
         assert len(world.authority.to("/jwks")) == asked + 1
         # What cannot be said stays a refusal, and the issuer is left in peace.
         headers["Authorization"] = (
@@ -225,7 +225,7 @@ async def test_a_call_is_the_first_thing_that_comes(tmp_path: Path) -> None:
         assert len(world.authority.to("/jwks")) <= asked + 2
 
 
-async def test_other_paths_wait_too(tmp_path: Path) -> None:
+async def test_other_paths_wait_for_keys(tmp_path: Path) -> None:
     async with open_authority(tmp_path) as world:
         assert await world.status("opaque") == 200
         assert await world.status("made-up") == 401
@@ -234,7 +234,7 @@ async def test_other_paths_wait_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_a_client_certificate_is_enough(tmp_path: Path, mode: Any) -> None:
+def test_client_certificate_authenticates_alone(tmp_path: Path, mode: Any) -> None:
     async def main() -> None:
         ca = CertificateAuthority(tmp_path)
         own = ca.issue("node", "127.0.0.1")

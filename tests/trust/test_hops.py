@@ -50,7 +50,7 @@ async def open_node(folder: Path) -> AsyncIterator[Any]:
         yield grove
 
 
-async def row(grove: HopGrove, **registration: Any) -> tuple[Node, Node, Leaf]:
+async def start_row(grove: HopGrove, **registration: Any) -> tuple[Node, Node, Leaf]:
     """A root with callers, a node below it, and a leaf below that."""
     root = await grove.plant("root", tokens=TOKENS)
     edge = await grove.plant("edge", below=root)
@@ -62,9 +62,9 @@ async def row(grove: HopGrove, **registration: Any) -> tuple[Node, Node, Leaf]:
 
 
 @pytest.mark.spec("ST-4.8.2-1", "AX-10.1-2", "ST-4.8.4-5")
-async def test_every_hop_has_its_own_token_for_the_same_caller(tmp_path: Path) -> None:
+async def test_each_hop_has_own_token_for_same_caller(tmp_path: Path) -> None:
     async with open_node(tmp_path) as grove:
-        root, edge, leaf = await row(grove)
+        root, edge, leaf = await start_row(grove)
         assert "content" in await call(root, OWNER, "edge.leaf.read")
         assert "content" in await call(root, OWNER, "edge.leaf.add")
         assert "content" in await call(root, DEPUTY, "edge.leaf.add")
@@ -77,13 +77,13 @@ async def test_every_hop_has_its_own_token_for_the_same_caller(tmp_path: Path) -
         assert bobs is not None
         assert (adds.scopes, adds.parent_caller) == (("write:leaf.add",), "owner")
         assert (bobs.scopes, bobs.parent_caller) == (("write:leaf.add",), "deputy")
-        tokens = [one["_meta"][KEY] for one in leaf.calls]
-        said = [claims(one) for one in tokens]
-        assert [one["sub"] for one in said] == ["owner", "owner", "deputy"]
-        assert [one["scope"] for one in said] == ["read:read", "write:add", "write:add"]
-        assert {one["aud"] for one in said} == {leaf_id(edge)}
-        assert {one["iss"] for one in said} == {edge.place.id}
-        assert all(0 < one["exp"] - one["iat"] <= 60 for one in said)
+        tokens = [call["_meta"][KEY] for call in leaf.calls]
+        actual = [claims(token) for token in tokens]
+        assert [item["sub"] for item in actual] == ["owner", "owner", "deputy"]
+        assert [item["scope"] for item in actual] == ["read:read", "write:add", "write:add"]
+        assert {item["aud"] for item in actual} == {leaf_id(edge)}
+        assert {item["iss"] for item in actual} == {edge.place.id}
+        assert all(0 < item["exp"] - item["iat"] <= 60 for item in actual)
 
 
 def leaf_id(edge: Node) -> str:
@@ -93,15 +93,15 @@ def leaf_id(edge: Node) -> str:
 
 
 @pytest.mark.spec("AX-10.1-1", "AX-10.1-3", "ST-4.8.5-1")
-def test_what_a_caller_shows_reaches_nobody_below_and_no_token_is_kept(
+def test_caller_credentials_reach_no_child_or_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As a bearer, as a cookie and in the `_meta`: not a byte of it. And nothing that was made for
     a hop is in a file or in a log."""
-    seen: list[str] = []
+    events: list[str] = []
 
     async def scene(grove: HopGrove) -> None:
-        root, _, leaf = await row(grove)
+        root, _, leaf = await start_row(grove)
         extras = {
             "com.acme/token": OWNER,
             "authorization": f"Bearer {OWNER}",
@@ -120,34 +120,34 @@ def test_what_a_caller_shows_reaches_nobody_below_and_no_token_is_kept(
         assert {key: params["_meta"].get(key) for key in extras if key != KEY} == {
             "com.acme/token": None, "authorization": None, **kept,
         }  # fmt: skip
-        seen.append(params["_meta"][KEY])
-        edges = [one.credentials.hop_token for one in grove.begun[grove._nodes[1]]]
-        seen.extend(one for one in edges if one)
+        events.append(params["_meta"][KEY])
+        edges = [item.credentials.hop_token for item in grove.begun[grove._nodes[1]]]
+        events.extend(edge for edge in edges if edge)
 
     with caplog.at_level(logging.DEBUG):
         play(scene, tmp_path)
-    assert len(seen) >= 2
-    files = [one for one in tmp_path.rglob("*") if one.is_file()]
-    assert any(one.name == "signing_keys.json" for one in files)
-    for token in (*seen, OWNER):
+    assert len(events) >= 2
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(file.name == "signing_keys.json" for file in files)
+    for token in (*events, OWNER):
         parts = [token, *token.split(".")[1:]]
         assert not any(part in caplog.text for part in parts)
-        for one in files:
-            content = one.read_bytes()
-            assert not any(part.encode() in content for part in parts), one
+        for element in files:
+            content = element.read_bytes()
+            assert not any(part.encode() in content for part in parts), element
 
 
 @pytest.mark.spec("ST-4.8.4-2", "ST-4.8.1-3")
-async def test_what_a_caller_may_not_is_refused_before_it_leaves(tmp_path: Path) -> None:
+async def test_unpermitted_call_is_rejected_before_sending(tmp_path: Path) -> None:
     async with open_node(tmp_path) as grove:
-        root, edge, leaf = await row(grove)
+        root, edge, leaf = await start_row(grove)
         other = Leaf(edge)
         other.tools = LEAF_TOOLS
         other.registered(2, "other")
         await until(root, lambda: lists(root, "edge.other.add"))
-        refused = await call(root, OWNER, "edge.other.add")
-        assert refused["code"] == -31031
-        assert refused["data"]["missing"] == ["write:edge.other.add"]
+        response = await call(root, OWNER, "edge.other.add")
+        assert response["code"] == -31031
+        assert response["data"]["missing"] == ["write:edge.other.add"]
         assert not leaf.calls
         assert not other.calls
         assert grove.callers(edge) == []
@@ -158,11 +158,11 @@ def member(token: str) -> bytes:
 
 
 @pytest.mark.spec("ST-4.8.2-1", "AX-10.1-2")
-async def test_the_node_below_checks_for_itself(tmp_path: Path) -> None:
+async def test_child_checks_scopes_itself(tmp_path: Path) -> None:
     """A root that is careless, or that somebody has got hold of, sends what it should not."""
 
     async with open_node(tmp_path) as grove:
-        root, edge, leaf = await row(grove)
+        root, edge, leaf = await start_row(grove)
         peer = root.upstreams.supervisors["ax:edge"].peer
         assert peer is not None
         honest = peer.hop_token_encoder
@@ -193,8 +193,8 @@ async def test_the_node_below_checks_for_itself(tmp_path: Path) -> None:
             b',"%b":null' % KEY.encode(): -31030,
         }.items():
             peer.hop_token_encoder = lambda _, stamp=stamp: stamp
-            refused = await call(root, DEPUTY, "edge.leaf.add")
-            assert refused["code"] == code, (stamp, refused)
+            response = await call(root, DEPUTY, "edge.leaf.add")
+            assert response["code"] == code, (stamp, response)
         assert len(leaf.calls) == 1
         # A parent that sends none is as it was before there were tokens.
         peer.hop_token_encoder = None
@@ -205,60 +205,62 @@ async def test_the_node_below_checks_for_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("ST-4.8.5-3")
-async def test_keys_change_under_way_and_nothing_is_refused(tmp_path: Path) -> None:
+async def test_key_rotation_rejects_no_call(tmp_path: Path) -> None:
     async with open_node(tmp_path) as grove:
-        root, edge, leaf = await row(grove)
+        root, edge, leaf = await start_row(grove)
         assert "content" in await call(root, OWNER, "edge.leaf.read")
-        before = kid_shown(edge)
+        before = published_key_ids(edge)
         # By hand, in another process as it were.
         new = SigningKeys(signing_keys_path(root.config, {}, root.base_dir)).rotate()
         await root.tokens.refresh()
         for secret in (DEPUTY, OWNER):
             assert "content" in await call(root, secret, "edge.leaf.read")
         kids = [
-            header(one.credentials.hop_token)["kid"]
-            for one in grove.begun[edge]
-            if one.credentials.hop_token
+            header(item.credentials.hop_token)["kid"]
+            for item in grove.begun[edge]
+            if item.credentials.hop_token
         ]
         # Deputy's token is a new one; Owner's is good still.
         assert kids == [before[0], new, before[0]]
-        assert kid_shown(edge) == [new, *before]
+        assert published_key_ids(edge) == [new, *before]
         _, document = await post((root.url or "").replace("/mcp", KEYS_PATH), None, method="GET")
-        assert [one["kid"] for one in document["keys"]] == [new, *before]
-        assert not any("d" in one for one in document["keys"])
+        assert [key["kid"] for key in document["keys"]] == [new, *before]
+        assert not any("d" in key for key in document["keys"])
         # The leaf hears of its own parent's keys.
         edge.tokens.keys.rotate()
         edge.component(Tree).registrar.keys_changed()
-        [told] = [one for one in leaf.heard if str(one.get("method")).endswith("keys_changed")]
+        [told] = [
+            message for message in leaf.heard if str(message.get("method")).endswith("keys_changed")
+        ]
         assert len(told["params"]["jwks"]["keys"]) == 2
         assert len(leaf.beat()["result"]["jwks"]["keys"]) == 2
         assert "jwks" not in leaf.beat()["result"]
 
 
-def kid_shown(node: Node) -> list[str]:
+def published_key_ids(node: Node) -> list[str]:
     registrant = node.component(Tree).registrant
     assert registrant is not None
     above = node.component(Tree).tokens.above()
     assert above is not None
-    return [one["kid"] for one in json.loads(bytes(above.jwks))["keys"]]
+    return [key["kid"] for key in json.loads(bytes(above.jwks))["keys"]]
 
 
 @pytest.mark.spec("AX-10.2-1", "AX-10.2-2")
-async def test_who_registers_to_be_read_is_never_asked_to_write(tmp_path: Path) -> None:
+async def test_subserver_registered_for_reading_gets_no_writes(tmp_path: Path) -> None:
     async with open_node(tmp_path) as grove:
-        root, edge, leaf = await row(grove, auth_scope="read")
+        root, edge, leaf = await start_row(grove, auth_scope="read")
         assert leaf.answers["mcpax-2"][0]["result"]["auth_scope"] == "read"
         other = Leaf(edge)
         other.tools = LEAF_TOOLS
         other.registered(2, "other", auth_scope="write")
         await until(root, lambda: lists(root, "edge.other.add"))
-        refused = await call(root, DEPUTY, "edge.leaf.add")
-        assert (refused["code"], refused["message"]) == (-31006, "scope_denied")
-        assert refused["data"]["auth_scope"] == "read"
+        response = await call(root, DEPUTY, "edge.leaf.add")
+        assert (response["code"], response["message"]) == (-31006, "scope_denied")
+        assert response["data"]["auth_scope"] == "read"
         assert not leaf.calls
         assert "content" in await call(root, DEPUTY, "edge.leaf.read")
         assert "content" in await call(root, DEPUTY, "edge.other.add")
-        assert [one["name"] for one in leaf.calls] == ["read"]
+        assert [call["name"] for call in leaf.calls] == ["read"]
 
 
 # -- servers of the config
@@ -289,9 +291,7 @@ class Checks(Streamable):
 
 @pytest.mark.spec("AX-10.1-1", "AX-10.1-2", "ST-4.8.4-5")
 @pytest.mark.parametrize("eras", ["stateless", "session"])
-async def test_a_server_that_wants_them_gets_the_tokens_of_each_caller(
-    tmp_path: Path, eras: str
-) -> None:
+async def test_server_receives_tokens_of_each_caller(tmp_path: Path, eras: str) -> None:
     async with open_node(tmp_path) as grove:
         async with Checks(eras) as server:
             tokens = [
@@ -305,21 +305,21 @@ async def test_a_server_that_wants_them_gets_the_tokens_of_each_caller(
             assert "content" in await call(root, DEPUTY, "shop.cancelled")
             assert (await call(root, OWNER, "shop.cancelled"))["code"] == -31031
             assert server.refuses == 0
-            calls = [one for one in server.requests if one.tool]
-            said = [claims(one.headers["authorization"][7:]) for one in calls]
-            assert [(one["sub"], one["scope"]) for one in said] == [
+            calls = [request for request in server.requests if request.tool]
+            actual = [claims(call.headers["authorization"][7:]) for call in calls]
+            assert [(item["sub"], item["scope"]) for item in actual] == [
                 ("owner", "read:echo"), ("deputy", "write:cancelled"),
             ]  # fmt: skip
-            assert {one["aud"] for one in said} == {server.url()}
-            own = [one for one in server.requests if not one.tool]
+            assert {item["aud"] for item in actual} == {server.url()}
+            own = [request for request in server.requests if not request.tool]
             assert own
-            for one in server.requests:
-                token = one.headers["authorization"].removeprefix("Bearer ")
+            for element in server.requests:
+                token = element.headers["authorization"].removeprefix("Bearer ")
                 assert claims(token)["iss"] == root.url
-                whole = repr(one.headers) + one.body.decode()
+                whole = repr(element.headers) + element.body.decode()
                 assert OWNER not in whole
                 assert DEPUTY not in whole
-            assert {claims(one.headers["authorization"][7:])["scope"] for one in own} == {"read"}
+            assert {claims(item.headers["authorization"][7:])["scope"] for item in own} == {"read"}
             # What it refuses all the same is told, and not tried again.
             server.toolbox.tools = []
             before = len(server.requests)
@@ -328,8 +328,15 @@ async def test_a_server_that_wants_them_gets_the_tokens_of_each_caller(
                 answer.empty("403 Forbidden")
                 return True
 
+<<<<<<< HEAD
             server.override = refuse
             refused = await call(root, DEPUTY, "shop.cancelled")
             assert refused["code"] == -31020
             assert "rejected the hop token of this node (HTTP 403)" in refused["message"]
+=======
+            server.habit = refuse
+            response = await call(root, DEPUTY, "shop.cancelled")
+            assert response["code"] == -31020
+            assert "rejected the hop token of this node (HTTP 403)" in response["message"]
+>>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
             assert len(server.requests) == before + 1

@@ -21,33 +21,33 @@ from interlock.trust.identity.component import CallerComplement, IdentityCompone
 from interlock.trust.identity.key_sets import UNKNOWN_KEY_PAUSE_SECONDS
 from interlock.trust.identity.revocation_watch import STORE_USES_SECONDS
 from tests.support.clock import ManualClock
-from tests.trust.identities import Desk, desk, open_authority, settled
+from tests.trust.identities import IdentityHarness, harness, open_authority, resolve_caller
 from tests.trust.identity.issuers import ISSUER, NOW, Signer, claims
 
-__all__ = ["desk"]
+__all__ = ["harness"]
 
 LOOPBACK = Credentials("loopback")
 
 
-def test_no_two_callers_have_one_token(tmp_path: Path) -> None:
+def test_rejects_two_callers_with_same_token(tmp_path: Path) -> None:
     """Whoever shows it would be taken for the one who may do more."""
     agent = TokenConfig(name="agent", token="${env:T}")
     chief = TokenConfig(name="chief", token="s3cret", may=["call", "approve"])
     with pytest.raises(InterlockError, match="chief: it is the same token as that of agent") as no:
-        Desk(tmp_path, tokens=[agent, chief])
+        IdentityHarness(tmp_path, tokens=[agent, chief])
     assert no.value.failure is CONFIG
     assert "s3cret" not in str(no.value)
-    desk = Desk(tmp_path, tokens=[agent])
+    harness = IdentityHarness(tmp_path, tokens=[agent])
     with pytest.raises(InterlockError, match="the same token"):
-        desk.identity.configure(desk.config_with([agent, chief]))
-    assert desk.caller("s3cret").name == "agent"
+        harness.identity.configure(harness.config_with([agent, chief]))
+    assert harness.caller("s3cret").name == "agent"
 
 
-def test_everybody_is_known_by_what_the_config_says(tmp_path: Path) -> None:
+def test_config_defines_all_callers(tmp_path: Path) -> None:
     token = TokenConfig(
         name="ci", token="${env:T}", may=["call", "approve"], roles=["robots"], scopes=["read"]
     )
-    desk = Desk(
+    harness = IdentityHarness(
         tmp_path,
         tokens=[token],
         local_roles=["operators"],
@@ -55,7 +55,7 @@ def test_everybody_is_known_by_what_the_config_says(tmp_path: Path) -> None:
         certificates=[CertificateConfig(name="edge", san="edge.example.com")],
         tls=TlsConfig(certificate="c", key="k", client_ca="ca"),
     )
-    assert desk.caller("s3cret") == Caller(
+    assert harness.caller("s3cret") == Caller(
         "ci",
         can_register=False,
         can_view_approvals=True,
@@ -63,20 +63,20 @@ def test_everybody_is_known_by_what_the_config_says(tmp_path: Path) -> None:
         roles=("robots",),
         scopes=("read",),
     )
-    assert desk.caller(None, "local") == Caller("local", roles=("operators",), scopes=("admin",))
-    assert desk.caller(desk.signer.token()).name == "corp:somebody"
-    _, shown = desk.store.create("agent")
-    desk.identity.watch.check()
-    assert desk.caller(shown).name == "agent"
+    assert harness.caller(None, "local") == Caller("local", roles=("operators",), scopes=("admin",))
+    assert harness.caller(harness.signer.token()).name == "corp:somebody"
+    _, shown = harness.store.create("agent")
+    harness.identity.watch.check()
+    assert harness.caller(shown).name == "agent"
     edge = Credentials("192.0.2.7", certificate_names=("edge.example.com",))
-    assert desk.identity.authenticator(edge).kind == "certificate"
+    assert harness.identity.authenticator(edge).kind == "certificate"
     for name in ("local", "parent", "ci", "edge", "agent", "corp:somebody"):
-        assert name in desk.identity
-    assert "corp:other" not in desk.identity
-    assert 7 not in desk.identity
+        assert name in harness.identity
+    assert "corp:other" not in harness.identity
+    assert 7 not in harness.identity
 
 
-def test_an_empty_config_is_as_open_as_ever(tmp_path: Path) -> None:
+def test_empty_config_allows_loopback_callers_only(tmp_path: Path) -> None:
     identity = IdentityComponent(
         Config(state_dir=str(tmp_path / "state")), environ={}, base_dir=tmp_path
     )
@@ -88,130 +88,130 @@ def test_an_empty_config_is_as_open_as_ever(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-10.1-2")
-def test_a_token_is_for_the_node_that_it_names(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, resource=None)
+def test_token_audience_must_name_node(tmp_path: Path) -> None:
+    harness = IdentityHarness(tmp_path, resource=None)
     here, there = "http://127.0.0.1:8420/mcp", "http://127.0.0.1:8421/mcp"
-    desk.identity.set_url(here)
-    assert desk.caller(desk.signer.token(aud=here))
-    assert "`aud`" in desk.refused(desk.signer.token(aud=there))
-    desk.identity.configure(
-        desk.config_with(
+    harness.identity.set_url(here)
+    assert harness.caller(harness.signer.token(aud=here))
+    assert "`aud`" in harness.refused(harness.signer.token(aud=there))
+    harness.identity.configure(
+        harness.config_with(
             issuers=[IssuerConfig(issuer=ISSUER, jwks_file="keys.json", audience=["x"])]
         )
     )
-    assert desk.caller(desk.signer.token(aud="x"))
-    assert "`aud`" in desk.refused(desk.signer.token(aud=here))
+    assert harness.caller(harness.signer.token(aud="x"))
+    assert "`aud`" in harness.refused(harness.signer.token(aud=here))
 
 
 @pytest.mark.spec("ST-4.8.5-2")
-def test_what_is_revoked_is_told_within_the_time_that_is_set(desk: Desk) -> None:
-    first, shown = desk.store.create("agent")
-    desk.identity.watch.start()
-    desk.clock.advance(1.0)
-    signed = desk.signer.token()
-    assert desk.caller(shown).name == "agent"
-    assert desk.caller(signed).name == "corp:somebody"
-    desk.store.revoke([first.id])
-    desk.clock.advance(1.0)
-    assert desk.revoked == [frozenset({"agent"})]
-    assert "was revoked" in desk.refused(shown)
-    assert "agent" not in desk.identity
-    desk.store.revoke_external("subject", "corp:somebody")
-    desk.clock.advance(1.0)
-    assert desk.revoked[1:] == [frozenset({"corp:somebody"})]
-    assert "was revoked" in desk.refused(signed)
-    other = desk.signer.token(sub="other", jti="t-2")
-    assert desk.caller(other).name == "corp:other"
-    desk.store.revoke_external("jti", "t-2")
-    desk.clock.advance(1.0)
-    assert desk.revoked[2:] == [frozenset({"corp:other"})]
-    assert "was revoked" in desk.refused(other)
+def test_revocation_is_reported_within_interval(harness: IdentityHarness) -> None:
+    first, shown = harness.store.create("agent")
+    harness.identity.watch.start()
+    harness.clock.advance(1.0)
+    signed = harness.signer.token()
+    assert harness.caller(shown).name == "agent"
+    assert harness.caller(signed).name == "corp:somebody"
+    harness.store.revoke([first.id])
+    harness.clock.advance(1.0)
+    assert harness.revoked == [frozenset({"agent"})]
+    assert "was revoked" in harness.refused(shown)
+    assert "agent" not in harness.identity
+    harness.store.revoke_external("subject", "corp:somebody")
+    harness.clock.advance(1.0)
+    assert harness.revoked[1:] == [frozenset({"corp:somebody"})]
+    assert "was revoked" in harness.refused(signed)
+    other = harness.signer.token(sub="other", jti="t-2")
+    assert harness.caller(other).name == "corp:other"
+    harness.store.revoke_external("jti", "t-2")
+    harness.clock.advance(1.0)
+    assert harness.revoked[2:] == [frozenset({"corp:other"})]
+    assert "was revoked" in harness.refused(other)
     # Nothing happened since, and nothing is told.
-    desk.clock.advance(10.0)
-    assert len(desk.revoked) == 3
+    harness.clock.advance(10.0)
+    assert len(harness.revoked) == 3
 
 
-def test_a_token_that_is_taken_away_is_revoked_too(desk: Desk) -> None:
-    _, shown = desk.store.create("agent")
-    desk.identity.watch.check()
-    assert desk.caller(shown)
-    desk.store.path.unlink()
-    desk.identity.watch.check()
-    assert desk.revoked == [frozenset({"agent"})]
-    assert "this API token is not known here" in desk.refused(shown)
-    assert "is required" in desk.refused(None)
+def test_removed_token_is_reported_as_revoked(harness: IdentityHarness) -> None:
+    _, shown = harness.store.create("agent")
+    harness.identity.watch.check()
+    assert harness.caller(shown)
+    harness.store.path.unlink()
+    harness.identity.watch.check()
+    assert harness.revoked == [frozenset({"agent"})]
+    assert "this API token is not known here" in harness.refused(shown)
+    assert "is required" in harness.refused(None)
 
 
 @pytest.mark.spec("ST-4.8.4-1")
-async def test_whose_token_runs_out_is_told(desk: Desk) -> None:
-    _, shown = desk.store.create("agent", expires=NOW + 100)
-    desk.identity.watch.check()
-    desk.caller(shown)
-    desk.caller(desk.signer.token(exp=NOW + 50))
-    desk.now = NOW + 50 + LEEWAY_SECONDS
-    desk.identity.watch.check()
-    assert desk.expired == [frozenset({"agent", "corp:somebody"})]
-    assert desk.revoked == []
+async def test_expired_token_is_reported(harness: IdentityHarness) -> None:
+    _, shown = harness.store.create("agent", expires=NOW + 100)
+    harness.identity.watch.check()
+    harness.caller(shown)
+    harness.caller(harness.signer.token(exp=NOW + 50))
+    harness.now = NOW + 50 + LEEWAY_SECONDS
+    harness.identity.watch.check()
+    assert harness.expired == [frozenset({"agent", "corp:somebody"})]
+    assert harness.revoked == []
     # Who came with a new one in time is still there.
-    desk.caller(desk.signer.token(exp=desk.now + 10, jti="a"))
-    desk.caller(desk.signer.token(exp=desk.now + 500, jti="b"))
-    desk.now += 10 + LEEWAY_SECONDS
-    desk.identity.watch.check()
-    assert len(desk.expired) == 1
-    assert "corp:somebody" in desk.identity
+    harness.caller(harness.signer.token(exp=harness.now + 10, jti="a"))
+    harness.caller(harness.signer.token(exp=harness.now + 500, jti="b"))
+    harness.now += 10 + LEEWAY_SECONDS
+    harness.identity.watch.check()
+    assert len(harness.expired) == 1
+    assert "corp:somebody" in harness.identity
 
 
-def test_the_last_use_is_written_now_and_then(desk: Desk) -> None:
+def test_last_use_is_written_at_intervals(harness: IdentityHarness) -> None:
     async def scene() -> None:
-        made, shown = desk.store.create("agent")
-        desk.identity.watch.check()
-        desk.caller(shown)
-        assert desk.store.find(made.id)[0].last_used is None
-        desk.now += STORE_USES_SECONDS
-        desk.identity.watch.check()
-        await desk.identity.close()
-        assert desk.store.find(made.id)[0].last_used == NOW
+        made, shown = harness.store.create("agent")
+        harness.identity.watch.check()
+        harness.caller(shown)
+        assert harness.store.find(made.id)[0].last_used is None
+        harness.now += STORE_USES_SECONDS
+        harness.identity.watch.check()
+        await harness.identity.close()
+        assert harness.store.find(made.id)[0].last_used == NOW
 
     asyncio.run(scene())
     # What the node wrote itself changes nothing for anybody.
-    known = dict(desk.identity.authenticator._cache)
+    known = dict(harness.identity.authenticator._cache)
     assert known
-    desk.identity.watch.check()
-    assert desk.identity.authenticator._cache == known
+    harness.identity.watch.check()
+    assert harness.identity.authenticator._cache == known
 
 
-def test_a_broken_store_keeps_a_node_from_starting(tmp_path: Path) -> None:
+def test_broken_store_prevents_start(tmp_path: Path) -> None:
     """What was revoked in it would count again."""
-    desk = Desk(tmp_path)
-    desk.store.create("agent")
-    desk.store.path.write_bytes(b"broken" * 500)
-    with pytest.raises(InterlockError, match="cannot be used") as caught:
-        IdentityComponent(desk.config, environ={}, base_dir=tmp_path)
-    assert caught.value.failure is CONFIG
+    harness = IdentityHarness(tmp_path)
+    harness.store.create("agent")
+    harness.store.path.write_bytes(b"broken" * 500)
+    with pytest.raises(InterlockError, match="cannot be used") as error:
+        IdentityComponent(harness.config, environ={}, base_dir=tmp_path)
+    assert error.value.failure is CONFIG
 
 
-def test_a_store_that_breaks_is_said_to_be_and_what_is_known_stays(
-    desk: Desk, caplog: pytest.LogCaptureFixture
+def test_store_that_breaks_while_running_is_reported(
+    harness: IdentityHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made, shown = desk.store.create("agent")
-    desk.identity.watch.check()
-    good = desk.store.path.read_bytes()
-    desk.store.path.unlink()
-    desk.store.path.write_bytes(b"broken" * 500)
-    desk.identity.watch.check()
-    desk.identity.watch.check()
-    assert len([one for one in caplog.records if "cannot be used" in one.message]) == 1
-    assert "cannot be used" in desk.identity.problems()[0]
-    assert desk.caller(shown).name == "agent"
-    desk.store.path.write_bytes(good)
-    desk.store.revoke([made.id])
-    desk.identity.watch.check()
-    assert desk.identity.problems() == []
-    assert "was revoked" in desk.refused(shown)
+    made, shown = harness.store.create("agent")
+    harness.identity.watch.check()
+    good = harness.store.path.read_bytes()
+    harness.store.path.unlink()
+    harness.store.path.write_bytes(b"broken" * 500)
+    harness.identity.watch.check()
+    harness.identity.watch.check()
+    assert len([record for record in caplog.records if "cannot be used" in record.message]) == 1
+    assert "cannot be used" in harness.identity.problems()[0]
+    assert harness.caller(shown).name == "agent"
+    harness.store.path.write_bytes(good)
+    harness.store.revoke([made.id])
+    harness.identity.watch.check()
+    assert harness.identity.problems() == []
+    assert "was revoked" in harness.refused(shown)
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"),
+    ("settings", "reason"),
     [
         ({"issuers": [IssuerConfig(issuer="x")]}, "no https address for its keys"),
         ({"certificates": [CertificateConfig(name="a", san="b")]}, "tls.client_ca"),
@@ -251,82 +251,82 @@ def test_a_store_that_breaks_is_said_to_be_and_what_is_known_stays(
         ({"tokens": [TokenConfig(name="a", token="${env:MISSING}")]}, "MISSING"),
     ],
 )
-def test_a_config_that_cannot_be_used_changes_nothing(
-    desk: Desk, settings: dict[str, Any], why: str
+def test_rejected_config_changes_nothing(
+    harness: IdentityHarness, settings: dict[str, Any], reason: str
 ) -> None:
-    config = desk.config_with(**settings)
-    for act in (desk.identity.check, desk.identity.configure):
-        with pytest.raises(InterlockError, match=why) as caught:
+    config = harness.config_with(**settings)
+    for act in (harness.identity.check, harness.identity.configure):
+        with pytest.raises(InterlockError, match=reason) as error:
             act(config)
-        assert caught.value.failure is CONFIG
-    assert desk.caller(desk.signer.token())
+        assert error.value.failure is CONFIG
+    assert harness.caller(harness.signer.token())
 
 
-def test_an_issuer_twice_is_one_too_many(desk: Desk) -> None:
+def test_rejects_issuer_configured_twice(harness: IdentityHarness) -> None:
     with pytest.raises(InterlockError, match="twice"):
-        desk.identity.check(desk.config_with(issuers=[desk.issuer, desk.issuer]))
+        harness.identity.check(harness.config_with(issuers=[harness.issuer, harness.issuer]))
 
 
-def test_a_changed_config_counts_from_now_on(desk: Desk) -> None:
-    token = desk.signer.token()
-    assert desk.caller(token)
-    keys = desk.identity._parts.key_sets[ISSUER]
-    desk.identity.minted = lambda credentials: Caller("above")
-    desk.identity.configure(desk.config_with(local_roles=["x"]))
-    assert desk.identity._parts.key_sets[ISSUER] is keys
-    assert desk.caller(None, "local").roles == ("x",)
-    assert desk.identity.authenticator(Credentials("", assigned_name="parent")).name == "above"
-    desk.identity.configure(desk.config_with(issuers=[]))
-    assert "corp:somebody" not in desk.identity
+def test_changed_config_applies_at_once(harness: IdentityHarness) -> None:
+    token = harness.signer.token()
+    assert harness.caller(token)
+    keys = harness.identity._parts.key_sets[ISSUER]
+    harness.identity.minted = lambda credentials: Caller("above")
+    harness.identity.configure(harness.config_with(local_roles=["x"]))
+    assert harness.identity._parts.key_sets[ISSUER] is keys
+    assert harness.caller(None, "local").roles == ("x",)
+    assert harness.identity.authenticator(Credentials("", assigned_name="parent")).name == "above"
+    harness.identity.configure(harness.config_with(issuers=[]))
+    assert "corp:somebody" not in harness.identity
     with pytest.raises(InterlockError):
-        desk.caller(token)
+        harness.caller(token)
 
 
-def test_a_caller_of_an_issuer_cannot_pass_for_one_of_the_node(tmp_path: Path) -> None:
+def test_issuer_subject_cannot_impersonate_local_caller(tmp_path: Path) -> None:
     issuer = IssuerConfig(issuer=ISSUER, jwks_file="keys.json")
-    desk = Desk(tmp_path, tokens=[TokenConfig(name="ci", token="${env:T}")])
-    desk.identity.configure(
-        desk.config_with([TokenConfig(name="ci", token="${env:T}")], issuers=[issuer])
+    harness = IdentityHarness(tmp_path, tokens=[TokenConfig(name="ci", token="${env:T}")])
+    harness.identity.configure(
+        harness.config_with([TokenConfig(name="ci", token="${env:T}")], issuers=[issuer])
     )
-    desk.store.create("agent")
-    desk.identity.watch.check()
+    harness.store.create("agent")
+    harness.identity.watch.check()
     for name in ("ci", "agent", "local", "parent"):
-        assert "has other credentials" in desk.refused(desk.signer.token(sub=name))
-    assert desk.caller(desk.signer.token(sub="else")).name == "else"
+        assert "has other credentials" in harness.refused(harness.signer.token(sub=name))
+    assert harness.caller(harness.signer.token(sub="else")).name == "else"
 
 
-def test_one_issuer_cannot_pass_for_another(desk: Desk) -> None:
-    (desk.folder / "public.json").write_bytes(Signer(kid="p").jwks())
+def test_issuer_prefixes_cannot_overlap(harness: IdentityHarness) -> None:
+    (harness.folder / "public.json").write_bytes(Signer(kid="p").jwks())
     for prefix in ("", "c", "corp:", "corp:x:"):
         public = IssuerConfig(
             issuer="https://public.example", jwks_file="public.json", prefix=prefix
         )
-        for issuers in ([public, desk.issuer], [desk.issuer, public]):
+        for issuers in ([public, harness.issuer], [harness.issuer, public]):
             with pytest.raises(InterlockError, match="callers could be confused"):
-                desk.identity.check(desk.config_with(issuers=issuers))
+                harness.identity.check(harness.config_with(issuers=issuers))
     other = IssuerConfig(issuer="https://public.example", jwks_file="public.json", prefix="pub:")
-    desk.identity.check(desk.config_with(issuers=[desk.issuer, other]))
+    harness.identity.check(harness.config_with(issuers=[harness.issuer, other]))
 
 
-def test_who_may_have_a_subserver_here(desk: Desk) -> None:
+def test_registrants_follow_config_and_revocation(harness: IdentityHarness) -> None:
     tokens = [
         TokenConfig(name="ci", token="${env:T}"),
         TokenConfig(name="edge", token="x" * 20, may=["register"]),
     ]
-    desk.identity.configure(desk.config_with(tokens))
-    made, _ = desk.store.create("meter", may=["register"])
-    desk.store.create("agent")
-    desk.identity.watch.check()
-    desk.caller(desk.signer.token())
-    found = {name for name in ("local", "ci", "edge", "meter", "agent", "corp:somebody", "x")
-             if name in desk.identity.registrants}  # fmt: skip
-    assert found == {"local", "edge", "meter", "corp:somebody"}
-    desk.store.revoke([made.id])
-    desk.identity.watch.check()
-    assert "meter" not in desk.identity.registrants
+    harness.identity.configure(harness.config_with(tokens))
+    made, _ = harness.store.create("meter", may=["register"])
+    harness.store.create("agent")
+    harness.identity.watch.check()
+    harness.caller(harness.signer.token())
+    actual = {name for name in ("local", "ci", "edge", "meter", "agent", "corp:somebody", "x")
+             if name in harness.identity.registrants}  # fmt: skip
+    assert actual == {"local", "edge", "meter", "corp:somebody"}
+    harness.store.revoke([made.id])
+    harness.identity.watch.check()
+    assert "meter" not in harness.identity.registrants
 
 
-def test_everybody_but() -> None:
+def test_complement_contains_all_other_callers() -> None:
     rest = CallerComplement(frozenset({"a"}))
     assert "a" not in rest
     assert "b" in rest
@@ -336,7 +336,7 @@ def test_everybody_but() -> None:
 
 
 @pytest.mark.spec("ST-4.8.3-1", "ST-4.8.5-4")
-async def test_both_kinds_of_token_from_outside(tmp_path: Path) -> None:
+async def test_accepts_signed_and_opaque_tokens(tmp_path: Path) -> None:
     async with open_authority(tmp_path) as (identity, authority, signer):
         now = time.time()
         signed = signer.token(iss=authority.issuer, iat=now, exp=now + 60)
@@ -346,21 +346,21 @@ async def test_both_kinds_of_token_from_outside(tmp_path: Path) -> None:
 
         with pytest.raises(PendingIdentity):
             shows(signed)()
-        assert (await settled(shows(signed))).name == "corp:somebody"
-        assert (await settled(shows("opaque"))).name == "app:robot"
+        assert (await resolve_caller(shows(signed))).name == "corp:somebody"
+        assert (await resolve_caller(shows("opaque"))).name == "app:robot"
         # Known by now: nobody is asked, nothing waits.
         asked = len(authority.asked)
         assert shows(signed)().name == "corp:somebody"
         assert shows("opaque")().name == "app:robot"
         with pytest.raises(InterlockError, match="no introspection server accepts"):
-            await settled(shows("made-up"))
+            await resolve_caller(shows("made-up"))
         assert len(authority.asked) == asked + 1
         # A token of an issuer that nobody here knows is asked about, and refused.
         with pytest.raises(InterlockError, match="no introspection server accepts"):
-            await settled(shows(signer.token()))
+            await resolve_caller(shows(signer.token()))
 
 
-async def test_a_new_key_is_looked_for_when_tokens_do_not_say_which(tmp_path: Path) -> None:
+async def test_unknown_signature_without_key_id_refreshes_keys(tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_authority(tmp_path, clock=clock) as (identity, authority, signer):
         moment = time.time()
@@ -370,32 +370,32 @@ async def test_a_new_key_is_looked_for_when_tokens_do_not_say_which(tmp_path: Pa
             token = signer.sign({"alg": "ES256"}, json.dumps(said).encode())
             return lambda: identity.authenticator(Credentials("192.0.2.7", token))
 
-        assert (await settled(shows(signer))).name == "corp:somebody"
+        assert (await resolve_caller(shows(signer))).name == "corp:somebody"
         signer.rotate("k2", overlap=False)
         clock.now += UNKNOWN_KEY_PAUSE_SECONDS
-        assert (await settled(shows(signer))).name == "corp:somebody"
+        assert (await resolve_caller(shows(signer))).name == "corp:somebody"
         # Strangers have the keys read once in a while only.
         asked = len(authority.asked)
         for _ in range(3):
             with pytest.raises(InterlockError, match="signature"):
-                await settled(shows(Signer()))
+                await resolve_caller(shows(Signer()))
         assert len(authority.asked) == asked
 
 
 @pytest.mark.spec("ST-4.8.5-3")
-async def test_keys_are_there_before_anybody_asks(tmp_path: Path) -> None:
+async def test_keys_are_fetched_before_first_token(tmp_path: Path) -> None:
     async with open_authority(tmp_path) as (identity, authority, signer):
         await identity.start()
         now = time.time()
         for kid in ("k2", "k3"):
             token = signer.token(iss=authority.issuer, iat=now, exp=now + 60)
             credentials = Credentials("192.0.2.7", token)
-            assert (await settled(lambda c=credentials: identity.authenticator(c))).name
+            assert (await resolve_caller(lambda c=credentials: identity.authenticator(c))).name
             signer.rotate(kid)
         assert len(authority.to("/jwks")) <= 2
 
 
-async def test_an_issuer_that_is_away_is_a_problem_and_no_more(tmp_path: Path) -> None:
+async def test_unavailable_issuer_is_reported_as_problem(tmp_path: Path) -> None:
     async with open_authority(tmp_path) as (identity, authority, signer):
         await authority.stop()
         await identity.start()
@@ -404,4 +404,4 @@ async def test_an_issuer_that_is_away_is_a_problem_and_no_more(tmp_path: Path) -
         assert identity.authenticator(Credentials("local")).name == "local"
         token = signer.token(iss=authority.issuer, exp=time.time() + 60)
         with pytest.raises(InterlockError, match="cannot be read now"):
-            await settled(lambda: identity.authenticator(Credentials("192.0.2.7", token)))
+            await resolve_caller(lambda: identity.authenticator(Credentials("192.0.2.7", token)))

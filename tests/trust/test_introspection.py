@@ -16,7 +16,7 @@ from tests.core.upstreams.oauth.authority import Authority, ReceivedRequest, Rep
 SECRET = "s3cret: with / odd % signs"
 
 
-class Desk:
+class IntrospectionHarness:
     def __init__(self, authority: Authority) -> None:
         self.authority = authority
         self.says: Reply = Reply(200, {"active": True, "sub": "somebody"})
@@ -31,53 +31,55 @@ class Desk:
         return self.says
 
 
-def play(scene: Callable[[Desk], Awaitable[None]]) -> None:
+def play(scene: Callable[[IntrospectionHarness], Awaitable[None]]) -> None:
     async def main() -> None:
         async with Authority() as authority:
-            await scene(Desk(authority))
+            await scene(IntrospectionHarness(authority))
 
     asyncio.run(main())
 
 
 @asynccontextmanager
-async def open_desk() -> AsyncIterator[Desk]:
+async def open_desk() -> AsyncIterator[IntrospectionHarness]:
     async with Authority() as authority:
-        yield Desk(authority)
+        yield IntrospectionHarness(authority)
 
 
 @pytest.mark.spec("ST-4.8.3-1")
-async def test_it_asks_with_its_own_credentials() -> None:
-    async with open_desk() as desk:
-        assert await desk.ask("an opaque&token=x") == {"active": True, "sub": "somebody"}
-        (asked,) = desk.authority.asked
+async def test_introspection_sends_client_credentials() -> None:
+    async with open_desk() as harness:
+        assert await harness.ask("an opaque&token=x") == {"active": True, "sub": "somebody"}
+        (asked,) = harness.authority.asked
         assert asked.form["token"] == "an opaque&token=x"
-        assert SECRET not in repr(desk.ask)
+        assert SECRET not in repr(harness.ask)
 
 
 @pytest.mark.parametrize(
     "says", [Reply(500, {}), Reply(401, {}), Reply(200, b"<html>"), Reply(200, [1])]
 )
-def test_what_is_no_answer(says: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(desk: Desk) -> None:
-        good, desk.says = desk.says, says
-        assert await desk.ask("t0ken-x") is None
-        assert await desk.ask("t0ken-x") is None
-        assert desk.ask.problem is not None
-        desk.says = good
-        assert await desk.ask("t0ken-x")
-        assert desk.ask.problem is None
-        await desk.authority.stop()
-        assert await desk.ask("t0ken-x") is None
+def test_unusable_introspection_response_is_logged_without_token(
+    says: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(harness: IntrospectionHarness) -> None:
+        good, harness.says = harness.says, says
+        assert await harness.ask("t0ken-x") is None
+        assert await harness.ask("t0ken-x") is None
+        assert harness.ask.problem is not None
+        harness.says = good
+        assert await harness.ask("t0ken-x")
+        assert harness.ask.problem is None
+        await harness.authority.stop()
+        assert await harness.ask("t0ken-x") is None
 
     play(scene)
     # Said once, and without the token.
-    warnings = [one for one in caplog.records if one.levelname == "WARNING"]
+    warnings = [record for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 2
     assert "t0ken-x" not in caplog.text
     assert SECRET not in caplog.text
 
 
-def test_no_token_goes_over_plain_http() -> None:
-    with pytest.raises(InterlockError) as caught:
+def test_rejects_plain_http_introspection() -> None:
+    with pytest.raises(InterlockError) as error:
         IntrospectionClient("http://login.example.com/introspect", "id", "secret")
-    assert caught.value.failure is CONFIG
+    assert error.value.failure is CONFIG

@@ -28,7 +28,7 @@ from tests.core.upstreams.oauth.authority import Authority, ReceivedRequest, Rep
 from tests.trust.identity.issuers import Signer
 
 
-class Desk:
+class KeySetHarness:
     """An issuer on a real socket, and a node that wants its keys."""
 
     def __init__(self, authority: Authority, folder: Path) -> None:
@@ -57,100 +57,100 @@ class Desk:
 
 
 @asynccontextmanager
-async def open_authority(folder: Path, path: str = "") -> AsyncIterator[Desk]:
+async def open_authority(folder: Path, path: str = "") -> AsyncIterator[KeySetHarness]:
     async with Authority(path) as authority:
-        yield Desk(authority, folder)
+        yield KeySetHarness(authority, folder)
 
 
 @pytest.mark.spec("ST-4.8.3-1")
 @pytest.mark.parametrize("path", ["", "/realms/one"])
-async def test_an_issuer_says_where_its_keys_are(tmp_path: Path, path: str) -> None:
-    async with open_authority(tmp_path, path) as desk:
-        keys = desk.key_set()
+async def test_finds_keys_through_issuer_metadata(tmp_path: Path, path: str) -> None:
+    async with open_authority(tmp_path, path) as harness:
+        keys = harness.key_set()
         assert keys.is_due
         assert keys.find("k1", "ES256") == []
         unsettled = keys.request_refresh()
         assert unsettled is not None
         await unsettled.resolve()
-        assert [one.kid for one in keys.find("k1", "ES256")] == ["k1"]
+        assert [item.kid for item in keys.find("k1", "ES256")] == ["k1"]
         assert keys.problem is None
         assert not keys.is_due
         # They were just read: who asks for another learns at once that there is none.
         assert keys.find("k2", "ES256") == []
         assert keys.request_refresh() is None
-        desk.now += UNKNOWN_KEY_PAUSE_SECONDS
+        harness.now += UNKNOWN_KEY_PAUSE_SECONDS
         assert keys.request_refresh() is not None
-        assert desk.asked() == 1
+        assert harness.asked() == 1
 
 
-async def test_or_the_config_does(tmp_path: Path) -> None:
-    async with open_authority(tmp_path) as desk:
-        keys = desk.key_set(issuer="not an address", jwks_url=f"{desk.authority.issuer}/jwks")
+async def test_reads_keys_from_configured_url(tmp_path: Path) -> None:
+    async with open_authority(tmp_path) as harness:
+        keys = harness.key_set(issuer="not an address", jwks_url=f"{harness.authority.issuer}/jwks")
         await keys.refresh()
         assert keys.find(None, "ES256")
-        (tmp_path / "keys.json").write_bytes(desk.signer.jwks())
-        keys = desk.key_set(issuer="not an address", jwks_file="keys.json")
+        (tmp_path / "keys.json").write_bytes(harness.signer.jwks())
+        keys = harness.key_set(issuer="not an address", jwks_file="keys.json")
         assert keys.find("k1", "ES256")
-        desk.signer.rotate("k2")
-        (tmp_path / "keys.json").write_bytes(desk.signer.jwks())
-        desk.now += UNKNOWN_KEY_PAUSE_SECONDS
+        harness.signer.rotate("k2")
+        (tmp_path / "keys.json").write_bytes(harness.signer.jwks())
+        harness.now += UNKNOWN_KEY_PAUSE_SECONDS
         assert keys.request_refresh() is not None
         await keys.refresh()
         assert keys.find("k2", "ES256")
 
 
 @pytest.mark.spec("ST-4.8.5-3")
-async def test_a_key_that_is_not_shown_any_more_counts_a_little_longer(tmp_path: Path) -> None:
-    async with open_authority(tmp_path) as desk:
-        keys = desk.key_set()
+async def test_removed_key_stays_valid_during_grace_period(tmp_path: Path) -> None:
+    async with open_authority(tmp_path) as harness:
+        keys = harness.key_set()
         await keys.refresh()
-        desk.signer.rotate("k2", overlap=False)
-        desk.now += UNKNOWN_KEY_PAUSE_SECONDS
+        harness.signer.rotate("k2", overlap=False)
+        harness.now += UNKNOWN_KEY_PAUSE_SECONDS
         await keys.refresh()
         assert keys.find("k2", "ES256")
         assert keys.find("k1", "ES256")
-        desk.now += OVERLAP_SECONDS - 1
+        harness.now += OVERLAP_SECONDS - 1
         assert keys.find("k1", "ES256")
-        assert not desk.lost
-        desk.now += 1
+        assert not harness.lost
+        harness.now += 1
         keys.remove_expired()
-        assert desk.lost == 1
+        assert harness.lost == 1
         assert keys.find("k1", "ES256") == []
         assert keys.find("k2", "ES256")
 
 
-async def test_one_request_for_all_who_wait(tmp_path: Path) -> None:
-    async with open_authority(tmp_path) as desk:
-        keys = desk.key_set()
+async def test_concurrent_refreshes_share_one_request(tmp_path: Path) -> None:
+    async with open_authority(tmp_path) as harness:
+        keys = harness.key_set()
         waiting = [asyncio.create_task(keys.refresh()) for _ in range(10)]
         impatient = waiting.pop()
         await asyncio.sleep(0)
         impatient.cancel()
         await asyncio.gather(*waiting)
-        assert desk.asked() == 1
+        assert harness.asked() == 1
         assert keys.find("k1", "ES256")
 
 
-async def test_keys_are_kept_while_their_issuer_is_away(tmp_path: Path) -> None:
-    async with open_authority(tmp_path) as desk:
-        keys = desk.key_set()
+async def test_keys_stay_valid_while_issuer_is_unavailable(tmp_path: Path) -> None:
+    async with open_authority(tmp_path) as harness:
+        keys = harness.key_set()
         await keys.refresh()
-        desk.now += REFRESH_SECONDS
+        harness.now += REFRESH_SECONDS
         assert keys.is_due
-        await desk.authority.stop()
+        await harness.authority.stop()
         await keys.refresh()
         assert keys.problem is not None
         assert keys.find("k1", "ES256")
         assert not keys.is_due
-        desk.now += RETRY_SECONDS
+        harness.now += RETRY_SECONDS
         assert keys.is_due
-        desk.now += MAX_AGE_SECONDS
+        harness.now += MAX_AGE_SECONDS
         assert keys.find("k1", "ES256") == []
-        assert desk.lost == 1
+        assert harness.lost == 1
 
 
 @pytest.mark.parametrize(
-    ("habit", "why"),
+    ("habit", "reason"),
     [
         (lambda _: Reply(500, {}), "HTTP 500"),
         (lambda _: Reply(302, b"", location="http://127.0.0.1:1/keys"), "HTTP 302"),
@@ -160,42 +160,57 @@ async def test_keys_are_kept_while_their_issuer_is_away(tmp_path: Path) -> None:
         (lambda _: Reply(200, b" " * (MAX_DOCUMENT_BYTES + 1)), "longer than"),
     ],
 )
+<<<<<<< HEAD
 async def test_an_answer_that_is_no_keys(tmp_path: Path, habit: Any, why: str) -> None:
     async with open_authority(tmp_path) as desk:
         good = desk.authority.overrides[f"{desk.authority.path}/jwks"]
         desk.authority.overrides[f"{desk.authority.path}/jwks"] = habit
         keys = desk.key_set()
+=======
+async def test_rejects_unusable_key_response(tmp_path: Path, habit: Any, reason: str) -> None:
+    async with open_authority(tmp_path) as harness:
+        good = harness.authority.habits[f"{harness.authority.path}/jwks"]
+        harness.authority.habits[f"{harness.authority.path}/jwks"] = habit
+        keys = harness.key_set()
+>>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
         await keys.refresh()
-        assert why in (keys.problem or "")
+        assert reason in (keys.problem or "")
         assert keys.find("k1", "ES256") == []
+<<<<<<< HEAD
         desk.authority.overrides[f"{desk.authority.path}/jwks"] = good
+=======
+        harness.authority.habits[f"{harness.authority.path}/jwks"] = good
+>>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
         await keys.refresh()
         assert keys.problem is None
         assert keys.find("k1", "ES256")
 
 
-async def test_metadata_of_somebody_else_are_not_believed(tmp_path: Path) -> None:
-    async with open_authority(tmp_path) as desk:
-        desk.authority.metadata["issuer"] = "https://other.example.com"
-        keys = desk.key_set()
+async def test_rejects_metadata_of_other_issuer(tmp_path: Path) -> None:
+    async with open_authority(tmp_path) as harness:
+        harness.authority.metadata["issuer"] = "https://other.example.com"
+        keys = harness.key_set()
         await keys.refresh()
         assert "another issuer" in (keys.problem or "")
-        desk.authority.metadata["issuer"] = desk.authority.issuer
-        desk.authority.metadata["jwks_uri"] = "http://192.0.2.1/jwks"
+        harness.authority.metadata["issuer"] = harness.authority.issuer
+        harness.authority.metadata["jwks_uri"] = "http://192.0.2.1/jwks"
         await keys.refresh()
         assert "not https" in (keys.problem or "")
-        assert not desk.asked()
+        assert not harness.asked()
 
 
-async def test_an_issuer_elsewhere_cannot_lead_to_this_machine(tmp_path: Path) -> None:
+async def test_remote_issuer_cannot_redirect_to_loopback(tmp_path: Path) -> None:
     """Else whoever answers for it could make the node believe what listens here."""
 
-    async with open_authority(tmp_path) as desk:
+    async with open_authority(tmp_path) as harness:
 
         async def ask(
             method: str, url: str, _: Mapping[str, str], body: bytes = b""
         ) -> FetchResponse:
-            document = {"issuer": "https://a.example", "jwks_uri": f"{desk.authority.issuer}/jwks"}
+            document = {
+                "issuer": "https://a.example",
+                "jwks_uri": f"{harness.authority.issuer}/jwks",
+            }
             if url.startswith("https://a.example/"):
                 return FetchResponse(200, {}, json.dumps(document).encode())
             return await fetch(method, url, _, body)
@@ -204,10 +219,10 @@ async def test_an_issuer_elsewhere_cannot_lead_to_this_machine(tmp_path: Path) -
         keys = KeySet(config, tmp_path, clock=lambda: 0.0, fetch=ask)  # type: ignore[arg-type]
         await keys.refresh()
         assert "not https" in (keys.problem or "")
-        assert not desk.asked()
+        assert not harness.asked()
 
 
-async def test_an_issuer_that_never_answers_is_given_up(
+async def test_unresponsive_issuer_times_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.trust.identity.key_sets.FETCH_TIMEOUT_SECONDS", 0.05)
@@ -231,7 +246,7 @@ async def test_an_issuer_that_never_answers_is_given_up(
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"),
+    ("settings", "reason"),
     [
         ({"issuer": "somebody"}, "no https address for its keys"),
         ({"issuer": "http://login.example.com"}, "no https address"),
@@ -241,8 +256,8 @@ async def test_an_issuer_that_never_answers_is_given_up(
         ({"issuer": "x", "jwks_file": "bad.json", "jwks_url": "https://a/b"}, "keep one"),
     ],
 )
-def test_an_issuer_whose_keys_cannot_be(tmp_path: Path, settings: dict[str, Any], why: str) -> None:
+def test_rejects_bad_issuer_config(tmp_path: Path, settings: dict[str, Any], reason: str) -> None:
     (tmp_path / "bad.json").write_text("[]")
-    with pytest.raises(InterlockError, match=why) as caught:
+    with pytest.raises(InterlockError, match=reason) as error:
         KeySet(IssuerConfig(**settings), tmp_path, clock=lambda: 0.0)
-    assert caught.value.failure is CONFIG
+    assert error.value.failure is CONFIG

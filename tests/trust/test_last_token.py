@@ -16,7 +16,7 @@ def world() -> World:
     return World()
 
 
-def test_the_token_that_was_sent_last_is_for_its_own_call_only(world: World) -> None:
+def test_last_token_is_reused_for_same_call_only(world: World) -> None:
     stamp, other = world.stamp(), tool("github.close", mutable=True)
     guest = Caller("guest", kind="token", scopes=OWNER.scopes, id="tok2")
     reading = Call(RESOURCES_READ, "test", LOCAL, SESSION, "file:///x")
@@ -42,7 +42,7 @@ def test_the_token_that_was_sent_last_is_for_its_own_call_only(world: World) -> 
             assert shown.parent_caller == call.caller.name
 
 
-def test_the_token_that_was_sent_last_is_made_anew_in_time(world: World) -> None:
+def test_last_token_is_renewed_at_half_life(world: World) -> None:
     stamp = world.stamp()
     one = call_of(deadline=0.0)
     first = stamp(one)

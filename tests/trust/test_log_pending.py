@@ -21,7 +21,7 @@ from tests.trust.approvals.test_proofs import approval
         ("127.0.0.1:0", ""),
     ],
 )
-def test_it_names_a_node_that_is_not_at_the_default_address(
+def test_log_names_address_of_node(
     caplog: pytest.LogCaptureFixture, listen: str, options: str
 ) -> None:
     pending = approval()

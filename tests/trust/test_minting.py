@@ -65,11 +65,11 @@ class World:
         return self.tokens(Credentials("local", assigned_name="parent", hop_token=token))
 
     def refuses(self, token: str | None, why: str) -> None:
-        with pytest.raises(InterlockError, match=why) as caught:
+        with pytest.raises(InterlockError, match=why) as error:
             self.read(token)
-        assert caught.value.failure is UNAUTHENTICATED
+        assert error.value.failure is UNAUTHENTICATED
         if token:
-            assert token not in caught.value.message
+            assert token not in error.value.message
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def call_of(caller: Caller = OWNER, route: Tool | None = LIST, deadline: float =
 
 
 @pytest.mark.spec("ST-4.8.4-5", "AX-10.1-2")
-def test_what_a_token_says(world: World) -> None:
+def test_token_has_exact_claims(world: World) -> None:
     caller = world.read(world.token(call_of()))
     [claims] = world.signed
     now = int(world.clock.wall())
@@ -134,7 +134,7 @@ def test_what_a_token_says(world: World) -> None:
         (60.0, -5.0, -5.0),
     ],
 )
-def test_how_long_a_token_is_good(
+def test_token_lifetime_is_shortest_limit(
     world: World, deadline: float, expires: float | None, life: float
 ) -> None:
     """The shortest of a quarter of an hour, the call's deadline, and what its caller has left."""
@@ -149,7 +149,7 @@ def test_how_long_a_token_is_good(
     assert claims.get("sub_exp") == ends
 
 
-def test_a_clock_between_two_seconds_makes_nothing_longer(world: World) -> None:
+def test_fractional_clock_does_not_extend_lifetime(world: World) -> None:
     world.clock.now += 0.75
     world.token(call_of(deadline=math.inf))
     world.token(call_of(deadline=world.clock.now + 59.9))
@@ -169,7 +169,7 @@ SCOPES = st.lists(
 
 @pytest.mark.spec("ST-4.8.2-1", "ST-4.8.4-5")
 @given(scopes=SCOPES, mutable=st.booleans(), name=st.sampled_from(["github.list", "x", "a_b.c"]))
-def test_a_token_is_never_more_than_its_caller_has(
+def test_token_never_exceeds_scopes_of_caller(
     scopes: tuple[str, ...], mutable: bool, name: str
 ) -> None:
     world = World()
@@ -186,20 +186,20 @@ def test_a_token_is_never_more_than_its_caller_has(
 
 
 @pytest.mark.spec("ST-4.8.2-1")
-def test_three_hops_down_it_is_still_the_same_caller_with_less(world: World) -> None:
+def test_three_hops_keep_caller_and_narrow_scopes(world: World) -> None:
     caller = Caller("owner", kind="token", scopes=("write:edge.*",), id="tok1")
     name = "edge.c.d.list"
     for below in ("c.d.list", "d.list", "list"):
         call = tool_call(name)
         call.caller, call.route = caller, tool(below)
-        found = world.read(world.token(call))
-        assert found is not None
-        assert (found.parent_caller, found.id, found.kind) == ("owner", "tok1", "parent")
-        assert found.scopes == (f"read:{below}",)
-        caller, name = found, below
+        result = world.read(world.token(call))
+        assert result is not None
+        assert (result.parent_caller, result.id, result.kind) == ("owner", "tok1", "parent")
+        assert result.scopes == (f"read:{below}",)
+        caller, name = result, below
 
 
-def test_reading_what_is_no_tool_gives_what_is_left_of_the_callers_scopes(world: World) -> None:
+def test_other_requests_get_remaining_read_scopes(world: World) -> None:
     call = Call(RESOURCES_READ, "test", LOCAL, SESSION, name="x://1")
     for scopes, left in (
         (None, ("read",)),
@@ -217,7 +217,7 @@ def test_reading_what_is_no_tool_gives_what_is_left_of_the_callers_scopes(world:
 
 
 @pytest.mark.spec("ST-4.8.5-1")
-def test_a_token_is_used_again_until_half_of_its_life_is_over(world: World) -> None:
+def test_token_is_reused_for_half_its_life(world: World) -> None:
     stamp = world.stamp()
     first = stamp(call_of(deadline=world.clock.now + 60))
     world.clock.now += 29
@@ -228,7 +228,7 @@ def test_a_token_is_used_again_until_half_of_its_life_is_over(world: World) -> N
     assert len(world.signed) == 2
 
 
-def test_a_call_with_less_time_never_gets_a_token_that_outlives_it(world: World) -> None:
+def test_token_never_outlives_call_deadline(world: World) -> None:
     stamp = world.stamp()
     stamp(call_of(deadline=world.clock.now + 60))
     short = stamp(call_of(deadline=world.clock.now + 10))
@@ -237,7 +237,7 @@ def test_a_call_with_less_time_never_gets_a_token_that_outlives_it(world: World)
     assert stamp(call_of(deadline=world.clock.now + 60)) is short
 
 
-def test_nobody_is_sent_with_the_token_of_another(world: World) -> None:
+def test_token_is_never_reused_for_other_caller(world: World) -> None:
     stamp = world.stamp()
     others = [
         call_of(),
@@ -247,12 +247,12 @@ def test_nobody_is_sent_with_the_token_of_another(world: World) -> None:
         call_of(Caller("parent", kind="parent", parent_caller="owner")),
         call_of(Caller("parent", kind="parent", parent_caller="deputy")),
     ]
-    assert len({stamp(one) for one in others}) == len(others)
-    assert [stamp(one) for one in others] == [stamp(one) for one in others]
+    assert len({stamp(item) for item in others}) == len(others)
+    assert [stamp(item) for item in others] == [stamp(item) for item in others]
     assert len(world.signed) == len(others)
 
 
-def test_callers_without_a_name_have_none(world: World) -> None:
+def test_nameless_caller_gets_no_token(world: World) -> None:
     call = call_of()
     call.caller = None
     assert world.stamp()(call) == b""
@@ -260,17 +260,17 @@ def test_callers_without_a_name_have_none(world: World) -> None:
     assert world.stamp()(call) == b""
 
 
-def test_the_nodes_own_token_lists_and_nothing_more(world: World) -> None:
+def test_token_of_node_allows_reading_only(world: World) -> None:
     stamp = world.stamp()
     own = stamp.node_header_line()
     assert stamp.node_header_line() is own
     world.clock.now += MAX_TOKEN_SECONDS / 2 + 1
     assert stamp.node_header_line() is not own
-    assert [one["scope"] for one in world.signed] == ["read", "read"]
+    assert [item["scope"] for item in world.signed] == ["read", "read"]
     assert world.signed[0]["sub"] == NODE
 
 
-def test_however_many_callers_there_are_few_tokens_are_kept(world: World) -> None:
+def test_cached_tokens_are_limited(world: World) -> None:
     stamp = world.stamp()
     world.minter._sign = lambda claims: claims["jti"]
     for number in range(10_500):
@@ -283,7 +283,7 @@ def test_however_many_callers_there_are_few_tokens_are_kept(world: World) -> Non
 # -- read
 
 
-def test_who_sends_none_is_the_parent_itself_unless_one_is_demanded(world: World) -> None:
+def test_missing_token_means_parent_unless_required(world: World) -> None:
     assert world.read(None) is None
     world.tokens = HopTokenReader(
         lambda: world.above, wall_clock=world.clock.wall, is_required=True
@@ -291,7 +291,7 @@ def test_who_sends_none_is_the_parent_itself_unless_one_is_demanded(world: World
     world.refuses(None, "the call has none")
 
 
-def test_a_token_is_looked_at_once_and_over_when_it_is_over(world: World) -> None:
+def test_token_is_verified_once_until_it_expires(world: World) -> None:
     token = world.token(call_of())
     first = world.read(token)
     assert world.read(token) is first
@@ -301,7 +301,7 @@ def test_a_token_is_looked_at_once_and_over_when_it_is_over(world: World) -> Non
     world.refuses(token, "it has expired")
 
 
-def test_what_the_keys_of_before_have_signed_is_good_until_they_are_gone(world: World) -> None:
+def test_tokens_of_previous_keys_stay_valid_while_published(world: World) -> None:
     old = world.token(call_of())
     assert world.read(old) is not None
     world.keys.rotate()
@@ -313,7 +313,7 @@ def test_what_the_keys_of_before_have_signed_is_good_until_they_are_gone(world: 
     world.refuses(old, "a key that the parent node has not published")
 
 
-def test_without_a_parent_or_its_keys_no_token_is_good(world: World) -> None:
+def test_rejects_tokens_without_parent_or_keys(world: World) -> None:
     token = world.token(call_of())
     for nothing in (b"", b"{", b"[]", b'{"keys":[{}]}', b'{"keys":7}', b" " * 40_000):
         world.above = ParentIssuer(NODE, CHILD, nothing)
@@ -333,7 +333,7 @@ def claims_of(world: World, **changed: Any) -> dict[str, Any]:
 
 @pytest.mark.spec("AX-10.1-2", "ST-4.8.5-1")
 @pytest.mark.parametrize(
-    ("changed", "why"),
+    ("changed", "reason"),
     [
         ({"aud": NODE}, "for another node"),
         ({"aud": [CHILD, NODE]}, "for another node"),
@@ -359,14 +359,12 @@ def claims_of(world: World, **changed: Any) -> dict[str, Any]:
         ({"sub_exp": "never"}, "no valid `sub_exp`"),
     ],
 )
-def test_a_token_that_says_something_else_is_refused(
-    world: World, changed: dict[str, Any], why: str
-) -> None:
+def test_rejects_wrong_claims(world: World, changed: dict[str, Any], reason: str) -> None:
     assert world.read(world.keys.sign(claims_of(world))) is not None
-    world.refuses(world.keys.sign(claims_of(world, **changed)), why)
+    world.refuses(world.keys.sign(claims_of(world, **changed)), reason)
 
 
-def test_a_token_without_a_scope_may_nothing(world: World) -> None:
+def test_token_without_scope_permits_nothing(world: World) -> None:
     caller = world.read(world.keys.sign(claims_of(world, scope="")))
     assert caller is not None
     assert caller.scopes == ()
@@ -461,12 +459,12 @@ def of_no_object(world: World) -> str:
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_no_forged_token_is_good(world: World, forge: Callable[[World], str]) -> None:
+def test_rejects_forged_tokens(world: World, forge: Callable[[World], str]) -> None:
     world.refuses(forge(world), "is not valid")
 
 
 @given(st.data())
-def test_no_byte_of_a_token_can_be_changed(data: st.DataObject) -> None:
+def test_rejects_token_with_any_changed_byte(data: st.DataObject) -> None:
     world = World()
     token = world.token(call_of())
     place = data.draw(st.integers(0, len(token) - 1))
@@ -482,7 +480,7 @@ def test_no_byte_of_a_token_can_be_changed(data: st.DataObject) -> None:
         world.refuses(forged, "is not valid")
 
 
-def test_many_tokens_are_read_and_few_are_kept(world: World) -> None:
+def test_verified_tokens_are_limited(world: World) -> None:
     world.tokens._verified = {str(number): world.tokens._verified for number in range(10_000)}  # type: ignore[assignment]
     assert world.read(world.token(call_of())) is not None
     assert len(world.tokens._verified) == 1

@@ -60,7 +60,7 @@ def key_and_jwk() -> tuple[Ed25519PrivateKey, dict[str, Any]]:
     return key, OKPKey.import_key(key.public_key()).as_dict(private=False)
 
 
-def answer(key: Ed25519PrivateKey, question: dict[str, str], **changes: Any) -> str:
+def sign_challenge(key: Ed25519PrivateKey, question: dict[str, str], **changes: Any) -> str:
     now = int(time.time())
     claims = {
         "aud": question["aud"],
@@ -74,28 +74,31 @@ def answer(key: Ed25519PrivateKey, question: dict[str, str], **changes: Any) -> 
     return signed(key, claims)
 
 
-def refused(operators: Operators, nonce: str, proof: str) -> None:
-    with pytest.raises(InterlockError) as caught:
+def assert_sign_in_rejected(operators: Operators, nonce: str, proof: str) -> None:
+    with pytest.raises(InterlockError) as error:
         asyncio.run(operators.sign_in(nonce, proof))
-    assert caught.value.failure is PROOF_INVALID
+    assert error.value.failure is PROOF_INVALID
 
 
-def test_a_key_of_a_browser(operators: Operators) -> None:
+def test_enrols_browser_key(operators: Operators) -> None:
     key, jwk = key_and_jwk()
     assert enrol(operators, key=jwk) == {"name": "chief"}
     other = ECKey.import_key(generate_private_key(SECP256R1()).public_key())
-    told = enrol(operators, key=other.as_dict(private=False))
-    assert [one.algorithm for one in operators.store.all()] == ["EdDSA"]
+    response = enrol(operators, key=other.as_dict(private=False))
+    assert [operator.algorithm for operator in operators.store.all()] == ["EdDSA"]
     (pending,) = asyncio.run(operators.enrolments())["pending"]
-    assert (pending["id"], pending["name"]) == (told["pending"], "chief")
+    assert (pending["id"], pending["name"]) == (response["pending"], "chief")
     claims = {name: pending[name] for name in ("aud", "jti", "args_sha256")}
     proof = signed(key, {**claims, "decision": "approve"})
     assert asyncio.run(operators.admit_enrolment(pending["id"], pending["entry"], proof)) == "chief"
-    assert [(one.kind, one.algorithm) for one in operators.store.all()] == [
+    assert [(operator.kind, operator.algorithm) for operator in operators.store.all()] == [
         ("key", "EdDSA"),
         ("key", "ES256"),
     ]
-    assert [one.algorithms for one in operators.anchors()] == [("EdDSA", "Ed25519"), ("ES256",)]
+    assert [anchor.algorithms for anchor in operators.anchors()] == [
+        ("EdDSA", "Ed25519"),
+        ("ES256",),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ def test_a_key_of_a_browser(operators: Operators) -> None:
         {"kty": ["OKP"]},
     ],
 )
-def test_what_is_no_key_is_not_enrolled(operators: Operators, key: dict[str, Any]) -> None:
+def test_rejects_invalid_key(operators: Operators, key: dict[str, Any]) -> None:
     code = operators.store.invite(Invitation("chief"))
     with pytest.raises(InterlockError):
         asyncio.run(operators.enrol(json.dumps({"code": code, "key": key}).encode()))
@@ -119,13 +122,13 @@ def test_what_is_no_key_is_not_enrolled(operators: Operators, key: dict[str, Any
     assert operators.store.find_invitation(code) is not None
 
 
-@pytest.mark.parametrize("asked", [b"", b"[]", b"{}", b'{"code":1}', b"[" * 5000, b'{"x":"\xff"}'])
-def test_what_cannot_be_read(operators: Operators, asked: bytes) -> None:
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"code":1}', b"[" * 5000, b'{"x":"\xff"}'])
+def test_rejects_malformed_enrolment(operators: Operators, body: bytes) -> None:
     with pytest.raises(InterlockError):
-        asyncio.run(operators.enrol(asked))
+        asyncio.run(operators.enrol(body))
 
 
-def test_a_passkey_and_its_limits(operators: Operators) -> None:
+def test_enrols_passkey_with_limits(operators: Operators) -> None:
     code = operators.store.invite(Invitation("bea", ("shop.*",), "bot"))
     soft = SoftKey()
     made = soft.created(code)
@@ -143,31 +146,31 @@ def test_a_passkey_and_its_limits(operators: Operators) -> None:
     assert anchor.algorithms == ()
 
 
-def test_a_passkey_confirms_an_enrolment_once_and_on_its_own_page(operators: Operators) -> None:
+def test_passkey_confirms_enrolment_once_on_its_page(operators: Operators) -> None:
     soft = SoftKey(counter=1)
     code = operators.store.invite(Invitation("bea"))
     made = soft.created(code)
     sent = {name: getattr(made, name) for name in made.__struct_fields__}
     asyncio.run(operators.enrol(json.dumps({"code": code, "passkey": sent}).encode()))
-    told = enrol(operators, key=key_and_jwk()[1])
+    response = enrol(operators, key=key_and_jwk()[1])
     (pending,) = asyncio.run(operators.enrolments())["pending"]
 
     def admit(proof: str) -> str:
-        return asyncio.run(operators.admit_enrolment(told["pending"], pending["entry"], proof))
+        return asyncio.run(operators.admit_enrolment(response["pending"], pending["entry"], proof))
 
     soft.origin = "https://evil.example"
     soft_elsewhere = soft.proof(pending["aud"], pending["jti"], pending["args_sha256"])
     soft.origin = ORIGIN
     for proof in (soft_elsewhere, soft.proof(NODE, pending["jti"], pending["args_sha256"])):
-        with pytest.raises(InterlockError) as caught:
+        with pytest.raises(InterlockError) as error:
             admit(proof)
-        assert caught.value.failure is PROOF_INVALID
+        assert error.value.failure is PROOF_INVALID
     assert admit(soft.proof(pending["aud"], pending["jti"], pending["args_sha256"])) == "chief"
-    assert [one.name for one in operators.watch.enrolled] == ["bea", "chief"]
+    assert [operator.name for operator in operators.watch.enrolled] == ["bea", "chief"]
     assert operators.watch.enrolled[0].counter == soft.counter
 
 
-def test_a_recovery_is_told_to_all_and_counts_after_its_delay(
+def test_recovery_is_announced_and_takes_effect_after_delay(
     operators: Operators, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     enrol(operators, key=key_and_jwk()[1])
@@ -180,52 +183,48 @@ def test_a_recovery_is_told_to_all_and_counts_after_its_delay(
     watch._is_started = True
     watch.recovery_delay = 100.0
     one = enrol_key(key_and_jwk()[1], Invitation("dora"))
-    refused = operators.store.add_pending(
+    rejected = operators.store.add_pending(
         enrol_key(key_and_jwk()[1], Invitation("eve")), recovery=True
     )
-    asked = operators.store.add_pending(one, recovery=True)
+    pending = operators.store.add_pending(one, recovery=True)
     asyncio.run(operators.refresh())
-    asyncio.run(operators.reject_enrolment(refused.id))
-    assert ("dora (key)", "recovery requested", f"enrolment:{asked.id}") in recorded
+    asyncio.run(operators.reject_enrolment(rejected.id))
+    assert ("dora (key)", "recovery requested", f"enrolment:{pending.id}") in recorded
     assert "recovery requested" in caplog.text
     (notice,) = watch.notices()
-    assert asked.id in notice
+    assert pending.id in notice
     (shown,) = asyncio.run(operators.enrolments())["pending"]
     assert (shown["recovery"], shown["ends"]) == (True, 5_100.0)
     now[0] += 99.0
     asyncio.run(operators.refresh())
-    assert [one.name for one in watch.enrolled] == ["chief"]
+    assert [operator.name for operator in watch.enrolled] == ["chief"]
     now[0] += 1.0
     asyncio.run(operators.refresh())
-    assert [one.name for one in watch.enrolled] == ["chief", "dora"]
+    assert [operator.name for operator in watch.enrolled] == ["chief", "dora"]
     assert (watch.pending, watch.notices(), watch.warning) == ((), [], "")
     assert ("dora (key)", "enrolled") in [words[:2] for words in recorded]
 
 
-def test_looking_takes_an_answer_and_lasts_a_while(
-    operators: Operators, clock: ManualClock
-) -> None:
+def test_sign_in_session_expires(operators: Operators, clock: ManualClock) -> None:
     key, jwk = key_and_jwk()
     enrol(operators, key=jwk)
     question = operators.new_challenge()
-    session = asyncio.run(operators.sign_in(question["nonce"], answer(key, question)))
+    session = asyncio.run(operators.sign_in(question["nonce"], sign_challenge(key, question)))
     assert operators.session_operator(session) == "chief"
     clock.now += SESSION_SECONDS
-    with pytest.raises(InterlockError) as caught:
+    with pytest.raises(InterlockError) as error:
         operators.session_operator(session)
-    assert caught.value.failure is UNAUTHENTICATED
+    assert error.value.failure is UNAUTHENTICATED
 
 
-def test_an_answer_is_good_once_soon_and_for_this_node(
-    operators: Operators, clock: ManualClock
-) -> None:
+def test_challenge_is_single_use_and_expires(operators: Operators, clock: ManualClock) -> None:
     key, jwk = key_and_jwk()
     enrol(operators, key=jwk)
     question = operators.new_challenge()
-    proof = answer(key, question)
-    refused(operators, "another", proof)
+    proof = sign_challenge(key, question)
+    assert_sign_in_rejected(operators, "another", proof)
     asyncio.run(operators.sign_in(question["nonce"], proof))
-    refused(operators, question["nonce"], proof)
+    assert_sign_in_rejected(operators, question["nonce"], proof)
     for changes in (
         {"aud": "node-2"},
         {"jti": "an-approval"},
@@ -233,15 +232,19 @@ def test_an_answer_is_good_once_soon_and_for_this_node(
         {"decision": "refuse"},
     ):
         question = operators.new_challenge()
-        refused(operators, question["nonce"], answer(key, question, **changes))
+        assert_sign_in_rejected(
+            operators, question["nonce"], sign_challenge(key, question, **changes)
+        )
     question = operators.new_challenge()
-    refused(operators, question["nonce"], answer(Ed25519PrivateKey.generate(), question))
+    assert_sign_in_rejected(
+        operators, question["nonce"], sign_challenge(Ed25519PrivateKey.generate(), question)
+    )
     question = operators.new_challenge()
     clock.now += CHALLENGE_SECONDS
-    refused(operators, question["nonce"], answer(key, question))
+    assert_sign_in_rejected(operators, question["nonce"], sign_challenge(key, question))
 
 
-def test_a_passkey_looks_too(operators: Operators) -> None:
+def test_passkey_signs_in(operators: Operators) -> None:
     soft = SoftKey()
     code = operators.store.invite(Invitation("bea"))
     made = soft.created(code)
@@ -256,11 +259,11 @@ def test_a_passkey_looks_too(operators: Operators) -> None:
     )
 
 
-def test_who_may_confirm_some_tools_only_does_not_see_all(operators: Operators) -> None:
+def test_limited_operator_cannot_list_all_approvals(operators: Operators) -> None:
     key, jwk = key_and_jwk()
     enrol(operators, key=jwk, tools=("shop.*",))
     question = operators.new_challenge()
-    refused(operators, question["nonce"], answer(key, question))
+    assert_sign_in_rejected(operators, question["nonce"], sign_challenge(key, question))
 
 
 @pytest.mark.parametrize(
@@ -283,7 +286,7 @@ def test_who_may_confirm_some_tools_only_does_not_see_all(operators: Operators) 
          ("https://a.example",)),
     ],
 )  # fmt: skip
-def test_where_the_page_is(
+def test_page_base_and_origins_follow_config(
     configured: str | None, listens: str | None, base: str | None, origins: tuple[str, ...]
 ) -> None:
     config = Config(approvals=ApprovalsConfig(url=configured))

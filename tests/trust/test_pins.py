@@ -50,8 +50,8 @@ class Node:
         self.keeper.on_changed = self.pins.apply_changes
         self.keeper.start()
         self.rig.authorizer.install(pins_step(self.pins.reject_held, self.pins.held))
-        for one in offers:
-            self.post(one)
+        for offering in offers:
+            self.post(offering)
 
     def post(self, offering: Offering) -> None:
         self.catalog.publish(offering)
@@ -59,9 +59,9 @@ class Node:
         self.rig.upstreams.setdefault(offering.upstream, upstreams[offering.upstream])
 
     def tool(self, name: str = "files.delete") -> Tool:
-        found = self.catalog.find(name)
-        assert found is not None
-        return found
+        result = self.catalog.find(name)
+        assert result is not None
+        return result
 
     @property
     def listed(self) -> list[str]:
@@ -116,12 +116,12 @@ def node(path: Path) -> Iterator[Node]:
     one.keeper.close()
 
 
-def settled(node: Node) -> None:
+def flush(node: Node) -> None:
     """Wait until everything the node said is written."""
     node.keeper.close()
 
 
-def test_a_tool_that_changed_since_it_was_accepted_is_held(node: Node) -> None:
+def test_changed_tool_is_blocked(node: Node) -> None:
     assert node.refusal() is None
     node.post(files(BAD))
     for name in ("files.delete", "files__delete"):
@@ -138,9 +138,9 @@ def test_a_tool_that_changed_since_it_was_accepted_is_held(node: Node) -> None:
     assert (held.tool, held.changed) == ("files.delete", ("description",))
 
 
-def test_what_its_caller_is_told(node: Node) -> None:
+def test_block_message_hides_changed_description(node: Node) -> None:
     accepted = contract_digest(node.tool())
-    settled(node)
+    flush(node)
     again = Node(node.path, "approved", files(BAD))
     # While its writer has the file, nobody waits for what was accepted: less would be said.
     late = time.monotonic() + HANG_TIMEOUT
@@ -165,33 +165,33 @@ def test_what_its_caller_is_told(node: Node) -> None:
     again.keeper.close()
 
 
-def test_nobody_ever_sees_the_new_words(node: Node) -> None:
+def test_changed_description_is_never_listed(node: Node) -> None:
     """Not even who reads the list in the moment in which it changes."""
-    seen: list[Any] = []
-    node.catalog.on_change(lambda _: seen.append(shown(node.catalog.current)))
+    events: list[Any] = []
+    node.catalog.on_change(lambda _: events.append(shown(node.catalog.current)))
     node.post(files(BAD))
     node.post(files(BAD + " And more."))
     node.post(files())
     node.post(files(BAD))
-    assert seen
-    assert "ssh" not in str(seen)
+    assert events
+    assert "ssh" not in str(events)
 
 
-def test_a_human_accepts_the_change(node: Node) -> None:
+def test_operator_accepts_change(node: Node) -> None:
     node.post(files(BAD))
-    told: list[frozenset[str]] = []
-    node.catalog.on_change(told.append)
+    events: list[frozenset[str]] = []
+    node.catalog.on_change(events.append)
     node.accept()
     assert node.refusal() is None
     assert node.listed == ["files.delete", "files.list"]
-    assert told == [{TOOLS}]
+    assert events == [{TOOLS}]
     assert not node.pins.held
     # From now on that is what it is to stay.
     node.post(files())
     assert node.refusal() is not None
 
 
-def test_a_second_change_after_the_one_that_was_shown(node: Node) -> None:
+def test_accept_does_not_cover_later_change(node: Node) -> None:
     """Accepted is what the human saw."""
     node.post(files(BAD))
 
@@ -206,7 +206,7 @@ def test_a_second_change_after_the_one_that_was_shown(node: Node) -> None:
     assert "files.delete" not in node.listed
 
 
-def test_one_that_vanishes_and_returns(node: Node) -> None:
+def test_returning_tool_is_blocked_only_while_missing(node: Node) -> None:
     node.post(offer("files", ["list"]))
     error = node.refusal()
     assert error is not None
@@ -222,18 +222,18 @@ def test_one_that_vanishes_and_returns(node: Node) -> None:
     assert not node.pins.held
 
 
-def test_one_that_is_again_what_it_was(node: Node) -> None:
+def test_restored_tool_is_unblocked(node: Node) -> None:
     node.post(files(BAD))
     assert node.refusal() is not None
     node.post(files())
     assert node.refusal() is None
-    settled(node)
+    flush(node)
     store = PinStore(node.path)
     assert store.all_seen() == {}
     store.close()
 
 
-def test_after_a_restart_it_is_held_still(node: Node) -> None:
+def test_changed_tool_stays_blocked_after_restart(node: Node) -> None:
     node.post(files(BAD))
     again = node.again(files(BAD))
     assert again.refusal() is not None
@@ -244,13 +244,13 @@ def test_after_a_restart_it_is_held_still(node: Node) -> None:
     # It came back to what it was while nobody looked.
     third = again.again(files())
     assert third.refusal() is None
-    settled(third)
+    flush(third)
     store = PinStore(node.path)
     assert store.all_seen() == {}
     store.close()
 
 
-def test_what_the_operator_or_the_way_to_it_changes_is_no_change(node: Node) -> None:
+def test_operator_changes_do_not_block_tool(node: Node) -> None:
     for offering in (
         files(descriptions={"delete": "Ours."}),
         files(degraded=True),
@@ -263,13 +263,13 @@ def test_what_the_operator_or_the_way_to_it_changes_is_no_change(node: Node) -> 
     assert not node.heard
 
 
-def test_another_tool_under_an_accepted_name(node: Node) -> None:
+def test_other_tool_under_accepted_name_is_blocked(node: Node) -> None:
     """The name is the operator's; what is behind it is what was accepted."""
     node.post(offer("files", [definition("shred", description=GOOD)], rename={"shred": "delete"}))
     assert node.refusal() is not None
 
 
-def test_two_upstreams_with_one_name(node: Node) -> None:
+def test_second_upstream_under_accepted_name_is_blocked(node: Node) -> None:
     """One that is as it was accepted does not let the other through."""
     node.post(files(BAD))
     node.post(files(key="twin", segment="files"))
@@ -279,7 +279,7 @@ def test_two_upstreams_with_one_name(node: Node) -> None:
     assert error.failure is TOOL_HELD
 
 
-def test_forgetting_lets_it_change(node: Node) -> None:
+def test_removed_pin_unblocks_tool(node: Node) -> None:
     node.post(files(BAD))
     node.elsewhere(lambda store: store.remove("files.delete"))
     assert node.refusal() is None
@@ -289,7 +289,7 @@ def test_forgetting_lets_it_change(node: Node) -> None:
 # -- modes
 
 
-def test_only_what_was_approved_is_pinned(path: Path) -> None:
+def test_approved_mode_pins_approved_tools_only(path: Path) -> None:
     node = Node(path, "approved", files())
     node.post(files(BAD))
     assert node.refusal() is None
@@ -298,13 +298,13 @@ def test_only_what_was_approved_is_pinned(path: Path) -> None:
     node.pins.on_approved_tool(node.tool(), "bert")
     node.post(files())
     assert node.refusal() is not None
-    settled(node)
+    flush(node)
     store = PinStore(path)
     assert [(pin.tool, pin.by) for pin in store.pins()] == [("files.delete", "ada")]
     store.close()
 
 
-def test_pinned_at_first_sight(path: Path) -> None:
+def test_first_seen_mode_pins_every_tool(path: Path) -> None:
     node = Node(path, "first_seen", files())
     node.post(files(BAD))
     assert node.refusal() is not None
@@ -326,7 +326,7 @@ def test_pinned_at_first_sight(path: Path) -> None:
     store.close()
 
 
-def test_off(node: Node) -> None:
+def test_off_mode_keeps_pins_and_blocks_nothing(node: Node) -> None:
     node.post(files(BAD))
     node.pins.configure("off")
     assert node.refusal() is None
@@ -336,25 +336,25 @@ def test_off(node: Node) -> None:
     # What was pinned stays pinned.
     assert node.refusal() is not None
     assert node.refusal("files.list") is None
-    settled(node)
+    flush(node)
     store = PinStore(node.path)
     assert list(store.digests()) == ["files.delete"]
     store.close()
 
 
-def test_the_nodes_own_tools_are_never_pinned(path: Path) -> None:
+def test_own_tools_are_never_pinned(path: Path) -> None:
     node = Node(path, "first_seen")
     node.catalog.publish(read_builtin_offering(None, [definition("dropped", description="One.")]))
     node.catalog.publish(read_builtin_offering(None, [definition("dropped", description="Two.")]))
     node.pins.on_approved_tool(node.tool("dropped"), "ada")
     assert node.listed == ["dropped"]
-    settled(node)
+    flush(node)
     store = PinStore(path)
     assert store.digests() == {}
     store.close()
 
 
-def test_a_server_that_is_shown_as_itself(path: Path) -> None:
+def test_changed_tool_of_transparent_server_is_blocked(path: Path) -> None:
     node = Node(path, "approved", files(expose="transparent"))
     node.rig.pipeline.transparent_upstream = "files"
     node.pins.on_approved_tool(node.tool("delete"), "ada")
@@ -368,12 +368,12 @@ def test_a_server_that_is_shown_as_itself(path: Path) -> None:
 # -- who wants to see
 
 
-def test_a_contract_that_somebody_wants_to_see(node: Node) -> None:
-    settled(node)
+def test_requested_contract_is_stored(node: Node) -> None:
+    flush(node)
     again = Node(node.path, "approved", files())
     for name in ("files.list", "nowhere.else", "files__list"):
         again.elsewhere(lambda store, name=name: store.request_contract(name))
-    settled(again)
+    flush(again)
     store = PinStore(node.path)
     assert list(store.all_seen()) == ["files.list"]
     store.accept(store.all_seen()["files.list"], "ada")
@@ -393,7 +393,7 @@ def test_a_contract_that_somebody_wants_to_see(node: Node) -> None:
         max_size=25,
     )
 )
-def test_what_is_listed_and_called_is_what_was_accepted(steps: list[tuple[str, int]]) -> None:
+def test_listed_and_callable_tools_match_pins(steps: list[tuple[str, int]]) -> None:
     node = Node(None)
     accepted: str | None = None
     mode = "approved"

@@ -58,7 +58,7 @@ AT = {
         (tool({"auth_scope": "read"}, **READS), "read"),
     ],
 )
-def test_what_a_call_implies(one: Tool, level: str) -> None:
+def test_required_level_is_highest_declared(one: Tool, level: str) -> None:
     """The larger of what the tool says and of what it does."""
     assert required_level(one) == level
 
@@ -66,23 +66,21 @@ def test_what_a_call_implies(one: Tool, level: str) -> None:
 @pytest.mark.spec("AX-10.2-3", "AX-10.2-2")
 @pytest.mark.parametrize("granted", LEVELS)
 @pytest.mark.parametrize("implied", LEVELS)
-def test_no_subserver_is_asked_for_more_than_it_is_registered_for(
-    granted: str, implied: str
-) -> None:
+def test_subserver_gets_no_call_over_its_scope(granted: str, implied: str) -> None:
     call = call_of(AT[implied], Caller("me"))
     if LEVELS.index(granted) >= LEVELS.index(implied):
         check_scopes(call, AT[implied], {"edge": granted})
         return
-    with pytest.raises(InterlockError) as caught:
+    with pytest.raises(InterlockError) as error:
         check_scopes(call, AT[implied], {"edge": granted})
-    assert caught.value.failure is FORBIDDEN
-    code, symbol, data = encode_error(caught.value)
+    assert error.value.failure is FORBIDDEN
+    code, symbol, data = encode_error(error.value)
     assert (code, symbol) == (-31006, "scope_denied")
     assert (data["missing"], data["auth_scope"]) == ([implied], granted)
 
 
 @pytest.mark.spec("AX-10.2-1")
-def test_each_subserver_is_judged_by_its_own_scope() -> None:
+def test_each_subserver_has_own_scope_limit() -> None:
     limits = {"edge": "read", "other": "write"}
     call = call_of(AT["write"], Caller("me"))
     with pytest.raises(InterlockError, match="registered for read only"):
@@ -107,30 +105,30 @@ def test_each_subserver_is_judged_by_its_own_scope() -> None:
         (("admin:edge.t",), "admin", True),
     ],
 )
-def test_what_a_caller_may(scopes: tuple[str, ...] | None, level: str, passes: bool) -> None:
+def test_checks_scopes_of_caller(scopes: tuple[str, ...] | None, level: str, passes: bool) -> None:
     call = call_of(AT[level], Caller("me", scopes=scopes))
     if passes:
         check_scopes(call, AT[level], {})
         return
-    with pytest.raises(InterlockError, match=f"lacks the scope {level}:edge.t") as caught:
+    with pytest.raises(InterlockError, match=f"lacks the scope {level}:edge.t") as error:
         check_scopes(call, AT[level], {})
-    assert caught.value.failure is FORBIDDEN
-    assert caught.value.data == {"missing": [f"{level}:edge.t"]}
+    assert error.value.failure is FORBIDDEN
+    assert error.value.data == {"missing": [f"{level}:edge.t"]}
 
 
 @pytest.mark.spec("ST-4.8.4-2")
-def test_only_the_scope_that_is_missing_is_named() -> None:
+def test_error_names_missing_scope_only() -> None:
     """A call takes one scope. Two calls take {read:edge.t, write:edge.t}; the caller has one."""
     caller = Caller("me", scopes=("read:edge.t",))
     check_scopes(call_of(AT["read"], caller), AT["read"], {})
-    with pytest.raises(InterlockError) as caught:
+    with pytest.raises(InterlockError) as error:
         check_scopes(call_of(AT["write"], caller), AT["write"], {})
-    assert caught.value.failure is FORBIDDEN
-    assert caught.value.data == {"missing": ["write:edge.t"]}
+    assert error.value.failure is FORBIDDEN
+    assert error.value.data == {"missing": ["write:edge.t"]}
 
 
 @pytest.mark.spec("ST-4.8.1-3")
-def test_a_parents_call_is_judged_by_what_was_granted_above() -> None:
+def test_call_of_parent_uses_scopes_granted_to_its_caller() -> None:
     """The parent itself may do everything, and that does not count."""
     narrow = Caller("parent", kind="parent", parent_caller="visitor", scopes=("read:github.*",))
     call = call_of(AT["read"], narrow, name="github.t")
@@ -139,7 +137,7 @@ def test_a_parents_call_is_judged_by_what_was_granted_above() -> None:
         check_scopes(call, AT["write"], {})
 
 
-def test_a_tool_that_no_list_names_may_change_anything() -> None:
+def test_unlisted_tool_requires_write_scope() -> None:
     call = call_of(None, Caller("me", scopes=("read",)), name="unlisted")
     with pytest.raises(InterlockError, match="write:unlisted"):
         check_scopes(call, None, {})
@@ -160,7 +158,7 @@ def catalog() -> Catalog:
     return catalog
 
 
-def other(verb: str, name: str, upstream: str, scopes: tuple[str, ...] | None) -> Call:
+def request_of(verb: str, name: str, upstream: str, scopes: tuple[str, ...] | None) -> Call:
     call = Call(verb, "test", LOCAL, SESSION, name=name)
     call.caller, call.upstream = Caller("me", scopes=scopes), upstream
     return call
@@ -185,7 +183,7 @@ def other(verb: str, name: str, upstream: str, scopes: tuple[str, ...] | None) -
         (TOOLS_LIST, "", "", (), True),
     ],
 )
-def test_reading_takes_a_scope_too(
+def test_reading_requires_scope(
     catalog: Catalog,
     verb: str,
     name: str,
@@ -193,16 +191,16 @@ def test_reading_takes_a_scope_too(
     scopes: tuple[str, ...] | None,
     passes: bool,
 ) -> None:
-    call = other(verb, name, upstream, scopes)
+    call = request_of(verb, name, upstream, scopes)
     if passes:
         check_method_scopes(call, catalog, {})
         return
-    with pytest.raises(InterlockError, match="lacks the scope read:") as caught:
+    with pytest.raises(InterlockError, match="lacks the scope read:") as error:
         check_method_scopes(call, catalog, {})
-    assert caught.value.failure is FORBIDDEN
+    assert error.value.failure is FORBIDDEN
 
 
-def test_what_names_begin_with(catalog: Catalog) -> None:
+def test_name_prefix_includes_full_path(catalog: Catalog) -> None:
     assert name_prefix("shop", catalog) == "infra.shop."
     assert name_prefix("bare", catalog) == "bare."
     assert name_prefix("nobody", catalog) == ""

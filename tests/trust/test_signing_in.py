@@ -146,27 +146,27 @@ async def open_node(folder: Path, **issuer: Any) -> AsyncIterator[World]:
 
 @pytest.mark.spec("ST-4.8.3-1", "ST-4.8.5-4", "AX-10.1-2")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_client_signs_in_by_itself(tmp_path: Path, mode: Literal["auto", "legacy"]) -> None:
+async def test_client_signs_in_by_itself(tmp_path: Path, mode: Literal["auto", "legacy"]) -> None:
     async with open_node(tmp_path, prefix="corp:") as world:
         http, client = world.client(mode)
         async with http, client:
             tools = await client.list_tools()
             assert tools.tools
-        (page,) = [dict(parse_qsl(urlsplit(one).query)) for one in world.human.pages]
+        (page,) = [dict(parse_qsl(urlsplit(page).query)) for page in world.human.pages]
         # It asked for a token for this very node, and for no other (RFC 8707).
         assert page["resource"] == world.node.url
         assert len(world.login.signed) == 1
 
 
-async def test_a_client_with_too_little_is_told_what_is_missing(tmp_path: Path) -> None:
+async def test_client_with_insufficient_scope_learns_missing_scope(tmp_path: Path) -> None:
     """And goes for more, which it is given."""
 
     async with open_node(tmp_path) as world:
         world.login.grants = "read"
         http, client = world.client("legacy")
         async with http, client:
-            listed = await client.list_tools()
-            assert listed is not None
+            listing = await client.list_tools()
+            assert listing is not None
             world.login.grants = "read write"
             result = await client.call_tool("up.echo", {"text": "hello"})
             assert not result.is_error

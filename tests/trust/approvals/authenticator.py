@@ -48,10 +48,10 @@ class SoftKey:
 
     @property
     def public(self) -> bytes:
-        found: bytes = self.key.public_key().public_bytes(
+        result: bytes = self.key.public_key().public_bytes(
             Encoding.DER, PublicFormat.SubjectPublicKeyInfo
         )
-        return found
+        return result
 
     def created(self, code: str, **changes: Any) -> PasskeyCreation:
         """What a browser sends after it made this passkey for a code."""

@@ -40,7 +40,7 @@ SECRET = "a secret of a service that is long enough"
 URL_CAPABLE = b'{"elicitation":{"url":{}}}'
 
 
-def dangerous(description: str = "Wipes a disk.") -> Offering:
+def wipe_offering(description: str = "Wipes a disk.") -> Offering:
     """Two tools: one that a human must confirm, and one that nobody minds."""
     capability = {"x-mcpax-capability": {"mutable": True, "reversible": False}}
     return offer(
@@ -129,7 +129,7 @@ class Gated:
         self.folder = folder
         self.keys = keys or Keys(folder)
         self.wall = now
-        self.rig = PipelineHarness(*(offerings or (dangerous(),)), tokens=tokens)
+        self.rig = PipelineHarness(*(offerings or (wipe_offering(),)), tokens=tokens)
         self._arrived = asyncio.Event()
         self.handles = _HANDLES.setdefault(str(folder), {})
         """The approvals that clients know of, by what they called, also after a restart."""
@@ -226,9 +226,9 @@ class Gated:
     async def hold(self, call: Call | None = None) -> Approval:
         """Make a call that is held, and give its approval."""
         answer = await self.ask(call)
-        found = self.approvals.find(answer["structuredContent"]["confirmation_id"])
-        assert found is not None
-        return found
+        record = self.approvals.find(answer["structuredContent"]["confirmation_id"])
+        assert record is not None
+        return record
 
     async def reached(self, number: int = 1) -> ScriptedRequest:
         """Wait until so many calls have reached the upstream."""
@@ -275,5 +275,5 @@ def a_session_client() -> Client:
     return Client(Era.SESSION, "2025-11-25", "tests", URL_CAPABLE)
 
 
-def a_stateless_client() -> Client:
+def stateless_client() -> Client:
     return Client(Era.STATELESS, "2026-07-28", "tests", URL_CAPABLE)

@@ -57,8 +57,8 @@ class Story:
 
     async def do(self, step: str, which: int) -> None:
         gated = self.gated
-        known = gated.approvals.recent()
-        some = known[which % len(known)] if known else None
+        records = gated.approvals.recent()
+        some = records[which % len(records)] if records else None
         if step == "call":
             call = wipe({"disk": "ab"[which % 2]})
             self.calls.append(call)
@@ -71,7 +71,7 @@ class Story:
         elif step == "refuse" and some is not None:
             self.open.append(asyncio.ensure_future(gated.approvals.reject(some.id, local=True)))
         elif step in ("answer", "lose"):
-            for exchange in [one for one in gated.upstream.started if one.is_open]:
+            for exchange in [call for call in gated.upstream.started if call.is_open]:
                 if step == "answer":
                     exchange.answer(content=[])
                 else:
@@ -111,17 +111,17 @@ class Story:
                 assert self.sent[record.id] == 0, record
             elif record.state == "done":
                 assert self.sent[record.id] == 1, record
-        for one in self.open:
-            if one.done() and not one.cancelled() and one.exception() is not None:
-                assert isinstance(one.exception(), InterlockError)
-            one.cancel()
+        for item in self.open:
+            if item.done() and not item.cancelled() and item.exception() is not None:
+                assert isinstance(item.exception(), InterlockError)
+            item.cancel()
         await asyncio.gather(*self.open, return_exceptions=True)
         await asyncio.to_thread(self.gated.close)
 
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), max_size=40))
-def test_any_order(steps: list[tuple[str, int]]) -> None:
+def test_approves_at_most_once_in_any_order(steps: list[tuple[str, int]]) -> None:
     async def run(folder: Path) -> None:
         story = Story(folder)
         for step, which in steps:

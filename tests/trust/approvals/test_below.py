@@ -25,7 +25,7 @@ from interlock.trust.approvals.downstream import MAX_KNOWN_APPROVALS, NO_PROOF, 
 from tests.support.calls import SESSION, tool_call
 from tests.support.offerings import definition, offer
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.trust.approvals.gated import Gated, claims_for, dangerous, sign, wipe
+from tests.trust.approvals.gated import Gated, claims_for, sign, wipe, wipe_offering
 
 IRREVERSIBLE = {"x-mcpax-capability": {"mutable": True, "reversible": False}}
 INNER_ID = "0f2a9c64-54f7-4f64-8c0c-111111111111"
@@ -63,7 +63,7 @@ class Pair:
     def __init__(self, folder: Path) -> None:
         for name in ("outer", "inner"):
             (folder / name).mkdir()
-        self.inner = Gated(folder / "inner", dangerous(), node_id=INNER_ID)
+        self.inner = Gated(folder / "inner", wipe_offering(), node_id=INNER_ID)
         self.child = Inner(self.inner)
         below = offer("s", [definition("wipe", _meta=IRREVERSIBLE)], registered="aggregator")
         self.outer = Gated(folder / "outer", below, children={"s": self.child})
@@ -109,21 +109,21 @@ class Pair:
         self.inner.close()
 
 
-async def test_what_is_refused_below_is_refused_above(tmp_path: Path) -> None:
+async def test_forwards_rejection_to_inner_node(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     content = await pair.through_the_outer()
     outcome = await pair.outer.approvals.confirm(
         content["confirmation_id"], pair.proof(content, decision="refuse", reason="no")
     )
     assert json.loads(outcome.result)["status"] == "refused"
-    told = await pair.outer.ask()
-    assert told.failure.name == "approval_refused"
+    response = await pair.outer.ask()
+    assert response.failure.name == "approval_refused"
     assert len(pair.outer.upstream.started) == 1
     assert (await pair.outer.hold()).state == "pending"
     pair.close()
 
 
-async def test_while_it_waits_below_the_same_call_hears_of_that(tmp_path: Path) -> None:
+async def test_reports_pending_inner_approval_to_identical_call(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     content = await pair.through_the_outer()
     for _ in range(2):
@@ -136,7 +136,7 @@ async def test_while_it_waits_below_the_same_call_hears_of_that(tmp_path: Path) 
     pair.close()
 
 
-async def test_a_bad_proof_is_refused_by_the_node_that_asks_for_it(tmp_path: Path) -> None:
+async def test_forwards_bad_proof_to_inner_node(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     content = await pair.through_the_outer()
     inner = pair.inner.approvals.find(content["confirmation_id"])
@@ -150,19 +150,19 @@ async def test_a_bad_proof_is_refused_by_the_node_that_asks_for_it(tmp_path: Pat
     pair.close()
 
 
-async def test_what_is_refused_at_the_inner_node_itself_is_told_above(tmp_path: Path) -> None:
+async def test_learns_of_rejection_made_at_inner_node(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     content = await pair.through_the_outer()
     await pair.inner.approvals.reject(content["confirmation_id"], reason="no", local=True)
-    told = await pair.again()
-    assert told.failure.name == "approval_refused"
+    response = await pair.again()
+    assert response.failure.name == "approval_refused"
     # Told once: after that it is a new call.
     assert (await pair.outer.hold()).state == "pending"
     assert pair.inner.upstream.started == []
     pair.close()
 
 
-async def test_who_asks_below_in_vain_may_ask_again(tmp_path: Path) -> None:
+async def test_retries_after_inner_node_was_unavailable(tmp_path: Path) -> None:
     """The node below is away, or has no time: the call waits there as before."""
 
     pair = Pair(tmp_path)
@@ -186,7 +186,7 @@ async def test_who_asks_below_in_vain_may_ask_again(tmp_path: Path) -> None:
     pair.close()
 
 
-async def test_nobody_asks_again_who_does_not_know_what_the_question_did(tmp_path: Path) -> None:
+async def test_does_not_retry_after_unknown_outcome(tmp_path: Path) -> None:
     """The inner gate may have vanished, and the call have been made."""
 
     pair = Pair(tmp_path)
@@ -200,7 +200,7 @@ async def test_nobody_asks_again_who_does_not_know_what_the_question_did(tmp_pat
     pair.close()
 
 
-async def test_a_node_that_is_killed_while_it_asks_below_asks_no_more(tmp_path: Path) -> None:
+async def test_does_not_repeat_inner_call_after_kill(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     await pair.through_the_outer()
     pair.outer.start(wipe())
@@ -209,16 +209,16 @@ async def test_a_node_that_is_killed_while_it_asks_below_asks_no_more(tmp_path: 
     pair.outer.close()
     below = offer("s", [definition("wipe", _meta=IRREVERSIBLE)], registered="aggregator")
     after = Gated(tmp_path / "outer", below, keys=pair.outer.keys)
-    told = await after.ask()
-    assert told.failure.name == "upstream_lost"
-    assert "outcome is unknown" in told.message
+    response = await after.ask()
+    assert response.failure.name == "upstream_lost"
+    assert "outcome is unknown" in response.message
     assert (await after.hold()).state == "pending"
     assert after.upstream.started == []
     after.close()
     pair.inner.close()
 
 
-async def test_two_who_ask_at_once_ask_once(tmp_path: Path) -> None:
+async def test_forwards_concurrent_confirmations_once(tmp_path: Path) -> None:
     """And what is let through meanwhile, by the way of the outer node, is not lost."""
 
     pair = Pair(tmp_path)
@@ -239,7 +239,7 @@ async def test_two_who_ask_at_once_ask_once(tmp_path: Path) -> None:
     pair.close()
 
 
-class Liar:
+class LyingUpstream:
     """A node below that says what it likes."""
 
     def __init__(self, *, claims: bool = False) -> None:
@@ -264,11 +264,11 @@ async def confirmed_by(pair: Pair, id: str, proof: str) -> InterlockError:
     return error.value
 
 
-async def test_only_the_node_that_an_id_came_from_is_asked(tmp_path: Path) -> None:
+async def test_sends_proof_only_to_source_of_id(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     content = await pair.through_the_outer()
     id = content["confirmation_id"]
-    liar = Liar(claims=True)
+    liar = LyingUpstream(claims=True)
     pair.outer.children.clear()
     pair.outer.children.update({"a-liar": liar, "s": pair.child})
     # It has heard of the id, and says it itself.
@@ -279,10 +279,10 @@ async def test_only_the_node_that_an_id_came_from_is_asked(tmp_path: Path) -> No
     pair.close()
 
 
-async def test_while_the_node_is_away_nobody_else_is_asked(tmp_path: Path) -> None:
+async def test_sends_proof_to_no_other_node_while_source_is_unavailable(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     content = await pair.through_the_outer()
-    liar = Liar(claims=True)
+    liar = LyingUpstream(claims=True)
     pair.outer.children.clear()
     pair.outer.children["a-liar"] = liar
     error = await confirmed_by(pair, content["confirmation_id"], pair.proof(content))
@@ -291,7 +291,7 @@ async def test_while_the_node_is_away_nobody_else_is_asked(tmp_path: Path) -> No
     pair.close()
 
 
-async def test_a_forgotten_id_is_looked_for_without_the_proof(tmp_path: Path) -> None:
+async def test_locates_forgotten_id_without_sending_proof(tmp_path: Path) -> None:
     """A neighbour that answers everything, and one that knows nothing, see no proof."""
 
     (tmp_path / "other").mkdir()
@@ -299,7 +299,7 @@ async def test_a_forgotten_id_is_looked_for_without_the_proof(tmp_path: Path) ->
     content = await pair.through_the_outer()
     pair.forget()
     pair.outer.approvals._forwarder._find_upstream = lambda _: None
-    liar, other = Liar(), Inner(Gated(tmp_path / "other"))
+    liar, other = LyingUpstream(), Inner(Gated(tmp_path / "other"))
     pair.outer.children.clear()
     pair.outer.children.update({"a-liar": liar, "other": other, "s": pair.child})
     id, proof = content["confirmation_id"], pair.proof(content)
@@ -314,12 +314,12 @@ async def test_a_forgotten_id_is_looked_for_without_the_proof(tmp_path: Path) ->
     pair.close()
 
 
-async def test_two_that_claim_a_forgotten_id_are_both_left_alone(tmp_path: Path) -> None:
+async def test_rejects_id_claimed_by_two_upstreams(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     content = await pair.through_the_outer()
     pair.forget()
     pair.outer.approvals._forwarder._find_upstream = lambda _: None
-    liar = Liar(claims=True)
+    liar = LyingUpstream(claims=True)
     pair.outer.children.clear()
     pair.outer.children.update({"a-liar": liar, "s": pair.child})
     error = await confirmed_by(pair, content["confirmation_id"], pair.proof(content))
@@ -331,7 +331,7 @@ async def test_two_that_claim_a_forgotten_id_are_both_left_alone(tmp_path: Path)
     pair.close()
 
 
-async def test_nobody_answers_for_the_node_at_whose_gate_a_call_waits(tmp_path: Path) -> None:
+async def test_rejects_id_while_its_node_is_unavailable(tmp_path: Path) -> None:
     """After a restart, while that node is away: another says that it knows the id."""
 
     pair = Pair(tmp_path)
@@ -339,7 +339,7 @@ async def test_nobody_answers_for_the_node_at_whose_gate_a_call_waits(tmp_path: 
     pair.outer.approvals._forwarder._upstreams.clear()
     pair.outer.approvals._forwarder._find_upstream = lambda _: None
     pair.outer.children.clear()
-    pair.outer.children["a-liar"] = Liar(claims=True)
+    pair.outer.children["a-liar"] = LyingUpstream(claims=True)
     error = await confirmed_by(pair, content["confirmation_id"], pair.proof(content))
     assert error.failure.name in ("unknown_approval", "upstream_unavailable")
     # The original caller still hears that its call waits.
@@ -347,8 +347,8 @@ async def test_nobody_answers_for_the_node_at_whose_gate_a_call_waits(tmp_path: 
     pair.close()
 
 
-async def test_where_a_call_waits_is_where_its_proof_goes() -> None:
-    right, wrong = Liar(claims=True), Liar(claims=True)
+async def test_sends_proof_to_upstream_with_pending_call() -> None:
+    right, wrong = LyingUpstream(claims=True), LyingUpstream(claims=True)
     at = {"z" * 32: "right"}
     below = ProofForwarder(lambda: {"wrong": wrong, "right": right}, at.get)
     assert (await below.confirm("z" * 32, "proof")).upstream == "right"
@@ -356,8 +356,8 @@ async def test_where_a_call_waits_is_where_its_proof_goes() -> None:
     assert wrong.shown == []
 
 
-async def test_a_node_between_passes_the_look_down_and_shows_nothing() -> None:
-    knows = Liar(claims=True)
+async def test_intermediate_node_forwards_lookup_without_proof() -> None:
+    knows = LyingUpstream(claims=True)
     between = ProofForwarder(lambda: {"knows": knows})
     with pytest.raises(InterlockError) as error:
         await between.confirm("z" * 32, NO_PROOF)
@@ -365,7 +365,7 @@ async def test_a_node_between_passes_the_look_down_and_shows_nothing() -> None:
     assert knows.shown == [NO_PROOF]
 
 
-async def test_not_everything_is_carried_down(tmp_path: Path) -> None:
+async def test_forwards_only_well_formed_ids(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     for nonsense in ("", "x", "y" * 500, "../../etc", "a b c d e f g h i j k"):
         with pytest.raises(InterlockError) as error:
@@ -380,7 +380,7 @@ async def test_not_everything_is_carried_down(tmp_path: Path) -> None:
     pair.close()
 
 
-def test_only_so_much_is_remembered() -> None:
+def test_limits_remembered_approvals() -> None:
     below = ProofForwarder(dict)
     for number in range(MAX_KNOWN_APPROVALS + 10):
         below.remember(f"approval-number-{number}", "s", 0.0)
@@ -388,7 +388,7 @@ def test_only_so_much_is_remembered() -> None:
     assert "approval-number-9" not in below._upstreams
 
 
-async def test_what_an_ordinary_server_says_is_not_believed(tmp_path: Path) -> None:
+async def test_ignores_approval_claims_of_ordinary_server(tmp_path: Path) -> None:
     """A server that is no node answers as if it were one."""
 
     gated = Gated(tmp_path, default="allow")

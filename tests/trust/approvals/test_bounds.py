@@ -30,7 +30,9 @@ class BadSession:
 
 
 @pytest.mark.parametrize("decision", ["approve", "refuse"])
-async def test_a_client_that_cannot_be_told_strands_nothing(tmp_path: Path, decision: str) -> None:
+async def test_finishes_approval_when_client_notification_fails(
+    tmp_path: Path, decision: str
+) -> None:
     gated = Gated(tmp_path)
     held = await gated.hold()
     entry = gated.approvals._inbox.entries.get(held.id)
@@ -46,7 +48,7 @@ async def test_a_client_that_cannot_be_told_strands_nothing(tmp_path: Path, deci
     gated.close()
 
 
-async def test_a_call_that_cannot_even_be_begun_is_void(
+async def test_voids_approval_when_call_cannot_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gated = Gated(tmp_path)
@@ -60,16 +62,16 @@ async def test_a_call_that_cannot_even_be_begun_is_void(
         async with asyncio.timeout(HANG_TIMEOUT):
             with pytest.raises(InterlockError, match="not executed"):
                 await gated.approvals.confirm(held.id, gated.proof(held))
-    found = gated.approvals.find(held.id)
-    assert found is not None
-    assert found.state == "void"
+    record = gated.approvals.find(held.id)
+    assert record is not None
+    assert record.state == "void"
     assert gated.upstream.started == []
     # The caller asks again, and is given a new approval.
     assert (await gated.hold()).id != held.id
     gated.close()
 
 
-async def test_who_was_removed_while_the_proof_was_looked_at(tmp_path: Path) -> None:
+async def test_rejects_proof_of_operator_removed_during_check(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     held = await gated.hold()
     looked = 0
@@ -91,7 +93,7 @@ async def test_who_was_removed_while_the_proof_was_looked_at(tmp_path: Path) -> 
     gated.close()
 
 
-async def test_a_proof_that_was_used_elsewhere_does_not_count(tmp_path: Path) -> None:
+async def test_rejects_proof_used_elsewhere(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     held = await gated.hold()
     used = iter([False, True])
@@ -106,7 +108,7 @@ async def test_a_proof_that_was_used_elsewhere_does_not_count(tmp_path: Path) ->
     gated.close()
 
 
-async def test_two_at_once_while_it_is_looked_at(tmp_path: Path) -> None:
+async def test_accepts_one_of_two_concurrent_proofs(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     held = await gated.hold()
     both = asyncio.Barrier(2)
@@ -121,23 +123,23 @@ async def test_two_at_once_while_it_is_looked_at(tmp_path: Path) -> None:
     (await gated.reached()).answer(content=[])
     async with asyncio.timeout(HANG_TIMEOUT):
         came = await asyncio.gather(*deciding, return_exceptions=True)
-    assert sum(isinstance(one, InterlockError) for one in came) == 1
+    assert sum(isinstance(result, InterlockError) for result in came) == 1
     assert len(gated.upstream.started) == 1
     gated.close()
 
 
-async def test_wrong_proofs_do_not_fill_the_journal(tmp_path: Path) -> None:
+async def test_limits_journal_entries_for_wrong_proofs(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     held = await gated.hold()
     for _ in range(50):
         with pytest.raises(InterlockError):
             await gated.approvals.confirm(held.id, "x.y.z")
-    noted = [one for one in gated.journal.entries if one["outcome"] == PROOF_INVALID.name]
+    noted = [entry for entry in gated.journal.entries if entry["outcome"] == PROOF_INVALID.name]
     assert len(noted) == 20
     gated.close()
 
 
-async def test_nobody_is_asked_about_more_than_anybody_reads(tmp_path: Path) -> None:
+async def test_rejects_arguments_over_size_limit(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     error = await gated.ask(wipe({"x": "a" * 65_536}))
     assert error.failure is INVALID_ARGUMENTS
@@ -146,7 +148,9 @@ async def test_nobody_is_asked_about_more_than_anybody_reads(tmp_path: Path) -> 
     gated.close()
 
 
-async def test_a_caller_has_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_limits_pending_bytes_per_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gate, "MAX_PENDING_BYTES_PER_CALLER", 10_000)
 
     gated = Gated(tmp_path)
@@ -157,7 +161,7 @@ async def test_a_caller_has_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     gated.close()
 
 
-async def test_what_was_never_executed_leaves_no_arguments_behind(tmp_path: Path) -> None:
+async def test_removes_arguments_of_expired_approval(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     held = await gated.hold(wipe({"x": "a" * 3000}))
     told = asyncio.Event()
@@ -165,14 +169,14 @@ async def test_what_was_never_executed_leaves_no_arguments_behind(tmp_path: Path
     gated.pass_time(301)
     async with asyncio.timeout(HANG_TIMEOUT):
         await told.wait()
-    found = gated.approvals.find(held.id)
-    assert found is not None
-    assert (found.state, found.shown, found.arguments) == ("expired", ARGUMENTS_REMOVED, b"")
-    assert gated.approvals.view(found)["arguments"] is None
+    record = gated.approvals.find(held.id)
+    assert record is not None
+    assert (record.state, record.shown, record.arguments) == ("expired", ARGUMENTS_REMOVED, b"")
+    assert gated.approvals.view(record)["arguments"] is None
     gated.close()
 
 
-async def test_results_are_kept_as_long_as_there_is_room(
+async def test_limits_retained_result_bytes_per_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate, "MAX_RETAINED_BYTES_PER_CALLER", 5_000)
@@ -187,7 +191,7 @@ async def test_results_are_kept_as_long_as_there_is_room(
         async with asyncio.timeout(HANG_TIMEOUT):
             assert long in (await task).result.decode()
         gated.pass_time(1)
-    kept = sum(gate.record_size(one.record) for one in gated.approvals._inbox)
+    kept = sum(gate.record_size(item.record) for item in gated.approvals._inbox)
     assert kept <= 5_000
     # The oldest was not kept, and that it was executed still is: it is not made again.
     first = await gated.ask(wipe({"disk": 0}))
@@ -199,7 +203,7 @@ async def test_results_are_kept_as_long_as_there_is_room(
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "message"),
     [
         (
             "What this tool does cannot be undone.",
@@ -212,5 +216,5 @@ async def test_results_are_kept_as_long_as_there_is_room(
         ("", "must approve it first. Rule: default:safe. Ask your user"),
     ],
 )
-def test_what_a_model_reads_is_a_sentence(reason: str, said: str) -> None:
-    assert said in pending_text(approval(reason=reason, caller=Caller("bot")), None)
+def test_pending_text_is_a_sentence(reason: str, message: str) -> None:
+    assert message in pending_text(approval(reason=reason, caller=Caller("bot")), None)

@@ -27,12 +27,12 @@ from tests.trust.approvals.gated import IRREVERSIBLE, Gated, wipe
 WIPED = {"content": [{"type": "text", "text": "wiped"}]}
 
 
-def confirmed(gated: Gated, id: str, proof: str) -> asyncio.Task[Any]:
+def start_confirm(gated: Gated, id: str, proof: str) -> asyncio.Task[Any]:
     return asyncio.ensure_future(gated.approvals.confirm(id, proof))
 
 
 @pytest.mark.spec("AX-11.3-1", "AX-11.3-2", "AX-11.3-12")
-async def test_a_dangerous_call_is_answered_and_waits(tmp_path: Path) -> None:
+async def test_dangerous_call_returns_pending_response(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     answer = await gated.ask(wipe({"disk": "a", "api_key": "hush"}))
     assert answer["isError"] is True
@@ -55,7 +55,7 @@ async def test_a_dangerous_call_is_answered_and_waits(tmp_path: Path) -> None:
     gated.close()
 
 
-async def test_what_is_safe_is_not_held(tmp_path: Path) -> None:
+async def test_safe_call_needs_no_approval(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     over = gated.start(tool_call("s.look", {}))
     gated.upstream.last.answer(content=[])
@@ -65,7 +65,7 @@ async def test_what_is_safe_is_not_held(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("ST-4.8.4-6")
-async def test_the_one_who_asked_gets_the_outcome_once(tmp_path: Path) -> None:
+async def test_caller_collects_outcome_once(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     approval = await gated.hold()
     await gated.confirm(approval)
@@ -77,7 +77,7 @@ async def test_the_one_who_asked_gets_the_outcome_once(tmp_path: Path) -> None:
     gated.close()
 
 
-async def test_who_confirms_its_own_call_with_a_proof_has_been_told(tmp_path: Path) -> None:
+async def test_confirming_caller_does_not_collect_again(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     approval = await gated.hold()
     await gated.confirm(approval, by=Caller("local"))
@@ -86,14 +86,14 @@ async def test_who_confirms_its_own_call_with_a_proof_has_been_told(tmp_path: Pa
     gated.close()
 
 
-async def test_the_same_call_waits_under_the_same_id(tmp_path: Path) -> None:
+async def test_repeated_call_keeps_approval_id(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     first = gated.start(wipe({"a": 1, "b": 2}))
     # Not even written yet, and in another order.
     second = gated.start(wipe({"b": 2, "a": 1}))
     ids = {
-        (await one)["structuredContent"]["confirmation_id"]
-        for one in (first, second, gated.start(wipe({"a": 1, "b": 2})))
+        (await item)["structuredContent"]["confirmation_id"]
+        for item in (first, second, gated.start(wipe({"a": 1, "b": 2})))
     }
     assert len(ids) == 1
     other = await gated.hold(wipe({"a": 1, "b": 3}))
@@ -102,7 +102,7 @@ async def test_the_same_call_waits_under_the_same_id(tmp_path: Path) -> None:
     gated.close()
 
 
-async def test_another_caller_has_another_approval(tmp_path: Path) -> None:
+async def test_each_caller_gets_own_approval(tmp_path: Path) -> None:
     from interlock.core.call import Credentials
 
     gated = Gated(tmp_path, tokens={"one": "chief", "two": "deputy"})
@@ -113,10 +113,10 @@ async def test_another_caller_has_another_approval(tmp_path: Path) -> None:
     gated.close()
 
 
-async def test_the_same_call_waits_for_the_one_under_way(tmp_path: Path) -> None:
+async def test_repeated_call_waits_for_running_call(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     approval = await gated.hold()
-    task = confirmed(gated, approval.id, gated.proof(approval))
+    task = start_confirm(gated, approval.id, gated.proof(approval))
     exchange = await gated.reached()
     waiting = [gated.start(wipe()) for _ in range(3)]
     hung_up = wipe()
@@ -125,17 +125,17 @@ async def test_the_same_call_waits_for_the_one_under_way(tmp_path: Path) -> None
     assert (await gone).failure.name == "cancelled"
     exchange.answer(**WIPED)
     assert json.loads((await task).result) == WIPED
-    assert [await one for one in waiting] == [WIPED] * 3
+    assert [await task for task in waiting] == [WIPED] * 3
     assert len(gated.upstream.started) == 1
     assert gated.rig.under_way == 0
     assert (await gated.hold()).id != approval.id
     gated.close()
 
 
-async def test_who_waits_for_too_long_is_told_to_come_back(tmp_path: Path) -> None:
+async def test_repeated_call_times_out_while_running(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     approval = await gated.hold()
-    task = confirmed(gated, approval.id, gated.proof(approval))
+    task = start_confirm(gated, approval.id, gated.proof(approval))
     exchange = await gated.reached()
     exchange.call.deadline = exchange.call.hard_deadline = 0.0
     waiting = gated.start(wipe())
@@ -148,13 +148,13 @@ async def test_who_waits_for_too_long_is_told_to_come_back(tmp_path: Path) -> No
     gated.close()
 
 
-async def test_what_became_of_it_when_the_upstream_fails(tmp_path: Path) -> None:
+async def test_failed_call_sets_approval_state(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     states = {}
     for end in ("answer", "lost", "unsent", "late"):
         approval = await gated.hold(wipe({"disk": end}))
         before = len(gated.upstream.started)
-        task = confirmed(gated, approval.id, gated.proof(approval))
+        task = start_confirm(gated, approval.id, gated.proof(approval))
         exchange = await gated.reached(before + 1)
         if end == "answer":
             exchange.answer_error(-32000, "no such disk")
@@ -168,19 +168,19 @@ async def test_what_became_of_it_when_the_upstream_fails(tmp_path: Path) -> None
             (await gated.reached(before + 2)).lose(sent=False)
         with pytest.raises(InterlockError) as error:
             await task
-        found = gated.approvals.find(approval.id)
-        assert found is not None
-        states[end] = found.state
-        assert found.arguments == b""
+        record = gated.approvals.find(approval.id)
+        assert record is not None
+        states[end] = record.state
+        assert record.arguments == b""
         # Its caller is told the same, once.
-        told = await gated.ask(wipe({"disk": end}))
-        assert told.failure is error.value.failure
+        response = await gated.ask(wipe({"disk": end}))
+        assert response.failure is error.value.failure
         gated.breakers_forgive()
     assert states == {"answer": "done", "lost": "lost", "unsent": "void", "late": "lost"}
     gated.close()
 
 
-async def test_what_cannot_be_written_is_not_held_and_not_made(tmp_path: Path) -> None:
+async def test_rejects_call_when_store_cannot_write(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     approval = await gated.hold()
     with sqlite3.connect(tmp_path / "approvals.db") as file:
@@ -195,7 +195,7 @@ async def test_what_cannot_be_written_is_not_held_and_not_made(tmp_path: Path) -
     gated.close()
 
 
-async def test_only_so_many_wait(tmp_path: Path) -> None:
+async def test_limits_pending_approvals(tmp_path: Path) -> None:
     from interlock.core.call import Credentials
 
     gated = Gated(
@@ -203,7 +203,7 @@ async def test_only_so_many_wait(tmp_path: Path) -> None:
         tokens={"one": "chief", "two": "deputy"},
         settings={"most": 3, "most_per_caller": 2},
     )
-    chief, deputy = (Credentials("10.0.0.1", one) for one in ("one", "two"))
+    chief, deputy = (Credentials("10.0.0.1", item) for item in ("one", "two"))
     for disk in "ab":
         await gated.hold(wipe({"disk": disk}, credentials=chief))
     error = await gated.ask(wipe({"disk": "c"}, credentials=chief))
@@ -218,9 +218,7 @@ async def test_only_so_many_wait(tmp_path: Path) -> None:
     "arguments",
     [b'{"disk":"a","disk":"b"}', b'{"x":[{"a":1,"a":1}]}', b'{"x":{"a":1,"\\u0061":1}}'],
 )
-async def test_arguments_that_two_readers_read_in_two_ways_are_refused(
-    tmp_path: Path, arguments: bytes
-) -> None:
+async def test_rejects_ambiguous_arguments(tmp_path: Path, arguments: bytes) -> None:
     gated = Gated(tmp_path)
     error = await gated.ask(wipe(arguments))
     assert error.failure is INVALID_ARGUMENTS
@@ -228,7 +226,7 @@ async def test_arguments_that_two_readers_read_in_two_ways_are_refused(
     gated.close()
 
 
-def test_no_secret_is_left_when_it_is_over(tmp_path: Path) -> None:
+def test_finished_approval_keeps_no_secret(tmp_path: Path) -> None:
     async def run() -> None:
         password = {"type": "object", "properties": {"password": {"writeOnly": True}}}
         tool = definition("wipe", inputSchema=password, annotations=IRREVERSIBLE)
@@ -245,7 +243,7 @@ def test_no_secret_is_left_when_it_is_over(tmp_path: Path) -> None:
     assert b"correct horse" not in (tmp_path / "approvals.db").read_bytes()
 
 
-async def test_nobody_can_use_an_approval_by_its_id(tmp_path: Path) -> None:
+async def test_client_cannot_use_approval_by_id(tmp_path: Path) -> None:
     """Whatever a client says, it comes without an approval."""
 
     gated = Gated(tmp_path)
@@ -261,7 +259,7 @@ async def test_nobody_can_use_an_approval_by_its_id(tmp_path: Path) -> None:
     gated.close()
 
 
-async def test_what_is_kept_goes_in_time(tmp_path: Path) -> None:
+async def test_finished_approvals_are_removed_after_retention(tmp_path: Path) -> None:
     gated = Gated(tmp_path, settings={"keep": 10.0})
     approval = await gated.hold()
     await gated.confirm(approval)
@@ -272,10 +270,10 @@ async def test_what_is_kept_goes_in_time(tmp_path: Path) -> None:
     assert error.value.failure.name == "unknown_approval"
     assert (await gated.hold()).id != approval.id
     gated.close()
-    assert [one.state for one in Gated(tmp_path).approvals.recent()] == ["pending"]
+    assert [approval.state for approval in Gated(tmp_path).approvals.recent()] == ["pending"]
 
 
-async def test_a_held_call_names_its_rule_and_what_could_not_be_evaluated(tmp_path: Path) -> None:
+async def test_pending_response_names_rule_and_unevaluated_condition(tmp_path: Path) -> None:
     rule = RuleConfig("long-trips", then="confirm", tools=["s.look"], when="args.days > 7")
     gated = Gated(tmp_path, rules=[rule])
     long = await gated.ask(tool_call("s.look", {"days": 8}))
@@ -288,17 +286,17 @@ async def test_a_held_call_names_its_rule_and_what_could_not_be_evaluated(tmp_pa
 
 
 @pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 10**40])
-async def test_an_integer_that_some_readers_round_is_refused(tmp_path: Path, number: int) -> None:
+async def test_rejects_integers_over_safe_range(tmp_path: Path, number: int) -> None:
     gated = Gated(tmp_path)
-    refused = await gated.ask(wipe({"disk": "a", "deep": [{"n": number}]}))
-    assert refused.failure is INVALID_ARGUMENTS
+    response = await gated.ask(wipe({"disk": "a", "deep": [{"n": number}]}))
+    assert response.failure is INVALID_ARGUMENTS
     assert gated.approvals.recent() == []
     await gated.hold(wipe({"disk": "a", "n": 2**53 if number > 0 else -(2**53)}))
     gated.close()
 
 
 @pytest.mark.parametrize("end", ["answer", "error", "cancel"])
-async def test_gate_hears_once_that_an_approved_call_is_over(tmp_path: Path, end: str) -> None:
+async def test_gate_is_notified_once_of_finished_call(tmp_path: Path, end: str) -> None:
     gated = Gated(tmp_path)
     gate, heard = gated.approvals.gate, []
     finished = gate.on_result
@@ -309,7 +307,7 @@ async def test_gate_hears_once_that_an_approved_call_is_over(tmp_path: Path, end
 
     gate.on_result = count  # type: ignore[assignment, method-assign]
     approval = await gated.hold()
-    task = confirmed(gated, approval.id, gated.proof(approval))
+    task = start_confirm(gated, approval.id, gated.proof(approval))
     exchange = await gated.reached()
     if end == "answer":
         exchange.answer(**WIPED)

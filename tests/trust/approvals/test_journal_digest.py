@@ -11,16 +11,16 @@ from interlock.trust.approvals.record import MAX_ARGUMENT_BYTES, compute_digest,
 from tests.support.calls import tool_call
 
 
-def of(arguments: bytes) -> Call:
+def call_with(arguments: bytes) -> Call:
     call = tool_call("s.drop", arguments)
     call.caller = Caller("model")
     return call
 
 
-def test_it_is_the_digest_that_an_approval_has() -> None:
+def test_journal_digest_equals_approval_digest() -> None:
     wanted = compute_digest("s.drop", {"a": 1, "b": [None]}, "", Caller("model"))
     for spelled in (b'{"a":1,"b":[null]}', b'{ "b": [ null ], "\\u0061": 1 }'):
-        assert journal_digest(of(spelled)) == f"args_sha256:{wanted}"
+        assert journal_digest(call_with(spelled)) == f"args_sha256:{wanted}"
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,6 @@ def test_it_is_the_digest_that_an_approval_has() -> None:
     ],
     ids=["twice", "rounded", "long"],
 )
-def test_arguments_without_a_canonical_form_are_digested_as_they_came(arguments: bytes) -> None:
+def test_arguments_without_canonical_form_are_digested_raw(arguments: bytes) -> None:
     wanted = sha256(arguments).hexdigest()
-    assert journal_digest(of(arguments)) == f"args_raw_sha256:{wanted}"
+    assert journal_digest(call_with(arguments)) == f"args_raw_sha256:{wanted}"

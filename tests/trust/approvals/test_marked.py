@@ -13,12 +13,12 @@ from interlock.protocol.mcp import Era, summarize_result
 from interlock.protocol.mcpax import APPROVAL, EXECUTED_AT
 from interlock.terminal.results import print_result
 from interlock.trust.approvals.response import mark_as_earlier
-from tests.trust.approvals.gated import Gated, a_session_client, a_stateless_client, wipe
+from tests.trust.approvals.gated import Gated, a_session_client, stateless_client, wipe
 from tests.trust.approvals.test_proofs import approval
 
 
-@pytest.mark.parametrize("client", [a_session_client, a_stateless_client])
-async def test_what_is_collected_is_marked(tmp_path: Path, client: object) -> None:
+@pytest.mark.parametrize("client", [a_session_client, stateless_client])
+async def test_collected_result_is_marked(tmp_path: Path, client: object) -> None:
     gated = Gated(tmp_path)
     assert callable(client)
     held = await gated.hold(wipe(client=client()))
@@ -32,7 +32,7 @@ async def test_what_is_collected_is_marked(tmp_path: Path, client: object) -> No
 
 
 @pytest.mark.parametrize("era", Era)
-def test_all_else_stays_byte_by_byte(era: Era) -> None:
+def test_marking_keeps_other_bytes(era: Era) -> None:
     raw = b'{"content":[ {"n":1.10} ],"_meta":{"a":1},"structuredContent":{"x": 1e2}}'
     marked = mark_as_earlier(Outcome(raw, era, summarize_result(raw)), approval())
     assert b'[{"n":1.10},' in marked.result
@@ -42,8 +42,8 @@ def test_all_else_stays_byte_by_byte(era: Era) -> None:
         APPROVAL: approval().id,
         EXECUTED_AT: format_utc(approval().ended),
     }
-    [_, said] = json.loads(marked.result)["content"]
-    assert format_utc(approval().ended) in said["text"]
+    [_, message] = json.loads(marked.result)["content"]
+    assert format_utc(approval().ended) in message["text"]
     unsaid = mark_as_earlier(Outcome(raw, era), approval(), in_text=False)
     assert b'[ {"n":1.10} ]' in unsaid.result
     # A node below has said it.
@@ -52,7 +52,7 @@ def test_all_else_stays_byte_by_byte(era: Era) -> None:
     assert mark_as_earlier(strange, approval()) is strange
 
 
-def test_the_command_line_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_reports_time_of_collected_result(capsys: pytest.CaptureFixture[str]) -> None:
     raw = mark_as_earlier(
         Outcome(b'{"content":[{"type":"text","text":"x"}]}', Era.SESSION), approval()
     )

@@ -25,7 +25,7 @@ JSON = st.recursive(
 )
 
 
-def of(**properties: Any) -> dict[str, Any]:
+def object_schema(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
@@ -46,26 +46,26 @@ def of(**properties: Any) -> dict[str, Any]:
 )
 def test_shows_what_no_schema_declares_secret(arguments: dict[str, Any]) -> None:
     known = frozenset({digest_of_secret(SECRET)})
-    schema = of(cmd={"type": "string"}, key={"type": "string"})
+    schema = object_schema(cmd={"type": "string"}, key={"type": "string"})
     assert mask_secrets(arguments, schema, secrets=known) == (arguments, ())
 
 
 @pytest.mark.parametrize(
-    ("schema", "arguments", "shown", "pointers"),
+    ("schema", "arguments", "expected", "pointers"),
     [
-        (of(p=PASSWORD), {"p": SECRET}, {"p": HIDDEN}, ["/p"]),
-        (of(p={"writeOnly": True}), {"p": SECRET}, {"p": HIDDEN}, ["/p"]),
-        (of(p={"writeOnly": "yes"}), {"p": SECRET}, {"p": SECRET}, []),
+        (object_schema(p=PASSWORD), {"p": SECRET}, {"p": HIDDEN}, ["/p"]),
+        (object_schema(p={"writeOnly": True}), {"p": SECRET}, {"p": HIDDEN}, ["/p"]),
+        (object_schema(p={"writeOnly": "yes"}), {"p": SECRET}, {"p": SECRET}, []),
         # Names, structure, true and false stay.
         (
-            of(p={"writeOnly": True}),
+            object_schema(p={"writeOnly": True}),
             {"p": {"a/b": [SECRET, True, None], "~": 7}},
             {"p": {"a/b": [HIDDEN, True, None], "~": "*** (hidden: a secret of 1 character)"}},
             ["/p/a~1b/0", "/p/~0"],
         ),
-        (of(l={"items": PASSWORD}), {"l": [SECRET]}, {"l": [HIDDEN]}, ["/l/0"]),
+        (object_schema(l={"items": PASSWORD}), {"l": [SECRET]}, {"l": [HIDDEN]}, ["/l/0"]),
         (
-            of(l={"prefixItems": [{}, PASSWORD], "items": {}}),
+            object_schema(l={"prefixItems": [{}, PASSWORD], "items": {}}),
             {"l": ["a", SECRET, "c"]},
             {"l": ["a", HIDDEN, "c"]},
             ["/l/1"],
@@ -82,28 +82,33 @@ def test_shows_what_no_schema_declares_secret(arguments: dict[str, Any]) -> None
             {"p": HIDDEN},
             ["/p"],
         ),
-        ({"allOf": [of(p=PASSWORD), of(p={})]}, {"p": SECRET}, {"p": HIDDEN}, ["/p"]),
-        (of(p={"$ref": "#/nowhere/3"}), {"p": SECRET}, {"p": SECRET}, []),
-        (of(p={"$ref": "https://elsewhere"}), {"p": SECRET}, {"p": SECRET}, []),
+        (
+            {"allOf": [object_schema(p=PASSWORD), object_schema(p={})]},
+            {"p": SECRET},
+            {"p": HIDDEN},
+            ["/p"],
+        ),
+        (object_schema(p={"$ref": "#/nowhere/3"}), {"p": SECRET}, {"p": SECRET}, []),
+        (object_schema(p={"$ref": "https://elsewhere"}), {"p": SECRET}, {"p": SECRET}, []),
         (True, {"p": SECRET}, {"p": SECRET}, []),
         (None, {"p": SECRET}, {"p": SECRET}, []),
     ],
 )
 def test_masks_what_the_schema_declares_secret(
-    schema: Any, arguments: Any, shown: Any, pointers: list[str]
+    schema: Any, arguments: Any, expected: Any, pointers: list[str]
 ) -> None:
-    assert mask_secrets(arguments, schema) == (shown, tuple(pointers))
+    assert mask_secrets(arguments, schema) == (expected, tuple(pointers))
 
 
-def test_masks_a_secret_of_the_config_only_as_a_whole_value() -> None:
+def test_masks_config_secret_only_as_whole_value() -> None:
     known = frozenset({digest_of_secret(SECRET)})
-    given = {"a": [SECRET], "b": f"echo {SECRET}"}
-    shown, pointers = mask_secrets(given, None, secrets=known, pointer="/arguments")
+    arguments = {"a": [SECRET], "b": f"echo {SECRET}"}
+    shown, pointers = mask_secrets(arguments, None, secrets=known, pointer="/arguments")
     assert shown == {"a": [HIDDEN], "b": f"echo {SECRET}"}
     assert pointers == ("/arguments/a/0",)
 
 
-def test_reads_a_schema_that_is_referred_to_many_times_once() -> None:
+def test_reads_repeatedly_referenced_schema_once() -> None:
     levels: dict[str, Any] = {
         f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]}
         for n in range(200)
@@ -112,14 +117,14 @@ def test_reads_a_schema_that_is_referred_to_many_times_once() -> None:
     assert mask_secrets(SECRET, schema) == (HIDDEN, ("",))
 
 
-def test_shows_the_rest_when_a_schema_takes_too_long_to_read() -> None:
+def test_shows_rest_when_schema_reading_takes_too_long() -> None:
     schema = {"items": {"anyOf": [*({"title": str(n)} for n in range(12_000)), PASSWORD]}}
     shown, pointers = mask_secrets([SECRET] * 3, schema)
     assert (shown, pointers) == ([HIDDEN, HIDDEN, SECRET], ("/0", "/1"))
 
 
 @given(JSON, JSON)
-def test_pointers_say_all_that_differs(value: Any, schema: Any) -> None:
+def test_pointers_name_every_masked_value(value: Any, schema: Any) -> None:
     shown, pointers = mask_secrets(value, {"additionalProperties": PASSWORD, "not": schema})
     for pointer in pointers:
         inside = shown
@@ -131,7 +136,7 @@ def test_pointers_say_all_that_differs(value: Any, schema: Any) -> None:
         assert json.dumps(shown) == json.dumps(value)
 
 
-def test_secrets_of_the_config_are_those_that_it_refers_to(tmp_path: Path) -> None:
+def test_secret_digests_include_referenced_secrets_only(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("a key in a file\n", encoding="utf-8")
     config = Config(
         servers={
@@ -143,5 +148,5 @@ def test_secrets_of_the_config_are_those_that_it_refers_to(tmp_path: Path) -> No
         }
     )
     environ = {"URL": "https://a:b@host", "HOME": "/home/somebody", "SHORT": "true"}
-    found = secret_digests(config, environ=environ, base_dir=tmp_path)
-    assert found == {digest_of_secret(one) for one in ("https://a:b@host", "a key in a file")}
+    result = secret_digests(config, environ=environ, base_dir=tmp_path)
+    assert result == {digest_of_secret(item) for item in ("https://a:b@host", "a key in a file")}

@@ -21,14 +21,14 @@ from interlock.trust.operators.chain import (
 from tests.trust.approvals.operator_keys import Operator, PasskeyOperator
 
 Rows = list[tuple[bytes, str]]
-PEOPLE = [Operator("ada"), PasskeyOperator("bea"), Operator("cleo"), Operator("dora")]
-STRANGER = Operator("mallory")
+OPERATORS = [Operator("ada"), PasskeyOperator("bea"), Operator("cleo"), Operator("dora")]
+UNENROLLED = Operator("mallory")
 
 
 @functools.cache
 def history() -> tuple[tuple[bytes, str], ...]:
     """Ada enrols, then bea by ada, cleo by bea's passkey, ada is removed by cleo, dora by cleo."""
-    ada, bea, cleo, dora = PEOPLE
+    ada, bea, cleo, dora = OPERATORS
     steps = [
         ([ada.enrolled], [], None),  # type: ignore[attr-defined]
         ([bea.enrolled], [], ada),  # type: ignore[attr-defined]
@@ -44,10 +44,10 @@ def history() -> tuple[tuple[bytes, str], ...]:
 
 
 def names(chain: Chain) -> list[str]:
-    return [one.name for one in chain.operators]
+    return [operator.name for operator in chain.operators]
 
 
-def test_a_chain_that_operators_made_counts() -> None:
+def test_verifies_chain_made_by_operators() -> None:
     chain = verify_chain(history())
     assert (names(chain), chain.problem) == (["bea", "cleo", "dora"], "")
     for number in range(len(history())):
@@ -56,7 +56,7 @@ def test_a_chain_that_operators_made_counts() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_any_change_is_noticed(data: st.DataObject) -> None:
+def test_detects_any_change(data: st.DataObject) -> None:
     whole = verify_chain(history())
     rows = list(history())
     place = data.draw(st.integers(0, len(rows) - 1))
@@ -78,9 +78,9 @@ def test_any_change_is_noticed(data: st.DataObject) -> None:
         rows.insert(data.draw(st.integers(0, len(rows))), rows[place])
     elif how == "insert":
         before = verify_chain(rows[:place])
-        draft = before.draft(time=1.0, enrol=[STRANGER.enrolled])
+        draft = before.draft(time=1.0, enrol=[UNENROLLED.enrolled])
         signer = data.draw(st.sampled_from(["", "stranger", "other"]))
-        made = {"": "", "stranger": STRANGER.sign(draft), "other": rows[-1][1]}[signer]
+        made = {"": "", "stranger": UNENROLLED.sign(draft), "other": rows[-1][1]}[signer]
         rows.insert(place, (draft.entry, made))
     else:
         rows = rows[:place]
@@ -97,46 +97,48 @@ def test_any_change_is_noticed(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("change", [{"aud": "x"}, {"jti": "x"}, {"args_sha256": "x"},
                                     {"decision": "refuse"}])  # fmt: skip
-def test_a_signature_about_something_else_does_not_count(change: dict[str, str]) -> None:
-    ada = PEOPLE[0]
+def test_rejects_signature_over_other_data(change: dict[str, str]) -> None:
+    ada = OPERATORS[0]
     assert isinstance(ada, Operator)
     rows = list(history()[:1])
-    draft = verify_chain(rows).draft(time=1.0, enrol=[STRANGER.enrolled])
+    draft = verify_chain(rows).draft(time=1.0, enrol=[UNENROLLED.enrolled])
     good = verify_chain([*rows, (draft.entry, ada.sign(draft))])
     assert names(good) == ["ada", "mallory"]
     bad = verify_chain([*rows, (draft.entry, ada.sign(draft, **change))])
     assert (names(bad), bool(bad.problem)) == (["ada"], True)
 
 
-def test_a_removed_operator_signs_no_more() -> None:
-    ada = PEOPLE[0]
-    draft = verify_chain(history()).draft(time=9.0, enrol=[STRANGER.enrolled])
+def test_rejects_signature_of_removed_operator() -> None:
+    ada = OPERATORS[0]
+    draft = verify_chain(history()).draft(time=9.0, enrol=[UNENROLLED.enrolled])
     chain = verify_chain([*history(), (draft.entry, ada.sign(draft))])  # type: ignore[attr-defined]
     assert (names(chain), bool(chain.problem)) == (["bea", "cleo", "dora"], True)
 
 
-def test_a_signature_for_one_chain_is_of_no_use_in_another() -> None:
+def test_rejects_signature_made_for_other_chain() -> None:
     ada = Operator("ada")
     first = Chain().draft(time=0.0, enrol=[ada.enrolled])
     second = Chain().draft(time=1.0, enrol=[ada.enrolled])
-    draft = verify_chain([(first.entry, "")]).draft(time=2.0, enrol=[STRANGER.enrolled])
+    draft = verify_chain([(first.entry, "")]).draft(time=2.0, enrol=[UNENROLLED.enrolled])
     proof = ada.sign(draft)
     assert len(verify_chain([(first.entry, ""), (draft.entry, proof)]).links) == 2
     assert len(verify_chain([(second.entry, ""), (draft.entry, proof)]).links) == 1
 
 
-def test_an_entry_counts_only_after_the_one_that_its_signer_saw() -> None:
+def test_rejects_entry_without_its_signed_predecessor() -> None:
     ada, bea, cleo = Operator("ada"), Operator("bea"), Operator("cleo")
     rows: Rows = [(Chain().draft(time=0.0, enrol=[ada.enrolled]).entry, "")]
-    seen, other = (verify_chain(rows).draft(time=1.0, enrol=[one.enrolled]) for one in (bea, cleo))
+    seen, other = (
+        verify_chain(rows).draft(time=1.0, enrol=[item.enrolled]) for item in (bea, cleo)
+    )
     seen_row, other_row = (seen.entry, ada.sign(seen)), (other.entry, ada.sign(other))
-    last = verify_chain([*rows, seen_row]).draft(time=2.0, enrol=[STRANGER.enrolled])
+    last = verify_chain([*rows, seen_row]).draft(time=2.0, enrol=[UNENROLLED.enrolled])
     last_row = (last.entry, ada.sign(last))
     assert names(verify_chain([*rows, seen_row, last_row])) == ["ada", "bea", "mallory"]
     assert names(verify_chain([*rows, other_row, last_row])) == ["ada", "cleo"]
 
 
-def test_who_may_confirm_some_tools_makes_nobody_who_may_more() -> None:
+def test_limited_operator_cannot_enrol_wider_permissions() -> None:
     chief, clerk = Operator("chief"), Operator("clerk", ("shop.*", "mail.*"))
     first = Chain().draft(time=0.0, enrol=[chief.enrolled, clerk.enrolled])
     rows = [(first.entry, "")]
@@ -156,10 +158,10 @@ def test_who_may_confirm_some_tools_makes_nobody_who_may_more() -> None:
         assert (len(verify_chain([*rows, (draft.entry, clerk.sign(draft))]).links) == 2) is fine
 
 
-def test_a_recovery_counts_only_where_somebody_vouches_for_it() -> None:
+def test_recovery_requires_recovery_check() -> None:
     rows = list(history()[:1])
-    draft = verify_chain(rows).draft(time=1.0, enrol=[STRANGER.enrolled], recovery=True)
-    for proof in ("", "root", "delay:00", STRANGER.sign(draft)):
+    draft = verify_chain(rows).draft(time=1.0, enrol=[UNENROLLED.enrolled], recovery=True)
+    for proof in ("", "root", "delay:00", UNENROLLED.sign(draft)):
         assert names(verify_chain([*rows, (draft.entry, proof)])) == ["ada"]
     chain = verify_chain(
         [*rows, (draft.entry, "witness")],
@@ -167,11 +169,11 @@ def test_a_recovery_counts_only_where_somebody_vouches_for_it() -> None:
     )
     assert names(chain) == ["ada", "mallory"]
     # Never as the first: that is trusted on first use, or signed by a key of the config.
-    first = Chain().draft(time=0.0, enrol=[STRANGER.enrolled], recovery=True)
+    first = Chain().draft(time=0.0, enrol=[UNENROLLED.enrolled], recovery=True)
     assert names(verify_chain([(first.entry, "x")], is_recovered=lambda *_: True)) == []
 
 
-def test_an_entry_has_one_form() -> None:
+def test_accepts_only_canonical_entry_encoding() -> None:
     entry = history()[1][0]
     assert encode_entry(decode_entry(entry)) == entry
     assert b'"public"' in entry
@@ -179,17 +181,20 @@ def test_an_entry_has_one_form() -> None:
     assert names(verify_chain([history()[0], (loose, history()[1][1])])) == ["ada"]
 
 
-def test_shuffled_chains_never_show_more_than_they_should() -> None:
+def test_shuffled_chain_enrols_no_other_operator() -> None:
     rows = list(history())
     for seed in range(20):
         random.Random(seed).shuffle(rows)
         chain = verify_chain(rows)
         assert rows == list(history()) or chain.problem
-        assert {one.name for one in chain.operators} <= {one.name for one in PEOPLE}  # type: ignore[attr-defined]
-        assert all(isinstance(one, Enrolment) for one in chain.operators)
+        assert {operator.name for operator in chain.operators} <= {
+            person.name  # type: ignore[attr-defined]
+            for person in OPERATORS
+        }
+        assert all(isinstance(operator, Enrolment) for operator in chain.operators)
 
 
-def test_the_first_entry_counts_unsigned_only_if_it_is_what_the_config_says() -> None:
+def test_unsigned_first_entry_requires_config_root() -> None:
     root, other = Operator("root"), Operator("mallory")
     enrolled = root.enrolled
 
@@ -210,13 +215,13 @@ def test_the_first_entry_counts_unsigned_only_if_it_is_what_the_config_says() ->
     assert names(signed) == ["mallory"]
 
 
-def test_an_operator_who_is_a_caller_stays_one() -> None:
+def test_operator_bound_to_caller_cannot_enrol_unbound_key() -> None:
     clerk = Operator("clerk", ("shop.*",))
     bound = msgspec.structs.replace(clerk.enrolled, caller="bob")
     first = Chain().draft(time=0.0, enrol=[Operator("chief").enrolled, bound])
     rows = [(first.entry, "")]
     free = Operator("clerk", ("shop.*",)).enrolled
-    for one, fine in ((free, False), (msgspec.structs.replace(free, caller="bob"), True)):
-        draft = verify_chain(rows).draft(time=1.0, enrol=[one])
+    for item, fine in ((free, False), (msgspec.structs.replace(free, caller="bob"), True)):
+        draft = verify_chain(rows).draft(time=1.0, enrol=[item])
         chain = verify_chain([*rows, (draft.entry, clerk.sign(draft))])
         assert (len(chain.links) == 2) is fine

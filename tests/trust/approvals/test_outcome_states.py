@@ -34,7 +34,7 @@ def state_after(error: InterlockError, *, dispatched: bool, before: str = DISPAT
 
 
 @pytest.mark.parametrize("failure", all_failures(), ids=lambda failure: failure.name)
-def test_only_a_call_that_never_left_is_void(failure: Any) -> None:
+def test_only_undispatched_call_is_void(failure: Any) -> None:
     plain, relayed = InterlockError(failure, "m"), RelayedError(failure, "m")
     for error in (plain, relayed, UpstreamLostError(failure, "m", was_sent=False)):
         assert state_after(error, dispatched=False) == VOID
@@ -43,5 +43,5 @@ def test_only_a_call_that_never_left_is_void(failure: Any) -> None:
     assert state_after(plain, dispatched=True, before=APPROVED) == VOID
 
 
-def test_answer_of_the_upstream_is_its_end() -> None:
+def test_upstream_error_response_is_done() -> None:
     assert state_after(UpstreamResponseError(-1, "m", None), dispatched=True) == DONE

@@ -32,7 +32,7 @@ NODE, ID, DIGEST = "node-1", "an-approval", "d" * 64
 CODE = "ABCDE-FGHJK"
 
 
-class Desk:
+class PasskeyHarness:
     """Who is enrolled."""
 
     def __init__(self, *keys: SoftKey) -> None:
@@ -59,93 +59,97 @@ class Desk:
     def check(
         self, proof: str, audience: str = NODE, id: str = ID, digest: str = DIGEST
     ) -> PasskeyVerdict:
-        said = self.checker.check(audience, id, digest, proof)
-        if said.counter is not None:
-            assert self._used(said.passkey.id, said.counter)
-            self.keys[said.passkey.id] = msgspec.structs.replace(said.passkey, counter=said.counter)
-        return said
+        result = self.checker.check(audience, id, digest, proof)
+        if result.counter is not None:
+            assert self._used(result.passkey.id, result.counter)
+            self.keys[result.passkey.id] = msgspec.structs.replace(
+                result.passkey, counter=result.counter
+            )
+        return result
 
 
-def refused(desk: Desk, proof: str, **about: str) -> str:
-    with pytest.raises(InterlockError) as caught:
-        desk.check(proof, **about)
-    assert caught.value.failure is PROOF_INVALID
-    return caught.value.message
+def reject_message(harness: PasskeyHarness, proof: str, **about: str) -> str:
+    with pytest.raises(InterlockError) as error:
+        harness.check(proof, **about)
+    assert error.value.failure is PROOF_INVALID
+    return error.value.message
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_passkey_decides(algorithm: int) -> None:
+def test_passkey_decides(algorithm: int) -> None:
     key = SoftKey(algorithm)
-    desk = Desk(key)
-    said = desk.check(key.proof(NODE, ID, DIGEST, "approve"))
-    assert (said.passkey.name, said.decision, said.reason) == ("chief", "approve", "")
-    said = desk.check(key.proof(NODE, ID, DIGEST, "refuse", "nicht ☃\nheute"))
-    assert (said.decision, said.reason) == ("refuse", "nicht ☃\nheute")
+    harness = PasskeyHarness(key)
+    result = harness.check(key.proof(NODE, ID, DIGEST, "approve"))
+    assert (result.passkey.name, result.decision, result.reason) == ("chief", "approve", "")
+    result = harness.check(key.proof(NODE, ID, DIGEST, "refuse", "nicht ☃\nheute"))
+    assert (result.decision, result.reason) == ("refuse", "nicht ☃\nheute")
 
 
-def test_it_counts_for_one_question_only() -> None:
+def test_passkey_proof_is_bound_to_its_challenge() -> None:
     key = SoftKey(counts=False)
-    desk = Desk(key)
+    harness = PasskeyHarness(key)
     for about in ({"audience": "node-2"}, {"id": "another"}, {"digest": "e" * 64}):
-        assert "another challenge" in refused(desk, key.proof(NODE, ID, DIGEST), **about)
+        assert "another challenge" in reject_message(harness, key.proof(NODE, ID, DIGEST), **about)
     # Neither the decision nor the reason can be changed by whoever carries it.
     proof = key.proof(NODE, ID, DIGEST, "refuse", "no")
     members = json.loads(from_base64url(proof.removeprefix(PREFIX)))
     for changed in ({"decision": "approve"}, {"reason": "yes"}):
         forged = PREFIX + to_base64url(json.dumps({**members, **changed}).encode())
-        assert "another challenge" in refused(desk, forged)
+        assert "another challenge" in reject_message(harness, forged)
 
 
-def test_only_the_page_of_this_node() -> None:
+def test_passkey_proof_requires_origin_of_node() -> None:
     key = SoftKey()
-    desk = Desk(key)
+    harness = PasskeyHarness(key)
     key.origin = "https://evil.example"
-    assert "not of this node" in refused(desk, key.proof(NODE, ID, DIGEST))
+    assert "not of this node" in reject_message(harness, key.proof(NODE, ID, DIGEST))
     key.origin = ORIGIN
     for client in ({"crossOrigin": True}, {"topOrigin": "https://evil.example"}):
         key.client = client
-        assert "not of this node" in refused(desk, key.proof(NODE, ID, DIGEST))
+        assert "not of this node" in reject_message(harness, key.proof(NODE, ID, DIGEST))
     key.client = {"type": "webauthn.create"}
-    assert "another kind" in refused(desk, key.proof(NODE, ID, DIGEST))
+    assert "another kind" in reject_message(harness, key.proof(NODE, ID, DIGEST))
     key.client = {}
     key.rp_id = "evil.example"
-    assert "another host" in refused(desk, key.proof(NODE, ID, DIGEST))
+    assert "another host" in reject_message(harness, key.proof(NODE, ID, DIGEST))
 
 
-def test_its_owner_must_be_there() -> None:
+def test_passkey_proof_requires_user_verification() -> None:
     key = SoftKey()
-    desk = Desk(key)
+    harness = PasskeyHarness(key)
     for flags in (0, UP, UV):
         key.flags = flags
-        assert "verify its owner" in refused(desk, key.proof(NODE, ID, DIGEST))
+        assert "verify its owner" in reject_message(harness, key.proof(NODE, ID, DIGEST))
     key.flags = UP | UV | BS
-    assert "contradict" in refused(desk, key.proof(NODE, ID, DIGEST))
+    assert "contradict" in reject_message(harness, key.proof(NODE, ID, DIGEST))
     key.flags = UP | UV | BS | BE
-    assert desk.check(key.proof(NODE, ID, DIGEST))
+    assert harness.check(key.proof(NODE, ID, DIGEST))
 
 
-def test_a_copy_of_it_is_noticed() -> None:
+def test_detects_copied_passkey() -> None:
     key = SoftKey(counter=5)
-    desk = Desk(key)
+    harness = PasskeyHarness(key)
     proof = key.proof(NODE, ID, DIGEST)
-    assert desk.check(proof)
-    assert "a copy" in refused(desk, proof)
+    assert harness.check(proof)
+    assert "a copy" in reject_message(harness, proof)
     key.counter = 3
-    assert "a copy" in refused(desk, key.proof(NODE, ID, DIGEST))
+    assert "a copy" in reject_message(harness, key.proof(NODE, ID, DIGEST))
     # One that is synced between devices never counts.
     synced = SoftKey(counts=False)
-    desk.enrol(synced)
-    assert desk.check(synced.proof(NODE, ID, DIGEST))
-    assert desk.check(synced.proof(NODE, ID, DIGEST))
+    harness.enrol(synced)
+    assert harness.check(synced.proof(NODE, ID, DIGEST))
+    assert harness.check(synced.proof(NODE, ID, DIGEST))
 
 
-def test_only_what_is_enrolled_and_signed() -> None:
+def test_rejects_unenrolled_or_unsigned_passkey() -> None:
     key, stranger = SoftKey(), SoftKey()
-    desk = Desk(key)
-    assert "not enrolled" in refused(desk, stranger.proof(NODE, ID, DIGEST))
+    harness = PasskeyHarness(key)
+    assert "not enrolled" in reject_message(harness, stranger.proof(NODE, ID, DIGEST))
     stranger.id = key.id
-    assert "not of this passkey" in refused(desk, stranger.proof(NODE, ID, DIGEST))
-    assert "not of this passkey" in refused(desk, key.proof(NODE, ID, DIGEST, signature=""))
+    assert "not of this passkey" in reject_message(harness, stranger.proof(NODE, ID, DIGEST))
+    assert "not of this passkey" in reject_message(
+        harness, key.proof(NODE, ID, DIGEST, signature="")
+    )
     for proof in (
         "",
         PREFIX,
@@ -154,47 +158,49 @@ def test_only_what_is_enrolled_and_signed() -> None:
         PREFIX + "!!",
         PREFIX + "A" * 20_000,
     ):
-        refused(desk, proof)
+        reject_message(harness, proof)
 
 
-def test_an_algorithm_is_not_taken_for_another() -> None:
+def test_rejects_mismatched_passkey_algorithm() -> None:
     for claimed, real in ((EDDSA, ES256), (ES256, RS256), (RS256, EDDSA), (-999, ES256)):
         key = SoftKey(real)
         with pytest.raises(InterlockError, match="algorithm"):
-            Desk().checker.read_created(key.created(CODE, algorithm=claimed), CODE, "chief")
+            PasskeyHarness().checker.read_created(
+                key.created(CODE, algorithm=claimed), CODE, "chief"
+            )
     weak = SoftKey(RS256)
     weak.key = rsa.generate_private_key(65537, 1024)
     with pytest.raises(InterlockError, match="algorithm"):
-        Desk().enrol(weak)
+        PasskeyHarness().enrol(weak)
     other = SoftKey(ES256)
     other.key = ec.generate_private_key(ec.SECP384R1())
     with pytest.raises(InterlockError, match="algorithm"):
-        Desk().enrol(other)
+        PasskeyHarness().enrol(other)
     spki = other.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     with pytest.raises(InterlockError, match="algorithm"):
-        Desk().checker.read_created(
+        PasskeyHarness().checker.read_created(
             SoftKey().created(CODE, public_key=to_base64url(spki[:-3])), CODE, "chief"
         )
 
 
-def test_enrolling_needs_the_code_and_the_page() -> None:
+def test_enrolling_passkey_requires_code_and_origin() -> None:
     key = SoftKey()
-    desk = Desk()
-    assert desk.checker.read_created(key.created("abcde fghjk"), CODE, "chief").id == key.id
+    harness = PasskeyHarness()
+    assert harness.checker.read_created(key.created("abcde fghjk"), CODE, "chief").id == key.id
     with pytest.raises(InterlockError, match="another challenge"):
-        desk.checker.read_created(key.created("OTHER-CODE"), CODE, "chief")
+        harness.checker.read_created(key.created("OTHER-CODE"), CODE, "chief")
     key.flags = UP
     with pytest.raises(InterlockError, match="owner"):
-        desk.enrol(key)
+        harness.enrol(key)
     key.flags = UP | UV
     key.origin = "https://evil.example"
     with pytest.raises(InterlockError, match="not of this node"):
-        desk.enrol(key)
+        harness.enrol(key)
     key.origin = ORIGIN
     for cut in (10, 37, 60):
         data = from_base64url(key.created(CODE).authenticator_data)[:cut]
         with pytest.raises(InterlockError):
-            desk.checker.read_created(
+            harness.checker.read_created(
                 key.created(CODE, authenticator_data=to_base64url(data)), CODE, "chief"
             )
 
@@ -209,7 +215,7 @@ def test_base64url_has_one_spelling(data: bytes) -> None:
 
 
 _KEY = SoftKey(EDDSA, counts=False)
-_DESK = Desk(_KEY)
+_HARNESS = PasskeyHarness(_KEY)
 _MEMBERS: dict[str, Any] = json.loads(
     from_base64url(_KEY.proof(NODE, ID, DIGEST).removeprefix(PREFIX))
 )
@@ -220,13 +226,13 @@ _MEMBERS: dict[str, Any] = json.loads(
     st.integers(0, 10_000),
     st.integers(1, 255),
 )
-def test_no_bit_of_it_can_be_changed(member: str, place: int, change: int) -> None:
+def test_rejects_passkey_proof_with_any_changed_bit(member: str, place: int, change: int) -> None:
     data = bytearray(from_base64url(_MEMBERS[member]))
     data[place % len(data)] ^= change
     forged = {**_MEMBERS, member: to_base64url(bytes(data))}
-    refused(_DESK, PREFIX + to_base64url(json.dumps(forged).encode()))
+    reject_message(_HARNESS, PREFIX + to_base64url(json.dumps(forged).encode()))
 
 
 @given(st.text(max_size=200))
-def test_anything_else_is_no_proof(text: str) -> None:
-    refused(_DESK, PREFIX + text)
+def test_rejects_arbitrary_passkey_proof(text: str) -> None:
+    reject_message(_HARNESS, PREFIX + text)

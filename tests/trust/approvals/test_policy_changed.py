@@ -19,7 +19,7 @@ from tests.trust.decision_steps import danger_step
 STRICTER = PolicyConfig(rules=[RuleConfig("look at it", "confirm", tools=["s.*"])])
 
 
-async def test_what_waits_is_void_at_once(tmp_path: Path) -> None:
+async def test_policy_change_voids_pending_approvals(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     held = await gated.hold()
     told: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
@@ -40,15 +40,15 @@ async def test_what_waits_is_void_at_once(tmp_path: Path) -> None:
     assert error is not None
     assert "The policy changed after the call was made." in error.message
     assert gated.approvals.pending() == []
-    found = gated.approvals.find(held.id)
-    assert found is not None
-    assert found.note == "The policy changed after the call was made. It was not executed."
+    record = gated.approvals.find(held.id)
+    assert record is not None
+    assert record.note == "The policy changed after the call was made. It was not executed."
     with pytest.raises(InterlockError) as late:
         await gated.approvals.confirm(held.id, gated.proof(held))
     assert late.value.failure is CONFIRMATION_EXPIRED
     assert "after the call was made" in late.value.message
     assert "approved" not in late.value.message
-    assert [one for one in gated.journal.entries if "policy changed" in str(one)]
+    assert [entry for entry in gated.journal.entries if "policy changed" in str(entry)]
     # The same call waits anew, by the rules of now.
     again = await gated.hold()
     assert (again.id != held.id, again.rule) == (True, "look at it")
@@ -56,7 +56,7 @@ async def test_what_waits_is_void_at_once(tmp_path: Path) -> None:
     gated.close()
 
 
-async def test_one_that_is_being_written_is_void_once_it_is(tmp_path: Path) -> None:
+async def test_policy_change_voids_approval_being_stored(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     over = gated.start(wipe())
     gated.authorizer.policy = Policy(STRICTER)
@@ -71,7 +71,7 @@ async def test_one_that_is_being_written_is_void_once_it_is(tmp_path: Path) -> N
     gated.close()
 
 
-async def test_a_node_that_starts_with_other_rules_holds_nothing_by_the_old_ones(
+async def test_start_with_changed_policy_voids_stored_approvals(
     tmp_path: Path,
 ) -> None:
     before = Gated(tmp_path)
@@ -87,7 +87,7 @@ async def test_a_node_that_starts_with_other_rules_holds_nothing_by_the_old_ones
     after.close()
 
 
-async def test_a_call_of_which_more_is_asked_now_is_another_question(tmp_path: Path) -> None:
+async def test_stricter_action_requires_new_approval(tmp_path: Path) -> None:
     """What waits for anybody's proof must not open what only a human's own key may."""
 
     gated = Gated(tmp_path)

@@ -34,7 +34,7 @@ from tests.trust.approvals.gated import NODE, NOW, SECRET, Gated, Keys, claims_f
 
 
 def approval(**changes: Any) -> Approval:
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "id": "an-approval-of-a-test",
         "audience": NODE,
         "nonce": "a nonce",
@@ -60,10 +60,10 @@ def approval(**changes: Any) -> Approval:
         "expires": NOW + 300,
         **changes,
     }
-    return Approval(**given)
+    return Approval(**arguments)
 
 
-class Desk:
+class ProofHarness:
     """A node's proofs, with all kinds of anchors."""
 
     def __init__(self, folder: Path) -> None:
@@ -91,19 +91,19 @@ def _part(value: Any) -> str:
 
 
 @pytest.mark.spec("AX-11.3-5", "AX-11.3-6")
-def test_all_three_kinds_count(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    keys = desk.keys
-    by_operator = desk.check(sign(keys.operator, claims(reason="fine")))
+def test_accepts_all_proof_kinds(tmp_path: Path) -> None:
+    harness = ProofHarness(tmp_path)
+    keys = harness.keys
+    by_operator = harness.check(sign(keys.operator, claims(reason="fine")))
     assert by_operator == ProofVerdict("clerk", "operator", "approve", "fine")
-    by_engine = desk.check(sign(keys.engine, claims(nonce="a nonce"), "ES256"))
+    by_engine = harness.check(sign(keys.engine, claims(nonce="a nonce"), "ES256"))
     assert by_engine == ProofVerdict("engine", "policy_engine", "approve")
-    by_service = desk.check(sign(keys.service, claims(token_id="t-1"), "HS256"))
+    by_service = harness.check(sign(keys.service, claims(token_id="t-1"), "HS256"))
     assert by_service == ProofVerdict("desk", "service", "approve", "", "t-1")
-    assert desk.check(sign(keys.operator, claims(), "Ed25519")).anchor == "clerk"
-    assert desk.check(sign(keys.operator, claims(decision="refuse"))).decision == "refuse"
-    assert desk.check(sign(keys.operator, claims(aud=[NODE]), kid="clerk")).anchor == "clerk"
-    assert desk.check(sign(keys.operator, claims(), kid="engine")).anchor == "clerk"
+    assert harness.check(sign(keys.operator, claims(), "Ed25519")).anchor == "clerk"
+    assert harness.check(sign(keys.operator, claims(decision="refuse"))).decision == "refuse"
+    assert harness.check(sign(keys.operator, claims(aud=[NODE]), kid="clerk")).anchor == "clerk"
+    assert harness.check(sign(keys.operator, claims(), kid="engine")).anchor == "clerk"
 
 
 @pytest.mark.spec("AX-11.3-6", "AX-11.3-13")
@@ -135,19 +135,19 @@ def test_all_three_kinds_count(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_claims_that_do_not_fit(tmp_path: Path, changes: dict[str, Any]) -> None:
-    desk = Desk(tmp_path)
-    assert desk.refused(sign(desk.keys.operator, claims(**changes))).failure is PROOF_INVALID
+def test_rejects_wrong_claims(tmp_path: Path, changes: dict[str, Any]) -> None:
+    harness = ProofHarness(tmp_path)
+    assert harness.refused(sign(harness.keys.operator, claims(**changes))).failure is PROOF_INVALID
 
 
-def test_claims_of_engines_and_services(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    engine, service = desk.keys.engine, desk.keys.service
+def test_rejects_wrong_claims_of_engines_and_services(tmp_path: Path) -> None:
+    harness = ProofHarness(tmp_path)
+    engine, service = harness.keys.engine, harness.keys.service
     wrong: dict[str, Any]
     for wrong in ({}, {"nonce": "another"}, {"nonce": None}):
-        assert desk.refused(sign(engine, claims(**wrong), "ES256")).failure is PROOF_INVALID
+        assert harness.refused(sign(engine, claims(**wrong), "ES256")).failure is PROOF_INVALID
     for wrong in ({}, {"token_id": ""}, {"token_id": 1}, {"token_id": "x" * 201}):
-        assert desk.refused(sign(service, claims(**wrong), "HS256")).failure is PROOF_INVALID
+        assert harness.refused(sign(service, claims(**wrong), "HS256")).failure is PROOF_INVALID
 
 
 def hs_with(secret: Callable[[Keys], bytes]) -> Callable[[Keys], str]:
@@ -210,13 +210,13 @@ FORGERIES: dict[str, Callable[[Keys], Any]] = {
 
 @pytest.mark.spec("AX-11.3-4", "AX-11.3-6", "AX-11.3-7")
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_forgeries(tmp_path: Path, forgery: str) -> None:
-    desk = Desk(tmp_path)
-    assert desk.refused(FORGERIES[forgery](desk.keys)).failure is PROOF_INVALID
+def test_rejects_forged_proofs(tmp_path: Path, forgery: str) -> None:
+    harness = ProofHarness(tmp_path)
+    assert harness.refused(FORGERIES[forgery](harness.keys)).failure is PROOF_INVALID
 
 
 @given(st.text(max_size=300))
-def test_whatever_a_model_writes_is_no_proof(text: str) -> None:
+def test_rejects_arbitrary_text_as_proof(text: str) -> None:
     operator = OKPKey.generate_key("Ed25519")
     proofs = Proofs(_with(Anchor("clerk", key=operator, algorithms=("EdDSA",))))
     with pytest.raises(InterlockError) as error:
@@ -225,7 +225,7 @@ def test_whatever_a_model_writes_is_no_proof(text: str) -> None:
 
 
 @given(st.data())
-def test_no_byte_of_a_proof_can_be_changed(data: st.DataObject) -> None:
+def test_rejects_proof_with_any_changed_byte(data: st.DataObject) -> None:
     operator = OKPKey.generate_key("Ed25519")
     proofs = Proofs(_with(Anchor("clerk", key=operator, algorithms=("EdDSA",))))
     proof = sign(operator, claims())
@@ -245,16 +245,16 @@ def _with(*anchors: Anchor) -> Anchors:
 
 
 @pytest.mark.spec("AQ-8.7.3-5", "AX-11.3-7")
-def test_nobody_confirms_its_own_call(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    by_clerk = sign(desk.keys.operator, claims())
+def test_caller_cannot_approve_its_own_call(tmp_path: Path) -> None:
+    harness = ProofHarness(tmp_path)
+    by_clerk = sign(harness.keys.operator, claims())
     for caller in (Caller("clerk"), Caller("parent", kind="parent", parent_caller="clerk")):
-        assert desk.refused(by_clerk, approval(caller=caller)).failure is FORBIDDEN
-    assert desk.check(by_clerk, approval(caller=Caller("bot"))).anchor == "clerk"
+        assert harness.refused(by_clerk, approval(caller=caller)).failure is FORBIDDEN
+    assert harness.check(by_clerk, approval(caller=Caller("bot"))).anchor == "clerk"
 
 
 @pytest.mark.spec("AQ-8.7.3-5")
-def test_an_anchor_that_is_a_caller(tmp_path: Path) -> None:
+def test_anchor_bound_to_caller_cannot_approve_its_calls(tmp_path: Path) -> None:
     bot = OKPKey.generate_key("Ed25519")
     proofs = Proofs(_with(Anchor("bot's key", key=bot, algorithms=("EdDSA",), caller="bot")))
     proof = sign(bot, claims())
@@ -264,34 +264,34 @@ def test_an_anchor_that_is_a_caller(tmp_path: Path) -> None:
     assert error.value.failure is FORBIDDEN
 
 
-def test_what_must_be_verified_takes_a_human(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    keys, verify = desk.keys, approval(action="verify")
-    assert desk.check(sign(keys.operator, claims()), verify).kind == "operator"
+def test_verify_requires_proof_of_human(tmp_path: Path) -> None:
+    harness = ProofHarness(tmp_path)
+    keys, verify = harness.keys, approval(action="verify")
+    assert harness.check(sign(keys.operator, claims()), verify).kind == "operator"
     engine = sign(keys.engine, claims(nonce="a nonce"), "ES256")
     service = sign(keys.service, claims(token_id="t"), "HS256")
-    assert desk.refused(engine, verify).failure is PROOF_INVALID
-    assert desk.refused(service, verify).failure is PROOF_INVALID
-    desk.proofs.register(PASSKEY, lambda *_: ProofVerdict("phone", PASSKEY, "approve"))
-    assert desk.check("passkey:x", verify).anchor == "phone"
+    assert harness.refused(engine, verify).failure is PROOF_INVALID
+    assert harness.refused(service, verify).failure is PROOF_INVALID
+    harness.proofs.register(PASSKEY, lambda *_: ProofVerdict("phone", PASSKEY, "approve"))
+    assert harness.check("passkey:x", verify).anchor == "phone"
 
 
-def test_a_passkey_follows_the_same_rules(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    said = []
+def test_passkey_proofs_follow_same_rules(tmp_path: Path) -> None:
+    harness = ProofHarness(tmp_path)
+    messages = []
 
     def check(about: Approval, rest: str, now: float) -> ProofVerdict:
-        said.append((about.id, rest, now))
+        messages.append((about.id, rest, now))
         return ProofVerdict("model", PASSKEY, "approve")
 
-    desk.proofs.register(PASSKEY, check)
-    assert desk.refused("passkey:a:b").failure is FORBIDDEN
-    assert said == [(approval().id, "a:b", NOW)]
-    desk.proofs.register(PASSKEY, lambda *_: ProofVerdict("phone", PASSKEY, "perhaps"))
-    assert desk.refused("passkey:x").failure is PROOF_INVALID
+    harness.proofs.register(PASSKEY, check)
+    assert harness.refused("passkey:a:b").failure is FORBIDDEN
+    assert messages == [(approval().id, "a:b", NOW)]
+    harness.proofs.register(PASSKEY, lambda *_: ProofVerdict("phone", PASSKEY, "perhaps"))
+    assert harness.refused("passkey:x").failure is PROOF_INVALID
 
 
-def test_an_anchor_for_some_tools_only(tmp_path: Path) -> None:
+def test_anchor_approves_only_its_tools(tmp_path: Path) -> None:
     key = OKPKey.generate_key("Ed25519")
     some = Anchor("clerk", key=key, algorithms=("EdDSA",), tools=("s.*", "x.y"))
     proofs = Proofs(_with(some, Anchor("clerk", key=key, algorithms=("EdDSA",))))
@@ -301,7 +301,7 @@ def test_an_anchor_for_some_tools_only(tmp_path: Path) -> None:
     assert error.value.failure is PROOF_INVALID
 
 
-async def test_a_one_time_token_is_used_once_for_good(tmp_path: Path) -> None:
+async def test_one_time_token_is_single_use_across_restart(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
 
     def token(about: Approval, id: str, **more: Any) -> str:
@@ -319,16 +319,16 @@ async def test_a_one_time_token_is_used_once_for_good(tmp_path: Path) -> None:
     gated.close()
     # Also after a restart.
     again = Gated(tmp_path, keys=gated.keys)
-    found = again.approvals.find(second.id)
-    assert found is not None
+    record = again.approvals.find(second.id)
+    assert record is not None
     with pytest.raises(InterlockError) as error:
-        await again.approvals.confirm(second.id, token(found, "t-1"))
+        await again.approvals.confirm(second.id, token(record, "t-1"))
     assert error.value.failure is PROOF_INVALID
-    await again.confirm(found, token(found, "t-2"))
+    await again.confirm(record, token(record, "t-2"))
     again.close()
 
 
-async def test_verify_by_rule(tmp_path: Path) -> None:
+async def test_verify_rule_requires_human_proof(tmp_path: Path) -> None:
     rule = RuleConfig("two eyes", "verify", tools=["s.wipe"], reason="it is production")
     gated = Gated(tmp_path, rules=[rule])
     answer = await gated.ask()
@@ -346,7 +346,7 @@ async def test_verify_by_rule(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-11.3-6")
-def test_a_gate_that_nobody_can_open_is_a_mistake() -> None:
+def test_rejects_config_without_trust_anchors() -> None:
     nobody = ApprovalsConfig(enrolled=False)
     with pytest.raises(InterlockError) as error:
         check_has_anchors(nobody, gates=True)
@@ -356,7 +356,7 @@ def test_a_gate_that_nobody_can_open_is_a_mistake() -> None:
 
 
 @pytest.mark.parametrize(
-    ("anchor", "why"),
+    ("anchor", "reason"),
     [
         (AnchorConfig("x"), "needs a `key`"),
         (AnchorConfig("x", key="nowhere.pem"), "cannot be read"),
@@ -369,18 +369,18 @@ def test_a_gate_that_nobody_can_open_is_a_mistake() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_bad_anchors(tmp_path: Path, anchor: AnchorConfig, why: str) -> None:
+def test_rejects_bad_anchor_config(tmp_path: Path, anchor: AnchorConfig, reason: str) -> None:
     (tmp_path / "p384.pem").write_bytes(ECKey.generate_key("P-384").as_pem(private=False))
     (tmp_path / "noise.pem").write_bytes(b"-----BEGIN PUBLIC KEY-----\nAAAA\n")
     (tmp_path / "noise.json").write_bytes(b"{")
     with pytest.raises(InterlockError) as error:
         Anchors(ApprovalsConfig(anchors=[anchor]), environ={"S": SECRET}, base_dir=tmp_path)
     assert error.value.failure is CONFIG
-    assert why in error.value.message
+    assert reason in error.value.message
     assert SECRET not in error.value.message
 
 
-def test_keys_as_jwk_and_never_their_private_part() -> None:
+def test_loads_only_public_part_of_keys() -> None:
     privates: list[Any] = [OKPKey.generate_key("Ed25519"), ECKey.generate_key("P-256")]
     for private in privates:
         for form in (
@@ -392,7 +392,7 @@ def test_keys_as_jwk_and_never_their_private_part() -> None:
             assert key.is_private is False
 
 
-def test_anchors_change_while_it_runs(tmp_path: Path) -> None:
+def test_anchors_reload_while_running(tmp_path: Path) -> None:
     keys = Keys(tmp_path)
     enrolled: list[Anchor] = []
     anchors = Anchors(
@@ -404,7 +404,7 @@ def test_anchors_change_while_it_runs(tmp_path: Path) -> None:
     assert len(anchors) == 3
     enrolled.append(Anchor("bea"))
     anchors.reload()
-    assert [one.name for one in anchors] == ["clerk", "engine", "desk", "bea"]
+    assert [anchor.name for anchor in anchors] == ["clerk", "engine", "desk", "bea"]
     with pytest.raises(InterlockError):
         anchors.configure(ApprovalsConfig(anchors=[AnchorConfig("x", key="nowhere")]))
     with pytest.raises(InterlockError):

@@ -42,7 +42,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
-def test_the_docs_draw_the_table() -> None:
+def test_docs_diagram_shows_all_transitions() -> None:
     drawn = set(re.findall(r"^ +(\w+) --> (\w+)", DOCS.read_text(encoding="utf-8"), re.M))
     table = {
         (state, after)
@@ -53,7 +53,7 @@ def test_the_docs_draw_the_table() -> None:
     assert drawn == table
 
 
-def test_there_are_no_other_steps() -> None:
+def test_rejects_invalid_transitions() -> None:
     with pytest.raises(ValueError, match="cannot go from"):
         approval().with_state(DONE)
     refused = approval().with_state(REFUSED)
@@ -61,27 +61,27 @@ def test_there_are_no_other_steps() -> None:
         refused.with_state(APPROVED)
     for state in FINAL_STATES:
         assert TRANSITIONS[state] - {DISPATCHING} == {state}
-    done = approval().with_state(APPROVED).with_state(DISPATCHING).with_state(DONE)
+    result = approval().with_state(APPROVED).with_state(DISPATCHING).with_state(DONE)
     with pytest.raises(ValueError, match="cannot go from"):
-        done.with_state(DISPATCHING)
+        result.with_state(DISPATCHING)
     with pytest.raises(ValueError, match="cannot go from"):
         refused.with_state(DISPATCHING)
     # It was stopped below, and asks there again.
-    assert done.with_state(DONE, below="there").with_state(DISPATCHING).state == DISPATCHING
+    assert result.with_state(DONE, below="there").with_state(DISPATCHING).state == DISPATCHING
 
 
-def test_ids_cannot_be_guessed() -> None:
+def test_approval_ids_are_random() -> None:
     ids = {new_id() for _ in range(1000)}
     assert len(ids) == 1000
-    assert all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{32}", one) for one in ids)
+    assert all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{32}", item) for item in ids)
 
 
-def test_arguments_are_not_printed() -> None:
+def test_repr_hides_arguments() -> None:
     record = approval(arguments=b'{"a":"correct horse"}')
     assert "correct horse" not in repr(record)
 
 
-def test_too_much_for_a_human() -> None:
+def test_rejects_oversized_arguments() -> None:
     with pytest.raises(InterlockError) as error:
         parse_exact(b'"' + b"x" * MAX_ARGUMENT_BYTES + b'"')
     assert error.value.failure is INVALID_ARGUMENTS
@@ -89,7 +89,7 @@ def test_too_much_for_a_human() -> None:
 
 
 @given(JSON)
-def test_equal_arguments_have_one_digest(value: Any) -> None:
+def test_equal_arguments_have_equal_digests(value: Any) -> None:
     caller = Caller("model")
     spelled = json.dumps(value, indent=3, ensure_ascii=True).encode()
     try:
@@ -98,7 +98,7 @@ def test_equal_arguments_have_one_digest(value: Any) -> None:
     except InterlockError:
         # A half of a surrogate pair is JSON, and no text. Beyond 2^53 some readers round.
         numbers = map(int, re.findall(rb"\d{16,}", spelled))
-        assert re.search(rb"\\ud[89a-f]", spelled) or any(one > 2**53 for one in numbers)
+        assert re.search(rb"\\ud[89a-f]", spelled) or any(number > 2**53 for number in numbers)
         return
     assert digest == compute_digest("t", parse_exact(encode_canonical(read)), "c", caller)
     for other in (
@@ -111,18 +111,18 @@ def test_equal_arguments_have_one_digest(value: Any) -> None:
         assert other != digest
 
 
-def test_a_fault_point_that_nobody_named_does_nothing() -> None:
+def test_fault_points_do_nothing_by_default() -> None:
     for point in faults.POINTS:
         faults.reach(point)
 
 
-def test_what_nobody_could_look_through_is_refused() -> None:
+def test_rejects_deeply_nested_arguments() -> None:
     deep: Any = "x"
     for _ in range(2_000):
         deep = [deep]
     call = tool_call("s.wipe")
     call.caller = Caller("agent")
-    with pytest.raises(InterlockError, match="nested too deeply") as caught:
+    with pytest.raises(InterlockError, match="nested too deeply") as error:
         create_record(
             call,
             make_decision(PolicyAction.CONFIRM, "rule"),
@@ -132,4 +132,4 @@ def test_what_nobody_could_look_through_is_refused() -> None:
             created=0.0,
             expires=1.0,
         )
-    assert caught.value.failure is INVALID_ARGUMENTS
+    assert error.value.failure is INVALID_ARGUMENTS

@@ -18,7 +18,7 @@ from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals.gated import Gated, wipe
 
 
-async def test_a_caller_that_is_not_known_any_more_gets_nothing_done(tmp_path: Path) -> None:
+async def test_voids_approved_call_of_removed_caller(tmp_path: Path) -> None:
     gated = Gated(tmp_path, tokens={"one": "chief"})
     approval = await gated.hold(wipe(credentials=Credentials("10.0.0.1", "one")))
 
@@ -30,20 +30,20 @@ async def test_a_caller_that_is_not_known_any_more_gets_nothing_done(tmp_path: P
     with pytest.raises(InterlockError) as error:
         await gated.approvals.confirm(approval.id, gated.proof(approval))
     assert error.value.failure is UNAUTHENTICATED
-    found = gated.approvals.find(approval.id)
-    assert found is not None
-    assert found.state == "void"
+    record = gated.approvals.find(approval.id)
+    assert record is not None
+    assert record.state == "void"
     assert gated.upstream.started == []
     gated.close()
 
 
-def test_the_credentials_of_the_gate_are_nobodys() -> None:
+def test_approval_credentials_authenticate_no_caller() -> None:
     for tokens in ({}, {"t": Caller("chief")}):
         with pytest.raises(InterlockError):
             Authenticator(tokens)(APPROVED_CREDENTIALS)
 
 
-async def test_the_call_is_made_as_its_caller_and_with_nothing_else(tmp_path: Path) -> None:
+async def test_approved_call_runs_as_its_caller_without_meta(tmp_path: Path) -> None:
     gated = Gated(tmp_path, tokens={"one": "chief"})
     credentials = Credentials("10.0.0.1", "one")
     approval = await gated.hold(
@@ -59,12 +59,12 @@ async def test_the_call_is_made_as_its_caller_and_with_nothing_else(tmp_path: Pa
     gated.close()
 
 
-async def test_a_call_that_is_given_up_before_it_leaves_is_void(tmp_path: Path) -> None:
+async def test_cancelled_call_before_dispatch_is_void(tmp_path: Path) -> None:
     """Approved before a restart, made again by its caller, who hangs up at once."""
 
-    from tests.trust.approvals.test_restart import stopped_in
+    from tests.trust.approvals.test_restart import stop_in_state
 
-    before = await stopped_in(tmp_path, "approved")
+    before = await stop_in_state(tmp_path, "approved")
     gated = Gated(tmp_path, keys=before.keys)
     over = asyncio.Event()
     gated.approvals.watch(lambda record: over.set() if record.is_final else None)
@@ -80,12 +80,12 @@ async def test_a_call_that_is_given_up_before_it_leaves_is_void(tmp_path: Path) 
     gated.close()
 
 
-async def test_what_was_approved_before_a_restart_is_sent_with_nothing_else(tmp_path: Path) -> None:
+async def test_approved_call_after_restart_is_sent_without_meta(tmp_path: Path) -> None:
     """The caller makes it again, with something beside it that no human saw."""
 
-    from tests.trust.approvals.test_restart import stopped_in
+    from tests.trust.approvals.test_restart import stop_in_state
 
-    before = await stopped_in(tmp_path, "approved")
+    before = await stop_in_state(tmp_path, "approved")
     gated = Gated(tmp_path, keys=before.keys)
     answer = gated.start(wipe(meta={"dev.interlock/driver": "another"}))
     sent = await gated.reached()
@@ -95,18 +95,18 @@ async def test_what_was_approved_before_a_restart_is_sent_with_nothing_else(tmp_
     gated.close()
 
 
-async def test_the_tool_of_an_approved_call_is_known_as_approved(tmp_path: Path) -> None:
+async def test_approved_call_is_reported_with_its_operator(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
-    seen = []
-    gated.approvals.gate.on_approved_tool = lambda tool, by: seen.append((tool.canonical, by))
+    events = []
+    gated.approvals.gate.on_approved_tool = lambda tool, by: events.append((tool.canonical, by))
     approval = await gated.hold()
-    assert seen == []
+    assert events == []
     await gated.confirm(approval)
-    assert seen == [("s.wipe", "clerk")]
+    assert events == [("s.wipe", "clerk")]
     gated.close()
 
 
-async def test_who_may_only_approve_may_bring_a_proof(tmp_path: Path) -> None:
+async def test_approver_without_call_permission_may_send_proof(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     people = {
         "seer": Caller("seer", can_call=False, can_view_approvals=True),
@@ -125,6 +125,6 @@ async def test_who_may_only_approve_may_bring_a_proof(tmp_path: Path) -> None:
     over = gated.start(request("seer"))
     (await gated.reached()).answer(content=[])
     assert await over == {"content": []}
-    refused = await gated.ask(wipe(credentials=Credentials("10.0.0.1", "seer")))
-    assert refused.failure.name == "forbidden"
+    response = await gated.ask(wipe(credentials=Credentials("10.0.0.1", "seer")))
+    assert response.failure.name == "forbidden"
     gated.close()

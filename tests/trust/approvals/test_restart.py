@@ -19,7 +19,7 @@ from tests.trust.approvals.gated import Gated, wipe
 WIPED = {"content": [{"type": "text", "text": "wiped"}]}
 
 
-async def stopped_in(folder: Path, state: str) -> Gated:
+async def stop_in_state(folder: Path, state: str) -> Gated:
     """A node that stopped when its one approval was in this state."""
     gated = Gated(folder)
     approval = await gated.hold()
@@ -27,16 +27,16 @@ async def stopped_in(folder: Path, state: str) -> Gated:
         entry = gated.approvals._inbox.entries.get(approval.id)
         assert entry is not None
         step = approval.with_state(APPROVED, by="clerk", proof="operator", decided=gated.wall)
-        for one in (step, step.with_state(DISPATCHING))[: 1 if state == APPROVED else 2]:
+        for item in (step, step.with_state(DISPATCHING))[: 1 if state == APPROVED else 2]:
             over = asyncio.get_running_loop().create_future()
-            gated.approvals._inbox.save(entry, one, over.set_result)
+            gated.approvals._inbox.save(entry, item, over.set_result)
             await over
     gated.close()
     return gated
 
 
-async def test_what_waited_still_waits(tmp_path: Path) -> None:
-    before = await stopped_in(tmp_path, "pending")
+async def test_pending_approval_survives_restart(tmp_path: Path) -> None:
+    before = await stop_in_state(tmp_path, "pending")
     gated = Gated(tmp_path, keys=before.keys)
     [approval] = gated.approvals.pending()
     assert (await gated.hold()).id == approval.id
@@ -45,8 +45,8 @@ async def test_what_waited_still_waits(tmp_path: Path) -> None:
     gated.close()
 
 
-async def test_what_was_approved_is_made_when_its_caller_comes_back(tmp_path: Path) -> None:
-    before = await stopped_in(tmp_path, APPROVED)
+async def test_approved_call_runs_when_repeated_after_restart(tmp_path: Path) -> None:
+    before = await stop_in_state(tmp_path, APPROVED)
     gated = Gated(tmp_path, keys=before.keys)
     [approval] = gated.approvals.recent()
     assert approval.state == APPROVED
@@ -62,15 +62,15 @@ async def test_what_was_approved_is_made_when_its_caller_comes_back(tmp_path: Pa
     assert await over == WIPED
     assert await twin == WIPED
     assert len(gated.upstream.started) == 1
-    found = gated.approvals.find(approval.id)
-    assert found is not None
-    assert found.state == "done"
+    record = gated.approvals.find(approval.id)
+    assert record is not None
+    assert record.state == "done"
     assert (await gated.hold()).id != approval.id
     gated.close()
 
 
-async def test_what_its_caller_adds_when_it_comes_back_is_not_sent(tmp_path: Path) -> None:
-    before = await stopped_in(tmp_path, APPROVED)
+async def test_repeated_call_after_restart_is_sent_without_additions(tmp_path: Path) -> None:
+    before = await stop_in_state(tmp_path, APPROVED)
     gated = Gated(tmp_path, keys=before.keys)
     again = wipe(b'{ "disk":"\\u0061" }', extra_params={"force": Raw(b"true")})
     over = gated.start(again)
@@ -82,8 +82,8 @@ async def test_what_its_caller_adds_when_it_comes_back_is_not_sent(tmp_path: Pat
     gated.close()
 
 
-async def test_what_was_approved_expires_as_well(tmp_path: Path) -> None:
-    before = await stopped_in(tmp_path, APPROVED)
+async def test_approved_call_expires_after_restart(tmp_path: Path) -> None:
+    before = await stop_in_state(tmp_path, APPROVED)
     gated = Gated(tmp_path, keys=before.keys)
     [approval] = gated.approvals.recent()
     gated.wall += 301
@@ -92,8 +92,8 @@ async def test_what_was_approved_expires_as_well(tmp_path: Path) -> None:
     gated.close()
 
 
-async def test_what_was_under_way_is_lost_and_never_made_again(tmp_path: Path) -> None:
-    before = await stopped_in(tmp_path, DISPATCHING)
+async def test_dispatched_call_is_lost_after_restart(tmp_path: Path) -> None:
+    before = await stop_in_state(tmp_path, DISPATCHING)
     gated = Gated(tmp_path, keys=before.keys)
     error = await gated.ask()
     assert error.failure is UPSTREAM_LOST
@@ -107,13 +107,13 @@ async def test_what_was_under_way_is_lost_and_never_made_again(tmp_path: Path) -
     gated.close()
     # Told once, on record, and it stays so.
     again = Gated(tmp_path, keys=before.keys)
-    assert [one.state for one in again.approvals.recent()] == ["lost"]
+    assert [approval.state for approval in again.approvals.recent()] == ["lost"]
     assert (await again.hold()).id != approval.id
     again.close()
 
 
 @pytest.mark.parametrize("clock", [-3600.0, 301.0])
-async def test_a_clock_that_jumped_while_it_was_down(tmp_path: Path, clock: float) -> None:
+async def test_clock_jump_during_downtime_expires_approvals(tmp_path: Path, clock: float) -> None:
     gated = Gated(tmp_path)
     approval = await gated.hold()
     gated.close()
@@ -126,7 +126,7 @@ async def test_a_clock_that_jumped_while_it_was_down(tmp_path: Path, clock: floa
     again.close()
 
 
-async def test_outcomes_are_kept_for_whoever_asked(tmp_path: Path) -> None:
+async def test_outcomes_survive_restart(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     first = await gated.hold()
     await gated.confirm(first)
@@ -138,15 +138,15 @@ async def test_outcomes_are_kept_for_whoever_asked(tmp_path: Path) -> None:
     gated.close()
     again = Gated(tmp_path, keys=gated.keys)
     assert await again.ask() == WIPED
-    refused = await again.ask(wipe({"disk": "b"}))
-    assert refused.failure.name == "approval_refused"
+    response = await again.ask(wipe({"disk": "b"}))
+    assert response.failure.name == "approval_refused"
     # Collected before: a new call.
     assert (await again.hold(wipe({"disk": "c"}))).id != third.id
     assert again.upstream.started == []
     again.close()
 
 
-async def test_a_node_beside_it_keeps_its_own(tmp_path: Path) -> None:
+async def test_nodes_sharing_state_folder_keep_separate_approvals(tmp_path: Path) -> None:
     """Two that share a state folder: none takes from the other while it lives."""
 
     one = Gated(tmp_path)
@@ -162,11 +162,11 @@ async def test_a_node_beside_it_keeps_its_own(tmp_path: Path) -> None:
     one.close()
     other.close()
     heir = Gated(tmp_path, keys=one.keys)
-    assert {one.id for one in heir.approvals.recent()} == {approval.id, own.id}
+    assert {approval.id for approval in heir.approvals.recent()} == {approval.id, own.id}
     heir.close()
 
 
-async def test_a_store_that_cannot_be_read_stops_only_what_it_must(tmp_path: Path) -> None:
+async def test_unreadable_store_blocks_only_confirmed_calls(tmp_path: Path) -> None:
     (tmp_path / "approvals.db").write_bytes(b"this is no database" * 100)
     gated = Gated(tmp_path)
     assert gated.approvals.recent() == []
@@ -178,7 +178,7 @@ async def test_a_store_that_cannot_be_read_stops_only_what_it_must(tmp_path: Pat
     gated.close()
 
 
-def test_a_store_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_refuses_database_of_other_program(tmp_path: Path) -> None:
     import sqlite3
 
     path = tmp_path / "approvals.db"
@@ -193,7 +193,7 @@ def test_a_store_of_something_else_is_left_alone(tmp_path: Path) -> None:
         assert file.execute("SELECT name FROM sqlite_master").fetchall() == [("recipes",)]
 
 
-async def test_result_of_an_upstream_too_long_to_be_kept(tmp_path: Path) -> None:
+async def test_oversized_result_is_not_retained(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     approval = await gated.hold()
     task: asyncio.Task[Any] = asyncio.ensure_future(

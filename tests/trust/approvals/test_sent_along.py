@@ -26,7 +26,7 @@ from interlock.trust.approvals.web import to_json, to_summary
 from tests.support.calls import tool_call
 from tests.support.offerings import definition
 from tests.support.pipeline import ScriptedUpstream
-from tests.trust.approvals.gated import Gated, dangerous, wipe
+from tests.trust.approvals.gated import Gated, wipe, wipe_offering
 
 CONTEXT, DRIVER = "dev.interlock/context", "dev.interlock/driver"
 TENANT = {CONTEXT: {"tenant": "blue"}}
@@ -47,7 +47,7 @@ def contracts(check: Callable[[Any], None] | None = None) -> Offering:
     )
 
 
-class Served(Gated):
+class ContractGated(Gated):
     """A gate before a contract."""
 
     @property
@@ -55,20 +55,20 @@ class Served(Gated):
         return self.rig.upstreams[CONTRACTS]
 
 
-def asked(meta: dict[str, Any] | None = None, **fields: Any) -> Call:
+def contract_call(meta: dict[str, Any] | None = None, **fields: Any) -> Call:
     return tool_call("disk.wipe", {"disk": "a"}, meta=meta, **fields)
 
 
-def sent(gated: Gated) -> Any:
+def sent_meta(gated: Gated) -> Any:
     """The `_meta` of the call that reached the upstream last."""
     meta = gated.upstream.last.call.meta
     return None if meta is None else {key: json.loads(bytes(raw)) for key, raw in meta.items()}
 
 
-async def test_it_is_seen_and_sent(tmp_path: Path) -> None:
-    gated = Served(tmp_path, contracts())
-    given = {**TENANT, DRIVER: "disk-mcp", "traceparent": "00-1-1-00", "own": "s3cret"}
-    answer = await gated.ask(asked(given))
+async def test_context_is_shown_and_sent(tmp_path: Path) -> None:
+    gated = ContractGated(tmp_path, contracts())
+    arguments = {**TENANT, DRIVER: "disk-mcp", "traceparent": "00-1-1-00", "own": "s3cret"}
+    answer = await gated.ask(contract_call(arguments))
     along = {**TENANT, DRIVER: "disk-mcp"}
     assert answer["structuredContent"]["meta"] == along
     [approval] = gated.approvals.pending()
@@ -76,13 +76,13 @@ async def test_it_is_seen_and_sent(tmp_path: Path) -> None:
     assert json.loads(to_json(approval, gated.wall)["meta_text"]) == along
     assert b"s3cret" not in approval.meta
     assert await gated.confirm(approval) == SENT
-    assert sent(gated) == along
+    assert sent_meta(gated) == along
     # Who asked gets the outcome by the very same call.
-    assert await gated.ask(asked(given)) == SENT
+    assert await gated.ask(contract_call(arguments)) == SENT
     assert len(gated.upstream.started) == 1
-    found = gated.approvals.find(approval.id)
-    assert found is not None
-    assert (found.meta, json.loads(found.meta_shown)) == (b"", along)
+    record = gated.approvals.find(approval.id)
+    assert record is not None
+    assert (record.meta, json.loads(record.meta_shown)) == (b"", along)
     gated.close()
 
 
@@ -91,26 +91,26 @@ async def test_it_is_seen_and_sent(tmp_path: Path) -> None:
     [None, {}, {CONTEXT: {"tenant": "green"}}, {**TENANT, DRIVER: "disk-mcp"}, {CONTEXT: None}],
     ids=["nothing", "empty", "another", "more", "null"],
 )
-async def test_with_something_else_beside_it_it_is_another_call(
+async def test_changed_context_requires_new_approval(
     tmp_path: Path, other: dict[str, Any] | None
 ) -> None:
-    gated = Served(tmp_path, contracts())
-    one, another = await gated.hold(asked(TENANT)), await gated.hold(asked(other))
+    gated = ContractGated(tmp_path, contracts())
+    one, another = await gated.hold(contract_call(TENANT)), await gated.hold(contract_call(other))
     assert one.id != another.id
     assert one.digest != another.digest
     # In whatever spelling: the same is the same.
-    same = asked()
+    same = contract_call()
     same.meta = {CONTEXT: Raw(b'{ "tenant" : "blue" }')}
     assert (await gated.hold(same)).id == one.id
     gated.close()
 
 
-async def test_secrets_are_masked_for_people_and_sent_as_they_are(tmp_path: Path) -> None:
-    gated = Served(tmp_path, contracts())
+async def test_secrets_in_context_are_masked_only_for_display(tmp_path: Path) -> None:
+    gated = ContractGated(tmp_path, contracts())
     known = frozenset({digest_of_secret("hunter2hunter2")})
     gated.approvals.gate.secrets = known
-    given = {CONTEXT: {"api_key": "hunter2hunter2", "token": "shown"}}
-    answer = await gated.ask(asked(given))
+    arguments = {CONTEXT: {"api_key": "hunter2hunter2", "token": "shown"}}
+    answer = await gated.ask(contract_call(arguments))
     [approval] = gated.approvals.pending()
     for shown in (answer, view(approval), to_json(approval, gated.wall)):
         assert "hunter2" not in json.dumps(shown)
@@ -119,18 +119,18 @@ async def test_secrets_are_masked_for_people_and_sent_as_they_are(tmp_path: Path
     assert approval.masked == ("/meta/dev.interlock~1context/api_key",)
     assert "hunter2" in json.dumps(view(gated.approvals.reveal(approval.id, "clerk")))
     await gated.confirm(approval)
-    assert sent(gated) == given
+    assert sent_meta(gated) == arguments
     gated.close()
 
 
 @pytest.mark.parametrize(
     "meta", [b'{"dev.interlock/context":{"tenant":"green"}}', b""], ids=["another", "nothing"]
 )
-async def test_a_record_that_says_something_else_is_not_sent(tmp_path: Path, meta: bytes) -> None:
+async def test_rejects_record_with_changed_context(tmp_path: Path, meta: bytes) -> None:
     """The proof is about a digest, and that is about all that is sent."""
 
-    gated = Served(tmp_path, contracts())
-    approval = await gated.hold(asked(TENANT))
+    gated = ContractGated(tmp_path, contracts())
+    approval = await gated.hold(contract_call(TENANT))
     entry = gated.approvals._inbox.entries.get(approval.id)
     assert entry is not None
     entry.record = msgspec.structs.replace(approval, meta=meta)
@@ -141,11 +141,11 @@ async def test_a_record_that_says_something_else_is_not_sent(tmp_path: Path, met
     gated.close()
 
 
-async def test_what_was_approved_before_the_node_was_started_anew_is_sent_with_it(
+async def test_context_is_sent_after_restart(
     tmp_path: Path,
 ) -> None:
-    before = Served(tmp_path, contracts())
-    approval = await before.hold(asked(TENANT))
+    before = ContractGated(tmp_path, contracts())
+    approval = await before.hold(contract_call(TENANT))
     entry = before.approvals._inbox.entries.get(approval.id)
     assert entry is not None
     over = asyncio.get_running_loop().create_future()
@@ -153,30 +153,30 @@ async def test_what_was_approved_before_the_node_was_started_anew_is_sent_with_i
     before.approvals._inbox.save(entry, step, over.set_result)
     await over
     before.close()
-    gated = Served(tmp_path, contracts(), keys=before.keys)
+    gated = ContractGated(tmp_path, contracts(), keys=before.keys)
     # Without it, it is another call, which waits.
-    assert (await gated.hold(asked())).id != approval.id
+    assert (await gated.hold(contract_call())).id != approval.id
     handle = {"x-mcpax-approval": approval.id}
-    going = gated.start(asked({**TENANT, "own": "something", **handle}))
+    going = gated.start(contract_call({**TENANT, "own": "something", **handle}))
     (await gated.reached()).answer(**SENT)
     assert await going == SENT
-    assert sent(gated) == TENANT
+    assert sent_meta(gated) == TENANT
     gated.close()
 
 
-async def test_nobody_is_asked_about_a_context_that_would_be_refused(tmp_path: Path) -> None:
+async def test_invalid_context_is_rejected_before_approval(tmp_path: Path) -> None:
     def check(context: Any) -> None:
         if "tenant" not in context:
             raise InterlockError(INVALID_ARGUMENTS, "The context does not fit.")
 
-    gated = Served(tmp_path, contracts(check))
+    gated = ContractGated(tmp_path, contracts(check))
     meta: Any
     for meta in (None, {CONTEXT: None}, {CONTEXT: {}}):
-        error = await gated.ask(asked(meta))
+        error = await gated.ask(contract_call(meta))
         assert isinstance(error, InterlockError)
         assert error.failure is INVALID_ARGUMENTS
     assert gated.approvals.pending() == []
-    await gated.hold(asked(TENANT))
+    await gated.hold(contract_call(TENANT))
     gated.close()
 
 
@@ -185,9 +185,9 @@ async def test_nobody_is_asked_about_a_context_that_would_be_refused(tmp_path: P
     [b'{"tenant":"blue","tenant":"green"}', b'{"x":1e999}', b'"%b"' % (b"x" * 70_000)],
     ids=["twice", "too-large-a-number", "too-long"],
 )
-async def test_what_two_could_read_in_two_ways_is_refused(tmp_path: Path, raw: bytes) -> None:
-    gated = Served(tmp_path, contracts())
-    call = asked()
+async def test_rejects_ambiguous_context(tmp_path: Path, raw: bytes) -> None:
+    gated = ContractGated(tmp_path, contracts())
+    call = contract_call()
     call.meta = {CONTEXT: Raw(raw)}
     error = await gated.ask(call)
     assert isinstance(error, InterlockError)
@@ -196,28 +196,28 @@ async def test_what_two_could_read_in_two_ways_is_refused(tmp_path: Path, raw: b
     gated.close()
 
 
-async def test_of_other_tools_nothing_is_kept_or_sent(tmp_path: Path) -> None:
+async def test_meta_of_other_tools_is_not_sent(tmp_path: Path) -> None:
     """What a server of the config makes of its callers' `_meta` is nobody's business here."""
 
-    gated = Gated(tmp_path, dangerous())
+    gated = Gated(tmp_path, wipe_offering())
     approval = await gated.hold(wipe(meta=TENANT))
     assert (approval.meta, approval.meta_shown) == (b"", b"")
     assert "meta" not in view(approval)
     assert (await gated.hold(wipe())).id == approval.id
     await gated.confirm(approval)
-    assert sent(gated) is None
+    assert sent_meta(gated) is None
     gated.close()
 
 
-async def _held(folder: Path) -> Approval:
-    gated = Served(folder, contracts())
-    approval = await gated.hold(asked(TENANT))
+async def _hold_call(folder: Path) -> Approval:
+    gated = ContractGated(folder, contracts())
+    approval = await gated.hold(contract_call(TENANT))
     gated.close()
     return approval
 
 
-def test_it_counts_and_goes_with_the_arguments(tmp_path: Path) -> None:
-    approval = asyncio.run(_held(tmp_path))
+def test_context_is_removed_with_arguments(tmp_path: Path) -> None:
+    approval = asyncio.run(_hold_call(tmp_path))
     bare = msgspec.structs.replace(approval, meta=b"", meta_shown=b"")
     assert record_size(approval) == record_size(bare) + len(approval.meta) + len(
         approval.meta_shown
@@ -227,20 +227,20 @@ def test_it_counts_and_goes_with_the_arguments(tmp_path: Path) -> None:
     assert approval.without_bulk().meta_shown == b""
 
 
-def test_in_a_list_it_is_cut_with_the_arguments(tmp_path: Path) -> None:
-    approval = asyncio.run(_held(tmp_path))
+def test_list_truncates_context_with_arguments(tmp_path: Path) -> None:
+    approval = asyncio.run(_hold_call(tmp_path))
     assert to_summary(approval, 0.0)["arguments_cut"] is False
     assert json.loads(to_summary(approval, 0.0)["meta_text"]) == TENANT
     long = msgspec.structs.replace(approval, meta_shown=b'{"x":"%b"}' % (b"y" * 50_000))
-    listed = to_summary(long, 0.0)
-    assert listed["arguments_cut"] is True
-    assert "meta_text" not in listed
-    assert "meta" not in listed
+    listing = to_summary(long, 0.0)
+    assert listing["arguments_cut"] is True
+    assert "meta_text" not in listing
+    assert "meta" not in listing
 
 
-async def test_a_node_above_shows_it_too(tmp_path: Path) -> None:
-    gated = Served(tmp_path, contracts())
-    answer = await gated.ask(asked(TENANT))
+async def test_parent_node_shows_context(tmp_path: Path) -> None:
+    gated = ContractGated(tmp_path, contracts())
+    answer = await gated.ask(contract_call(TENANT))
     [approval] = gated.approvals.pending()
 
     def said(content: dict[str, Any]) -> Approval | None:
@@ -260,9 +260,9 @@ async def test_a_node_above_shows_it_too(tmp_path: Path) -> None:
     gated.close()
 
 
-def test_no_rule_is_learned_from_it(tmp_path: Path) -> None:
+def test_approval_with_context_teaches_no_rule(tmp_path: Path) -> None:
     """A rule looks at arguments only, and would let every other tenant through as well."""
-    approval = asyncio.run(_held(tmp_path))
+    approval = asyncio.run(_hold_call(tmp_path))
     yes = approval.with_state(APPROVED, by="clerk", proof="operator", decided=1.0)
     assert not is_decision(yes)
     assert is_decision(msgspec.structs.replace(yes, meta=b"", meta_shown=b""))

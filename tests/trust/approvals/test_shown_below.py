@@ -41,15 +41,15 @@ def content(**changes: Any) -> dict[str, Any]:
     }
 
 
-def said(**changes: Any) -> Approval | None:
+def read_child_report(**changes: Any) -> Approval | None:
     result = json.dumps({"structuredContent": content(**changes)}).encode()
     return read_report(
         result, upstream="m", tool="mid.s.wipe", caller=Caller("local"), effect="mutating", now=NOW
     )
 
 
-def test_it_says_where_it_comes_from() -> None:
-    shown = said()
+def test_report_names_its_node() -> None:
+    shown = read_child_report()
     assert shown is not None
     seen = view(shown)
     assert (seen["at"], seen["aud"], seen["args_sha256"]) == ("mid", "another node", "d" * 64)
@@ -69,12 +69,12 @@ def test_it_says_where_it_comes_from() -> None:
         {"tool": "x" * 2_000},
     ],
 )
-def test_what_cannot_be_read_is_not_shown(changes: dict[str, Any]) -> None:
-    assert said(**changes) is None
+def test_ignores_malformed_reports(changes: dict[str, Any]) -> None:
+    assert read_child_report(**changes) is None
 
 
-def test_only_so_many_are_kept_and_none_for_longer_than_it_waits() -> None:
-    one = said()
+def test_limits_reports_in_number_and_time() -> None:
+    one = read_child_report()
     assert one is not None
     shown = ChildApprovals()
     assert shown.add(one)
@@ -90,10 +90,10 @@ def test_only_so_many_are_kept_and_none_for_longer_than_it_waits() -> None:
     assert shown.pending(NOW + 301) == []
 
 
-async def test_it_is_never_taken_for_an_approval_of_the_node_itself(tmp_path: Path) -> None:
+async def test_reported_approval_cannot_be_decided_locally(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     held = await gated.hold()
-    one = said()
+    one = read_child_report()
     assert one is not None
     gated.approvals._add_child_approval(replace(one, id=held.id))
     gated.approvals._add_child_approval(replace(one, audience=NODE))

@@ -20,12 +20,12 @@ from interlock.trust.approvals.gate import (
 from interlock.trust.approvals.record import Approval
 from tests.support.calls import tool_call
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.trust.approvals.gated import Gated, a_stateless_client, wipe
+from tests.trust.approvals.gated import Gated, stateless_client, wipe
 
 WIPED = {"content": [{"type": "text", "text": "wiped"}]}
 PROPOSED = ProposedCall("ops", "p-1", "worker")
 ACCEPT = b'{"approval":{"action":"accept"}}'
-MODEL: dict[str, Any] = {"credentials": Credentials("x", "m"), "client": a_stateless_client()}
+MODEL: dict[str, Any] = {"credentials": Credentials("x", "m"), "client": stateless_client()}
 
 
 def with_page(folder: Path) -> Gated:
@@ -36,40 +36,42 @@ def with_page(folder: Path) -> Gated:
     return gated
 
 
-async def shown(gated: Gated, disk: str = "a") -> tuple[Approval, str]:
+async def offer_page(gated: Gated, disk: str = "a") -> tuple[Approval, str]:
     """What waits, and the state that its caller was given with the page."""
     needed = await gated.ask(wipe({"disk": disk}, **MODEL))
     assert needed["resultType"] == "input_required"
-    [approval] = [one for one in gated.approvals.pending() if disk.encode() in one.arguments]
+    [approval] = [
+        approval for approval in gated.approvals.pending() if disk.encode() in approval.arguments
+    ]
     return approval, needed["requestState"]
 
 
-def accepting(state: str | None, disk: str = "a") -> Any:
+def accepted_wipe(state: str | None, disk: str = "a") -> Any:
     extra = {"inputResponses": Raw(ACCEPT)}
     if state is not None:
         extra["requestState"] = Raw(b'"%b"' % state.encode())
     return wipe({"disk": disk}, **MODEL, extra_params=extra)
 
 
-def charged(gated: Gated) -> int:
+def charged_calls(gated: Gated) -> int:
     account = gated.authorizer.budgets._callers["model"]
     return 0 if account is None else account.window.count
 
 
-async def test_the_journal_has_one_execution_and_what_was_collected(tmp_path: Path) -> None:
+async def test_journals_one_execution_and_collected_results(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     approval = await gated.hold()
     assert await gated.confirm(approval) == WIPED
     assert await gated.ask() == WIPED
-    calls = [one for one in gated.journal.entries if one["verb"] == "tools/call"]
-    assert [one["outcome"] for one in calls] == ["confirmation_required", "ok", "collected"]
-    assert [f"approval:{approval.id}" in one["detail"] for one in calls[1:]] == [True, True]
+    calls = [entry for entry in gated.journal.entries if entry["verb"] == "tools/call"]
+    assert [call["outcome"] for call in calls] == ["confirmation_required", "ok", "collected"]
+    assert [f"approval:{approval.id}" in call["detail"] for call in calls[1:]] == [True, True]
     # The upstream was called once: the other one was held.
     assert gated.rig.audit.by_upstream["s"].calls == 2
     gated.close()
 
 
-async def test_a_failure_is_collected_as_well(tmp_path: Path) -> None:
+async def test_failure_is_collected(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     approval = await gated.hold()
     task = asyncio.ensure_future(gated.approvals.confirm(approval.id, gated.proof(approval)))
@@ -84,7 +86,7 @@ async def test_a_failure_is_collected_as_well(tmp_path: Path) -> None:
     gated.close()
 
 
-async def test_those_who_wait_collect(tmp_path: Path) -> None:
+async def test_waiting_calls_collect_result(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     approval = await gated.hold()
     confirmed = asyncio.ensure_future(gated.approvals.confirm(approval.id, gated.proof(approval)))
@@ -93,8 +95,8 @@ async def test_those_who_wait_collect(tmp_path: Path) -> None:
     exchange.answer(**WIPED)
     await confirmed
     assert await waiting == WIPED
-    calls = [one for one in gated.journal.entries if one["verb"] == "tools/call"]
-    assert sorted(one["outcome"] for one in calls) == [
+    calls = [entry for entry in gated.journal.entries if entry["verb"] == "tools/call"]
+    assert sorted(call["outcome"] for call in calls) == [
         "collected",
         "confirmation_required",
         "ok",
@@ -104,9 +106,7 @@ async def test_those_who_wait_collect(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_who_proposes_a_call_and_makes_it_too_collects_it(
-    tmp_path: Path, restarted: bool
-) -> None:
+async def test_proposer_collects_result_by_repeating_call(tmp_path: Path, restarted: bool) -> None:
     """It was told to make the call again for the result: that must not be a second approval."""
 
     gated = Gated(tmp_path)
@@ -122,7 +122,7 @@ async def test_who_proposes_a_call_and_makes_it_too_collects_it(
     gated.close()
 
 
-async def test_what_was_only_proposed_was_told_in_the_room(tmp_path: Path) -> None:
+async def test_proposal_outcome_is_not_collected_again(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     approval = await gated.hold(wipe(proposal=PROPOSED))
     assert await gated.confirm(approval) == WIPED
@@ -130,45 +130,47 @@ async def test_what_was_only_proposed_was_told_in_the_room(tmp_path: Path) -> No
     gated.close()
 
 
-async def test_only_so_many_wait_for_one_approval(tmp_path: Path) -> None:
+async def test_limits_waiting_calls_per_approval(tmp_path: Path) -> None:
     gated = with_page(tmp_path)
-    _, state = await shown(gated)
-    waiting = [gated.start(accepting(state)) for _ in range(MAX_WAITING_CALLS_PER_APPROVAL)]
-    error = await gated.ask(accepting(state))
+    _, state = await offer_page(gated)
+    waiting = [gated.start(accepted_wipe(state)) for _ in range(MAX_WAITING_CALLS_PER_APPROVAL)]
+    error = await gated.ask(accepted_wipe(state))
     assert error.failure is TOO_BUSY
     assert len(list(gated.pipeline.running_calls())) == MAX_WAITING_CALLS_PER_APPROVAL
     # One who leaves makes room.
     gated.pipeline.cancel(next(iter(gated.pipeline.running_calls())))
-    waiting.append(gated.start(accepting(state)))
+    waiting.append(gated.start(accepted_wipe(state)))
     assert not waiting[-1].done()
     await gated.pipeline.drain(0)
     gated.close()
 
 
-async def test_only_so_many_of_one_caller_wait(tmp_path: Path) -> None:
+async def test_limits_waiting_calls_per_caller(tmp_path: Path) -> None:
     gated = with_page(tmp_path)
     over = 0
     for number in range(MAX_WAITING_CALLS_PER_CALLER // MAX_WAITING_CALLS_PER_APPROVAL + 1):
         disk = f"disk {number}"
-        _, state = await shown(gated, disk)
-        ended = [gated.start(accepting(state, disk)) for _ in range(MAX_WAITING_CALLS_PER_APPROVAL)]
-        over += sum(one.done() for one in ended)
+        _, state = await offer_page(gated, disk)
+        ended = [
+            gated.start(accepted_wipe(state, disk)) for _ in range(MAX_WAITING_CALLS_PER_APPROVAL)
+        ]
+        over += sum(item.done() for item in ended)
     assert over == MAX_WAITING_CALLS_PER_APPROVAL
     assert len(list(gated.pipeline.running_calls())) == MAX_WAITING_CALLS_PER_CALLER
     await gated.pipeline.drain(0)
     gated.close()
 
 
-async def test_who_was_not_given_the_page_does_not_wait(tmp_path: Path) -> None:
+async def test_client_without_page_url_does_not_wait(tmp_path: Path) -> None:
     gated = with_page(tmp_path)
-    approval, state = await shown(gated)
-    _, of_another = await shown(gated, "b")
+    approval, state = await offer_page(gated)
+    _, of_another = await offer_page(gated, "b")
     for wrong in (None, "i1.AAAA", of_another, state[:-1]):
         # Each is answered at once with what it waits for.
-        again = await gated.ask(accepting(wrong))
+        again = await gated.ask(accepted_wipe(wrong))
         assert again["resultType"] == "input_required"
     assert list(gated.pipeline.running_calls()) == []
-    waiting = gated.start(accepting(state))
+    waiting = gated.start(accepted_wipe(state))
     assert not waiting.done()
     assert await gated.confirm(approval) == WIPED
     assert await waiting == WIPED
@@ -176,43 +178,43 @@ async def test_who_was_not_given_the_page_does_not_wait(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_a_user_who_declines_withdraws_the_call(tmp_path: Path, action: str) -> None:
+async def test_declining_user_withdraws_call(tmp_path: Path, action: str) -> None:
     gated = with_page(tmp_path)
-    approval, state = await shown(gated)
-    _, of_another = await shown(gated, "b")
+    approval, state = await offer_page(gated)
+    _, of_another = await offer_page(gated, "b")
     answered = Raw(ACCEPT.replace(b"accept", action.encode()))
     for given, state_after in ((of_another, "pending"), (state, "refused")):
         extra = {"inputResponses": answered, "requestState": Raw(json.dumps(given).encode())}
-        told = await gated.ask(wipe({"disk": "a"}, **MODEL, extra_params=extra))
+        response = await gated.ask(wipe({"disk": "a"}, **MODEL, extra_params=extra))
         record = gated.approvals.find(approval.id)
         assert record is not None
         wanted = state_after if action == "decline" else "pending"
         assert record.state == wanted
     if action == "decline":
-        assert told.failure.name == "approval_refused"
+        assert response.failure.name == "approval_refused"
         assert (record.by, record.proof) == ("model", "declined")  # type: ignore[union-attr]
     assert gated.upstream.started == []
     gated.close()
 
 
-async def test_who_waits_pays_nothing(tmp_path: Path) -> None:
+async def test_waiting_call_costs_no_budget(tmp_path: Path) -> None:
     gated = with_page(tmp_path)
-    approval, state = await shown(gated)
-    assert charged(gated) == 0
-    leaving, staying = gated.start(accepting(state)), gated.start(accepting(state))
+    approval, state = await offer_page(gated)
+    assert charged_calls(gated) == 0
+    leaving, staying = gated.start(accepted_wipe(state)), gated.start(accepted_wipe(state))
     gated.pipeline.cancel(next(iter(gated.pipeline.running_calls())))
     await leaving
     await gated.confirm(approval)
     assert await staying == WIPED
     # The one call that was made.
-    assert charged(gated) == 1
+    assert charged_calls(gated) == 1
     gated.close()
 
 
-async def test_a_node_that_stops_does_not_wait_for_them(tmp_path: Path) -> None:
+async def test_shutdown_ends_waiting_calls(tmp_path: Path) -> None:
     gated = with_page(tmp_path)
-    _, state = await shown(gated)
-    waiting = gated.start(accepting(state))
+    _, state = await offer_page(gated)
+    waiting = gated.start(accepted_wipe(state))
     sent = gated.start(tool_call("s.look", {}))
     exchange = await gated.reached()
     stopping = asyncio.ensure_future(gated.pipeline.drain(60))
@@ -226,15 +228,13 @@ async def test_a_node_that_stops_does_not_wait_for_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("action", ["accept", "decline"])
-async def test_state_of_an_earlier_approval_does_not_act_on_the_pending_one(
-    tmp_path: Path, action: str
-) -> None:
+async def test_input_state_of_earlier_approval_has_no_effect(tmp_path: Path, action: str) -> None:
     gated = with_page(tmp_path)
-    first, state = await shown(gated)
-    waiting = gated.start(accepting(state))
+    first, state = await offer_page(gated)
+    waiting = gated.start(accepted_wipe(state))
     assert await gated.confirm(first) == WIPED
     assert (await waiting)["content"] == WIPED["content"]
-    second, _ = await shown(gated)
+    second, _ = await offer_page(gated)
     assert second.id != first.id
     extra = {
         "inputResponses": Raw(b'{"approval":{"action":"%b"}}' % action.encode()),
@@ -243,5 +243,5 @@ async def test_state_of_an_earlier_approval_does_not_act_on_the_pending_one(
     # It is answered at once with the pending approval: it neither waits for it nor ends it.
     answer = await gated.ask(wipe({"disk": "a"}, **MODEL, extra_params=extra))
     assert second.id in json.dumps(answer)
-    assert [one.id for one in gated.approvals.pending()] == [second.id]
+    assert [approval.id for approval in gated.approvals.pending()] == [second.id]
     gated.close()

@@ -48,9 +48,9 @@ class Browser:
         assert self._driver.stdout is not None
         port = ""
         for line in self._driver.stdout:
-            found = re.search(r"started successfully on port (\d+)", line)
-            if found:
-                port = found[1]
+            matches = re.search(r"started successfully on port (\d+)", line)
+            if matches:
+                port = matches[1]
                 break
         self._base = f"http://127.0.0.1:{port}"
         options = {
@@ -114,8 +114,8 @@ class Browser:
 
     def find(self, selector: str) -> str:
         """The element, as soon as it is there."""
-        found = self.do("POST", "/element", {"using": "css selector", "value": selector})
-        return str(found[_ELEMENT])
+        result = self.do("POST", "/element", {"using": "css selector", "value": selector})
+        return str(result[_ELEMENT])
 
     def text(self, selector: str) -> str:
         return str(self._command("GET", f"{self._session}/element/{self.find(selector)}/text"))
@@ -140,8 +140,8 @@ class Browser:
             };
             look();
         """
-        said = self.do("POST", "/execute/async", {"script": script % condition, "args": []})
-        assert said is True, f"{condition} never was true: {said!r}"
+        result = self.do("POST", "/execute/async", {"script": script % condition, "args": []})
+        assert result is True, f"{condition} never was true: {result!r}"
 
     def until_text(self, selector: str, wanted: str) -> None:
         """Wait, in the page, until an element says this."""
@@ -156,8 +156,8 @@ class Browser:
             watch.observe(document, { childList: true, subtree: true, characterData: true });
             setTimeout(() => done(said() || document.body.innerText), 15000);
         """
-        said = self.do("POST", "/execute/async", {"script": script, "args": [selector, wanted]})
-        assert said is True, f"{selector} never said {wanted!r}, but {said!r}"
+        result = self.do("POST", "/execute/async", {"script": script, "args": [selector, wanted]})
+        assert result is True, f"{selector} never said {wanted!r}, but {result!r}"
 
     # -- doing
 
@@ -178,7 +178,7 @@ class Browser:
     def complaints(self) -> list[str]:
         """What the page's console and its content policy had to say."""
         entries = self.do("POST", "/se/log", {"type": "browser"})
-        return [one["message"] for one in entries if one["level"] in ("SEVERE", "WARNING")]
+        return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
 
     # -- how it looks
 
@@ -201,7 +201,7 @@ class Browser:
 
     def authenticator(self, *, verified: bool = True, touched: bool = True) -> str:
         """A security key; `verified`: it knows its owner, `touched`: who confirms at once."""
-        made = self.do(
+        result = self.do(
             "POST",
             "/webauthn/authenticator",
             {
@@ -213,12 +213,12 @@ class Browser:
                 "isUserConsenting": touched,
             },
         )
-        return str(made)
+        return str(result)
 
     def credentials(self, authenticator: str) -> list[dict[str, Any]]:
         path = f"{self._session}/webauthn/authenticator/{authenticator}/credentials"
-        found: list[dict[str, Any]] = self._command("GET", path)
-        return found
+        result: list[dict[str, Any]] = self._command("GET", path)
+        return result
 
     def owner_is_there(self, authenticator: str, there: bool) -> None:
         path = f"/webauthn/authenticator/{authenticator}/uv"

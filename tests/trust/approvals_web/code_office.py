@@ -68,17 +68,17 @@ class CodeOffice:
             "client": ("10.0.0.9", 5),
             "scheme": "http",
         }
-        told: list[Any] = []
+        events: list[Any] = []
 
         async def receive() -> Any:
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(message: Any) -> None:
-            told.append(message)
+            events.append(message)
 
         await (self.app.local if local else self.app)(scope, receive, send)
-        whole = b"".join(one.get("body", b"") for one in told)
-        return told[0]["status"], json.loads(whole)
+        whole = b"".join(item.get("body", b"") for item in events)
+        return events[0]["status"], json.loads(whole)
 
     async def sign_in(self) -> str:
         _, question = await self.ask("GET", "/approvals/session")

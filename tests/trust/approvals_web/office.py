@@ -89,13 +89,13 @@ class Office(NodeThread):
     def held(self, **arguments: Any) -> dict[str, Any]:
         """Ask for a call that waits; what its caller is told."""
         answer = self.once(self.call("drop_table", arguments or {"table": "orders"}))
-        told: dict[str, Any] = answer.result["structuredContent"]
-        assert told["status"] == "confirmation_required"
-        return told
+        content: dict[str, Any] = answer.result["structuredContent"]
+        assert content["status"] == "confirmation_required"
+        return content
 
     def dropped(self) -> list[dict[str, Any]]:
         """The calls that really reached the server."""
-        return [one["params"]["arguments"] for one in self.shop.calls("drop_table")]
+        return [call["params"]["arguments"] for call in self.shop.calls("drop_table")]
 
     def ask(
         self,
@@ -112,7 +112,7 @@ class Office(NodeThread):
                 request(
                     f"localhost:{self.port}",
                     sent,
-                    *[one for one in kind if one[0] not in {name for name, _ in headers}],
+                    *[item for item in kind if item[0] not in {name for name, _ in headers}],
                     *headers,
                     method=method,
                     path=path,
@@ -123,7 +123,7 @@ class Office(NodeThread):
     def proof(self, told: dict[str, Any], decision: str = "approve", **claims: Any) -> str:
         """What chief signs about a held call."""
         now = int(time.time())
-        said = {
+        fields = {
             "aud": told["aud"],
             "jti": told["confirmation_id"],
             "args_sha256": told["args_sha256"],
@@ -132,7 +132,7 @@ class Office(NodeThread):
             "decision": decision,
             **claims,
         }
-        return signed(self.chief, said)
+        return signed(self.chief, fields)
 
     def decide(self, told: dict[str, Any], proof: str) -> HttpResponse:
         return self.ask("POST", f"/approvals/{told['confirmation_id']}", {"proof": proof})

@@ -38,11 +38,11 @@ _BODIES = st.one_of(
     kind=st.sampled_from(["application/json", "application/json; charset=utf-8", "text/plain"]),
     accept=st.sampled_from(["application/json", "text/html", "*/*"]),
 )
-def test_it_is_answered(
+def test_arbitrary_requests_get_error_responses(
     office: Office, method: str, name: str, body: bytes, kind: str, accept: str
 ) -> None:
-    told = office.held()
-    id = told["confirmation_id"]
+    pending = office.held()
+    id = pending["confirmation_id"]
     if method == "GET" and (name.endswith("events") or accept == "text/event-stream"):
         # A stream of one that waits goes on; that is tested elsewhere.
         name = "page.html"

@@ -30,7 +30,7 @@ def office(tmp_path: Path) -> Iterator[Office]:
 
 
 @pytest.mark.spec("AQ-8.8.6-1", "AQ-8.8.2-5")
-def test_an_operator_reads_a_code(office: Office, browser: Browser, passkeys: str) -> None:
+def test_operator_reads_verification_code(office: Office, browser: Browser, passkeys: str) -> None:
     safety = office.node.component(Aql).safety
 
     def block() -> str:

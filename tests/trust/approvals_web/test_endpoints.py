@@ -11,17 +11,17 @@ from tests.trust.approvals_web.office import Office
 
 
 @pytest.mark.spec("AX-11.3-5", "ST-4.8.4-6")
-def test_a_proof_lets_exactly_this_call_through(office: Office) -> None:
-    told = office.held(table="orders", rows=9007199254740992)
+def test_proof_approves_exactly_this_call(office: Office) -> None:
+    pending = office.held(table="orders", rows=9007199254740992)
     assert office.dropped() == []
-    seen = office.ask("GET", f"/approvals/{told['confirmation_id']}").json
-    assert (seen["state"], seen["tool"], seen["effect"]) == (
+    response = office.ask("GET", f"/approvals/{pending['confirmation_id']}").json
+    assert (response["state"], response["tool"], response["effect"]) == (
         "pending",
         "shop.drop_table",
         "irreversible",
     )
-    assert "9007199254740992" in seen["arguments_text"]
-    answer = office.decide(told, office.proof(told))
+    assert "9007199254740992" in response["arguments_text"]
+    answer = office.decide(pending, office.proof(pending))
     assert (answer.status, answer.json["state"], answer.json["by"]) == (200, "done", "chief")
     assert office.dropped() == [{"table": "orders", "rows": 9007199254740992}]
     # The one who asked gets the same by asking again, and nothing is called twice.
@@ -29,40 +29,40 @@ def test_a_proof_lets_exactly_this_call_through(office: Office) -> None:
         office.call(
             "drop_table",
             {"table": "orders", "rows": 9007199254740992},
-            more_meta={"x-mcpax-approval": told["confirmation_id"]},
+            more_meta={"x-mcpax-approval": pending["confirmation_id"]},
         )
     )
-    kept = again.result["content"][0]["text"]
-    assert json.loads(answer.json["result_text"])["content"][0]["text"] == kept
+    text = again.result["content"][0]["text"]
+    assert json.loads(answer.json["result_text"])["content"][0]["text"] == text
     assert len(office.dropped()) == 1
 
 
 @pytest.mark.parametrize("number", [9007199254740993, -9007199254740993, 10**500])
-def test_a_number_that_some_readers_round_is_refused(office: Office, number: int) -> None:
+def test_rejects_integers_over_safe_range(office: Office, number: int) -> None:
     answer = office.once(office.call("drop_table", {"rows": number}))
     assert "2^53" in str(answer.json)
     assert office.approving.approvals.pending() == []
     assert office.dropped() == []
 
 
-def test_a_proof_may_refuse(office: Office) -> None:
-    told = office.held()
-    answer = office.decide(told, office.proof(told, "refuse", reason="not on a Friday"))
+def test_proof_can_reject_call(office: Office) -> None:
+    pending = office.held()
+    answer = office.decide(pending, office.proof(pending, "refuse", reason="not on a Friday"))
     assert (answer.status, answer.json["state"], answer.json["by"]) == (200, "refused", "chief")
     assert answer.json["note"] == "not on a Friday"
     assert "result" not in answer.json
-    late = office.decide(told, office.proof(told))
+    late = office.decide(pending, office.proof(pending))
     assert (late.status, late.json["error"]) == (409, "already_decided")
     assert office.dropped() == []
 
 
-def test_only_an_operators_proof_counts(office: Office) -> None:
-    told = office.held()
-    path = f"/approvals/{told['confirmation_id']}"
+def test_accepts_only_proof_of_operator(office: Office) -> None:
+    pending = office.held()
+    path = f"/approvals/{pending['confirmation_id']}"
     for body in (
         {"proof": "x"},
-        {"proof": office.proof({**told, "args_sha256": "0" * 64})},
-        {"proof": office.proof({**told, "aud": "another node"})},
+        {"proof": office.proof({**pending, "args_sha256": "0" * 64})},
+        {"proof": office.proof({**pending, "aud": "another node"})},
         {"proof": "passkey:e30"},
         {"refuse": True},
     ):
@@ -75,7 +75,7 @@ def test_only_an_operators_proof_counts(office: Office) -> None:
 
 
 @pytest.mark.spec("AQ-8.8.2-5")
-def test_who_guesses_is_made_to_wait(office: Office) -> None:
+def test_limits_wrong_proofs(office: Office) -> None:
     told, other = office.held(), office.held(table="others")
     for _ in range(10):
         assert office.decide(told, "guess.guess.guess").status == 403
@@ -87,7 +87,7 @@ def test_who_guesses_is_made_to_wait(office: Office) -> None:
     assert office.decide(told, office.proof(told)).json["state"] == "done"
 
 
-def test_the_list_is_for_operators(office: Office) -> None:
+def test_listing_approvals_requires_sign_in(office: Office) -> None:
     office.held()
     answer = office.ask("GET", "/approvals/")
     assert (answer.status, answer.json["error"]) == (403, "forbidden")
@@ -96,8 +96,8 @@ def test_the_list_is_for_operators(office: Office) -> None:
     assert forged.status == 401
 
 
-def test_an_operator_signs_in_to_see_what_waits(office: Office) -> None:
-    told = office.held()
+def test_signed_in_operator_sees_pending_calls(office: Office) -> None:
+    pending = office.held()
     question = office.ask("GET", "/approvals/session").json
     about = {
         "aud": question["aud"],
@@ -106,21 +106,21 @@ def test_an_operator_signs_in_to_see_what_waits(office: Office) -> None:
     }
     answered = {"nonce": question["nonce"], "proof": office.proof(about)}
     session = office.ask("POST", "/approvals/session", answered).json["session"]
-    listed = office.ask("GET", "/approvals/", None, ("Interlock-Session", session)).json
-    assert [one["id"] for one in listed["approvals"]] == [told["confirmation_id"]]
+    response = office.ask("GET", "/approvals/", None, ("Interlock-Session", session)).json
+    assert [approval["id"] for approval in response["approvals"]] == [pending["confirmation_id"]]
     # An answer is good once, and what opens the inbox confirms nothing.
     assert office.ask("POST", "/approvals/session", answered).status == 403
-    assert office.decide(told, answered["proof"]).status == 403
+    assert office.decide(pending, answered["proof"]).status == 403
     # Whoever is no longer enrolled sees nothing more.
     office.remove("chief")
     office.wait(office.approving.operators.refresh())
     assert office.ask("GET", "/approvals/", None, ("Interlock-Session", session)).status == 401
 
 
-def test_a_removed_key_counts_no_more(office: Office) -> None:
-    told = office.held()
+def test_rejects_removed_key(office: Office) -> None:
+    pending = office.held()
     office.remove("chief")
-    answer = office.decide(told, office.proof(told))
+    answer = office.decide(pending, office.proof(pending))
     assert (answer.status, answer.json["error"]) == (403, "proof_invalid")
 
 
@@ -134,31 +134,29 @@ def test_a_removed_key_counts_no_more(office: Office) -> None:
         [("Sec-Fetch-Site", "same-site"), ("Sec-Fetch-Mode", "no-cors")],
     ],
 )
-def test_other_pages_may_neither_look_nor_decide(
-    office: Office, headers: list[tuple[str, str]]
-) -> None:
-    told = office.held()
-    path = f"/approvals/{told['confirmation_id']}"
+def test_rejects_requests_of_other_origins(office: Office, headers: list[tuple[str, str]]) -> None:
+    pending = office.held()
+    path = f"/approvals/{pending['confirmation_id']}"
     assert office.ask("GET", path, None, *headers).status == 403
-    answer = office.ask("POST", path, {"proof": office.proof(told)}, *headers)
+    answer = office.ask("POST", path, {"proof": office.proof(pending)}, *headers)
     assert (answer.status, answer.json["error"]) == (403, "foreign_origin")
     assert office.dropped() == []
 
 
-def test_a_form_of_another_page_is_not_read(office: Office) -> None:
-    told = office.held()
-    path = f"/approvals/{told['confirmation_id']}"
+def test_rejects_forms_of_other_origins(office: Office) -> None:
+    pending = office.held()
+    path = f"/approvals/{pending['confirmation_id']}"
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
-        answer = office.ask("POST", path, {"proof": office.proof(told)}, ("Content-Type", kind))
+        answer = office.ask("POST", path, {"proof": office.proof(pending)}, ("Content-Type", kind))
         assert answer.status == 400
     assert office.ask("POST", path, {"proof": "x" * 100_000}).status == 413
     assert office.ask("PUT", path, {}).status == 405
     assert office.ask("GET", path).json["state"] == "pending"
 
 
-def test_every_answer_keeps_to_itself(office: Office) -> None:
-    told = office.held()
-    names = (told["confirmation_id"], "", "enrol", "page/page.js", "x")
+def test_every_response_has_security_headers(office: Office) -> None:
+    pending = office.held()
+    names = (pending["confirmation_id"], "", "enrol", "page/page.js", "x")
     for path in (f"/approvals/{name}" for name in names):
         for accept in ("application/json", "text/html"):
             headers = office.ask("GET", path, accept=accept).headers
@@ -173,7 +171,7 @@ def test_every_answer_keeps_to_itself(office: Office) -> None:
             assert "access-control-allow-origin" not in headers
 
 
-def test_the_page_has_one_address(office: Office) -> None:
+def test_page_has_one_address(office: Office) -> None:
     host = ("Host", f"127.0.0.1:{office.port}")
     answer = office.ask("GET", "/approvals/enrol", None, host, accept="text/html")
     assert answer.status == 307
@@ -199,13 +197,13 @@ def test_redirect_quotes_the_path(
     assert where.isprintable()
     assert unquote(where.removeprefix(f"{office.page}/")) == unquote(name)
     assert not {"?", "#", " ", '"'} & set(where)
-    assert [one for one in caplog.records if one.exc_info] == []
+    assert [record for record in caplog.records if record.exc_info] == []
     # Where it leads to is answered as well.
     assert office.ask("GET", f"/approvals/{name}", accept="text/html").status in (200, 404)
     assert office.ask("GET", f"/approvals/{name}").status == 404
 
 
-def test_unknown_ids_and_paths(office: Office) -> None:
+def test_unknown_ids_and_paths_are_not_found(office: Office) -> None:
     assert office.ask("GET", "/approvals/unknown").json["error"] == "unknown_approval"
     assert office.ask("GET", "/approvals/unknown/events").status == 404
     assert office.ask("GET", "/approvals/unknown/more").status == 404
@@ -214,11 +212,11 @@ def test_unknown_ids_and_paths(office: Office) -> None:
     assert office.ask("GET", "/healthz").json == {"status": "ok"}
 
 
-def test_the_whole_page_is_small(office: Office) -> None:
+def test_page_files_are_small_and_have_no_inline_code(office: Office) -> None:
     from interlock.trust.approvals.page import page_files
 
     # As browsers fetch it.
-    assert sum(len(one.packed) for one in page_files().values()) < 30_000
+    assert sum(len(file.packed) for file in page_files().values()) < 30_000
     page = office.ask("GET", "/approvals/enrol", accept="text/html")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert b"<script>" not in page.body

@@ -29,7 +29,7 @@ def event(wire: HttpConnection) -> dict[str, Any]:
     return data
 
 
-def test_a_page_hears_what_becomes_of_its_approval(office: Office) -> None:
+def test_page_receives_events_of_its_approval(office: Office) -> None:
     told, other = office.held(), office.held(table="other")
     with follow(office, f"/approvals/{told['confirmation_id']}/events") as wire:
         assert event(wire)["state"] == "pending"
@@ -46,18 +46,18 @@ def test_a_page_hears_what_becomes_of_its_approval(office: Office) -> None:
         wire.stream_end()
 
 
-def test_the_stream_of_one_that_is_over_ends_at_once(office: Office) -> None:
-    told = office.held()
-    office.decide(told, office.proof(told))
-    with follow(office, f"/approvals/{told['confirmation_id']}/events") as wire:
+def test_event_stream_of_finished_approval_ends_at_once(office: Office) -> None:
+    pending = office.held()
+    office.decide(pending, office.proof(pending))
+    with follow(office, f"/approvals/{pending['confirmation_id']}/events") as wire:
         assert event(wire)["state"] == "done"
         wire.stream_end()
 
 
-def test_who_leaves_is_forgotten(office: Office) -> None:
-    told = office.held()
+def test_disconnected_watcher_is_removed(office: Office) -> None:
+    pending = office.held()
     before = office.do(lambda: list(office.approving.approvals._inbox._watchers))
-    wire = follow(office, f"/approvals/{told['confirmation_id']}/events")
+    wire = follow(office, f"/approvals/{pending['confirmation_id']}/events")
     assert event(wire)["state"] == "pending"
     app = office.approving._app
     assert app is not None
@@ -67,15 +67,15 @@ def test_who_leaves_is_forgotten(office: Office) -> None:
     assert office.do(lambda: office.approving.approvals._inbox._watchers) == before
 
 
-def test_a_node_stops_while_somebody_listens(office: Office) -> None:
-    told = office.held()
-    with follow(office, f"/approvals/{told['confirmation_id']}/events") as wire:
+def test_shutdown_ends_event_streams(office: Office) -> None:
+    pending = office.held()
+    with follow(office, f"/approvals/{pending['confirmation_id']}/events") as wire:
         assert event(wire)["state"] == "pending"
         office.stop()
         wire.stream_end()
 
 
-def test_who_is_revoked_hears_nothing_more(office: Office) -> None:
+def test_revoked_caller_loses_event_stream(office: Office) -> None:
     node = office.node
     store = AccessStore(access_path(node.config, {}, node.base_dir))
     token, shown = store.create("clerk", may=("call", "approve"))
@@ -89,8 +89,8 @@ def test_who_is_revoked_hears_nothing_more(office: Office) -> None:
     store.revoke([token.id])
     first.stream_end()
     call = office.call("drop_table", {"table": "a plan"}, 1, ("Authorization", f"Bearer {model}"))
-    told = office.once(call).result["structuredContent"]
-    assert event(second)["approvals"][0]["id"] == told["confirmation_id"]
+    content = office.once(call).result["structuredContent"]
+    assert event(second)["approvals"][0]["id"] == content["confirmation_id"]
     first.close()
     second.close()
 
@@ -105,21 +105,21 @@ def _lets_in(office: Office, bearer: str) -> bool:
     return caller.can_view_approvals
 
 
-def test_a_session_ends_at_its_time(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_stream_ends_with_session(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.trust.operators.operators.SESSION_SECONDS", 0.5)
     with follow(office, "/approvals/events", session_of(office)) as wire:
         assert event(wire) == {"approvals": []}
         wire.stream_end()
 
 
-def test_a_removed_operator_hears_nothing_more(office: Office) -> None:
+def test_removed_operator_loses_event_stream(office: Office) -> None:
     with follow(office, "/approvals/events", session_of(office)) as wire:
         assert event(wire) == {"approvals": []}
         office.remove("chief")
         wire.stream_end()
 
 
-def test_a_list_is_brief_and_made_once(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_is_brief_and_encoded_once(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     made = 0
     whole = to_list
 
@@ -129,7 +129,7 @@ def test_a_list_is_brief_and_made_once(office: Office, monkeypatch: pytest.Monke
         return whole(*about)
 
     long = "x" * 5000
-    told = office.held(table=long)
+    pending = office.held(table=long)
     monkeypatch.setattr("interlock.trust.approvals.web.to_list", counted)
     session = session_of(office)
     app = office.approving._app
@@ -146,10 +146,10 @@ def test_a_list_is_brief_and_made_once(office: Office, monkeypatch: pytest.Monke
     office.do(app.wake_streams)
     second = office.held(table="b")
     for wire in wires:
-        ids = [one["id"] for one in event(wire)["approvals"]]
-        assert ids == [told["confirmation_id"], second["confirmation_id"]]
+        ids = [approval["id"] for approval in event(wire)["approvals"]]
+        assert ids == [pending["confirmation_id"], second["confirmation_id"]]
         wire.close()
     assert made == 2
     # Whoever decides sees everything.
-    seen = office.ask("GET", f"/approvals/{told['confirmation_id']}").json
-    assert seen["arguments"] == {"table": long}
+    response = office.ask("GET", f"/approvals/{pending['confirmation_id']}").json
+    assert response["arguments"] == {"table": long}

@@ -36,27 +36,27 @@ def sign_in(office: Office) -> tuple[str, str]:
         {"password": "hunter2", "token": 17, "session": "all"},
     ],
 )
-def test_a_person_sees_everything_that_is_called(office: Office, arguments: dict[str, Any]) -> None:
-    told = office.held(**arguments)
-    assert told["arguments"] == arguments
-    seen = office.ask("GET", f"/approvals/{told['confirmation_id']}").json
-    assert seen["arguments"] == arguments
-    assert seen["masked"] == []
-    assert "***" not in seen["arguments_text"]
-    assert office.decide(told, office.proof(told)).json["state"] == "done"
+def test_operator_sees_all_arguments(office: Office, arguments: dict[str, Any]) -> None:
+    pending = office.held(**arguments)
+    assert pending["arguments"] == arguments
+    response = office.ask("GET", f"/approvals/{pending['confirmation_id']}").json
+    assert response["arguments"] == arguments
+    assert response["masked"] == []
+    assert "***" not in response["arguments_text"]
+    assert office.decide(pending, office.proof(pending)).json["state"] == "done"
     assert office.dropped() == [arguments]
 
 
-def test_only_an_operator_sees_a_masked_argument(office: Office) -> None:
-    told = office.held(table="orders", pin=PIN)
-    path = f"/approvals/{told['confirmation_id']}"
-    seen = office.ask("GET", path).json
-    assert (seen["masked"], seen["revealed"]) == (["/arguments/pin"], False)
-    assert seen["arguments"] == told["arguments"]
-    assert PIN not in str(seen) + str(told)
-    refused = office.ask("GET", f"{path}/revealed")
-    assert refused.status == 403
-    assert PIN not in str(refused.json)
+def test_only_operator_reveals_masked_argument(office: Office) -> None:
+    pending = office.held(table="orders", pin=PIN)
+    path = f"/approvals/{pending['confirmation_id']}"
+    response = office.ask("GET", path).json
+    assert (response["masked"], response["revealed"]) == (["/arguments/pin"], False)
+    assert response["arguments"] == pending["arguments"]
+    assert PIN not in str(response) + str(pending)
+    details = office.ask("GET", f"{path}/revealed")
+    assert details.status == 403
+    assert PIN not in str(details.json)
     session = sign_in(office)
     revealed = office.ask("GET", f"{path}/revealed", None, session).json
     assert (revealed["masked"], revealed["revealed"]) == (["/arguments/pin"], True)
@@ -66,14 +66,14 @@ def test_only_an_operator_sees_a_masked_argument(office: Office) -> None:
     assert PIN not in str(office.ask("GET", path).json)
     assert PIN not in str(office.ask("GET", "/approvals/", None, session).json)
     assert office.ask("GET", "/approvals/unknown/revealed", None, session).status == 404
-    office.decide(told, office.proof(told, "refuse"))
+    office.decide(pending, office.proof(pending, "refuse"))
     late = office.ask("GET", f"{path}/revealed", None, session)
     assert (late.status, late.json["error"]) == (409, "already_decided")
 
 
-def test_approving_masked_arguments_is_deliberate(office: Office) -> None:
-    told = office.held(pin=PIN)
-    path, proof = f"/approvals/{told['confirmation_id']}", office.proof(told)
+def test_approving_masked_arguments_requires_acknowledgement(office: Office) -> None:
+    pending = office.held(pin=PIN)
+    path, proof = f"/approvals/{pending['confirmation_id']}", office.proof(pending)
     answer = office.ask("POST", path, {"proof": proof})
     assert (answer.status, answer.json["error"]) == (400, "masked_arguments")
     assert office.ask("GET", path).json["state"] == "pending"
@@ -81,18 +81,18 @@ def test_approving_masked_arguments_is_deliberate(office: Office) -> None:
     assert answer.json["state"] == "done"
     assert office.dropped() == [{"pin": PIN}]
     # To refuse takes nothing of the kind.
-    told = office.held(pin=PIN, table="others")
-    assert office.decide(told, office.proof(told, "refuse")).json["state"] == "refused"
+    pending = office.held(pin=PIN, table="others")
+    assert office.decide(pending, office.proof(pending, "refuse")).json["state"] == "refused"
 
 
-def test_masks_a_secret_of_the_config(tmp_path: Path) -> None:
+def test_masks_config_secret(tmp_path: Path) -> None:
     secret = "only-the-bot-knows-this-one"
     office = Office(tmp_path, tokens={"bot": secret})
     try:
         arguments = {"table": secret, "cmd": f"echo {secret}"}
         header = ("Authorization", f"Bearer {secret}")
-        told = office.once(office.call("drop_table", arguments, 1, header)).result
-        assert told["structuredContent"]["masked"] == ["/arguments/table"]
-        assert told["structuredContent"]["arguments"]["cmd"] == f"echo {secret}"
+        response = office.once(office.call("drop_table", arguments, 1, header)).result
+        assert response["structuredContent"]["masked"] == ["/arguments/table"]
+        assert response["structuredContent"]["arguments"]["cmd"] == f"echo {secret}"
     finally:
         office.stop()

@@ -31,7 +31,7 @@ def over_mcp(office: Office, told: dict[str, Any], proof: str) -> HttpResponse:
 
 
 @pytest.mark.spec("ST-4.8.4-6")
-def test_a_removed_key_counts_no_more_over_mcp(office: Office) -> None:
+def test_rejects_removed_key_over_mcp(office: Office) -> None:
     first, told = office.held(table="a"), office.held(table="b")
     assert office.decide(first, office.proof(first)).json["state"] == "done"
     # Another process, as `interlock keys remove` is.
@@ -42,29 +42,29 @@ def test_a_removed_key_counts_no_more_over_mcp(office: Office) -> None:
     assert office.dropped() == [{"table": "a"}]
 
 
-def test_a_new_key_counts_at_once_over_mcp(office: Office) -> None:
-    told = office.held()
+def test_accepts_new_key_at_once_over_mcp(office: Office) -> None:
+    pending = office.held()
     bea = Ed25519PrivateKey.generate()
     chief, office.chief = office.chief, bea
-    assert over_mcp(office, told, office.proof(told)).status == 403
+    assert over_mcp(office, pending, office.proof(pending)).status == 403
     OperatorStore(office.approving.operators.store.path).add(
         enrol_key(public(bea), Invitation("bea")), lambda draft: signed(chief, draft.claims)
     )
-    assert over_mcp(office, told, office.proof(told)).status == 200
+    assert over_mcp(office, pending, office.proof(pending)).status == 200
     assert office.dropped() == [{"table": "orders"}]
 
 
-def test_it_is_noticed_without_anybody_deciding(office: Office) -> None:
+def test_notices_operator_changes_without_decision(office: Office) -> None:
     anchors = office.approving.anchors
     office.until(lambda: anchors.find("chief"), "chief is known")
     office.remove("chief")
     office.until(lambda: not anchors.find("chief"), "chief is removed")
 
 
-def test_a_held_file_holds_nobody_up_and_the_last_list_counts(
+def test_locked_operator_file_does_not_block_decisions(
     office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = office.held()
+    pending = office.held()
     watch = office.approving.operators.watch
     office.until(lambda: watch.enrolled, "chief is known")
     looked = threading.Event()
@@ -80,7 +80,7 @@ def test_a_held_file_holds_nobody_up_and_the_last_list_counts(
     got: list[HttpResponse] = []
     with caplog.at_level(logging.ERROR, "interlock.node"):
         deciding = threading.Thread(
-            target=lambda: got.append(office.decide(told, office.proof(told)))
+            target=lambda: got.append(office.decide(pending, office.proof(pending)))
         )
         deciding.start()
         assert looked.wait(HANG_TIMEOUT)
@@ -94,7 +94,7 @@ def test_a_held_file_holds_nobody_up_and_the_last_list_counts(
     office.until(lambda: watch.problem is None, "it can be read again")
 
 
-def test_an_enrolment_reads_beside_the_loop(
+def test_reads_operators_outside_event_loop(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop_thread = office.do(threading.get_ident)
@@ -124,13 +124,13 @@ def test_an_enrolment_reads_beside_the_loop(
     admitted = office.ask("POST", "/approvals/operators", {**sent, "proof": proof}).json
     assert (admitted["state"], admitted["name"]) == ("enrolled", "bea")
     assert office.approving.anchors.find("bea")
-    told = office.held()
-    assert office.decide(told, office.proof(told)).status == 200
+    pending = office.held()
+    assert office.decide(pending, office.proof(pending)).status == 200
     assert threads
     assert loop_thread not in threads
 
 
-def test_a_key_file_of_the_config_that_changes_counts(tmp_path: Path) -> None:
+def test_reloads_changed_key_file_of_config(tmp_path: Path) -> None:
     old, new = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     file = tmp_path / "duty.pub"
     file.write_bytes(public(old))
@@ -138,17 +138,17 @@ def test_a_key_file_of_the_config_that_changes_counts(tmp_path: Path) -> None:
     office = Office(tmp_path, root=old, approvals=ApprovalsConfig(anchors=anchors))
     try:
         chief, office.chief = office.chief, old
-        told = office.held(table="a")
+        pending = office.held(table="a")
         replaced = tmp_path / "new.pub"
         replaced.write_bytes(public(new))
         replaced.rename(file)
-        assert over_mcp(office, told, office.proof(told)).status == 403
+        assert over_mcp(office, pending, office.proof(pending)).status == 403
         office.chief = new
-        assert over_mcp(office, told, office.proof(told)).status == 200
+        assert over_mcp(office, pending, office.proof(pending)).status == 200
         # One that cannot be read changes nothing, and keeps nobody from being removed.
-        told = office.held(table="b")
+        pending = office.held(table="b")
         file.write_bytes(b"no key")
-        assert over_mcp(office, told, office.proof(told)).status == 200
+        assert over_mcp(office, pending, office.proof(pending)).status == 200
         assert office.approving.operators.watch.problem is not None
         office.chief = chief
         office.remove("chief")
@@ -158,7 +158,7 @@ def test_a_key_file_of_the_config_that_changes_counts(tmp_path: Path) -> None:
         office.stop()
 
 
-def test_nobody_is_kept_from_signing_in_by_those_who_only_ask(office: Office) -> None:
+def test_unused_challenges_do_not_block_sign_in(office: Office) -> None:
     question = office.ask("GET", "/approvals/session").json
     for _ in range(2000):
         office.approving.operators.new_challenge()
@@ -190,8 +190,8 @@ def _claims(about: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_who_pretends_to_be_many_is_one(office: Office) -> None:
-    told = [
+def test_forwarded_for_header_does_not_reset_rate_limit(office: Office) -> None:
+    actual = [
         office.ask(
             "POST",
             "/approvals/enrol",
@@ -200,4 +200,4 @@ def test_who_pretends_to_be_many_is_one(office: Office) -> None:
         ).status
         for n in range(12)
     ]
-    assert told == [403] * 10 + [429] * 2
+    assert actual == [403] * 10 + [429] * 2

@@ -89,12 +89,12 @@ def address(office: Office, told: dict[str, Any]) -> str:
 
 @pytest.mark.spec("AX-11.3-5", "AQ-8.8.2-5")
 @pytest.mark.feature("aql")
-def test_a_passkey_lets_a_call_through(office: Office, browser: Browser, passkeys: str) -> None:
+def test_passkey_approves_call(office: Office, browser: Browser, passkeys: str) -> None:
     enrol(office, browser, "passkey")
-    told = office.held(table="orders", rows=9007199254740991)
+    pending = office.held(table="orders", rows=9007199254740991)
     # The caller is given the very address that the person opens.
-    assert told["url"] == address(office, told)
-    browser.open(told["url"])
+    assert pending["url"] == address(office, pending)
+    browser.open(pending["url"])
     assert browser.text("#tool") == "shop.drop_table"
     assert browser.text("#effect") == "Cannot be undone"
     assert browser.text("#arguments").split("\n") == [
@@ -118,26 +118,24 @@ def test_a_passkey_lets_a_call_through(office: Office, browser: Browser, passkey
     assert browser.complaints() == []
 
 
-def test_what_is_sent_beside_the_arguments_is_seen(office: Office, browser: Browser) -> None:
-    told = office.held(table="orders")
-    browser.open(address(office, told))
+def test_page_shows_context(office: Office, browser: Browser) -> None:
+    pending = office.held(table="orders")
+    browser.open(address(office, pending))
     browser.until_text("#arguments", "orders")
     assert browser.script("return document.querySelector('#beside')") is None
-    entry = office.approving.approvals._inbox.entries.get(told["confirmation_id"])
+    entry = office.approving.approvals._inbox.entries.get(pending["confirmation_id"])
     assert entry is not None
     # As of a call of a contract, which this node has none of.
     shown = b'{"dev.interlock/context":{"tenant":"blue","api_key":"*** (hidden)"}}'
     entry.record = msgspec.structs.replace(entry.record, meta_shown=shown)
-    browser.open(address(office, told))
+    browser.open(address(office, pending))
     browser.until_text("#beside", "tenant")
     assert "blue" in browser.text("#beside")
     assert "*** (hidden)" in browser.text("#beside")
     assert browser.complaints() == []
 
 
-def test_a_client_opens_the_page_for_its_user(
-    office: Office, browser: Browser, passkeys: str
-) -> None:
+def test_client_opens_page_for_its_user(office: Office, browser: Browser, passkeys: str) -> None:
     """The official client asks its user to open an address; the user does, and its call is made."""
     import mcp_types as types
     from mcp import Client
@@ -164,16 +162,14 @@ def test_a_client_opens_the_page_for_its_user(
     assert office.dropped() == [{"table": "orders"}]
 
 
-def test_a_passkey_without_its_owner_does_nothing(
-    office: Office, browser: Browser, passkeys: str
-) -> None:
+def test_passkey_requires_user_presence(office: Office, browser: Browser, passkeys: str) -> None:
     enrol(office, browser, "passkey")
-    told = office.held()
+    pending = office.held()
     browser.owner_is_there(passkeys, False)
-    browser.open(address(office, told))
+    browser.open(address(office, pending))
     browser.click("#approve")
     browser.until_text("#said", "No passkey was used.")
-    assert office.approving.approvals.find(told["confirmation_id"]).state == "pending"  # type: ignore[union-attr]
+    assert office.approving.approvals.find(pending["confirmation_id"]).state == "pending"  # type: ignore[union-attr]
     assert office.dropped() == []
     # Once the verify its owner, the same page works.
     browser.owner_is_there(passkeys, True)
@@ -182,10 +178,10 @@ def test_a_passkey_without_its_owner_does_nothing(
 
 
 @pytest.mark.spec("AX-11.3-5")
-def test_a_key_that_never_leaves_the_browser(office: Office, browser: Browser) -> None:
+def test_browser_key_is_not_extractable(office: Office, browser: Browser) -> None:
     enrol(office, browser, "key", "cleo")
-    told = office.held()
-    browser.open(address(office, told))
+    pending = office.held()
+    browser.open(address(office, pending))
     browser.until_text("#with", "cleo (key in this browser)")
     browser.click("#approve")
     browser.until_text("#state", "Approved and done")
@@ -211,7 +207,7 @@ def test_a_key_that_never_leaves_the_browser(office: Office, browser: Browser) -
 
 
 @pytest.mark.parametrize("passphrase", [b"open sesame", None])
-def test_an_operators_key_file_is_brought_along(
+def test_page_imports_operator_key_file(
     office: Office,
     browser: Browser,
     tmp_path: Path,
@@ -223,8 +219,8 @@ def test_an_operators_key_file_is_brought_along(
     monkeypatch.setattr(operator_key, "keys_dir", lambda: tmp_path / "keys")
     private, _, pem = operator_key.create_key("dora", passphrase)
     office.approving.operators.store.add(enrol_key(pem, Invitation("dora")), office.sign)
-    told = office.held()
-    browser.open(address(office, told))
+    pending = office.held()
+    browser.open(address(office, pending))
     browser.click("#setup > summary")
     browser.type("#file", str(private))
     if passphrase is not None:
@@ -239,49 +235,45 @@ def test_an_operators_key_file_is_brought_along(
     assert "by dora" in browser.text("#state")
 
 
-def test_a_refusal_and_its_reason_reach_the_one_who_asked(
-    office: Office, browser: Browser, passkeys: str
-) -> None:
+def test_rejection_and_reason_reach_caller(office: Office, browser: Browser, passkeys: str) -> None:
     enrol(office, browser, "passkey")
-    told = office.held()
-    browser.open(address(office, told))
+    pending = office.held()
+    browser.open(address(office, pending))
     browser.type("#reason", "Not on a Friday ☃")
     browser.click("#refuse")
     browser.until_text("#state", "Rejected")
     assert "Not on a Friday ☃" in browser.text("#state")
-    handle = {"x-mcpax-approval": told["confirmation_id"]}
+    handle = {"x-mcpax-approval": pending["confirmation_id"]}
     answer = office.once(office.call("drop_table", {"table": "orders"}, more_meta=handle))
     assert "Not on a Friday ☃" in answer.json["error"]["message"]
     assert office.dropped() == []
     # Whoever opens the address later sees the same, and no way to decide.
-    browser.open(address(office, told))
+    browser.open(address(office, pending))
     browser.until_text("#state", "Rejected")
     assert browser.script("return document.querySelector('#approve')") is None
 
 
-def test_the_page_sees_what_others_decide(office: Office, browser: Browser) -> None:
-    told = office.held()
-    browser.open(address(office, told))
+def test_page_shows_decision_of_other_operator(office: Office, browser: Browser) -> None:
+    pending = office.held()
+    browser.open(address(office, pending))
     browser.find("#approve")
-    office.decide(told, office.proof(told))
+    office.decide(pending, office.proof(pending))
     browser.until_text("#state", "Approved and done")
     assert "by chief" in browser.text("#state")
 
 
-def test_time_runs_out(tmp_path: Path, browser: Browser) -> None:
+def test_page_shows_expiry(tmp_path: Path, browser: Browser) -> None:
     office = Office(tmp_path, approvals=ApprovalsConfig(expiry=2.0))
     try:
-        told = office.held()
-        browser.open(address(office, told))
+        pending = office.held()
+        browser.open(address(office, pending))
         browser.until_text("#state", "Expired")
-        assert office.decide(told, office.proof(told)).status == 410
+        assert office.decide(pending, office.proof(pending)).status == 410
     finally:
         office.stop()
 
 
-def test_an_operator_looks_at_all_that_waits(
-    office: Office, browser: Browser, passkeys: str
-) -> None:
+def test_operator_lists_pending_calls(office: Office, browser: Browser, passkeys: str) -> None:
     enrol(office, browser, "passkey")
     office.held(table="one")
     browser.open(office.page)
@@ -292,13 +284,11 @@ def test_an_operator_looks_at_all_that_waits(
     browser.until_text("#arguments", "one")
 
 
-def test_somebody_who_is_not_enrolled_gets_nowhere(
-    office: Office, browser: Browser, passkeys: str
-) -> None:
+def test_unenrolled_visitor_cannot_decide(office: Office, browser: Browser, passkeys: str) -> None:
     enrol(office, browser, "passkey")
     office.remove("bea")
-    told = office.held()
-    browser.open(address(office, told))
+    pending = office.held()
+    browser.open(address(office, pending))
     browser.click("#approve")
     browser.until_text("#said", "not enrolled")
     browser.open(f"{office.page}/enrol")
@@ -310,20 +300,20 @@ def test_somebody_who_is_not_enrolled_gets_nowhere(
     assert office.dropped() == []
 
 
-def test_what_a_server_says_stays_text(office: Office, browser: Browser) -> None:
+def test_page_shows_server_text_without_running_it(office: Office, browser: Browser) -> None:
     evil = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
-    told = office.held(table=evil, turned="a\u202eb", deep={"html": evil})
-    browser.open(address(office, told))
-    shown = browser.text("#arguments")
-    assert shown.count(evil) == 2
-    assert "U+202E" in shown
-    assert "\u202e" not in shown
+    pending = office.held(table=evil, turned="a\u202eb", deep={"html": evil})
+    browser.open(address(office, pending))
+    output = browser.text("#arguments")
+    assert output.count(evil) == 2
+    assert "U+202E" in output
+    assert "\u202e" not in output
     assert browser.title == "Approve shop.drop_table? · Interlock"
     assert browser.script("return document.querySelectorAll('main img, main script').length") == 0
     # Everything comes from the node, and nothing else is asked for.
     loaded = browser.script("return performance.getEntriesByType('resource').map((r) => r.name)")
     assert loaded
-    assert all(one.startswith(f"{office.page}/") for one in loaded)
+    assert all(item.startswith(f"{office.page}/") for item in loaded)
     assert browser.complaints() == []
     with_script = browser.script(
         "const s = document.createElement('script');"
@@ -336,12 +326,12 @@ def test_what_a_server_says_stays_text(office: Office, browser: Browser) -> None
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize(("width", "height", "phone"), [(390, 844, True), (320, 568, True),
                                                         (1280, 900, False)])  # fmt: skip
-def test_it_can_be_read_and_touched(
+def test_page_is_accessible_on_every_screen(
     office: Office, browser: Browser, width: int, height: int, phone: bool, dark: bool
 ) -> None:
     browser.size(width, height, phone=phone, dark=dark)
-    told = office.held(table="orders" * 60, api_key="sk-verysecretverysecret")
-    for url in (address(office, told), f"{office.page}/enrol", f"{office.page}/"):
+    pending = office.held(table="orders" * 60, api_key="sk-verysecretverysecret")
+    for url in (address(office, pending), f"{office.page}/enrol", f"{office.page}/"):
         browser.open(url)
         browser.find("main button")
         assert browser.script("return document.documentElement.scrollWidth") <= width
@@ -360,10 +350,10 @@ def test_it_can_be_read_and_touched(
     assert browser.script("return document.documentElement.lang") == "en"
 
 
-def test_the_keyboard_is_enough(office: Office, browser: Browser) -> None:
+def test_page_works_with_keyboard(office: Office, browser: Browser) -> None:
     enrol(office, browser, "key", "fay")
-    told = office.held()
-    browser.open(address(office, told))
+    pending = office.held()
+    browser.open(address(office, pending))
     browser.find("#approve")
     for _ in range(20):
         browser.press(TAB)

@@ -28,30 +28,30 @@ CODE = "def main():\n" + "".join(f"    step({number})\n" for number in range(120
 LONG: dict[str, Any] = {"path": "src/report.py", "content": CODE, "append": False}
 
 
-def opened(office: Office, browser: Browser, **arguments: Any) -> dict[str, Any]:
-    told = office.held(**arguments)
-    browser.open(address(office, told))
+def open_approval(office: Office, browser: Browser, **arguments: Any) -> dict[str, Any]:
+    pending = office.held(**arguments)
+    browser.open(address(office, pending))
     browser.find("#approve")
-    return told
+    return pending
 
 
-def disabled(browser: Browser) -> bool:
+def is_approve_disabled(browser: Browser) -> bool:
     return bool(browser.script("return document.querySelector('#approve').disabled"))
 
 
-def test_the_rule_that_held_the_call_is_named(tmp_path: Path, browser: Browser) -> None:
+def test_page_names_matching_rule(tmp_path: Path, browser: Browser) -> None:
     rule = RuleConfig("friday", "confirm", tools=["shop.*"], reason="Nothing is undone on Fridays.")
     office = Office(tmp_path, policy=PolicyConfig(rules=[rule]))
     try:
-        opened(office, browser, table="orders")
+        open_approval(office, browser, table="orders")
         # The words of an operator are shown as they are.
         assert browser.text("#rule").split("\n") == ["friday", "Nothing is undone on Fridays."]
     finally:
         office.stop()
 
 
-def test_short_values_come_first_and_text_is_text(office: Office, browser: Browser) -> None:
-    opened(office, browser, **LONG)
+def test_page_shows_short_values_first_and_text_as_text(office: Office, browser: Browser) -> None:
+    open_approval(office, browser, **LONG)
     names = browser.script(
         "return [...document.querySelectorAll('#arguments :is(dt, h3)')]"
         ".map((one) => one.firstChild.data)"
@@ -67,36 +67,40 @@ def test_short_values_come_first_and_text_is_text(office: Office, browser: Brows
     assert scrolls == []
 
 
-def test_every_value_is_shown_as_it_is(office: Office, browser: Browser) -> None:
+def test_page_shows_values_unchanged(office: Office, browser: Browser) -> None:
     deep = {"list": [1.50, {"a/b": "x\ny", "turned": "a\u202eb"}, []], "none": None}
-    opened(office, browser, number=9007199254740991, text="12", empty="", blank=" x", deep=deep)
-    shown = browser.text("#arguments")
-    assert "9007199254740991" in shown
+    open_approval(
+        office, browser, number=9007199254740991, text="12", empty="", blank=" x", deep=deep
+    )
+    output = browser.text("#arguments")
+    assert "9007199254740991" in output
     # Text that reads like a number, or begins with a space, is quoted.
     for quoted in ("“12”", "“”", "“ x”"):
-        assert quoted in shown
+        assert quoted in output
     trees = browser.script(
         "return [...document.querySelectorAll('#arguments .tree')]"
         ".map((one) => one.children.length)"
     )
     assert trees == [2, 3, 2]
-    assert "U+202E" in shown
-    assert "\u202e" not in shown
+    assert "U+202E" in output
+    assert "\u202e" not in output
     browser.click("#arguments ~ details > summary")
     assert '"number": 9007199254740991' in browser.text("#arguments ~ details pre")
 
 
-def test_approve_is_disabled_until_the_end_was_visible(office: Office, browser: Browser) -> None:
+def test_approve_is_disabled_until_all_arguments_were_visible(
+    office: Office, browser: Browser
+) -> None:
     enrol(office, browser, "key")
-    opened(office, browser, **LONG)
-    assert disabled(browser)
+    open_approval(office, browser, **LONG)
+    assert is_approve_disabled(browser)
     assert "more lines below" in browser.text("#hint")
     browser.script("document.querySelector('#approve').click()")
     assert browser.text("#said") == ""
     # Near the end is not the end.
     browser.script("scrollTo(0, document.querySelector('#end').offsetTop - innerHeight)")
     browser.later("await new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
-    assert disabled(browser)
+    assert is_approve_disabled(browser)
     assert office.dropped() == []
     browser.script("scrollBy(0, 400)")
     browser.until("!document.querySelector('#approve').disabled")
@@ -110,21 +114,21 @@ def test_approve_is_disabled_until_the_end_was_visible(office: Office, browser: 
 
 def test_rejecting_needs_no_scrolling(office: Office, browser: Browser) -> None:
     enrol(office, browser, "key")
-    opened(office, browser, **LONG)
+    open_approval(office, browser, **LONG)
     browser.click("#refuse")
     browser.until_text("#state", "Rejected")
 
 
-def test_the_keyboard_reaches_the_end(office: Office, browser: Browser) -> None:
+def test_keyboard_scrolls_to_last_argument(office: Office, browser: Browser) -> None:
     enrol(office, browser, "key")
-    opened(office, browser, **LONG)
-    assert disabled(browser)
+    open_approval(office, browser, **LONG)
+    assert is_approve_disabled(browser)
     for _ in range(20):
         browser.press(TAB)
         if browser.script("return document.activeElement.id") == "more":
             break
     for _ in range(30):
-        if not disabled(browser):
+        if not is_approve_disabled(browser):
             break
         before = browser.script("return scrollY")
         browser.press(ENTER)
@@ -134,9 +138,11 @@ def test_the_keyboard_reaches_the_end(office: Office, browser: Browser) -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (320, 568), (1280, 800)])
-def test_the_bar_covers_nothing(office: Office, browser: Browser, width: int, height: int) -> None:
+def test_button_bar_covers_no_argument(
+    office: Office, browser: Browser, width: int, height: int
+) -> None:
     browser.size(width, height, phone=width < 500)
-    opened(office, browser, **LONG)
+    open_approval(office, browser, **LONG)
     browser.script("scrollTo(0, document.documentElement.scrollHeight)")
     last, bar, ground = browser.script(
         "const box = (one) => document.querySelector(one).getBoundingClientRect();"
@@ -147,7 +153,7 @@ def test_the_bar_covers_nothing(office: Office, browser: Browser, width: int, he
     assert ground == "rgb(255, 255, 255)"
 
 
-def test_a_result_is_shown_as_text(office: Office, browser: Browser) -> None:
+def test_page_shows_result_as_text(office: Office, browser: Browser) -> None:
     enrol(office, browser, "key")
     office.shop.results["drop_table"] = {
         "content": [
@@ -156,7 +162,7 @@ def test_a_result_is_shown_as_text(office: Office, browser: Browser) -> None:
         ],
         "structuredContent": {"rows": 3},
     }
-    opened(office, browser, table="orders")
+    open_approval(office, browser, table="orders")
     browser.click("#approve")
     browser.until_text("#state", "Approved and done")
     text = browser.script("return document.querySelector('#result pre').innerText")
@@ -170,14 +176,14 @@ def test_a_result_is_shown_as_text(office: Office, browser: Browser) -> None:
 SECRET = {"table": "orders", "pin": "hunter2hunter2"}
 
 
-def test_a_hidden_value_is_acknowledged_before_approving(office: Office, browser: Browser) -> None:
+def test_approving_requires_acknowledging_hidden_value(office: Office, browser: Browser) -> None:
     enrol(office, browser, "key")
-    opened(office, browser, **SECRET)
+    open_approval(office, browser, **SECRET)
     assert "hidden (secret)" in browser.text("#arguments")
     assert "hunter2" not in browser.script("return document.documentElement.outerHTML")
     browser.script("document.querySelector('#end').scrollIntoView({ block: 'center' })")
     browser.until_text("#hint", "Reveal the hidden values")
-    assert disabled(browser)
+    assert is_approve_disabled(browser)
     browser.click("#accept")
     browser.until("!document.querySelector('#approve').disabled")
     browser.click("#approve")
@@ -186,9 +192,9 @@ def test_a_hidden_value_is_acknowledged_before_approving(office: Office, browser
     assert browser.complaints() == []
 
 
-def test_a_hidden_value_can_be_revealed(office: Office, browser: Browser) -> None:
+def test_hidden_value_can_be_revealed(office: Office, browser: Browser) -> None:
     enrol(office, browser, "key")
-    opened(office, browser, **SECRET)
+    open_approval(office, browser, **SECRET)
     browser.type("#reason", "as agreed")
     browser.click("#reveal")
     browser.until_text("#arguments", "hunter2hunter2")
@@ -201,7 +207,7 @@ def test_a_hidden_value_can_be_revealed(office: Office, browser: Browser) -> Non
     assert "hunter2" not in browser.script("return document.documentElement.outerHTML")
 
 
-def test_a_look_alike_hides_nothing(office: Office, browser: Browser) -> None:
-    opened(office, browser, table="*** (hidden: a secret of 12 characters)")
+def test_imitated_mask_hides_nothing(office: Office, browser: Browser) -> None:
+    open_approval(office, browser, table="*** (hidden: a secret of 12 characters)")
     assert browser.script("return document.querySelector('.hid')") is None
     assert "*** (hidden: a secret" in browser.text("#arguments")

@@ -17,7 +17,7 @@ pytestmark = requires_browser
 __all__ = ["browser", "chromium"]
 
 
-def signed_in(office: Office, browser: Browser) -> None:
+def sign_in_page(office: Office, browser: Browser) -> None:
     enrol(office, browser, "key")
     browser.open(f"{office.page}/")
     browser.click("#look")
@@ -28,12 +28,12 @@ def icon(browser: Browser) -> Any:
     return browser.script("return document.querySelector('#icon').getAttribute('href')")
 
 
-def test_the_list_changes_without_a_reload(office: Office, browser: Browser) -> None:
-    signed_in(office, browser)
+def test_list_updates_without_reload(office: Office, browser: Browser) -> None:
+    sign_in_page(office, browser)
     browser.until_text("#count", "No pending calls")
     assert browser.title == "Pending calls · Interlock"
     browser.script("window.same = true")
-    told = office.held(table="orders")
+    pending = office.held(table="orders")
     browser.until_text("#count", "1 pending call")
     assert browser.title == "(1) Pending calls · Interlock"
     assert icon(browser) == "page/mark-pending.svg"
@@ -45,7 +45,7 @@ def test_the_list_changes_without_a_reload(office: Office, browser: Browser) -> 
     browser.until_text("#count", "2 pending calls")
     # The card is the same element: whoever is about to press it still has it.
     assert "orders" in browser.script("return document.activeElement.textContent")
-    office.decide(told, office.proof(told))
+    office.decide(pending, office.proof(pending))
     browser.until_text("#count", "1 pending call")
     assert "customers" in browser.text("a.item")
     assert browser.script("return window.same") is True
@@ -53,9 +53,9 @@ def test_the_list_changes_without_a_reload(office: Office, browser: Browser) -> 
 
 
 @pytest.mark.feature("aql")
-def test_a_card_shows_what_the_call_does(office: Office, browser: Browser) -> None:
+def test_card_shows_effect_and_arguments_of_call(office: Office, browser: Browser) -> None:
     office.held(table="orders", rows=9007199254740991, note="a\nb")
-    signed_in(office, browser)
+    sign_in_page(office, browser)
     card = browser.text("a.item")
     for words in ("Cannot be undone", "shop.drop_table", "local", "danger:verify", "left"):
         assert words in card
@@ -64,17 +64,17 @@ def test_a_card_shows_what_the_call_does(office: Office, browser: Browser) -> No
     assert brief.index("9007199254740991") < brief.index("orders") < brief.index("(2 lines)")
 
 
-def test_a_card_shows_short_values_of_a_long_call(office: Office, browser: Browser) -> None:
+def test_card_shows_short_values_of_long_call(office: Office, browser: Browser) -> None:
     office.held(path="src/report.py", content="line\n" * 400)
-    signed_in(office, browser)
+    sign_in_page(office, browser)
     brief = browser.script("return document.querySelector('a.item .brief').textContent")
     assert brief.startswith("pathsrc/report.py")
     assert "line line" in brief
 
 
-def test_one_sign_in_is_enough_for_a_tab(office: Office, browser: Browser) -> None:
-    told = office.held()
-    signed_in(office, browser)
+def test_sign_in_lasts_for_browser_tab(office: Office, browser: Browser) -> None:
+    pending = office.held()
+    sign_in_page(office, browser)
     browser.click("a.item")
     browser.find("#approve")
     browser.click(".brand")
@@ -82,15 +82,13 @@ def test_one_sign_in_is_enough_for_a_tab(office: Office, browser: Browser) -> No
     # Who is an operator no more sees nothing more.
     office.remove("bea")
     office.wait(office.approving.operators.refresh())
-    office.decide(told, office.proof(told))
+    office.decide(pending, office.proof(pending))
     browser.until_text("main", "Your session has ended.")
     assert browser.script("return sessionStorage.getItem('interlock-session')") is None
 
 
-def test_the_list_comes_back_after_the_connection_was_lost(
-    office: Office, browser: Browser
-) -> None:
-    signed_in(office, browser)
+def test_list_recovers_after_connection_loss(office: Office, browser: Browser) -> None:
+    sign_in_page(office, browser)
     browser.until_text("#live", "Live")
     # As when a proxy, or a laptop that sleeps, ends it.
     app = office.approving._app
@@ -110,8 +108,8 @@ def asks_to_enrol(office: Office, name: str) -> str:
 
 
 @pytest.mark.feature("aql")
-def test_an_operator_confirms_or_rejects_an_enrolment(office: Office, browser: Browser) -> None:
-    signed_in(office, browser)
+def test_operator_confirms_or_rejects_enrolment(office: Office, browser: Browser) -> None:
+    sign_in_page(office, browser)
     browser.until_text("#live", "Live")
     cleo, mallory = asks_to_enrol(office, "cleo"), asks_to_enrol(office, "mallory")
     browser.click("#refresh")
@@ -120,7 +118,7 @@ def test_an_operator_confirms_or_rejects_an_enrolment(office: Office, browser: B
     browser.until(f"!document.querySelector('#enrolment-{mallory}')")
     browser.click(f"#enrolment-{cleo} .admit")
     browser.until("!document.querySelector('#enrolments')")
-    names = {one.name for one in office.approving.operators.store.all()}
+    names = {operator.name for operator in office.approving.operators.store.all()}
     assert "cleo" in names
     assert "mallory" not in names
     assert browser.complaints() == []

@@ -17,53 +17,53 @@ __all__ = ["browser", "chromium", "passkeys"]
 
 
 @pytest.fixture
-def untouched(browser: Browser) -> Iterator[str]:
+def unattended_authenticator(browser: Browser) -> Iterator[str]:
     """A security key that nobody touches: whoever asks it waits."""
     authenticator = browser.authenticator(touched=False)
     yield authenticator
     browser.do_delete(f"/webauthn/authenticator/{authenticator}")
 
 
-def opened(office: Office, browser: Browser) -> dict[str, Any]:
-    told = office.held()
-    browser.open(address(office, told))
+def open_approval(office: Office, browser: Browser) -> dict[str, Any]:
+    pending = office.held()
+    browser.open(address(office, pending))
     browser.until("document.querySelector('#approve')?.disabled === false")
-    return told
+    return pending
 
 
-def choice(browser: Browser) -> Any:
+def default_key(browser: Browser) -> Any:
     return browser.script("return localStorage.getItem('interlock-signs-with')")
 
 
-def test_a_browser_without_a_key_says_so(office: Office, browser: Browser) -> None:
-    opened(office, browser)
+def test_page_reports_missing_browser_key(office: Office, browser: Browser) -> None:
+    open_approval(office, browser)
     assert "No key in this browser yet" in browser.text("#no-key")
     assert "interlock keys enrol" in browser.text("#no-key")
     enrol(office, browser, "key")
-    opened(office, browser)
+    open_approval(office, browser)
     assert browser.script("return document.querySelector('#no-key')") is None
 
 
-def test_waiting_for_a_passkey_is_shown_and_can_be_cancelled(
-    office: Office, browser: Browser, untouched: str
+def test_passkey_prompt_is_shown_and_can_be_cancelled(
+    office: Office, browser: Browser, unattended_authenticator: str
 ) -> None:
-    told = opened(office, browser)
+    response = open_approval(office, browser)
     browser.click("#approve")
     browser.until_text("#waits", "Waiting for your passkey")
     assert browser.script("return document.querySelector('#approve')") is None
     # It is asked for, and has not worked yet.
-    assert choice(browser) is None
+    assert default_key(browser) is None
     browser.click("#cancel")
     browser.until_text("#said", "Cancelled.")
-    assert choice(browser) is None
+    assert default_key(browser) is None
     assert browser.script("return document.querySelector('#approve').disabled") is False
-    assert office.approving.approvals.find(told["confirmation_id"]).state == "pending"  # type: ignore[union-attr]
+    assert office.approving.approvals.find(response["confirmation_id"]).state == "pending"  # type: ignore[union-attr]
 
 
-def test_a_decision_of_somebody_else_ends_the_waiting(
-    office: Office, browser: Browser, untouched: str
+def test_decision_of_other_operator_cancels_passkey_prompt(
+    office: Office, browser: Browser, unattended_authenticator: str
 ) -> None:
-    told = opened(office, browser)
+    response = open_approval(office, browser)
     browser.script(
         """
         const get = navigator.credentials.get.bind(navigator.credentials);
@@ -77,7 +77,7 @@ def test_a_decision_of_somebody_else_ends_the_waiting(
     )
     browser.click("#approve")
     browser.find("#cancel")
-    office.decide(told, office.proof(told))
+    office.decide(response, office.proof(response))
     browser.until_text("#state", "by chief")
     browser.until("window.ended.length === 1")
     assert browser.script("return window.ended") == ["AbortError"]
@@ -85,36 +85,36 @@ def test_a_decision_of_somebody_else_ends_the_waiting(
     assert browser.text("#said") == ""
 
 
-def test_only_a_passkey_that_worked_is_the_choice(
+def test_only_successful_passkey_becomes_default(
     office: Office, browser: Browser, passkeys: str
 ) -> None:
     enrol(office, browser, "passkey")
     browser.script("localStorage.clear()")
     browser.owner_is_there(passkeys, False)
-    opened(office, browser)
+    open_approval(office, browser)
     browser.click("#approve")
     browser.until_text("#said", "No passkey was used.")
-    assert choice(browser) is None
+    assert default_key(browser) is None
     browser.owner_is_there(passkeys, True)
     # A proof that the node does not accept is no success either.
     office.remove("bea")
     browser.click("#approve")
     browser.until_text("#said", "not enrolled")
-    assert choice(browser) is None
+    assert default_key(browser) is None
     browser.do_delete(f"/webauthn/authenticator/{passkeys}/credentials")
     enrol(office, browser, "passkey", "cleo")
     browser.script("localStorage.clear()")
-    opened(office, browser)
+    open_approval(office, browser)
     browser.click("#approve")
     browser.until_text("#state", "Approved and done")
-    assert choice(browser) == "passkey"
+    assert default_key(browser) == "passkey"
 
 
-def test_a_new_key_becomes_the_choice(office: Office, browser: Browser, passkeys: str) -> None:
+def test_new_key_becomes_default(office: Office, browser: Browser, passkeys: str) -> None:
     enrol(office, browser, "passkey")
-    assert choice(browser) == "passkey"
+    assert default_key(browser) == "passkey"
     enrol(office, browser, "key", "dora")
-    opened(office, browser)
+    open_approval(office, browser)
     chosen = "return document.querySelector('#with').selectedOptions[0].textContent"
     assert browser.script(chosen) == "dora (key in this browser)"
     browser.click("#approve")

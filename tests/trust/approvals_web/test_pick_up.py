@@ -34,12 +34,12 @@ def headers(office: Office) -> list[Header]:
     return [("Authorization", f"Bearer {token}") for token in office.tokens.values()]
 
 
-def told_id(result: dict[str, Any]) -> str:
+def pending_id(result: dict[str, Any]) -> str:
     assert result["structuredContent"]["status"] == "confirmation_required"
     return str(result["structuredContent"]["confirmation_id"])
 
 
-def stateless(
+def call_stateless(
     office: Office, approval: str | None = None, arguments: dict[str, Any] = TABLE
 ) -> dict[str, Any]:
     meta = None if approval is None else {APPROVAL: approval}
@@ -52,7 +52,7 @@ def open_session(office: Office) -> HttpSession:
     return office.session(SESSION, *headers(office))
 
 
-def asked(office: Office, session: HttpSession) -> dict[str, Any]:
+def call_in_session(office: Office, session: HttpSession) -> dict[str, Any]:
     result: dict[str, Any] = office.once(session.call("drop_table", TABLE)).result
     return result
 
@@ -65,7 +65,7 @@ def approve(office: Office, held: dict[str, Any]) -> str:
     return str(json.loads(answer.json["result_text"])["content"][0]["text"])
 
 
-def must_be_kept(result: dict[str, Any], id: str, text: str) -> None:
+def assert_collected(result: dict[str, Any], id: str, text: str) -> None:
     assert [result["content"][0]["text"], len(result["content"])] == [text, 2]
     # A model reads texts only.
     executed_at = result["_meta"][EXECUTED_AT]
@@ -74,56 +74,56 @@ def must_be_kept(result: dict[str, Any], id: str, text: str) -> None:
     assert id in result["content"][1]["text"]
 
 
-def test_another_stateless_client_does_not_get_the_outcome(office: Office) -> None:
-    held = stateless(office)
-    first = told_id(held)
+def test_other_stateless_client_does_not_get_outcome(office: Office) -> None:
+    held = call_stateless(office)
+    first = pending_id(held)
     # Still pending: a client that repeats its call makes no second approval.
-    assert told_id(stateless(office)) == first
+    assert pending_id(call_stateless(office)) == first
     text = approve(office, held)
-    held = stateless(office)
-    second = told_id(held)
+    held = call_stateless(office)
+    second = pending_id(held)
     assert second != first
     assert len(office.dropped()) == 1
     # By its handle the outcome is picked up, once.
-    must_be_kept(stateless(office, first), first, text)
-    assert told_id(stateless(office, first)) == second
-    assert told_id(stateless(office, "x" * 33)) == second
+    assert_collected(call_stateless(office, first), first, text)
+    assert pending_id(call_stateless(office, first)) == second
+    assert pending_id(call_stateless(office, "x" * 33)) == second
     approve(office, held)
     assert len(office.dropped()) == 2
 
 
-def test_an_outcome_is_bound_to_its_session(office: Office) -> None:
+def test_outcome_is_bound_to_its_session(office: Office) -> None:
     one, other = open_session(office), open_session(office)
-    held = asked(office, one)
-    first = told_id(held)
-    assert told_id(asked(office, one)) == first
-    second = told_id(asked(office, other))
-    third = told_id(stateless(office))
+    held = call_in_session(office, one)
+    first = pending_id(held)
+    assert pending_id(call_in_session(office, one)) == first
+    second = pending_id(call_in_session(office, other))
+    third = pending_id(call_stateless(office))
     assert len({first, second, third}) == 3
     text = approve(office, held)
-    assert told_id(asked(office, other)) == second
-    assert told_id(stateless(office)) == third
-    must_be_kept(asked(office, one), first, text)
+    assert pending_id(call_in_session(office, other)) == second
+    assert pending_id(call_stateless(office)) == third
+    assert_collected(call_in_session(office, one), first, text)
     # It was told: what comes now is a new call.
-    assert told_id(asked(office, one)) not in (first, second, third)
+    assert pending_id(call_in_session(office, one)) not in (first, second, third)
     assert len(office.dropped()) == 1
 
 
-def test_a_handle_is_good_for_the_same_call_only(office: Office) -> None:
-    held = stateless(office)
+def test_handle_is_valid_for_same_call_only(office: Office) -> None:
+    held = call_stateless(office)
     approve(office, held)
-    other = stateless(office, told_id(held), {"table": "others"})
-    assert told_id(other) != told_id(held)
+    other = call_stateless(office, pending_id(held), {"table": "others"})
+    assert pending_id(other) != pending_id(held)
     assert office.dropped() == [TABLE]
 
 
-def test_the_journal_has_the_digest_that_was_approved(tmp_path: Path) -> None:
+def test_journal_has_digest_of_approved_call(tmp_path: Path) -> None:
     for arguments in ("digest", "none"):
         folder = tmp_path / arguments
         folder.mkdir()
         office = Office(folder, journal={"arguments": arguments})
         try:
-            held = stateless(office)["structuredContent"]
+            held = call_stateless(office)["structuredContent"]
             office.decide(held, office.proof(held))
         finally:
             office.stop()
@@ -135,7 +135,7 @@ def test_the_journal_has_the_digest_that_was_approved(tmp_path: Path) -> None:
         assert digests["tools/call", "dispatching"] == digests["tools/call", "ok"] == wanted
 
 
-def test_the_handle_of_another_caller_is_worth_nothing(tmp_path: Path) -> None:
+def test_handle_of_other_caller_is_invalid(tmp_path: Path) -> None:
     office = Office(tmp_path, tokens={"agent": "token-of-agent", "other": "token-of-other"})
     try:
         ids: dict[str, Any] = {}
@@ -145,7 +145,7 @@ def test_the_handle_of_another_caller_is_worth_nothing(tmp_path: Path) -> None:
             held = office.once(
                 office.call("drop_table", TABLE, 1, authorization, more_meta=meta)
             ).result
-            ids[name] = told_id(held)
+            ids[name] = pending_id(held)
             if name == "agent":
                 approve(office, held)
         assert ids["agent"] != ids["other"]

@@ -70,13 +70,13 @@ def engines(tmp_path: Path) -> Iterator[Engines]:
 
 
 @pytest.mark.spec("AX-11.3-5")
-def test_a_policy_engine_signs_the_nonce(engines: Engines) -> None:
+def test_policy_engine_signs_nonce(engines: Engines) -> None:
     office = engines.office
-    told = office.held()
-    without = signed(engines.engine, engines.claims(told))
-    assert office.decide(told, without).status == 403
-    proof = signed(engines.engine, engines.claims(told, nonce=told["nonce"]))
-    answer = office.decide(told, proof)
+    pending = office.held()
+    without = signed(engines.engine, engines.claims(pending))
+    assert office.decide(pending, without).status == 403
+    proof = signed(engines.engine, engines.claims(pending, nonce=pending["nonce"]))
+    answer = office.decide(pending, proof)
     assert (answer.json["state"], answer.json["by"], answer.json["proof"]) == (
         "done",
         "engine",
@@ -85,10 +85,10 @@ def test_a_policy_engine_signs_the_nonce(engines: Engines) -> None:
 
 
 @pytest.mark.spec("AX-11.3-5")
-def test_a_service_gives_a_token_that_works_once(engines: Engines) -> None:
+def test_service_token_is_single_use(engines: Engines) -> None:
     office = engines.office
-    told = office.held()
-    answer = office.decide(told, engines.token(told, "t-1"))
+    pending = office.held()
+    answer = office.decide(pending, engines.token(pending, "t-1"))
     assert (answer.json["state"], answer.json["by"]) == ("done", "desk")
     other = office.held(table="others")
     again = office.decide(other, engines.token(other, "t-1"))
@@ -97,30 +97,30 @@ def test_a_service_gives_a_token_that_works_once(engines: Engines) -> None:
 
 
 @pytest.mark.feature("aql")
-def test_neither_approves_a_dangerous_name_that_no_rule_is_about(tmp_path: Path) -> None:
+def test_engine_and_service_cannot_approve_dangerous_name(tmp_path: Path) -> None:
     engines = Engines(tmp_path)
     office = engines.office
     try:
-        told = office.held()
-        proof = signed(engines.engine, engines.claims(told, nonce=told["nonce"]))
-        for refused in (proof, engines.token(told, "t-1")):
-            assert office.decide(told, refused).status == 403
+        pending = office.held()
+        proof = signed(engines.engine, engines.claims(pending, nonce=pending["nonce"]))
+        for refused in (proof, engines.token(pending, "t-1")):
+            assert office.decide(pending, refused).status == 403
         assert office.dropped() == []
-        answer = office.decide(told, signed(office.chief, engines.claims(told)))
+        answer = office.decide(pending, signed(office.chief, engines.claims(pending)))
         assert (answer.json["state"], answer.json["by"]) == ("done", "chief")
     finally:
         office.stop()
 
 
-def test_a_page_behind_a_proxy(engines: Engines) -> None:
+def test_page_works_behind_proxy(engines: Engines) -> None:
     office = engines.office
-    told = office.held()
-    assert told["url"] == f"https://approve.example/node1/approvals/{told['confirmation_id']}"
-    path = f"/approvals/{told['confirmation_id']}"
+    pending = office.held()
+    assert pending["url"] == f"https://approve.example/node1/approvals/{pending['confirmation_id']}"
+    path = f"/approvals/{pending['confirmation_id']}"
     host, origin = ("Host", "approve.example"), ("Origin", "https://approve.example")
     assert office.ask("GET", path, None, host, accept="text/html").status == 200
     for bad in ("https://evil.example", "http://approve.example", "https://approve.example:1"):
         answer = office.ask("POST", path, {"proof": "x"}, host, ("Origin", bad))
         assert (answer.status, answer.json["error"]) == (403, "foreign_origin")
-    proof = signed(engines.engine, engines.claims(told, nonce=told["nonce"]))
+    proof = signed(engines.engine, engines.claims(pending, nonce=pending["nonce"]))
     assert office.ask("POST", path, {"proof": proof}, host, origin).json["state"] == "done"

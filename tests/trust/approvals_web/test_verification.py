@@ -23,7 +23,7 @@ def run(test: Any) -> None:
 
 
 @pytest.mark.spec("AQ-8.8.2-5", "AQ-8.8.2-2")
-async def test_only_an_operator_who_signed_in_sees_codes(tmp_path: Path) -> None:
+async def test_only_signed_in_operator_sees_codes(tmp_path: Path) -> None:
     office = CodeOffice(tmp_path)
     node = office.node
     await node.begin()
@@ -60,7 +60,7 @@ async def test_only_an_operator_who_signed_in_sees_codes(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("AQ-8.8.2-5")
-async def test_a_lost_code_is_renewed(tmp_path: Path) -> None:
+async def test_operator_renews_lost_code(tmp_path: Path) -> None:
     office = CodeOffice(tmp_path)
     node = office.node
     await node.begin()
@@ -74,10 +74,10 @@ async def test_a_lost_code_is_renewed(tmp_path: Path) -> None:
     assert made["id"] != id
     old = await node.refused("verify_challenge", challenge_id=id, code=node.code(id))
     assert old.code == "TOKEN_INVALID"
-    told = await node.answered(
+    response = await node.answered(
         "verify_challenge", challenge_id=made["id"], code=made["code"].lower()
     )
-    assert told["unblocked"]
+    assert response["unblocked"]
     for sent, status in [
         ({"renew": id}, 404),
         ({"renew": ""}, 400),
@@ -92,7 +92,7 @@ async def test_a_lost_code_is_renewed(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AQ-8.8.3-1")
-async def test_an_operator_asks_for_somebody_who_is_blocked(tmp_path: Path) -> None:
+async def test_operator_requests_unblock_for_caller(tmp_path: Path) -> None:
     office = CodeOffice(tmp_path)
     node = office.node
     await node.begin()
@@ -114,7 +114,7 @@ async def test_an_operator_asks_for_somebody_who_is_blocked(tmp_path: Path) -> N
     node.close()
 
 
-async def test_without_a_loop_there_is_no_such_path(tmp_path: Path) -> None:
+async def test_codes_path_requires_verification_loop(tmp_path: Path) -> None:
     office = CodeOffice(tmp_path)
     office.app.verification = None
     status, told = await office.ask("GET", "/approvals/codes", local=True)

@@ -21,7 +21,7 @@ NOW = 1_800_000_000.0
 LOOPBACK = Credentials("loopback")
 
 
-class Desk:
+class TokenHarness:
     """A node with one API token."""
 
     def __init__(self, **changes: object) -> None:
@@ -35,34 +35,34 @@ class Desk:
 
     def keep(self, *tokens: AccessToken) -> None:
         """The store is another one, and the node has seen it."""
-        self.tokens.access = AccessSnapshot({one.id: one for one in tokens})
+        self.tokens.access = AccessSnapshot({token.id: token for token in tokens})
         self.authenticate.clear_cache()
 
     def refusal(self, bearer: str | None) -> str:
-        with pytest.raises(InterlockError) as caught:
+        with pytest.raises(InterlockError) as error:
             self.authenticate(Credentials("loopback", bearer))
-        assert caught.value.failure is UNAUTHENTICATED
-        assert self.secret not in caught.value.message
-        return caught.value.message
+        assert error.value.failure is UNAUTHENTICATED
+        assert self.secret not in error.value.message
+        return error.value.message
 
 
-def test_a_token_says_what_it_is_and_nothing_else() -> None:
-    desk = Desk()
-    prefix, id, secret = desk.shown.split("_", 2)
-    assert (prefix, id, secret) == ("ilk", desk.id, desk.secret)
+def test_token_contains_no_digest_or_repr_of_secret() -> None:
+    harness = TokenHarness()
+    prefix, id, secret = harness.shown.split("_", 2)
+    assert (prefix, id, secret) == ("ilk", harness.id, harness.secret)
     assert len(id) == 16
     assert len(secret) >= 43  # 32 bytes
     assert len({new_token()[2] for _ in range(100)}) == 100
-    assert desk.secret not in repr(desk.token)
-    assert desk.secret.encode() not in desk.token.digest
+    assert harness.secret not in repr(harness.token)
+    assert harness.secret.encode() not in harness.token.digest
 
 
 @pytest.mark.spec("ST-4.8.5-4")
-def test_its_bearer_is_known_with_its_rights() -> None:
-    desk = Desk(
+def test_token_authenticates_caller_with_its_permissions() -> None:
+    harness = TokenHarness(
         may=("call", "approve"), roles=("r",), scopes=("read", "write:a.*"), expires=NOW + 5
     )
-    assert desk.authenticate(Credentials("192.0.2.7", desk.shown)) == Caller(
+    assert harness.authenticate(Credentials("192.0.2.7", harness.shown)) == Caller(
         "agent",
         can_register=False,
         can_view_approvals=True,
@@ -70,7 +70,7 @@ def test_its_bearer_is_known_with_its_rights() -> None:
         roles=("r",),
         scopes=("read", "write:a.*"),
         expires_at=NOW + 5,
-        id=desk.id,
+        id=harness.id,
     )
 
 
@@ -88,54 +88,54 @@ def test_its_bearer_is_known_with_its_rights() -> None:
         lambda shown: shown.rpartition("_")[0] + "_",
     ],
 )
-def test_nearly_is_not_enough(change: object) -> None:
-    desk = Desk()
-    assert " token" in desk.refusal(change(desk.shown))  # type: ignore[operator]
-    other = Desk()
-    assert "this API token is not known here" in desk.refusal(other.shown)
+def test_rejects_altered_or_unknown_token(change: object) -> None:
+    harness = TokenHarness()
+    assert " token" in harness.refusal(change(harness.shown))  # type: ignore[operator]
+    other = TokenHarness()
+    assert "this API token is not known here" in harness.refusal(other.shown)
     # The id of one and the secret of another.
-    assert "this API token is not known here" in desk.refusal(f"ilk_{desk.id}_{other.secret}")
+    assert "this API token is not known here" in harness.refusal(f"ilk_{harness.id}_{other.secret}")
 
 
 @pytest.mark.spec("ST-4.8.4-1")
-def test_it_is_over_when_it_says() -> None:
-    desk = Desk(expires=NOW + 30)
-    credentials = Credentials("loopback", desk.shown)
-    assert desk.authenticate(credentials)
-    desk.now = NOW + 29.9
-    assert desk.authenticate(credentials)
-    desk.now = NOW + 30
-    assert "has expired" in desk.refusal(desk.shown)
+def test_rejects_expired_token() -> None:
+    harness = TokenHarness(expires=NOW + 30)
+    credentials = Credentials("loopback", harness.shown)
+    assert harness.authenticate(credentials)
+    harness.now = NOW + 29.9
+    assert harness.authenticate(credentials)
+    harness.now = NOW + 30
+    assert "has expired" in harness.refusal(harness.shown)
 
 
 @pytest.mark.spec("ST-4.8.5-2")
-def test_a_revoked_one_is_refused_though_it_was_known() -> None:
-    desk = Desk()
-    assert desk.authenticate(Credentials("loopback", desk.shown))
-    desk.keep(replace(desk.token, revoked=NOW))
-    assert "was revoked" in desk.refusal(desk.shown)
+def test_rejects_revoked_token_after_use() -> None:
+    harness = TokenHarness()
+    assert harness.authenticate(Credentials("loopback", harness.shown))
+    harness.keep(replace(harness.token, revoked=NOW))
+    assert "was revoked" in harness.refusal(harness.shown)
 
 
-def test_a_token_closes_the_door_for_good() -> None:
+def test_revoking_last_token_keeps_tokens_required() -> None:
     """Revoking the last one must not let everybody in."""
-    desk = Desk()
+    harness = TokenHarness()
     empty = ApiTokens(lambda: NOW)
     assert Authenticator({}, sources=[empty])(LOOPBACK).name == "local"
-    assert "is required" in desk.refusal(None)
-    desk.keep(replace(desk.token, revoked=NOW))
-    assert "is required" in desk.refusal(None)
-    desk.keep()
-    assert "is required" in desk.refusal(None)
+    assert "is required" in harness.refusal(None)
+    harness.keep(replace(harness.token, revoked=NOW))
+    assert "is required" in harness.refusal(None)
+    harness.keep()
+    assert "is required" in harness.refusal(None)
     # Its own user still comes in by the socket that nobody else can open.
-    assert desk.authenticate(Credentials("local")).name == "local"
+    assert harness.authenticate(Credentials("local")).name == "local"
 
 
-def test_uses_are_noted_now_and_then() -> None:
-    desk = Desk()
-    credentials = Credentials("loopback", desk.shown)
+def test_records_last_use_at_intervals() -> None:
+    harness = TokenHarness()
+    credentials = Credentials("loopback", harness.shown)
     for _ in range(3):
-        desk.authenticate(credentials)
-    assert desk.tokens.last_uses == {desk.id: NOW}
-    desk.now += RECHECK_SECONDS
-    desk.authenticate(credentials)
-    assert desk.tokens.last_uses == {desk.id: NOW + RECHECK_SECONDS}
+        harness.authenticate(credentials)
+    assert harness.tokens.last_uses == {harness.id: NOW}
+    harness.now += RECHECK_SECONDS
+    harness.authenticate(credentials)
+    assert harness.tokens.last_uses == {harness.id: NOW + RECHECK_SECONDS}

@@ -36,12 +36,12 @@ from interlock.trust.identity.certificates import Certificates
         ("edge.example.com", (), False),
     ],
 )
-def test_names(san: str, names: tuple[str, ...], fits: bool) -> None:
-    found = Certificates([CertificateConfig(name="edge", san=san)]).find(names)
-    assert (found is not None) == fits
+def test_matches_certificate_names(san: str, names: tuple[str, ...], fits: bool) -> None:
+    result = Certificates([CertificateConfig(name="edge", san=san)]).find(names)
+    assert (result is not None) == fits
 
 
-def test_the_first_that_fits_counts_with_its_rights() -> None:
+def test_first_matching_certificate_decides_permissions() -> None:
     known = Certificates(
         [
             CertificateConfig(
@@ -56,7 +56,7 @@ def test_the_first_that_fits_counts_with_its_rights() -> None:
     assert known.find(("b.example.com",)) == Caller("many", can_register=False, kind="certificate")
 
 
-def test_a_bearer_wins_over_a_certificate() -> None:
+def test_bearer_token_overrides_certificate() -> None:
     certificates = Certificates([CertificateConfig(name="edge", san="edge.example.com")])
     authenticate = Authenticator({"s3cret": Caller("token")}, certificates=certificates)
     shown = ("edge.example.com",)
@@ -68,7 +68,7 @@ def test_a_bearer_wins_over_a_certificate() -> None:
         Credentials("loopback", certificate_names=("other.example.com",)),
         Credentials("loopback"),
     ):
-        with pytest.raises(InterlockError) as caught:
+        with pytest.raises(InterlockError) as error:
             authenticate(credentials)
-        assert caught.value.failure is UNAUTHENTICATED
+        assert error.value.failure is UNAUTHENTICATED
     assert authenticate(Credentials("local")).name == "local"

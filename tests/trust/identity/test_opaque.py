@@ -24,7 +24,7 @@ from interlock.trust.identity.opaque_tokens import (
 from tests.trust.identity.issuers import NODE, NOW, claims
 
 
-class Desk:
+class OpaqueHarness:
     """A node that asks one server, which says what it is told to."""
 
     def __init__(self, *, access: AccessSnapshot | None = None) -> None:
@@ -58,32 +58,32 @@ class Desk:
         return self.tokens.find(bearer)
 
     async def refusal(self, bearer: str) -> str:
-        with pytest.raises(InterlockError) as caught:
+        with pytest.raises(InterlockError) as error:
             await self.find(bearer)
-        assert not isinstance(caught.value, PendingIdentity)
-        assert caught.value.failure is UNAUTHENTICATED
-        assert bearer not in caught.value.message
-        return caught.value.message
+        assert not isinstance(error.value, PendingIdentity)
+        assert error.value.failure is UNAUTHENTICATED
+        assert bearer not in error.value.message
+        return error.value.message
 
 
-def play(scene: Callable[[Desk], Awaitable[None]], **settings: Any) -> None:
+def play(scene: Callable[[OpaqueHarness], Awaitable[None]], **settings: Any) -> None:
     async def main() -> None:
-        await scene(Desk(**settings))
+        await scene(OpaqueHarness(**settings))
 
     asyncio.run(main())
 
 
 @asynccontextmanager
-async def open_authority(**settings: Any) -> AsyncIterator[Desk]:
-    yield Desk(**settings)
+async def open_authority(**settings: Any) -> AsyncIterator[OpaqueHarness]:
+    yield OpaqueHarness(**settings)
 
 
 @pytest.mark.spec("ST-4.8.3-1")
-async def test_the_server_is_asked_once_a_minute() -> None:
-    async with open_authority() as desk:
-        known = await desk.find("opaque")
-        assert known is not None
-        assert known.caller == Caller(
+async def test_introspects_token_once_a_minute() -> None:
+    async with open_authority() as harness:
+        result = await harness.find("opaque")
+        assert result is not None
+        assert result.caller == Caller(
             "somebody",
             can_register=False,
             kind="introspection",
@@ -91,31 +91,31 @@ async def test_the_server_is_asked_once_a_minute() -> None:
             expires_at=NOW + 600,
             id="t-1",
         )
-        assert (known.check_again_at, known.expires_at) == (
+        assert (result.check_again_at, result.expires_at) == (
             NOW + CACHE_SECONDS,
             NOW + 600 + LEEWAY_SECONDS,
         )
-        desk.now += CACHE_SECONDS - 1
-        assert await desk.find("opaque") == known
-        assert desk.asked == ["opaque"]
-        desk.says = {"active": False}
-        desk.now += 1
-        assert "no introspection server accepts" in await desk.refusal("opaque")
-        assert desk.asked == ["opaque", "opaque"]
-        assert "no introspection server accepts" in await desk.refusal("opaque")
-        assert len(desk.asked) == 2
+        harness.now += CACHE_SECONDS - 1
+        assert await harness.find("opaque") == result
+        assert harness.asked == ["opaque"]
+        harness.says = {"active": False}
+        harness.now += 1
+        assert "no introspection server accepts" in await harness.refusal("opaque")
+        assert harness.asked == ["opaque", "opaque"]
+        assert "no introspection server accepts" in await harness.refusal("opaque")
+        assert len(harness.asked) == 2
 
 
-async def test_an_answer_counts_no_longer_than_the_token() -> None:
-    async with open_authority() as desk:
-        desk.says = {"active": True, **claims(exp=NOW + 5 - LEEWAY_SECONDS)}
-        known = await desk.find("opaque")
-        assert known is not None
-        assert known.check_again_at == NOW + 5
-        desk.says = {"active": True, **claims(exp=None, sub=None, client_id="robot", jti=None)}
-        known = await desk.find("another")
-        assert known is not None
-        assert (known.caller.name, known.caller.expires_at, known.expires_at) == (
+async def test_caches_introspection_no_longer_than_token_lifetime() -> None:
+    async with open_authority() as harness:
+        harness.says = {"active": True, **claims(exp=NOW + 5 - LEEWAY_SECONDS)}
+        result = await harness.find("opaque")
+        assert result is not None
+        assert result.check_again_at == NOW + 5
+        harness.says = {"active": True, **claims(exp=None, sub=None, client_id="robot", jti=None)}
+        result = await harness.find("another")
+        assert result is not None
+        assert (result.caller.name, result.caller.expires_at, result.expires_at) == (
             "robot",
             None,
             None,
@@ -123,7 +123,7 @@ async def test_an_answer_counts_no_longer_than_the_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "why"),
+    ("says", "reason"),
     [
         ({"active": "true", **claims()}, "no introspection server accepts"),
         ({"active": 1, **claims()}, "no introspection server accepts"),
@@ -137,76 +137,76 @@ async def test_an_answer_counts_no_longer_than_the_token() -> None:
     ],
     ids=str,
 )
-async def test_what_it_says_must_hold(says: dict[str, Any], why: str) -> None:
-    async with open_authority() as desk:
-        desk.says = says
-        assert why in await desk.refusal("opaque")
+async def test_rejects_wrong_introspection_claims(says: dict[str, Any], reason: str) -> None:
+    async with open_authority() as harness:
+        harness.says = says
+        assert reason in await harness.refusal("opaque")
 
 
-async def test_one_question_for_all_who_ask_at_once() -> None:
-    async with open_authority() as desk:
-        desk.gate = asyncio.Event()
-        asking = [asyncio.create_task(desk.find("opaque")) for _ in range(20)]
+async def test_concurrent_calls_share_one_introspection() -> None:
+    async with open_authority() as harness:
+        harness.gate = asyncio.Event()
+        asking = [asyncio.create_task(harness.find("opaque")) for _ in range(20)]
         impatient = asking.pop()
         await asyncio.sleep(0)
         impatient.cancel()
         await asyncio.sleep(0)
-        desk.gate.set()
-        found = await asyncio.gather(*asking)
-        assert len({one.caller.name for one in found if one is not None}) == 1
-        assert desk.asked == ["opaque"]
+        harness.gate.set()
+        results = await asyncio.gather(*asking)
+        assert len({item.caller.name for item in results if item is not None}) == 1
+        assert harness.asked == ["opaque"]
 
 
-async def test_strangers_cannot_make_the_node_ask_without_end() -> None:
-    async with open_authority() as desk:
-        desk.gate = asyncio.Event()
-        asking = [asyncio.create_task(desk.find(f"t{number}")) for number in range(MAX_REQUESTS)]
-        await desk.all_asked.wait()
-        with pytest.raises(InterlockError) as caught:
-            desk.tokens.find("one-more")
-        assert caught.value.failure is TOO_BUSY
-        desk.gate.set()
+async def test_limits_pending_introspections() -> None:
+    async with open_authority() as harness:
+        harness.gate = asyncio.Event()
+        asking = [asyncio.create_task(harness.find(f"t{number}")) for number in range(MAX_REQUESTS)]
+        await harness.all_asked.wait()
+        with pytest.raises(InterlockError) as error:
+            harness.tokens.find("one-more")
+        assert error.value.failure is TOO_BUSY
+        harness.gate.set()
         await asyncio.gather(*asking)
-        assert await desk.find("one-more")
+        assert await harness.find("one-more")
 
 
-async def test_a_server_that_does_not_answer_is_asked_again_soon() -> None:
-    async with open_authority() as desk:
-        says, desk.says = desk.says, None
-        assert "cannot check the token now" in await desk.refusal("opaque")
-        desk.says = says
-        assert "cannot check the token now" in await desk.refusal("opaque")
-        desk.now += FAILURE_CACHE_SECONDS
-        assert await desk.find("opaque")
+async def test_retries_soon_after_introspection_failure() -> None:
+    async with open_authority() as harness:
+        says, harness.says = harness.says, None
+        assert "cannot check the token now" in await harness.refusal("opaque")
+        harness.says = says
+        assert "cannot check the token now" in await harness.refusal("opaque")
+        harness.now += FAILURE_CACHE_SECONDS
+        assert await harness.find("opaque")
 
 
-def test_a_fault_while_asking_is_a_refusal(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(desk: Desk) -> None:
-        desk.says = 7  # type: ignore[assignment]
-        assert "cannot check the token now" in await desk.refusal("opaque")
+def test_introspection_error_rejects_token(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(harness: OpaqueHarness) -> None:
+        harness.says = 7  # type: ignore[assignment]
+        assert "cannot check the token now" in await harness.refusal("opaque")
 
     play(scene)
     assert "could not be checked" in caplog.text
 
 
-async def test_a_node_that_stops_asks_nobody_any_more() -> None:
-    async with open_authority() as desk:
-        desk.gate = asyncio.Event()
-        waiting = asyncio.create_task(desk.find("opaque"))
+async def test_shutdown_cancels_introspections() -> None:
+    async with open_authority() as harness:
+        harness.gate = asyncio.Event()
+        waiting = asyncio.create_task(harness.find("opaque"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        await desk.tokens.close()
+        await harness.tokens.close()
         with pytest.raises(asyncio.CancelledError):
             await waiting
 
 
 @pytest.mark.spec("ST-4.8.5-2")
-async def test_what_was_revoked_here_is_refused() -> None:
-    async with open_authority(access=AccessSnapshot(subjects={"somebody": NOW})) as desk:
-        assert "revoked" in await desk.refusal("opaque")
+async def test_rejects_locally_revoked_token() -> None:
+    async with open_authority(access=AccessSnapshot(subjects={"somebody": NOW})) as harness:
+        assert "revoked" in await harness.refusal("opaque")
 
 
 @pytest.mark.parametrize("bearer", ["", "two words", "é", "a\x01b", "x" * 20_000])
-def test_what_is_no_token_is_not_sent_anywhere(bearer: str) -> None:
-    desk = Desk()
-    assert desk.tokens.find(bearer) is None
+def test_malformed_token_is_not_introspected(bearer: str) -> None:
+    harness = OpaqueHarness()
+    assert harness.tokens.find(bearer) is None

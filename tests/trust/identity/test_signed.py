@@ -19,7 +19,7 @@ from interlock.trust.identity.signed_tokens import MAX_TOKEN_LENGTH, Issuer, Sig
 from tests.trust.identity.issuers import ISSUER, NODE, NOW, ShownKeys, Signer, claims, part
 
 
-class Desk:
+class SignedHarness:
     """A node that believes one issuer."""
 
     def __init__(
@@ -42,26 +42,26 @@ class Desk:
         )
 
     def caller(self, token: str) -> Caller:
-        known = self.tokens.find(token)
-        assert known is not None
-        return known.caller
+        result = self.tokens.find(token)
+        assert result is not None
+        return result.caller
 
     def refusal(self, token: str) -> str:
-        with pytest.raises(InterlockError) as caught:
+        with pytest.raises(InterlockError) as error:
             self.tokens.find(token)
-        assert caught.value.failure is UNAUTHENTICATED
-        assert caught.value.message.startswith("Invalid or expired credentials: ")
+        assert error.value.failure is UNAUTHENTICATED
+        assert error.value.message.startswith("Invalid or expired credentials: ")
         for piece in token.split("."):
-            assert not piece or piece not in caught.value.message
-        return caught.value.message
+            assert not piece or piece not in error.value.message
+        return error.value.message
 
 
 @pytest.mark.spec("ST-4.8.3-1")
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA"])
-def test_a_token_of_a_known_issuer_is_believed(algorithm: str) -> None:
+def test_accepts_token_of_known_issuer(algorithm: str) -> None:
     signer = Signer(algorithm)
-    known = Desk(signer).tokens.find(signer.token(roles=["developers", "on call"]))
-    assert known == KnownToken(
+    result = SignedHarness(signer).tokens.find(signer.token(roles=["developers", "on call"]))
+    assert result == KnownToken(
         Caller(
             "somebody",
             can_register=False,
@@ -78,7 +78,7 @@ def test_a_token_of_a_known_issuer_is_believed(algorithm: str) -> None:
 
 @pytest.mark.spec("ST-4.8.4-1", "AX-10.1-2")
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
         ({"exp": NOW - LEEWAY_SECONDS}, "expired"),
         ({"exp": None}, "never expire"),
@@ -103,9 +103,9 @@ def test_a_token_of_a_known_issuer_is_believed(algorithm: str) -> None:
     ],
     ids=str,
 )
-def test_what_a_token_says_must_hold(changes: dict[str, Any], why: str) -> None:
+def test_rejects_wrong_claims(changes: dict[str, Any], reason: str) -> None:
     signer = Signer()
-    assert why in Desk(signer).refusal(signer.token(**changes))
+    assert reason in SignedHarness(signer).refusal(signer.token(**changes))
 
 
 @pytest.mark.parametrize(
@@ -120,16 +120,16 @@ def test_what_a_token_says_must_hold(changes: dict[str, Any], why: str) -> None:
     ],
     ids=str,
 )
-def test_clocks_may_differ_a_little(changes: dict[str, Any]) -> None:
+def test_tolerates_small_clock_difference(changes: dict[str, Any]) -> None:
     signer = Signer()
-    assert Desk(signer).caller(signer.token(**changes)).name == "somebody"
+    assert SignedHarness(signer).caller(signer.token(**changes)).name == "somebody"
 
 
 @pytest.mark.spec("ST-4.8.3-1")
-def test_a_signature_counts_by_its_algorithm_only() -> None:
+def test_rejects_unsigned_and_unconfigured_algorithms() -> None:
     """`alg: none`, a secret that everybody knows, another curve, an algorithm nobody configured."""
     signer = Signer("RS256")
-    desk = Desk(signer)
+    harness = SignedHarness(signer)
     unsigned = f"{part({'alg': 'none', 'kid': 'k1'})}.{part(claims())}."
     for token in (
         unsigned,
@@ -141,34 +141,34 @@ def test_a_signature_counts_by_its_algorithm_only() -> None:
         signer.token({"alg": "PS256"}),
         signer.token({"alg": ["RS256"]}),
     ):
-        assert "algorithm" in desk.refusal(token)
-    only_es = Desk(signer, algorithms=frozenset({"ES256"}))
+        assert "algorithm" in harness.refusal(token)
+    only_es = SignedHarness(signer, algorithms=frozenset({"ES256"}))
     assert "algorithm" in only_es.refusal(signer.token())
 
 
-def test_nobody_else_can_sign() -> None:
+def test_rejects_signature_of_unknown_key() -> None:
     signer, thief = Signer(), Signer()
-    desk = Desk(signer)
-    assert "signature" in desk.refusal(thief.token())
+    harness = SignedHarness(signer)
+    assert "signature" in harness.refusal(thief.token())
     # Its own key in the header convinces nobody.
     for header in (
         {"jwk": thief.public()},
         {"jku": "https://thief.example.com/jwks"},
         {"x5u": "https://thief.example.com/cert"},
     ):
-        assert "signature" in desk.refusal(thief.token(header))
-    assert "the issuer has no key for" in desk.refusal(Signer(kid="other").token())
+        assert "signature" in harness.refusal(thief.token(header))
+    assert "the issuer has no key for" in harness.refusal(Signer(kid="other").token())
     head, body, tail = signer.token().split(".")
     forged = part(claims(sub="admin"))
-    assert "signature" in desk.refusal(f"{head}.{forged}.{tail}")
-    assert "signature" in desk.refusal(f"{head}.{body}.{tail[:-4]}AAAA")
-    assert "signature" in desk.refusal(f"{head}.{body}.")
+    assert "signature" in harness.refusal(f"{head}.{forged}.{tail}")
+    assert "signature" in harness.refusal(f"{head}.{body}.{tail[:-4]}AAAA")
+    assert "signature" in harness.refusal(f"{head}.{body}.")
     # An elliptic signature of nothing but zeros is no signature.
-    assert "signature" in desk.refusal(f"{head}.{body}.{part(bytes(64))}")
+    assert "signature" in harness.refusal(f"{head}.{body}.{part(bytes(64))}")
 
 
 @pytest.mark.parametrize(
-    ("header", "why"),
+    ("header", "reason"),
     [
         ({"crit": ["exp"], "exp": 1}, "`crit`"),
         ({"crit": []}, "`crit`"),
@@ -181,36 +181,36 @@ def test_nobody_else_can_sign() -> None:
     ],
     ids=str,
 )
-def test_a_header_that_cannot_be_believed(header: dict[str, Any], why: str) -> None:
+def test_rejects_bad_header(header: dict[str, Any], reason: str) -> None:
     signer = Signer()
     full = {"alg": "ES256", "kid": "k1", **header}
     token = f"{part(full)}.{part(claims())}.{part(b'x' * 64)}"
-    if why != "key id":
+    if reason != "key id":
         token = signer.token({**header, "alg": "ES256"})
-    assert why in Desk(signer).refusal(token)
+    assert reason in SignedHarness(signer).refusal(token)
 
 
 @pytest.mark.parametrize("kind", ["JWT", "jwt", "at+jwt", "application/at+jwt", None])
-def test_the_types_of_access_tokens(kind: str | None) -> None:
+def test_accepts_access_token_types(kind: str | None) -> None:
     signer = Signer()
-    assert Desk(signer).caller(signer.token({} if kind is None else {"typ": kind}))
+    assert SignedHarness(signer).caller(signer.token({} if kind is None else {"typ": kind}))
 
 
-def test_one_key_id_is_one_key() -> None:
+def test_rejects_ambiguous_key_id() -> None:
     signer, other = Signer(), Signer()
-    desk = Desk(signer)
+    harness = SignedHarness(signer)
     token = signer.token()
     signer.shown.append(other.public())
-    assert "the issuer has no key for" in desk.refusal(token)
+    assert "the issuer has no key for" in harness.refusal(token)
     # The same key twice is one key; one for another algorithm is not meant.
     signer.shown[1:] = [signer.public(), Signer("EdDSA").public()]
-    assert desk.caller(token)
+    assert harness.caller(token)
 
 
-def test_a_token_without_a_key_id_is_tried_with_all() -> None:
+def test_token_without_key_id_is_checked_with_all_keys() -> None:
     signer = Signer(kid=None)
     signer.shown = [Signer(kid=None).public(), Signer("EdDSA").public(), signer.public()]
-    assert Desk(signer).caller(signer.token())
+    assert SignedHarness(signer).caller(signer.token())
 
 
 @pytest.mark.parametrize(
@@ -225,51 +225,51 @@ def test_a_token_without_a_key_id_is_tried_with_all() -> None:
     ],
     ids=str,
 )
-def test_keys_for_something_else_do_not_count(change: dict[str, Any]) -> None:
+def test_ignores_keys_for_other_uses(change: dict[str, Any]) -> None:
     signer = Signer()
     signer.shown = [signer.public(**change)]
-    assert "the issuer has no key for" in Desk(signer).refusal(signer.token())
+    assert "the issuer has no key for" in SignedHarness(signer).refusal(signer.token())
 
 
 @pytest.mark.filterwarnings("ignore:Key size should be")
-def test_weak_and_symmetric_keys_do_not_count() -> None:
+def test_ignores_weak_and_symmetric_keys() -> None:
     signer = Signer("RS256")
     signer.key = RSAKey.generate_key(1024)
     signer.shown = [signer.public(), {"kty": "oct", "k": part(b"x" * 32), "kid": "k1"}]
-    assert "the issuer has no key for" in Desk(signer).refusal(signer.token())
+    assert "the issuer has no key for" in SignedHarness(signer).refusal(signer.token())
     signer = Signer()
     signer.key = ECKey.generate_key("P-384")
     signer.shown = [signer.public()]
-    assert Desk(signer).keys.find("k1", "ES256") == []
+    assert SignedHarness(signer).keys.find("k1", "ES256") == []
 
 
-def test_a_published_private_key_is_taken_as_a_public_one() -> None:
+def test_published_private_key_is_used_as_public_key() -> None:
     signer = Signer("EdDSA")
     signer.shown = [{**signer.key.as_dict(private=True), "kid": "k1"}]
-    desk = Desk(signer)
-    assert desk.caller(signer.token())
-    (key,) = desk.keys.find("k1", "EdDSA")
+    harness = SignedHarness(signer)
+    assert harness.caller(signer.token())
+    (key,) = harness.keys.find("k1", "EdDSA")
     assert not key.key.is_private
 
 
-def test_other_tokens_are_somebody_elses() -> None:
+def test_ignores_tokens_of_other_formats() -> None:
     signer = Signer()
-    desk = Desk(signer)
+    harness = SignedHarness(signer)
     for bearer in (
         "", "a.b", "a.b.c", "opaque", "..", signer.token(iss="https://other.example.com"),
         signer.token(iss=None), signer.token(iss=[ISSUER]), signer.token(iss=ISSUER + "/"),
         f"{part([1])}.{part(claims())}.x", f"{part({'alg': 'ES256'})}.{part(b'nothing')}.x",
         "x" * MAX_TOKEN_LENGTH + "." + signer.token(),
     ):  # fmt: skip
-        assert desk.tokens.find(bearer) is None
+        assert harness.tokens.find(bearer) is None
     # One that is not written as it must be is not read at all.
     head, body, tail = signer.token().split(".")
-    assert desk.tokens.find(f"{head}.{body}=.{tail}") is None
-    assert desk.tokens.find(f"{head} .{body}.{tail}") is None
+    assert harness.tokens.find(f"{head}.{body}=.{tail}") is None
+    assert harness.tokens.find(f"{head} .{body}.{tail}") is None
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("token_claims", "expected"),
     [
         ({"scope": "read"}, ("read",)),
         ({"scope": ["read", "write"]}, ("read", "write")),
@@ -285,31 +285,37 @@ def test_other_tokens_are_somebody_elses() -> None:
     ],
     ids=str,
 )
-def test_scopes_in_this_nodes_words(said: dict[str, Any], meant: tuple[str, ...]) -> None:
+def test_maps_issuer_scopes_to_node_scopes(
+    token_claims: dict[str, Any], expected: tuple[str, ...]
+) -> None:
     signer = Signer()
     terms = ClaimMapping("jwt", scopes={"tools.use": ["read", "write:jira.*"]})
-    assert Desk(signer, mapping=terms).caller(signer.token(**said)).scopes == meant
+    assert (
+        SignedHarness(signer, mapping=terms).caller(signer.token(**token_claims)).scopes == expected
+    )
 
 
-def test_terms_of_an_issuer() -> None:
+def test_maps_issuer_claims_to_caller() -> None:
     signer = Signer()
     terms = ClaimMapping("jwt", ("email",), "realm_access.roles", "corp:", may=("call", "approve"))
-    desk = Desk(signer, mapping=terms)
-    said = {"email": "a@example.com", "realm_access": {"roles": ["admin", 7]}, "jti": None}
-    caller = desk.caller(signer.token(**said))  # type: ignore[arg-type]
+    harness = SignedHarness(signer, mapping=terms)
+    fields = {"email": "a@example.com", "realm_access": {"roles": ["admin", 7]}, "jti": None}
+    caller = harness.caller(signer.token(**fields))  # type: ignore[arg-type]
     assert (caller.name, caller.id) == ("corp:a@example.com", "corp:a@example.com")
     assert caller.roles == ("admin",)
     assert (caller.can_call, caller.can_register, caller.can_view_approvals) == (True, False, True)
     # Behind a prefix nobody can be taken for somebody else.
-    assert desk.caller(signer.token(email="local")).name == "corp:local"
+    assert harness.caller(signer.token(email="local")).name == "corp:local"
 
 
 @pytest.mark.spec("ST-4.8.5-2")
-def test_what_was_revoked_is_refused() -> None:
+def test_rejects_revoked_token() -> None:
     signer = Signer()
     token = signer.token()
-    assert "revoked" in Desk(signer, access=AccessSnapshot(jtis=frozenset({"t-1"}))).refusal(token)
-    since = Desk(signer, access=AccessSnapshot(subjects={"somebody": NOW - 100}))
+    assert "revoked" in SignedHarness(
+        signer, access=AccessSnapshot(jtis=frozenset({"t-1"}))
+    ).refusal(token)
+    since = SignedHarness(signer, access=AccessSnapshot(subjects={"somebody": NOW - 100}))
     assert "revoked" in since.refusal(signer.token(iat=NOW - 101))
     assert "revoked" in since.refusal(signer.token(iat=NOW - 100 + LEEWAY_SECONDS))
     assert "revoked" in since.refusal(signer.token(iat=None))
@@ -319,16 +325,16 @@ def test_what_was_revoked_is_refused() -> None:
 
 
 @pytest.mark.spec("ST-4.8.5-3")
-def test_no_gap_when_keys_rotate() -> None:
+def test_accepts_tokens_during_key_rotation() -> None:
     signer = Signer()
-    desk = Desk(signer)
+    harness = SignedHarness(signer)
     first = signer.token()
     signer.rotate("k2")
     second = signer.token()
     signer.rotate("k3")
     for token in (first, second, signer.token()):
-        assert desk.caller(token)
-    assert {one["kid"] for one in signer.shown} == {"k1", "k2", "k3"}
+        assert harness.caller(token)
+    assert {item["kid"] for item in signer.shown} == {"k1", "k2", "k3"}
 
 
 @settings(max_examples=200, deadline=None)
@@ -341,14 +347,14 @@ def test_no_gap_when_keys_rotate() -> None:
         )).map(lambda two: f"{part(two[0])}.{part({'iss': ISSUER, 'x': str(two[1])})}.x"),
     )
 )  # fmt: skip
-def test_anything_is_refused_or_not_ours(bearer: str) -> None:
+def test_arbitrary_bearer_is_rejected_or_ignored(bearer: str) -> None:
     """Whatever comes: nobody is let in, and nothing but a refusal is raised."""
     refusal = None
     try:
-        assert _DESK.tokens.find(bearer) is None
+        assert _HARNESS.tokens.find(bearer) is None
     except InterlockError as error:
         refusal = error
     assert refusal is None or refusal.failure is UNAUTHENTICATED
 
 
-_DESK = Desk(Signer())
+_HARNESS = SignedHarness(Signer())

@@ -31,14 +31,14 @@ def github(**members: Any) -> Offering:
     return offer("github", tools)
 
 
-def board(*offerings: Offering) -> Catalog:
+def catalog_of(*offerings: Offering) -> Catalog:
     catalog = Catalog(server_info=b"{}")
-    for one in offerings:
-        catalog.publish(one)
+    for offering in offerings:
+        catalog.publish(offering)
     return catalog
 
 
-CATALOG = board(github(), offer("bank", ["pay", "balance"], unannotated="allow"))
+CATALOG = catalog_of(github(), offer("bank", ["pay", "balance"], unannotated="allow"))
 
 
 def rule(name: str, then: Any, **selectors: Any) -> RuleConfig:
@@ -49,7 +49,7 @@ def policy(*rules: RuleConfig, default: Any = "safe", catalog: Catalog | None = 
     return Policy(PolicyConfig(default=default, rules=list(rules)), catalog)
 
 
-def a_call(
+def make_call(
     name: str = "github.list_repos",
     arguments: Any = None,
     *,
@@ -63,7 +63,7 @@ def a_call(
     return call
 
 
-def a_request(verb: str, name: str = "", *, caller: Caller = OWNER, **extra: Any) -> Call:
+def make_request(verb: str, name: str = "", *, caller: Caller = OWNER, **extra: Any) -> Call:
     members = {key: Raw(json.dumps(value).encode()) for key, value in extra.items()}
     call = Call(verb, "test", LOCAL, SESSION, name=name, extra_params=members or None)
     call.caller = caller
@@ -71,12 +71,12 @@ def a_request(verb: str, name: str = "", *, caller: Caller = OWNER, **extra: Any
 
 
 def tool(name: str, catalog: Catalog = CATALOG) -> Tool:
-    found = catalog.find(name)
-    assert found is not None
-    return found
+    result = catalog.find(name)
+    assert result is not None
+    return result
 
 
-def said(policy: Policy, call: Call) -> tuple[str, str]:
+def decide(policy: Policy, call: Call) -> tuple[str, str]:
     """What is decided, and by which rule."""
-    found = policy.judge(call)
-    return found.action.word, found.rule
+    decision = policy.judge(call)
+    return decision.action.word, decision.rule

@@ -18,50 +18,50 @@ from interlock.errors import DENIED, INVALID_ARGUMENTS, INVALID_PARAMS, Interloc
 from interlock.protocol.lookalike_members import reject_lookalikes
 from interlock.trust.policy.attributes import MAX_DEPTH
 from tests.support.calls import tool_call
-from tests.trust.policy.asking import OWNER, a_call, a_request, policy, rule, said
+from tests.trust.policy.asking import OWNER, decide, make_call, make_request, policy, rule
 
 BIG = rule("big", "deny", tools=["bank.pay"], when="args.amount > 100")
 
 
 def pay(arguments: Any, caller: Caller = OWNER) -> Any:
-    return a_call("bank.pay", arguments, caller=caller)
+    return make_call("bank.pay", arguments, caller=caller)
 
 
-def test_the_arguments_decide() -> None:
+def test_condition_reads_arguments() -> None:
     decides = policy(BIG)
-    assert said(decides, pay({"amount": 101})) == ("deny", "big")
-    assert said(decides, pay({"amount": 100})) == ("allow", "default:safe")
-    assert said(decides, pay({"amount": 100.5})) == ("deny", "big")
-    assert said(decides, a_call("bank.balance", {"amount": 101})) == ("allow", "default:safe")
+    assert decide(decides, pay({"amount": 101})) == ("deny", "big")
+    assert decide(decides, pay({"amount": 100})) == ("allow", "default:safe")
+    assert decide(decides, pay({"amount": 100.5})) == ("deny", "big")
+    assert decide(decides, make_call("bank.balance", {"amount": 101})) == ("allow", "default:safe")
 
 
 @pytest.mark.spec("ST-4.8.4-4")
-def test_a_caller_limited_to_some_resources_reaches_no_others() -> None:
+def test_condition_limits_caller_to_resources() -> None:
     decides = policy(
         rule("acme only", "deny", callers=["owner"], tools=["github.*"],
              when='!args.repo.startsWith("acme/")', reason="No access to resource."),
     )  # fmt: skip
-    assert said(decides, a_call("github.create_issue", {"repo": "acme/site"}))[0] == "allow"
-    with pytest.raises(InterlockError, match=r"create_issue .* No access to resource\.") as caught:
-        decides.decide(a_call("github.create_issue", {"repo": "other/x"}))
-    assert caught.value.failure is DENIED
-    assert said(decides, a_call("github.create_issue", {}))[0] == "deny"
+    assert decide(decides, make_call("github.create_issue", {"repo": "acme/site"}))[0] == "allow"
+    with pytest.raises(InterlockError, match=r"create_issue .* No access to resource\.") as error:
+        decides.decide(make_call("github.create_issue", {"repo": "other/x"}))
+    assert error.value.failure is DENIED
+    assert decide(decides, make_call("github.create_issue", {}))[0] == "deny"
     deputy = Caller("deputy")
-    assert said(decides, a_call("github.create_issue", {"repo": "other/x"}, caller=deputy))[0] == (
-        "allow"
-    )
+    assert decide(decides, make_call("github.create_issue", {"repo": "other/x"}, caller=deputy))[
+        0
+    ] == ("allow")
 
 
-def test_approval_is_asked_for_by_tool_and_role() -> None:
+def test_rules_require_approval_by_tool_and_role() -> None:
     decides = policy(
         rule("destructive", "confirm", effects=["mutating", "irreversible"], roles=["dev"]),
         rule("trusted", "allow", effects=["mutating", "irreversible"], roles=["ops"]),
     )
     ops = Caller("carol", roles=("ops",))
-    assert decides.judge(a_call("github.delete_repo")).needs_approval
-    assert decides.judge(a_call("github.update_issue")).needs_approval
-    assert not decides.judge(a_call("github.delete_repo", caller=ops)).needs_approval
-    assert not decides.judge(a_call("github.list_repos")).needs_approval
+    assert decides.judge(make_call("github.delete_repo")).needs_approval
+    assert decides.judge(make_call("github.update_issue")).needs_approval
+    assert not decides.judge(make_call("github.delete_repo", caller=ops)).needs_approval
+    assert not decides.judge(make_call("github.list_repos")).needs_approval
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_approval_is_asked_for_by_tool_and_role() -> None:
         'args["odd key"] == null',
     ],
 )
-def test_what_a_condition_can_speak_of(when: str) -> None:
+def test_condition_reads_every_documented_value(when: str) -> None:
     arguments = {"to": "deputy", "list": ["a", "b"], "deep": {"er": "x"}, "odd key": None}
-    assert said(policy(rule("r", "deny", when=when)), pay(arguments)) == ("deny", "r")
-    assert said(policy(rule("r", "deny", when=f"!({when})")), pay(arguments))[0] == "allow"
+    assert decide(policy(rule("r", "deny", when=when)), pay(arguments)) == ("deny", "r")
+    assert decide(policy(rule("r", "deny", when=f"!({when})")), pay(arguments))[0] == "allow"
 
 
-def test_the_most_restrictive_condition_that_holds_wins() -> None:
+def test_most_restrictive_matching_rule_wins() -> None:
     decides = policy(
         rule("small", "allow", when="args.amount < 10"),
         rule("some", "confirm", when="args.amount > 50"),
@@ -95,7 +95,7 @@ def test_the_most_restrictive_condition_that_holds_wins() -> None:
         default="deny",
     )
     amounts = {5: "small", 20: "default:deny", 60: "some", 600: "more", 6000: "most"}
-    assert {n: said(decides, pay({"amount": n}))[1] for n in amounts} == amounts
+    assert {n: decide(decides, pay({"amount": n}))[1] for n in amounts} == amounts
 
 
 # --- what cannot be judged ---
@@ -113,12 +113,12 @@ BEYOND = {
 
 
 @pytest.mark.parametrize("raw", BEYOND.values(), ids=BEYOND)
-def test_what_cannot_be_judged_holds_back_and_lets_nothing_through(raw: bytes) -> None:
+def test_unevaluable_condition_is_restrictive(raw: bytes) -> None:
     when = "args.amount > 100"
     for then in ("confirm", "verify", "deny"):
-        assert said(policy(rule("r", then, when=when)), pay(raw)) == (then, "r")
+        assert decide(policy(rule("r", then, when=when)), pay(raw)) == (then, "r")
     small = rule("small", "allow", when="args.amount < 100")
-    assert said(policy(small, default="deny"), pay(raw)) == ("deny", "default:deny")
+    assert decide(policy(small, default="deny"), pay(raw)) == ("deny", "default:deny")
 
 
 @pytest.mark.parametrize(
@@ -130,27 +130,27 @@ def test_what_cannot_be_judged_holds_back_and_lets_nothing_through(raw: bytes) -
         b' { "amount" : 1 } ',
     ],
 )
-def test_what_only_looks_like_it_is_judged(raw: bytes) -> None:
-    assert said(policy(BIG), pay(raw)) == ("allow", "default:safe")
+def test_unusual_arguments_are_evaluated(raw: bytes) -> None:
+    assert decide(policy(BIG), pay(raw)) == ("allow", "default:safe")
 
 
-def test_a_text_that_the_condition_would_see_cut_off_is_not_taken_for_the_short_one() -> None:
+def test_condition_compares_text_after_null_character() -> None:
     safe = rule("safe", "allow", when='args.path == "safe"')
-    assert said(policy(safe, default="deny"), pay({"path": "safe"}))[0] == "allow"
-    assert said(policy(safe, default="deny"), pay({"path": "safe\0/../etc"}))[0] == "deny"
+    assert decide(policy(safe, default="deny"), pay({"path": "safe"}))[0] == "allow"
+    assert decide(policy(safe, default="deny"), pay({"path": "safe\0/../etc"}))[0] == "deny"
 
 
-def test_a_condition_that_takes_too_long_cannot_be_judged() -> None:
+def test_slow_condition_is_unevaluable() -> None:
     when = "args.l.all(a, args.l.all(b, args.l.all(c, a + b + c >= 0)))"
     call = pay({"l": list(range(300))})
-    assert said(policy(rule("slow", "allow", when=when), default="deny"), call)[0] == "deny"
-    assert said(policy(rule("slow", "deny", when=when)), call)[0] == "deny"
+    assert decide(policy(rule("slow", "allow", when=when), default="deny"), call)[0] == "deny"
+    assert decide(policy(rule("slow", "deny", when=when)), call)[0] == "deny"
 
 
-def test_a_condition_that_gives_no_truth_cannot_be_judged() -> None:
-    assert said(policy(rule("r", "deny", when="args.x")), pay({"x": 1})) == ("deny", "r")
-    assert said(policy(rule("r", "deny", when="args.x")), pay({"x": True})) == ("deny", "r")
-    assert said(policy(rule("r", "deny", when="args.x")), pay({"x": False}))[0] == "allow"
+def test_non_boolean_condition_is_unevaluable() -> None:
+    assert decide(policy(rule("r", "deny", when="args.x")), pay({"x": 1})) == ("deny", "r")
+    assert decide(policy(rule("r", "deny", when="args.x")), pay({"x": True})) == ("deny", "r")
+    assert decide(policy(rule("r", "deny", when="args.x")), pay({"x": False}))[0] == "allow"
 
 
 # --- two readers, one meaning ---
@@ -167,43 +167,43 @@ def test_a_condition_that_gives_no_truth_cannot_be_judged() -> None:
         b'{"amount": 1, "am\\u006funt": 500}',
     ],
 )
-def test_members_named_twice_are_refused_where_a_condition_depends_on_them(raw: bytes) -> None:
-    with pytest.raises(InterlockError) as caught:
+def test_rejects_duplicate_members_when_condition_needs_them(raw: bytes) -> None:
+    with pytest.raises(InterlockError) as error:
         policy(BIG).judge(pay(raw))
-    assert caught.value.failure is INVALID_ARGUMENTS
-    assert "500" not in caught.value.message
+    assert error.value.failure is INVALID_ARGUMENTS
+    assert "500" not in error.value.message
     # Nothing depends on them: whoever reads them may make of them what it likes.
-    assert said(policy(rule("r", "confirm")), pay(raw)) == ("confirm", "r")
-    assert said(policy(BIG), a_call("bank.balance", raw))[0] == "allow"
+    assert decide(policy(rule("r", "confirm")), pay(raw)) == ("confirm", "r")
+    assert decide(policy(BIG), make_call("bank.balance", raw))[0] == "allow"
 
 
-def test_arguments_of_a_tool_that_no_list_names_are_read_here() -> None:
+def test_reads_arguments_of_unlisted_tool() -> None:
     def hidden(raw: bytes) -> Any:
         call = tool_call("hidden", raw)
         call.caller, call.upstream = OWNER, "bank"
         return call
 
     decides = policy(rule("big", "deny", when="args.amount > 100"))
-    assert said(decides, hidden(b'{"amount": 500}')) == ("deny", "big")
-    assert said(decides, hidden(b'{"amount": 5}'))[0] == "confirm"
-    assert said(decides, hidden(b"null"))[0] == "deny"
-    assert said(decides, hidden(b"[5]"))[0] == "deny"
+    assert decide(decides, hidden(b'{"amount": 500}')) == ("deny", "big")
+    assert decide(decides, hidden(b'{"amount": 5}'))[0] == "confirm"
+    assert decide(decides, hidden(b"null"))[0] == "deny"
+    assert decide(decides, hidden(b"[5]"))[0] == "deny"
     for raw in (b"{", b'{"amount": \xff}', b"[" * 100_000 + b"]" * 100_000):
-        with pytest.raises(InterlockError) as caught:
+        with pytest.raises(InterlockError) as error:
             decides.judge(hidden(raw))
-        assert caught.value.failure is INVALID_PARAMS
+        assert error.value.failure is INVALID_PARAMS
 
 
-def test_conditions_reach_the_arguments_of_a_prompt() -> None:
-    call = a_request("prompts/get", "write")
+def test_condition_reads_prompt_arguments() -> None:
+    call = make_request("prompts/get", "write")
     call.arguments = b'{"style": "rude"}'
     decides = policy(
         rule("polite", "deny", kinds=["mcp/request:prompts/*"], when='args.style == "rude"')
     )
-    assert said(decides, call) == ("deny", "polite")
-    call = a_request("prompts/get", "write")
+    assert decide(decides, call) == ("deny", "polite")
+    call = make_request("prompts/get", "write")
     call.arguments = b'{"style": "kind"}'
-    assert said(decides, call)[0] == "allow"
+    assert decide(decides, call)[0] == "allow"
 
 
 # --- whatever comes ---
@@ -221,12 +221,12 @@ OBJECTS = st.dictionaries(KEYS, TREES, max_size=4)
 def has_twins(value: Any) -> bool:
     if isinstance(value, dict):
         folded = {key.casefold() for key in value}
-        return len(folded) < len(value) or any(has_twins(each) for each in value.values())
-    return isinstance(value, list) and any(has_twins(each) for each in value)
+        return len(folded) < len(value) or any(has_twins(item) for item in value.values())
+    return isinstance(value, list) and any(has_twins(item) for item in value)
 
 
 @given(OBJECTS)
-def test_twins_and_nothing_else_are_refused(value: dict[str, Any]) -> None:
+def test_rejects_only_lookalike_members(value: dict[str, Any]) -> None:
     raw = json.dumps(value).encode()
     if has_twins(value):
         with pytest.raises(InterlockError):
@@ -248,9 +248,9 @@ def is_judged(value: dict[str, Any]) -> bool:
 
 def texts(value: Any) -> list[str]:
     if isinstance(value, dict):
-        return [*value, *(text for each in value.values() for text in texts(each))]
+        return [*value, *(text for item in value.values() for text in texts(item))]
     if isinstance(value, list):
-        return [text for each in value for text in texts(each)]
+        return [text for item in value for text in texts(item)]
     return [value] if isinstance(value, str) else []
 
 
@@ -261,7 +261,7 @@ HOLDING = policy(rule("r", "deny", when=WHEN), default="allow")
 
 
 @given(OBJECTS | WITH_MEMBER)
-def test_whatever_the_arguments_are_the_decision_is_on_the_safe_side(value: dict[str, Any]) -> None:
+def test_decision_is_restrictive_for_any_arguments(value: dict[str, Any]) -> None:
     raw = json.dumps(value).encode()
     if has_twins(value) or not is_readable(raw):
         with pytest.raises(InterlockError):
@@ -285,7 +285,7 @@ COMPILES = st.sampled_from(["args.a", "1 == 1", "(", "[1].exists(x, x > 0)", "'"
 
 
 @given(st.text(max_size=40) | st.lists(COMPILES, max_size=3).map(" && ".join))
-def test_whatever_an_expression_is_it_compiles_or_is_refused_in_one_line(text: str) -> None:
+def test_any_expression_compiles_or_fails_with_one_line(text: str) -> None:
     with contextlib.suppress(BadValue):
         assert compile_condition(text).text == text
         return
@@ -294,7 +294,7 @@ def test_whatever_an_expression_is_it_compiles_or_is_refused_in_one_line(text: s
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "hint"),
+    ("text", "message", "hint"),
     [
         ("args.a >", "is incomplete", "operator"),
         ("args.a = 3", "= at character 8", "write =="),
@@ -308,10 +308,10 @@ def test_whatever_an_expression_is_it_compiles_or_is_refused_in_one_line(text: s
         ("args.a > 3 )", "at character 12", "CEL"),
     ],
 )
-def test_a_mistake_in_plain_words(text: str, words: str, hint: str) -> None:
-    with pytest.raises(BadValue) as caught:
+def test_condition_error_is_in_plain_words(text: str, message: str, hint: str) -> None:
+    with pytest.raises(BadValue) as error:
         compile_condition(text)
-    assert words in caught.value.message
-    assert hint in caught.value.hint
+    assert message in error.value.message
+    assert hint in error.value.hint
     for raw in ("EOF", "NUM_INT", "expecting", "overload", "token recognition"):
-        assert raw not in caught.value.message
+        assert raw not in error.value.message

@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from interlock.core.call import Caller
 from interlock.core.config.trust import RuleConfig
 from interlock.trust.policy.explanation import Explanation, explain
-from tests.trust.policy.asking import OWNER, a_call, policy, rule, tool
+from tests.trust.policy.asking import OWNER, make_call, policy, rule, tool
 from tests.trust.policy.test_policy import CALLERS, NAMES, RULES
 
 
-def explained(
+def explain_call(
     *rules: RuleConfig, name: str = "bank.pay", caller: Caller = OWNER, arguments: Any = None
 ) -> Explanation:
     decides = policy(*rules)
-    call = a_call(name, arguments, caller=caller)
+    call = make_call(name, arguments, caller=caller)
     return explain(decides, call, decides.tool_request(tool(name)))
 
 
-def test_every_selector_says_why_it_does_not_fit() -> None:
-    found = explained(
+def test_explains_why_selectors_do_not_match() -> None:
+    explanation = explain_call(
         rule("callers", "deny", callers=["deputy", "carol", "dave", "visitor"]),
         rule("roles", "deny", roles=["ops"]),
         rule("scopes", "deny", scopes=["admin"]),
@@ -38,8 +38,12 @@ def test_every_selector_says_why_it_does_not_fit() -> None:
         rule("farther", "deny", tools=["github.*"]),
         arguments={"amount": 5},
     )
-    assert (found.action, found.rule, found.fitting) == ("allow", "default:safe", ())
-    assert {one.rule: one.misses[0] for one in found.nearly} == {
+    assert (explanation.action, explanation.rule, explanation.fitting) == (
+        "allow",
+        "default:safe",
+        (),
+    )
+    assert {match.rule: match.misses[0] for match in explanation.nearly} == {
         "callers": "callers: deputy, carol, dave and 1 more, not owner",
         "roles": "roles: ops, not dev",
         "scopes": "scopes: admin, not read:*, write:github.*",
@@ -53,23 +57,21 @@ def test_every_selector_says_why_it_does_not_fit() -> None:
     }
 
 
-def test_what_is_taken_to_be_true_says_so() -> None:
-    held = explained(rule("r", "deny", when="args.amount > 100"), arguments=b'{"x": "\\u0000"}')
+def test_explains_assumed_condition_result() -> None:
+    held = explain_call(rule("r", "deny", when="args.amount > 100"), arguments=b'{"x": "\\u0000"}')
     assert held.rule == "r"
     assert "condition cannot represent), so it counts as true" in held.fitting[0].note
-    freed = explained(rule("r", "allow", when="args.amount > 100"), arguments={})
+    freed = explain_call(rule("r", "allow", when="args.amount > 100"), arguments={})
     assert freed.rule == "default:safe"
     assert freed.nearly[0].misses[0].endswith("so the rule allows nothing")
 
 
 @given(st.lists(RULES, max_size=8, unique_by=lambda one: one.name), CALLERS, st.sampled_from(NAMES))
-def test_the_explanation_is_of_the_decision_that_is_made(
-    rules: list[RuleConfig], caller: Caller, name: str
-) -> None:
-    found = explained(*rules, name=name, caller=caller)
-    made = policy(*rules).judge(a_call(name, caller=caller))
-    assert (found.action, found.rule) == (made.action.word, made.rule)
-    if found.fitting:
-        assert found.fitting[0].rule == found.rule
+def test_explanation_equals_decision(rules: list[RuleConfig], caller: Caller, name: str) -> None:
+    explanation = explain_call(*rules, name=name, caller=caller)
+    decision = policy(*rules).judge(make_call(name, caller=caller))
+    assert (explanation.action, explanation.rule) == (decision.action.word, decision.rule)
+    if explanation.fitting:
+        assert explanation.fitting[0].rule == explanation.rule
     else:
-        assert found.rule == "default:safe"
+        assert explanation.rule == "default:safe"

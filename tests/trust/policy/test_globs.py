@@ -28,13 +28,13 @@ NAMES = st.lists(st.sampled_from(["a", "b", "ab", ".", "A", "[", "]", "é", "\n"
 @example("*ab*ab*", "ab")
 @example("**", "")
 @example("a**b*", "ab")
-def test_a_compiled_glob_is_the_glob(pattern: str, name: str) -> None:
+def test_compiled_glob_equals_fnmatch(pattern: str, name: str) -> None:
     assert compile_glob(pattern)(name) == fnmatchcase(name, pattern)
     assert Globs(["x", pattern]).matches(name) == (name == "x" or fnmatchcase(name, pattern))
 
 
 @given(PATTERNS, NAMES)
-def test_what_fits_has_every_piece_that_it_is_looked_up_by(pattern: str, name: str) -> None:
+def test_matching_name_has_every_gram_of_pattern(pattern: str, name: str) -> None:
     if fnmatchcase(name, pattern):
         assert pattern_grams(pattern) <= set(split_grams(name))
         assert name.startswith(literal_prefix(pattern) or "")

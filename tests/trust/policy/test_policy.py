@@ -18,13 +18,13 @@ from tests.support.calls import tool_call
 from tests.support.offerings import definition, offer
 from tests.trust.policy.asking import (
     OWNER,
-    a_call,
-    a_request,
-    board,
+    catalog_of,
+    decide,
     github,
+    make_call,
+    make_request,
     policy,
     rule,
-    said,
     tool,
 )
 
@@ -35,7 +35,7 @@ DEPUTY = Caller("deputy")
 
 
 @pytest.mark.spec("AQ-GK-2.4-1")
-def test_the_most_restrictive_wins() -> None:
+def test_most_restrictive_rule_wins() -> None:
     rules = [
         rule("all", "allow", tools=["*"]),
         rule("deletes", "confirm", tools=["*.delete_*"]),
@@ -43,21 +43,21 @@ def test_the_most_restrictive_wins() -> None:
     ]
     for order in (rules, rules[::-1]):
         decides = policy(*order)
-        assert said(decides, a_call("github.delete_repo")) == ("deny", "repos")
-        assert said(decides, a_call("github.delete_issue")) == ("confirm", "deletes")
-        assert said(decides, a_call("github.create_issue")) == ("allow", "all")
+        assert decide(decides, make_call("github.delete_repo")) == ("deny", "repos")
+        assert decide(decides, make_call("github.delete_issue")) == ("confirm", "deletes")
+        assert decide(decides, make_call("github.create_issue")) == ("allow", "all")
 
 
-def test_actions_rise() -> None:
+def test_actions_are_ordered_by_restriction() -> None:
     assert PolicyAction.ALLOW < PolicyAction.CONFIRM < PolicyAction.VERIFY < PolicyAction.DENY
     gated = [
-        policy(rule("r", action.word)).judge(a_call()).needs_approval for action in PolicyAction
+        policy(rule("r", action.word)).judge(make_call()).needs_approval for action in PolicyAction
     ]
     assert gated == [False, True, True, False]
 
 
-def test_of_rules_that_say_the_same_the_first_is_named() -> None:
-    assert said(policy(rule("a", "deny"), rule("b", "deny")), a_call()) == ("deny", "a")
+def test_first_of_equal_rules_is_named() -> None:
+    assert decide(policy(rule("a", "deny"), rule("b", "deny")), make_call()) == ("deny", "a")
 
 
 # --- defaults ---
@@ -73,40 +73,42 @@ def test_of_rules_that_say_the_same_the_first_is_named() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("others", [[], [rule("other", "verify", tools=["bank.*"])]])
-def test_what_happens_when_no_rule_fits(
+def test_default_action_applies_without_matching_rule(
     default: str, expected: dict[str, str], others: list[RuleConfig]
 ) -> None:
     decides = policy(*others, default=default)
-    found = {name: decides.judge(a_call(f"github.{name}")) for name in expected}
-    assert {name: one.action.word for name, one in found.items()} == expected
-    assert {one.rule for one in found.values()} == {f"default:{default}"}
+    actual = {name: decides.judge(make_call(f"github.{name}")) for name in expected}
+    assert {name: item.action.word for name, item in actual.items()} == expected
+    assert {item.rule for item in actual.values()} == {f"default:{default}"}
 
 
-def test_an_allow_rule_of_the_operator_lets_through_what_cannot_be_undone() -> None:
+def test_allow_rule_permits_irreversible_call() -> None:
     decides = policy(rule("trusted", "allow", tools=["github.delete_issue"]))
-    assert said(decides, a_call("github.delete_issue")) == ("allow", "trusted")
-    assert said(decides, a_call("github.delete_repo")) == ("confirm", "default:safe")
+    assert decide(decides, make_call("github.delete_issue")) == ("allow", "trusted")
+    assert decide(decides, make_call("github.delete_repo")) == ("confirm", "default:safe")
 
 
-def test_a_policy_without_rules_says_the_same_as_one_whose_rules_do_not_fit() -> None:
+def test_unmatched_rules_decide_like_no_rules() -> None:
     none, other = policy(), policy(rule("nobody", "deny", callers=["nobody"]))
     for name in ("list_repos", "update_issue", "delete_repo"):
-        assert said(none, a_call(f"github.{name}")) == said(other, a_call(f"github.{name}"))
+        assert decide(none, make_call(f"github.{name}")) == decide(
+            other, make_call(f"github.{name}")
+        )
 
 
-def test_the_worst_is_assumed_of_a_tool_that_no_list_names() -> None:
+def test_unlisted_tool_is_assumed_irreversible() -> None:
     call = tool_call("hidden")
     call.caller, call.upstream = OWNER, "github"
-    assert said(policy(), call) == ("confirm", "default:safe")
-    assert said(policy(rule("i", "verify", effects=["irreversible"])), call) == ("verify", "i")
-    assert said(policy(rule("a", "allow", tools=["github.hidden"])), call) == ("allow", "a")
-    assert said(policy(rule("b", "allow", effects=["mutating"])), call)[0] == "confirm"
-    assert said(policy(rule("m", "verify", effects=["mutating"])), call) == ("verify", "m")
-    assert said(policy(rule("n", "deny", tools=["github.hid*"])), call) == ("deny", "n")
-    assert said(policy(rule("o", "deny", tools=["github.*"])), call) == ("deny", "o")
-    assert said(policy(rule("r", "deny", effects=["read_only"])), call)[0] == "confirm"
+    assert decide(policy(), call) == ("confirm", "default:safe")
+    assert decide(policy(rule("i", "verify", effects=["irreversible"])), call) == ("verify", "i")
+    assert decide(policy(rule("a", "allow", tools=["github.hidden"])), call) == ("allow", "a")
+    assert decide(policy(rule("b", "allow", effects=["mutating"])), call)[0] == "confirm"
+    assert decide(policy(rule("m", "verify", effects=["mutating"])), call) == ("verify", "m")
+    assert decide(policy(rule("n", "deny", tools=["github.hid*"])), call) == ("deny", "n")
+    assert decide(policy(rule("o", "deny", tools=["github.*"])), call) == ("deny", "o")
+    assert decide(policy(rule("r", "deny", effects=["read_only"])), call)[0] == "confirm"
     call.name = ""
-    assert said(policy(rule("all", "deny")), call) == ("deny", "all")
+    assert decide(policy(rule("all", "deny")), call) == ("deny", "all")
 
 
 # --- who ---
@@ -132,16 +134,18 @@ def test_the_worst_is_assumed_of_a_tool_that_no_list_names() -> None:
         ({"callers": ["owner"]}, Caller("parent", parent_caller="owner"), True),
     ],
 )
-def test_who_a_rule_is_about(selectors: dict[str, list[str]], caller: Caller, fits: bool) -> None:
-    found = said(policy(rule("who", "deny", **selectors)), a_call(caller=caller))
-    assert found == (("deny", "who") if fits else ("allow", "default:safe"))
+def test_matches_rule_by_caller(
+    selectors: dict[str, list[str]], caller: Caller, fits: bool
+) -> None:
+    result = decide(policy(rule("who", "deny", **selectors)), make_call(caller=caller))
+    assert result == (("deny", "who") if fits else ("allow", "default:safe"))
 
 
-def test_a_parents_word_for_its_caller_holds_back_and_lets_nothing_through() -> None:
+def test_allow_rule_ignores_caller_named_by_parent() -> None:
     relayed = Caller("parent", kind="parent", parent_caller="owner")
     allows = policy(rule("owner", "allow", callers=["owner"]), default="deny")
-    assert said(allows, a_call(caller=OWNER))[0] == "allow"
-    assert said(allows, a_call(caller=relayed))[0] == "deny"
+    assert decide(allows, make_call(caller=OWNER))[0] == "allow"
+    assert decide(allows, make_call(caller=relayed))[0] == "deny"
 
 
 # --- what ---
@@ -172,35 +176,35 @@ def test_a_parents_word_for_its_caller_holds_back_and_lets_nothing_through() -> 
         ({"tools": ["github.*"], "effects": ["read_only"]}, False),
     ],
 )
-def test_what_a_rule_is_about(selectors: dict[str, list[str]], fits: bool) -> None:
-    found = said(policy(rule("what", "deny", **selectors)), a_call("github.delete_repo"))
-    assert found == (("deny", "what") if fits else ("confirm", "default:safe"))
+def test_matches_rule_by_tool(selectors: dict[str, list[str]], fits: bool) -> None:
+    result = decide(policy(rule("what", "deny", **selectors)), make_call("github.delete_repo"))
+    assert result == (("deny", "what") if fits else ("confirm", "default:safe"))
 
 
-def test_a_call_by_another_form_of_the_name_is_the_same_call() -> None:
+def test_rule_matches_every_tool_name_form() -> None:
     decides = policy(rule("no", "deny", tools=["github.delete_repo"]))
-    assert said(decides, a_call("github__delete_repo")) == ("deny", "no")
+    assert decide(decides, make_call("github__delete_repo")) == ("deny", "no")
 
 
-def test_a_declared_capability_can_be_asked_for() -> None:
+def test_rule_matches_declared_capability() -> None:
     raw = definition("scan", _meta={"x-mcpax-capability": {"cost_class": "expensive"}})
-    catalog = board(offer("lab", [raw, "look"]))
+    catalog = catalog_of(offer("lab", [raw, "look"]))
     decides = policy(rule("dear", "verify", annotations={"cost_class": "expensive"}))
-    assert said(decides, a_call("lab.scan", catalog=catalog)) == ("verify", "dear")
-    assert said(decides, a_call("lab.look", catalog=catalog))[0] == "allow"
+    assert decide(decides, make_call("lab.scan", catalog=catalog)) == ("verify", "dear")
+    assert decide(decides, make_call("lab.look", catalog=catalog))[0] == "allow"
 
 
 # --- other requests ---
 
 
-def test_rules_that_name_no_kinds_are_about_tool_calls_only() -> None:
+def test_rule_without_kinds_matches_tool_calls_only() -> None:
     decides = policy(rule("no", "deny"))
-    assert said(decides, a_call())[0] == "deny"
+    assert decide(decides, make_call())[0] == "deny"
     for verb in (*LIST_METHODS, RESOURCES_READ, PROMPTS_GET):
-        assert said(decides, a_request(verb, "x")) == ("allow", "default:safe")
+        assert decide(decides, make_request(verb, "x")) == ("allow", "default:safe")
 
 
-def test_default_deny_leaves_lists_open() -> None:
+def test_default_deny_allows_lists() -> None:
     for decides in (
         policy(default="deny"),
         policy(
@@ -208,31 +212,32 @@ def test_default_deny_leaves_lists_open() -> None:
         ),
     ):
         assert {
-            said(decides, a_request(verb))[0] for verb in (*LIST_METHODS, "ping", "mcpax/confirm")
+            decide(decides, make_request(verb))[0]
+            for verb in (*LIST_METHODS, "ping", "mcpax/confirm")
         } == {"allow"}
         for verb in (RESOURCES_READ, PROMPTS_GET, "completion/complete", "vendor/anything"):
-            assert said(decides, a_request(verb, "x")) == ("deny", "default:deny")
+            assert decide(decides, make_request(verb, "x")) == ("deny", "default:deny")
 
 
-def test_a_request_that_nobody_can_be_asked_about_is_denied() -> None:
+def test_confirm_rule_denies_requests_without_approval() -> None:
     decides = policy(rule("ask", "confirm", kinds=["mcp/request:*"], reason="Ask first."))
-    assert said(decides, a_call()) == ("confirm", "ask")
-    found = decides.judge(a_request(RESOURCES_READ, "file:///x"))
-    assert (found.action, found.needs_approval) == (PolicyAction.DENY, False)
+    assert decide(decides, make_call()) == ("confirm", "ask")
+    decision = decides.judge(make_request(RESOURCES_READ, "file:///x"))
+    assert (decision.action, decision.needs_approval) == (PolicyAction.DENY, False)
 
 
 # --- refusing ---
 
 
-def test_a_denial_names_the_rule_and_the_reason_and_no_argument() -> None:
+def test_denial_names_rule_and_reason_without_arguments() -> None:
     decides = policy(rule("no repos", "deny", tools=["*repo"], reason="Ask the owners."))
-    with pytest.raises(InterlockError) as caught:
-        decides.decide(a_call("github.delete_repo", {"secret": "hunter2"}))
-    assert caught.value.failure is DENIED
-    assert caught.value.message == (
+    with pytest.raises(InterlockError) as error:
+        decides.decide(make_call("github.delete_repo", {"secret": "hunter2"}))
+    assert error.value.failure is DENIED
+    assert error.value.message == (
         "The policy of this node denies github.delete_repo (rule no repos). Ask the owners."
     )
-    assert caught.value.data == {
+    assert error.value.data == {
         "rule": "no repos",
         "reason": "Ask the owners.",
         "subject": "github.delete_repo",
@@ -240,9 +245,9 @@ def test_a_denial_names_the_rule_and_the_reason_and_no_argument() -> None:
     }
 
 
-def test_what_is_not_denied_is_decided() -> None:
-    found = policy(rule("ask", "verify", reason="It matters.")).decide(a_call())
-    assert (found.action, found.rule, found.reason, found.needs_approval) == (
+def test_decide_returns_allowed_decisions() -> None:
+    response = policy(rule("ask", "verify", reason="It matters.")).decide(make_call())
+    assert (response.action, response.rule, response.reason, response.needs_approval) == (
         PolicyAction.VERIFY, "ask", "It matters.", True,
     )  # fmt: skip
 
@@ -250,21 +255,21 @@ def test_what_is_not_denied_is_decided() -> None:
 # --- memory ---
 
 
-def test_the_same_decision_is_the_same_object() -> None:
+def test_repeated_decision_is_same_object() -> None:
     decides = policy(rule("all", "confirm"))
-    assert decides.judge(a_call()) is decides.judge(a_call())
+    assert decides.judge(make_call()) is decides.judge(make_call())
 
 
-def test_a_tool_that_is_listed_anew_is_judged_anew() -> None:
-    catalog = board(github())
+def test_changed_tool_is_judged_again() -> None:
+    catalog = catalog_of(github())
     decides = policy(rule("harmless", "allow", effects=["read_only"]), default="deny")
-    assert said(decides, a_call("github.list_repos", catalog=catalog))[0] == "allow"
+    assert decide(decides, make_call("github.list_repos", catalog=catalog))[0] == "allow"
     changed = definition("list_repos", annotations={"destructiveHint": True})
     catalog.publish(offer("github", [changed]))
-    assert said(decides, a_call("github.list_repos", catalog=catalog))[0] == "deny"
+    assert decide(decides, make_call("github.list_repos", catalog=catalog))[0] == "deny"
 
 
-def test_callers_who_differ_in_what_rules_see_are_told_apart() -> None:
+def test_cache_separates_callers_that_rules_distinguish() -> None:
     decides = policy(
         rule("ops", "allow", roles=["ops"]),
         rule("scoped", "verify", scopes=["admin"]),
@@ -272,24 +277,26 @@ def test_callers_who_differ_in_what_rules_see_are_told_apart() -> None:
         default="deny",
     )
     for _ in range(2):
-        assert said(decides, a_call(caller=Caller("x")))[0] == "deny"
-        assert said(decides, a_call(caller=Caller("x", roles=("ops",))))[0] == "allow"
-        assert said(decides, a_call(caller=Caller("x", scopes=("admin",))))[0] == "verify"
-        assert said(decides, a_call(caller=Caller("x", parent_caller="visitor")))[0] == "confirm"
+        assert decide(decides, make_call(caller=Caller("x")))[0] == "deny"
+        assert decide(decides, make_call(caller=Caller("x", roles=("ops",))))[0] == "allow"
+        assert decide(decides, make_call(caller=Caller("x", scopes=("admin",))))[0] == "verify"
+        assert (
+            decide(decides, make_call(caller=Caller("x", parent_caller="visitor")))[0] == "confirm"
+        )
 
 
-def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decision_cache_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.trust.policy.policy._MAX_PLANS", 10)
     decides = policy(rule("all", "confirm", callers=["*"]))
     for number in range(25):
-        assert said(decides, a_call(caller=Caller(f"c{number}")))[0] == "confirm"
+        assert decide(decides, make_call(caller=Caller(f"c{number}")))[0] == "confirm"
         assert sum(len(plans) for plans in decides._plans.values()) <= 10
 
 
 # --- version ---
 
 
-def test_the_version_follows_the_rules_and_not_their_order() -> None:
+def test_version_depends_on_rules_not_on_order() -> None:
     one, two = rule("a", "deny", tools=["x"]), rule("b", "allow")
     version = version_of(PolicyConfig(rules=[one, two]))
     assert version == version_of(PolicyConfig(rules=[two, one])) == policy(one, two).version
@@ -300,7 +307,7 @@ def test_the_version_follows_the_rules_and_not_their_order() -> None:
         PolicyConfig(rules=[one, rule("b", "deny")]),
         PolicyConfig(rules=[one, rule("b", "allow", when="true")]),
     ]
-    assert version not in [version_of(each) for each in others]
+    assert version not in [version_of(item) for item in others]
 
 
 # --- the index finds what trying all rules finds ---
@@ -346,35 +353,35 @@ CALLERS = st.builds(
 
 
 @given(st.lists(RULES, max_size=12), CALLERS, st.sampled_from(NAMES))
-def test_looking_rules_up_finds_what_trying_them_all_finds(
+def test_indexed_lookup_equals_full_scan(
     rules: list[RuleConfig], caller: Caller, name: str
 ) -> None:
     decides = policy(*rules)
-    call = a_call(name, caller=caller)
+    call = make_call(name, caller=caller)
     asked = decides.tool_request(tool(name))
-    compiled = [Rule(one, number) for number, one in enumerate(rules)]
-    fitting = [one for one in compiled if one.fits_caller(caller) and one.fits(asked)]
-    found = decides.judge(call)
+    compiled = [Rule(item, number) for number, item in enumerate(rules)]
+    fitting = [item for item in compiled if item.fits_caller(caller) and item.fits(asked)]
+    decision = decides.judge(call)
     if not fitting:
-        assert found.rule == "default:safe"
+        assert decision.rule == "default:safe"
     else:
-        worst = max(one.action for one in fitting)
-        first = next(one for one in fitting if one.action == worst)
-        assert (found.action, found.rule) == (worst, first.name)
-    assert decides.judge(call) is found
+        worst = max(match.action for match in fitting)
+        first = next(match for match in fitting if match.action == worst)
+        assert (decision.action, decision.rule) == (worst, first.name)
+    assert decides.judge(call) is decision
 
 
 @given(st.lists(RULES, max_size=8), CALLERS, st.sampled_from(NAMES), RULES)
-def test_a_restriction_more_never_frees_anything(
+def test_additional_restriction_never_permits_more(
     rules: list[RuleConfig], caller: Caller, name: str, more: RuleConfig
 ) -> None:
-    before = policy(*rules).judge(a_call(name, caller=caller))
-    after = policy(*rules, more).judge(a_call(name, caller=caller))
+    before = policy(*rules).judge(make_call(name, caller=caller))
+    after = policy(*rules, more).judge(make_call(name, caller=caller))
     if more.then != "allow":
         assert after.action >= before.action
 
 
-def test_what_does_not_depend_on_arguments_is_settled_without_them() -> None:
+def test_plan_resolves_argument_independent_rules() -> None:
     decides = policy(
         rule("big", "confirm", when="args.amount > 3"),
         rule("never", "deny", tools=["bank.pay"]),
@@ -384,15 +391,15 @@ def test_what_does_not_depend_on_arguments_is_settled_without_them() -> None:
     assert decides.plan_tool(OWNER, pay) is decides.rules[1].decision
     plan = decides.plan_tool(OWNER, balance)
     assert isinstance(plan, ConditionalRules)
-    assert [one.name for one in plan.conditional] == ["big", "small"]
+    assert [item.name for item in plan.conditional] == ["big", "small"]
 
 
-def test_a_policy_is_one_of_a_config() -> None:
-    assert Policy(PolicyConfig()).judge(a_call("github.delete_repo")).needs_approval
+def test_policy_is_built_from_config() -> None:
+    assert Policy(PolicyConfig()).judge(make_call("github.delete_repo")).needs_approval
 
 
 @pytest.mark.parametrize("where", ["annotations", "_meta", "inputSchema"])
-def test_what_a_tool_says_too_deeply_is_not_heard(where: str) -> None:
+def test_ignores_deeply_nested_annotations(where: str) -> None:
     deep = b'{"name": "t", "%s": {"x": %s}}' % (where.encode(), b"[" * 5_000 + b"]" * 5_000)
     assert read_annotations(deep) is None
     assert read_annotations(b'{"name": "t", "%s": [1]}' % where.encode()) is None

@@ -21,6 +21,6 @@ from interlock.trust.policy.rules import Rule
         (["shop.delete_user", "*"], False),
     ],
 )
-def test_a_rule_names_a_tool_or_everything(tools: list[str], named: bool) -> None:
+def test_rule_names_tool_or_everything(tools: list[str], named: bool) -> None:
     rule = Rule(RuleConfig(name="a", tools=tools, callers=["*"], then="allow"), 0)
     assert rule.decision.names_tool is named

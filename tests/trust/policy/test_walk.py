@@ -15,47 +15,49 @@ from tests.support.pipeline import PipelineHarness
 from tests.trust.policy.asking import github, policy, rule
 
 
-def rig(*rules: Any, **settings: Any) -> PipelineHarness:
-    made = PipelineHarness(github(), offer("docs", prompts=["write"], resources=["file:///a"]))
-    made.upstreams["docs"].capabilities = {"prompts": {}, "resources": {}}
-    made.authorizer.set_policy(policy(*rules, catalog=made.catalog, **settings))
-    return made
+def policy_harness(*rules: Any, **settings: Any) -> PipelineHarness:
+    harness = PipelineHarness(github(), offer("docs", prompts=["write"], resources=["file:///a"]))
+    harness.upstreams["docs"].capabilities = {"prompts": {}, "resources": {}}
+    harness.authorizer.set_policy(policy(*rules, catalog=harness.catalog, **settings))
+    return harness
 
 
 def request(verb: str, name: str = "") -> Call:
     return Call(verb, "test", LOCAL, SESSION, name=name)
 
 
-def sent(made: PipelineHarness) -> int:
-    return sum(len(one.started) for one in made.upstreams.values())
+def count_sent(made: PipelineHarness) -> int:
+    return sum(len(upstream.started) for upstream in made.upstreams.values())
 
 
-def test_what_is_denied_never_leaves() -> None:
-    made = rig(rule("no", "deny", tools=["github.delete_*"], when="args.repo != 'mine'"))
-    error = made.refused(tool_call("github__delete_repo", {"repo": "theirs"}))
+def test_denied_call_is_not_sent() -> None:
+    harness = policy_harness(
+        rule("no", "deny", tools=["github.delete_*"], when="args.repo != 'mine'")
+    )
+    error = harness.refused(tool_call("github__delete_repo", {"repo": "theirs"}))
     assert error.failure is DENIED
-    assert sent(made) == 0
-    assert made.journal.entries[-1]["outcome"] == "denied_by_policy"
-    assert "rule no" in made.journal.entries[-1]["detail"]
+    assert count_sent(harness) == 0
+    assert harness.journal.entries[-1]["outcome"] == "denied_by_policy"
+    assert "rule no" in harness.journal.entries[-1]["detail"]
 
 
-def test_twins_are_no_way_round_a_condition() -> None:
-    made = rig(rule("no", "deny", tools=["github.*"], when="args.repo != 'mine'"))
+def test_duplicate_members_do_not_bypass_condition() -> None:
+    harness = policy_harness(rule("no", "deny", tools=["github.*"], when="args.repo != 'mine'"))
     twins = b'{"repo": "theirs", "repo": "mine"}'
-    assert made.refused(tool_call("github.list_repos", twins)).failure is INVALID_ARGUMENTS
-    assert sent(made) == 0
+    assert harness.refused(tool_call("github.list_repos", twins)).failure is INVALID_ARGUMENTS
+    assert count_sent(harness) == 0
 
 
-def test_what_is_allowed_leaves() -> None:
-    made = rig(rule("no", "deny", tools=["github.*"], when="args.repo != 'mine'"))
-    made.begin(tool_call("github.list_repos", {"repo": "mine"}))
-    assert sent(made) == 1
+def test_allowed_call_is_sent() -> None:
+    harness = policy_harness(rule("no", "deny", tools=["github.*"], when="args.repo != 'mine'"))
+    harness.begin(tool_call("github.list_repos", {"repo": "mine"}))
+    assert count_sent(harness) == 1
 
 
-def test_what_waits_for_a_human_does_not_leave_where_none_can_be_asked() -> None:
-    made = rig()
-    assert made.refused(tool_call("github.delete_repo")).failure is CONFIRMATION_REQUIRED
-    assert sent(made) == 0
+def test_confirmed_call_is_rejected_without_approval_gate() -> None:
+    harness = policy_harness()
+    assert harness.refused(tool_call("github.delete_repo")).failure is CONFIRMATION_REQUIRED
+    assert count_sent(harness) == 0
 
 
 @pytest.mark.parametrize(
@@ -68,17 +70,17 @@ def test_what_waits_for_a_human_does_not_leave_where_none_can_be_asked() -> None
         ("mcp/*", TOOLS_LIST, ""),
     ],
 )
-def test_other_requests_are_denied_by_their_kind(kind: str, verb: str, name: str) -> None:
-    made = rig(rule("no", "deny", kinds=[kind]))
-    assert made.refused(request(verb, name)).failure is DENIED
-    assert sent(made) == 0
+def test_denies_requests_by_kind(kind: str, verb: str, name: str) -> None:
+    harness = policy_harness(rule("no", "deny", kinds=[kind]))
+    assert harness.refused(request(verb, name)).failure is DENIED
+    assert count_sent(harness) == 0
 
 
-def test_new_rules_count_from_the_next_call_on() -> None:
-    made = rig()
-    made.begin(tool_call("github.list_repos"))
-    assert sent(made) == 1
-    made.authorizer.set_policy(policy(rule("none", "deny"), catalog=made.catalog))
-    made.refused(tool_call("github.list_repos"))
-    assert made.journal.outcomes[-1] == DENIED.name
-    assert sent(made) == 1
+def test_reloaded_rules_apply_to_next_call() -> None:
+    harness = policy_harness()
+    harness.begin(tool_call("github.list_repos"))
+    assert count_sent(harness) == 1
+    harness.authorizer.set_policy(policy(rule("none", "deny"), catalog=harness.catalog))
+    harness.refused(tool_call("github.list_repos"))
+    assert harness.journal.outcomes[-1] == DENIED.name
+    assert count_sent(harness) == 1

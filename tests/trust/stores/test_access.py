@@ -21,7 +21,7 @@ def store_at(folder: Path, now: float = NOW) -> AccessStore:
     return AccessStore(folder / "state" / "access.db", clock=lambda: now)
 
 
-def test_a_token_is_kept_without_its_secret(tmp_path: Path) -> None:
+def test_token_is_stored_without_its_secret(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     assert store.tokens() == []
     assert not store.path.exists()
@@ -36,19 +36,19 @@ def test_a_token_is_kept_without_its_secret(tmp_path: Path) -> None:
     assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
 
 
-def test_found_by_id_before_name(tmp_path: Path) -> None:
+def test_finds_token_by_id_before_name(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     first, _ = store.create("agent")
     second, _ = store.create("agent")
     named_so, _ = store.create(first.id)
     assert store.find(first.id) == [first]
-    assert {one.id for one in store.find("agent")} == {first.id, second.id}
+    assert {item.id for item in store.find("agent")} == {first.id, second.id}
     assert store.find("nobody") == []
     assert store.find(named_so.id) == [named_so]
 
 
 @pytest.mark.spec("ST-4.8.5-2")
-def test_revoking_holds_and_happens_once(tmp_path: Path) -> None:
+def test_token_is_revoked_once(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     made, _ = store.create("agent")
     assert store.revoke([made.id, "unknown"]) == 1
@@ -60,7 +60,7 @@ def test_revoking_holds_and_happens_once(tmp_path: Path) -> None:
     assert store.tokens() == []
 
 
-def test_what_others_issued(tmp_path: Path) -> None:
+def test_revokes_external_tokens_and_subjects(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     assert store.revocations() == []
     store.revoke_external("subject", "corp:somebody")
@@ -70,10 +70,10 @@ def test_what_others_issued(tmp_path: Path) -> None:
     assert access == AccessSnapshot(subjects={"corp:somebody": NOW}, jtis=frozenset({"t-1"}))
     store_at(tmp_path, NOW + 50).revoke_external("subject", "corp:somebody")
     assert store.read().subjects == {"corp:somebody": NOW + 50}
-    assert {one.kind for one in store.revocations()} == {"subject", "jti"}
+    assert {revocation.kind for revocation in store.revocations()} == {"subject", "jti"}
 
 
-def test_last_use_never_goes_back(tmp_path: Path) -> None:
+def test_last_use_never_decreases(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     made, _ = store.create("agent")
     store.record_uses({made.id: NOW + 10, "unknown": NOW})
@@ -81,7 +81,7 @@ def test_last_use_never_goes_back(tmp_path: Path) -> None:
     assert store.tokens()[0].last_used == NOW + 10
 
 
-def test_a_reader_sees_what_others_write_and_nothing_twice(tmp_path: Path) -> None:
+def test_reader_reads_external_changes_once(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     reader = AccessReader(store.path)
     try:
@@ -91,15 +91,15 @@ def test_a_reader_sees_what_others_write_and_nothing_twice(tmp_path: Path) -> No
         assert reader.read_changes() == AccessSnapshot({made.id: made})
         assert reader.read_changes() is None
         store.revoke([made.id])
-        seen = reader.read_changes()
-        assert seen is not None
-        assert seen.tokens[made.id].revoked == NOW
+        changes = reader.read_changes()
+        assert changes is not None
+        assert changes.tokens[made.id].revoked == NOW
         assert reader.read_changes() is None
     finally:
         reader.close()
 
 
-def test_a_reader_notices_another_file_and_none(tmp_path: Path) -> None:
+def test_reader_notices_replaced_and_removed_file(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     store.create("agent")
     other = AccessStore(tmp_path / "other.db")
@@ -116,7 +116,7 @@ def test_a_reader_notices_another_file_and_none(tmp_path: Path) -> None:
         reader.close()
 
 
-def test_a_reader_does_not_wait_for_a_writer(tmp_path: Path) -> None:
+def test_reader_does_not_wait_for_writer(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     store.create("agent")
     reader = AccessReader(store.path)
@@ -127,9 +127,9 @@ def test_a_reader_does_not_wait_for_a_writer(tmp_path: Path) -> None:
         writer.execute("UPDATE token SET revoked = 1")
         assert reader.read_changes() is None
         writer.execute("COMMIT")
-        seen = reader.read_changes()
-        assert seen is not None
-        assert [one.revoked for one in seen.tokens.values()] == [1.0]
+        changes = reader.read_changes()
+        assert changes is not None
+        assert [token.revoked for token in changes.tokens.values()] == [1.0]
     finally:
         writer.close()
         reader.close()
@@ -139,19 +139,19 @@ def test_a_reader_does_not_wait_for_a_writer(tmp_path: Path) -> None:
     "content",
     [b"not a database, but long enough to look at" * 50, b"SQLite format 3\0" + b"x" * 999],
 )
-def test_a_broken_file_is_said_to_be(tmp_path: Path, content: bytes) -> None:
+def test_reports_broken_file(tmp_path: Path, content: bytes) -> None:
     store = store_at(tmp_path)
     store.path.parent.mkdir(mode=0o700)
     store.path.write_bytes(content)
     for act in (store.read, store.tokens, lambda: AccessReader(store.path).read_changes()):
-        with pytest.raises(InterlockError) as caught:
+        with pytest.raises(InterlockError) as error:
             act()
-        assert caught.value.failure is CONFIG
-        assert "cannot be used" in caught.value.message
+        assert error.value.failure is CONFIG
+        assert "cannot be used" in error.value.message
     assert store.path.read_bytes() == content
 
 
-def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_refuses_file_of_other_program_or_version(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     store.path.parent.mkdir()
     with sqlite3.connect(store.path) as other:
@@ -171,7 +171,7 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
         store.read()
 
 
-def test_a_row_that_cannot_be_read_is_no_token(tmp_path: Path) -> None:
+def test_rejects_store_with_unreadable_row(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     store.create("agent")
     with sqlite3.connect(store.path) as file:
@@ -181,7 +181,7 @@ def test_a_row_that_cannot_be_read_is_no_token(tmp_path: Path) -> None:
         store.read()
 
 
-def test_others_may_not_read_it(tmp_path: Path) -> None:
+def test_file_is_private(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     store.create("agent")
     store.path.chmod(0o644)
@@ -195,7 +195,7 @@ def test_others_may_not_read_it(tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_many_writers_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
     store = store_at(tmp_path)
 
     def make(number: int) -> None:

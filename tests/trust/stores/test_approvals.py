@@ -39,7 +39,7 @@ def put(
     return loop.wait(number)[-1]
 
 
-def test_what_is_written_is_read_again(store: ApprovalStore, loop: Loop) -> None:
+def test_stored_approval_can_be_loaded(store: ApprovalStore, loop: Loop) -> None:
     one = approval(id="one", created=2.0)
     other = approval(id="other", created=1.0)
     assert put(store, loop, one, None) is WriteResult.WRITTEN
@@ -49,10 +49,10 @@ def test_what_is_written_is_read_again(store: ApprovalStore, loop: Loop) -> None
     assert store.load() == [other, approved]
     store.remove(["other"])
     assert put(store, loop, approved.with_state(DISPATCHING), APPROVED) is WriteResult.WRITTEN
-    assert [one.id for one in store.load()] == ["one"]
+    assert [record.id for record in store.load()] == ["one"]
 
 
-def test_a_step_is_taken_once(store: ApprovalStore, loop: Loop) -> None:
+def test_transition_succeeds_once(store: ApprovalStore, loop: Loop) -> None:
     one = approval()
     put(store, loop, one, None)
     assert put(store, loop, one.with_state(REFUSED), "pending") is WriteResult.WRITTEN
@@ -64,7 +64,7 @@ def test_a_step_is_taken_once(store: ApprovalStore, loop: Loop) -> None:
     assert kept.state == REFUSED
 
 
-def test_many_steps_take_few_commits(store: ApprovalStore, loop: Loop) -> None:
+def test_many_transitions_share_commits(store: ApprovalStore, loop: Loop) -> None:
     for number in range(200):
         store.write(approval(id=f"a{number}"), None, loop.then)
     assert loop.wait(200) == [WriteResult.WRITTEN] * 200
@@ -72,7 +72,7 @@ def test_many_steps_take_few_commits(store: ApprovalStore, loop: Loop) -> None:
     assert len(store.load()) == 200
 
 
-def test_a_token_is_used_for_good(store: ApprovalStore, loop: Loop) -> None:
+def test_one_time_token_stays_used(store: ApprovalStore, loop: Loop) -> None:
     for id in ("one", "two", "three"):
         put(store, loop, approval(id=id), None)
     one, two, three = (approval(id=id).with_state(APPROVED) for id in ("one", "two", "three"))
@@ -81,10 +81,10 @@ def test_a_token_is_used_for_good(store: ApprovalStore, loop: Loop) -> None:
     assert put(store, loop, three, "pending", token=("other desk", "t")) is WriteResult.WRITTEN
     store.remove(["one"])
     assert put(store, loop, two, "pending", token=("desk", "t")) is WriteResult.USED
-    assert {one.id: one.state for one in store.load()}["two"] == "pending"
+    assert {record.id: record.state for record in store.load()}["two"] == "pending"
 
 
-def test_a_token_is_not_used_by_a_step_that_is_not_taken(store: ApprovalStore, loop: Loop) -> None:
+def test_failed_transition_does_not_use_token(store: ApprovalStore, loop: Loop) -> None:
     one = approval()
     put(store, loop, one, None)
     assert (
@@ -97,26 +97,26 @@ def test_a_token_is_not_used_by_a_step_that_is_not_taken(store: ApprovalStore, l
     )
 
 
-def test_only_its_owner_can_read_it(store: ApprovalStore, loop: Loop) -> None:
+def test_file_is_private(store: ApprovalStore, loop: Loop) -> None:
     put(store, loop, approval(), None)
     for path in store.path.parent.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
 
 
-def test_it_is_durable(store: ApprovalStore, loop: Loop) -> None:
+def test_writes_are_durable(store: ApprovalStore, loop: Loop) -> None:
     put(store, loop, approval(), None)
     assert store._connection is not None
     assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
     assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_nothing_is_made_before_it_is_needed(store: ApprovalStore) -> None:
+def test_file_is_created_on_first_write(store: ApprovalStore) -> None:
     assert store.load() == []
     assert not store.path.parent.exists()
 
 
-def test_a_full_disk_and_its_end(store: ApprovalStore, loop: Loop) -> None:
+def test_full_disk_fails_writes_until_space_returns(store: ApprovalStore, loop: Loop) -> None:
     assert put(store, loop, approval(id="before"), None) is WriteResult.WRITTEN
     assert store._connection is not None
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
@@ -127,17 +127,17 @@ def test_a_full_disk_and_its_end(store: ApprovalStore, loop: Loop) -> None:
     # The next try opens the file anew, where there is room again.
     assert put(store, loop, large, None) is WriteResult.WRITTEN
     assert store.problem == ""
-    assert {one.id for one in store.load()} == {"before", "large"}
+    assert {record.id for record in store.load()} == {"before", "large"}
 
 
-def test_a_step_among_others_that_fails(store: ApprovalStore, loop: Loop) -> None:
+def test_failed_transition_leaves_store_usable(store: ApprovalStore, loop: Loop) -> None:
     """An id that is there already: it, and whoever was in the same commit, are told."""
     put(store, loop, approval(), None)
     assert put(store, loop, approval(), None) is WriteResult.FAILED
     assert put(store, loop, approval(id="other"), None) is WriteResult.WRITTEN
 
 
-def test_what_comes_after_the_end_is_not_taken(store: ApprovalStore, loop: Loop) -> None:
+def test_rejects_writes_after_close(store: ApprovalStore, loop: Loop) -> None:
     put(store, loop, approval(), None)
     store.close()
     assert put(store, loop, approval(id="late"), None) is WriteResult.FAILED
@@ -145,7 +145,7 @@ def test_what_comes_after_the_end_is_not_taken(store: ApprovalStore, loop: Loop)
     store.close()
 
 
-def test_everything_is_written_before_it_ends(tmp_path: Path, loop: Loop) -> None:
+def test_close_writes_queued_transitions(tmp_path: Path, loop: Loop) -> None:
     store = ApprovalStore(tmp_path / "approvals.db", deliver=loop.deliver)
     for number in range(50):
         store.write(approval(id=f"a{number}"), None, loop.then)
@@ -154,7 +154,7 @@ def test_everything_is_written_before_it_ends(tmp_path: Path, loop: Loop) -> Non
     assert list(tmp_path.glob("*.lock")) == []
 
 
-def test_whoever_lives_keeps_its_own(tmp_path: Path, loop: Loop) -> None:
+def test_running_store_keeps_its_approvals(tmp_path: Path, loop: Loop) -> None:
     path = tmp_path / "approvals.db"
     one = ApprovalStore(path, deliver=loop.deliver)
     other = ApprovalStore(path, deliver=loop.deliver)
@@ -162,14 +162,14 @@ def test_whoever_lives_keeps_its_own(tmp_path: Path, loop: Loop) -> None:
     assert other.load() == []
     assert put(other, loop, approval(id="one").with_state(APPROVED), "pending") is WriteResult.TAKEN
     one.close()
-    assert [each.id for each in other.load()] == ["one"]
+    assert [record.id for record in other.load()] == ["one"]
     assert (
         put(other, loop, approval(id="one").with_state(APPROVED), "pending") is WriteResult.WRITTEN
     )
     other.close()
 
 
-def test_a_newer_file_is_left_alone(store: ApprovalStore, loop: Loop) -> None:
+def test_refuses_file_of_newer_version(store: ApprovalStore, loop: Loop) -> None:
     put(store, loop, approval(), None)
     with sqlite3.connect(store.path) as file:
         file.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
@@ -180,15 +180,15 @@ def test_a_newer_file_is_left_alone(store: ApprovalStore, loop: Loop) -> None:
     later.close()
 
 
-def test_a_record_that_cannot_be_read_hides_no_other(store: ApprovalStore, loop: Loop) -> None:
+def test_unreadable_record_is_skipped(store: ApprovalStore, loop: Loop) -> None:
     put(store, loop, approval(id="good"), None)
     put(store, loop, approval(id="bad"), None)
     with sqlite3.connect(store.path) as file:
         file.execute("UPDATE approval SET record = x'00' WHERE id = 'bad'")
-    assert [one.id for one in store.load()] == ["good"]
+    assert [record.id for record in store.load()] == ["good"]
 
 
-def test_one_that_fails_strands_no_other(store: ApprovalStore, loop: Loop) -> None:
+def test_failing_callback_does_not_affect_others(store: ApprovalStore, loop: Loop) -> None:
     def fails(kept: WriteResult) -> None:
         raise OSError("nobody is there any more")
 
@@ -197,10 +197,10 @@ def test_one_that_fails_strands_no_other(store: ApprovalStore, loop: Loop) -> No
         store.write(approval(id="b"), None, fails)
         store.write(approval(id="c"), None, loop.then)
     assert loop.wait(2) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
-    assert {one.id for one in store.load()} == {"a", "b", "c"}
+    assert {record.id for record in store.load()} == {"a", "b", "c"}
 
 
-def test_one_that_cannot_be_written_down_strands_no_other(store: ApprovalStore, loop: Loop) -> None:
+def test_unencodable_record_does_not_affect_others(store: ApprovalStore, loop: Loop) -> None:
     # Half a surrogate pair is no text.
     odd = approval(id="odd", reason="\ud800")
     with store._connection_lock:
@@ -210,10 +210,10 @@ def test_one_that_cannot_be_written_down_strands_no_other(store: ApprovalStore, 
         WriteResult.FAILED,
         WriteResult.WRITTEN,
     ]
-    assert [one.id for one in store.load()] == ["a"]
+    assert [record.id for record in store.load()] == ["a"]
 
 
-def test_whatever_goes_wrong_the_writer_lives_on(
+def test_writer_survives_unexpected_error(
     store: ApprovalStore, loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:

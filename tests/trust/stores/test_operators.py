@@ -42,7 +42,7 @@ def key(id: str = "k1", name: str = "deputy") -> Enrolment:
 
 
 @pytest.fixture
-def led(store: OperatorStore) -> OperatorStore:
+def enrolled_store(store: OperatorStore) -> OperatorStore:
     """A store with one operator."""
     store.add(CHIEF.enrolled)
     return store
@@ -52,14 +52,14 @@ def passkey(id: str = "cGs", counter: int = 1) -> Enrolment:
     return Enrolment(id, "chief", "passkey", "-7", b"public", "localhost", counter)
 
 
-def test_what_is_enrolled_is_kept(store: OperatorStore, clock: ManualClock) -> None:
+def test_enrolled_keys_can_be_loaded(store: OperatorStore, clock: ManualClock) -> None:
     assert store.all() == []
     assert not store.path.exists()
     store.add(CHIEF.enrolled)
     clock.now += 1
     store.add(passkey(), CHIEF.sign)
     store.add(key(), CHIEF.sign)
-    assert [(one.id, one.kind, one.created) for one in store.all()] == [
+    assert [(operator.id, operator.kind, operator.created) for operator in store.all()] == [
         (CHIEF.enrolled.id, "key", 1000.0),
         ("cGs", "passkey", 1001.0),
         ("k1", "key", 1001.0),
@@ -73,7 +73,7 @@ def test_what_is_enrolled_is_kept(store: OperatorStore, clock: ManualClock) -> N
         store.add(key(name="another"), CHIEF.sign)
 
 
-def test_only_its_user_can_read_it(store: OperatorStore) -> None:
+def test_file_is_private(store: OperatorStore) -> None:
     store.add(key())
     assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
     store.path.chmod(0o644)
@@ -81,26 +81,26 @@ def test_only_its_user_can_read_it(store: OperatorStore) -> None:
     assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
 
 
-def test_taken_back(store: OperatorStore) -> None:
+def test_removed_operator_is_gone(store: OperatorStore) -> None:
     assert store.remove("chief") == []
     store.add(CHIEF.enrolled)
     store.add(key(), CHIEF.sign)
     code = store.invite(Invitation("deputy"))
-    asked = store.add_pending(key("k2"))
-    with pytest.raises(InterlockError) as caught:
+    pending = store.add_pending(key("k2"))
+    with pytest.raises(InterlockError) as error:
         store.remove("deputy")
-    assert caught.value.failure is PROOF_INVALID
-    assert [one.id for one in store.remove("deputy", CHIEF.sign)] == ["k1"]
+    assert error.value.failure is PROOF_INVALID
+    assert [item.id for item in store.remove("deputy", CHIEF.sign)] == ["k1"]
     assert store.find_invitation(code) is None
-    assert asked.id not in [one.id for one in store.pending()]
-    assert [one.name for one in store.remove(CHIEF.enrolled.id, CHIEF.sign)] == ["chief"]
+    assert pending.id not in [approval.id for approval in store.pending()]
+    assert [item.name for item in store.remove(CHIEF.enrolled.id, CHIEF.sign)] == ["chief"]
     assert store.all() == []
     # Nobody is left to confirm the next one.
     store.add(key("k3"))
-    assert [one.id for one in store.all()] == ["k3"]
+    assert [operator.id for operator in store.all()] == ["k3"]
 
 
-def test_a_passkey_counts_on(store: OperatorStore) -> None:
+def test_passkey_counter_never_decreases(store: OperatorStore) -> None:
     store.add(passkey(counter=4))
     assert store.record_use(b"pk", 5)
     assert not store.record_use(b"pk", 5)
@@ -109,17 +109,17 @@ def test_a_passkey_counts_on(store: OperatorStore) -> None:
     assert store.all()[0].passkey.counter == 5
 
 
-def test_a_further_key_needs_the_proof_of_an_operator(led: OperatorStore) -> None:
+def test_further_key_requires_proof_of_operator(enrolled_store: OperatorStore) -> None:
     for sign in (None, Operator("other").sign, lambda draft: "not.a.proof"):
-        with pytest.raises(InterlockError) as caught:
-            led.add(key(), sign)
-        assert caught.value.failure is PROOF_INVALID
-    assert [one.name for one in led.all()] == ["chief"]
-    led.add(key(), CHIEF.sign)
-    assert [one.name for one in led.all()] == ["chief", "deputy"]
+        with pytest.raises(InterlockError) as error:
+            enrolled_store.add(key(), sign)
+        assert error.value.failure is PROOF_INVALID
+    assert [operator.name for operator in enrolled_store.all()] == ["chief"]
+    enrolled_store.add(key(), CHIEF.sign)
+    assert [operator.name for operator in enrolled_store.all()] == ["chief", "deputy"]
 
 
-def test_a_key_of_the_config_confirms_the_first(store: OperatorStore) -> None:
+def test_config_root_confirms_first_key(store: OperatorStore) -> None:
     root = Operator("root")
     store.roots = lambda: (root.enrolled,)
     for sign in (None, CHIEF.sign):
@@ -134,48 +134,48 @@ def test_a_key_of_the_config_confirms_the_first(store: OperatorStore) -> None:
     reader.store_head()
     reader.close()
     store.roots = lambda: (Operator("another").enrolled,)
-    assert [one.name for one in store.all()] == ["chief"]
+    assert [operator.name for operator in store.all()] == ["chief"]
 
 
-def test_what_is_written_into_the_file_counts_for_nothing(led: OperatorStore) -> None:
-    reader = OperatorReader(led)
+def test_rows_without_proof_are_ignored(enrolled_store: OperatorStore) -> None:
+    reader = OperatorReader(enrolled_store)
     assert reader.read_changes()
-    draft = led.draft(enrol=[key()])
-    with sqlite3.connect(led.path) as file:
+    draft = enrolled_store.draft(enrol=[key()])
+    with sqlite3.connect(enrolled_store.path) as file:
         file.execute("INSERT INTO chain VALUES (2, ?, '')", (draft.entry,))
-    for look in (reader, OperatorReader(OperatorStore(led.path))):
-        found = look.read_changes()
-        assert found is not None
-        assert [one.name for one in found.operators] == ["chief"]
-        assert "entry 2" in found.warning
+    for look in (reader, OperatorReader(OperatorStore(enrolled_store.path))):
+        changes = look.read_changes()
+        assert changes is not None
+        assert [operator.name for operator in changes.operators] == ["chief"]
+        assert "entry 2" in changes.warning
         look.close()
     # It is not in the way of one that an operator confirms.
-    led.add(key("k2"), CHIEF.sign)
-    assert [one.id for one in led.all()] == [CHIEF.enrolled.id, "k2"]
+    enrolled_store.add(key("k2"), CHIEF.sign)
+    assert [operator.id for operator in enrolled_store.all()] == [CHIEF.enrolled.id, "k2"]
 
 
-@pytest.mark.parametrize("how", ["cut", "exchanged", "gone"])
-def test_a_chain_that_was_cut_or_exchanged_is_noticed(led: OperatorStore, how: str) -> None:
-    led.add(key(), CHIEF.sign)
-    led.remove("deputy", CHIEF.sign)
-    reader = OperatorReader(led)
+@pytest.mark.parametrize("change", ["cut", "exchanged", "gone"])
+def test_detects_truncated_or_replaced_chain(enrolled_store: OperatorStore, change: str) -> None:
+    enrolled_store.add(key(), CHIEF.sign)
+    enrolled_store.remove("deputy", CHIEF.sign)
+    reader = OperatorReader(enrolled_store)
     assert reader.read_changes()
     reader.store_head()
-    if how == "cut":
+    if change == "cut":
         # The removed one would be back.
-        with sqlite3.connect(led.path) as file:
+        with sqlite3.connect(enrolled_store.path) as file:
             file.execute("DELETE FROM chain WHERE number = 3")
     else:
-        led.path.unlink()
-    if how == "exchanged":
-        other = OperatorStore(led.path.with_name("other.db"))
+        enrolled_store.path.unlink()
+    if change == "exchanged":
+        other = OperatorStore(enrolled_store.path.with_name("other.db"))
         other.add(key())
-        other.path.rename(led.path)
-    for look in (reader, OperatorReader(OperatorStore(led.path))):
+        other.path.rename(enrolled_store.path)
+    for look in (reader, OperatorReader(OperatorStore(enrolled_store.path))):
         with pytest.raises(InterlockError, match="cut or replaced"):
             look.read_changes()
         look.close()
-    for ask in (led.all, lambda: led.add(key("k9"))):
+    for ask in (enrolled_store.all, lambda: enrolled_store.add(key("k9"))):
         with pytest.raises(InterlockError, match="cut or replaced"):
             ask()
 
@@ -191,19 +191,19 @@ def _write_foreign_chain(store: OperatorStore) -> None:
     store.write_head(head)
 
 
-def test_a_head_written_later_by_another_process_does_not_replace_a_chain(
-    led: OperatorStore,
+def test_head_file_of_other_process_does_not_replace_chain(
+    enrolled_store: OperatorStore,
 ) -> None:
-    reader = OperatorReader(led)
+    reader = OperatorReader(enrolled_store)
     assert names(reader) == ["chief"]
     reader.store_head()
-    _write_foreign_chain(led)
+    _write_foreign_chain(enrolled_store)
     with pytest.raises(InterlockError, match="cut or replaced"):
         reader.read_changes()
     reader.close()
 
 
-def test_a_head_written_later_by_another_process_replaces_no_root(store: OperatorStore) -> None:
+def test_head_file_of_other_process_does_not_replace_root(store: OperatorStore) -> None:
     store.roots = lambda: (CHIEF.enrolled,)
     reader = OperatorReader(store)
     assert names(reader) is None
@@ -218,78 +218,83 @@ def test_a_head_written_later_by_another_process_replaces_no_root(store: Operato
     reader.close()
 
 
-def test_an_enrolment_waits_for_an_operator(led: OperatorStore, clock: ManualClock) -> None:
-    asked = led.add_pending(key())
-    assert [one.id for one in led.all()] == [CHIEF.enrolled.id]
-    assert led.find_pending(asked.id[:6]) == asked
-    draft = led.draft(enrol=[key("another")])
-    with pytest.raises(InterlockError):
-        led.admit(asked.id, draft.entry, CHIEF.sign(draft))
-    draft = led.draft(enrol=[asked.enrolment])
-    with pytest.raises(InterlockError):
-        led.admit(asked.id, draft.entry, Operator("other").sign(draft))
-    led.admit(asked.id, draft.entry, CHIEF.sign(draft))
-    assert [one.id for one in led.all()] == [CHIEF.enrolled.id, "k1"]
-    assert led.pending() == []
-    with pytest.raises(InterlockError, match="already"):
-        led.add_pending(key())
-    # Refused, and forgotten after a while.
-    assert led.reject(led.add_pending(key("k2")).id)
-    assert not led.reject("unknown")
-    led.add_pending(key("k3"))
-    clock.now += PENDING_SECONDS
-    assert led.pending() == []
-
-
-def test_a_recovery_waits_for_its_delay_and_only_the_node_says_since_when(
-    led: OperatorStore, clock: ManualClock
+def test_enrolment_stays_pending_until_confirmed(
+    enrolled_store: OperatorStore, clock: ManualClock
 ) -> None:
-    led.path.with_name("seal.key").write_bytes(b"s" * 32)
-    reader = OperatorReader(led)
+    pending = enrolled_store.add_pending(key())
+    assert [operator.id for operator in enrolled_store.all()] == [CHIEF.enrolled.id]
+    assert enrolled_store.find_pending(pending.id[:6]) == pending
+    draft = enrolled_store.draft(enrol=[key("another")])
+    with pytest.raises(InterlockError):
+        enrolled_store.admit(pending.id, draft.entry, CHIEF.sign(draft))
+    draft = enrolled_store.draft(enrol=[pending.enrolment])
+    with pytest.raises(InterlockError):
+        enrolled_store.admit(pending.id, draft.entry, Operator("other").sign(draft))
+    enrolled_store.admit(pending.id, draft.entry, CHIEF.sign(draft))
+    assert [operator.id for operator in enrolled_store.all()] == [CHIEF.enrolled.id, "k1"]
+    assert enrolled_store.pending() == []
+    with pytest.raises(InterlockError, match="already"):
+        enrolled_store.add_pending(key())
+    # Refused, and forgotten after a while.
+    assert enrolled_store.reject(enrolled_store.add_pending(key("k2")).id)
+    assert not enrolled_store.reject("unknown")
+    enrolled_store.add_pending(key("k3"))
+    clock.now += PENDING_SECONDS
+    assert enrolled_store.pending() == []
+
+
+def test_recovery_takes_effect_after_node_measured_delay(
+    enrolled_store: OperatorStore, clock: ManualClock
+) -> None:
+    enrolled_store.path.with_name("seal.key").write_bytes(b"s" * 32)
+    reader = OperatorReader(enrolled_store)
     assert reader.read_changes()
     reader.start()
-    asked = led.add_pending(key(), recovery=True)
+    pending = enrolled_store.add_pending(key(), recovery=True)
     # Another process writes that it waited long enough.
-    with sqlite3.connect(led.path) as file:
+    with sqlite3.connect(enrolled_store.path) as file:
         file.execute("UPDATE pending SET seen = 1, mark = x'00'")
-    assert [one.seen for one in led.pending()] == [0.0]
-    assert led.recover(asked.id) is None
-    led.mark_seen(asked.id)
-    assert [one.seen for one in led.pending()] == [clock.now]
-    digest = led.recover(asked.id)
+    assert [approval.seen for approval in enrolled_store.pending()] == [0.0]
+    assert enrolled_store.recover(pending.id) is None
+    enrolled_store.mark_seen(pending.id)
+    assert [approval.seen for approval in enrolled_store.pending()] == [clock.now]
+    digest = enrolled_store.recover(pending.id)
     assert digest is not None
     # The running node did not let it happen: it counts for nothing there.
-    found = reader.read_changes()
-    assert found is not None
-    assert ([one.name for one in found.operators], bool(found.warning)) == (["chief"], True)
+    changes = reader.read_changes()
+    assert changes is not None
+    assert ([operator.name for operator in changes.operators], bool(changes.warning)) == (
+        ["chief"],
+        True,
+    )
     reader.close()
     reader.recoveries.add(digest)
-    found = reader.read_changes()
-    assert found is not None
-    assert [one.name for one in found.operators] == ["chief", "deputy"]
+    changes = reader.read_changes()
+    assert changes is not None
+    assert [operator.name for operator in changes.operators] == ["chief", "deputy"]
     reader.close()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="takes root, and a node of another user's")
-def test_root_recovers_at_once_and_nobody_else_can_say_so(led: OperatorStore) -> None:
+def test_only_root_recovers_without_delay(enrolled_store: OperatorStore) -> None:
     with pytest.raises(InterlockError):
         # A node of root's: a program of the same user is root as well.
-        led.recover_as_root(key())
-    folder = led.path.parent
-    for path in (folder, led.path):
+        enrolled_store.recover_as_root(key())
+    folder = enrolled_store.path.parent
+    for path in (folder, enrolled_store.path):
         os.chown(path, 65534, 65534)
-    led.recover_as_root(key())
-    assert [one.name for one in led.all()] == ["chief", "deputy"]
-    reader = OperatorReader(led)
+    enrolled_store.recover_as_root(key())
+    assert [operator.name for operator in enrolled_store.all()] == ["chief", "deputy"]
+    reader = OperatorReader(enrolled_store)
     reader.start()
     assert names(reader) == ["chief", "deputy"]
     reader.close()
     (witness,) = folder.glob("operators.recovery-*")
     os.chown(witness, 65534, 65534)
-    assert [one.name for one in led.all()] == ["chief"]
+    assert [operator.name for operator in enrolled_store.all()] == ["chief"]
 
 
-def test_a_file_from_before_the_chain(tmp_path: Path, clock: ManualClock) -> None:
+def test_migrates_file_without_chain(tmp_path: Path, clock: ManualClock) -> None:
     path = tmp_path / "operators.db"
     with sqlite3.connect(path) as file:
         file.execute(
@@ -304,12 +309,14 @@ def test_a_file_from_before_the_chain(tmp_path: Path, clock: ManualClock) -> Non
         file.execute("PRAGMA application_id = 1229737808")
         file.execute("PRAGMA user_version = 1")
     store = OperatorStore(path, clock=clock)
-    assert [(one.id, one.created) for one in store.all()] == [("k1", 5.0)]
+    assert [(operator.id, operator.created) for operator in store.all()] == [("k1", 5.0)]
     with pytest.raises(InterlockError):
         store.add(key("k2"))
 
 
-def test_a_code_works_once_and_not_for_long(store: OperatorStore, clock: ManualClock) -> None:
+def test_invitation_code_is_single_use_and_expires(
+    store: OperatorStore, clock: ManualClock
+) -> None:
     invitation = Invitation("chief", ("a.*",), "bot")
     code = store.invite(invitation)
     assert store.find_invitation(code) == invitation
@@ -329,10 +336,10 @@ def test_a_code_works_once_and_not_for_long(store: OperatorStore, clock: ManualC
     later = store.invite(invitation)
     clock.now -= 1
     assert store.find_invitation(later) is None
-    assert [one.id for one in store.all()] == ["k1"]
+    assert [operator.id for operator in store.all()] == ["k1"]
 
 
-def test_what_goes_wrong_leaves_the_code(store: OperatorStore) -> None:
+def test_failed_enrolment_keeps_invitation_code(store: OperatorStore) -> None:
     code = store.invite(Invitation("chief"))
 
     def fails(_: Invitation) -> Enrolment:
@@ -343,7 +350,7 @@ def test_what_goes_wrong_leaves_the_code(store: OperatorStore) -> None:
     assert store.redeem(code, lambda one: key()) is not None
 
 
-def test_two_at_once_with_one_code(store: OperatorStore) -> None:
+def test_concurrent_redemptions_enrol_once(store: OperatorStore) -> None:
     code = store.invite(Invitation("chief"))
     ready = threading.Barrier(2)
     got: list[Enrolment | PendingEnrolment | None] = []
@@ -353,15 +360,15 @@ def test_two_at_once_with_one_code(store: OperatorStore) -> None:
         got.append(OperatorStore(store.path, clock=lambda: 1000.0).redeem(code, lambda _: key(id)))
 
     threads = [threading.Thread(target=redeem, args=(id,)) for id in ("k1", "k2")]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert sum(one is not None for one in got) == 1
+    for thread in threads:
+        thread.start()
+    for item in threads:
+        item.join()
+    assert sum(result is not None for result in got) == 1
     assert len(store.all()) == 1
 
 
-def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+def test_refuses_file_of_other_program(tmp_path: Path) -> None:
     path = tmp_path / "operators.db"
     with sqlite3.connect(path) as file:
         file.execute("CREATE TABLE theirs (x)")
@@ -373,11 +380,11 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
 
 
 def names(reader: OperatorReader) -> list[str] | None:
-    found = reader.read_changes()
-    return None if found is None else [one.name for one in found.operators]
+    changes = reader.read_changes()
+    return None if changes is None else [operator.name for operator in changes.operators]
 
 
-def test_a_running_node_notices_who_was_enrolled_and_removed(store: OperatorStore) -> None:
+def test_reader_notices_enrolments_and_removals(store: OperatorStore) -> None:
     reader = OperatorReader(store)
     assert names(reader) is None
     store.add(CHIEF.enrolled)
@@ -398,7 +405,7 @@ def test_a_running_node_notices_who_was_enrolled_and_removed(store: OperatorStor
     reader.close()
 
 
-def test_a_file_that_cannot_be_read_is_said_and_then_read_whole(
+def test_reports_unreadable_file_and_rereads_it(
     store: OperatorStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.trust.operators.store._BUSY_SECONDS", 0.01)

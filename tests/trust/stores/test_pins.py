@@ -38,7 +38,7 @@ def store(path: Path) -> Iterator[PinStore]:
     one.close()
 
 
-def test_what_is_kept_is_there_again(path: Path, store: PinStore) -> None:
+def test_stored_pins_can_be_loaded(path: Path, store: PinStore) -> None:
     store.write([ONE, OTHER])
     other = PinStore(path)
     assert other.pins() == [ONE]
@@ -51,7 +51,7 @@ def test_what_is_kept_is_there_again(path: Path, store: PinStore) -> None:
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_accepting_is_about_what_was_shown(store: PinStore) -> None:
+def test_accept_applies_only_to_shown_contract(store: PinStore) -> None:
     """What was seen meanwhile stays seen: it was not shown to anybody."""
     store.write([ONE, OTHER])
     newer = OTHER._replace(digest="d3")
@@ -64,21 +64,21 @@ def test_accepting_is_about_what_was_shown(store: PinStore) -> None:
     assert store.seen("files.delete") is None
 
 
-def test_as_it_was_again(store: PinStore) -> None:
+def test_restored_contract_clears_seen_change(store: PinStore) -> None:
     store.write([ONE, OTHER])
     store.write([SeenRemoval("files.delete")])
     assert store.all_seen() == {}
     assert store.pins() == [ONE]
 
 
-def test_forgetting(store: PinStore) -> None:
+def test_removed_pin_is_gone(store: PinStore) -> None:
     store.write([ONE, OTHER])
     assert store.remove("files.delete")
     assert not store.remove("files.delete")
     assert (store.pins(), store.all_seen()) == ([], {})
 
 
-def test_who_writes_is_not_told_but_others_are(path: Path, store: PinStore) -> None:
+def test_external_change_is_reported_to_other_processes_only(path: Path, store: PinStore) -> None:
     other = PinStore(path)
     store.write([ONE])
     assert not store.was_changed_externally()
@@ -89,7 +89,7 @@ def test_who_writes_is_not_told_but_others_are(path: Path, store: PinStore) -> N
     other.close()
 
 
-def test_wanting_to_see_a_contract(path: Path) -> None:
+def test_contract_request_expires(path: Path) -> None:
     now = [1000.0]
     store = PinStore(path, clock=lambda: now[0])
     store.write([OTHER])
@@ -105,7 +105,7 @@ def test_wanting_to_see_a_contract(path: Path) -> None:
     store.close()
 
 
-def test_all_or_nothing(store: PinStore) -> None:
+def test_failed_write_stores_nothing(store: PinStore) -> None:
     bad: Any = Pin("files.x", None, b"", "", 0.0)  # type: ignore[arg-type]
     with pytest.raises(InterlockError):
         store.write([ONE, bad])
@@ -114,28 +114,28 @@ def test_all_or_nothing(store: PinStore) -> None:
     assert store.pins() == [ONE]
 
 
-def test_a_file_that_cannot_be_read_is_not_guessed(path: Path) -> None:
+def test_refuses_unreadable_file(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"this is no database" * 100)
     for opened in (PinStore, PinStore.at):
-        with pytest.raises(InterlockError) as caught:
+        with pytest.raises(InterlockError) as error:
             opened(path)
-        assert caught.value.failure is CONFIG
-        assert "every tool must be accepted again" in caught.value.message
+        assert error.value.failure is CONFIG
+        assert "every tool must be accepted again" in error.value.message
 
 
-def test_a_broken_page_is_found_at_the_start(path: Path, store: PinStore) -> None:
+def test_detects_corrupt_page_at_start(path: Path, store: PinStore) -> None:
     store.write([ONE._replace(tool=f"t{n}", definition=b"x" * 500) for n in range(100)])
     store.close()
     whole = bytearray(path.read_bytes())
     whole[3 * 4096 : 3 * 4096 + 4096] = b"\xff" * 4096
     path.write_bytes(whole)
-    with pytest.raises(InterlockError) as caught:
+    with pytest.raises(InterlockError) as error:
         PinStore.at(path)
-    assert caught.value.failure is CONFIG
+    assert error.value.failure is CONFIG
 
 
-def test_another_programs_file(path: Path) -> None:
+def test_refuses_file_of_other_program(path: Path) -> None:
     path.parent.mkdir()
     with sqlite3.connect(path) as file:
         file.execute("CREATE TABLE theirs (x)")
@@ -144,7 +144,7 @@ def test_another_programs_file(path: Path) -> None:
         PinStore(path)
 
 
-def test_a_newer_file(path: Path, store: PinStore) -> None:
+def test_refuses_file_of_newer_version(path: Path, store: PinStore) -> None:
     store.close()
     with sqlite3.connect(path) as file:
         file.execute("PRAGMA user_version = 99")
@@ -153,7 +153,9 @@ def test_a_newer_file(path: Path, store: PinStore) -> None:
         PinStore(path)
 
 
-def test_nowhere_to_keep_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unusable_folder_keeps_pins_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "state").write_text("a file where a folder should be")
     store = PinStore.at(tmp_path / "state" / "pins.db")
     assert "when the node stops" in caplog.text
@@ -162,13 +164,13 @@ def test_nowhere_to_keep_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     store.close()
 
 
-def test_somebody_holds_the_file(path: Path, store: PinStore) -> None:
+def test_locked_file_times_out(path: Path, store: PinStore) -> None:
     store.write([ONE])
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(InterlockError) as caught:
+    with pytest.raises(InterlockError) as error:
         store.pin("files.delete", timeout=0)
-    assert caught.value.failure is TOO_BUSY
+    assert error.value.failure is TOO_BUSY
     holder.execute("ROLLBACK")
     holder.close()
     assert store.pin("files.delete", timeout=0) == ONE
@@ -177,7 +179,7 @@ def test_somebody_holds_the_file(path: Path, store: PinStore) -> None:
 # -- the keeper
 
 
-class Told:
+class PinListener:
     """Where the keeper delivers; a test waits for what it said."""
 
     def __init__(self) -> None:
@@ -193,11 +195,11 @@ class Told:
         return self.changes[-1]
 
 
-class Kept:
+class NodePins:
     """A keeper that looks only when it is told to, and somebody else with the same file."""
 
     def __init__(self, path: Path) -> None:
-        self.told = Told()
+        self.told = PinListener()
         self.other = PinStore(path)
         self.keeper = NodePinStore(
             PinStore(path), lambda what: what(), interval=1000.0, clock=lambda: 7.0
@@ -212,39 +214,39 @@ class Kept:
 
 
 @pytest.fixture
-def kept(path: Path) -> Iterator[Kept]:
-    one = Kept(path)
+def node_pins(path: Path) -> Iterator[NodePins]:
+    one = NodePins(path)
     yield one
     one.keeper.close()
     one.other.close()
 
 
-def test_what_a_node_pins_is_written(kept: Kept) -> None:
-    kept.keeper.store_pin("a.x", "d", b"{}", "ada")
-    kept.keeper.record_seen("a.x", "e", b"{1}")
-    kept.keeper.record_seen("a.y", "e", b"{1}")
-    kept.keeper.remove_seen("a.y")
-    store = kept.written()
+def test_stores_pins_of_node(node_pins: NodePins) -> None:
+    node_pins.keeper.store_pin("a.x", "d", b"{}", "ada")
+    node_pins.keeper.record_seen("a.x", "e", b"{1}")
+    node_pins.keeper.record_seen("a.y", "e", b"{1}")
+    node_pins.keeper.remove_seen("a.y")
+    store = node_pins.written()
     assert store.pins() == [Pin("a.x", "d", b"{}", "ada", 7.0)]
     assert store.all_seen() == {"a.x": SeenContract("a.x", "e", b"{1}", 7.0)}
-    assert not kept.told.changes
+    assert not node_pins.told.changes
 
 
-def test_what_others_change_is_noticed(kept: Kept) -> None:
-    kept.other.write([ONE])
-    kept.keeper.sync()
-    assert kept.told.next() == ({"files.delete": "d1"}, [])
-    kept.other.request_contract("files.x")
-    kept.keeper.sync()
-    assert kept.told.next() == ({}, ["files.x"])
-    kept.other.remove("files.delete")
-    kept.keeper.sync()
-    assert kept.told.next()[0] == {"files.delete": None}
+def test_notices_external_changes(node_pins: NodePins) -> None:
+    node_pins.other.write([ONE])
+    node_pins.keeper.sync()
+    assert node_pins.told.next() == ({"files.delete": "d1"}, [])
+    node_pins.other.request_contract("files.x")
+    node_pins.keeper.sync()
+    assert node_pins.told.next() == ({}, ["files.x"])
+    node_pins.other.remove("files.delete")
+    node_pins.keeper.sync()
+    assert node_pins.told.next()[0] == {"files.delete": None}
 
 
-def test_the_second_is_enough(path: Path) -> None:
+def test_polls_external_changes_by_itself(path: Path) -> None:
     """Nobody has to poke it."""
-    told, other = Told(), PinStore(path)
+    told, other = PinListener(), PinStore(path)
     keeper = NodePinStore(PinStore(path), lambda what: what(), interval=0.01)
     keeper.on_changed = told
     keeper.start()
@@ -254,7 +256,7 @@ def test_the_second_is_enough(path: Path) -> None:
     other.close()
 
 
-def test_what_was_there_when_it_started(path: Path, store: PinStore) -> None:
+def test_loads_existing_pins_at_start(path: Path, store: PinStore) -> None:
     store.write([ONE, OTHER])
     keeper = NodePinStore(PinStore(path), lambda what: what())
     assert keeper.digests() == {"files.delete": "d1"}
@@ -264,9 +266,7 @@ def test_what_was_there_when_it_started(path: Path, store: PinStore) -> None:
     keeper.close()
 
 
-def test_what_cannot_be_written_now_is_written_later(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_write_is_retried(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """On a disk that is full."""
     store = PinStore(path)
     [pages] = store._file.connection.execute("PRAGMA page_count").fetchone()
@@ -290,7 +290,7 @@ def test_what_cannot_be_written_now_is_written_later(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_file_that_may_only_be_read(path: Path, store: PinStore) -> None:
+def test_read_only_file_is_reported(path: Path, store: PinStore) -> None:
     store.write([ONE])
     store.close()
     path.chmod(0o400)

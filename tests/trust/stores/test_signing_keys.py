@@ -28,19 +28,19 @@ def wall() -> ManualClock:
     return ManualClock(1_000_000.0)
 
 
-def shown(keys: SigningKeys) -> dict[str, dict[str, Any]]:
-    return {one["kid"]: one for one in json.loads(keys.jwks())["keys"]}
+def published_keys(keys: SigningKeys) -> dict[str, dict[str, Any]]:
+    return {key["kid"]: key for key in json.loads(keys.jwks())["keys"]}
 
 
 def verify(token: str, jwks: bytes) -> Any:
     kid = jws.extract_compact(token.encode()).headers()["kid"]
-    [key] = [one for one in json.loads(jwks)["keys"] if one["kid"] == kid]
+    [key] = [key for key in json.loads(jwks)["keys"] if key["kid"] == kid]
     with pytest.warns(UserWarning, match="EdDSA"):
-        found = jws.deserialize_compact(token, OKPKey.import_key(key), algorithms=["EdDSA"])
-    return json.loads(found.payload)
+        result = jws.deserialize_compact(token, OKPKey.import_key(key), algorithms=["EdDSA"])
+    return json.loads(result.payload)
 
 
-def test_what_it_signs_anybody_can_check(tmp_path: Path, wall: ManualClock) -> None:
+def test_published_keys_verify_signatures(tmp_path: Path, wall: ManualClock) -> None:
     keys = SigningKeys(tmp_path / "keys.json", wall_clock=wall)
     token = keys.sign({"sub": "somebody"})
     assert verify(token, keys.jwks()) == {"sub": "somebody"}
@@ -54,25 +54,25 @@ def test_what_it_signs_anybody_can_check(tmp_path: Path, wall: ManualClock) -> N
     assert signature != other
 
 
-def test_the_id_of_a_key_is_its_thumbprint(wall: ManualClock) -> None:
+def test_key_id_is_its_thumbprint(wall: ManualClock) -> None:
     [key] = json.loads(SigningKeys(None, wall_clock=wall).jwks())["keys"]
     assert OKPKey.import_key(key).thumbprint() == key["kid"]
     assert set(key) == {"kty", "crv", "use", "alg", "kid", "x"}
 
 
-def test_the_file_is_for_nobody_else(tmp_path: Path, wall: ManualClock) -> None:
+def test_file_is_private(tmp_path: Path, wall: ManualClock) -> None:
     path = tmp_path / "state" / "keys.json"
     old = os.umask(0)
     try:
         SigningKeys(path, wall_clock=wall)
     finally:
         os.umask(old)
-    for one in path.parent.iterdir():
-        assert stat.S_IMODE(one.stat().st_mode) == 0o600
+    for item in path.parent.iterdir():
+        assert stat.S_IMODE(item.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_after_a_restart_it_is_the_same_key(tmp_path: Path, wall: ManualClock) -> None:
+def test_key_survives_restart(tmp_path: Path, wall: ManualClock) -> None:
     first = SigningKeys(tmp_path / "keys.json", wall_clock=wall)
     wall.now += ROTATION_SECONDS - 1
     again = SigningKeys(tmp_path / "keys.json", wall_clock=wall)
@@ -81,16 +81,14 @@ def test_after_a_restart_it_is_the_same_key(tmp_path: Path, wall: ManualClock) -
 
 
 @pytest.mark.spec("ST-4.8.5-3")
-def test_keys_change_every_day_and_no_token_is_left_without_its_key(
-    tmp_path: Path, wall: ManualClock
-) -> None:
+def test_key_rotates_daily_and_old_key_stays_published(tmp_path: Path, wall: ManualClock) -> None:
     keys = SigningKeys(tmp_path / "keys.json", wall_clock=wall)
     first, token = keys.kid, keys.sign({"a": 1})
     assert keys.refresh() is False
     wall.now += ROTATION_SECONDS
     assert keys.refresh() is True
     assert keys.kid != first
-    assert list(shown(keys)) == [keys.kid, first]
+    assert list(published_keys(keys)) == [keys.kid, first]
     last_moment = MAX_TOKEN_SECONDS + LEEWAY_SECONDS
     assert last_moment < OVERLAP_SECONDS
     wall.now += last_moment
@@ -98,22 +96,22 @@ def test_keys_change_every_day_and_no_token_is_left_without_its_key(
     assert verify(token, keys.jwks()) == {"a": 1}
     wall.now += OVERLAP_SECONDS
     assert keys.refresh() is True
-    assert list(shown(keys)) == [keys.kid]
+    assert list(published_keys(keys)) == [keys.kid]
 
 
 @pytest.mark.spec("ST-4.8.5-3")
-def test_two_changes_in_a_row_leave_all_tokens_good(tmp_path: Path, wall: ManualClock) -> None:
+def test_repeated_rotation_keeps_tokens_valid(tmp_path: Path, wall: ManualClock) -> None:
     keys = SigningKeys(tmp_path / "keys.json", wall_clock=wall)
     tokens = [keys.sign({"n": 0})]
     for number in (1, 2):
         assert keys.rotate() == keys.kid
         tokens.append(keys.sign({"n": number}))
-    assert len(shown(keys)) == 3
-    assert [verify(one, keys.jwks())["n"] for one in tokens] == [0, 1, 2]
+    assert len(published_keys(keys)) == 3
+    assert [verify(token, keys.jwks())["n"] for token in tokens] == [0, 1, 2]
     assert [row.signs for row in keys.list_keys()] == [True, False, False]
 
 
-def test_the_private_part_of_an_old_key_is_gone(tmp_path: Path, wall: ManualClock) -> None:
+def test_rotation_deletes_private_part_of_old_key(tmp_path: Path, wall: ManualClock) -> None:
     path = tmp_path / "keys.json"
     keys = SigningKeys(path, wall_clock=wall)
     [old] = json.loads(path.read_bytes())["keys"]
@@ -123,9 +121,7 @@ def test_the_private_part_of_an_old_key_is_gone(tmp_path: Path, wall: ManualCloc
     assert old["x"] in text
 
 
-def test_a_running_node_sees_what_another_process_changed(
-    tmp_path: Path, wall: ManualClock
-) -> None:
+def test_running_node_reads_key_rotated_by_other_process(tmp_path: Path, wall: ManualClock) -> None:
     path = tmp_path / "keys.json"
     node, other = SigningKeys(path, wall_clock=wall), SigningKeys(path, wall_clock=wall)
     before = node.jwks()
@@ -137,7 +133,7 @@ def test_a_running_node_sees_what_another_process_changed(
     assert node.refresh() is False
 
 
-def test_many_processes_that_change_it_at_once_lose_no_key(tmp_path: Path) -> None:
+def test_concurrent_rotations_lose_no_key(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     SigningKeys(path)
     program = (
@@ -150,41 +146,41 @@ def test_many_processes_that_change_it_at_once_lose_no_key(tmp_path: Path) -> No
         )
         for _ in range(4)
     ]
-    made = {one.communicate(timeout=HANG_TIMEOUT)[0].strip() for one in running}
+    made = {process.communicate(timeout=HANG_TIMEOUT)[0].strip() for process in running}
     assert len(made) == 4
-    assert made < set(shown(SigningKeys(path)))
+    assert made < set(published_keys(SigningKeys(path)))
 
 
-def test_however_often_keys_are_changed_few_are_shown(wall: ManualClock) -> None:
+def test_published_keys_are_limited(wall: ManualClock) -> None:
     keys = SigningKeys(None, wall_clock=wall)
     for _ in range(100):
         keys.rotate()
-    assert len(shown(keys)) == 24
+    assert len(published_keys(keys)) == 24
 
 
 @pytest.mark.parametrize(
     "bad",
     [b"", b"{}", b"[]", b'{"keys":[]}', b'{"keys":[{"kid":"a","x":"a","created":1}]}', b"\xff" * 9],
 )
-def test_what_holds_no_keys_is_replaced(tmp_path: Path, wall: ManualClock, bad: bytes) -> None:
+def test_invalid_key_file_is_replaced(tmp_path: Path, wall: ManualClock, bad: bytes) -> None:
     path = tmp_path / "keys.json"
     path.write_bytes(bad)
     keys = SigningKeys(path, wall_clock=wall)
     assert verify(keys.sign({"a": 1}), SigningKeys(path, wall_clock=wall).jwks()) == {"a": 1}
 
 
-def test_a_key_that_was_tampered_with_is_not_used(tmp_path: Path, wall: ManualClock) -> None:
+def test_tampered_key_is_not_used(tmp_path: Path, wall: ManualClock) -> None:
     path = tmp_path / "keys.json"
     first = SigningKeys(path, wall_clock=wall)
     held = json.loads(path.read_bytes())
     held["keys"][0]["x"] = json.loads(SigningKeys(None).jwks())["keys"][0]["x"]
     path.write_text(json.dumps(held))
     again = SigningKeys(path, wall_clock=wall)
-    assert first.kid not in shown(again)
+    assert first.kid not in published_keys(again)
 
 
 @pytest.mark.parametrize("jump", [-1e6, 1e9])
-def test_a_clock_that_jumps_makes_a_new_key_and_loses_none(
+def test_clock_jump_rotates_key_and_keeps_old_key(
     tmp_path: Path, wall: ManualClock, jump: float
 ) -> None:
     keys = SigningKeys(tmp_path / "keys.json", wall_clock=wall)
@@ -192,28 +188,24 @@ def test_a_clock_that_jumps_makes_a_new_key_and_loses_none(
     wall.now += jump
     assert keys.refresh() is True
     assert keys.kid != first
-    assert list(shown(keys)) == [keys.kid, first]
+    assert list(published_keys(keys)) == [keys.kid, first]
     assert keys.refresh() is False
 
 
-def test_a_folder_that_cannot_be_used_costs_only_the_memory(
-    tmp_path: Path, wall: ManualClock
-) -> None:
+def test_unusable_folder_keeps_keys_in_memory(tmp_path: Path, wall: ManualClock) -> None:
     (tmp_path / "file").write_text("")
     keys = SigningKeys(tmp_path / "file" / "keys.json", wall_clock=wall)
     assert verify(keys.sign({"a": 1}), keys.jwks()) == {"a": 1}
     keys.rotate()
-    assert len(shown(keys)) == 2
+    assert len(published_keys(keys)) == 2
 
 
-def test_a_folder_that_is_lost_later_is_said_and_leaves_the_key(
-    tmp_path: Path, wall: ManualClock
-) -> None:
+def test_lost_folder_fails_rotation_and_keeps_key(tmp_path: Path, wall: ManualClock) -> None:
     folder = tmp_path / "state"
     keys = SigningKeys(folder / "keys.json", wall_clock=wall)
     kid = keys.kid
-    for one in folder.iterdir():
-        one.unlink()
+    for path in folder.iterdir():
+        path.unlink()
     folder.rmdir()
     folder.write_text("")
     with pytest.raises(InterlockError, match="cannot be read or written"):
@@ -222,7 +214,7 @@ def test_a_folder_that_is_lost_later_is_said_and_leaves_the_key(
     assert verify(keys.sign({"a": 1}), keys.jwks()) == {"a": 1}
 
 
-def test_no_key_is_ever_shown_in_words(wall: ManualClock) -> None:
+def test_repr_hides_private_keys(wall: ManualClock) -> None:
     keys = SigningKeys(None, wall_clock=wall)
     private = keys._keys[0].d
     assert private is not None
@@ -230,7 +222,7 @@ def test_no_key_is_ever_shown_in_words(wall: ManualClock) -> None:
     assert private not in repr(keys.list_keys())
 
 
-def test_who_holds_the_file_is_not_waited_for_for_ever(
+def test_locked_file_times_out(
     tmp_path: Path, wall: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.trust.signing_keys._LOCK_TIMEOUT_SECONDS", 0.05)
@@ -245,13 +237,13 @@ def test_who_holds_the_file_is_not_waited_for_for_ever(
     assert keys.rotate() == keys.kid
 
 
-def test_what_was_read_counts_only_once_it_is_taken(tmp_path: Path, wall: ManualClock) -> None:
+def test_read_keys_apply_only_when_applied(tmp_path: Path, wall: ManualClock) -> None:
     path = tmp_path / "keys.json"
     node = SigningKeys(path, wall_clock=wall)
     before = node.kid
     new = SigningKeys(path, wall_clock=wall).rotate()
-    found = node.read_changes()
+    changes = node.read_changes()
     assert (node.kid, verify(node.sign({"a": 1}), node.jwks())) == (before, {"a": 1})
-    assert node.apply(found) is True
+    assert node.apply(changes) is True
     assert node.kid == new
     assert node.read_changes() is None
