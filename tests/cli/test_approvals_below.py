@@ -16,20 +16,20 @@ from interlock.protocol.mcp import Era
 from interlock.terminal.approvals_client import PendingApproval
 from interlock.trust.approvals.web import PASSED_ON, to_json
 from tests.trust.approvals.gated import NOW
-from tests.trust.approvals.test_shown_below import said
+from tests.trust.approvals.test_shown_below import read_child_report
 
 pytestmark = pytest.mark.feature("tree")
 
 
 def answer(result: dict[str, Any]) -> bytes:
-    shown = said()
+    shown = read_child_report()
     assert shown is not None
     outcome = Outcome(json.dumps(result).encode(), Era.SESSION)
     return encode_value({**to_json(shown, NOW, outcome), "state": PASSED_ON})
 
 
 def test_the_list_says_who_holds_it() -> None:
-    shown = said()
+    shown = read_child_report()
     assert shown is not None
     one = msgspec.json.decode(encode_value(to_json(shown, NOW)), type=PendingApproval)
     assert "pending at the child node mid, which reports:" in _format_row(one)
@@ -53,7 +53,7 @@ def test_a_call_that_failed_below_failed() -> None:
 
 
 def test_a_paused_step_is_shown_by_what_the_agent_wants() -> None:
-    shown = said()
+    shown = read_child_report()
     assert shown is not None
     asked = {"element_name": "helper", "execution_id": "exec_" + "0" * 90, "hint": "delete docs"}
     one = msgspec.structs.replace(

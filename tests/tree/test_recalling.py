@@ -157,13 +157,8 @@ async def test_an_opaque_token_without_an_end_is_recalled_while_its_server_stand
         assert identity.recall(robot) == robot
         # It takes the token back.
         now[0] += CACHE_SECONDS
-<<<<<<< HEAD
         authority.overrides["/introspect"] = introspect
-        await settled(shows)
-=======
-        authority.habits["/introspect"] = introspect
         await resolve_caller(shows)
->>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
         now[0] += CACHE_SECONDS
         authority.overrides["/introspect"] = lambda _: Reply(200, {"active": False})
         with pytest.raises(InterlockError, match="no introspection server accepts the token"):
@@ -171,13 +166,8 @@ async def test_an_opaque_token_without_an_end_is_recalled_while_its_server_stand
         assert identity.recall(robot) is None
         # Revoked here.
         now[0] += CACHE_SECONDS
-<<<<<<< HEAD
         authority.overrides["/introspect"] = introspect
-        await settled(shows)
-=======
-        authority.habits["/introspect"] = introspect
         await resolve_caller(shows)
->>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
         assert identity.recall(robot) == robot
         store = AccessStore(access_path(identity._parts.config, {}, tmp_path), clock=lambda: now[0])
         store.revoke_external("subject", "app:robot")

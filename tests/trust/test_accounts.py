@@ -8,36 +8,8 @@ from interlock.trust.budgets import MINUTE_SECONDS
 from tests.core.pipeline.budget_harness import IDLE, BudgetHarness, caller_budgets
 
 
-<<<<<<< HEAD
-def test_nobody_pays_who_has_no_budget() -> None:
-    desk = BudgetHarness(BudgetsConfig())
-    assert not desk.budgets.limited
-    desk.budgets.configure(BudgetsConfig(session=BudgetConfig(), callers=[CallerBudget()]))
-    assert not desk.budgets.limited
-    call = desk.call()
-    desk.budgets.reserve(call, None)
-    assert call.reservations is None
-
-
-def test_every_session_has_its_own() -> None:
-    desk = BudgetHarness(BudgetsConfig(session=BudgetConfig(calls_per_minute=2, mutable_calls=1)))
-    assert desk.budgets.limited
-    first, second = desk.session(), desk.session()
-    assert desk.passes("write", session=first)
-    assert not desk.passes("write", session=first)
-    assert desk.passes("read", session=first)
-    assert not desk.passes("read", session=first)
-    assert desk.passes("write", session=second)
-
-
-def test_what_a_session_was_refused_for() -> None:
-    desk = BudgetHarness(BudgetsConfig(session=BudgetConfig(mutable_calls=1)))
-    session = desk.session()
-    assert desk.passes("write", session=session)
-    error = desk.refusal(desk.call("write", session=session))
-=======
 def test_unlimited_caller_reserves_nothing() -> None:
-    harness = Desk(BudgetsConfig())
+    harness = BudgetHarness(BudgetsConfig())
     assert not harness.budgets.limited
     harness.budgets.configure(BudgetsConfig(session=BudgetConfig(), callers=[CallerBudget()]))
     assert not harness.budgets.limited
@@ -47,7 +19,9 @@ def test_unlimited_caller_reserves_nothing() -> None:
 
 
 def test_each_session_has_own_budget() -> None:
-    harness = Desk(BudgetsConfig(session=BudgetConfig(calls_per_minute=2, mutable_calls=1)))
+    harness = BudgetHarness(
+        BudgetsConfig(session=BudgetConfig(calls_per_minute=2, mutable_calls=1))
+    )
     assert harness.budgets.limited
     first, second = harness.session(), harness.session()
     assert harness.passes("write", session=first)
@@ -58,11 +32,10 @@ def test_each_session_has_own_budget() -> None:
 
 
 def test_exceeded_session_budget_reports_its_limit() -> None:
-    harness = Desk(BudgetsConfig(session=BudgetConfig(mutable_calls=1)))
+    harness = BudgetHarness(BudgetsConfig(session=BudgetConfig(mutable_calls=1)))
     session = harness.session()
     assert harness.passes("write", session=session)
     error = harness.refusal(harness.call("write", session=session))
->>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
     assert error is not None
     assert error.data == {
         "budget": "max_mutable_calls_per_session",
@@ -78,13 +51,8 @@ def test_exceeded_session_budget_reports_its_limit() -> None:
     )
 
 
-<<<<<<< HEAD
-def test_a_session_that_ends_is_forgotten() -> None:
-    desk = BudgetHarness(BudgetsConfig(session=BudgetConfig(mutable_calls=1)))
-=======
 def test_closed_session_is_removed() -> None:
-    harness = Desk(BudgetsConfig(session=BudgetConfig(mutable_calls=1)))
->>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
+    harness = BudgetHarness(BudgetsConfig(session=BudgetConfig(mutable_calls=1)))
     for _ in range(10):
         session = harness.session()
         assert harness.passes("write", session=session)
@@ -96,23 +64,13 @@ def test_closed_session_is_removed() -> None:
     assert not harness.passes("write")
 
 
-<<<<<<< HEAD
-def test_a_client_without_sessions_has_one_while_it_calls() -> None:
-    desk = BudgetHarness(BudgetsConfig(session=BudgetConfig(mutable_calls=2)))
-    assert desk.passes("write")
-    desk.clock.advance(IDLE - 1)
-    assert desk.passes("write")
-    desk.clock.advance(IDLE - 1)
-    error = desk.refusal(desk.call("write"))
-=======
 def test_sessionless_client_has_session_during_calls() -> None:
-    harness = Desk(BudgetsConfig(session=BudgetConfig(mutable_calls=2)))
+    harness = BudgetHarness(BudgetsConfig(session=BudgetConfig(mutable_calls=2)))
     assert harness.passes("write")
     harness.clock.advance(IDLE - 1)
     assert harness.passes("write")
     harness.clock.advance(IDLE - 1)
     error = harness.refusal(harness.call("write"))
->>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
     assert error is not None
     assert error.data is not None
     assert error.data["retry_after_ms"] == 1000
@@ -122,25 +80,14 @@ def test_sessionless_client_has_session_during_calls() -> None:
     assert harness.passes("write")
 
 
-<<<<<<< HEAD
-def test_a_callers_minute_is_one_over_all_its_sessions() -> None:
-    desk = BudgetHarness(caller_budgets(CallerBudget(calls_per_minute=3)))
-    one, other = desk.session(), desk.session()
-    assert desk.passes(session=one)
-    assert desk.passes(session=other)
-    desk.clock.advance(20)
-    assert desk.passes()
-    error = desk.refusal(desk.call(session=desk.session()))
-=======
 def test_caller_minute_spans_all_sessions() -> None:
-    harness = Desk(of_callers(CallerBudget(calls_per_minute=3)))
+    harness = BudgetHarness(caller_budgets(CallerBudget(calls_per_minute=3)))
     one, other = harness.session(), harness.session()
     assert harness.passes(session=one)
     assert harness.passes(session=other)
     harness.clock.advance(20)
     assert harness.passes()
     error = harness.refusal(harness.call(session=harness.session()))
->>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
     assert error is not None
     assert error.data == {
         "budget": "max_calls_per_minute",
@@ -157,22 +104,8 @@ def test_caller_minute_spans_all_sessions() -> None:
     assert harness.passes(who="bert")
 
 
-<<<<<<< HEAD
-def test_new_sessions_do_not_renew_what_a_caller_has_used() -> None:
-    desk = BudgetHarness(caller_budgets(CallerBudget(mutable_calls=2)))
-    assert desk.passes("write", session=desk.session())
-    assert desk.passes("write", session=desk.session())
-    assert not desk.passes("write", session=desk.session())
-    desk.clock.advance(IDLE)
-    assert desk.passes("write", session=desk.session())
-
-
-def test_the_first_budget_that_fits() -> None:
-    desk = BudgetHarness(
-        caller_budgets(
-=======
 def test_new_session_does_not_renew_caller_budget() -> None:
-    harness = Desk(of_callers(CallerBudget(mutable_calls=2)))
+    harness = BudgetHarness(caller_budgets(CallerBudget(mutable_calls=2)))
     assert harness.passes("write", session=harness.session())
     assert harness.passes("write", session=harness.session())
     assert not harness.passes("write", session=harness.session())
@@ -181,9 +114,8 @@ def test_new_session_does_not_renew_caller_budget() -> None:
 
 
 def test_first_matching_budget_applies() -> None:
-    harness = Desk(
-        of_callers(
->>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
+    harness = BudgetHarness(
+        caller_budgets(
             CallerBudget(callers=["ci-*", "cron"], calls_per_minute=1),
             CallerBudget(callers=["ada"]),
             CallerBudget(calls_per_minute=2),
@@ -196,13 +128,8 @@ def test_first_matching_budget_applies() -> None:
     assert [harness.passes(who="bert") for _ in range(3)] == [True, True, False]
 
 
-<<<<<<< HEAD
-def test_a_budget_of_nothing_says_so() -> None:
-    desk = BudgetHarness(caller_budgets(CallerBudget(mutable_calls=0, cost_units=5)))
-=======
 def test_zero_budget_allows_no_call() -> None:
-    harness = Desk(of_callers(CallerBudget(mutable_calls=0, cost_units=5)))
->>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
+    harness = BudgetHarness(caller_budgets(CallerBudget(mutable_calls=0, cost_units=5)))
     for tool in ("write", "expensive"):
         error = harness.refusal(harness.call(tool))
         assert error is not None
@@ -215,13 +142,8 @@ def test_zero_budget_allows_no_call() -> None:
 # -- all or none, and back
 
 
-<<<<<<< HEAD
-def test_all_accounts_or_none() -> None:
-    desk = BudgetHarness(
-=======
 def test_reserves_all_accounts_or_none() -> None:
-    harness = Desk(
->>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
+    harness = BudgetHarness(
         BudgetsConfig(
             session=BudgetConfig(mutable_calls=2), callers=[CallerBudget(calls_per_minute=3)]
         )
@@ -241,15 +163,10 @@ def test_reserves_all_accounts_or_none() -> None:
     assert not harness.passes("read", session=session, upstream="other")
 
 
-<<<<<<< HEAD
-def test_what_never_left_is_given_back() -> None:
-    desk = BudgetHarness(
+def test_undispatched_call_is_refunded() -> None:
+    harness = BudgetHarness(
         caller_budgets(CallerBudget(calls_per_minute=1, mutable_calls=1, cost_units=10))
     )
-=======
-def test_undispatched_call_is_refunded() -> None:
-    harness = Desk(of_callers(CallerBudget(calls_per_minute=1, mutable_calls=1, cost_units=10)))
->>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
     for tool in ("write", "expensive", "read"):
         for _ in range(3):
             call = harness.call(tool)
@@ -265,37 +182,8 @@ def test_undispatched_call_is_refunded() -> None:
     assert not harness.passes("read")
 
 
-<<<<<<< HEAD
-def test_reserving_twice_takes_once() -> None:
-    desk = BudgetHarness(caller_budgets(CallerBudget(calls_per_minute=2)))
-    call = desk.call()
-    desk.budgets.reserve(call, None)
-    desk.budgets.reserve(call, None)
-    assert desk.passes()
-    assert not desk.passes()
-
-
-def test_what_comes_back_after_its_minute_counts_nothing() -> None:
-    desk = BudgetHarness(caller_budgets(CallerBudget(calls_per_minute=1)))
-    slow = desk.call()
-    desk.budgets.reserve(slow, None)
-    desk.clock.advance(MINUTE_SECONDS)
-    assert desk.passes()
-    desk.budgets.release(slow, dispatched=False)
-    assert not desk.passes()
-
-
-def test_what_comes_back_after_its_session_counts_nothing() -> None:
-    desk = BudgetHarness(caller_budgets(CallerBudget(mutable_calls=1)))
-    slow = desk.call("write")
-    desk.budgets.reserve(slow, None)
-    desk.clock.advance(IDLE)
-    assert desk.passes("write")
-    desk.budgets.release(slow, dispatched=False)
-    assert not desk.passes("write")
-=======
 def test_repeated_reserve_charges_once() -> None:
-    harness = Desk(of_callers(CallerBudget(calls_per_minute=2)))
+    harness = BudgetHarness(caller_budgets(CallerBudget(calls_per_minute=2)))
     call = harness.call()
     harness.budgets.reserve(call, None)
     harness.budgets.reserve(call, None)
@@ -304,7 +192,7 @@ def test_repeated_reserve_charges_once() -> None:
 
 
 def test_refund_after_its_minute_has_no_effect() -> None:
-    harness = Desk(of_callers(CallerBudget(calls_per_minute=1)))
+    harness = BudgetHarness(caller_budgets(CallerBudget(calls_per_minute=1)))
     slow = harness.call()
     harness.budgets.reserve(slow, None)
     harness.clock.advance(MINUTE_SECONDS)
@@ -314,26 +202,20 @@ def test_refund_after_its_minute_has_no_effect() -> None:
 
 
 def test_refund_after_its_session_has_no_effect() -> None:
-    harness = Desk(of_callers(CallerBudget(mutable_calls=1)))
+    harness = BudgetHarness(caller_budgets(CallerBudget(mutable_calls=1)))
     slow = harness.call("write")
     harness.budgets.reserve(slow, None)
     harness.clock.advance(IDLE)
     assert harness.passes("write")
     harness.budgets.release(slow, dispatched=False)
     assert not harness.passes("write")
->>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
 
 
 # -- changes
 
 
-<<<<<<< HEAD
-def test_other_limits_while_it_runs() -> None:
-    desk = BudgetHarness(
-=======
 def test_limits_change_while_running() -> None:
-    harness = Desk(
->>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
+    harness = BudgetHarness(
         BudgetsConfig(session=BudgetConfig(mutable_calls=5), callers=[CallerBudget(cost_units=20)])
     )
     session = harness.session()
@@ -355,23 +237,13 @@ def test_limits_change_while_running() -> None:
     assert all(harness.passes("write", session=session) for _ in range(10))
 
 
-<<<<<<< HEAD
-def test_after_a_smaller_limit_the_wait_is_long_enough() -> None:
-    desk = BudgetHarness(caller_budgets(CallerBudget(calls_per_minute=10)))
-    for _ in range(10):
-        assert desk.passes()
-        desk.clock.advance(2)
-    desk.budgets.configure(caller_budgets(CallerBudget(calls_per_minute=3)), idle=IDLE)
-    error = desk.refusal(desk.call())
-=======
 def test_lowered_limit_reports_sufficient_wait() -> None:
-    harness = Desk(of_callers(CallerBudget(calls_per_minute=10)))
+    harness = BudgetHarness(caller_budgets(CallerBudget(calls_per_minute=10)))
     for _ in range(10):
         assert harness.passes()
         harness.clock.advance(2)
-    harness.budgets.configure(of_callers(CallerBudget(calls_per_minute=3)), idle=IDLE)
+    harness.budgets.configure(caller_budgets(CallerBudget(calls_per_minute=3)), idle=IDLE)
     error = harness.refusal(harness.call())
->>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
     assert error is not None
     assert error.data is not None
     assert error.data["left"] == 0
@@ -382,13 +254,8 @@ def test_lowered_limit_reports_sufficient_wait() -> None:
     assert harness.passes()
 
 
-<<<<<<< HEAD
-def test_callers_without_number_are_forgotten() -> None:
-    desk = BudgetHarness(
-=======
 def test_idle_callers_are_removed() -> None:
-    harness = Desk(
->>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
+    harness = BudgetHarness(
         BudgetsConfig(
             session=BudgetConfig(calls_per_minute=1),
             callers=[CallerBudget(callers=["a*"], calls_per_minute=1)],

@@ -328,15 +328,8 @@ async def test_server_receives_tokens_of_each_caller(tmp_path: Path, eras: str) 
                 answer.empty("403 Forbidden")
                 return True
 
-<<<<<<< HEAD
             server.override = refuse
-            refused = await call(root, DEPUTY, "shop.cancelled")
-            assert refused["code"] == -31020
-            assert "rejected the hop token of this node (HTTP 403)" in refused["message"]
-=======
-            server.habit = refuse
             response = await call(root, DEPUTY, "shop.cancelled")
             assert response["code"] == -31020
             assert "rejected the hop token of this node (HTTP 403)" in response["message"]
->>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
             assert len(server.requests) == before + 1

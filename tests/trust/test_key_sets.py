@@ -160,27 +160,15 @@ async def test_keys_stay_valid_while_issuer_is_unavailable(tmp_path: Path) -> No
         (lambda _: Reply(200, b" " * (MAX_DOCUMENT_BYTES + 1)), "longer than"),
     ],
 )
-<<<<<<< HEAD
-async def test_an_answer_that_is_no_keys(tmp_path: Path, habit: Any, why: str) -> None:
-    async with open_authority(tmp_path) as desk:
-        good = desk.authority.overrides[f"{desk.authority.path}/jwks"]
-        desk.authority.overrides[f"{desk.authority.path}/jwks"] = habit
-        keys = desk.key_set()
-=======
 async def test_rejects_unusable_key_response(tmp_path: Path, habit: Any, reason: str) -> None:
     async with open_authority(tmp_path) as harness:
-        good = harness.authority.habits[f"{harness.authority.path}/jwks"]
-        harness.authority.habits[f"{harness.authority.path}/jwks"] = habit
+        good = harness.authority.overrides[f"{harness.authority.path}/jwks"]
+        harness.authority.overrides[f"{harness.authority.path}/jwks"] = habit
         keys = harness.key_set()
->>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
         await keys.refresh()
         assert reason in (keys.problem or "")
         assert keys.find("k1", "ES256") == []
-<<<<<<< HEAD
-        desk.authority.overrides[f"{desk.authority.path}/jwks"] = good
-=======
-        harness.authority.habits[f"{harness.authority.path}/jwks"] = good
->>>>>>> c4a06798 (Name tests of trust, their helpers and variables after what they do)
+        harness.authority.overrides[f"{harness.authority.path}/jwks"] = good
         await keys.refresh()
         assert keys.problem is None
         assert keys.find("k1", "ES256")
