@@ -34,12 +34,12 @@ def main() -> None:
         if "id" not in message or "method" not in message:
             continue
         result = answer(message["method"], message.get("params", {}), tools)
-        said: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
+        fields: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
         if result is None:
-            said["error"] = {"code": -32601, "message": "Method not found"}
+            fields["error"] = {"code": -32601, "message": "Method not found"}
         else:
-            said["result"] = result
-        print(json.dumps(said), flush=True)
+            fields["result"] = result
+        print(json.dumps(fields), flush=True)
 
 
 if __name__ == "__main__":

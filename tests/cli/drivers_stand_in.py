@@ -20,7 +20,7 @@ server = MCPServer("stand-in", version="3.2.1", log_level="CRITICAL")
 READS = ToolAnnotations(read_only_hint=True)
 
 
-def noted(tool: str, **arguments: Any) -> None:
+def record_call(tool: str, **arguments: Any) -> None:
     path = os.environ.get("STAND_IN_NOTES")
     if path:
         with open(path, "a", encoding="utf-8") as notes:
@@ -30,7 +30,7 @@ def noted(tool: str, **arguments: Any) -> None:
 @server.tool(annotations=READS, title="Read")
 def read_file(path: str, head: int | None = None) -> dict[str, str]:
     """Reads a file."""
-    noted("read_file", path=path, **({} if head is None else {"head": head}))
+    record_call("read_file", path=path, **({} if head is None else {"head": head}))
     text = Path(path).read_text(encoding="utf-8")
     return {"contents": text, "mime_type": "text/plain"}
 
@@ -38,7 +38,7 @@ def read_file(path: str, head: int | None = None) -> dict[str, str]:
 @server.tool(annotations=ToolAnnotations(read_only_hint=False, destructive_hint=True))
 def write_file(path: str, content: str) -> dict[str, Any]:
     """Writes a file."""
-    noted("write_file", path=path, content=content)
+    record_call("write_file", path=path, content=content)
     Path(path).write_text(content, encoding="utf-8")
     return {"written": len(content)}
 
@@ -46,21 +46,21 @@ def write_file(path: str, content: str) -> dict[str, Any]:
 @server.tool(annotations=READS)
 def list_directory(path: str) -> dict[str, list[str]]:
     """Lists a folder."""
-    noted("list_directory", path=path)
+    record_call("list_directory", path=path)
     return {"entries": sorted(os.listdir(path))}
 
 
 @server.tool(annotations=READS)
 def query(query: str) -> dict[str, list[Any]]:
     """Asks a database."""
-    noted("query", query=query)
+    record_call("query", query=query)
     return {"rows": [{"sum": 1}]}
 
 
 @server.tool(annotations=READS)
 def list_tables() -> dict[str, list[str]]:
     """Names the tables of a database."""
-    noted("list_tables", secret=len(os.environ.get("DATABASE_URL", "")))
+    record_call("list_tables", secret=len(os.environ.get("DATABASE_URL", "")))
     return {"tables": ["a", "b"]}
 
 

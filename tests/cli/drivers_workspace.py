@@ -60,8 +60,8 @@ def driver(world: CommandLine, id: str = "files-mcp", **more: Any) -> Path:
 
 def secrets(world: CommandLine, driver: str, *slugs: str) -> Path:
     """Write a SECRETS.md beside a driver."""
-    listed = [{"slug": slug, "name": slug, "description": f"The secret {slug}."} for slug in slugs]
-    return _written(world.cwd / ".drivers" / driver / "SECRETS.md", {"secrets": listed})
+    listing = [{"slug": slug, "name": slug, "description": f"The secret {slug}."} for slug in slugs]
+    return _written(world.cwd / ".drivers" / driver / "SECRETS.md", {"secrets": listing})
 
 
 def _written(path: Path, fields: dict[str, Any]) -> Path:

@@ -37,31 +37,31 @@ def office(world: CommandLine) -> CommandLine:
 def new_key(
     world: CommandLine, name: str = "chief", *more: str
 ) -> subprocess.CompletedProcess[str]:
-    done = world.run_here("keys", "new", name, "--passphrase-file", "phrase", *more)
-    assert done.returncode == 0, done.stderr
-    return done
+    result = world.run_here("keys", "new", name, "--passphrase-file", "phrase", *more)
+    assert result.returncode == 0, result.stderr
+    return result
 
 
-def delete(world: CommandLine, id: int = 1) -> subprocess.CompletedProcess[str]:
+def delete_note(world: CommandLine, id: int = 1) -> subprocess.CompletedProcess[str]:
     return world.run_here("call", "demo.notes_delete", f"id={id}")
 
 
-def waiting(world: CommandLine) -> list[dict[str, Any]]:
-    done = world.run_here("approvals", "--json")
-    assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)["approvals"]
-    return found
+def pending_approvals(world: CommandLine) -> list[dict[str, Any]]:
+    result = world.run_here("approvals", "--json")
+    assert result.returncode == 0, result.stderr
+    approvals: list[dict[str, Any]] = json.loads(result.stdout)["approvals"]
+    return approvals
 
 
-def held(world: CommandLine, id: int = 1) -> str:
+def hold_call(world: CommandLine, id: int = 1) -> str:
     """Ask for something that waits; the id of the approval."""
-    done = delete(world, id)
-    assert done.returncode == 1
-    found = str(waiting(world)[-1]["id"])
+    result = delete_note(world, id)
+    assert result.returncode == 1
+    actual = str(pending_approvals(world)[-1]["id"])
     # For a person: the next command, and not what a model is told.
-    assert f"interlock approve {found}" in done.stderr
-    assert "your user" not in done.stdout + done.stderr
-    return found
+    assert f"interlock approve {actual}" in result.stderr
+    assert "your user" not in result.stdout + result.stderr
+    return actual
 
 
 def at_terminal(
@@ -90,7 +90,7 @@ def at_terminal(
             if not data:
                 break
             seen += data.decode()
-            for asked in [one for one in left if one in seen]:
+            for asked in [item for item in left if item in seen]:
                 os.write(here, left.pop(asked).encode())
         code = process.wait(HANG_TIMEOUT)
     finally:
@@ -101,25 +101,25 @@ def at_terminal(
 
 
 @pytest.mark.spec("AX-11.3-5", "AQ-8.8.2-5")
-def test_approve_with_a_key(office: CommandLine) -> None:
+def test_approves_with_key(office: CommandLine) -> None:
     new_key(office)
-    id = held(office)
-    listed = office.run_here("approvals")
-    assert id in listed.stdout
-    assert "demo.notes_delete  (cannot be undone)" in listed.stdout
-    assert "called by local" in listed.stdout
-    assert '"id": 1' in listed.stdout
-    done = office.run_here(
+    id = hold_call(office)
+    outcome = office.run_here("approvals")
+    assert id in outcome.stdout
+    assert "demo.notes_delete  (cannot be undone)" in outcome.stdout
+    assert "called by local" in outcome.stdout
+    assert '"id": 1' in outcome.stdout
+    result = office.run_here(
         "approve", "--yes", "--key", "chief", "--passphrase-file", "phrase", "--", id[:8]
     )
-    assert done.returncode == 0, done.stderr
-    assert "Approved by chief: ok" in done.stderr
+    assert result.returncode == 0, result.stderr
+    assert "Approved by chief: ok" in result.stderr
     # As `interlock call` prints it: the tool's words, and nothing of the protocol.
-    assert done.stdout == "Deleted note 1: Welcome\n"
+    assert result.stdout == "Deleted note 1: Welcome\n"
     # By the approval's id the same is told again, and nothing is done twice.
     again = office.run_here("call", "demo.notes_delete", "id=1", "--approval", id)
     assert (again.returncode, again.stdout) == (0, "Deleted note 1: Welcome\n")
-    assert waiting(office) == []
+    assert pending_approvals(office) == []
     assert "No pending approvals." in office.run_here("approvals").stderr
     late = office.run_here(
         "approve", "--yes", "--key", "chief", "--passphrase-file", "phrase", "--", id
@@ -128,69 +128,72 @@ def test_approve_with_a_key(office: CommandLine) -> None:
     assert "no longer pending. Its state is done." in late.stderr
 
 
-def test_who_asks_first_is_told_how_somebody_enrols(office: CommandLine) -> None:
-    first = delete(office, 1)
+def test_suggests_enrolment_without_operators(office: CommandLine) -> None:
+    first = delete_note(office, 1)
     assert "interlock keys new NAME" in first.stdout + first.stderr
     new_key(office)
     wait_until(
         "the key counts",
-        lambda: "keys new" not in (told := delete(office, 2)).stdout + told.stderr,
+        lambda: "keys new" not in (told := delete_note(office, 2)).stdout + told.stderr,
     )
 
 
-def test_refuse_needs_no_key_here(office: CommandLine) -> None:
-    id = held(office)
-    done = office.run_here("reject", "--reason", "not today", "--", id)
-    assert (done.returncode, done.stdout) == (0, "Rejected by local.\n"), done.stderr
-    told = office.run_here("call", "demo.notes_delete", "id=1", "--approval", id)
-    assert told.returncode == 1
-    assert "not today" in told.stdout + told.stderr
+def test_reject_requires_no_key_locally(office: CommandLine) -> None:
+    id = hold_call(office)
+    result = office.run_here("reject", "--reason", "not today", "--", id)
+    assert (result.returncode, result.stdout) == (0, "Rejected by local.\n"), result.stderr
+    outcome = office.run_here("call", "demo.notes_delete", "id=1", "--approval", id)
+    assert outcome.returncode == 1
+    assert "not today" in outcome.stdout + outcome.stderr
     new_key(office)
-    id = held(office)
-    done = office.run_here(
+    id = hold_call(office)
+    result = office.run_here(
         "reject", "--key", "chief", "--passphrase-file", "phrase", "--json", "--", id
     )
-    assert json.loads(done.stdout)["by"] == "chief"
+    assert json.loads(result.stdout)["by"] == "chief"
 
 
-def test_a_key_that_is_not_enrolled_confirms_nothing(office: CommandLine) -> None:
+def test_rejects_key_that_is_not_enrolled(office: CommandLine) -> None:
     new_key(office, "visitor", "--no-enrol")
-    id = held(office)
-    done = office.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", id)
-    assert done.returncode == 1
+    id = hold_call(office)
+    result = office.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", id)
+    assert result.returncode == 1
     public = office.home / ".config" / "interlock" / "keys" / "visitor.pub"
     assert (
         f"not enrolled with this node: interlock keys enrol visitor --public {public}"
-        in done.stderr
+        in result.stderr
     )
     named = ("approve", "--yes", "--key", "visitor", "--passphrase-file", "phrase", "--", id)
-    done = office.run_here(*named)
-    assert (done.returncode, "no trust anchor of this node signed it" in done.stderr) == (1, True)
+    result = office.run_here(*named)
+    assert (result.returncode, "no trust anchor of this node signed it" in result.stderr) == (
+        1,
+        True,
+    )
     (office.cwd / "phrase").write_text("fail  wrong\n", encoding="utf-8")
-    done = office.run_here(*named)
-    assert (done.returncode, "wrong passphrase" in done.stderr) == (3, True)
-    assert [one["id"] for one in waiting(office)] == [id]
+    result = office.run_here(*named)
+    assert (result.returncode, "wrong passphrase" in result.stderr) == (3, True)
+    assert [approval["id"] for approval in pending_approvals(office)] == [id]
 
 
-def test_a_removed_key_counts_no_more(office: CommandLine) -> None:
+def test_rejects_removed_key(office: CommandLine) -> None:
     new_key(office)
-    id = held(office)
+    id = hold_call(office)
     sign = ("--key", "chief", "--passphrase-file", "phrase")
     assert office.run_here("keys", "remove", "chief").returncode == 1
-    done = office.run_here("keys", "remove", "chief", *sign)
-    assert done.returncode == 0
-    assert ": the key " in done.stdout
-    assert " is removed." in done.stdout
-    done = office.run_here(
+    result = office.run_here("keys", "remove", "chief", *sign)
+    assert result.returncode == 0
+    assert ": the key " in result.stdout
+    assert " is removed." in result.stdout
+    result = office.run_here(
         "approve", "--yes", "--key", "chief", "--passphrase-file", "phrase", "--", id
     )
-    assert done.returncode == 1
+    assert result.returncode == 1
     assert office.run_here("keys", "remove", "chief").returncode == 1
 
 
-def test_a_person_is_shown_everything_and_asked(office: CommandLine) -> None:
+def test_approve_shows_call_and_asks_for_confirmation(office: CommandLine) -> None:
     new_key(office)
-    id = held(office)
+    id = hold_call(office)
     seen, code = at_terminal(office, ["approve", "--", id], {"Approve this call?": "n\n"})
     assert code == 1
     for words in (
@@ -202,14 +205,14 @@ def test_a_person_is_shown_everything_and_asked(office: CommandLine) -> None:
         "digest:",
     ):
         assert words in seen
-    assert [one["id"] for one in waiting(office)] == [id]
+    assert [approval["id"] for approval in pending_approvals(office)] == [id]
     answers = {"Approve this call?": "y\n", "Passphrase of chief": f"{PHRASE}\n"}
     seen, code = at_terminal(office, ["approve", "--", id], answers)
     assert (code, "Approved by chief: ok" in seen) == (0, True)
     assert PHRASE not in seen
 
 
-def test_approving_masked_arguments_is_deliberate(world: CommandLine) -> None:
+def test_approving_masked_arguments_requires_acknowledgement(world: CommandLine) -> None:
     password = {"type": "object", "properties": {"password": {"format": "password"}}}
     tool = {"name": "enter", "inputSchema": password, "annotations": {"destructiveHint": True}}
     tools = world.folder / "tools.json"
@@ -221,14 +224,14 @@ def test_approving_masked_arguments_is_deliberate(world: CommandLine) -> None:
     new_key(world)
     given = ["door.enter", "password=correct horse", "user=ada"]
     world.run_here("call", *given)
-    [pending] = waiting(world)
+    [pending] = pending_approvals(world)
     id = pending["id"]
     assert pending["masked"] == ["/arguments/password"]
     seen = world.run_here("approvals", id)
     assert (seen.returncode, "correct horse" in seen.stderr) == (0, False)
     assert "/arguments/password" in seen.stderr
-    shown = world.run_here("approvals", "--reveal", "--json", id)
-    assert json.loads(json.loads(shown.stdout)["arguments_text"]) == {
+    outcome = world.run_here("approvals", "--reveal", "--json", id)
+    assert json.loads(json.loads(outcome.stdout)["arguments_text"]) == {
         "password": "correct horse",
         "user": "ada",
     }
@@ -240,42 +243,42 @@ def test_approving_masked_arguments_is_deliberate(world: CommandLine) -> None:
     told, code = at_terminal(world, ["approve", id], answers)
     assert (code, "Approve this call?" in told, "correct horse" in told) == (1, False, False)
     assert not tools.with_suffix(".calls").exists()
-    done = world.run_here(*approve, "--reveal", id)
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-    assert "correct horse" in done.stderr
+    result = world.run_here(*approve, "--reveal", id)
+    assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
+    assert "correct horse" in result.stderr
     world.run_here("call", *given[:2])
-    done = world.run_here(*approve, "--accept-masked", waiting(world)[0]["id"])
-    assert (done.returncode, "correct horse" in done.stderr) == (0, False), done.stderr
+    result = world.run_here(*approve, "--accept-masked", pending_approvals(world)[0]["id"])
+    assert (result.returncode, "correct horse" in result.stderr) == (0, False), result.stderr
     journal = world.run_here("audit", "search", "--json", "--approval", id)
     words = [json.loads(line)["outcome"] for line in journal.stdout.splitlines()]
     assert words.count("revealed") == 2
 
 
-def test_nobody_there_to_ask(office: CommandLine) -> None:
+def test_approve_without_terminal_requires_yes(office: CommandLine) -> None:
     new_key(office)
-    done = office.run("approve", "--", held(office))
-    assert (done.returncode, "add --yes" in done.stderr) == (2, True)
+    result = office.run("approve", "--", hold_call(office))
+    assert (result.returncode, "add --yes" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["approve", "reject"])
-def test_an_id_is_not_guessed(office: CommandLine, command: str) -> None:
+def test_accepts_only_long_unambiguous_id_prefix(office: CommandLine, command: str) -> None:
     new_key(office)
-    id = held(office)
+    id = hold_call(office)
     more = ["--yes", "--passphrase-file", "phrase"] if command == "approve" else []
     for given, said in (("", "id is empty"), (" ", "id is empty"), (id[:5], "too short")):
-        done = office.run_here(command, *more, "--", given)
-        assert (done.returncode, said in done.stderr) == (2, True)
-    done = office.run_here(command, *more, "--", "x" * 30)
-    assert done.returncode == 1
-    assert [one["id"] for one in waiting(office)] == [id]
+        result = office.run_here(command, *more, "--", given)
+        assert (result.returncode, said in result.stderr) == (2, True)
+    result = office.run_here(command, *more, "--", "x" * 30)
+    assert result.returncode == 1
+    assert [approval["id"] for approval in pending_approvals(office)] == [id]
     # Any beginning that is long enough will do, also one that is nearly whole.
-    done = office.run_here(command, *more, "--", id[:-1])
-    assert done.returncode == 0, done.stderr
+    result = office.run_here(command, *more, "--", id[:-1])
+    assert result.returncode == 0, result.stderr
 
 
-def test_the_key_that_counts_is_found(office: CommandLine) -> None:
+def test_approve_finds_enrolled_key(office: CommandLine) -> None:
     phrase = ("--passphrase-file", "phrase")
-    id = held(office)
+    id = hold_call(office)
     new_key(office, "visitor", "--no-enrol")
     by = ("--by", "caller", "--by-passphrase-file", "phrase")
     new_key(office, "caller", "--caller", "local")
@@ -297,12 +300,12 @@ def test_the_key_that_counts_is_found(office: CommandLine) -> None:
         in several.stderr
     )
     office.run_here("keys", "remove", "deputy", "--key", "caller", *phrase)
-    done = office.run_here("approve", "--yes", *phrase, "--", id)
-    assert (done.returncode, "Approved by chief: ok" in done.stderr) == (0, True)
+    result = office.run_here("approve", "--yes", *phrase, "--", id)
+    assert (result.returncode, "Approved by chief: ok" in result.stderr) == (0, True)
 
 
-def test_a_key_is_looked_at_before_anybody_is_asked(office: CommandLine) -> None:
-    id = held(office)
+def test_approve_reads_key_before_asking(office: CommandLine) -> None:
+    id = hold_call(office)
     seen, code = at_terminal(office, ["approve", "--key", "nobody", "--", id], {})
     assert (code, "Cannot read the key" in seen, "Approve this call?" in seen) == (3, True, False)
     (office.cwd / "x.pem").write_text("no key", encoding="utf-8")
@@ -310,29 +313,29 @@ def test_a_key_is_looked_at_before_anybody_is_asked(office: CommandLine) -> None
     assert (code, "is not a private key" in seen, "Approve this call?" in seen) == (3, True, False)
 
 
-def test_leaving_the_question(office: CommandLine) -> None:
+def test_end_of_input_aborts_approval(office: CommandLine) -> None:
     new_key(office)
-    id = held(office)
+    id = hold_call(office)
     # What a terminal sends for Ctrl-D; Ctrl-C ends in the same way.
     seen, code = at_terminal(office, ["approve", "--", id], {"Approve this call?": "\x04"})
     assert (code, "Aborted" in seen) == (130, False)
-    assert [one["id"] for one in waiting(office)] == [id]
+    assert [approval["id"] for approval in pending_approvals(office)] == [id]
 
 
-def test_a_tool_that_fails_is_a_failure(office: CommandLine) -> None:
+def test_failed_tool_sets_exit_code(office: CommandLine) -> None:
     new_key(office)
-    id = held(office, 999)
+    id = hold_call(office, 999)
     phrase = ("--yes", "--passphrase-file", "phrase")
-    done = office.run_here("approve", *phrase, "--", id)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "Approved by chief: tool_error" in done.stderr
-    assert "999" in done.stderr
-    id = held(office, 998)
-    done = office.run_here("approve", *phrase, "--json", "--", id)
-    assert (done.returncode, json.loads(done.stdout)["outcome"]) == (1, "tool_error")
+    result = office.run_here("approve", *phrase, "--", id)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "Approved by chief: tool_error" in result.stderr
+    assert "999" in result.stderr
+    id = hold_call(office, 998)
+    result = office.run_here("approve", *phrase, "--json", "--", id)
+    assert (result.returncode, json.loads(result.stdout)["outcome"]) == (1, "tool_error")
 
 
-def test_a_gate_below_is_told_in_a_sentence(office: CommandLine) -> None:
+def test_approve_reports_pending_call_at_child_node(office: CommandLine) -> None:
     """A node above whose own gate was passed, and the node below holds the call in turn."""
     (office.folder / "above").mkdir()
     above = CommandLine(office.folder / "above")
@@ -344,22 +347,22 @@ def test_a_gate_below_is_told_in_a_sentence(office: CommandLine) -> None:
         above.up().wait_for_line("low is ready")
         public = str(office.home / ".config" / "interlock" / "keys" / "chief.pub")
         assert above.run_here("keys", "enrol", "chief", "--public", public).returncode == 0
-        listed = json.loads(above.run_here("tools", "--json").stdout)["tools"]
-        (tool,) = (each["name"] for each in listed if each["name"].endswith("notes_delete"))
+        tools = json.loads(above.run_here("tools", "--json").stdout)["tools"]
+        (tool,) = (tool["name"] for tool in tools if tool["name"].endswith("notes_delete"))
         held_above = above.run_here("call", tool, "id=1")
         assert held_above.returncode == 1
-        (one,) = waiting(above)
-        done = above.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", one["id"])
-        assert done.returncode == 0, done.stderr
-        (below,) = waiting(office)
-        (line,) = done.stdout.splitlines()
+        (one,) = pending_approvals(above)
+        result = above.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", one["id"])
+        assert result.returncode == 0, result.stderr
+        (below,) = pending_approvals(office)
+        (line,) = result.stdout.splitlines()
         assert "The child node requires its own approval" in line
         assert f"interlock approve {below['id']}" in line
     finally:
         above.close()
 
 
-def test_watch_shows_what_comes(office: CommandLine) -> None:
+def test_watch_prints_new_approvals(office: CommandLine) -> None:
     process = subprocess.Popen(
         [*INTERLOCK, "approvals", "--watch"],
         cwd=office.cwd,
@@ -370,10 +373,10 @@ def test_watch_shows_what_comes(office: CommandLine) -> None:
     )
     try:
         assert process.stdout is not None
-        id = held(office)
+        id = hold_call(office)
         assert id in process.stdout.readline()
         assert "demo.notes_delete" in process.stdout.readline()
-        other = held(office, 2)
+        other = hold_call(office, 2)
         lines = iter(process.stdout.readline, "")
         assert any(other in line for line in lines)
         process.send_signal(signal.SIGINT)
@@ -383,30 +386,30 @@ def test_watch_shows_what_comes(office: CommandLine) -> None:
         process.communicate()
 
 
-def test_no_node(world: CommandLine) -> None:
+def test_approval_commands_require_node(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     for command in (["approvals"], ["approve", "x" * 6, "--yes"], ["reject", "x" * 6]):
-        done = world.run_here(*command)
-        assert (done.returncode, "No node is running at" in done.stderr) == (4, True)
+        result = world.run_here(*command)
+        assert (result.returncode, "No node is running at" in result.stderr) == (4, True)
 
 
-def test_a_new_key(world: CommandLine) -> None:
+def test_creates_key(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     (world.cwd / "phrase").write_text(PHRASE, encoding="utf-8")
-    done = new_key(world, "chief", "--tool", "demo.*", "--caller", "bot")
+    result = new_key(world, "chief", "--tool", "demo.*", "--caller", "bot")
     private = world.home / ".config" / "interlock" / "keys" / "chief.pem"
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
     assert b"ENCRYPTED" in private.read_bytes()
     # What it prints is config for another node.
     import yaml
 
-    printed = yaml.safe_load(done.stdout)
+    printed = yaml.safe_load(result.stdout)
     (anchor,) = printed["approvals"]["anchors"]
     assert (anchor["name"], anchor["tools"], anchor["caller"]) == ("chief", ["demo.*"], "bot")
     world.config({"demo": DEMO}, **printed)
     assert world.run_here("check").returncode == 0
-    listed = json.loads(world.run_here("keys", "list", "--json").stdout)
-    assert [(one["name"], one["kind"]) for one in listed] == [
+    data = json.loads(world.run_here("keys", "list", "--json").stdout)
+    assert [(tool["name"], tool["kind"]) for tool in data] == [
         ("chief", "key"),
         ("chief", "operator (config)"),
     ]
@@ -428,14 +431,14 @@ def test_a_new_key(world: CommandLine) -> None:
     assert "--no-passphrase" in lonely.stderr
 
 
-def test_a_key_by_the_name_of_a_caller(world: CommandLine) -> None:
+def test_warns_about_key_named_like_caller(world: CommandLine) -> None:
     world.config({"demo": DEMO})
-    done = world.run_here("keys", "new", "local", "--no-passphrase")
-    assert done.returncode == 0
-    assert "Warning: local is the caller name of the user of this machine" in done.stderr
+    result = world.run_here("keys", "new", "local", "--no-passphrase")
+    assert result.returncode == 0
+    assert "Warning: local is the caller name of the user of this machine" in result.stderr
 
 
-def test_a_key_is_made_for_the_node_that_runs(world: CommandLine) -> None:
+def test_creates_key_for_running_node(world: CommandLine) -> None:
     world.up("--demo", "--listen", str(world.port)).wait_for_line("demo is ready")
     here = f"127.0.0.1:{world.port}"
     elsewhere = world.run_here("keys", "new", "chief", "--no-passphrase")
@@ -447,13 +450,13 @@ def test_a_key_is_made_for_the_node_that_runs(world: CommandLine) -> None:
         assert world.run_here(*command).returncode == 4
     nobody = world.run_here("keys", "new", "chief", "--no-passphrase", "--node", "1")
     assert (nobody.returncode, "but a node runs at" in nobody.stderr) == (4, True)
-    made = world.run_here("keys", "new", "chief", "--no-passphrase", "--no-enrol")
-    assert made.returncode == 0
-    listed = world.run_here("keys", "list", "--node", here)
+    result = world.run_here("keys", "new", "chief", "--no-passphrase", "--no-enrol")
+    assert result.returncode == 0
+    outcome = world.run_here("keys", "list", "--node", here)
     enrol = f"interlock keys enrol chief --public {folder / 'chief.pub'} --node {here}"
     for words in ("interlock keys new NAME", "interlock keys enrol NAME"):
-        assert f"{words} --node {here}\n" in listed.stderr
-    assert enrol in listed.stderr
+        assert f"{words} --node {here}\n" in outcome.stderr
+    assert enrol in outcome.stderr
     again = world.run_here("keys", "new", "chief", "--node", here)
     assert (again.returncode, enrol in again.stderr) == (3, True)
     assert world.run_here(*enrol.split()[1:]).returncode == 0
@@ -462,45 +465,45 @@ def test_a_key_is_made_for_the_node_that_runs(world: CommandLine) -> None:
     assert "not enrolled" not in again.stderr
 
 
-def test_half_a_key_is_not_left_behind(world: CommandLine) -> None:
+def test_failed_key_creation_leaves_no_files(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     folder = world.home / ".config" / "interlock" / "keys"
     # The public part cannot be written where a folder is in the way.
     (folder / "chief.pub").mkdir(parents=True)
-    done = world.run_here("keys", "new", "chief", "--no-passphrase")
-    assert done.returncode == 1
-    assert "Is a directory" in done.stderr
+    result = world.run_here("keys", "new", "chief", "--no-passphrase")
+    assert result.returncode == 1
+    assert "Is a directory" in result.stderr
     assert not (folder / "chief.pem").exists()
     # Nor when the node's file cannot be.
     state = world.state / "interlock" / f"127.0.0.1-{world.port}"
     state.mkdir(parents=True, exist_ok=True)
     (state / "operators.db").write_text("no database", encoding="utf-8")
-    done = world.run_here("keys", "new", "deputy", "--no-passphrase")
-    assert done.returncode != 0
+    result = world.run_here("keys", "new", "deputy", "--no-passphrase")
+    assert result.returncode != 0
     assert not list(folder.glob("deputy.*"))
 
 
-def test_enrolling_others(world: CommandLine) -> None:
+def test_enrol_prints_invitation(world: CommandLine) -> None:
     world.config({"demo": DEMO})
-    done = world.run_here("keys", "enrol", "chief", "--json")
-    told = json.loads(done.stdout)
-    assert told["address"] == f"http://localhost:{world.port}/approvals/enrol"
-    assert told["seconds"] == 600
-    done = world.run_here("keys", "enrol", "chief")
-    assert done.stdout.startswith(f"http://localhost:{world.port}/approvals/enrol#")
-    made = world.run_here("keys", "new", "deputy", "--no-passphrase", "--no-enrol")
-    assert made.returncode == 0
+    result = world.run_here("keys", "enrol", "chief", "--json")
+    data = json.loads(result.stdout)
+    assert data["address"] == f"http://localhost:{world.port}/approvals/enrol"
+    assert data["seconds"] == 600
+    result = world.run_here("keys", "enrol", "chief")
+    assert result.stdout.startswith(f"http://localhost:{world.port}/approvals/enrol#")
+    outcome = world.run_here("keys", "new", "deputy", "--no-passphrase", "--no-enrol")
+    assert outcome.returncode == 0
     public = str(world.home / ".config" / "interlock" / "keys" / "deputy.pub")
     assert world.run_here("keys", "enrol", "deputy", "--public", public).returncode == 0
     again = world.run_here("keys", "enrol", "deputy", "--public", public)
     assert (again.returncode, "enrolled already" in again.stderr) == (3, True)
     assert "deputy" in world.run_here("keys", "list").stdout
     world.config({"demo": DEMO}, approvals={"url": "https://approve.example/x/"})
-    told = json.loads(world.run_here("keys", "enrol", "chief", "--json").stdout)
-    assert told["address"] == "https://approve.example/x/approvals/enrol"
+    data = json.loads(world.run_here("keys", "enrol", "chief", "--json").stdout)
+    assert data["address"] == "https://approve.example/x/approvals/enrol"
 
 
-def test_over_http_with_a_token(world: CommandLine, tmp_path: Path) -> None:
+def test_lists_approvals_over_http_with_token(world: CommandLine, tmp_path: Path) -> None:
     """Another machine of the operator's: no socket, but a token that may see approvals."""
     (world.cwd / "phrase").write_text(PHRASE, encoding="utf-8")
     tokens = [
@@ -512,34 +515,40 @@ def test_over_http_with_a_token(world: CommandLine, tmp_path: Path) -> None:
     world.environ |= secrets
     world.up().wait_for_line("demo is ready")
     new_key(world)
-    id = held(world)
+    id = hold_call(world)
     elsewhere = {"XDG_STATE_HOME": str(tmp_path / "elsewhere")}
-    done = world.run_here("approvals", "--json", **elsewhere)
-    assert [one["id"] for one in json.loads(done.stdout)["approvals"]] == [id], done.stderr
-    done = world.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", id, **elsewhere)
-    assert done.returncode == 0, done.stderr
-    refused = world.run_here("approvals", **elsewhere, DESK="x" * 40)
-    assert refused.returncode == 1
+    result = world.run_here("approvals", "--json", **elsewhere)
+    assert [approval["id"] for approval in json.loads(result.stdout)["approvals"]] == [id], (
+        result.stderr
+    )
+    result = world.run_here(
+        "approve", "--yes", "--passphrase-file", "phrase", "--", id, **elsewhere
+    )
+    assert result.returncode == 0, result.stderr
+    outcome = world.run_here("approvals", **elsewhere, DESK="x" * 40)
+    assert outcome.returncode == 1
 
 
-def test_an_approval_outlives_the_node(office: CommandLine) -> None:
+def test_approval_survives_restart(office: CommandLine) -> None:
     new_key(office)
-    id = held(office)
+    id = hold_call(office)
     (node,) = office._nodes
     node.end(signal.SIGKILL)
     office.up().wait_for_line("demo is ready")
-    assert wait_until("it waits still", lambda: [one["id"] for one in waiting(office)]) == [id]
-    done = office.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", id)
-    assert "Approved by chief" in done.stderr, done
+    assert wait_until(
+        "it waits still", lambda: [approval["id"] for approval in pending_approvals(office)]
+    ) == [id]
+    result = office.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", id)
+    assert "Approved by chief" in result.stderr, result
 
 
 @pytest.mark.parametrize(
     "along", [None, {"dev.interlock/context": {"tenant": "blue"}}], ids=["nothing", "context"]
 )
-def test_what_is_sent_beside_the_arguments_is_seen(
+def test_approval_shows_context(
     capsys: pytest.CaptureFixture[str], along: dict[str, Any] | None
 ) -> None:
-    said = {
+    fields = {
         "id": "a" * 20, "state": "pending", "tool": "who.asks", "server": "drivers:",
         "route": ["who", "asks"], "effect": "mutating", "description": "", "caller": {},
         "action": "confirm", "rule": "", "reason": "", "args_sha256": "d", "aud": "n",
@@ -547,63 +556,63 @@ def test_what_is_sent_beside_the_arguments_is_seen(
         "created_at": "", "expires_at": "",
     }  # fmt: skip
     if along is not None:
-        said["meta_text"] = json.dumps(along, indent=2)
-    _print_details(msgspec.convert(said, PendingApproval))
-    seen = capsys.readouterr().err
-    assert "arguments:\n  │ {}" in seen
-    assert ("_meta, sent with the arguments" in seen) is (along is not None)
-    assert ('"tenant": "blue"' in seen) is (along is not None)
+        fields["meta_text"] = json.dumps(along, indent=2)
+    _print_details(msgspec.convert(fields, PendingApproval))
+    output = capsys.readouterr().err
+    assert "arguments:\n  │ {}" in output
+    assert ("_meta, sent with the arguments" in output) is (along is not None)
+    assert ('"tenant": "blue"' in output) is (along is not None)
 
 
-def test_hints_name_the_node_as_the_command_did(world: CommandLine) -> None:
+def test_hints_repeat_node_option(world: CommandLine) -> None:
     world.up("--demo", "--listen", str(world.port)).wait_for_line("demo is ready")
     here = f"127.0.0.1:{world.port}"
-    held = world.run_here("call", "demo.notes_delete", "id=1", "--node", here)
-    assert f"Enrol one: interlock keys new NAME --node {here}\n" in held.stderr
+    result_of_call = world.run_here("call", "demo.notes_delete", "id=1", "--node", here)
+    assert f"Enrol one: interlock keys new NAME --node {here}\n" in result_of_call.stderr
     listed = world.run_here("approvals", "--node", here)
     assert f"interlock approve ID --node {here}, or" in listed.stderr
     assert f"interlock reject ID --reason WHY --node {here}\n" in listed.stderr
     for name in ("chief", "deputy"):
-        made = world.run_here("keys", "new", name, "--no-passphrase", "--node", here)
-        assert made.returncode == 0, made.stderr
+        outcome = world.run_here("keys", "new", name, "--no-passphrase", "--node", here)
+        assert outcome.returncode == 0, outcome.stderr
     pending = world.run_here("keys", "list", "--node", here).stdout
     admit = pending.partition("not active yet: ")[2].partition(")")[0]
     assert admit.endswith(f" --node {here}")
     assert f"{admit}\n" in world.run_here("approvals", "--node", here).stderr
     # As printed, it runs.
-    done = world.run_here(*admit.split()[1:], "--yes", "--key", "chief")
-    assert done.returncode == 0, done.stderr
+    result = world.run_here(*admit.split()[1:], "--yes", "--key", "chief")
+    assert result.returncode == 0, result.stderr
     status = world.run_here("status", "--node", here).stdout
     assert f"pending approval: interlock approvals --node {here}\n" in status
     tokens = world.run_here("token", "list", "--node", here).stderr
     assert f"Create one: interlock token create NAME --node {here}\n" in tokens
 
 
-def test_hints_name_the_config_as_the_command_did(world: CommandLine) -> None:
+def test_hints_repeat_config_option(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     named = world.cwd / "my team.yaml"
     (world.cwd / "interlock.yaml").rename(named)
     given = ("--config", str(named))
-    listed = world.run_here("keys", "list", *given)
-    assert f"interlock keys new NAME --config '{named}'\n" in listed.stderr
-    asked = world.run_here("approvals", *given)
-    assert asked.returncode == 4
-    assert f"Start it: interlock up --config '{named}'\n" in asked.stderr
+    outcome = world.run_here("keys", "list", *given)
+    assert f"interlock keys new NAME --config '{named}'\n" in outcome.stderr
+    result = world.run_here("approvals", *given)
+    assert result.returncode == 4
+    assert f"Start it: interlock up --config '{named}'\n" in result.stderr
 
 
-def test_a_call_that_is_held_without_a_node_says_that_one_is_needed(world: CommandLine) -> None:
+def test_confirmed_call_without_node_suggests_starting_it(world: CommandLine) -> None:
     world.config({"demo": DEMO})
-    done = world.run_here("call", "demo.notes_delete", "id=1")
-    assert done.returncode == 1
-    assert "Start one first: interlock up\n" in done.stderr
-    approve = done.stderr.partition("Approve: ")[2].partition("\n")[0]
+    result = world.run_here("call", "demo.notes_delete", "id=1")
+    assert result.returncode == 1
+    assert "Start one first: interlock up\n" in result.stderr
+    approve = result.stderr.partition("Approve: ")[2].partition("\n")[0]
     # What is printed is true: with a node the approval can be given, and the call is made.
     world.up().wait_for_line("demo is ready")
-    assert [one["id"] for one in waiting(world)] == [approve.split()[-1]]
-    made = world.run_here("keys", "new", "chief", "--no-passphrase")
-    assert made.returncode == 0, made.stderr
+    assert [approval["id"] for approval in pending_approvals(world)] == [approve.split()[-1]]
+    outcome = world.run_here("keys", "new", "chief", "--no-passphrase")
+    assert outcome.returncode == 0, outcome.stderr
     wait_until(
         "the call is made once it is approved",
         lambda: "Deleted note 1" in world.run_here(*approve.split()[1:], "--yes").stdout,
     )
-    assert "Start one first" not in delete(world, 2).stderr
+    assert "Start one first" not in delete_note(world, 2).stderr

@@ -32,7 +32,7 @@ SCHEMA["$defs"]["round"] = {"$ref": "#/$defs/round"}
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("pairs", "expected"),
     [
         (["text=5"], {"text": "5"}),
         (["text="], {"text": ""}),
@@ -64,12 +64,12 @@ SCHEMA["$defs"]["round"] = {"$ref": "#/$defs/round"}
         ([], {}),
     ],
 )
-def test_words_become_values(words: list[str], expected: dict[str, Any]) -> None:
-    assert read_arguments(words, SCHEMA) == expected
+def test_parses_arguments_by_schema(pairs: list[str], expected: dict[str, Any]) -> None:
+    assert read_arguments(pairs, SCHEMA) == expected
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("pairs", "message"),
     [
         (["text"], "'text' is not an argument. Write key=value or key:=JSON"),
         (["=x"], "'=x' is not an argument"),
@@ -90,13 +90,13 @@ def test_words_become_values(words: list[str], expected: dict[str, Any]) -> None
         (["x=@no/such/file"], "x: cannot read the file 'no/such/file': No such file"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(words: list[str], said: str) -> None:
-    with pytest.raises(ArgumentError) as refused:
-        read_arguments(words, SCHEMA)
-    assert said in str(refused.value)
+def test_rejects_invalid_arguments(pairs: list[str], message: str) -> None:
+    with pytest.raises(ArgumentError) as error:
+        read_arguments(pairs, SCHEMA)
+    assert message in str(error.value)
 
 
-def test_files_are_read(tmp_path: Path) -> None:
+def test_reads_arguments_from_files(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("Grüße\n", encoding="utf-8")
     (tmp_path / "json").write_text('{"a": 1}', encoding="utf-8")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
@@ -122,14 +122,14 @@ ENDLESS = {"type": "array", "items": {"$ref": "#/$defs/a"}}
         {"$ref": "#/$defs/a", "$defs": {"a": 5}},
     ],
 )
-def test_a_schema_that_is_none_types_nothing(schema: dict[str, Any]) -> None:
+def test_invalid_schema_converts_no_values(schema: dict[str, Any]) -> None:
     assert read_arguments(["x=1"], {"properties": {"x": schema}}) == {"x": "1"}
 
 
-def test_a_schema_that_goes_in_circles_ends() -> None:
+def test_circular_schema_terminates() -> None:
     known = {"properties": {"x": {"$ref": "#/$defs/a"}}}
     assert read_arguments(["x=1"], {**known, "$defs": {"a": CIRCLE}}) == {"x": "1"}
-    found = read_arguments(["x=1"], {**known, "$defs": {"a": ENDLESS}})["x"]
-    while isinstance(found, list):
-        [found] = found
-    assert found == "1"
+    result = read_arguments(["x=1"], {**known, "$defs": {"a": ENDLESS}})["x"]
+    while isinstance(result, list):
+        [result] = result
+    assert result == "1"

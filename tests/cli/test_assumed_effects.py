@@ -36,7 +36,7 @@ def weather(world: CommandLine) -> CommandLine:
     return world
 
 
-def test_counts_what_is_held_what_runs_and_what_depends_on_arguments() -> None:
+def test_counts_pending_running_and_conditional_tools() -> None:
     choice = EffectChoice("action", frozenset({"list"}))
     tools = [
         ("a", effect(EffectLevel.IRREVERSIBLE)),
@@ -51,7 +51,7 @@ def test_counts_what_is_held_what_runs_and_what_depends_on_arguments() -> None:
     assert all(name in " ".join(others) for name in SETTINGS)
 
 
-def test_counts_ignored_hints_by_themselves() -> None:
+def test_counts_ignored_hints_separately() -> None:
     ignored = effect(EffectLevel.MUTATING, is_hint_ignored=True)
     first, second, *_ = describe_assumed([("a", ignored), ("b", effect(EffectLevel.MUTATING))])
     assert numbers(first)[:2] == [1, 1]
@@ -63,50 +63,50 @@ def test_reports_nothing_where_every_tool_has_annotations() -> None:
     assert describe_assumed(said) == []
 
 
-def test_tools_lists_each_held_tool_with_its_reason(weather: CommandLine) -> None:
-    done = weather.run_here("tools")
-    (counted,) = (line for line in done.stdout.splitlines() if numbers(line) == COUNTS)
+def test_tools_lists_irreversible_tools_with_reason(weather: CommandLine) -> None:
+    result = weather.run_here("tools")
+    (counted,) = (line for line in result.stdout.splitlines() if numbers(line) == COUNTS)
     assert counted
-    assert all(name in done.stdout for name in SETTINGS)
-    listed = json.loads(weather.run_here("tools", "--json").stdout)["tools"]
-    found = {
+    assert all(name in result.stdout for name in SETTINGS)
+    tools = json.loads(weather.run_here("tools", "--json").stdout)["tools"]
+    actual = {
         tool["name"].removeprefix("weather").lstrip("._"): (
             tool["effect"],
             tool["effect_source"],
             tool["effect_reason"],
         )
-        for tool in listed
+        for tool in tools
     }
-    assert found == {
+    assert actual == {
         "add": ("mutating", "inferred", "`add` in its name"),
         "get_forecast": ("mutating", "inferred", "`get` in its name"),
         "delete_station": ("irreversible", "inferred", "`delete` in its name"),
         "drop_stations": ("irreversible", "inferred", "`drop` in its name"),
         "manage_stations": ("irreversible", "inferred", "`delete` among the values of `action`"),
     }
-    for level, _, reason in found.values():
-        shown = [line for line in done.stdout.splitlines() if line.endswith(reason)]
+    for level, _, reason in actual.values():
+        shown = [line for line in result.stdout.splitlines() if line.endswith(reason)]
         assert bool(shown) == (level == "irreversible")
 
 
 def test_doctor_reports_the_same_counts(weather: CommandLine) -> None:
-    done = json.loads(weather.run_here("doctor", "--json").stdout)
-    (upstream,) = done["upstreams"]
+    data = json.loads(weather.run_here("doctor", "--json").stdout)
+    (upstream,) = data["upstreams"]
     assert numbers(upstream["assumed"][0]) == COUNTS
     assert all(name in " ".join(upstream["assumed"]) for name in SETTINGS)
 
 
 @pytest.mark.parametrize("setting", ["infer", "confirm", "allow"])
-def test_check_names_the_setting(world: CommandLine, setting: str) -> None:
+def test_check_names_unannotated_setting(world: CommandLine, setting: str) -> None:
     world.config({"weather": f"{sys.executable} {WEATHER}"}, unannotated=setting)
     assert f"unannotated: {setting}" in world.run_here("check").stdout
 
 
-def test_import_names_the_settings_once_there_are_servers(world: CommandLine) -> None:
+def test_import_names_settings_only_with_servers(world: CommandLine) -> None:
     client = world.cwd / "mcp.json"
     client.write_text(json.dumps({"mcpServers": {"weather": {"command": "weather"}}}))
-    done = world.run_here("import", str(client))
-    assert done.returncode == 0, done.stderr
-    assert all(name in done.stderr for name in SETTINGS)
+    result = world.run_here("import", str(client))
+    assert result.returncode == 0, result.stderr
+    assert all(name in result.stderr for name in SETTINGS)
     client.write_text(json.dumps({"mcpServers": {}}))
     assert not any(name in world.run_here("import", str(client)).stderr for name in SETTINGS)

@@ -27,7 +27,7 @@ NOW = 1_800_000_000_000_000_000
 HOUR = 3600 * 1_000_000_000
 
 
-class Desk:
+class AuditHarness:
     """A config, a journal with a few calls, and the command."""
 
     def __init__(self, folder: Path) -> None:
@@ -62,13 +62,13 @@ class Desk:
         return CliRunner().invoke(audit, [command, *more, "--config", str(self.config)])  # type: ignore[return-value]
 
     def found(self, *arguments: str) -> list[int]:
-        done = self.run("search", *arguments, "--json")
-        return [json.loads(line)["seq"] for line in done.stdout.splitlines()]
+        result = self.run("search", *arguments, "--json")
+        return [json.loads(line)["seq"] for line in result.stdout.splitlines()]
 
 
-def test_a_digest_of_the_arguments_is_a_member_of_its_own(tmp_path: Path) -> None:
-    desk, digest = Desk(tmp_path), "5c" * 32
-    opened = Journal(desk.journal)
+def test_argument_digest_is_separate_member(tmp_path: Path) -> None:
+    harness, digest = AuditHarness(tmp_path), "5c" * 32
+    opened = Journal(harness.journal)
     for detail in (
         f"call:f-1 args_sha256:{digest} approval:a1",
         f"call:f-2 args_raw_sha256:{digest} It failed.",
@@ -77,78 +77,78 @@ def test_a_digest_of_the_arguments_is_a_member_of_its_own(tmp_path: Path) -> Non
         opened.record((NOW, "ci", "mcp", "tools/call", "s.t", "s", "mutating", "ok", 9, detail))
     assert opened.flush()
     opened.close()
-    found = [json.loads(line) for line in desk.run("search", "--json").stdout.splitlines()]
-    exported = [json.loads(line) for line in desk.run("export").stdout.splitlines()]
-    for rows in (found, exported):
-        assert [(one.get("args_sha256"), one.get("args_raw_sha256")) for one in rows] == [
+    actual = [json.loads(line) for line in harness.run("search", "--json").stdout.splitlines()]
+    exported = [json.loads(line) for line in harness.run("export").stdout.splitlines()]
+    for rows in (actual, exported):
+        assert [(row.get("args_sha256"), row.get("args_raw_sha256")) for row in rows] == [
             (digest, None),
             (None, digest),
             (None, None),
         ]
     # A person is shown the beginning.
-    [first, *_] = desk.run("search").stdout.splitlines()
+    [first, *_] = harness.run("search").stdout.splitlines()
     assert f"args_sha256:{digest[:12]}… approval:a1" in first
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    made = Desk(tmp_path)
+def harness(tmp_path: Path) -> AuditHarness:
+    made = AuditHarness(tmp_path)
     made.write()
     return made
 
 
-def test_a_whole_journal(desk: Desk) -> None:
-    done = desk.run("verify")
-    assert done.exit_code == 0
-    assert "7 entries, all unchanged" in done.stdout
-    head = desk.run("head").stdout.strip()
+def test_verifies_intact_journal(harness: AuditHarness) -> None:
+    result = harness.run("verify")
+    assert result.exit_code == 0
+    assert "7 entries, all unchanged" in result.stdout
+    head = harness.run("head").stdout.strip()
     assert head.startswith("7:")
-    assert head in done.stdout
-    assert desk.run("verify", "--head", head).exit_code == 0
+    assert head in result.stdout
+    assert harness.run("verify", "--head", head).exit_code == 0
 
 
-def test_a_journal_that_was_changed(desk: Desk) -> None:
-    with closing(sqlite3.connect(desk.journal)) as shell, shell:
+def test_reports_changed_journal(harness: AuditHarness) -> None:
+    with closing(sqlite3.connect(harness.journal)) as shell, shell:
         shell.execute("UPDATE page SET body = replace(body, 'irreversible', 'read_only')")
-    done = desk.run("verify")
-    assert done.exit_code == 1
-    assert "✗ Changed: entry 2" in done.stdout
-    assert "was changed after it was written" in done.stderr
-    told = json.loads(desk.run("verify", "--json").stdout)
-    assert told["whole"] is False
-    assert [one["first_seq"] for one in told["findings"]] == [2, 3, 4, 6]
-    assert told["findings"][0]["kind"] == "changed"
+    result = harness.run("verify")
+    assert result.exit_code == 1
+    assert "✗ Changed: entry 2" in result.stdout
+    assert "was changed after it was written" in result.stderr
+    data = json.loads(harness.run("verify", "--json").stdout)
+    assert data["whole"] is False
+    assert [finding["first_seq"] for finding in data["findings"]] == [2, 3, 4, 6]
+    assert data["findings"][0]["kind"] == "changed"
 
 
-def test_a_journal_whose_end_is_missing(desk: Desk) -> None:
-    head = desk.run("head").stdout.strip()
-    with closing(sqlite3.connect(desk.journal)) as shell, shell:
+def test_reports_truncated_journal(harness: AuditHarness) -> None:
+    head = harness.run("head").stdout.strip()
+    with closing(sqlite3.connect(harness.journal)) as shell, shell:
         shell.execute("DELETE FROM page WHERE last_seq > 5")
-    assert desk.run("verify").exit_code == 0
-    done = desk.run("verify", "--head", head)
-    assert done.exit_code == 1
-    assert "Missing: entries 6 to 7. The journal ends before that head." in done.stdout
+    assert harness.run("verify").exit_code == 0
+    result = harness.run("verify", "--head", head)
+    assert result.exit_code == 1
+    assert "Missing: entries 6 to 7. The journal ends before that head." in result.stdout
 
 
 @pytest.mark.parametrize("command", ["verify", "head", "tail", "search", "export"])
-def test_there_is_no_journal(tmp_path: Path, command: str) -> None:
-    done = Desk(tmp_path).run(command)
-    assert isinstance(done.exception, InterlockError)
-    assert "There is no journal" in done.exception.message
+def test_reports_missing_journal(tmp_path: Path, command: str) -> None:
+    result = AuditHarness(tmp_path).run(command)
+    assert isinstance(result.exception, InterlockError)
+    assert "There is no journal" in result.exception.message
 
 
-def test_tail_is_the_same_as_that_of_the_journal(desk: Desk) -> None:
-    done = desk.run("tail", "-n", "2")
-    lines = done.stdout.splitlines()
+def test_tail_equals_journal_tail(harness: AuditHarness) -> None:
+    result = harness.run("tail", "-n", "2")
+    lines = result.stdout.splitlines()
     assert len(lines) == 2
     assert "github.delete_repo" in lines[0]
     # What a caller wrote neither makes lines nor takes over a terminal.
     assert "two lines" in lines[1]
-    assert "\x1b" not in done.stdout
+    assert "\x1b" not in result.stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "found"),
+    ("arguments", "expected"),
     [
         ([], [1, 2, 3, 4, 5, 6, 7]),
         (["github.*"], [2, 3, 4, 5, 6]),
@@ -167,33 +167,33 @@ def test_tail_is_the_same_as_that_of_the_journal(desk: Desk) -> None:
         (["--until", datetime.fromtimestamp((NOW - 6 * HOUR) / 1e9).isoformat()], [1]),
     ],
 )
-def test_search(desk: Desk, arguments: list[str], found: list[int]) -> None:
-    assert desk.found(*arguments) == found
+def test_searches_journal(harness: AuditHarness, arguments: list[str], expected: list[int]) -> None:
+    assert harness.found(*arguments) == expected
 
 
-def test_searching_for_what_is_not_there(desk: Desk) -> None:
-    done = desk.run("search", "nothing.*")
-    assert done.exit_code == 1
-    assert "No matching entries in the journal" in done.stderr
+def test_search_without_match_fails(harness: AuditHarness) -> None:
+    result = harness.run("search", "nothing.*")
+    assert result.exit_code == 1
+    assert "No matching entries in the journal" in result.stderr
 
 
-def test_several_approvals_begin_alike(desk: Desk) -> None:
-    opened = Journal(desk.journal)
+def test_rejects_ambiguous_approval_prefix(harness: AuditHarness) -> None:
+    opened = Journal(harness.journal)
     for id in ("a2", "a23"):
         about = ("approval", "s.t", "s", "irreversible", "held", 0, f"approval:{id}")
         opened.record((NOW, "ci", "mcp", *about))
     opened.close()
-    done = desk.run("search", "--approval", "a")
-    assert (done.exit_code, "3 approvals have an id that begins with a." in done.stderr) == (
+    result = harness.run("search", "--approval", "a")
+    assert (result.exit_code, "3 approvals have an id that begins with a." in result.stderr) == (
         2,
         True,
     )
     # A whole id is one, also when another begins with it.
-    assert desk.found("--approval", "a2") == [8]
+    assert harness.found("--approval", "a2") == [8]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["search", "--effect", "harmless"], "Must be one of read_only, additive, mutating,"),
         (["export", "--format", "xml"], "Must be one of jsonl, csv, events. Found 'xml'"),
@@ -201,60 +201,62 @@ def test_several_approvals_begin_alike(desk: Desk) -> None:
         (["search", "-n", "0"], "at least 1. Found"),
     ],
 )
-def test_words_that_are_none(desk: Desk, arguments: list[str], said: str) -> None:
-    done = desk.run(*arguments)
-    assert done.exit_code == 2
-    shown = " ".join(done.stderr.replace("│", " ").split())
-    assert said in shown
-    assert "Value error" not in shown
+def test_rejects_invalid_search_options(
+    harness: AuditHarness, arguments: list[str], message: str
+) -> None:
+    result = harness.run(*arguments)
+    assert result.exit_code == 2
+    output = " ".join(result.stderr.replace("│", " ").split())
+    assert message in output
+    assert "Value error" not in output
 
 
-def test_long_outcomes_stay_in_columns(desk: Desk) -> None:
-    opened = Journal(desk.journal)
+def test_long_outcomes_keep_columns(harness: AuditHarness) -> None:
+    opened = Journal(harness.journal)
     outcome = "confirmation_required"
     opened.record(
         (NOW, "somebody-with-a-name", "mcp", "tools/call", "s.t", "s", "", outcome, 0, "")
     )
     opened.close()
-    lines = desk.run("tail", "-n", "3").stdout.splitlines()
+    lines = harness.run("tail", "-n", "3").stdout.splitlines()
     assert len({line.index(" ms") for line in lines}) == 1
-    assert "interlock audit tail -n 50" in desk.run("tail", "--help").stdout
+    assert "interlock audit tail -n 50" in harness.run("tail", "--help").stdout
 
 
-def test_search_for_people(desk: Desk) -> None:
-    done = desk.run("search", "--approval", "a1")
-    assert done.exit_code == 0
-    assert len(done.stdout.splitlines()) == 4
-    assert "approval:a1 by ops" in done.stdout
+def test_search_prints_readable_lines(harness: AuditHarness) -> None:
+    result = harness.run("search", "--approval", "a1")
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 4
+    assert "approval:a1 by ops" in result.stdout
 
 
-def test_export_as_lines(desk: Desk) -> None:
-    done = desk.run("export", "--caller", "ci")
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [one["seq"] for one in lines] == [2, 3, 4, 5, 6, 7]
+def test_exports_json_lines(harness: AuditHarness) -> None:
+    result = harness.run("export", "--caller", "ci")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["seq"] for line in lines] == [2, 3, 4, 5, 6, 7]
     assert lines[0]["time"] == "2027-01-15T02:00:00.000000+00:00"
     assert lines[0]["time_ns"] == NOW - 6 * HOUR
-    assert "6 entries" in done.stderr
+    assert "6 entries" in result.stderr
 
 
-def test_export_as_a_table(desk: Desk) -> None:
-    done = desk.run("export", "--format", "csv")
-    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+def test_exports_csv(harness: AuditHarness) -> None:
+    result = harness.run("export", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert [row["seq"] for row in rows] == list("1234567")
     assert rows[-1]["name"] == "'=HYPERLINK(1)"
     assert rows[1]["detail"] == "approval:a1"
     assert "time_ns" not in rows[0]
 
 
-def test_export_of_what_the_gate_did(desk: Desk) -> None:
-    opened = Journal(desk.journal)
+def test_exports_approval_events(harness: AuditHarness) -> None:
+    opened = Journal(harness.journal)
     for outcome in ("held", "approved"):
         about = ("approval", "s.t", "s", "irreversible", outcome, 0, "approval:a1 why")
         opened.record((NOW, "ci", "mcp", *about))
     opened.close()
-    done = desk.run("export", "--format", "events")
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [one["event"] for one in events] == ["CONFIRMATION_REQUIRED", "CONFIRMATION_GRANTED"]
+    result = harness.run("export", "--format", "events")
+    events = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [event["event"] for event in events] == ["CONFIRMATION_REQUIRED", "CONFIRMATION_GRANTED"]
     assert events[1] == {
         "timestamp": "2027-01-15T08:00:00.000000+00:00",
         "event": "CONFIRMATION_GRANTED",
@@ -267,25 +269,25 @@ def test_export_of_what_the_gate_did(desk: Desk) -> None:
         "user_id": "ci",
         "confirmation_token": "a1",
     }
-    assert "2 entries" in done.stderr
+    assert "2 entries" in result.stderr
 
 
-def test_export_to_a_file_that_only_its_owner_reads(desk: Desk) -> None:
-    target = desk.folder / "out.jsonl"
-    assert desk.run("export", "-o", str(target)).exit_code == 0
+def test_export_file_is_private(harness: AuditHarness) -> None:
+    target = harness.folder / "out.jsonl"
+    assert harness.run("export", "-o", str(target)).exit_code == 0
     assert len(target.read_text().splitlines()) == 7
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
 
 
-def test_an_export_that_cannot_be_read_leaves_the_old_one(tmp_path: Path) -> None:
+def test_failed_export_keeps_old_file(tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
     target.write_text("last month\n")
-    done = Desk(tmp_path).run("export", "-o", str(target))
-    assert isinstance(done.exception, InterlockError)
+    result = AuditHarness(tmp_path).run("export", "-o", str(target))
+    assert isinstance(result.exception, InterlockError)
     assert target.read_text() == "last month\n"
 
 
-def test_the_journal_of_a_node_that_runs(world: CommandLine) -> None:
+def test_verifies_journal_of_running_node(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     node = world.up()
     node.wait_for_line("demo is ready")
@@ -293,20 +295,20 @@ def test_the_journal_of_a_node_that_runs(world: CommandLine) -> None:
     # What nobody waits for is written within a moment.
     head = wait_until("a head", lambda: world.run_here("audit", "head").stdout.strip())
     world.run_here("call", "demo.roll_dice")
-    done = world.run("audit", "verify", "--head", head)
-    assert done.returncode == 0, done.stderr
-    assert "all unchanged" in done.stdout
+    result = world.run("audit", "verify", "--head", head)
+    assert result.returncode == 0, result.stderr
+    assert "all unchanged" in result.stdout
     lines = wait_until(
         "the call in the journal",
         lambda: world.run_here("audit", "search", "demo.roll_dice", "--json").stdout.splitlines(),
     )
     assert {json.loads(line)["name"] for line in lines} == {"demo.roll_dice"}
-    wrong = world.run_here("audit", "verify", "--head", "nonsense")
-    assert wrong.returncode == 3
-    assert "Invalid head of a journal" in wrong.stderr
+    outcome = world.run_here("audit", "verify", "--head", "nonsense")
+    assert outcome.returncode == 3
+    assert "Invalid head of a journal" in outcome.stderr
 
 
-def test_moments() -> None:
+def test_parses_moments() -> None:
     assert read_moment_ns("2h", NOW) == NOW - 2 * HOUR
     assert read_moment_ns(" 1d", NOW) == NOW - 24 * HOUR
     assert read_moment_ns("90 s", NOW) == NOW - 90_000_000_000
@@ -317,7 +319,7 @@ def test_moments() -> None:
             read_moment_ns(bad, NOW)
 
 
-def test_a_moment_that_is_none(desk: Desk) -> None:
-    done = desk.run("search", "--since", "soon")
-    assert done.exit_code == 2
-    assert "is not a time" in done.stderr
+def test_rejects_invalid_moment(harness: AuditHarness) -> None:
+    result = harness.run("search", "--since", "soon")
+    assert result.exit_code == 2
+    assert "is not a time" in result.stderr

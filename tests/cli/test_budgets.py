@@ -10,7 +10,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from tests.support.command_line import DEMO, INTERLOCK, CommandLine
 
 
-def test_a_callers_budget(world: CommandLine) -> None:
+def test_caller_budget_limits_calls_and_reloads(world: CommandLine) -> None:
     world.config(
         {"demo": DEMO}, budgets={"callers": [{"callers": ["loc*"], "calls_per_minute": 2}]}
     )
@@ -22,10 +22,10 @@ def test_a_callers_budget(world: CommandLine) -> None:
 
     assert [call().returncode for _ in range(2)] == [0, 0]
     # Every command is a session of its own; the caller is the same.
-    refused = call()
-    assert refused.returncode == 1
-    assert "The budget of the caller local is used up: 2 of 2" in refused.stderr
-    assert "Try again in" in refused.stderr
+    response = call()
+    assert response.returncode == 1
+    assert "The budget of the caller local is used up: 2 of 2" in response.stderr
+    assert "Try again in" in response.stderr
     world.config({"demo": DEMO}, budgets={"callers": [{"calls_per_minute": 3}]})
     node.wait_for_line("config reloaded: .*budgets")
     # What was used stays used.
@@ -37,7 +37,7 @@ def test_a_callers_budget(world: CommandLine) -> None:
 
 
 @pytest.mark.spec("AX-1.2-3")
-async def test_budgets_act_on_calls_where_there_is_no_http_at_all(world: CommandLine) -> None:
+async def test_caller_budget_limits_stdio_node(world: CommandLine) -> None:
     world.config({"demo": DEMO}, budgets={"callers": [{"calls_per_minute": 2}]})
     command, *arguments = INTERLOCK
     pipe = StdioServerParameters(

@@ -20,49 +20,49 @@ def demo(world: CommandLine) -> CommandLine:
     return world
 
 
-def test_it_starts_only_what_the_call_needs(demo: CommandLine) -> None:
-    done = demo.run("call", "demo.text_stats", "text=one two")
-    assert done.returncode == 0
-    assert done.stderr == "No node is running. Starting demo for this command\n"
-    assert done.stdout != ""
+def test_call_starts_only_needed_server(demo: CommandLine) -> None:
+    result = demo.run("call", "demo.text_stats", "text=one two")
+    assert result.returncode == 0
+    assert result.stderr == "No node is running. Starting demo for this command\n"
+    assert result.stdout != ""
 
 
-def test_values_are_typed_by_the_schema(demo: CommandLine) -> None:
-    done = demo.run("call", "demo__roll_dice", "sides=2", "count=4", "--json-output")
-    assert done.returncode == 0, done.stderr
-    rolled = json.loads(done.stdout)
+def test_values_are_converted_by_schema(demo: CommandLine) -> None:
+    result = demo.run("call", "demo__roll_dice", "sides=2", "count=4", "--json-output")
+    assert result.returncode == 0, result.stderr
+    rolled = json.loads(result.stdout)
     assert len(rolled["rolls"]) == 4
     assert set(rolled["rolls"]) <= {1, 2}
-    done = demo.run_here("call", "demo.roll_dice", "sides=many")
-    assert done.returncode == 2
-    assert "sides must be an integer. Found 'many'" in done.stderr
+    result = demo.run_here("call", "demo.roll_dice", "sides=many")
+    assert result.returncode == 2
+    assert "sides must be an integer. Found 'many'" in result.stderr
 
 
-def test_all_arguments_as_one_object(demo: CommandLine) -> None:
+def test_reads_all_arguments_from_json_object(demo: CommandLine) -> None:
     (demo.cwd / "a.json").write_text('{"text": "drei kleine Wörter"}', encoding="utf-8")
-    done = demo.run_here("call", "demo.text_stats", "--json", "@a.json", "--json-output")
-    assert json.loads(done.stdout)["words"] == 3
-    done = demo.run_here("call", "demo.text_stats", "--json", "[1]")
-    assert done.returncode == 2
-    assert "--json takes a JSON object" in done.stderr
+    result = demo.run_here("call", "demo.text_stats", "--json", "@a.json", "--json-output")
+    assert json.loads(result.stdout)["words"] == 3
+    result = demo.run_here("call", "demo.text_stats", "--json", "[1]")
+    assert result.returncode == 2
+    assert "--json takes a JSON object" in result.stderr
 
 
 def test_progress_goes_to_stderr(demo: CommandLine) -> None:
-    done = demo.run("call", "demo.count_slowly", "to=2", "delay_ms=0")
-    assert done.returncode == 0
-    assert done.stdout == "Counted to 2.\n"
-    assert "1/2 Counted to 1 of 2\n2/2 Counted to 2 of 2\n" in done.stderr
+    result = demo.run("call", "demo.count_slowly", "to=2", "delay_ms=0")
+    assert result.returncode == 0
+    assert result.stdout == "Counted to 2.\n"
+    assert "1/2 Counted to 1 of 2\n2/2 Counted to 2 of 2\n" in result.stderr
 
 
-def test_through_the_running_node(demo: CommandLine) -> None:
+def test_calls_through_running_node(demo: CommandLine) -> None:
     node = demo.up()
     node.wait_for_line("demo is ready")
     assert demo.run_here("call", "demo.notes_add", "title=Milk", "text=two litres").returncode == 0
     # Another process, the same node: its server still has the note.
-    done = demo.run("call", "demo.notes_list")
-    assert done.returncode == 0
-    assert done.stderr == ""
-    assert "Milk" in done.stdout
+    result = demo.run("call", "demo.notes_list")
+    assert result.returncode == 0
+    assert result.stderr == ""
+    assert "Milk" in result.stdout
     assert node.status()["calls"] == 2
     unknown = demo.run_here("call", "xyzzy")
     assert unknown.returncode == 1
@@ -70,7 +70,7 @@ def test_through_the_running_node(demo: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["demo.fail"], 1, "This tool fails on purpose"),
         (["demo.rol_dice"], 1, "Did you mean demo.roll_dice"),
@@ -88,23 +88,23 @@ def test_through_the_running_node(demo: CommandLine) -> None:
         ([], 2, "Missing argument"),
     ],
 )
-def test_what_goes_wrong_has_a_sentence_and_a_code(
-    demo: CommandLine, arguments: list[str], code: int, said: str
+def test_call_errors_have_message_and_exit_code(
+    demo: CommandLine, arguments: list[str], code: int, message: str
 ) -> None:
-    done = demo.run_here("call", *arguments)
-    assert done.returncode == code, done.stderr
-    assert said in done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
+    result = demo.run_here("call", *arguments)
+    assert result.returncode == code, result.stderr
+    assert message in result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
 
 
-def test_without_a_config_and_without_a_node(world: CommandLine) -> None:
-    done = world.run("call", "demo.roll_dice")
-    assert done.returncode == 3
-    assert "No config file" in done.stderr
+def test_call_without_config_and_node_fails(world: CommandLine) -> None:
+    result = world.run("call", "demo.roll_dice")
+    assert result.returncode == 3
+    assert "No config file" in result.stderr
 
 
-def test_an_interrupted_call_is_cancelled(demo: CommandLine) -> None:
+def test_interrupted_call_is_cancelled(demo: CommandLine) -> None:
     process = subprocess.Popen(
         [*INTERLOCK, "call", "demo.count_slowly", "to=100", "delay_ms=1000"],
         cwd=demo.cwd,
@@ -120,7 +120,7 @@ def test_an_interrupted_call_is_cancelled(demo: CommandLine) -> None:
         while "1/100" not in process.stderr.readline():
             assert process.poll() is None
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        started = [int(one) for one in children.read_text().split()]
+        started = [int(item) for item in children.read_text().split()]
         process.send_signal(signal.SIGINT)
         assert process.wait(HANG_TIMEOUT) == 130
         assert "Traceback" not in process.stderr.read()

@@ -12,33 +12,33 @@ from tests.support.command_line import CommandLine
 pytestmark = pytest.mark.feature("topics")
 
 TOKENS = [{"name": name, "token": f"${{env:{name.upper()}}}"} for name in ("agent", "worker")]
-JOINING = [{**one, "may": ["join"]} for one in TOKENS]
+JOINING = [{**token, "may": ["join"]} for token in TOKENS]
 SECRETS = {name: f"{name}-0123456789abcdef0123456789abcdef" for name in ("AGENT", "WORKER")}
 
 
-def doubted(
+def check_warnings(
     world: CommandLine, topics: dict[str, Any], **config: Any
 ) -> list[tuple[str, str, str]]:
     world.config(**{"tokens": TOKENS, "topics": topics, **config})
-    done = world.run_here("check", "--json", **SECRETS)
-    assert done.returncode == 0, done.stdout
-    told = json.loads(done.stdout)["warnings"]
-    return [(one["path"], one["message"], one["hint"]) for one in told]
+    result = world.run_here("check", "--json", **SECRETS)
+    assert result.returncode == 0, result.stdout
+    warnings = json.loads(result.stdout)["warnings"]
+    return [(item["path"], item["message"], item["hint"]) for item in warnings]
 
 
-def rooms(**room: Any) -> dict[str, Any]:
+def topics_config(**room: Any) -> dict[str, Any]:
     return {"rooms": {"ops": room}}
 
 
-def test_callers_that_no_token_names(world: CommandLine) -> None:
+def test_warns_about_unknown_participants(world: CommandLine) -> None:
     seats = [
         {"callers": ["agnt"]},
         {"callers": ["agent", "work*", "local", "x*"]},
         {"roles": ["anything"]},
     ]
-    topics = {**rooms(participants=seats), "admins": ["agent", "supervisr"]}
+    topics = {**topics_config(participants=seats), "admins": ["agent", "supervisr"]}
     other = "correct it, or create a token with: interlock token create"
-    assert doubted(world, topics) == [
+    assert check_warnings(world, topics) == [
         ("topics.admins[1]", "no token of this config has the name supervisr", other),
         (
             "topics.rooms.ops.participants[0].callers[0]",
@@ -53,11 +53,13 @@ def test_callers_that_no_token_names(world: CommandLine) -> None:
     ]
 
 
-def test_upstreams_that_nobody_is(world: CommandLine) -> None:
+def test_warns_about_unknown_upstream_participants(world: CommandLine) -> None:
     seats = [{"callers": ["agent"], "id": "clerk"}, {"callers": ["worker"]}]
     upstreams: dict[str, Any] = {"wrker": {}, "worker": {}, "clerk": {}}
-    topics = rooms(participants=seats, node="node", upstreams=upstreams, profile="full_access")
-    assert doubted(world, topics) == [
+    topics = topics_config(
+        participants=seats, node="node", upstreams=upstreams, profile="full_access"
+    )
+    assert check_warnings(world, topics) == [
         (
             "topics.rooms.ops.upstreams.wrker",
             "no token and no participant of the topic has the name wrker",
@@ -70,26 +72,26 @@ ISSUERS = {"issuers": [{"issuer": "https://login.example.com"}]}
 
 
 @pytest.mark.parametrize("config", [{}, {"tokens": []}])
-def test_where_others_may_come_nobody_is_a_stranger(
+def test_open_participation_suppresses_unknown_caller_warning(
     world: CommandLine, config: dict[str, Any]
 ) -> None:
-    room = rooms(participants=[{"callers": ["agnt"]}])
-    assert doubted(world, room, identity=ISSUERS, **config) == []
+    room = topics_config(participants=[{"callers": ["agnt"]}])
+    assert check_warnings(world, room, identity=ISSUERS, **config) == []
 
 
-def test_callers_without_any_token(world: CommandLine) -> None:
-    room = rooms(participants=[{"callers": ["agent", "local"]}])
-    said = "no token of this config has the name agent"
+def test_warns_about_participants_without_any_token(world: CommandLine) -> None:
+    room = topics_config(participants=[{"callers": ["agent", "local"]}])
+    message = "no token of this config has the name agent"
     hint = 'add tokens: [{name: NAME, token: "${env:VARIABLE}"}], or: interlock token create'
     at = "topics.rooms.ops.participants[0].callers[0]"
-    assert doubted(world, room, tokens=[]) == [(at, said, hint)]
+    assert check_warnings(world, room, tokens=[]) == [(at, message, hint)]
     # One that was made counts as well.
     assert world.run_here("token", "create", "agent", "--may", "join").returncode == 0
-    assert doubted(world, room, tokens=[]) == []
+    assert check_warnings(world, room, tokens=[]) == []
 
 
-def test_participants_that_could_not_answer(world: CommandLine) -> None:
-    said = "worker may not send responses, so its tools cannot be listed"
+def test_warns_about_upstream_participants_without_response_permission(world: CommandLine) -> None:
+    message = "worker may not send responses, so its tools cannot be listed"
     for seat, topic, mute in (
         ({"callers": ["worker"], "profile": "none"}, {}, True),
         ({"callers": ["worker"], "profile": "initial"}, {}, True),
@@ -101,9 +103,9 @@ def test_participants_that_could_not_answer(world: CommandLine) -> None:
         ({"callers": ["worker"], "capabilities": ["mcp/response:*"]}, {}, False),
         ({"callers": ["agent"], "id": "worker", "profile": "proposal_only"}, {}, False),
     ):
-        room = rooms(participants=[seat], node="node", upstreams={"worker": {}}, **topic)
-        found = [(path, words) for path, words, _ in doubted(world, room, tokens=JOINING)]
-        assert found == ([("topics.rooms.ops.upstreams.worker", said)] if mute else []), seat
+        room = topics_config(participants=[seat], node="node", upstreams={"worker": {}}, **topic)
+        actual = [(path, words) for path, words, _ in check_warnings(world, room, tokens=JOINING)]
+        assert actual == ([("topics.rooms.ops.upstreams.worker", message)] if mute else []), seat
 
 
 # -- what a seat does not bind
@@ -115,74 +117,83 @@ BESIDE = (
 PROPOSES = [{"callers": ["agent"], "profile": "proposal_only"}, {"callers": ["worker"]}]
 
 
-def test_callers_that_are_bound_in_topics_alone(world: CommandLine) -> None:
+def test_warns_about_callers_restricted_in_topics_only(world: CommandLine) -> None:
     servers = {"demo": "http://127.0.0.1:9/mcp"}
     hint = "set may: [join] for such a token, or add a policy rule with then: confirm"
     both = ("tokens", f"agent and worker {BESIDE}", hint)
     one = ("tokens", f"agent {BESIDE}", hint)
-    room = rooms(participants=PROPOSES)
-    assert doubted(world, room, servers=servers) == [both]
+    room = topics_config(participants=PROPOSES)
+    assert check_warnings(world, room, servers=servers) == [both]
     # In another room one may call: it is trusted with tools.
     free = {
         **room["rooms"],
         "lab": {"participants": [{"callers": ["worker"], "profile": "full_access"}]},
     }
-    assert doubted(world, {"rooms": free}, servers=servers) == [one]
+    assert check_warnings(world, {"rooms": free}, servers=servers) == [one]
     # So may whoever has a role, and nobody is bound who comes in without a seat.
     seats = [{"roles": ["human"], "profile": "full_access"}, *PROPOSES]
     roles = [TOKENS[0], {**TOKENS[1], "roles": ["human"]}]
-    assert doubted(world, rooms(participants=seats), servers=servers, tokens=roles) == [one]
-    assert doubted(world, rooms(access="private"), servers=servers) == []
+    assert check_warnings(
+        world, topics_config(participants=seats), servers=servers, tokens=roles
+    ) == [one]
+    assert check_warnings(world, topics_config(access="private"), servers=servers) == []
 
 
 @pytest.mark.parametrize(
     "config",
     [
-        {"tokens": [{**one, "may": ["join"]} for one in TOKENS]},
-        {"tokens": [{**one, "scopes": ["read"]} for one in TOKENS]},
+        {"tokens": [{**token, "may": ["join"]} for token in TOKENS]},
+        {"tokens": [{**token, "scopes": ["read"]} for token in TOKENS]},
         {"policy": {"default": "deny"}},
         {"policy": {"rules": [{"name": "r", "then": "confirm", "callers": ["*"]}]}},
         {"servers": {}},
     ],
 )
-def test_callers_that_are_bound_elsewhere_as_well(
-    world: CommandLine, config: dict[str, Any]
-) -> None:
+def test_accepts_callers_restricted_elsewhere(world: CommandLine, config: dict[str, Any]) -> None:
     config = {"servers": {"demo": "http://127.0.0.1:9/mcp"}, **config}
-    assert doubted(world, rooms(participants=PROPOSES), **config) == []
+    assert check_warnings(world, topics_config(participants=PROPOSES), **config) == []
 
 
-def test_a_rule_that_stops_some_calls_binds_nobody(world: CommandLine) -> None:
+def test_partial_deny_rule_does_not_restrict_caller(world: CommandLine) -> None:
     rule = {"name": "r", "then": "deny", "callers": ["agent"], "tools": ["demo.delete"]}
     servers = {"demo": "http://127.0.0.1:9/mcp"}
-    found = doubted(world, rooms(participants=PROPOSES), servers=servers, policy={"rules": [rule]})
-    assert [path for path, _, _ in found] == ["tokens"]
+    result = check_warnings(
+        world, topics_config(participants=PROPOSES), servers=servers, policy={"rules": [rule]}
+    )
+    assert [path for path, _, _ in result] == ["tokens"]
 
 
-def test_a_room_into_which_nobody_comes(world: CommandLine) -> None:
-    said = "the topic is restricted and has no participants, so nobody can join"
+def test_warns_about_topic_without_participants(world: CommandLine) -> None:
+    message = "the topic is restricted and has no participants, so nobody can join"
     hint = "add participants: [{callers: [NAME], profile: full_access}], or access: private"
-    assert doubted(world, rooms()) == [("topics.rooms.ops", said, hint)]
-    assert doubted(world, rooms(), tokens=[]) == [("topics.rooms.ops", said, hint)]
-    assert doubted(world, rooms(access="private")) == []
-    assert doubted(world, rooms(access="public")) == []
+    assert check_warnings(world, topics_config()) == [("topics.rooms.ops", message, hint)]
+    assert check_warnings(world, topics_config(), tokens=[]) == [
+        ("topics.rooms.ops", message, hint)
+    ]
+    assert check_warnings(world, topics_config(access="private")) == []
+    assert check_warnings(world, topics_config(access="public")) == []
 
 
-def test_a_node_that_is_called_like_a_caller(world: CommandLine) -> None:
-    said = "the caller agent has the same name and cannot join under it"
+def test_warns_about_node_named_like_caller(world: CommandLine) -> None:
+    message = "the caller agent has the same name and cannot join under it"
     hint = "set another id for the caller or for the node"
     own = {"callers": ["a*"]}
-    for room in (rooms(access="private", node="agent"), rooms(participants=[own], node="agent")):
-        assert doubted(world, room) == [("topics.rooms.ops.node", said, hint)]
+    for room in (
+        topics_config(access="private", node="agent"),
+        topics_config(participants=[own], node="agent"),
+    ):
+        assert check_warnings(world, room) == [("topics.rooms.ops.node", message, hint)]
     # It is called otherwise there, or does not come in.
     for seat in ({"callers": ["agent"], "id": "clerk"}, {"callers": ["worker"]}):
-        assert doubted(world, rooms(participants=[seat], node="agent")) == []
+        assert check_warnings(world, topics_config(participants=[seat], node="agent")) == []
 
 
-def test_capabilities_that_are_none(world: CommandLine) -> None:
+def test_warns_about_unknown_capabilities(world: CommandLine) -> None:
     good = ["mcp/*", "mcp/request:tools/*", "mcp/proposal:*", "chat", "vote", "mcpx"]
     seats = [{"callers": ["agent"], "capabilities": [*good, "mcp", "mcp/requests:tools/*"]}]
-    assert [(path, words) for path, words, _ in doubted(world, rooms(participants=seats))] == [
+    assert [
+        (path, words) for path, words, _ in check_warnings(world, topics_config(participants=seats))
+    ] == [
         ("topics.rooms.ops.participants[0].capabilities[6]", "no message has the kind mcp"),
         (
             "topics.rooms.ops.participants[0].capabilities[7]",
@@ -192,7 +203,7 @@ def test_capabilities_that_are_none(world: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "meant"),
+    ("pattern", "suggestion"),
     [
         ("Chat", "chat"),
         ("chat:*", "chat"),
@@ -207,31 +218,38 @@ def test_capabilities_that_are_none(world: CommandLine) -> None:
         ("mcp/request:Tools/call", "mcp/request:tools/call"),
     ],
 )
-def test_slips_in_capabilities(world: CommandLine, pattern: str, meant: str) -> None:
-    room = rooms(participants=[{"callers": ["agent"], "capabilities": [pattern]}])
-    assert doubted(world, room) == [
+def test_suggests_correction_for_capability(
+    world: CommandLine, pattern: str, suggestion: str
+) -> None:
+    room = topics_config(participants=[{"callers": ["agent"], "capabilities": [pattern]}])
+    assert check_warnings(world, room) == [
         (
             "topics.rooms.ops.participants[0].capabilities[0]",
             f"no message has the kind {pattern}",
-            f"use {meant}",
+            f"use {suggestion}",
         )
     ]
 
 
-def test_capabilities_of_others_are_no_slips(world: CommandLine) -> None:
+def test_accepts_custom_capabilities(world: CommandLine) -> None:
     good = [
         "vote", "chart", "Vote/*", "mcp/request:*/list", "mcp/*", "mcp/re*", "mcp/request:t*",
         "mcp/request:acme/deploy", "mcp/request:tools/call:Web_*", "mcp/request:*", "*",
         "mcp/response:resources/templates/list", "mcp/request:resources/*", "chatter",
     ]  # fmt: skip
-    assert doubted(world, rooms(participants=[{"callers": ["agent"], "capabilities": good}])) == []
+    assert (
+        check_warnings(
+            world, topics_config(participants=[{"callers": ["agent"], "capabilities": good}])
+        )
+        == []
+    )
 
 
-def test_rules_about_participants_are_about_somebody(world: CommandLine) -> None:
+def test_policy_rules_may_name_participants(world: CommandLine) -> None:
     rule = {"name": "r", "then": "deny", "tools": ["worker.*", "wrker.*"]}
     seats = [{"callers": ["worker"], "profile": "full_access"}]
-    room = rooms(participants=seats, node="node", upstreams={"worker": {}})
-    assert doubted(world, room, policy={"rules": [rule]}) == [
+    room = topics_config(participants=seats, node="node", upstreams={"worker": {}})
+    assert check_warnings(world, room, policy={"rules": [rule]}) == [
         (
             "policy.rules[0].tools[1]",
             "no server has the segment wrker",
@@ -240,7 +258,7 @@ def test_rules_about_participants_are_about_somebody(world: CommandLine) -> None
     ]
 
 
-def test_topics_are_counted(world: CommandLine) -> None:
+def test_check_counts_topics(world: CommandLine) -> None:
     seats = [{"callers": ["agent"]}]
     world.config(tokens=TOKENS, topics={"rooms": {"ops": {"participants": seats}}})
     assert "2 tokens, 1 topic\n" in world.run_here("check", **SECRETS).stdout

@@ -14,27 +14,27 @@ ISSUER = "https://login.example.com"
 
 def problems(world: CommandLine, **config: Any) -> list[tuple[str, str]]:
     world.config({"demo": DEMO}, **config)
-    done = world.run_here("check", "--json")
-    told = json.loads(done.stdout)
-    assert told["ok"] is (done.returncode == 0)
-    return [(one["path"], one["message"]) for one in told["problems"]]
+    result = world.run_here("check", "--json")
+    data = json.loads(result.stdout)
+    assert data["ok"] is (result.returncode == 0)
+    return [(problem["path"], problem["message"]) for problem in data["problems"]]
 
 
-def test_keys_that_are_not_there(world: CommandLine) -> None:
+def test_reports_missing_trust_files_and_secrets(world: CommandLine) -> None:
     anchors = [
         {"name": "chief", "key": "no/such.pem"},
         {"name": "desk", "kind": "service", "secret": "${env:NO_SUCH_SECRET}"},
     ]
     issuers = [{"issuer": ISSUER, "jwks_file": "no-keys.json"}]
-    found = problems(world, approvals={"anchors": anchors}, identity={"issuers": issuers})
-    assert sorted(found) == [
+    result = problems(world, approvals={"anchors": anchors}, identity={"issuers": issuers})
+    assert sorted(result) == [
         ("approvals.anchors[0].key", "the file no/such.pem does not exist"),
         ("approvals.anchors[1].secret", "the environment variable NO_SUCH_SECRET is not set"),
         ("identity.issuers[0].jwks_file", "the file no-keys.json does not exist"),
     ]
 
 
-def test_two_callers_with_one_token(world: CommandLine) -> None:
+def test_reports_two_callers_with_same_token(world: CommandLine) -> None:
     world.environ |= {"ONE": "s3cret-0123456789abcdef", "OTHER": "s3cret-0123456789abcdef"}
     tokens = [
         {"name": "agent", "token": "${env:ONE}"},
@@ -42,30 +42,30 @@ def test_two_callers_with_one_token(world: CommandLine) -> None:
         {"name": "chief", "token": "${env:OTHER}"},
     ]
     same = "it is the same token as that of agent: these callers cannot be distinguished"
-    found = problems(world, tokens=tokens)
-    assert sorted(found) == [
+    result = problems(world, tokens=tokens)
+    assert sorted(result) == [
         ("tokens[1].token", "the environment variable NO_SUCH_SECRET is not set"),
         ("tokens[2].token", same),
     ]
-    assert "s3cret" not in str(found)
+    assert "s3cret" not in str(result)
 
 
-def test_keys_that_are_none(world: CommandLine) -> None:
+def test_reports_invalid_keys(world: CommandLine) -> None:
     (world.cwd / "x.pem").write_text("no key", encoding="utf-8")
     (world.cwd / "keys.json").write_text("{}", encoding="utf-8")
     anchors = [{"name": "chief", "key": "x.pem"}, {"name": "chief", "key": "x.pem"}]
     issuers = [{"issuer": ISSUER, "jwks_file": "keys.json"}]
-    found = problems(world, approvals={"anchors": anchors}, identity={"issuers": issuers})
-    assert [path for path, _ in found] == [
+    result = problems(world, approvals={"anchors": anchors}, identity={"issuers": issuers})
+    assert [path for path, _ in result] == [
         "approvals.anchors[0]",
         "approvals.anchors[1].name",
         "approvals.anchors[1]",
         "identity.issuers[0].jwks_file",
     ]
-    assert found[0][1] == (
+    assert result[0][1] == (
         "The trust anchor 'chief' needs an Ed25519 or P-256 public key, as PEM or JWK"
     )
-    assert found[3][1].startswith("not a valid JWKS: ")
+    assert result[3][1].startswith("not a valid JWKS: ")
 
 
 CONFIRMS = {"name": "a", "then": "confirm"}
@@ -86,16 +86,18 @@ FREES_SOME = {"name": "a", "then": "allow", "tools": ["demo.*"]}
         ({"default": "deny"}, 0),
     ],
 )
-def test_calls_do_not_wait_for_nobody(world: CommandLine, policy: Any, code: int) -> None:
+def test_reports_confirmation_without_trust_anchor(
+    world: CommandLine, policy: Any, code: int
+) -> None:
     more = {} if policy is None else {"policy": policy}
     world.config({"demo": DEMO}, approvals={"enrolled": False}, **more)
-    done = world.run_here("check")
-    assert done.returncode == code
+    result = world.run_here("check")
+    assert result.returncode == code
     message = "no proof is accepted; add an anchor under approvals.anchors"
-    assert (message in done.stderr) is (code == 3)
+    assert (message in result.stderr) is (code == 3)
 
 
-def test_somebody_who_counts_is_enough(world: CommandLine) -> None:
+def test_one_trust_anchor_is_enough(world: CommandLine) -> None:
     world.run_here("keys", "new", "chief", "--no-passphrase", "--no-enrol")
     public = str(world.home / ".config" / "interlock" / "keys" / "chief.pub")
     anchors = [{"name": "chief", "key": public}]
@@ -103,7 +105,7 @@ def test_somebody_who_counts_is_enough(world: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tools", "more", "said"),
+    ("tools", "extra", "message"),
     [
         (["dmeo.notes_delete"], {}, 'no server has the segment dmeo; did you mean "demo"?'),
         (["demo.*", "demos.*"], {}, 'no server has the segment demos; did you mean "demo"?'),
@@ -117,24 +119,24 @@ def test_somebody_who_counts_is_enough(world: CommandLine) -> None:
     ],
 )
 @pytest.mark.feature("tree")
-def test_rules_about_nobody_are_doubted(
-    world: CommandLine, tools: list[str], more: dict[str, Any], said: str
+def test_warns_about_rules_that_match_no_tool(
+    world: CommandLine, tools: list[str], extra: dict[str, Any], message: str
 ) -> None:
-    world.config({"demo": DEMO}, policy={"rules": [{**CONFIRMS, "tools": tools}]}, **more)
-    done = world.run_here("check")
-    assert done.returncode == 0, done.stderr
-    if said:
-        (line,) = done.stderr.splitlines()
+    world.config({"demo": DEMO}, policy={"rules": [{**CONFIRMS, "tools": tools}]}, **extra)
+    result = world.run_here("check")
+    assert result.returncode == 0, result.stderr
+    if message:
+        (line,) = result.stderr.splitlines()
         assert line.startswith("Warning: interlock.yaml:")
-        assert said in line
+        assert message in line
     else:
-        assert done.stderr == ""
-    told = json.loads(world.run_here("check", "--json").stdout)
-    assert (told["ok"], len(told["warnings"])) == (True, 1 if said else 0)
+        assert result.stderr == ""
+    data = json.loads(world.run_here("check", "--json").stdout)
+    assert (data["ok"], len(data["warnings"])) == (True, 1 if message else 0)
 
 
 @pytest.mark.parametrize(
-    ("key", "more", "said"),
+    ("key", "extra", "message"),
     [
         ("demoo", {}, 'unknown server demoo; did you mean "demo"?'),
         ("bank", {"subservers": {"enabled": False}}, "unknown server bank; correct or remove it"),
@@ -145,30 +147,30 @@ def test_rules_about_nobody_are_doubted(
 )
 @pytest.mark.feature("aql")
 @pytest.mark.feature("tree")
-def test_trust_in_nobody_is_doubted(
-    world: CommandLine, key: str, more: dict[str, Any], said: str
+def test_warns_about_trust_in_unknown_server(
+    world: CommandLine, key: str, extra: dict[str, Any], message: str
 ) -> None:
-    world.config({"demo": DEMO}, aql={"trust": {key: "certified"}}, **more)
-    done = world.run_here("check")
-    assert done.returncode == 0, done.stderr
-    assert said in done.stderr
-    assert bool(said) == bool(done.stderr)
+    world.config({"demo": DEMO}, aql={"trust": {key: "certified"}}, **extra)
+    result = world.run_here("check")
+    assert result.returncode == 0, result.stderr
+    assert message in result.stderr
+    assert bool(message) == bool(result.stderr)
 
 
 # -- tokens
 
 
-def test_an_empty_token_is_found_before_a_node_starts(world: CommandLine) -> None:
+def test_reports_empty_token_before_start(world: CommandLine) -> None:
     tokens = [{"name": name, "token": f"${{env:{name.upper()}_TOKEN}}"} for name in ("a", "b")]
     world.environ |= {"A_TOKEN": "", "B_TOKEN": ""}
     empty = "the token is empty"
-    found = problems(world, tokens=tokens)
-    assert found == [("tokens[0].token", empty), ("tokens[1].token", empty)]
+    result = problems(world, tokens=tokens)
+    assert result == [("tokens[0].token", empty), ("tokens[1].token", empty)]
     assert world.run_here("check").returncode == 1
 
 
 @pytest.mark.parametrize(
-    ("secret", "said"),
+    ("secret", "message"),
     [
         ("a1", "the token has less than 16 characters and can be guessed"),
         ("a b", "the token has a space, or a character that some clients cannot send"),
@@ -176,18 +178,20 @@ def test_an_empty_token_is_found_before_a_node_starts(world: CommandLine) -> Non
         ("0123456789abcdef", ""),
     ],
 )
-def test_a_token_that_is_none_to_speak_of(world: CommandLine, secret: str, said: str) -> None:
+def test_warns_about_weak_token(world: CommandLine, secret: str, message: str) -> None:
     world.config({"demo": DEMO}, tokens=[{"name": "a", "token": "${env:A_TOKEN}"}])
-    done = world.run_here("check", "--json", A_TOKEN=secret)
-    assert done.returncode == 0
-    told = [(one["path"], one["message"]) for one in json.loads(done.stdout)["warnings"]]
-    assert told == ([("tokens[0].token", said)] if said else [])
-    assert f'"{secret}"' not in done.stdout
+    result = world.run_here("check", "--json", A_TOKEN=secret)
+    assert result.returncode == 0
+    actual = [
+        (warning["path"], warning["message"]) for warning in json.loads(result.stdout)["warnings"]
+    ]
+    assert actual == ([("tokens[0].token", message)] if message else [])
+    assert f'"{secret}"' not in result.stdout
 
 
-def test_nobody_is_told_to_write_a_secret_down(world: CommandLine) -> None:
+def test_missing_token_hint_suggests_no_default(world: CommandLine) -> None:
     world.config({"demo": DEMO}, tokens=[{"name": "a", "token": "${env:A_TOKEN}"}])
-    done = world.run_here("check")
-    assert done.returncode == 1
-    assert "A_TOKEN is not set; set it before the node starts\n" in done.stderr
-    assert "default" not in done.stderr
+    result = world.run_here("check")
+    assert result.returncode == 1
+    assert "A_TOKEN is not set; set it before the node starts\n" in result.stderr
+    assert "default" not in result.stderr

@@ -24,7 +24,7 @@ def world(tmp_path: Path) -> Iterator[CommandLine]:
 
 
 @pytest.mark.spec("AX-4.2-5", "AX-4.2-7")
-def test_a_claim_is_shown_and_given_up(world: CommandLine) -> None:
+def test_lists_and_removes_claims(world: CommandLine) -> None:
     folder = world.folder / "state-of-it"
     world.config(state_dir=str(folder))
     missing = world.run("claims", "list")

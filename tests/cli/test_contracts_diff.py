@@ -30,27 +30,27 @@ def put(world: CommandLine, **files: Any) -> None:
 
 
 @pytest.mark.spec("ST-4.5.3-1")
-def test_a_break_is_told_by_the_exit_code_and_the_path(world: CommandLine) -> None:
+def test_diff_reports_breaking_change_with_path(world: CommandLine) -> None:
     put(world, old=ONE, new=WITHOUT)
-    done = world.run("contracts", "diff", "old.json", "new.json")
-    assert done.returncode == 1
+    result = world.run("contracts", "diff", "old.json", "new.json")
+    assert result.returncode == 1
     sentence = "b was removed. Programs that write or read it depend on it."
-    assert done.stdout == f"breaking  FIELD_REMOVED  /properties/b  {sentence}\n"
-    assert done.stderr == "1 change, 1 breaking; requires a new major version.\n"
+    assert result.stdout == f"breaking  FIELD_REMOVED  /properties/b  {sentence}\n"
+    assert result.stderr == "1 change, 1 breaking; requires a new major version.\n"
 
 
 @pytest.mark.spec("ST-4.5.3-1")
-def test_what_is_compatible_ends_well(world: CommandLine) -> None:
+def test_diff_accepts_compatible_change(world: CommandLine) -> None:
     put(world, old=ONE, new=MORE)
-    done = world.run_here("contracts", "diff", "old.json", "new.json")
-    assert done.returncode == 0
-    assert done.stdout.split()[:3] == ["compatible", "FIELD_ADDED_OPTIONAL", "/properties/c"]
-    assert "requires a new minor version" in done.stderr
+    result = world.run_here("contracts", "diff", "old.json", "new.json")
+    assert result.returncode == 0
+    assert result.stdout.split()[:3] == ["compatible", "FIELD_ADDED_OPTIONAL", "/properties/c"]
+    assert "requires a new minor version" in result.stderr
     same = world.run_here("contracts", "diff", "old.json", "old.json")
     assert (same.returncode, same.stdout, same.stderr) == (0, "", "no changes.\n")
 
 
-def test_the_side_from_which_a_schema_is_seen(world: CommandLine) -> None:
+def test_diff_respects_role_of_schema(world: CommandLine) -> None:
     put(world, old=ONE, new={**ONE, "required": ["a"]})
     sent = world.run_here("contracts", "diff", "old.json", "new.json", "--role", "input")
     read = world.run_here("contracts", "diff", "old.json", "new.json", "--role", "output")
@@ -60,7 +60,7 @@ def test_the_side_from_which_a_schema_is_seen(world: CommandLine) -> None:
     assert "Must be one of input, output, both. Found 'sideways'" in strict.stderr
 
 
-def test_fields_that_nobody_named(world: CommandLine) -> None:
+def test_strict_diff_reports_previously_undeclared_fields(world: CommandLine) -> None:
     put(world, old=ONE, new=MORE, tool_old=tool(), tool_new=tool(MORE))
     command = ("contracts", "diff", "old.json", "new.json", "--role", "input")
     assert world.run_here(*command).returncode == 1
@@ -72,13 +72,13 @@ def test_fields_that_nobody_named(world: CommandLine) -> None:
     assert "FIELD_CLAIMED  /inputSchema/properties/c" in strict.stdout
 
 
-def test_json_for_programs(world: CommandLine) -> None:
+def test_diff_prints_json(world: CommandLine) -> None:
     put(world, old=tool(), new=tool(WITHOUT))
-    done = world.run_here("contracts", "diff", "old.json", "new.json", "--json")
-    assert done.returncode == 1
-    told = json.loads(done.stdout)
-    assert (told["kind"], told["compatible"], told["bump"]) == ("tool", False, "major")
-    assert told["changes"] == [
+    result = world.run_here("contracts", "diff", "old.json", "new.json", "--json")
+    assert result.returncode == 1
+    data = json.loads(result.stdout)
+    assert (data["kind"], data["compatible"], data["bump"]) == ("tool", False, "major")
+    assert data["changes"] == [
         {
             "reason": "FIELD_REMOVED",
             "path": "/inputSchema/properties/b",
@@ -89,7 +89,7 @@ def test_json_for_programs(world: CommandLine) -> None:
     ]
 
 
-def test_lists_of_tools(world: CommandLine) -> None:
+def test_diff_compares_tool_lists(world: CommandLine) -> None:
     put(
         world,
         old={"tools": [tool(), tool(name="stay")]},
@@ -106,15 +106,15 @@ def test_lists_of_tools(world: CommandLine) -> None:
     assert (back.returncode, back.stdout) == (0, "")
 
 
-def test_contracts_of_drivers(world: CommandLine) -> None:
+def test_diff_compares_driver_contracts(world: CommandLine) -> None:
     write(world.cwd / "old" / "TOOL.md", tool_text(version="1.4.0"))
     changing = {"mutates": ["files:workspace"], "approval": "on-mutate"}
     write(world.cwd / "new" / "TOOL.md", tool_text(version="1.5.0", **changing))
-    done = world.run_here("contracts", "diff", "old/TOOL.md", "new/TOOL.md")
-    assert done.returncode == 1
-    assert "EFFECT_RAISED       /annotations/readOnlyHint" in done.stdout
-    assert "ANNOTATION_CHANGED  /approval" in done.stdout
-    assert "1.4.0 → 2.0.0" in done.stderr
+    result = world.run_here("contracts", "diff", "old/TOOL.md", "new/TOOL.md")
+    assert result.returncode == 1
+    assert "EFFECT_RAISED       /annotations/readOnlyHint" in result.stdout
+    assert "ANNOTATION_CHANGED  /approval" in result.stdout
+    assert "1.4.0 → 2.0.0" in result.stderr
     checked = world.run_here("contracts", "check", "old/TOOL.md", "new/TOOL.md")
     assert checked.returncode == 1
     assert "1.4.0 → 1.5.0 must not be released. Breaking changes detected" in checked.stderr
@@ -123,21 +123,21 @@ def test_contracts_of_drivers(world: CommandLine) -> None:
 PROTO = 'syntax = "proto3";\npackage p;\nmessage M {\n  string a = 1;\n}\n'
 
 
-def test_protobuf_files(world: CommandLine) -> None:
+def test_diff_compares_protobuf_files(world: CommandLine) -> None:
     (world.cwd / "old.proto").write_text(PROTO, encoding="utf-8")
     new = world.cwd / "new.proto"
     new.write_text(PROTO.replace("a = 1", "a = 2"), encoding="utf-8")
-    done = world.run_here("contracts", "diff", "old.proto", "new.proto")
-    assert done.returncode == 1
-    assert done.stdout.split()[:3] == ["breaking", "FIELD_NUMBER_CHANGED", "p.M.a"]
+    result = world.run_here("contracts", "diff", "old.proto", "new.proto")
+    assert result.returncode == 1
+    assert result.stdout.split()[:3] == ["breaking", "FIELD_NUMBER_CHANGED", "p.M.a"]
     new.write_text(PROTO.replace("}", "  string b = 2 }"), encoding="utf-8")
-    wrong = world.run_here("contracts", "diff", "old.proto", "new.proto")
-    assert wrong.returncode == 3
-    assert "new.proto:5:16: " in wrong.stderr
-    assert "WARNING" not in wrong.stderr
+    outcome = world.run_here("contracts", "diff", "old.proto", "new.proto")
+    assert outcome.returncode == 3
+    assert "new.proto:5:16: " in outcome.stderr
+    assert "WARNING" not in outcome.stderr
 
 
-def test_protobuf_imports(world: CommandLine) -> None:
+def test_diff_resolves_protobuf_imports(world: CommandLine) -> None:
     folder = world.cwd / "shared"
     folder.mkdir()
     (folder / "n.proto").write_text('syntax = "proto3";\npackage n;\nmessage N {}\n')
@@ -148,12 +148,14 @@ def test_protobuf_imports(world: CommandLine) -> None:
     lost = world.run_here("contracts", "diff", "old.proto", "new.proto")
     assert lost.returncode == 3
     assert "name the folder of its imports with --include" in lost.stderr
-    done = world.run_here("contracts", "diff", "old.proto", "new.proto", "-I", ".", "-I", "shared")
-    assert done.returncode == 1
-    assert "FIELD_RENAMED  p.M.b" in done.stdout
+    result = world.run_here(
+        "contracts", "diff", "old.proto", "new.proto", "-I", ".", "-I", "shared"
+    )
+    assert result.returncode == 1
+    assert "FIELD_RENAMED  p.M.b" in result.stdout
 
 
-def test_descriptor_sets(world: CommandLine) -> None:
+def test_diff_compares_descriptor_sets(world: CommandLine) -> None:
     for name, text in (("old", PROTO), ("new", PROTO.replace("a = 1;", "a = 1; string b = 2;"))):
         (world.cwd / "x.proto").write_text(text, encoding="utf-8")
         out = world.cwd / name
@@ -161,9 +163,9 @@ def test_descriptor_sets(world: CommandLine) -> None:
             ["protoc", f"-I{world.cwd}", f"--descriptor_set_out={out}", "x.proto"]
         ) == 0  # fmt: skip
         out.rename(world.cwd / f"{name}.binpb")
-    done = world.run_here("contracts", "diff", "old.binpb", "new.binpb")
-    assert done.returncode == 0
-    assert "FIELD_ADDED_OPTIONAL  p.M.b" in done.stdout
+    result = world.run_here("contracts", "diff", "old.binpb", "new.binpb")
+    assert result.returncode == 0
+    assert "FIELD_ADDED_OPTIONAL  p.M.b" in result.stdout
     (world.cwd / "bad.binpb").write_bytes(b"\xff\xff")
     bad = world.run_here("contracts", "diff", "old.binpb", "bad.binpb")
     assert bad.returncode == 3
@@ -171,7 +173,7 @@ def test_descriptor_sets(world: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"{", "this is not a contract"),
         (b"\xff", "this is not a contract"),
@@ -183,21 +185,21 @@ def test_descriptor_sets(world: CommandLine) -> None:
         (b'{"name": "x", "inputSchema": {"type": 3}}', "x: inputSchema: invalid JSON Schema"),
     ],
 )
-def test_what_cannot_be_read(world: CommandLine, content: bytes, said: str) -> None:
+def test_diff_reports_unreadable_files(world: CommandLine, content: bytes, message: str) -> None:
     put(world, old=ONE)
     (world.cwd / "new.json").write_bytes(content)
     same = world.run_here("contracts", "diff", "new.json", "new.json")
     assert same.returncode == 3
-    assert said in same.stderr
+    assert message in same.stderr
     assert same.stderr.startswith("new.json: ")
     assert "Traceback" not in same.stderr
 
 
-def test_what_cannot_be_compared(world: CommandLine) -> None:
+def test_diff_rejects_different_kinds(world: CommandLine) -> None:
     put(world, old=ONE, new=tool())
-    done = world.run_here("contracts", "diff", "old.json", "new.json")
-    assert done.returncode == 3
-    assert "old.json is a JSON Schema, but new.json is a tool" in done.stderr
+    result = world.run_here("contracts", "diff", "old.json", "new.json")
+    assert result.returncode == 3
+    assert "old.json is a JSON Schema, but new.json is a tool" in result.stderr
     assert world.run_here("contracts", "diff", "nope.json", "old.json").returncode == 3
     role = world.run_here("contracts", "diff", "new.json", "new.json", "--role", "input")
     assert role.returncode == 2
@@ -206,24 +208,24 @@ def test_what_cannot_be_compared(world: CommandLine) -> None:
 
 def check(world: CommandLine, old: str, new: str, *more: str) -> tuple[int, str, str]:
     versions = ("--old-version", old, "--new-version", new)
-    done = world.run_here("contracts", "check", "old.json", "new.json", *versions, *more)
-    return done.returncode, done.stdout, done.stderr
+    result = world.run_here("contracts", "check", "old.json", "new.json", *versions, *more)
+    return result.returncode, result.stdout, result.stderr
 
 
 @pytest.mark.spec("ST-4.5.3-3")
-def test_a_break_without_a_new_major(world: CommandLine) -> None:
+def test_check_rejects_breaking_change_without_major_version(world: CommandLine) -> None:
     put(world, old=ONE, new=WITHOUT)
     code, out, err = check(world, "1.5.0", "1.6.0")
     assert code == 1
     assert "FIELD_REMOVED  /properties/b" in out
-    said = "1.5.0 → 1.6.0 must not be released. Breaking changes detected without major version"
-    assert said in err
+    message = "1.5.0 → 1.6.0 must not be released. Breaking changes detected without major version"
+    assert message in err
     assert "/properties/b: FIELD_REMOVED" in err
     assert "lowest version for these changes: 2.0.0" in err
 
 
 @pytest.mark.spec("ST-4.5.3-4")
-def test_a_new_major_needs_a_guide_and_a_notice(world: CommandLine) -> None:
+def test_major_version_requires_guide_and_notice(world: CommandLine) -> None:
     put(world, old=ONE, new=WITHOUT)
     (world.cwd / "guide.md").write_text("From 1.5.0 to 2.0.0: leave out b.", encoding="utf-8")
     code, _, err = check(world, "1.5.0", "2.0.0")
@@ -241,41 +243,41 @@ def test_a_new_major_needs_a_guide_and_a_notice(world: CommandLine) -> None:
     assert check(world, "1.5.0", "2.0.0", "--guide", "guide.md", *released)[0] == 0
 
 
-def test_a_verdict_for_programs(world: CommandLine) -> None:
+def test_check_prints_json_verdict(world: CommandLine) -> None:
     put(world, old=ONE, new=MORE)
     code, out, _ = check(world, "1.5.0", "1.5.1", "--json")
-    told = json.loads(out)
+    message = json.loads(out)
     assert code == 0
-    assert told["verdict"]["passed"] is True
-    assert told["verdict"]["lowest"] == "1.6.0"
-    assert told["verdict"]["warnings"]
-    assert "changes" not in told["verdict"]
+    assert message["verdict"]["passed"] is True
+    assert message["verdict"]["lowest"] == "1.6.0"
+    assert message["verdict"]["warnings"]
+    assert "changes" not in message["verdict"]
 
 
-def test_versions_have_to_be_said(world: CommandLine) -> None:
+def test_check_requires_versions(world: CommandLine) -> None:
     put(world, old=ONE, new=MORE)
-    done = world.run_here("contracts", "check", "old.json", "new.json", "--new-version", "1.0.0")
-    assert done.returncode == 2
-    assert "Add --old-version" in " ".join(done.stderr.split())
-    wrong = check(world, "1.5", "1.6.0")
-    assert wrong[0] == 2
-    assert "Invalid version '1.5'" in " ".join(wrong[2].split())
+    result = world.run_here("contracts", "check", "old.json", "new.json", "--new-version", "1.0.0")
+    assert result.returncode == 2
+    assert "Add --old-version" in " ".join(result.stderr.split())
+    outcome = check(world, "1.5", "1.6.0")
+    assert outcome[0] == 2
+    assert "Invalid version '1.5'" in " ".join(outcome[2].split())
 
 
-def test_the_help_says_what_the_codes_mean(world: CommandLine) -> None:
+def test_help_explains_exit_codes(world: CommandLine) -> None:
     for command in ("diff", "check"):
-        told = world.run_here("contracts", command, "--help").stdout
-        assert "Exit codes:" in told
-        assert "3  a file cannot be read, or is not a contract" in told
+        output = world.run_here("contracts", command, "--help").stdout
+        assert "Exit codes:" in output
+        assert "3  a file cannot be read, or is not a contract" in output
 
 
-def test_a_file_of_too_many_bytes(
+def test_diff_rejects_oversized_file(
     world: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from interlock.contracts.commands import diff as contracts_diff_files
 
     monkeypatch.setattr(contracts_diff_files, "MAX_FILE_BYTES", 10)
     put(world, old=ONE)
-    done = world.run_here("contracts", "diff", "old.json", "old.json")
-    assert done.returncode == 3
-    assert "the file has more than 10 bytes" in done.stderr
+    result = world.run_here("contracts", "diff", "old.json", "old.json")
+    assert result.returncode == 3
+    assert "the file has more than 10 bytes" in result.stderr

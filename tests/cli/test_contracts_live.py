@@ -59,7 +59,7 @@ class Files:
 
 
 @pytest.mark.spec("ST-4.5.3-5")
-def test_from_the_change_to_accepting_it(world: CommandLine) -> None:
+def test_breaking_change_is_reported_and_accepted(world: CommandLine) -> None:
     files = Files(world, on_break="hold")
     node = world.up()
     node.pids()
@@ -80,7 +80,7 @@ def test_from_the_change_to_accepting_it(world: CommandLine) -> None:
         "the change in the status", lambda: node.status()["changed_contracts"] or None
     )
     assert row["tool"] == "files.read"
-    assert [one["reason"] for one in row["changes"]] == ["REQUIRED_FIELD_ADDED"]
+    assert [change["reason"] for change in row["changes"]] == ["REQUIRED_FIELD_ADDED"]
     assert row["held"] is True
     published("files.read: REQUIRED_FIELD_ADDED /inputSchema/properties/encoding")
     refused = files.run("call", "files.read")
@@ -88,31 +88,31 @@ def test_from_the_change_to_accepting_it(world: CommandLine) -> None:
     assert "files.read is held" in refused.stderr
     assert "encoding" not in refused.stderr + refused.stdout
 
-    told = files.run("contracts", "status")
-    assert told.returncode == 1
-    assert "files.read  1.0.0 → 2.0.0  held since" in told.stdout
-    assert "affected callers: local" in told.stdout
+    outcome = files.run("contracts", "status")
+    assert outcome.returncode == 1
+    assert "files.read  1.0.0 → 2.0.0  held since" in outcome.stdout
+    assert "affected callers: local" in outcome.stdout
     accepted = files.run("contracts", "accept", "files.read", "--yes")
     assert accepted.returncode == 0, accepted.stderr
 
     def is_free() -> bool:
-        done = files.run("call", "files.read", "encoding=utf-8")
-        return bool(done.returncode == 0)
+        result = files.run("call", "files.read", "encoding=utf-8")
+        return bool(result.returncode == 0)
 
     wait_until("the node to hear of it", lambda: is_free() or None)
     assert files.run("contracts", "status").returncode == 0
     searched = files.run("audit", "search", "files.read", "--json").stdout.splitlines()
-    entries = {(one["verb"], one["outcome"]) for one in map(json.loads, searched)}
+    entries = {(item["verb"], item["outcome"]) for item in map(json.loads, searched)}
     assert {("contracts", "breaking"), ("held", "held"), ("contracts", "accepted")} <= entries
     versions = [
-        one["version"] for one in json.loads(files.run("contracts", "list", "--json").stdout)
+        load["version"] for load in json.loads(files.run("contracts", "list", "--json").stdout)
     ]
     assert versions == ["1.0.0", "2.0.0"]
     assert node.end() == 0
 
 
 @pytest.mark.spec("ST-4.6.4-2", "ST-4.6.4-3")
-def test_a_node_serves_its_registry(world: CommandLine) -> None:
+def test_node_serves_its_registry(world: CommandLine) -> None:
     import urllib.error
     import urllib.request
 
@@ -129,19 +129,19 @@ def test_a_node_serves_its_registry(world: CommandLine) -> None:
             return json.load(answer)
 
     wait_until("the tool to be published", lambda: ask("")["contracts"] or None)
-    found = ask("/files.read?version=1.x")
-    assert (found["version"], found["protocol"]) == ("1.0.0", "mcp-tool")
-    assert found["provenance"]["source"] == "upstream:files"
-    told = ask("/files.read/validate?version=1.x", b'{"path": 7}')
-    assert (told["valid"], told["errors"][0]["path"]) == (False, "/path")
-    with pytest.raises(urllib.error.HTTPError) as raised:
+    details = ask("/files.read?version=1.x")
+    assert (details["version"], details["protocol"]) == ("1.0.0", "mcp-tool")
+    assert details["provenance"]["source"] == "upstream:files"
+    response = ask("/files.read/validate?version=1.x", b'{"path": 7}')
+    assert (response["valid"], response["errors"][0]["path"]) == (False, "/path")
+    with pytest.raises(urllib.error.HTTPError) as error:
         ask("/files.read?version=9.x")
-    assert raised.value.code == 404
-    raised.value.close()
+    assert error.value.code == 404
+    error.value.close()
     assert node.end() == 0
 
 
-def test_a_contract_of_a_file_breaks_and_is_accepted(world: CommandLine) -> None:
+def test_broken_driver_contract_is_accepted(world: CommandLine) -> None:
     """Nothing but drivers: no server of the config was ever seen."""
     world.config(drivers={}, contracts={"on_break": "hold"})
     contract(world)
@@ -149,8 +149,8 @@ def test_a_contract_of_a_file_breaks_and_is_accepted(world: CommandLine) -> None
     world.up()
 
     def ready() -> bool:
-        done = world.run_here("drivers", "list", "--json")
-        return [one["state"] for one in json.loads(done.stdout)["drivers"]] == ["ready"]
+        result = world.run_here("drivers", "list", "--json")
+        return [driver["state"] for driver in json.loads(result.stdout)["drivers"]] == ["ready"]
 
     wait_until("the driver to be ready", ready)
     whole = world.run_here("contracts", "status")
@@ -173,8 +173,8 @@ def test_a_contract_of_a_file_breaks_and_is_accepted(world: CommandLine) -> None
     contract(world, inputs=stricter)
 
     def held() -> bool:
-        shown = world.run_here("status").stdout
-        return "accept it: `interlock contracts accept fs-read`" in " ".join(shown.split())
+        output = world.run_here("status").stdout
+        return "accept it: `interlock contracts accept fs-read`" in " ".join(output.split())
 
     wait_until("the contract to be held", held)
     # It is offered to nobody.
@@ -186,11 +186,11 @@ def test_a_contract_of_a_file_breaks_and_is_accepted(world: CommandLine) -> None
     assert "affected drivers: files-mcp" in broke.stdout
     other = world.run_here("contracts", "status", "fs-other")
     assert (other.returncode, other.stdout) == (0, "")
-    asked = world.run_here("contracts", "accept", "fs-read")
-    assert asked.returncode == 2
-    assert "Cannot ask for confirmation" in asked.stderr
-    done = world.run_here("contracts", "accept", "fs-read", "--yes")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "Accepted fs-read 1.0.0."
+    outcome = world.run_here("contracts", "accept", "fs-read")
+    assert outcome.returncode == 2
+    assert "Cannot ask for confirmation" in outcome.stderr
+    result = world.run_here("contracts", "accept", "fs-read", "--yes")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "Accepted fs-read 1.0.0."
     assert world.run_here("contracts", "status").returncode == 0
     wait_until("it to be served again", lambda: "Hello." in world.run_here(*call).stdout)

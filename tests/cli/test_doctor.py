@@ -51,7 +51,7 @@ for line in sys.stdin:
         }
     elif asked["method"] == "tools/list":
         schema = {"type": "object"}
-        tools = [{"name": f"t{one}", "inputSchema": schema} for one in range(1 + known)]
+        tools = [{"name": f"t{number}", "inputSchema": schema} for number in range(1 + known)]
         answer["result"] = {"tools": tools}
     else:
         answer["error"] = {"code": -32601, "message": "no"}
@@ -94,11 +94,11 @@ def script(world: CommandLine, name: str, text: str) -> str:
     return f"{sys.executable} {path}"
 
 
-def test_all_is_well(world: CommandLine) -> None:
+def test_doctor_reports_healthy_servers(world: CommandLine) -> None:
     world.config({"demo": DEMO})
-    done = world.run("doctor")
-    assert done.returncode == 0, done.stdout
-    lines = done.stdout.splitlines()
+    result = world.run("doctor")
+    assert result.returncode == 0, result.stdout
+    lines = result.stdout.splitlines()
     assert lines[0] == f"✓ address: 127.0.0.1:{world.port} is free; no node is running"
     assert lines[1].startswith("✓ state folder: ")
     assert lines[2].startswith("✓ journal: ")
@@ -106,18 +106,18 @@ def test_all_is_well(world: CommandLine) -> None:
     assert lines[4] == "All checks passed."
 
 
-def test_what_a_server_says_cannot_take_over_the_terminal(world: CommandLine) -> None:
+def test_hostile_server_text_cannot_control_terminal(world: CommandLine) -> None:
     hostile = script(world, "hostile.py", HOSTILE)
     world.config({"shown": hostile, "refuses": f"{hostile} fail"})
-    done = world.run("doctor")
-    lines = done.stdout.splitlines()
+    result = world.run("doctor")
+    lines = result.stdout.splitlines()
     assert any(line.startswith("✓ shown: 1 tool, session 2025-11-25, ") for line in lines)
     assert any(line.startswith("    not shown: bad") for line in lines)
-    assert not [one for one in done.stdout if one != "\n" and not one.isprintable()]
+    assert not [item for item in result.stdout if item != "\n" and not item.isprintable()]
     assert not any(line.startswith("✓ forged") for line in lines)
 
 
-def test_everything_that_is_wrong_is_told_at_once(world: CommandLine) -> None:
+def test_doctor_reports_all_problems_at_once(world: CommandLine) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         refused = unused.getsockname()[1]
@@ -132,52 +132,52 @@ def test_everything_that_is_wrong_is_told_at_once(world: CommandLine) -> None:
                 "no_mcp": {"command": script(world, "chatty.py", CHATTY), "start_timeout": "1s"},
             }
         )
-        done = world.run("doctor", "--json")
-    assert done.returncode == 1
-    assert done.stderr == ""
-    told = json.loads(done.stdout)
-    assert told["ok"] is False
-    found = {one["key"]: one for one in told["upstreams"]}
-    assert [key for key, one in found.items() if one["ok"]] == ["well", "noisy"]
-    assert found["well"]["tools"] == 9
-    assert "install no-such-program-anywhere" in found["program"]["advice"][0]
-    assert found["key"]["problem"] == "key failed to start: exit status 3"
-    assert "add it under `env` of this server" in found["key"]["advice"][0]
-    assert found["key"]["stderr"][0] == "starting up"
-    assert "hunter2" not in done.stdout
-    assert "refused" in found["refused"]["problem"]
-    assert "curl -i http://127.0.0.1" in found["refused"]["advice"][0]
-    assert found["reference"]["problem"] == "the environment variable NOT_SET is not set"
-    assert "set it before the node starts" in found["reference"]["advice"][0]
-    assert "was not ready within 1 s" in found["no_mcp"]["problem"]
-    assert found["no_mcp"]["noise"] == 1
-    assert "it wrote 1 line that is not MCP to stdout" in found["no_mcp"]["advice"][0]
-    assert "start_timeout: 4s" in found["no_mcp"]["advice"][1]
-    assert found["noisy"]["noise"] == 1
-    assert "write log lines to stderr" in found["noisy"]["advice"][0]
+        result = world.run("doctor", "--json")
+    assert result.returncode == 1
+    assert result.stderr == ""
+    data = json.loads(result.stdout)
+    assert data["ok"] is False
+    actual = {upstream["key"]: upstream for upstream in data["upstreams"]}
+    assert [key for key, item in actual.items() if item["ok"]] == ["well", "noisy"]
+    assert actual["well"]["tools"] == 9
+    assert "install no-such-program-anywhere" in actual["program"]["advice"][0]
+    assert actual["key"]["problem"] == "key failed to start: exit status 3"
+    assert "add it under `env` of this server" in actual["key"]["advice"][0]
+    assert actual["key"]["stderr"][0] == "starting up"
+    assert "hunter2" not in result.stdout
+    assert "refused" in actual["refused"]["problem"]
+    assert "curl -i http://127.0.0.1" in actual["refused"]["advice"][0]
+    assert actual["reference"]["problem"] == "the environment variable NOT_SET is not set"
+    assert "set it before the node starts" in actual["reference"]["advice"][0]
+    assert "was not ready within 1 s" in actual["no_mcp"]["problem"]
+    assert actual["no_mcp"]["noise"] == 1
+    assert "it wrote 1 line that is not MCP to stdout" in actual["no_mcp"]["advice"][0]
+    assert "start_timeout: 4s" in actual["no_mcp"]["advice"][1]
+    assert actual["noisy"]["noise"] == 1
+    assert "write log lines to stderr" in actual["noisy"]["advice"][0]
 
 
-def test_as_text_with_the_last_words_of_the_server(world: CommandLine) -> None:
+def test_doctor_prints_stderr_of_failed_server(world: CommandLine) -> None:
     world.config({"key": script(world, "key.py", NEEDS_A_KEY)})
-    done = world.run("doctor")
-    assert done.returncode == 1
-    assert "✗ key: " in done.stdout
-    assert done.stdout.count("    │ Error: WEATHER_API_KEY is not set") == 1
-    assert "    → a setting or a credential seems to be missing" in done.stdout
-    assert done.stdout.endswith("1 server failed: key\n")
+    result = world.run("doctor")
+    assert result.returncode == 1
+    assert "✗ key: " in result.stdout
+    assert result.stdout.count("    │ Error: WEATHER_API_KEY is not set") == 1
+    assert "    → a setting or a credential seems to be missing" in result.stdout
+    assert result.stdout.endswith("1 server failed: key\n")
 
 
-def test_counts_the_tools_that_a_node_would_list(world: CommandLine) -> None:
+def test_doctor_counts_tools_that_node_lists(world: CommandLine) -> None:
     """Some servers list more to a client that can be asked."""
     world.config({"picky": script(world, "picky.py", PICKY)})
-    told = json.loads(world.run("doctor", "--json").stdout)
+    data = json.loads(world.run("doctor", "--json").stdout)
     node = world.up()
     node.wait_for_line("picky is ready")
     status = json.loads(world.run_here("status", "--json").stdout)
-    assert told["upstreams"][0]["tools"] == status["tools"] == 4
+    assert data["upstreams"][0]["tools"] == status["tools"] == 4
 
 
-def test_a_long_line_of_stderr_is_cut_between_words(world: CommandLine) -> None:
+def test_long_stderr_line_is_cut_between_words(world: CommandLine) -> None:
     world.config({"long": script(world, "long.py", LONG)})
     node = world.up()
     node.wait_for_line("stderr: ")
@@ -191,29 +191,29 @@ def test_a_long_line_of_stderr_is_cut_between_words(world: CommandLine) -> None:
     assert told["stderr"] == [" ".join(["migration"] * 50)]
 
 
-def test_beside_a_running_node(world: CommandLine) -> None:
+def test_doctor_runs_beside_running_node(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     node = world.up()
     before = node.pids()
-    done = world.run("doctor")
-    assert done.returncode == 0
-    assert f"✓ address: a node is running at 127.0.0.1:{world.port}" in done.stdout
+    result = world.run("doctor")
+    assert result.returncode == 0
+    assert f"✓ address: a node is running at 127.0.0.1:{world.port}" in result.stdout
     assert node.pids() == before
 
 
-def test_a_taken_port_and_a_folder_without_permission(world: CommandLine) -> None:
+def test_doctor_reports_taken_port_and_unwritable_folder(world: CommandLine) -> None:
     world.config({}, state_dir="/proc/nowhere")
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", world.port))
         taken.listen()
-        done = world.run("doctor")
-    assert done.returncode == 1
-    assert f"✗ address: cannot listen on 127.0.0.1:{world.port}: " in done.stdout
+        result = world.run("doctor")
+    assert result.returncode == 1
+    assert f"✗ address: cannot listen on 127.0.0.1:{world.port}: " in result.stdout
 
 
 @pytest.mark.parametrize(
-    ("server", "error", "said"),
+    ("server", "error", "message"),
     [
         ({"command": "npx", "args": ["-y", "x"]}, "not found", "npx comes with Node.js"),
         ({"command": "uvx", "args": ["x"]}, "not found", "uvx comes with uv"),
@@ -226,10 +226,10 @@ def test_a_taken_port_and_a_folder_without_permission(world: CommandLine) -> Non
         ({"url": "http://h/x"}, "x was not ready within 30 s.", "start_timeout: 120s"),
     ],
 )
-def test_advice(
+def test_doctor_suggests_fixes(
     server: dict[str, object],
     error: str | int,
-    said: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -241,5 +241,5 @@ def test_advice(
         )
     else:
         problem = InterlockError(UPSTREAM_UNAVAILABLE, error)
-    given = suggest_fixes(ServerConfig(**server), problem, [], tmp_path)  # type: ignore[arg-type]
-    assert any(said in one for one in given), given
+    advice = suggest_fixes(ServerConfig(**server), problem, [], tmp_path)  # type: ignore[arg-type]
+    assert any(message in item for item in advice), advice

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.feature("drivers")
         ("remote", "http://localhost:9000/mcp", "local-mcp"),
     ],
 )  # fmt: skip
-def test_a_driver_is_called_after_its_server(kind: str, ref: str, id: str) -> None:
+def test_driver_id_derives_from_server(kind: str, ref: str, id: str) -> None:
     assert driver_id(kind, ref) == id
 
 
@@ -63,11 +63,11 @@ def test_a_driver_is_called_after_its_server(kind: str, ref: str, id: str) -> No
         ("a" * 100, "x", "x." + "a" * 78),
     ],
 )
-def test_a_contract_is_called_after_its_tool(tool: str, prefix: str, id: str) -> None:
+def test_contract_id_derives_from_tool(tool: str, prefix: str, id: str) -> None:
     assert contract_id(tool, prefix) == id
 
 
-def test_the_prefix_is_the_id_of_the_driver() -> None:
+def test_prefix_is_driver_id_without_suffix() -> None:
     assert prefix_of("filesystem-mcp") == "filesystem"
     assert prefix_of("filesystem") == "filesystem"
 
@@ -76,12 +76,12 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "inputSchema": {"type": "object"}, **more}
 
 
-def test_only_what_was_chosen_is_drafted_and_no_id_twice() -> None:
+def test_drafts_chosen_tools_with_unique_ids() -> None:
     listed = [tool("read_file"), tool("readFile"), tool("write_file")]
     everything = draft_contracts(listed, prefix="fs")
-    assert [one.id for one in everything] == ["fs.read-file", "fs.read-file-2", "fs.write-file"]
+    assert [item.id for item in everything] == ["fs.read-file", "fs.read-file-2", "fs.write-file"]
     chosen = draft_contracts(listed, prefix="fs", chosen={"read_file": "fs-read", "write_file": ""})
-    assert [(one.tool, one.id) for one in chosen] == [
+    assert [(item.tool, item.id) for item in chosen] == [
         ("read_file", "fs-read"),
         ("write_file", "fs.write-file"),
     ]
@@ -99,7 +99,7 @@ def test_only_what_was_chosen_is_drafted_and_no_id_twice() -> None:
         ("nonsense", False, (False, ["workspace:*"], "on-mutate", 2)),
     ],
 )  # fmt: skip
-def test_effects_come_from_what_a_tool_says_of_itself(
+def test_effects_derive_from_annotations(
     hints: Any, reaches: bool, expected: tuple[Any, ...]
 ) -> None:
     fields = draft_contract(tool("t", annotations=hints), "x.t", has_network=reaches).fields
@@ -108,7 +108,7 @@ def test_effects_come_from_what_a_tool_says_of_itself(
     )
 
 
-def test_schemas_are_taken_over_in_one_dialect() -> None:
+def test_schemas_are_converted_to_one_dialect() -> None:
     schema = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",
@@ -134,7 +134,7 @@ def test_schemas_are_taken_over_in_one_dialect() -> None:
     assert draft.fields["outputs"] == {"type": "object"}
 
 
-def test_a_schema_that_is_nested_too_deeply_is_left_out() -> None:
+def test_deeply_nested_schema_is_left_out() -> None:
     deep: dict[str, Any] = {"type": "string"}
     for _ in range(40):
         deep = {"type": "object", "properties": {"in": deep}}
@@ -146,7 +146,7 @@ def test_a_schema_that_is_nested_too_deeply_is_left_out() -> None:
     }
 
 
-def test_a_tool_that_says_nothing_gets_words_and_notes() -> None:
+def test_undescribed_tool_gets_placeholders_and_notes() -> None:
     draft = draft_contract(tool("do_it"), "x.do-it")
     assert draft.fields["name"] == "Do it"
     assert draft.fields["description"]
@@ -154,7 +154,7 @@ def test_a_tool_that_says_nothing_gets_words_and_notes() -> None:
     assert len(draft.notes) == 3
 
 
-def test_words_of_a_stranger_cannot_take_over_a_terminal_or_a_file() -> None:
+def test_hostile_text_cannot_control_terminal_or_file() -> None:
     described = "One\x1b[2Jline.\r\n---\nname: other\n\u202e" + "x" * 5000
     draft = draft_contract(tool("t", description=described, title="A\x07B\nC"), "x.t")
     text = manifest_text(draft.fields, "Words.")
@@ -176,7 +176,7 @@ def test_words_of_a_stranger_cannot_take_over_a_terminal_or_a_file() -> None:
         max_leaves=20,
     )
 )
-def test_whatever_is_written_reads_back_the_same(value: Any) -> None:
+def test_written_manifest_reads_back_unchanged(value: Any) -> None:
     from interlock.manifests.document import read_yaml
 
     text = manifest_text({"value": value}, "Words.")
@@ -184,7 +184,7 @@ def test_whatever_is_written_reads_back_the_same(value: Any) -> None:
     assert read_yaml(matter, "x").value == {"value": value}
 
 
-def test_text_is_cut_where_it_is_too_long() -> None:
+def test_text_is_truncated_at_limit() -> None:
     assert one_line("a  b\n\tc", 80) == "a b c"
     assert one_line("abcdef", 4) == "abc…"
     assert paragraphs("a\n\n  b  \n", 80) == "a\n\n  b"
@@ -201,18 +201,18 @@ def test_text_is_cut_where_it_is_too_long() -> None:
         ({"a": {}}, ({"c": {}}, []), {}),
     ],
 )
-def test_names_are_led_to_each_other_where_there_is_no_doubt(
+def test_maps_arguments_with_unambiguous_names(
     contract: dict[str, Any], argument: tuple[dict[str, Any], list[str]], expected: dict[str, str]
 ) -> None:
     properties, required = argument
-    found = argument_mapping(
+    result = argument_mapping(
         {"type": "object", "properties": contract},
         {"type": "object", "properties": properties, "required": required},
     )
-    assert found == expected
+    assert result == expected
 
 
-def test_what_is_no_schema_stays() -> None:
+def test_boolean_schemas_stay_unchanged() -> None:
     assert convert_schema(True) is True
     assert convert_schema({"not": False, "anyOf": [True, {"items": [{}]}]}) == {
         "not": False,

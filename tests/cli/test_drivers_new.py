@@ -27,18 +27,18 @@ def front_matter(text: str) -> dict[str, object]:
 
 def new(world: CommandLine, *more: str, **environ: str) -> str:
     """A driver for the stand-in; what was said about it."""
-    done = world.run_here(
+    result = world.run_here(
         "drivers", "new", "binary", sys.executable, "--id", "files-mcp", *more, "--", STAND_IN,
         **environ,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
+    assert result.returncode == 0, result.stderr
+    return result.stdout + result.stderr
 
 
 @pytest.mark.spec("DR-32.skill-1")
-def test_a_driver_is_made_that_validates_and_works(world: CommandLine) -> None:
-    said = new(world, "--tools", "read_file:fs-read,write_file:fs-write,list_directory")
-    assert f"stand-in 3.2.1: {len(TOOLS)} tools" in said
+def test_new_driver_validates_and_works(world: CommandLine) -> None:
+    output = new(world, "--tools", "read_file:fs-read,write_file:fs-write,list_directory")
+    assert f"stand-in 3.2.1: {len(TOOLS)} tools" in output
     written = sorted(str(path.relative_to(world.cwd)) for path in world.cwd.rglob("*.md"))
     assert written == [
         ".drivers/files-mcp/DRIVER.md",
@@ -51,7 +51,9 @@ def test_a_driver_is_made_that_validates_and_works(world: CommandLine) -> None:
     assert driver["server"] == {"kind": "binary", "path": sys.executable, "args": [STAND_IN]}
     implements = driver["implements"]
     assert isinstance(implements, list)
-    assert {one["metadata"]["mcp"]["tool_name"]: one["tool"] for one in implements} == {
+    assert {
+        implement["metadata"]["mcp"]["tool_name"]: implement["tool"] for implement in implements
+    } == {
         "read_file": "./tools/fs-read/TOOL.md",
         "write_file": "./tools/fs-write/TOOL.md",
         "list_directory": "./tools/files.list-directory/TOOL.md",
@@ -59,13 +61,13 @@ def test_a_driver_is_made_that_validates_and_works(world: CommandLine) -> None:
     # As it is, against the server itself. The stand-in's own path is what the linter dislikes.
     checked = world.run_here("drivers", "check", "--live", "--json")
     assert checked.returncode == 0, checked.stdout
-    told = json.loads(checked.stdout)
-    assert (told["drivers"], told["contracts"], told["problems"]) == (1, 3, [])
-    assert {one["code"] for one in told["warnings"]} == {"hard_coded_path"}
+    data = json.loads(checked.stdout)
+    assert (data["drivers"], data["contracts"], data["problems"]) == (1, 3, [])
+    assert {warning["code"] for warning in data["warnings"]} == {"hard_coded_path"}
     assert world.run_here("drivers", "check", "--strict").returncode == 1
 
 
-def test_effects_and_schemas_are_those_of_the_server(world: CommandLine) -> None:
+def test_effects_and_schemas_come_from_server(world: CommandLine) -> None:
     new(world, "--tools", "read_file:fs-read,write_file:fs-write,say_words")
     reads = front_matter((world.cwd / "tools/fs-read/TOOL.md").read_text())
     assert (reads["mutates"], reads["approval"], reads["risk_level"]) == ([], "auto", 0)
@@ -81,10 +83,10 @@ def test_effects_and_schemas_are_those_of_the_server(world: CommandLine) -> None
     assert says["description"]
 
 
-def test_everything_is_taken_over_prompts_and_resources_too(world: CommandLine) -> None:
-    said = new(world)
+def test_new_takes_over_tools_prompts_and_resources(world: CommandLine) -> None:
+    output = new(world)
     assert len(list((world.cwd / "tools").iterdir())) == len(TOOLS)
-    assert "the server declares that the tool changes nothing" in said
+    assert "the server declares that the tool changes nothing" in output
     driver = front_matter((world.cwd / ".drivers/files-mcp/DRIVER.md").read_text())
     assert driver["prompts"] == [
         {"name": "greet", "integrate_as": "raw", "description": "A greeting."}
@@ -95,7 +97,7 @@ def test_everything_is_taken_over_prompts_and_resources_too(world: CommandLine) 
     assert world.run_here("drivers", "check", "--live").returncode == 0
 
 
-def test_what_is_there_is_not_overwritten(world: CommandLine) -> None:
+def test_new_does_not_overwrite_files(world: CommandLine) -> None:
     new(world, "--tools", "read_file:fs-read")
     path = world.cwd / ".drivers/files-mcp/DRIVER.md"
     path.write_text("mine")
@@ -108,21 +110,21 @@ def test_what_is_there_is_not_overwritten(world: CommandLine) -> None:
     # A contract that is there is served as it is, and not written anew.
     (world.cwd / "tools/fs-read/TOOL.md").touch()
     before = (world.cwd / "tools/fs-read/TOOL.md").read_text()
-    said = new(world, "--tools", "read_file:fs-read", "--force")
-    assert "fs-read is an existing contract" in said
+    output = new(world, "--tools", "read_file:fs-read", "--force")
+    assert "fs-read is an existing contract" in output
     assert path.read_text() != "mine"
     assert (world.cwd / "tools/fs-read/TOOL.md").read_text() == before
 
 
-def test_a_contract_that_is_there_is_bound_with_a_mapping(world: CommandLine) -> None:
+def test_existing_contract_is_bound_with_mapping(world: CommandLine) -> None:
     contract(
         world,
         "db-query",
         inputs={"type": "object", "properties": {"sql": {"type": "string"}}, "required": ["sql"]},
         outputs={"type": "object"},
     )
-    said = new(world, "--tools", "query:db-query")
-    assert "does not fit" not in said
+    output = new(world, "--tools", "query:db-query")
+    assert "does not fit" not in output
     text = (world.cwd / ".drivers/files-mcp/DRIVER.md").read_text()
     assert "sql: query" in text
     assert world.run_here("drivers", "check", "--live").returncode == 0
@@ -133,18 +135,18 @@ def test_a_contract_that_is_there_is_bound_with_a_mapping(world: CommandLine) ->
         inputs={"type": "object", "properties": {"a": {"type": "string"}}},
         outputs={"type": "object"},
     )
-    said = new(world, "--force", "--tools", "query:db-other")
-    assert "Warning: the tool does not fit it: db-other: 'query' requires 'query'" in said
+    output = new(world, "--force", "--tools", "query:db-other")
+    assert "Warning: the tool does not fit it: db-other: 'query' requires 'query'" in output
 
 
-def test_a_secret_is_named_and_never_written(world: CommandLine) -> None:
-    said = new(world, "--tools", "secret_length", "--secret", "STAND_IN_TOKEN",
+def test_secret_is_named_and_never_written(world: CommandLine) -> None:
+    output = new(world, "--tools", "secret_length", "--secret", "STAND_IN_TOKEN",
                STAND_IN_TOKEN="hush-hush-hush")  # fmt: skip
-    assert "files-mcp received the secrets stand-in-token" in said
+    assert "files-mcp received the secrets stand-in-token" in output
     files = [path.read_text() for path in world.cwd.rglob("*.md")]
-    assert not any("hush" in text for text in [said, *files])
-    listed = front_matter((world.cwd / ".drivers/files-mcp/SECRETS.md").read_text())
-    assert listed["secrets"][0]["slug"] == "stand-in-token"  # type: ignore[index]
+    assert not any("hush" in text for text in [output, *files])
+    listing = front_matter((world.cwd / ".drivers/files-mcp/SECRETS.md").read_text())
+    assert listing["secrets"][0]["slug"] == "stand-in-token"  # type: ignore[index]
     assert world.run_here("drivers", "check").returncode == 0
     # Without it the server cannot be asked, and the reason names it.
     missing = world.run_here("drivers", "check", "--live")
@@ -159,12 +161,12 @@ def test_a_secret_is_named_and_never_written(world: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
-def test_a_remote_server(world: CommandLine, transport: str) -> None:
+def test_creates_driver_for_remote_server(world: CommandLine, transport: str) -> None:
     world.config(drivers={"local_egress": True})
     with listening(transport) as url:
-        done = world.run_here("drivers", "new", "remote", url, "--id", "far-mcp", "--transport",
+        result = world.run_here("drivers", "new", "remote", url, "--id", "far-mcp", "--transport",
                               transport, "--tools", "read_file:fs-read")  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        assert result.returncode == 0, result.stderr
         driver = front_matter((world.cwd / ".drivers/far-mcp/DRIVER.md").read_text())
         assert driver["transport"] == transport
         assert "install" not in driver
@@ -175,7 +177,7 @@ def test_a_remote_server(world: CommandLine, transport: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "message"),
     [
         (["pip", "x"], 2, "is not a kind of server"),
         (["npm", "x", "--transport", "http"], 2, "transport stdio"),
@@ -193,12 +195,12 @@ def test_a_remote_server(world: CommandLine, transport: str) -> None:
         (["binary", "true"], 4, "failed to start"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(
-    world: CommandLine, arguments: list[str], code: int, words: str
+def test_new_reports_mistakes_in_one_sentence(
+    world: CommandLine, arguments: list[str], code: int, message: str
 ) -> None:
-    done = world.run_here("drivers", "new", *arguments)
-    assert done.returncode == code, done.stderr
-    assert words in " ".join(done.stderr.replace("│", " ").split())
-    assert "Traceback" not in done.stderr
+    result = world.run_here("drivers", "new", *arguments)
+    assert result.returncode == code, result.stderr
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+    assert "Traceback" not in result.stderr
     # The folder may have been made to be guarded while a server was tried.
     assert not list(world.cwd.glob(".drivers/*"))

@@ -17,15 +17,15 @@ from tests.support.command_line import DEMO, CommandLine
 pytestmark = pytest.mark.feature("drivers")
 
 
-def found(world: CommandLine, *command: str) -> tuple[int, str]:
-    done = world.run_here(*command, "--json")
-    told = json.loads(done.stdout)
-    assert told["ok"] is (done.returncode == 0)
-    return done.returncode, json.dumps(told["problems"])
+def check_problems(world: CommandLine, *command: str) -> tuple[int, str]:
+    result = world.run_here(*command, "--json")
+    data = json.loads(result.stdout)
+    assert data["ok"] is (result.returncode == 0)
+    return result.returncode, json.dumps(data["problems"])
 
 
 @pytest.mark.parametrize(
-    ("settings", "manifest", "words"),
+    ("settings", "manifest", "message"),
     [
         ({"trust": ["no/such.pem"]}, {}, "such.pem"),
         ({}, {"network": {"egress": ["*"]}}, "network.egress"),
@@ -35,39 +35,39 @@ def found(world: CommandLine, *command: str) -> tuple[int, str]:
         ({"contracts": ["tools", "contrats"]}, {}, "there is no folder contrats"),
     ],
 )
-def test_what_a_node_would_not_take(
-    world: CommandLine, settings: dict[str, Any], manifest: dict[str, Any], words: str
+def test_check_reports_what_node_would_reject(
+    world: CommandLine, settings: dict[str, Any], manifest: dict[str, Any], message: str
 ) -> None:
     contract(world)
     driver(world, **manifest)
     world.config({"demo": DEMO}, drivers=settings)
     for command in (("drivers", "check"), ("check",)):
-        code, told = found(world, *command)
+        code, told = check_problems(world, *command)
         assert code == 1
-        assert words in told
+        assert message in told
 
 
-def test_a_reference_that_leads_nowhere(world: CommandLine) -> None:
+def test_check_reports_unresolved_driver_secret(world: CommandLine) -> None:
     world.config({"demo": DEMO}, drivers={"secrets": {"key": "${env:NO_SUCH_VARIABLE}"}})
-    code, told = found(world, "check")
+    code, told = check_problems(world, "check")
     assert code == 1
     assert "NO_SUCH_VARIABLE" in told
 
 
-def test_a_folder_without_a_manifest_is_doubted(world: CommandLine) -> None:
+def test_check_warns_about_folder_without_manifest(world: CommandLine) -> None:
     contract(world)
     path = driver(world)
     path.rename(path.with_name("driver.md"))
     (world.cwd / ".drivers" / "empty").mkdir()
     world.config({"demo": DEMO})
     for command in (("drivers", "check"), ("check",)):
-        done = world.run_here(*command)
-        assert done.returncode == 0
-        assert "driver.md is not read: rename it to DRIVER.md" in done.stderr
-        assert "it contains no DRIVER.md" in done.stderr
+        result = world.run_here(*command)
+        assert result.returncode == 0
+        assert "driver.md is not read: rename it to DRIVER.md" in result.stderr
+        assert "it contains no DRIVER.md" in result.stderr
 
 
-def test_a_contract_that_broke_since_a_node_accepted_it(world: CommandLine) -> None:
+def test_check_reports_contract_broken_since_acceptance(world: CommandLine) -> None:
     path = contract(world)
     driver(world)
     world.config({"demo": DEMO}, state_dir="state")
@@ -75,8 +75,8 @@ def test_a_contract_that_broke_since_a_node_accepted_it(world: CommandLine) -> N
     accepted = load_contract(path).value
     assert accepted is not None
     AcceptedContractStore.from_config(config, os.environ, world.cwd).accept(accepted)
-    assert found(world, "drivers", "check") == (0, "[]")
+    assert check_problems(world, "drivers", "check") == (0, "[]")
     contract(world, inputs={**PATH_INPUT, "required": ["path", "mode"]})
-    code, told = found(world, "drivers", "check")
+    code, told = check_problems(world, "drivers", "check")
     assert code == 1
     assert "no new major version" in told

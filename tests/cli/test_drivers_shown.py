@@ -30,7 +30,7 @@ ABSENT = (
 )
 
 
-def keyed(world: CommandLine) -> None:
+def add_keyed_driver(world: CommandLine) -> None:
     """A driver whose secret has no value."""
     contract(world, "keyed.read")
     driver(
@@ -41,7 +41,7 @@ def keyed(world: CommandLine) -> None:
     secrets(world, "keyed-mcp", "a-key")
 
 
-def absent(world: CommandLine) -> None:
+def add_uninstalled_driver(world: CommandLine) -> None:
     """A driver whose program nobody has installed."""
     contract(world, "absent.read")
     driver(
@@ -50,70 +50,70 @@ def absent(world: CommandLine) -> None:
     )  # fmt: skip
 
 
-def settled(world: CommandLine, **states: str) -> None:
+def wait_for_states(world: CommandLine, **states: str) -> None:
     """Wait until the running node says this of its drivers."""
 
     def told() -> bool:
-        done = world.run_here("status", "--json")
-        found = {one["id"]: one["state"] for one in json.loads(done.stdout)["drivers"]}
-        return found == {f"{id}-mcp": state for id, state in states.items()}
+        result = world.run_here("status", "--json")
+        actual = {driver["id"]: driver["state"] for driver in json.loads(result.stdout)["drivers"]}
+        return actual == {f"{id}-mcp": state for id, state in states.items()}
 
     wait_until(f"drivers to be {states}", told)
 
 
-def test_status_tells_of_drivers_and_why_some_cannot_be_used(world: CommandLine) -> None:
+def test_status_reports_drivers_and_problems(world: CommandLine) -> None:
     world.config(drivers={})
     contract(world)
     driver(world)
-    keyed(world)
-    absent(world)
+    add_keyed_driver(world)
+    add_uninstalled_driver(world)
     driver(world, "broken-mcp").write_text("nothing")
     world.up()
-    settled(world, files="ready", keyed="unauthed", absent="failing", broken="refused")
-    shown = " ".join(world.run_here("status").stdout.split())
-    assert "4 drivers: 1 ready, 1 needs a sign-in or a secret, 1 failing, 1 refused" in shown
-    assert f"driver keyed-mcp (unauthed): {LACKING}" in shown
-    assert f"driver absent-mcp (failing): {ABSENT}" in shown
-    assert "driver broken-mcp (refused): " in shown
-    assert "DRIVER.md:1" in shown
+    wait_for_states(world, files="ready", keyed="unauthed", absent="failing", broken="refused")
+    output = " ".join(world.run_here("status").stdout.split())
+    assert "4 drivers: 1 ready, 1 needs a sign-in or a secret, 1 failing, 1 refused" in output
+    assert f"driver keyed-mcp (unauthed): {LACKING}" in output
+    assert f"driver absent-mcp (failing): {ABSENT}" in output
+    assert "driver broken-mcp (refused): " in output
+    assert "DRIVER.md:1" in output
     # Nothing but drivers: no table of nothing.
-    assert "upstream state" not in shown
+    assert "upstream state" not in output
 
 
-def test_a_contract_that_is_wrong_is_no_driver(world: CommandLine) -> None:
+def test_invalid_contract_is_listed_as_contract(world: CommandLine) -> None:
     world.config(drivers={})
     contract(world, version="one")
     driver(world)
     world.up()
-    shown = " ".join(world.run_here("status").stdout.split())
-    assert "1 driver: 1 refused contract fs-read (refused): " in shown
-    assert 'version: "one" is not a version' in shown
-    assert "driver files-mcp (refused): " in shown
-    listed = world.run_here("drivers", "list").stdout
-    assert "Warning" not in listed
-    assert [line.split("  ")[0] for line in listed.splitlines() if "refused" in line] == [
+    output = " ".join(world.run_here("status").stdout.split())
+    assert "1 driver: 1 refused contract fs-read (refused): " in output
+    assert 'version: "one" is not a version' in output
+    assert "driver files-mcp (refused): " in output
+    error_output = world.run_here("drivers", "list").stdout
+    assert "Warning" not in error_output
+    assert [line.split("  ")[0] for line in error_output.splitlines() if "refused" in line] == [
         "files-mcp",
         "fs-read (contract)",
     ]
 
 
-def test_a_missing_secret_is_told_in_one_sentence(world: CommandLine) -> None:
+def test_missing_secret_is_reported_once(world: CommandLine) -> None:
     world.config(drivers={})
-    keyed(world)
+    add_keyed_driver(world)
 
     def told() -> list[str]:
         explained = world.run_here("drivers", "explain", "keyed.read")
         assert explained.returncode == 1
-        listed = json.loads(world.run_here("drivers", "list", "--json").stdout)["drivers"]
+        drivers = json.loads(world.run_here("drivers", "list", "--json").stdout)["drivers"]
         login = world.run_here("drivers", "login", "keyed-mcp")
         assert login.returncode == 1
         assert explained.stdout.count(LACKING) == 1
         assert "auth_required: no driver can serve keyed.read now." in explained.stdout
-        return [listed[0]["problem"], login.stderr.strip()]
+        return [drivers[0]["problem"], login.stderr.strip()]
 
     assert told() == [LACKING, LACKING]
     world.up()
-    settled(world, keyed="unauthed")
+    wait_for_states(world, keyed="unauthed")
     called = world.run_here("call", "keyed.read", "path=x")
     assert called.returncode != 0
     assert LACKING in called.stdout + called.stderr
@@ -124,11 +124,11 @@ def test_a_missing_secret_is_told_in_one_sentence(world: CommandLine) -> None:
     assert "hush" not in there.stdout + there.stderr
 
 
-def test_what_is_not_installed_is_told_in_one_sentence(world: CommandLine) -> None:
+def test_missing_installation_is_reported_once(world: CommandLine) -> None:
     world.config(drivers={})
-    absent(world)
+    add_uninstalled_driver(world)
     world.up()
-    settled(world, absent="failing")
+    wait_for_states(world, absent="failing")
     called = world.run_here("call", "absent.read", "path=x")
     assert ABSENT in called.stdout + called.stderr
     explained = world.run_here("drivers", "explain", "absent.read").stdout
@@ -136,11 +136,11 @@ def test_what_is_not_installed_is_told_in_one_sentence(world: CommandLine) -> No
     assert ".." not in called.stdout + called.stderr + explained
 
 
-def test_the_log_tells_what_becomes_of_drivers(world: CommandLine) -> None:
+def test_log_reports_driver_states(world: CommandLine) -> None:
     world.config(drivers={})
     contract(world)
     driver(world)
-    keyed(world)
+    add_keyed_driver(world)
     log = world.cwd / "log"
     with log.open("w") as said:
         node = NodeProcess(
@@ -175,27 +175,27 @@ def test_the_log_tells_what_becomes_of_drivers(world: CommandLine) -> None:
         node.process.wait(HANG_TIMEOUT)
 
 
-def test_a_driver_is_shown_in_the_state_that_it_has_at_the_node(world: CommandLine) -> None:
+def test_show_prints_driver_state_of_node(world: CommandLine) -> None:
     world.config(drivers={})
     contract(world)
     driver(world)
-    shown = json.loads(world.run_here("drivers", "show", "files-mcp", "--json").stdout)
-    assert shown["state"] == "unverified"
+    data = json.loads(world.run_here("drivers", "show", "files-mcp", "--json").stdout)
+    assert data["state"] == "unverified"
     world.up()
 
     def state() -> str:
         node = f"127.0.0.1:{world.port}"
-        done = world.run_here("drivers", "show", "files-mcp", "--json", "--node", node)
-        return str(json.loads(done.stdout)["state"])
+        result = world.run_here("drivers", "show", "files-mcp", "--json", "--node", node)
+        return str(json.loads(result.stdout)["state"])
 
     wait_until("what the node knows", lambda: state() in ("ready", "running"))
 
 
-def test_the_screen_tells_of_drivers(world: CommandLine) -> None:
+def test_up_screen_counts_drivers(world: CommandLine) -> None:
     world.config(drivers={})
     contract(world)
     driver(world)
-    keyed(world)
+    add_keyed_driver(world)
     with screen(world, COLUMNS="200") as one:
         counted = b"2 drivers: 1 ready, 1 needs a sign-in or a secret"
         waiting = b"driver keyed-mcp (unauthed): keyed-mcp is"
@@ -205,11 +205,11 @@ def test_the_screen_tells_of_drivers(world: CommandLine) -> None:
 
 
 def status(id: str, state: str, problem: str = "", *lost: str) -> DriverStatus:
-    bindings = [BindingStatus("a@1", "a"), *(BindingStatus("b@1", "b", [one]) for one in lost)]
+    bindings = [BindingStatus("a@1", "a"), *(BindingStatus("b@1", "b", [error]) for error in lost)]
     return DriverStatus(id, "1.0.0", "mcp", state, "f", problem, bindings)
 
 
-def test_trouble_is_told_worst_first_and_counted_where_there_is_no_room() -> None:
+def test_worst_driver_problems_come_first() -> None:
     drivers = [
         status("a", "running"),
         status("b", "unauthed", "b needs a key."),
@@ -238,13 +238,13 @@ def test_trouble_is_told_worst_first_and_counted_where_there_is_no_room() -> Non
     assert driver_rows.problem_lines([]) == []
 
 
-def test_what_an_operator_should_look_at_is_in_the_list(world: CommandLine) -> None:
+def test_list_shows_operator_warnings(world: CommandLine) -> None:
     trusted = {"pii-safe": ["somebody-else"]}
     world.config(drivers={"policy": {"trusted_tags": trusted}})
     contract(world)
     driver(world, policy_tags=["pii-safe"])
     world.up()
-    settled(world, files="ready")
+    wait_for_states(world, files="ready")
     [warning] = [
         line for line in world.run_here("drivers", "list").stdout.splitlines() if "pii-safe" in line
     ]
@@ -255,7 +255,7 @@ def test_what_an_operator_should_look_at_is_in_the_list(world: CommandLine) -> N
 
 
 @pytest.mark.parametrize("command", [["list"], ["explain", "fs-read"]], ids=["list", "explain"])
-def test_a_node_at_another_address_is_found(world: CommandLine, command: list[str]) -> None:
+def test_finds_node_at_configured_address(world: CommandLine, command: list[str]) -> None:
     world.config(drivers={"env_secrets": ["A_KEY"]}, listen=f"127.0.0.1:{free_port()}")
     contract(world)
     driver(world, server={**STARTED, "env": {"KEY": "${secrets.A_KEY}"}},
@@ -268,30 +268,30 @@ def test_a_node_at_another_address_is_found(world: CommandLine, command: list[st
     world.up("--listen", there, A_KEY="hush-hush")
 
     def ready() -> bool:
-        told = json.loads(world.run_here("drivers", "list", "--json", "--node", there).stdout)
-        return bool(told["running"] and told["drivers"][0]["state"] == "ready")
+        data = json.loads(world.run_here("drivers", "list", "--json", "--node", there).stdout)
+        return bool(data["running"] and data["drivers"][0]["state"] == "ready")
 
     wait_until("the driver to be ready", ready)
     hinted = world.run_here("drivers", *command)
     assert f"a node runs at 127.0.0.1:{there}; use --node 127.0.0.1:{there}" in hinted.stderr
-    asked = world.run_here("drivers", *command, "--node", there)
-    assert asked.returncode == 0, asked.stderr
-    assert asked.stderr == ""
+    result = world.run_here("drivers", *command, "--node", there)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
     # Only the node has the secret: it was asked, about what this config's files declare.
-    assert ("ready" if command == ["list"] else "goes to files-mcp@1") in asked.stdout
+    assert ("ready" if command == ["list"] else "goes to files-mcp@1") in result.stdout
 
 
-def test_a_node_that_is_named_and_does_not_answer(world: CommandLine) -> None:
+def test_named_node_that_is_down_is_an_error(world: CommandLine) -> None:
     world.config(drivers={})
     contract(world)
     driver(world)
-    done = world.run_here("drivers", "list", "--node", str(free_port()))
-    assert done.returncode == 4
-    assert "No node of this user is running at 127.0.0.1:" in done.stderr
-    assert done.stdout == ""
+    result = world.run_here("drivers", "list", "--node", str(free_port()))
+    assert result.returncode == 4
+    assert "No node of this user is running at 127.0.0.1:" in result.stderr
+    assert result.stdout == ""
 
 
-def test_a_node_without_drivers_is_not_taken_for_this_folder(world: CommandLine) -> None:
+def test_other_node_without_drivers_is_reported(world: CommandLine) -> None:
     other = world.cwd / "other"
     other.mkdir()
     world.config(drivers={}).rename(other / "interlock.yaml")
@@ -307,13 +307,13 @@ def test_a_node_without_drivers_is_not_taken_for_this_folder(world: CommandLine)
         f"the node at 127.0.0.1:{world.port} has no driver. Create one: `interlock drivers"
         in none.stderr
     )
-    done = world.run_here("drivers", "list", "-c", "other/interlock.yaml")
-    assert done.returncode == 0
-    assert f"the node at 127.0.0.1:{world.port} has no driver, but 1 is declared" in done.stderr
-    assert "use --node" in done.stderr
+    result = world.run_here("drivers", "list", "-c", "other/interlock.yaml")
+    assert result.returncode == 0
+    assert f"the node at 127.0.0.1:{world.port} has no driver, but 1 is declared" in result.stderr
+    assert "use --node" in result.stderr
 
 
-def test_the_list_says_which_contract_is_not_offered_and_why(world: CommandLine) -> None:
+def test_list_reports_contract_that_is_not_offered(world: CommandLine) -> None:
     nobody = f"http://127.0.0.1:{free_port()}/mcp"
     world.config(drivers={}, servers={"bank": {"url": nobody}})
     contract(world, "bank.read")
@@ -325,7 +325,7 @@ def test_the_list_says_which_contract_is_not_offered_and_why(world: CommandLine)
     assert (told["contract"], why in told["problem"]) == ("bank.read", True)
 
 
-def test_a_folder_cannot_write_on_a_terminal_with_its_name() -> None:
+def test_driver_name_cannot_control_terminal() -> None:
     row = DriverStatus(
         id="evil\x1b]0;\a", version="", kind="", state="refused", file="DRIVER.md", problem="why"
     )

@@ -84,26 +84,26 @@ def lamps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_features(monkeypatch: pytest.MonkeyPatch) -> None:
     """A build without features."""
     monkeypatch.setattr(feature_reports, "_load", lambda _: ())
 
 
-def printed(capsys: pytest.CaptureFixture[str], **parts: int) -> list[str]:
+def print_status_lines(capsys: pytest.CaptureFixture[str], **parts: int) -> list[str]:
     _print_status(msgspec.json.encode({**msgspec.to_builtins(STATUS), **parts}), NodeSelector())
     return capsys.readouterr().out.splitlines()
 
 
-def test_reports_come_in_the_order_of_the_names_of_features() -> None:
-    names = sorted(one.reports for one in load_features() if one.reports)
-    assert [type(one).__module__ for one in load_reports()] == [
+def test_reports_are_ordered_by_feature_name() -> None:
+    names = sorted(feature.reports for feature in load_features() if feature.reports)
+    assert [type(report).__module__ for report in load_reports()] == [
         f"interlock.{name.partition(':')[0]}" for name in names
     ]
 
 
 @pytest.mark.usefixtures("lamps")
-def test_status_shows_the_lines_of_a_feature(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(capsys, lamps=5)[1:-1] == [
+def test_status_prints_feature_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert print_status_lines(capsys, lamps=5)[1:-1] == [
         "5 lamps",
         "a lamp is dark",
         "lamp: lit",
@@ -113,9 +113,9 @@ def test_status_shows_the_lines_of_a_feature(capsys: pytest.CaptureFixture[str])
     ]
 
 
-@pytest.mark.usefixtures("bare")
+@pytest.mark.usefixtures("without_features")
 def test_status_without_features(capsys: pytest.CaptureFixture[str]) -> None:
-    first, heads, problem, waiting, last = printed(capsys)
+    first, heads, problem, waiting, last = print_status_lines(capsys)
     assert first.startswith("interlock 1 at http://127.0.0.1:1/mcp, pid 7")
     assert heads.split()[:2] == ["upstream", "state"]
     assert problem == "the node's own problem"
@@ -124,13 +124,13 @@ def test_status_without_features(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("lamps")
-def test_check_tells_what_a_feature_finds(world: CommandLine) -> None:
+def test_check_reports_feature_problems(world: CommandLine) -> None:
     world.config({})
-    done = world.run_here("check")
-    assert done.returncode == 1
-    assert done.stdout.splitlines()[0].endswith(", 3 lamps")
-    assert done.stdout.splitlines()[-1] == "  2 bulbs"
-    secret, file, broken, doubt, dim = done.stderr.splitlines()
+    result = world.run_here("check")
+    assert result.returncode == 1
+    assert result.stdout.splitlines()[0].endswith(", 3 lamps")
+    assert result.stdout.splitlines()[-1] == "  2 bulbs"
+    secret, file, broken, doubt, dim = result.stderr.splitlines()
     assert "lamps.secret: the environment variable LAMP_SECRET is not set" in secret
     assert "lamps.file: " in file
     assert (broken, dim) == ("lamp: broken", "Warning: lamp: dim")
@@ -138,40 +138,38 @@ def test_check_tells_what_a_feature_finds(world: CommandLine) -> None:
     assert doubt.endswith("lamps: nobody sees it; hang it up")
 
 
-@pytest.mark.usefixtures("bare")
+@pytest.mark.usefixtures("without_features")
 def test_check_without_features(world: CommandLine) -> None:
     world.config({})
-    done = world.run_here("check")
-    assert (done.returncode, done.stderr) == (0, "")
+    result = world.run_here("check")
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.usefixtures("lamps")
-def test_doctor_tells_what_a_feature_finds(world: CommandLine) -> None:
+def test_doctor_reports_feature_problems(world: CommandLine) -> None:
     world.config({})
-    done = world.run_here("doctor")
-    assert done.returncode == 1
-    assert "✗ lamp: no current" in done.stdout
-    assert done.stdout.endswith("1 check failed: lamp\n")
+    result = world.run_here("doctor")
+    assert result.returncode == 1
+    assert "✗ lamp: no current" in result.stdout
+    assert result.stdout.endswith("1 check failed: lamp\n")
 
 
-@pytest.mark.usefixtures("bare")
+@pytest.mark.usefixtures("without_features")
 def test_doctor_without_features(world: CommandLine) -> None:
     world.config({})
-    done = world.run_here("doctor")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "All checks passed.")
+    result = world.run_here("doctor")
+    assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "All checks passed.")
 
 
-@pytest.mark.usefixtures("bare")
+@pytest.mark.usefixtures("without_features")
 @pytest.mark.parametrize("option", ["--safety-only", "--stdio-parent"])
-def test_up_refuses_an_option_of_a_feature_that_is_not_there(
-    world: CommandLine, option: str
-) -> None:
+def test_up_rejects_option_of_missing_feature(world: CommandLine, option: str) -> None:
     world.config({})
-    done = world.run_here("up", option)
-    assert done.returncode == 3
-    assert f"remove {option}" in done.stderr
+    result = world.run_here("up", option)
+    assert result.returncode == 3
+    assert f"remove {option}" in result.stderr
 
 
 @pytest.mark.usefixtures("lamps")
-def test_servers_of_features_are_known() -> None:
+def test_servers_of_features_are_collected() -> None:
     assert collect_other_servers(Config()) == OtherServers({}, frozenset({"lamp"}), False)

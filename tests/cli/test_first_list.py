@@ -27,7 +27,7 @@ GONE = ServerConfig(command="no-such-program-anywhere")
         ({"hangs": HANGS, "demo": DEMO}, {"hangs": "connecting", "demo": "ready"}),
     ],
 )
-def test_it_waits_as_long_as_it_is_worth(
+def test_first_list_waits_for_most_tools(
     tmp_path: Path, servers: dict[str, ServerConfig], states: dict[str, str]
 ) -> None:
     async def wait() -> dict[str, str]:
@@ -37,14 +37,14 @@ def test_it_waits_as_long_as_it_is_worth(
         try:
             # A day while none is ready: the test would notice if that were waited for.
             await wait_for_tools(node, none_ready_timeout=86_400.0, others_timeout=0.05)
-            return {one.key: one.state for one in node.status().upstreams}
+            return {upstream.key: upstream.state for upstream in node.status().upstreams}
         finally:
             await node.stop()
 
     assert asyncio.run(wait()) == states
 
 
-async def test_while_none_is_ready_there_is_an_end(tmp_path: Path) -> None:
+async def test_first_list_wait_ends_without_ready_server(tmp_path: Path) -> None:
     config = Config(servers={"hangs": HANGS}, journal=JournalConfig(enabled=False))
     node = Node(config, base_dir=tmp_path)
     node.start()

@@ -17,7 +17,7 @@ from tests.support.waiting import HANG_TIMEOUT
 SERVER = Path(__file__).with_name("changing_server.py")
 
 
-def doubled(levels: int) -> dict[str, Any]:
+def doubling_schema(levels: int) -> dict[str, Any]:
     """Each level refers to the next one twice: there are 2 ** levels ways through it."""
     parts = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(levels)}
     ends: dict[str, Any] = {f"d{levels}": {"type": "object"}}
@@ -25,10 +25,10 @@ def doubled(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("denied", [False, True], ids=["allowed", "denied"])
-def test_node_answers_others_and_ends_when_asked(world: CommandLine, denied: bool) -> None:
+def test_expensive_schema_does_not_block_other_callers(world: CommandLine, denied: bool) -> None:
     tools = world.folder / "tools.json"
     schemas = {
-        "freeze": doubled(40),
+        "freeze": doubling_schema(40),
         "expand": {"type": "object", "properties": {"a": {"pattern": "(.{0,100}){100}x"}}},
         "backtrack": {
             "type": "object",

@@ -18,7 +18,7 @@ from tests.support.waiting import HANG_TIMEOUT, wait_until
 pytestmark = pytest.mark.feature("tree")
 
 
-class Joined:
+class JoinProcess:
     """`interlock join`, running."""
 
     def __init__(self, world: CommandLine, *arguments: str, **environ: str) -> None:
@@ -65,20 +65,20 @@ class Joined:
         self.process.stdout.close()
 
 
-Join = Callable[..., Joined]
+Join = Callable[..., JoinProcess]
 
 
 @pytest.fixture
 def join(world: CommandLine) -> Iterator[Join]:
-    started: list[Joined] = []
+    started: list[JoinProcess] = []
 
-    def begin(*arguments: str, **environ: str) -> Joined:
-        started.append(Joined(world, *arguments, **environ))
+    def begin(*arguments: str, **environ: str) -> JoinProcess:
+        started.append(JoinProcess(world, *arguments, **environ))
         return started[-1]
 
     yield begin
-    for one in started:
-        one.close()
+    for call in started:
+        call.close()
 
 
 def parent_of(world: CommandLine) -> str:
@@ -86,7 +86,7 @@ def parent_of(world: CommandLine) -> str:
 
 
 @pytest.mark.spec("AX-6.1-10")
-def test_an_unmodified_server_is_called_through_the_tree(world: CommandLine, join: Join) -> None:
+def test_joined_server_is_called_through_tree(world: CommandLine, join: Join) -> None:
     world.config()
     node = world.up()
     one = join(parent_of(world), "--segment", "demo", "--", *DEMO.split())
@@ -100,35 +100,33 @@ def test_an_unmodified_server_is_called_through_the_tree(world: CommandLine, joi
     wait_until("their end", lambda: node.status()["tools"] < 9 or None)
 
 
-def test_the_id_of_a_server_outlives_it_and_two_of_it_do_not_meet(
-    world: CommandLine, join: Join
-) -> None:
+def test_server_id_is_stored_and_locked(world: CommandLine, join: Join) -> None:
     world.config()
     node = world.up()
-    seen = []
+    events = []
     for number in (signal.SIGINT, signal.SIGTERM):
         one = join(parent_of(world), "-s", "demo", "--", *DEMO.split())
         one.says("Registered as demo")
         (folder,) = (world.state / "interlock" / "join").iterdir()
-        seen.append(folder)
+        events.append(folder)
         again = world.run("join", parent_of(world), "-s", "demo", "--", *DEMO.split())
         assert again.returncode == 3
         assert "has already joined" in again.stderr
         assert one.end(number) == 0
-    assert seen[0] == seen[1]
+    assert events[0] == events[1]
     assert node.end() == 0
 
 
-def test_a_taken_segment_is_refused_with_advice(world: CommandLine, join: Join) -> None:
+def test_taken_segment_is_rejected_with_advice(world: CommandLine, join: Join) -> None:
     world.config({"demo": DEMO})
     world.up()
-    refused = world.run("join", parent_of(world), "-s", "demo", "--", *DEMO.split())
-    assert refused.returncode == 1
-    assert "Choose another segment," in refused.stderr
-    assert "Traceback" not in refused.stderr
+    result = world.run("join", parent_of(world), "-s", "demo", "--", *DEMO.split())
+    assert result.returncode == 1
+    assert "Choose another segment," in result.stderr
+    assert "Traceback" not in result.stderr
 
 
-def test_whoever_is_sent_away_for_good_ends_with_the_reason(world: CommandLine, join: Join) -> None:
+def test_permanently_rejected_server_exits_with_reason(world: CommandLine, join: Join) -> None:
     """Also when it was registered before: here the config gives the segment to a server."""
     world.config()
     world.up()
@@ -140,16 +138,16 @@ def test_whoever_is_sent_away_for_good_ends_with_the_reason(world: CommandLine, 
     assert sum("Registered as" in line for line in one.seen) == 1
 
 
-def test_what_is_wrong_is_said_once(world: CommandLine) -> None:
+def test_start_error_is_printed_once(world: CommandLine) -> None:
     world.config()
     world.up()
-    refused = world.run("join", parent_of(world) + "/no", "-s", "demo", "--", "no-such-program")
-    problems = [line for line in refused.stderr.splitlines() if line.startswith("interlock: ")]
-    assert len(problems) == 1, refused.stderr
+    result = world.run("join", parent_of(world) + "/no", "-s", "demo", "--", "no-such-program")
+    problems = [line for line in result.stderr.splitlines() if line.startswith("interlock: ")]
+    assert len(problems) == 1, result.stderr
     assert problems[0].count("no-such-program") == 1
 
 
-def test_a_parent_that_comes_later_and_comes_back(world: CommandLine, join: Join) -> None:
+def test_join_retries_until_parent_returns(world: CommandLine, join: Join) -> None:
     world.config()
     one = join(parent_of(world), "-s", "demo", "--heartbeat", "200ms", "--", *DEMO.split())
     one.says("Retrying until Ctrl-C.")
@@ -161,21 +159,21 @@ def test_a_parent_that_comes_later_and_comes_back(world: CommandLine, join: Join
     one.says("Registered as demo")
 
 
-def test_a_token_is_shown_and_never_told(world: CommandLine, join: Join) -> None:
+def test_token_is_sent_and_never_printed(world: CommandLine, join: Join) -> None:
     token = "hunter2-hunter2-hunter2"
     world.config(tokens=[{"name": "me", "token": "${env:T}", "may": ["register"]}])
     world.up(T=token)
-    refused = world.run("join", parent_of(world), "-s", "demo", "--", *DEMO.split())
-    if refused.returncode == 0:
+    result = world.run("join", parent_of(world), "-s", "demo", "--", *DEMO.split())
+    if result.returncode == 0:
         pytest.fail("a node with tokens let a stranger in")
-    assert "Use a token that the parent accepts." in refused.stderr
+    assert "Use a token that the parent accepts." in result.stderr
     one = join(parent_of(world), "-s", "demo", "--token-env", "T", "--", *DEMO.split(), T=token)
     one.says("Registered as demo")
     assert token not in "".join(one.seen)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (("ws://127.0.0.1:1/ax",), 2, "Name one server"),
         (("ws://127.0.0.1:1/ax", "--url", "http://x", "--", "prog"), 2, "Name one server"),
@@ -230,12 +228,14 @@ def test_a_token_is_shown_and_never_told(world: CommandLine, join: Join) -> None
         (("unix:/x", "--token-env", "EMPTY", "--", "prog"), 3, "variable EMPTY is empty"),
     ],
 )
-def test_mistakes(world: CommandLine, arguments: tuple[str, ...], code: int, said: str) -> None:
-    done = world.run_here("join", *arguments, LINES="hunter2hunter2\n", EMPTY="")
-    assert "hunter2" not in done.stderr
-    whole = " ".join(done.stderr.replace("│", " ").split())
-    assert done.returncode == code, whole
-    assert said in whole
+def test_join_rejects_invalid_options(
+    world: CommandLine, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    result = world.run_here("join", *arguments, LINES="hunter2hunter2\n", EMPTY="")
+    assert "hunter2" not in result.stderr
+    whole = " ".join(result.stderr.replace("│", " ").split())
+    assert result.returncode == code, whole
+    assert message in whole
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_mistakes(world: CommandLine, arguments: tuple[str, ...], code: int, sai
         ("npx -y", ""),
     ],
 )
-def test_a_segment_is_made_from_the_command(line: str, segment: str) -> None:
+def test_segment_derives_from_command(line: str, segment: str) -> None:
     assert guess_segment(read_server(line.split(), None, [], [])) == segment
 
 
@@ -265,11 +265,11 @@ def test_a_segment_is_made_from_the_command(line: str, segment: str) -> None:
         ("http://[::1]:9001/mcp", ""),
     ],
 )
-def test_a_segment_is_made_from_the_url(url: str, segment: str) -> None:
+def test_segment_derives_from_url(url: str, segment: str) -> None:
     assert guess_segment(read_server([], url, [], [])) == segment
 
 
-def test_what_stands_on_the_command_line_is_meant_as_it_stands() -> None:
+def test_command_line_values_are_literal() -> None:
     server = read_server(["run", "${env:HOME}"], None, ["A", "B=${env:C}"], [])
     assert server.args == ["$${env:HOME}"]
     assert server.env == {"A": "${env:A}", "B": "${env:C}"}

@@ -11,7 +11,7 @@ from interlock.core.journal.journal import JournalHealth
 
 
 @pytest.mark.parametrize(
-    ("health", "shown"),
+    ("health", "expected"),
     [
         (None, "off"),
         (JournalHealth("ok", "", 0, 0, 5, 0), "ok"),
@@ -26,6 +26,6 @@ from interlock.core.journal.journal import JournalHealth
         ),
     ],
 )
-def test_journal_in_the_status(health: JournalHealth | None, shown: str) -> None:
+def test_status_describes_journal(health: JournalHealth | None, expected: str) -> None:
     told: dict[str, Any] | None = None if health is None else health._asdict()
-    assert _format_journal(told) == shown
+    assert _format_journal(told) == expected

@@ -91,7 +91,7 @@ async def open_terminal(
         yield Person(world), authority, server
 
 
-async def test_signing_in_beside_a_running_node(world: CommandLine) -> None:
+async def test_signs_in_beside_running_node(world: CommandLine) -> None:
     async with open_terminal(world) as (person, authority, server):
         server.scope = "read"
         node = await asyncio.to_thread(world.up)
@@ -103,11 +103,11 @@ async def test_signing_in_beside_a_running_node(world: CommandLine) -> None:
         await asyncio.to_thread(
             wait_until, "it asks for a human", lambda: upstream()["problem"] == NEEDED
         )
-        told = await person.run("status")
-        assert NEEDED in told.stdout
-        told = await person.run("doctor")
-        assert told.returncode == 1
-        assert f"✗ jira: {NEEDED}" in told.stdout
+        result = await person.run("status")
+        assert NEEDED in result.stdout
+        result = await person.run("doctor")
+        assert result.returncode == 1
+        assert f"✗ jira: {NEEDED}" in result.stdout
         called = await person.run("call", "jira.echo", "text=hi")
         assert called.returncode != 0
         assert "interlock login jira" in called.stderr
@@ -119,17 +119,17 @@ async def test_signing_in_beside_a_running_node(world: CommandLine) -> None:
         )
         called = await person.run("call", "jira.echo", "text=hi")
         assert called.stdout == "hi\n"
-        told = await person.run("doctor")
-        assert "✓ jira" in told.stdout
+        result = await person.run("doctor")
+        assert "✓ jira" in result.stdout
 
         # The token was given back: the node notices with the next call.
-        told = await person.run("logout", "jira")
-        assert told.stdout == "Signed out of jira.\n"
+        result = await person.run("logout", "jira")
+        assert result.stdout == "Signed out of jira.\n"
         assert len(authority.revoked) == 2
         called = await person.run("call", "jira.echo", "text=hi")
         assert "interlock login jira" in called.stderr
-        told = await person.run("logout", "jira")
-        assert told.stdout == "Not signed in to jira.\n"
+        result = await person.run("logout", "jira")
+        assert result.stdout == "Not signed in to jira.\n"
 
         assert await asyncio.to_thread(node.end) == 0
         kept = (world.state / "interlock" / "tokens.db").stat()
@@ -140,7 +140,7 @@ async def test_signing_in_beside_a_running_node(world: CommandLine) -> None:
         assert not [secret for secret in authority.secrets() if secret in written]
 
 
-async def test_a_browser_on_another_machine(world: CommandLine) -> None:
+async def test_signs_in_with_browser_on_other_machine(world: CommandLine) -> None:
     """It ends up at an address that leads nowhere there, and a human carries it over."""
 
     async with open_terminal(world) as (person, _authority, _server):
@@ -156,14 +156,14 @@ async def test_a_browser_on_another_machine(world: CommandLine) -> None:
         assert person.said[-1] == "Signed in to jira.\n"
 
 
-async def test_the_same_client_and_port_again(world: CommandLine) -> None:
+async def test_login_reuses_client_and_port(world: CommandLine) -> None:
     async with open_terminal(world) as (person, authority, _server):
         for _ in range(2):
             assert await person.login("jira", "--no-browser") == 0, person.output
         assert len(authority.to("/register")) == 1
 
 
-async def test_a_refusal_is_a_sentence(world: CommandLine) -> None:
+async def test_login_prints_rejection_as_sentence(world: CommandLine) -> None:
     async with open_terminal(world) as (person, authority, _server):
         authority.consents = False
         assert await person.login("jira", "--no-browser") == 4
@@ -175,7 +175,7 @@ async def test_a_refusal_is_a_sentence(world: CommandLine) -> None:
         assert "cannot connect to 127.0.0.1" in person.said[-1]
 
 
-async def test_a_server_without_a_way_to_renew(world: CommandLine) -> None:
+async def test_login_warns_about_missing_refresh_token(world: CommandLine) -> None:
     async with open_terminal(world) as (person, authority, _server):
         authority.refreshable = False
         assert await person.login("jira", "--no-browser") == 0
@@ -183,7 +183,7 @@ async def test_a_server_without_a_way_to_renew(world: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("server", "words"),
+    ("server", "message"),
     [
         ({"command": "run"}, "jira is started by the node"),
         (
@@ -207,27 +207,27 @@ async def test_a_server_without_a_way_to_renew(world: CommandLine) -> None:
     ],
 )
 @pytest.mark.parametrize("command", ["login", "logout"])
-def test_where_there_is_nothing_to_sign_in_to(
-    world: CommandLine, server: dict[str, Any], words: str, command: str
+def test_rejects_login_for_servers_without_oauth(
+    world: CommandLine, server: dict[str, Any], message: str, command: str
 ) -> None:
     world.config({"jira": server})
-    done = world.run_here(command, "jira")
-    assert done.returncode == 3
-    assert words in done.stderr
+    result = world.run_here(command, "jira")
+    assert result.returncode == 3
+    assert message in result.stderr
 
 
-def test_a_server_that_is_not_there(world: CommandLine) -> None:
+def test_rejects_login_for_unknown_server(world: CommandLine) -> None:
     world.config(SERVER)
-    done = world.run_here("login", "jra")
-    assert done.returncode == 3
-    assert "there is no server 'jra' in the config" in done.stderr
-    assert "there are: jira" in done.stderr
+    result = world.run_here("login", "jra")
+    assert result.returncode == 3
+    assert "there is no server 'jra' in the config" in result.stderr
+    assert "there are: jira" in result.stderr
 
 
-def test_references_of_oauth_are_checked(world: CommandLine) -> None:
+def test_check_reports_unresolved_oauth_reference(world: CommandLine) -> None:
     oauth = {"client_id": "x", "client_secret": "${env:NOWHERE}", "issuer": "https://i.example.com"}
     path = world.config({"jira": {"url": "https://e.com/mcp", "oauth": oauth}})
-    done = world.run_here("check")
-    assert done.returncode == 1
-    assert "servers.jira.oauth.client_secret: the environment variable NOWHERE" in done.stderr
+    result = world.run_here("check")
+    assert result.returncode == 1
+    assert "servers.jira.oauth.client_secret: the environment variable NOWHERE" in result.stderr
     assert Path(path).exists()

@@ -27,7 +27,7 @@ def run(*words: str) -> str:
 
 
 @pytest.mark.spec("ST-4.8.5-3")
-def test_keys_are_shown_and_changed(config: Path, tmp_path: Path) -> None:
+def test_lists_and_rotates_node_keys(config: Path, tmp_path: Path) -> None:
     kept = SigningKeys(tmp_path / "state" / "signing_keys.json")
     first = kept.kid
     [row] = json.loads(run("list", "--json", "--config", str(config)))
@@ -36,12 +36,12 @@ def test_keys_are_shown_and_changed(config: Path, tmp_path: Path) -> None:
     assert kept.refresh() is True
     assert kept.kid == new != first
     rows = run("list", "--config", str(config)).splitlines()
-    assert [one.split()[0] for one in rows] == [new, first]
+    assert [row.split()[0] for row in rows] == [new, first]
     assert rows[0].endswith("signs")
     assert "until" in rows[1]
 
 
-def test_no_private_part_is_ever_printed(config: Path, tmp_path: Path) -> None:
+def test_private_keys_are_never_printed(config: Path, tmp_path: Path) -> None:
     path = tmp_path / "state" / "signing_keys.json"
     SigningKeys(path)
     [key] = json.loads(path.read_bytes())["keys"]
@@ -50,7 +50,7 @@ def test_no_private_part_is_ever_printed(config: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["list", "rotate"])
-def test_a_node_that_never_ran_has_none(config: Path, command: str, tmp_path: Path) -> None:
+def test_node_keys_require_earlier_run(config: Path, command: str, tmp_path: Path) -> None:
     with pytest.raises(InterlockError, match="has run here"):
         run(command, "--config", str(config))
     assert not (tmp_path / "state").exists()

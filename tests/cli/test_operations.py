@@ -30,7 +30,7 @@ def demo(world: CommandLine) -> CommandLine:
     return world
 
 
-def run(world: CommandLine, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_operations(world: CommandLine, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments],
         cwd=world.cwd,
@@ -42,76 +42,74 @@ def run(world: CommandLine, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def told(world: CommandLine, *arguments: str) -> dict[str, Any]:
-    done = run(world, *arguments)
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
+def run_json(world: CommandLine, *arguments: str) -> dict[str, Any]:
+    result = run_operations(world, *arguments)
+    assert result.returncode == 0, result.stderr
+    answer: dict[str, Any] = json.loads(result.stdout)
     return answer
 
 
 @pytest.mark.spec("AQ-INT-6.3-1")
-def test_operations_are_shown_by_endpoint_and_by_category(demo: CommandLine) -> None:
-    done = run(demo, "list")
-    assert done.returncode == 0, done.stderr
-    assert "operations by endpoint" in done.stdout
-    assert "operations by category" in done.stdout
-    assert "mcp_aql_delete" in done.stdout
-    assert "demo_notes_delete" in done.stdout
-    semantic = told(demo, "list", "--view", "semantic", "--json")["operations"]
-    assert {one["endpoint"] for one in semantic} <= {
+def test_lists_operations_by_endpoint_and_category(demo: CommandLine) -> None:
+    result = run_operations(demo, "list")
+    assert result.returncode == 0, result.stderr
+    assert "operations by endpoint" in result.stdout
+    assert "operations by category" in result.stdout
+    assert "mcp_aql_delete" in result.stdout
+    assert "demo_notes_delete" in result.stdout
+    semantic = run_json(demo, "list", "--view", "semantic", "--json")["operations"]
+    assert {item["endpoint"] for item in semantic} <= {
         "mcp_aql_discover", "mcp_aql_query", "mcp_aql_manage", "mcp_aql_operate",
     }  # fmt: skip
 
 
-def test_an_operation_is_found_in_other_words(demo: CommandLine) -> None:
-    found = told(demo, "search", "throw a die for me", "--words", "--json")["found"]
+def test_search_finds_operation_by_words(demo: CommandLine) -> None:
+    found = run_json(demo, "search", "throw a die for me", "--words", "--json")["found"]
     assert found[0]["name"] == "demo_roll_dice"
     assert 0 < found[0]["score"] <= 1
-    nothing = run(demo, "search", "the of and", "--words")
+    nothing = run_operations(demo, "search", "the of and", "--words")
     assert nothing.returncode == 1
     assert "No operation matches" in nothing.stderr
 
 
-def test_an_operation_is_explained(demo: CommandLine) -> None:
-    about = told(demo, "explain", "demo_notes_delete")
+def test_explains_operation(demo: CommandLine) -> None:
+    about = run_json(demo, "explain", "demo_notes_delete")
     assert about["semantic_category"] == "DELETE"
     assert about["origins"]["category"]
     assert about["input_schema"]["type"] == "object"
-    wrong = run(demo, "explain", "demo_note_delete")
-    assert wrong.returncode == 2
-    assert "demo_notes_delete" in wrong.stderr
+    result = run_operations(demo, "explain", "demo_note_delete")
+    assert result.returncode == 2
+    assert "demo_notes_delete" in result.stderr
 
 
-def test_a_bundle_is_written_and_can_be_read_again(demo: CommandLine) -> None:
-    made = told(demo, "bundle", "demo")
-    names = {one["operation_name"] for one in made["normalized_bundle"]["operations"]}
+def test_exports_readable_bundle(demo: CommandLine) -> None:
+    made = run_json(demo, "bundle", "demo")
+    names = {operation["operation_name"] for operation in made["normalized_bundle"]["operations"]}
     assert "demo_roll_dice" in names
-    assert {one.name for one in bundle.read_bundle(made).all()} == names
-    wrong = run(demo, "bundle", "nobody")
-    assert wrong.returncode == 2
-    assert "unknown server 'nobody'" in wrong.stderr
+    assert {operator.name for operator in bundle.read_bundle(made).all()} == names
+    result = run_operations(demo, "bundle", "nobody")
+    assert result.returncode == 2
+    assert "unknown server 'nobody'" in result.stderr
 
 
-def test_views_are_counted(demo: CommandLine) -> None:
-    tokens = told(demo, "tokens", "--json")["tokens"]
+def test_counts_tokens_per_view(demo: CommandLine) -> None:
+    tokens = run_json(demo, "tokens", "--json")["tokens"]
     assert tokens["aql-single"] < tokens["aql"]
     assert tokens["plain"] > 0
 
 
-def test_it_asks_the_node_that_runs(demo: CommandLine) -> None:
+def test_uses_running_node(demo: CommandLine) -> None:
     node = demo.up()
     node.pids()
-    found = told(demo, "list", "--json")["operations"]
-    assert "demo_roll_dice" in {one["name"] for one in found}
-    wrong = run(demo, "list", "--view", "nonsense")
-    assert wrong.returncode == 2
-    assert "unknown view 'nonsense'" in wrong.stderr
+    operations = run_json(demo, "list", "--json")["operations"]
+    assert "demo_roll_dice" in {item["name"] for item in operations}
+    result = run_operations(demo, "list", "--view", "nonsense")
+    assert result.returncode == 2
+    assert "unknown view 'nonsense'" in result.stderr
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_tools_in_camel_case_have_the_names_that_the_node_gives_them(
-    world: CommandLine, running: bool
-) -> None:
+def test_camel_case_tools_have_same_names_as_in_node(world: CommandLine, running: bool) -> None:
     schema = {"type": "object", "properties": {"path": {"type": "string"}}}
     names = ("readFile", "getURLOfPage", "plain", "write_file")
     tools = world.cwd / "tools.json"
@@ -120,7 +118,7 @@ def test_tools_in_camel_case_have_the_names_that_the_node_gives_them(
     world.config({"files": f"{sys.executable} {server} {tools}"})
     if running:
         world.up().pids()
-    found = {one["name"] for one in told(world, "list", "--json")["operations"]}
-    assert found == {"files_read_file", "files_get_url_of_page", "files_plain", "files_write_file"}
-    explained = told(world, "explain", "files_read_file")
+    actual = {operation["name"] for operation in run_json(world, "list", "--json")["operations"]}
+    assert actual == {"files_read_file", "files_get_url_of_page", "files_plain", "files_write_file"}
+    explained = run_json(world, "explain", "files_read_file")
     assert explained["source"]["tool"] == "files.readfile"

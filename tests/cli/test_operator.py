@@ -103,57 +103,57 @@ def terminal() -> Iterator[Terminal]:
 
 
 @pytest.mark.spec("AQ-8.8.2-5")
-def test_the_operator_sees_the_code_and_who_waits(terminal: Terminal) -> None:
+def test_operator_sees_code_and_blocked_caller(terminal: Terminal) -> None:
     assert terminal.says().exit_code == 0
     id = terminal.blocked()
-    shown = terminal.says()
-    assert shown.exit_code == 0, shown.output
+    result = terminal.says()
+    assert result.exit_code == 0, result.output
     code = terminal.office.node.code(id)
-    assert code in shown.output
-    assert "ada (agent) is blocked after: drop_table users" in shown.output
-    told = json.loads(terminal.says("--json").stdout)
-    assert told["nodes"][0]["challenges"][0]["code"] == code
+    assert code in result.output
+    assert "ada (agent) is blocked after: drop_table users" in result.output
+    data = json.loads(terminal.says("--json").stdout)
+    assert data["nodes"][0]["challenges"][0]["code"] == code
 
 
-def test_without_the_right_key_nothing_is_shown(terminal: Terminal) -> None:
+def test_wrong_key_shows_no_codes(terminal: Terminal) -> None:
     id = terminal.blocked()
     other = terminal.folder / "model.pem"
     other.write_bytes(OKPKey.generate_key("Ed25519").as_pem(private=True))
-    shown = terminal.says(key=other)
-    assert shown.exit_code != 0
-    assert terminal.office.node.code(id) not in shown.output
+    result = terminal.says(key=other)
+    assert result.exit_code != 0
+    assert terminal.office.node.code(id) not in result.output
 
 
 @pytest.mark.spec("AQ-8.8.2-5")
-def test_a_code_is_renewed(terminal: Terminal) -> None:
+def test_operator_renews_code(terminal: Terminal) -> None:
     id = terminal.blocked()
-    shown = terminal.says("renew", id[:8], "--json")
-    assert shown.exit_code == 0, shown.output
-    made = json.loads(shown.stdout)
-    assert made["id"] != id
-    told = terminal.wait(
+    result = terminal.says("renew", id[:8], "--json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["id"] != id
+    response = terminal.wait(
         terminal.office.node.answered(
-            "verify_challenge", challenge_id=made["id"], code=made["code"]
+            "verify_challenge", challenge_id=data["id"], code=data["code"]
         )
     )
-    assert told["unblocked"] is True
+    assert response["unblocked"] is True
     assert terminal.says("renew", id).exit_code != 0
 
 
 @pytest.mark.spec("AQ-8.8.3-1")
-def test_an_operator_unblocks_by_key(terminal: Terminal) -> None:
+def test_operator_unblocks_caller_by_key(terminal: Terminal) -> None:
     terminal.blocked()
     node = terminal.office.node
     assert terminal.says("unblock", "deputy", "--yes").exit_code != 0
     # The signature is made by the node's clock, which stands still here.
-    done = terminal.says("unblock", "ada", "--yes")
-    assert done.exit_code == 0, done.output
-    assert "is unblocked" in done.output
+    result = terminal.says("unblock", "ada", "--yes")
+    assert result.exit_code == 0, result.output
+    assert "is unblocked" in result.output
     assert terminal.do(lambda: len(node.loop.blocks)) == 0
     assert "unblocked" in node.words("ada")
 
 
-def test_watching_shows_what_comes(terminal: Terminal) -> None:
+def test_watch_prints_new_challenges(terminal: Terminal) -> None:
     command = ["-c", "from interlock.aql.commands.operator import operator; operator()", "--watch"]
     options = ["--config", str(terminal.config), "--key", str(terminal.key)]
     program = subprocess.Popen(
@@ -179,7 +179,7 @@ def test_watching_shows_what_comes(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("command", [("renew", "x"), ("unblock", "ada"), ("end", "x")])
-def test_an_option_before_a_command_is_not_dropped(command: tuple[str, str]) -> None:
+def test_rejects_option_before_subcommand(command: tuple[str, str]) -> None:
     ran = CliRunner().invoke(operator, ["--config", "other.yaml", *command])
     assert ran.exit_code == 2
     assert f"--config must come after {command[0]}" in " ".join(

@@ -39,12 +39,12 @@ def ask(world: CommandLine, operation: str, **params: Any) -> dict[str, Any]:
         },
     )
     with urllib.request.urlopen(request, timeout=HANG_TIMEOUT) as answer:
-        told = json.load(answer)
-    envelope: dict[str, Any] = json.loads(told["result"]["content"][0]["text"])
+        records = json.load(answer)
+    envelope: dict[str, Any] = json.loads(records["result"]["content"][0]["text"])
     return envelope
 
 
-def done(world: CommandLine, *arguments: str) -> str:
+def run_command(world: CommandLine, *arguments: str) -> str:
     ran = world.run_here(*arguments)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
@@ -53,11 +53,11 @@ def done(world: CommandLine, *arguments: str) -> str:
 def begin(world: CommandLine) -> str:
     """An execution that the operator let begin."""
     held = ask(world, "execute_agent", element_name="agent")["error"]
-    [one] = json.loads(done(world, "approvals", "--json"))["approvals"]
-    done(world, "approve", one["id"], "--yes")
+    [one] = json.loads(run_command(world, "approvals", "--json"))["approvals"]
+    run_command(world, "approve", one["id"], "--yes")
     token = held["details"]["confirmation_token"]
-    told = ask(world, "execute_agent", element_name="agent", confirmation_token=token)
-    started: str = told["data"]["execution_id"]
+    response = ask(world, "execute_agent", element_name="agent", confirmation_token=token)
+    started: str = response["data"]["execution_id"]
     return started
 
 
@@ -67,7 +67,7 @@ def report(world: CommandLine, hint: str) -> dict[str, Any]:
 
 @pytest.mark.spec("AQ-8.8.2-5", "AQ-8.8.3-1", "AQ-8.8.6-1")
 @pytest.mark.feature("aql")
-def test_an_agent_is_blocked_survives_nothing_and_is_let_go(world: CommandLine) -> None:
+def test_agent_stays_blocked_after_restart_until_verified(world: CommandLine) -> None:
     mail = world.cwd / "mail"
     program = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"
     channels = [
@@ -77,11 +77,11 @@ def test_an_agent_is_blocked_survives_nothing_and_is_let_go(world: CommandLine) 
     world.config({"demo": DEMO}, aql={"safety": {"mode": "enforcing"}, "channels": channels})
     node = world.up()
     node.wait_for_line("demo is ready")
-    done(world, "keys", "new", "chief", "--no-passphrase")
+    run_command(world, "keys", "new", "chief", "--no-passphrase")
     id = begin(world)
     assert report(world, "drop_table users")["data"]["stopped"] is True
     # Who was told: the operator at the terminal, and the operator's mail.
-    [shown] = json.loads(done(world, "operator", "--json"))["nodes"]
+    [shown] = json.loads(run_command(world, "operator", "--json"))["nodes"]
     [challenge] = shown["challenges"]
     code = challenge["code"]
     wait_until("the mail came", lambda: mail.exists() and code in mail.read_text())
@@ -90,42 +90,42 @@ def test_an_agent_is_blocked_survives_nothing_and_is_let_go(world: CommandLine) 
     node.process.wait(HANG_TIMEOUT)
     first, node = node, world.up()
     node.wait_for_line("demo is ready")
-    refused = ask(world, "demo_notes_list")["error"]
-    assert refused["details"]["reason"] == "hard_blocked"
+    error = ask(world, "demo_notes_list")["error"]
+    assert error["details"]["reason"] == "hard_blocked"
     assert ask(world, "execute_agent", element_name="other")["error"]["details"]["reason"] == (
         "hard_blocked"
     )
-    [shown] = json.loads(done(world, "operator", "--json"))["nodes"]
+    [shown] = json.loads(run_command(world, "operator", "--json"))["nodes"]
     [challenge] = shown["challenges"]
     assert challenge["code"] is None
-    assert "renew" in done(world, "operator")
-    renewed = json.loads(done(world, "operator", "renew", "--json", challenge["id"][:8]))
-    told = ask(world, "verify_challenge", challenge_id=renewed["id"], code=renewed["code"])
-    assert told["data"]["unblocked"] is True
+    assert "renew" in run_command(world, "operator")
+    renewed = json.loads(run_command(world, "operator", "renew", "--json", challenge["id"][:8]))
+    response = ask(world, "verify_challenge", challenge_id=renewed["id"], code=renewed["code"])
+    assert response["data"]["unblocked"] is True
     # The execution goes on, watched as before.
     unreported = ask(world, "demo_notes_list")["error"]
     assert unreported["details"]["reason"] == "unreported_action"
     assert report(world, "list the notes of the demo")["data"]["continue"] is True
     assert ask(world, "demo_notes_list")["success"]
     # What runs is shown.
-    assert f"interlock operator end {id}" in done(world, "operator")
+    assert f"interlock operator end {id}" in run_command(world, "operator")
     # And by key, without a code.
     assert report(world, "drop_table users")["data"]["stopped"] is True
-    assert "is unblocked." in done(world, "operator", "unblock", "local", "--yes")
+    assert "is unblocked." in run_command(world, "operator", "unblock", "local", "--yes")
     assert report(world, "list the notes of the demo")["data"]["continue"] is True
     # What an operator ended is watched no more.
-    assert f"{id} of local is cancelled." in done(world, "operator", "end", id[:14])
+    assert f"{id} of local is cancelled." in run_command(world, "operator", "end", id[:14])
     assert ask(world, "demo_notes_list")["success"]
     node.end()
     codes = {code, renewed["code"]}
     logged = ""
-    for one in (first, node):
-        assert one.process.stdout is not None
-        logged += "".join(one.seen) + "".join(iter(lambda line=one: line._lines.get() or "", ""))
+    for item in (first, node):
+        assert item.process.stdout is not None
+        logged += "".join(item.seen) + "".join(iter(lambda line=item: line._lines.get() or "", ""))
     kept = b"".join(path.read_bytes() for path in world.state.rglob("*") if path.is_file()).decode(
         "latin-1"
     )
-    for one in codes:
+    for element in codes:
         for text in (logged, kept):
-            assert one not in text
-            assert one.replace("-", "") not in text
+            assert element not in text
+            assert element.replace("-", "") not in text

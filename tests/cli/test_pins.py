@@ -44,9 +44,9 @@ class Files:
         return path.read_text().split() if path.exists() else []
 
     def tools(self) -> list[str]:
-        told = self.world.run_here("tools", "--json")
-        assert told.returncode == 0, told.stderr
-        return [tool["name"] for tool in json.loads(told.stdout)["tools"]]
+        result = self.world.run_here("tools", "--json")
+        assert result.returncode == 0, result.stderr
+        return [tool["name"] for tool in json.loads(result.stdout)["tools"]]
 
     def pins(self, *arguments: str) -> Any:
         return self.world.run_here("pins", *arguments)
@@ -66,32 +66,32 @@ class Files:
         wait_until("the server to be back", lambda: is_back() or None)
 
 
-def soon(what: Callable[[], bool], name: str) -> None:
+def wait_for(what: Callable[[], bool], name: str) -> None:
     wait_until(name, lambda: what() or None)
 
 
-def test_a_rug_pull(world: CommandLine) -> None:
+def test_changed_tool_is_blocked_until_accepted(world: CommandLine) -> None:
     """From first sight to a human who accepts the change, with the real program."""
     files = Files(world, "first_seen")
     node = world.up()
     node.pids()
     assert files.tools() == ["files.delete", "files.list"]
-    soon(lambda: len(files.listed()) == 2, "both to be pinned")
+    wait_for(lambda: len(files.listed()) == 2, "both to be pinned")
     assert files.listed()["files.delete"]["by"] == "first seen"
     assert world.run_here("call", "files.delete").returncode == 0
     assert files.calls == ["delete"]
 
     files.says(BAD)
     files.restart_server(node)
-    soon(lambda: files.tools() == ["files.list"], "the list without it")
-    refused = world.run_here("call", "files.delete")
-    assert refused.returncode == 1
-    assert "files.delete is held: its description changed" in refused.stderr
-    assert "interlock pins accept files.delete" in refused.stderr
-    assert "ssh" not in refused.stdout + refused.stderr
+    wait_for(lambda: files.tools() == ["files.list"], "the list without it")
+    outcome = world.run_here("call", "files.delete")
+    assert outcome.returncode == 1
+    assert "files.delete is held: its description changed" in outcome.stderr
+    assert "interlock pins accept files.delete" in outcome.stderr
+    assert "ssh" not in outcome.stdout + outcome.stderr
     assert files.calls == ["delete"]
 
-    soon(lambda: files.listed()["files.delete"]["state"] == "held", "it to be written down")
+    wait_for(lambda: files.listed()["files.delete"]["state"] == "held", "it to be written down")
     text = files.pins("list")
     assert "held" in text.stdout
     assert "description changed" in text.stdout
@@ -109,12 +109,12 @@ def test_a_rug_pull(world: CommandLine) -> None:
     assert "files.delete is accepted as shown" in accepted.stdout
 
     def on_record() -> bool:
-        told = files.world.run_here("audit", "search", "files.delete", "--json")
-        rows = [json.loads(line) for line in told.stdout.splitlines()]
+        result = files.world.run_here("audit", "search", "files.delete", "--json")
+        rows = [json.loads(line) for line in result.stdout.splitlines()]
         return {("held", "held"), ("pins", "accepted")} <= {(r["verb"], r["outcome"]) for r in rows}
 
     wait_until("who accepted what is in the journal", lambda: on_record() or None)
-    soon(lambda: "files.delete" in files.tools(), "the node to hear of it")
+    wait_for(lambda: "files.delete" in files.tools(), "the node to hear of it")
     assert world.run_here("call", "files.delete").returncode == 0
     assert files.pins("list", "--held", "--json").stdout == "[]\n"
 
@@ -127,7 +127,7 @@ def test_a_rug_pull(world: CommandLine) -> None:
     assert node.end() == 0
 
 
-def test_a_tool_that_nobody_has_looked_at_yet(world: CommandLine) -> None:
+def test_unapproved_tool_is_pinned_after_accepting(world: CommandLine) -> None:
     files = Files(world, "approved")
     node = world.up()
     node.pids()
@@ -143,12 +143,12 @@ def test_a_tool_that_nobody_has_looked_at_yet(world: CommandLine) -> None:
     assert "There is nothing to accept" in again.stderr
     files.says(BAD)
     files.restart_server(node)
-    soon(lambda: files.tools() == ["files.list"], "the list without it")
+    wait_for(lambda: files.tools() == ["files.list"], "the list without it")
     forgotten = files.pins("remove", "files.delete", "files.list")
     assert forgotten.returncode == 1
     assert forgotten.stdout == "files.delete is no longer pinned.\n"
     assert "files.list was not pinned" in forgotten.stderr
-    soon(lambda: "files.delete" in files.tools(), "the node to hear of it")
+    wait_for(lambda: "files.delete" in files.tools(), "the node to hear of it")
 
 
 # -- without a node
@@ -170,26 +170,26 @@ ACCEPTED = Pin("files.delete", "a" * 64, contract("Old."), "ada", 1_700_000_000.
 CHANGED = SeenContract("files.delete", "b" * 64, contract("New."), 1_700_000_100.0)
 
 
-def test_nothing_is_pinned(world: CommandLine) -> None:
+def test_reports_missing_pins(world: CommandLine) -> None:
     world.config(state_dir=str(world.folder / "state-of-it"))
     empty = world.run_here("pins", "list")
     assert (empty.returncode, empty.stdout, empty.stderr) == (0, "", "No tool is pinned.\n")
     for command in (["diff", "x.y"], ["accept", "x.y"], ["remove", "x.y"]):
-        told = world.run_here("pins", *command)
-        assert told.returncode == 4
-        assert "has pinned a " in told.stderr
+        result = world.run_here("pins", *command)
+        assert result.returncode == 4
+        assert "has pinned a " in result.stderr
 
 
-def test_it_works_without_a_node(world: CommandLine, store: PinStore) -> None:
+def test_lists_and_compares_pins_without_node(world: CommandLine, store: PinStore) -> None:
     store.write([ACCEPTED])
     same = world.run_here("pins", "diff", "files.delete")
     assert (same.returncode, same.stdout) == (0, "")
     assert "accepted by ada" in same.stderr
     store.write([CHANGED])
-    told = json.loads(world.run_here("pins", "diff", "files.delete", "--json").stdout)
-    assert told["state"] == "held"
-    assert told["changed"] == ["description"]
-    assert "+  New." in told["diff"]
+    data = json.loads(world.run_here("pins", "diff", "files.delete", "--json").stdout)
+    assert data["state"] == "held"
+    assert data["changed"] == ["description"]
+    assert "+  New." in data["diff"]
     assert world.run_here("pins", "accept", "files.delete", "--yes").returncode == 0
     pin = store.pin("files.delete")
     assert pin is not None
@@ -205,7 +205,7 @@ def test_it_works_without_a_node(world: CommandLine, store: PinStore) -> None:
     assert "no node is running" in never.stderr
 
 
-def test_what_to_accept_must_be_said(world: CommandLine, store: PinStore) -> None:
+def test_accept_requires_tool_name_or_all(world: CommandLine, store: PinStore) -> None:
     store.write([ACCEPTED])
     assert world.run_here("pins", "accept").returncode == 2
     none = world.run_here("pins", "accept", "--all", "--yes")

@@ -22,13 +22,13 @@ def long_place(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     return socket_path(config, environ, tmp_path), environ
 
 
-def test_each_address_has_a_folder(tmp_path: Path) -> None:
+def test_each_address_has_own_folder(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     for listen, name in (("127.0.0.1:8420", "127.0.0.1-8420"), ("[::1]:18402", "--1-18402")):
         assert state_dir(Config(listen=listen), environ, tmp_path).name == name
 
 
-def test_the_folder_of_a_short_socket_is_private(tmp_path: Path) -> None:
+def test_folder_of_short_socket_is_private(tmp_path: Path) -> None:
     path, _ = long_place(tmp_path)
     assert path.parent.parent == tmp_path / "r"
     assert not is_trusted(path.parent)
@@ -39,7 +39,7 @@ def test_the_folder_of_a_short_socket_is_private(tmp_path: Path) -> None:
         make_private(path.parent)
 
 
-def test_a_link_or_a_stranger_in_its_place_is_refused(tmp_path: Path) -> None:
+def test_rejects_symlink_or_foreign_folder(tmp_path: Path) -> None:
     path, _ = long_place(tmp_path)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
@@ -54,45 +54,45 @@ def test_a_link_or_a_stranger_in_its_place_is_refused(tmp_path: Path) -> None:
             make_private(path.parent)
 
 
-def test_a_folder_that_the_config_names_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_configured_folder_keeps_its_permissions(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir(mode=0o755)
     make_private(shared)
     assert is_trusted(shared)
 
 
-def test_a_folder_that_cannot_be_made_is_told(world: CommandLine) -> None:
+def test_reports_folder_that_cannot_be_created(world: CommandLine) -> None:
     (world.cwd / "file").touch()
-    with pytest.raises(InterlockError) as caught:
+    with pytest.raises(InterlockError) as error:
         make_private(world.cwd / "file")
-    assert caught.value.failure is CONFIG
+    assert error.value.failure is CONFIG
     world.config({}, state_dir="file/below")
     for command in ("up", "tools"):
-        done = world.run_here(command)
-        assert done.returncode == 3
-        assert done.stderr.splitlines()[-1].startswith(
+        result = world.run_here(command)
+        assert result.returncode == 3
+        assert result.stderr.splitlines()[-1].startswith(
             f"interlock: Cannot create the folder {world.cwd}/file/below: Not a directory."
         )
-        assert "$XDG_STATE_HOME" in done.stderr
-    done = world.run_here("doctor")
-    assert done.returncode == 1
-    assert "✗ state folder: " in done.stdout
-    assert f"{world.cwd}/file is not a folder" in done.stdout
+        assert "$XDG_STATE_HOME" in result.stderr
+    result = world.run_here("doctor")
+    assert result.returncode == 1
+    assert "✗ state folder: " in result.stdout
+    assert f"{world.cwd}/file is not a folder" in result.stdout
 
 
-def test_a_key_that_cannot_be_kept_is_told(world: CommandLine) -> None:
+def test_reports_key_that_cannot_be_written(world: CommandLine) -> None:
     (world.cwd / "file").touch()
-    done = world.run_here(
+    result = world.run_here(
         "keys", "new", "chief", "--no-passphrase", XDG_CONFIG_HOME=f"{world.cwd}/file"
     )
-    assert done.returncode == 3
-    assert done.stderr.splitlines()[-1] == (
+    assert result.returncode == 3
+    assert result.stderr.splitlines()[-1] == (
         f"interlock: Cannot write a key to {world.cwd}/file/interlock/keys: Not a directory. "
         "Set $XDG_CONFIG_HOME to a folder that you can write to."
     )
 
 
-def test_the_seal_key_is_made_once_and_kept(tmp_path: Path) -> None:
+def test_seal_key_is_created_once(tmp_path: Path) -> None:
     config = Config(state_dir=str(tmp_path / "s"))
     key = seal_key(config, {}, tmp_path, 32)
     assert len(key) == 32
@@ -101,7 +101,7 @@ def test_the_seal_key_is_made_once_and_kept(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_seal_key_that_is_none_is_made_anew(tmp_path: Path) -> None:
+def test_invalid_seal_key_is_replaced(tmp_path: Path) -> None:
     config = Config(state_dir=str(tmp_path / "s"))
     seal_key(config, {}, tmp_path, 32)
     (tmp_path / "s" / "seal.key").write_bytes(b"cut off")
@@ -110,7 +110,7 @@ def test_a_seal_key_that_is_none_is_made_anew(tmp_path: Path) -> None:
     assert seal_key(config, {}, tmp_path, 32) == key
 
 
-def test_a_seal_key_that_cannot_be_kept_lasts_for_this_process(
+def test_unwritable_seal_key_lasts_for_process(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("no folder")

@@ -25,33 +25,33 @@ RULES = {
 
 
 @pytest.fixture
-def ruled(world: CommandLine) -> CommandLine:
+def ruled_world(world: CommandLine) -> CommandLine:
     world.config({"demo": DEMO}, policy=RULES)
     return world
 
 
-def test_rules_are_shown_the_most_restrictive_first(ruled: CommandLine) -> None:
-    done = ruled.run_here("policy", "show")
-    assert done.returncode == 0
-    lines = done.stdout.splitlines()
+def test_shows_most_restrictive_rules_first(ruled_world: CommandLine) -> None:
+    result = ruled_world.run_here("policy", "show")
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines if line[0] != " "] == [
         "deny", "deny", "deny", "verify", "confirm", "allow", "if",
     ]  # fmt: skip
     assert lines[1] == ("deny    hinted   callers: visitor; annotations: destructiveHint = true")
     assert "verify  long     tools: demo.notes_add; when: size(args.x) > 3" in lines
     assert lines[-1].startswith("if no rule matches: irreversible calls need an approval")
-    told = json.loads(ruled.run_here("policy", "show", "--json").stdout)
-    assert [rule["name"] for rule in told["rules"]] == [rule["name"] for rule in RULES["rules"]]  # type: ignore[index]
-    assert told["version"] in lines[-1]
+    data = json.loads(ruled_world.run_here("policy", "show", "--json").stdout)
+    assert [rule["name"] for rule in data["rules"]] == [rule["name"] for rule in RULES["rules"]]  # type: ignore[index]
+    assert data["version"] in lines[-1]
 
 
-def test_a_call_is_explained_without_a_node(ruled: CommandLine) -> None:
-    done = ruled.run_here(
+def test_explains_call_without_node(ruled_world: CommandLine) -> None:
+    result = ruled_world.run_here(
         "policy", "explain", "demo.notes_delete", "--effect", "irreversible", "--caller", "ci",
         "--role", "bot",
     )  # fmt: skip
-    assert done.returncode == 0
-    assert done.stdout.splitlines() == [
+    assert result.returncode == 0
+    assert result.stdout.splitlines() == [
         "demo.notes_delete  (irreversible), called by ci, roles bot",
         "deny  by no bots",
         "other matching rules:",
@@ -61,9 +61,9 @@ def test_a_call_is_explained_without_a_node(ruled: CommandLine) -> None:
     ]
 
 
-def test_a_condition_that_cannot_be_judged_says_so(ruled: CommandLine) -> None:
+def test_explains_unevaluable_condition(ruled_world: CommandLine) -> None:
     def explain(arguments: str) -> str:
-        return ruled.run_here(
+        return ruled_world.run_here(
             "policy", "explain", "demo.notes_add", "--effect", "mutating", "--args", arguments
         ).stdout
 
@@ -79,95 +79,99 @@ def test_a_condition_that_cannot_be_judged_says_so(ruled: CommandLine) -> None:
     assert "verify  by long" in explain('{"x": "abcd"}')
 
 
-def test_a_request_of_another_kind_is_explained(ruled: CommandLine) -> None:
+def test_explains_request_of_other_kind(ruled_world: CommandLine) -> None:
     kind = "mcp/request:resources/read:file:///x/../etc/passwd"
-    done = ruled.run_here("policy", "explain", kind, "--json")
-    told = json.loads(done.stdout)
-    assert (told["decision"]["action"], told["decision"]["rule"]) == ("deny", "etc")
-    wrong = ruled.run_here("policy", "explain", "mcp/request:")
-    assert wrong.returncode == 2
+    result = ruled_world.run_here("policy", "explain", kind, "--json")
+    data = json.loads(result.stdout)
+    assert (data["decision"]["action"], data["decision"]["rule"]) == ("deny", "etc")
+    outcome = ruled_world.run_here("policy", "explain", "mcp/request:")
+    assert outcome.returncode == 2
 
 
-def test_the_running_node_is_asked_what_a_tool_does(ruled: CommandLine) -> None:
-    ruled.up().pids()
-    done = ruled.run_here(
+def test_reads_tool_effect_from_running_node(ruled_world: CommandLine) -> None:
+    ruled_world.up().pids()
+    result = ruled_world.run_here(
         "policy", "explain", "demo__notes_delete", "--caller", "visitor", "--json"
     )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["call"]["tool"] == "demo.notes_delete"
-    assert (told["call"]["effect"], told["call"]["server"]) == ("irreversible", "demo")
-    assert (told["decision"]["action"], told["decision"]["rule"]) == ("deny", "hinted")
-    unknown = ruled.run_here("policy", "explain", "demo.nothing")
+    assert result.returncode == 0, result.stderr
+    data = json.loads(result.stdout)
+    assert data["call"]["tool"] == "demo.notes_delete"
+    assert (data["call"]["effect"], data["call"]["server"]) == ("irreversible", "demo")
+    assert (data["decision"]["action"], data["decision"]["rule"]) == ("deny", "hinted")
+    unknown = ruled_world.run_here("policy", "explain", "demo.nothing")
     assert unknown.returncode == 2
     assert "The node has no tool 'demo.nothing'" in unknown.stderr
 
 
-def test_without_a_node_the_effect_must_be_said(ruled: CommandLine) -> None:
-    done = ruled.run_here("policy", "explain", "demo.notes_delete")
-    assert done.returncode == 2
-    assert "Use --effect" in " ".join(done.stderr.replace("│", " ").split())
+def test_effect_is_required_without_node(ruled_world: CommandLine) -> None:
+    result = ruled_world.run_here("policy", "explain", "demo.notes_delete")
+    assert result.returncode == 2
+    assert "Use --effect" in " ".join(result.stderr.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--effect", "harmless"], "--effect must be one of read_only"),
         (["--effect", "mutating", "--args", "[1]"], "--args must be a JSON object"),
         (["--effect", "mutating", "--args", "{"], "--args must be a JSON object"),
     ],
 )
-def test_wrong_usage(ruled: CommandLine, arguments: list[str], said: str) -> None:
-    done = ruled.run_here("policy", "explain", "x.y", *arguments)
-    assert done.returncode == 2
-    assert said in " ".join(done.stderr.replace("│", " ").split())
+def test_rejects_invalid_explain_options(
+    ruled_world: CommandLine, arguments: list[str], message: str
+) -> None:
+    result = ruled_world.run_here("policy", "explain", "x.y", *arguments)
+    assert result.returncode == 2
+    assert message in " ".join(result.stderr.replace("│", " ").split())
 
 
-def test_a_mistake_elsewhere_does_not_hide_the_rules(ruled: CommandLine) -> None:
-    node = ruled.up()
+def test_config_error_does_not_hide_rules_of_node(ruled_world: CommandLine) -> None:
+    node = ruled_world.up()
     node.pids()
-    path = ruled.cwd / "interlock.yaml"
+    path = ruled_world.cwd / "interlock.yaml"
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace('"servers"', '"severs": {}, "servers"'), encoding="utf-8")
-    done = ruled.run_here("policy", "explain", "demo.notes_delete")
-    assert done.returncode == 0, done.stderr
-    assert "confirm  by deletes" in done.stdout
+    result = ruled_world.run_here("policy", "explain", "demo.notes_delete")
+    assert result.returncode == 0, result.stderr
+    assert "confirm  by deletes" in result.stdout
     assert (
         "Note: the config file is invalid; the node uses an earlier version: interlock.yaml:3:"
-        in done.stderr
+        in result.stderr
     )
     assert (
-        ruled.run_here(
-            "policy", "explain", "demo.notes_delete", "--node", str(ruled.port)
+        ruled_world.run_here(
+            "policy", "explain", "demo.notes_delete", "--node", str(ruled_world.port)
         ).returncode
         == 0
     )
     # Rules that cannot be read are not explained.
     path.write_text(text.replace('"then": "confirm"', '"then": "confrim"'), encoding="utf-8")
-    assert ruled.run_here("policy", "explain", "demo.notes_delete").returncode == 3
+    assert ruled_world.run_here("policy", "explain", "demo.notes_delete").returncode == 3
 
 
-def test_the_rules_of_a_node_that_is_named_are_its_own(ruled: CommandLine) -> None:
-    ruled.up().wait_for_line("demo is ready")
-    other = ruled.cwd / "elsewhere"
+def test_named_node_uses_its_own_rules(ruled_world: CommandLine) -> None:
+    ruled_world.up().wait_for_line("demo is ready")
+    other = ruled_world.cwd / "elsewhere"
     other.mkdir()
-    explain = ("policy", "explain", "demo.notes_delete", "--node", str(ruled.port))
-    in_force = ("--config", str(ruled.cwd / "interlock.yaml"))
+    explain = ("policy", "explain", "demo.notes_delete", "--node", str(ruled_world.port))
+    in_force = ("--config", str(ruled_world.cwd / "interlock.yaml"))
     (other / "interlock.yaml").write_text("listen: 127.0.0.1:1\n", encoding="utf-8")
-    done = ruled.run_here(*explain, "--config", str(other / "interlock.yaml"))
-    assert done.returncode == 3
-    assert done.stdout == ""
-    assert f"The rules of the node at 127.0.0.1:{ruled.port} are in its config" in done.stderr
-    assert "--config FILE" in done.stderr
-    assert "confirm  by deletes" in ruled.run_here(*explain, *in_force).stdout
-    assert "confirm  by deletes" in ruled.run_here(*explain[:3], *in_force).stdout
+    result = ruled_world.run_here(*explain, "--config", str(other / "interlock.yaml"))
+    assert result.returncode == 3
+    assert result.stdout == ""
+    assert (
+        f"The rules of the node at 127.0.0.1:{ruled_world.port} are in its config" in result.stderr
+    )
+    assert "--config FILE" in result.stderr
+    assert "confirm  by deletes" in ruled_world.run_here(*explain, *in_force).stdout
+    assert "confirm  by deletes" in ruled_world.run_here(*explain[:3], *in_force).stdout
 
 
-def test_the_rules_of_a_node_without_a_config_are_the_default_ones(world: CommandLine) -> None:
+def test_node_without_config_uses_default_rules(world: CommandLine) -> None:
     world.up("--demo", "--listen", str(world.port)).wait_for_line("demo is ready")
-    done = world.run_here("policy", "explain", "demo.notes_delete", "--node", str(world.port))
-    assert done.returncode == 0, done.stderr
-    assert "confirm  by default:safe" in done.stdout
+    result = world.run_here("policy", "explain", "demo.notes_delete", "--node", str(world.port))
+    assert result.returncode == 0, result.stderr
+    assert "confirm  by default:safe" in result.stdout
 
 
 # --- cases ---
@@ -191,23 +195,23 @@ cases:
 """
 
 
-def cases(world: CommandLine, text: str) -> Path:
+def write_cases(world: CommandLine, text: str) -> Path:
     path = world.cwd / "cases.yaml"
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def test_cases_that_come_out_as_expected(ruled: CommandLine) -> None:
-    done = ruled.run_here("policy", "test", str(cases(ruled, CASES)))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "7 cases, all passed"
+def test_passing_policy_cases_succeed(ruled_world: CommandLine) -> None:
+    result = ruled_world.run_here("policy", "test", str(write_cases(ruled_world, CASES)))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.splitlines()[-1] == "7 cases, all passed"
 
 
-def test_cases_that_do_not(ruled: CommandLine) -> None:
+def test_failing_policy_cases_are_reported(ruled_world: CommandLine) -> None:
     text = CASES.replace("expect: confirm", "expect: allow").replace("rule: no bots", "rule: x")
-    done = ruled.run_here("policy", "test", str(cases(ruled, text)))
-    assert done.returncode == 1
-    lines = done.stdout.splitlines()
+    result = ruled_world.run_here("policy", "test", str(write_cases(ruled_world, text)))
+    assert result.returncode == 1
+    lines = result.stdout.splitlines()
     assert lines[:6] == [
         "fail  local: demo.notes_delete",
         "      - expected allow",
@@ -217,13 +221,15 @@ def test_cases_that_do_not(ruled: CommandLine) -> None:
         "      + actual   deny by no bots",
     ]
     assert lines[-1] == "7 cases, 2 failed"
-    told = json.loads(ruled.run_here("policy", "test", str(cases(ruled, text)), "--json").stdout)
-    assert told["failed"] == 2
-    assert [one["passed"] for one in told["cases"]].count(False) == 2
+    data = json.loads(
+        ruled_world.run_here("policy", "test", str(write_cases(ruled_world, text)), "--json").stdout
+    )
+    assert data["failed"] == 2
+    assert [case["passed"] for case in data["cases"]].count(False) == 2
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("cases: []", "the file has no cases; write `cases:`"),
         ("- tool: x", "the file has no cases; write `cases:`"),
@@ -254,28 +260,28 @@ def test_cases_that_do_not(ruled: CommandLine) -> None:
         ("cases: [{tool: x, expect: deny}]\n\x00", "special characters"),
     ],
 )
-def test_cases_that_cannot_be_read(ruled: CommandLine, text: str, said: str) -> None:
-    done = ruled.run_here("policy", "test", str(cases(ruled, text)))
-    assert done.returncode == 3
-    assert said in done.stderr
-    assert "cases.yaml" in done.stderr
+def test_rejects_unreadable_policy_cases(ruled_world: CommandLine, text: str, message: str) -> None:
+    result = ruled_world.run_here("policy", "test", str(write_cases(ruled_world, text)))
+    assert result.returncode == 3
+    assert message in result.stderr
+    assert "cases.yaml" in result.stderr
 
 
-def test_the_examples_of_the_docs_are_right(world: CommandLine) -> None:
+def test_docs_examples_are_correct(world: CommandLine) -> None:
     text = (Path(__file__).parents[2] / "docs" / "policy.md").read_text(encoding="utf-8")
     rules, examples = (part.partition("```")[0] for part in text.split("```yaml\n")[1:])
     (world.cwd / "interlock.yaml").write_text(rules, encoding="utf-8")
-    done = world.run_here("policy", "test", str(cases(world, examples)))
-    assert done.stdout.splitlines()[-1] == "3 cases, all passed", done.stderr
+    result = world.run_here("policy", "test", str(write_cases(world, examples)))
+    assert result.stdout.splitlines()[-1] == "3 cases, all passed", result.stderr
     command, *printed = (
         line.removeprefix("    ")
         for line in text.split("    $ ")[1].partition("\n\n")[0].split("\n")
     )
-    asked = world.run_here(*shlex.split(command)[1:])
-    assert asked.stdout.splitlines() == printed
+    outcome = world.run_here(*shlex.split(command)[1:])
+    assert outcome.stdout.splitlines() == printed
 
 
-def test_a_file_that_is_not_there(ruled: CommandLine) -> None:
-    done = ruled.run_here("policy", "test", "nowhere.yaml")
-    assert done.returncode == 3
-    assert "cannot read nowhere.yaml: No such file or directory" in done.stderr
+def test_reports_missing_cases_file(ruled_world: CommandLine) -> None:
+    result = ruled_world.run_here("policy", "test", "nowhere.yaml")
+    assert result.returncode == 3
+    assert "cannot read nowhere.yaml: No such file or directory" in result.stderr

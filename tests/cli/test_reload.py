@@ -11,7 +11,7 @@ from tests.support.command_line import DEMO, CommandLine
 from tests.support.waiting import wait_until, wait_until_gone
 
 
-def test_a_changed_file_restarts_only_what_changed(world: CommandLine) -> None:
+def test_reload_restarts_changed_servers_only(world: CommandLine) -> None:
     world.config({"stays": DEMO, "changes": DEMO, "goes": DEMO})
     node = world.up()
     before = node.pids()
@@ -25,7 +25,7 @@ def test_a_changed_file_restarts_only_what_changed(world: CommandLine) -> None:
     assert set(after) == {"stays", "changes", "comes"}
 
 
-def test_what_concerns_only_the_catalog_restarts_nothing(world: CommandLine) -> None:
+def test_catalog_changes_restart_nothing(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     node = world.up()
     before = node.pids()
@@ -35,7 +35,7 @@ def test_what_concerns_only_the_catalog_restarts_nothing(world: CommandLine) -> 
     assert node.status()["tools"] == 1
 
 
-def test_sighup_reads_the_config_again(world: CommandLine) -> None:
+def test_sighup_reloads_config(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     node = world.up()
     node.pids()
@@ -43,22 +43,22 @@ def test_sighup_reads_the_config_again(world: CommandLine) -> None:
     node.wait_for_line("config reloaded: nothing changed")
 
 
-def test_a_bad_file_leaves_the_node_as_it_was(world: CommandLine) -> None:
+def test_invalid_config_keeps_node_unchanged(world: CommandLine) -> None:
     path = world.config({"demo": DEMO})
     good = path.read_text(encoding="utf-8")
     node = world.up()
     before = node.pids()
     path.write_text("servers:\n  demo: {url: ftp://nonsense}\nsevers: {}\n", encoding="utf-8")
     node.wait_for_line("invalid config; keeping the previous one")
-    said = "".join(node.seen)
-    assert "interlock.yaml:2:" in said
+    output = "".join(node.seen)
+    assert "interlock.yaml:2:" in output
     assert node.pids() == before
     path.write_text(good, encoding="utf-8")
     node.wait_for_line("config reloaded: nothing changed")
     assert node.pids() == before
 
 
-def test_a_file_that_is_replaced_is_noticed_too(world: CommandLine) -> None:
+def test_replaced_config_file_is_noticed(world: CommandLine) -> None:
     path = world.config({"demo": DEMO})
     node = world.up()
     node.pids()
@@ -71,7 +71,7 @@ def test_a_file_that_is_replaced_is_noticed_too(world: CommandLine) -> None:
     node.wait_for_line("config reloaded: started other; ended more")
 
 
-def test_a_config_that_is_deleted_is_told_once(world: CommandLine) -> None:
+def test_deleted_config_is_reported_once(world: CommandLine) -> None:
     path = world.config({"demo": DEMO})
     text = path.read_text(encoding="utf-8")
     node = world.up()
@@ -83,7 +83,7 @@ def test_a_config_that_is_deleted_is_told_once(world: CommandLine) -> None:
     assert node.pids() == before
 
 
-def test_what_takes_a_new_start_is_said(world: CommandLine) -> None:
+def test_reload_reports_settings_that_need_restart(world: CommandLine) -> None:
     path = world.config({"demo": DEMO})
     node = world.up()
     before = node.pids()
@@ -101,11 +101,11 @@ def test_what_takes_a_new_start_is_said(world: CommandLine) -> None:
     assert node.pids() == before
     assert node.end() == 0
     # It cleans up what it made, not what the new config would have made.
-    wait_until("its socket gone", lambda: not any(one.exists() for one in sockets))
+    wait_until("its socket gone", lambda: not any(socket.exists() for socket in sockets))
 
 
 @pytest.mark.feature("topics")
-def test_doubts_are_told_at_the_start_and_whenever_there_are_others(world: CommandLine) -> None:
+def test_warnings_are_logged_at_start_and_when_changed(world: CommandLine) -> None:
     token = {"name": "supervisor", "token": "${env:SUPERVISOR}"}
     world.environ["SUPERVISOR"] = "0123456789abcdef0123456789abcdef"
 
@@ -129,6 +129,6 @@ def test_doubts_are_told_at_the_start_and_whenever_there_are_others(world: Comma
     node.wait_for_line("config reloaded: settings applied topics")
     node.wait_for_line("has the name superviser")
     node.end()
-    said = "".join(node.seen)
-    assert said.count("has the name cheif") == 1
-    assert said.count("has the name superviser") == 2
+    output = "".join(node.seen)
+    assert output.count("has the name cheif") == 1
+    assert output.count("has the name superviser") == 2

@@ -74,7 +74,7 @@ def state_of(node: NodeProcess, key: str) -> str:
 
 
 @pytest.mark.spec("AX-4.1-1")
-def test_those_who_dialled_in(world: CommandLine, start_node: Start) -> None:
+def test_status_reports_registered_servers(world: CommandLine, start_node: Start) -> None:
     """What is not shown of them, and that they are lost; their tools are marked as degraded."""
     world.config()
     node = world.up()
@@ -93,14 +93,14 @@ def test_those_who_dialled_in(world: CommandLine, start_node: Start) -> None:
     (found,) = json.loads(lost.stdout)["upstreams"]
     assert (found["key"], found["ok"], found["registered"]) == ("ax:plant", False, True)
     assert found["set_aside"][0]["name"] == "Bad.Name"
-    listed = world.run_here("tools").stdout
-    assert [" degraded " in line for line in listed.splitlines() if "plant.look" in line] == [True]
+    output = world.run_here("tools").stdout
+    assert [" degraded " in line for line in output.splitlines() if "plant.look" in line] == [True]
     tools = json.loads(world.run_here("tools", "--json").stdout)["tools"]
-    told = {one["name"]: one["availability"] for one in tools}
-    assert told["plant.look"] == "degraded"
+    actual = {tool["name"]: tool["availability"] for tool in tools}
+    assert actual["plant.look"] == "degraded"
 
 
-def test_the_parent(world: CommandLine, below: CommandLine) -> None:
+def test_status_and_doctor_report_parent(world: CommandLine, below: CommandLine) -> None:
     world.config({"plant": DEMO})
     world.up()
     url = f"ws://127.0.0.1:{world.port}/ax"
@@ -113,27 +113,27 @@ def test_the_parent(world: CommandLine, below: CommandLine) -> None:
     well = below.run("doctor")
     assert well.returncode == 0, well.stdout
     assert f"✓ parent: registered as edge with {url} since " in well.stdout
-    said = below.run_here("status").stdout
-    assert f"\nparent: registered as edge with {url} since " in said
+    output = below.run_here("status").stdout
+    assert f"\nparent: registered as edge with {url} since " in output
     below.config(parent={"url": url, "segment": "plant"})
     wait_until("the refusal", lambda: node.status()["parent"]["symbol"] == "namespace_conflict")
-    refused = below.run("doctor")
-    assert refused.returncode == 1
-    assert f"✗ parent: not registered as plant with {url}: " in refused.stdout
-    assert "Choose another segment," in refused.stdout
-    assert refused.stdout.endswith("1 check failed: parent\n")
+    result = below.run("doctor")
+    assert result.returncode == 1
+    assert f"✗ parent: not registered as plant with {url}: " in result.stdout
+    assert "Choose another segment," in result.stdout
+    assert result.stdout.endswith("1 check failed: parent\n")
     assert "\nparent: not registered as plant with" in below.run_here("status").stdout
 
 
-def test_a_parent_that_cannot_be_dialled(world: CommandLine) -> None:
+def test_doctor_reports_unusable_parent_token(world: CommandLine) -> None:
     world.config(parent={"url": "ws://127.0.0.1:1/ax", "segment": "edge", "token": "${env:T}"})
-    done = world.run("doctor", T="a-token-with-a-line-end\n")
-    assert done.returncode == 1
-    assert "✗ parent: parent.token has a line end around the token" in done.stdout
+    result = world.run("doctor", T="a-token-with-a-line-end\n")
+    assert result.returncode == 1
+    assert "✗ parent: parent.token has a line end around the token" in result.stdout
 
 
 @pytest.mark.parametrize(
-    ("problem", "symbol", "said"),
+    ("problem", "symbol", "message"),
     [
         (None, "", "not registered with ws://p/ax yet: waiting"),
         (
@@ -148,16 +148,16 @@ def test_a_parent_that_cannot_be_dialled(world: CommandLine) -> None:
         ),
     ],
 )  # fmt: skip
-def test_how_a_parent_is_told_of(problem: str | None, symbol: str, said: str) -> None:
+def test_describes_parent_problem(problem: str | None, symbol: str, message: str) -> None:
     status = ParentStatus(
         url="ws://p/ax", state="waiting", since=0.0, problem=problem, symbol=symbol,
         segment="edge", session_id="", parent_id="", tree_id="", beats=0,
     )  # fmt: skip
-    assert format_parent(status) == said
+    assert format_parent(status) == message
     assert is_parent_ok(status) is (problem is None)
 
 
-def test_servers_that_register_are_tried_too(world: CommandLine) -> None:
+def test_doctor_starts_registering_servers(world: CommandLine) -> None:
     def program(text: str, *arguments: str) -> dict[str, object]:
         args = ["-c", text, *arguments]
         return {
@@ -173,22 +173,22 @@ def test_servers_that_register_are_tried_too(world: CommandLine) -> None:
             "missing": {"command": "no-such-program", "transport": "ax"},
         }
     )
-    done = world.run("doctor", "--json")
-    assert done.returncode == 1
-    assert done.stderr == ""
-    found = {one["key"]: one for one in json.loads(done.stdout)["upstreams"]}
-    assert [key for key, one in found.items() if one["ok"]] == ["plant"]
-    assert found["plant"]["tools"] == 1
-    assert found["plant"]["set_aside"][0]["name"] == "Bad.Name"
-    assert "it is a plain MCP server. Remove `transport: ax`" in found["plain"]["problem"]
-    assert "did not register within 1 s, and does not speak MCP" in found["chatty"]["problem"]
-    assert "stray line on its stdout: 'Listening on port 3000'" in found["chatty"]["problem"]
-    assert found["exits"]["problem"] == "exits did not register: exit status 2"
-    assert found["exits"]["stderr"] == ["no such device"]
-    assert "install no-such-program" in found["missing"]["advice"][0]
+    result = world.run("doctor", "--json")
+    assert result.returncode == 1
+    assert result.stderr == ""
+    actual = {upstream["key"]: upstream for upstream in json.loads(result.stdout)["upstreams"]}
+    assert [key for key, item in actual.items() if item["ok"]] == ["plant"]
+    assert actual["plant"]["tools"] == 1
+    assert actual["plant"]["set_aside"][0]["name"] == "Bad.Name"
+    assert "it is a plain MCP server. Remove `transport: ax`" in actual["plain"]["problem"]
+    assert "did not register within 1 s, and does not speak MCP" in actual["chatty"]["problem"]
+    assert "stray line on its stdout: 'Listening on port 3000'" in actual["chatty"]["problem"]
+    assert actual["exits"]["problem"] == "exits did not register: exit status 2"
+    assert actual["exits"]["stderr"] == ["no such device"]
+    assert "install no-such-program" in actual["missing"]["advice"][0]
 
 
-def test_a_single_tool_is_one_tool(world: CommandLine) -> None:
+def test_counts_use_singular(world: CommandLine) -> None:
     world.config({"demo": {"command": DEMO, "allow": ["roll_dice"]}})
     node = world.up()
     node.pids()

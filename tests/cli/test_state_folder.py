@@ -20,12 +20,12 @@ NOBODY = 65534
 
 
 def refused(folder: Path) -> None:
-    with pytest.raises(InterlockError) as caught:
+    with pytest.raises(InterlockError) as error:
         check_state(folder)
-    assert caught.value.failure is CONFIG
+    assert error.value.failure is CONFIG
 
 
-def test_a_folder_of_ones_own(tmp_path: Path) -> None:
+def test_accepts_private_state_folder(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     check_state(folder)
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -35,7 +35,7 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o720, 0o707, 0o777, 0o1777])
-def test_a_folder_that_others_can_write(tmp_path: Path, mode: int) -> None:
+def test_rejects_folder_writable_by_others(tmp_path: Path, mode: int) -> None:
     folder = tmp_path / "state"
     folder.mkdir()
     folder.chmod(mode)
@@ -47,7 +47,7 @@ def test_a_folder_that_others_can_write(tmp_path: Path, mode: int) -> None:
 @pytest.mark.parametrize(
     "name", ["operators.db", "access.db", "approvals.db", "pins.db", "seal.key"]
 )
-def test_a_file_that_others_can_write(tmp_path: Path, name: str) -> None:
+def test_rejects_file_writable_by_others(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
     for mode in (0o660, 0o606):
         (tmp_path / name).chmod(mode)
@@ -56,7 +56,7 @@ def test_a_file_that_others_can_write(tmp_path: Path, name: str) -> None:
     check_state(tmp_path)
 
 
-def test_a_folder_that_everybody_can_replace(tmp_path: Path) -> None:
+def test_rejects_folder_that_others_can_replace(tmp_path: Path) -> None:
     above = tmp_path / "shared"
     above.mkdir()
     above.chmod(0o777)
@@ -67,7 +67,7 @@ def test_a_folder_that_everybody_can_replace(tmp_path: Path) -> None:
 
 
 @AS_ROOT
-def test_a_folder_or_file_of_another_user(tmp_path: Path) -> None:
+def test_rejects_folder_or_file_of_other_user(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     check_state(folder)
     file = folder / "operators.db"
@@ -81,7 +81,7 @@ def test_a_folder_or_file_of_another_user(tmp_path: Path) -> None:
 
 
 @AS_ROOT
-def test_root_may_own_the_files_of_another_users_node(tmp_path: Path) -> None:
+def test_accepts_root_owned_files_for_other_user(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     folder.mkdir(mode=0o755)
     (folder / "operators.recovery-1").write_bytes(b"")
@@ -94,31 +94,31 @@ def test_root_may_own_the_files_of_another_users_node(tmp_path: Path) -> None:
         "from interlock.core.paths import check_state\n"
         "check_state(Path(sys.argv[1]))\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(folder)], capture_output=True)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run([sys.executable, "-c", script, str(folder)], capture_output=True)
+    assert result.returncode == 0, result.stderr
 
 
-def test_a_node_does_not_start_with_such_a_folder(world: CommandLine) -> None:
+def test_node_does_not_start_with_unsafe_folder(world: CommandLine) -> None:
     state = world.cwd / "state"
     state.mkdir()
     state.chmod(0o777)
     world.config({"demo": DEMO}, state_dir="state")
-    done = world.run_here("up")
-    assert done.returncode == 3
-    assert f"chmod go-w {state}" in done.stderr
+    result = world.run_here("up")
+    assert result.returncode == 3
+    assert f"chmod go-w {state}" in result.stderr
     assert list(state.iterdir()) == []
 
 
-def test_the_lock_is_one_processes(tmp_path: Path) -> None:
+def test_state_lock_belongs_to_one_process(tmp_path: Path) -> None:
     first = StateLock(tmp_path)
-    with pytest.raises(InterlockError) as caught:
+    with pytest.raises(InterlockError) as error:
         StateLock(tmp_path)
-    assert caught.value.failure is CONFIG
+    assert error.value.failure is CONFIG
     first.release()
     StateLock(tmp_path).release()
 
 
-def test_a_second_node_with_the_same_folder_is_refused(world: CommandLine) -> None:
+def test_rejects_second_node_on_same_folder(world: CommandLine) -> None:
     world.config({"demo": DEMO}, state_dir="state")
     node = world.up()
     node.wait_for_line("demo is ready")

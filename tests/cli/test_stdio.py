@@ -43,21 +43,23 @@ QUICK = request(3, "tools/call", name="demo.roll_dice", arguments={})
 async def use(world: CommandLine, mode: str) -> tuple[str, list[str]]:
     async with Client(parameters(world), mode=mode) as client:
         # The very first list is complete: a client may never ask again.
-        listed = await client.list_tools()
+        listing = await client.list_tools()
         counted = await client.call_tool("demo.count_slowly", {"to": 2, "delay_ms": 0})
         assert counted.structured_content == {"counted_to": 2}
-        return client.protocol_version, [tool.name for tool in listed.tools]
+        return client.protocol_version, [tool.name for tool in listing.tools]
 
 
 @pytest.mark.parametrize(("mode", "revision"), ERAS)
-def test_without_a_node_it_is_one(world: CommandLine, mode: str, revision: str) -> None:
+def test_stdio_without_running_node_starts_own_node(
+    world: CommandLine, mode: str, revision: str
+) -> None:
     world.config({"demo": DEMO})
     spoken, names = asyncio.run(use(world, mode))
     assert spoken == revision
     assert len(names) == 9
 
 
-def test_with_a_node_it_attaches_to_it(world: CommandLine) -> None:
+def test_stdio_attaches_to_running_node(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     node = world.up()
     before = node.pids()
@@ -73,19 +75,19 @@ def test_with_a_node_it_attaches_to_it(world: CommandLine) -> None:
 @pytest.mark.parametrize("attached", [False, True])
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 @pytest.mark.feature("aql")
-def test_a_client_is_started_in_a_view(world: CommandLine, mode: str, attached: bool) -> None:
+def test_stdio_uses_selected_view(world: CommandLine, mode: str, attached: bool) -> None:
     world.config({"demo": DEMO})
     if attached:
         world.up()
 
     async def use() -> list[str]:
         async with Client(parameters(world, "--view", "aql-single"), mode=mode) as client:
-            listed = await client.list_tools()
+            listing = await client.list_tools()
             answer = await client.call_tool(
                 "mcp_aql", {"operation": "demo_text_stats", "params": {"text": "one two"}}
             )
             assert answer.structured_content["success"] is True
-            return [tool.name for tool in listed.tools]
+            return [tool.name for tool in listing.tools]
 
     assert asyncio.run(use()) == ["mcp_aql"]
 
@@ -93,59 +95,57 @@ def test_a_client_is_started_in_a_view(world: CommandLine, mode: str, attached: 
 @pytest.mark.parametrize("attached", [False, True])
 @pytest.mark.parametrize("view", ["bogus", "aql&namespace=demo", ""])
 @pytest.mark.feature("aql")
-def test_a_view_that_is_not_there_is_no_other_view(
-    world: CommandLine, view: str, attached: bool
-) -> None:
+def test_stdio_rejects_unknown_view(world: CommandLine, view: str, attached: bool) -> None:
     world.config({"demo": DEMO})
     if attached:
         world.up()
     listing = request(2, "tools/list")
-    done = world.run("stdio", "--view", view, stdin=f"{HELLO}\n{listing}\n")
-    assert done.returncode == 2
-    assert done.stdout == ""
+    result = world.run("stdio", "--view", view, stdin=f"{HELLO}\n{listing}\n")
+    assert result.returncode == 2
+    assert result.stdout == ""
     for name in ("plain", "aql-single", "semantic"):
-        assert name in done.stderr
+        assert name in result.stderr
 
 
-def test_without_a_node_and_without_a_config(world: CommandLine) -> None:
-    done = world.run("stdio", stdin=f"{HELLO}\n")
-    assert done.returncode == 3
-    assert done.stdout == ""
-    assert "interlock up --demo" in done.stderr
+def test_stdio_without_node_and_config_fails(world: CommandLine) -> None:
+    result = world.run("stdio", stdin=f"{HELLO}\n")
+    assert result.returncode == 3
+    assert result.stdout == ""
+    assert "interlock up --demo" in result.stderr
 
 
 @pytest.mark.parametrize("attached", [False, True])
-def test_whoever_hangs_up_still_gets_the_answers(world: CommandLine, attached: bool) -> None:
+def test_closing_stdin_still_delivers_responses(world: CommandLine, attached: bool) -> None:
     world.config({"demo": DEMO})
     if attached:
         world.up().pids()
     # The last line lacks its end, as `printf` leaves it.
-    done = world.run("stdio", stdin=f"{HELLO}\n{SLOW}\n{QUICK}")
-    assert done.returncode == 0, done.stderr
-    answers = {one["id"]: one for one in map(json.loads, done.stdout.splitlines())}
+    result = world.run("stdio", stdin=f"{HELLO}\n{SLOW}\n{QUICK}")
+    assert result.returncode == 0, result.stderr
+    answers = {line["id"]: line for line in map(json.loads, result.stdout.splitlines())}
     assert set(answers) == {1, 2, 3}
     assert answers[2]["result"]["structuredContent"] == {"counted_to": 3}
     assert answers[3]["result"]["structuredContent"]["total"] >= 1
 
 
-def test_nothing_but_protocol_is_on_stdout(world: CommandLine) -> None:
+def test_stdout_has_protocol_messages_only(world: CommandLine) -> None:
     world.config({"demo": DEMO, "gone": "no-such-program-anywhere"})
-    done = world.run("stdio", stdin=f"not json\n{HELLO}\n")
-    assert done.returncode == 0
-    assert "no-such-program-anywhere" in done.stderr
-    for line in done.stdout.splitlines():
+    result = world.run("stdio", stdin=f"not json\n{HELLO}\n")
+    assert result.returncode == 0
+    assert "no-such-program-anywhere" in result.stderr
+    for line in result.stdout.splitlines():
         assert json.loads(line)["jsonrpc"] == "2.0"
 
 
-def test_a_bad_config_is_told_on_stderr(world: CommandLine) -> None:
+def test_stdio_reports_invalid_config_on_stderr(world: CommandLine) -> None:
     (world.cwd / "interlock.yaml").write_text("servers: [1]\n", encoding="utf-8")
-    done = world.run("stdio", stdin=f"{HELLO}\n")
-    assert done.returncode == 3
-    assert done.stdout == ""
-    assert "interlock.yaml:1:" in done.stderr
+    result = world.run("stdio", stdin=f"{HELLO}\n")
+    assert result.returncode == 3
+    assert result.stdout == ""
+    assert "interlock.yaml:1:" in result.stderr
 
 
-def test_its_servers_end_with_it(world: CommandLine) -> None:
+def test_servers_stop_with_stdio_node(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     process = subprocess.Popen(
         [*INTERLOCK, "stdio"],
@@ -164,7 +164,7 @@ def test_its_servers_end_with_it(world: CommandLine) -> None:
         assert json.loads(process.stdout.readline())["id"] == 1
         assert json.loads(process.stdout.readline())["id"] == 3
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        started = [int(one) for one in children.read_text().split()]
+        started = [int(item) for item in children.read_text().split()]
         assert len(started) == 1
         process.terminate()
         assert process.wait(HANG_TIMEOUT) == 0
@@ -174,7 +174,7 @@ def test_its_servers_end_with_it(world: CommandLine) -> None:
         process.communicate()
 
 
-def test_the_end_of_the_node_is_told(world: CommandLine) -> None:
+def test_stdio_reports_end_of_node(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     node = world.up()
     node.pids()
@@ -208,11 +208,11 @@ def test_the_end_of_the_node_is_told(world: CommandLine) -> None:
 HANGS = "import time; time.sleep(600)"
 
 
-def test_a_server_that_hangs_does_not_hold_up_the_first_list(world: CommandLine) -> None:
+def test_hanging_server_does_not_delay_first_list(world: CommandLine) -> None:
     world.config({"demo": DEMO, "hangs": {"command": sys.executable, "args": ["-c", HANGS]}})
     _, names = asyncio.run(use(world, "legacy"))
     assert len(names) == 9
-    done = world.run("tools")
-    assert done.returncode == 0
-    assert "9 tools of 1 server" in done.stdout
-    assert "interlock: hangs: not ready in time" in done.stderr
+    result = world.run("tools")
+    assert result.returncode == 0
+    assert "9 tools of 1 server" in result.stdout
+    assert "interlock: hangs: not ready in time" in result.stderr

@@ -29,12 +29,12 @@ def shell(world: CommandLine, line: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("command", ["version", "schema", "--help"])
-def test_a_reader_that_leaves_changes_nothing(world: CommandLine, command: str) -> None:
-    done = shell(world, f"{PROGRAM} {command} | true")
-    assert (done.returncode, done.stderr) == (0, "")
+def test_closed_reader_is_no_error(world: CommandLine, command: str) -> None:
+    result = shell(world, f"{PROGRAM} {command} | true")
+    assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_a_failure_stays_one_when_nobody_reads_it(world: CommandLine) -> None:
+def test_failure_keeps_exit_code_with_closed_reader(world: CommandLine) -> None:
     world.config({"a": {"url": "http://h/", "headers": {"X": "${env:MISSING_ONE}"}}})
     assert shell(world, f"{PROGRAM} check --json | true").returncode == 1
     assert shell(world, f"{PROGRAM} check 2>&1 | true").returncode == 1
@@ -42,10 +42,10 @@ def test_a_failure_stays_one_when_nobody_reads_it(world: CommandLine) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 @pytest.mark.parametrize("command", ["version", "schema"])
-def test_what_cannot_be_written_is_told(world: CommandLine, command: str) -> None:
-    done = shell(world, f"{PROGRAM} {command} > /dev/full")
-    assert done.returncode == 1
-    assert done.stderr == ("interlock: Cannot write the output: No space left on device.\n")
+def test_reports_unwritable_output(world: CommandLine, command: str) -> None:
+    result = shell(world, f"{PROGRAM} {command} > /dev/full")
+    assert result.returncode == 1
+    assert result.stderr == ("interlock: Cannot write the output: No space left on device.\n")
 
 
 @pytest.mark.parametrize(
@@ -58,27 +58,27 @@ def test_what_cannot_be_written_is_told(world: CommandLine, command: str) -> Non
         ("status <&- >&- 2>&-", 4),
     ],
 )
-def test_closed_streams_lead_nowhere(world: CommandLine, line: str, code: int) -> None:
+def test_closed_streams_print_no_traceback(world: CommandLine, line: str, code: int) -> None:
     world.config({})
-    done = shell(world, f"{PROGRAM} {line}")
-    assert done.returncode == code
-    assert "Traceback" not in done.stdout + done.stderr
+    result = shell(world, f"{PROGRAM} {line}")
+    assert result.returncode == code
+    assert "Traceback" not in result.stdout + result.stderr
 
 
-def test_a_system_error_is_a_sentence(world: CommandLine) -> None:
+def test_system_error_is_printed_as_sentence(world: CommandLine) -> None:
     # The config's place is a folder, which cannot be replaced by a file.
     (world.cwd / "interlock.yaml").mkdir()
-    done = world.run_here("add", "a", "http://h/", "-c", "interlock.yaml")
-    assert done.returncode in (1, 3)
-    assert "Traceback" not in done.stderr
+    result = world.run_here("add", "a", "http://h/", "-c", "interlock.yaml")
+    assert result.returncode in (1, 3)
+    assert "Traceback" not in result.stderr
     blocked = world.cwd / "file"
     blocked.touch()
-    done = world.run_here("add", "a", "http://h/", "-c", os.path.join("file", "x.yaml"))
-    assert done.returncode in (1, 3)
-    assert done.stderr.startswith(("interlock: ", "file"))
+    result = world.run_here("add", "a", "http://h/", "-c", os.path.join("file", "x.yaml"))
+    assert result.returncode in (1, 3)
+    assert result.stderr.startswith(("interlock: ", "file"))
 
 
-def test_an_encoding_that_lacks_characters_is_no_failure(world: CommandLine) -> None:
+def test_output_survives_limited_encoding(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     # Without a node: it starts one, which writes a journal.
     tools = shell(world, f"PYTHONIOENCODING=ascii {PROGRAM} tools")

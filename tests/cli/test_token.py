@@ -44,8 +44,8 @@ class Shell:
 
     def listed(self) -> list[dict[str, Any]]:
         result = self.run("list", "--json")
-        found: list[dict[str, Any]] = json.loads(result.stdout)["tokens"]
-        return found
+        tokens: list[dict[str, Any]] = json.loads(result.stdout)["tokens"]
+        return tokens
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 
 @pytest.mark.spec("ST-4.8.5-4")
-def test_a_token_is_printed_once_and_never_again(shell: Shell) -> None:
+def test_token_is_printed_once(shell: Shell) -> None:
     result = shell.run(
         "create", "ci", "-s", "read", "-s", "write:github.*", "-s", "read", "--role", "robots",
         "--may", "call", "--may", "approve", "--expires", "30d",
@@ -76,26 +76,26 @@ def test_a_token_is_printed_once_and_never_again(shell: Shell) -> None:
     assert kept["may"] == ["call", "approve"]
     assert abs(kept["expires"] - kept["created"] - 30 * DAY) < 5
     for command in (["list"], ["list", "--json"], ["show", "ci"], ["show", kept["id"], "--json"]):
-        told = shell.run(*command)
-        assert told.exit_code == 0
-        assert kept["id"] in told.stdout
-        assert secret not in told.output
-        assert "digest" not in told.output
+        outcome = shell.run(*command)
+        assert outcome.exit_code == 0
+        assert kept["id"] in outcome.stdout
+        assert secret not in outcome.output
+        assert "digest" not in outcome.output
     assert "roles robots" in shell.run("list").stdout
 
 
-def test_as_json(shell: Shell) -> None:
+def test_prints_tokens_as_json(shell: Shell) -> None:
     begun = time.time()
-    made = json.loads(shell.run("create", "ci", "--json").stdout)
-    assert made["token"].startswith(f"ilk_{made['id']}_")
-    assert made["scopes"] is None
-    assert int(begun) <= made["expires"] - 90 * DAY <= time.time() + 1
-    assert json.loads(shell.run("show", "ci", "--json").stdout)[0]["id"] == made["id"]
+    data = json.loads(shell.run("create", "ci", "--json").stdout)
+    assert data["token"].startswith(f"ilk_{data['id']}_")
+    assert data["scopes"] is None
+    assert int(begun) <= data["expires"] - 90 * DAY <= time.time() + 1
+    assert json.loads(shell.run("show", "ci", "--json").stdout)[0]["id"] == data["id"]
     assert shell.run("create", "ever", "--expires", "never").exit_code == 0
-    assert [one["expires"] for one in shell.listed()][1] is None
+    assert [tool["expires"] for tool in shell.listed()][1] is None
 
 
-def test_revoked_by_id_or_by_name(shell: Shell) -> None:
+def test_revokes_token_by_id_or_name(shell: Shell) -> None:
     first = shell.create("agent").split("_")[1]
     result = shell.run("create", "agent")
     assert f"other valid tokens: {first}" in result.stderr
@@ -104,7 +104,7 @@ def test_revoked_by_id_or_by_name(shell: Shell) -> None:
     assert revoked.stdout == f"{first} of agent is revoked.\n"
     # The other one still counts.
     assert revoked.stderr == ""
-    assert [one["state"] for one in shell.listed()] == ["revoked", "good"]
+    assert [tool["state"] for tool in shell.listed()] == ["revoked", "good"]
     again = shell.run("revoke", first)
     assert again.exit_code == 1
     assert "already revoked" in again.stderr
@@ -112,14 +112,14 @@ def test_revoked_by_id_or_by_name(shell: Shell) -> None:
     assert last.exit_code == 0
     assert "HTTP clients still need a token" in last.stderr
     assert "interlock token remove" in last.stderr
-    assert [one["state"] for one in shell.listed()] == ["revoked", "revoked"]
+    assert [tool["state"] for tool in shell.listed()] == ["revoked", "revoked"]
 
 
-def test_forgotten_only_when_it_does_not_count(shell: Shell) -> None:
+def test_removes_only_inactive_tokens(shell: Shell) -> None:
     shell.create("agent")
-    refused = shell.run("remove", "agent")
-    assert refused.exit_code == 1
-    assert "Revoke them first" in refused.stderr
+    result = shell.run("remove", "agent")
+    assert result.exit_code == 1
+    assert "Revoke them first" in result.stderr
     shell.run("revoke", "agent")
     shell.create("other")
     shell.run("revoke", "other")
@@ -141,13 +141,15 @@ def test_forgotten_only_when_it_does_not_count(shell: Shell) -> None:
     ],
     ids=["tokens", "issuers"],
 )
-def test_a_config_that_demands_tokens_is_no_news(tmp_path: Path, config: dict[str, Any]) -> None:
+def test_no_first_token_warning_when_config_requires_tokens(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
     shell = Shell(tmp_path, **config)
     assert "Warning" not in shell.run("create", "ci").stderr
     assert "the config requires one" in shell.run("revoke", "ci").stderr
 
 
-def test_the_first_token_is_asked_for_on_a_terminal(world: CommandLine) -> None:
+def test_first_token_asks_for_confirmation(world: CommandLine) -> None:
     world.config()
     asked = "Create a token for ci?"
     seen, code = at_terminal(world, ["token", "create", "ci"], {asked: "n\n"})
@@ -164,7 +166,7 @@ def test_the_first_token_is_asked_for_on_a_terminal(world: CommandLine) -> None:
     assert "ilk_" in seen
 
 
-def test_the_question_about_the_first_token_can_be_skipped(world: CommandLine) -> None:
+def test_yes_option_skips_first_token_confirmation(world: CommandLine) -> None:
     world.config()
     seen, code = at_terminal(world, ["token", "create", "ci", "--yes"], {})
     assert code == 0
@@ -172,14 +174,14 @@ def test_the_question_about_the_first_token_can_be_skipped(world: CommandLine) -
     assert "ilk_" in seen
 
 
-def test_what_others_issued(shell: Shell) -> None:
+def test_revokes_external_tokens_and_subjects(shell: Shell) -> None:
     assert "is revoked" in shell.run("revoke", "--subject", "corp:somebody").stdout
     assert "is revoked" in shell.run("revoke", "--jti", "t-1").stdout
     access = shell.store.read()
     assert set(access.subjects) == {"corp:somebody"}
     assert access.jtis == {"t-1"}
-    told = shell.run("list").stdout
-    assert "revoked subject corp:somebody since" in told
+    output = shell.run("list").stdout
+    assert "revoked subject corp:somebody since" in output
     assert shell.run("revoke", "--subject", "--jti", "x").exit_code == 2
 
 
@@ -203,21 +205,21 @@ def test_what_others_issued(shell: Shell) -> None:
     ],
     ids=str,
 )
-def test_mistakes_make_no_token(shell: Shell, arguments: list[str]) -> None:
+def test_rejected_options_create_no_token(shell: Shell, arguments: list[str]) -> None:
     result = shell.run(*arguments)
     assert result.exit_code == 2
     assert result.stdout == ""
     assert shell.store.tokens() == []
 
 
-def test_unknown_ones_are_not_found(shell: Shell) -> None:
+def test_reports_unknown_tokens(shell: Shell) -> None:
     for command in ("show", "revoke", "remove"):
         result = shell.run(command, "nobody")
         assert result.exit_code == 1
         assert "There is no token nobody" in result.stderr
 
 
-def test_a_caller_of_the_config_keeps_its_name(tmp_path: Path) -> None:
+def test_rejects_token_named_like_config_caller(tmp_path: Path) -> None:
     shell = Shell(tmp_path, tokens=[{"name": "ci", "token": "${env:T}"}])
     assert shell.run("create", "ci").exit_code == 2
     result = shell.run("create", "agent")
@@ -226,7 +228,7 @@ def test_a_caller_of_the_config_keeps_its_name(tmp_path: Path) -> None:
     assert "every HTTP client needs a token" not in result.stderr
 
 
-def test_a_store_that_cannot_be_used_is_said(shell: Shell) -> None:
+def test_reports_unusable_token_store(shell: Shell) -> None:
     shell.create("agent")
     shell.store.path.write_bytes(b"broken" * 500)
     result = shell.run("list")
@@ -235,18 +237,18 @@ def test_a_store_that_cannot_be_used_is_said(shell: Shell) -> None:
 
 
 @pytest.mark.spec("ST-4.8.5-2", "ST-4.8.5-4")
-def test_a_running_node_heeds_it(tmp_path: Path) -> None:
+def test_running_node_applies_token_changes(tmp_path: Path) -> None:
     world = CommandLine(tmp_path)
     try:
         world.config(identity={"revocation_seconds": "200ms"})
-        shown = world.run("token", "create", "ci", "--scope", "read").stdout.strip()
+        text = world.run("token", "create", "ci", "--scope", "read").stdout.strip()
         node = world.up()
         address = node.url.rpartition("/")[0]
 
         def status(*token: str) -> int:
             request = urllib.request.Request(f"{address}/status")
-            for one in token:
-                request.add_header("Authorization", f"Bearer {one}")
+            for item in token:
+                request.add_header("Authorization", f"Bearer {item}")
             try:
                 with urllib.request.urlopen(request, timeout=HANG_TIMEOUT) as answer:
                     return int(answer.status)
@@ -255,18 +257,18 @@ def test_a_running_node_heeds_it(tmp_path: Path) -> None:
                 return refused.code
 
         assert status() == 401
-        assert status(shown) == 200
+        assert status(text) == 200
         other = world.run_here("token", "create", "other").stdout.strip()
         wait_until("the new token counts", lambda: status(other) == 200)
         assert world.run_here("token", "revoke", "ci").returncode == 0
-        wait_until("the revoked token is refused", lambda: status(shown) == 401)
+        wait_until("the revoked token is refused", lambda: status(text) == 401)
         assert status(other) == 200
         # Its own user needs none: the commands of this machine use the socket.
         assert world.run_here("status").returncode == 0
 
         def on_record() -> bool:
-            told = world.run_here("audit", "search", "--json").stdout
-            rows = [json.loads(line) for line in told.splitlines()]
+            output = world.run_here("audit", "search", "--json").stdout
+            rows = [json.loads(line) for line in output.splitlines()]
             done = {(row["verb"], row["outcome"], row["name"].partition(" ")[0]) for row in rows}
             return {("tokens", "made", "other"), ("tokens", "revoked", "ci")} <= done
 

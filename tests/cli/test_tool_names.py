@@ -18,7 +18,7 @@ TOOLS = [
 ]
 
 
-def found(text: str, key: str = "demo") -> list[tuple[str, str]]:
+def find_unmatched(text: str, key: str = "demo") -> list[tuple[str, str]]:
     config = parse_config(text)
     return [
         (f"{message}", hint) for _, message, hint in find_unmatched_names(config, [(key, TOOLS)])
@@ -36,9 +36,9 @@ def rules(*tools: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["get_note", "addNote", "addnote", "*_note", "delete_*", "*"])
-def test_a_name_that_matches_is_right(name: str) -> None:
-    assert found(effects(name)) == []
-    assert found(rules(f"demo.{name.lower()}")) == []
+def test_matching_tool_name_is_accepted(name: str) -> None:
+    assert find_unmatched(effects(name)) == []
+    assert find_unmatched(rules(f"demo.{name.lower()}")) == []
 
 
 @pytest.mark.parametrize(
@@ -53,24 +53,24 @@ def test_a_name_that_matches_is_right(name: str) -> None:
         ("move_*", "correct it, or remove it"),
     ],
 )
-def test_a_name_that_matches_no_tool_is_reported(name: str, hint: str) -> None:
-    assert found(effects(name)) == [(f"{name} matches no tool of demo", hint)]
+def test_unmatched_tool_name_is_reported(name: str, hint: str) -> None:
+    assert find_unmatched(effects(name)) == [(f"{name} matches no tool of demo", hint)]
 
 
-def test_rules_are_about_canonical_names() -> None:
-    assert found(rules("demo.get_nte", "other.get_nte", "*.get_nte", "demo.below.get_nte")) == [
-        ("demo.get_nte matches no tool of demo", 'did you mean "demo.get_note"?')
-    ]
+def test_policy_rules_use_canonical_names() -> None:
+    assert find_unmatched(
+        rules("demo.get_nte", "other.get_nte", "*.get_nte", "demo.below.get_nte")
+    ) == [("demo.get_nte matches no tool of demo", 'did you mean "demo.get_note"?')]
 
 
-def test_what_the_config_leaves_out_is_not_reported() -> None:
-    assert found(effects("wipe", deny=["wipe"])) == []
-    assert found(effects("wipe_*", allow=["get_*"])) == []
-    assert found(effects("get_nte", deny=["wipe"])) != []
+def test_excluded_tools_are_not_reported() -> None:
+    assert find_unmatched(effects("wipe", deny=["wipe"])) == []
+    assert find_unmatched(effects("wipe_*", allow=["get_*"])) == []
+    assert find_unmatched(effects("get_nte", deny=["wipe"])) != []
 
 
-def test_nothing_is_said_of_a_server_whose_tools_are_not_known() -> None:
-    assert found(effects("get_nte"), key="other") == []
+def test_server_with_unknown_tools_is_not_reported() -> None:
+    assert find_unmatched(effects("get_nte"), key="other") == []
     config = parse_config(effects("get_nte"))
     assert find_unmatched_names(config, [("demo", [])]) == []
 
@@ -93,20 +93,20 @@ EFFECT = (
 RULE = 'demo.notes_lst matches no tool of demo; did you mean "demo.notes_list"?'
 
 
-def test_doctor_and_tools_report_them(misspelled: CommandLine) -> None:
-    done = misspelled.run_here("doctor")
-    assert done.returncode == 0, done.stderr
-    assert EFFECT in done.stdout
-    assert f"policy.rules[0].tools[0]: {RULE}" in done.stdout
-    told = json.loads(misspelled.run_here("doctor", "--json").stdout)
-    assert len(told["upstreams"][0]["warnings"]) == 2
-    listed = misspelled.run_here("tools")
-    assert listed.returncode == 0
-    assert EFFECT in listed.stderr
-    assert RULE in listed.stderr
+def test_doctor_and_tools_report_unmatched_names(misspelled: CommandLine) -> None:
+    result = misspelled.run_here("doctor")
+    assert result.returncode == 0, result.stderr
+    assert EFFECT in result.stdout
+    assert f"policy.rules[0].tools[0]: {RULE}" in result.stdout
+    data = json.loads(misspelled.run_here("doctor", "--json").stdout)
+    assert len(data["upstreams"][0]["warnings"]) == 2
+    outcome = misspelled.run_here("tools")
+    assert outcome.returncode == 0
+    assert EFFECT in outcome.stderr
+    assert RULE in outcome.stderr
 
 
-def test_a_node_logs_them_at_its_start_and_after_a_reload(misspelled: CommandLine) -> None:
+def test_node_logs_unmatched_names_at_start_and_reload(misspelled: CommandLine) -> None:
     node = misspelled.up()
     node.wait_for_line(EFFECT)
     path = misspelled.cwd / "interlock.yaml"

@@ -12,53 +12,53 @@ from interlock.topics.config import ParticipantUpstream, TopicConfig, TopicsConf
 from tests.support.command_line import DEMO, CommandLine
 
 
-def test_the_tree_of_a_node_of_its_own(world: CommandLine) -> None:
+def test_tools_starts_own_node(world: CommandLine) -> None:
     world.config({"demo": DEMO, "gone": "no-such-program-anywhere"})
-    done = world.run("tools")
-    assert done.returncode == 0
-    lines = done.stdout.splitlines()
+    result = world.run("tools")
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
     assert lines[0].startswith("demo  9 tools  ≈")
     assert any("demo.notes_delete" in line and "irreversible" in line for line in lines)
     assert any("demo.roll_dice" in line and "read_only" in line for line in lines)
     assert lines[-1].startswith("9 tools of 1 server, ≈")
-    assert "gone: Cannot start gone" in done.stderr
+    assert "gone: Cannot start gone" in result.stderr
 
 
-def test_as_json_from_the_running_node(world: CommandLine) -> None:
+def test_prints_tools_of_running_node_as_json(world: CommandLine) -> None:
     world.config({"demo": DEMO, "other": {"command": DEMO, "allow": ["roll_*"]}})
     node = world.up()
     node.pids()
-    done = world.run("tools", "--json")
-    assert done.returncode == 0
-    assert done.stderr == ""
-    told = json.loads(done.stdout)
-    assert len(told["tools"]) == 10
-    assert told["tokens"]["total"] == sum(tool["tokens"] for tool in told["tools"])
-    assert told["tokens"]["servers"].keys() == {"demo", "other"}
-    assert [tool["name"] for tool in told["tools"] if tool["effect"] == "irreversible"] == [
+    result = world.run("tools", "--json")
+    assert result.returncode == 0
+    assert result.stderr == ""
+    data = json.loads(result.stdout)
+    assert len(data["tools"]) == 10
+    assert data["tokens"]["total"] == sum(tool["tokens"] for tool in data["tools"])
+    assert data["tokens"]["servers"].keys() == {"demo", "other"}
+    assert [tool["name"] for tool in data["tools"] if tool["effect"] == "irreversible"] == [
         "demo.notes_delete"
     ]
     only = json.loads(world.run_here("tools", "--json", "--server", "other").stdout)
     assert [tool["name"] for tool in only["tools"]] == ["other.roll_dice"]
-    wrong = world.run_here("tools", "--server", "nobody")
-    assert wrong.returncode == 2
-    assert "There is no server 'nobody'. The servers are demo, other." in wrong.stderr
+    outcome = world.run_here("tools", "--server", "nobody")
+    assert outcome.returncode == 2
+    assert "There is no server 'nobody'. The servers are demo, other." in outcome.stderr
 
 
-def test_without_any_config_it_finds_a_demo_node(world: CommandLine) -> None:
+def test_finds_demo_node_without_config(world: CommandLine) -> None:
     # The default address may be taken on this machine, so the folder is given its place instead.
     node = world.up("--demo", "--listen", str(world.port))
     node.pids()
     world.config({})
-    done = world.run("tools", "--json")
-    assert {tool["server"] for tool in json.loads(done.stdout)["tools"]} == {"demo"}
+    result = world.run("tools", "--json")
+    assert {tool["server"] for tool in json.loads(result.stdout)["tools"]} == {"demo"}
 
 
 def definition(name: str, **members: object) -> Raw:
     return Raw(json.dumps({"name": name, "inputSchema": {}, **members}).encode())
 
 
-def test_tools_are_counted_to_their_servers() -> None:
+def test_tools_are_assigned_to_their_servers() -> None:
     config = Config(
         root_segment="site",
         servers={
@@ -66,7 +66,7 @@ def test_tools_are_counted_to_their_servers() -> None:
             "a-b": ServerConfig(url="http://h/", rename={"Old Name": "shiny"}),
         },
     )
-    listed = read_listing(
+    listing = read_listing(
         [
             definition("site.a.drop_table", annotations={"readOnlyHint": True}),
             definition("site__a-b__get", annotations={"readOnlyHint": True}),
@@ -75,16 +75,16 @@ def test_tools_are_counted_to_their_servers() -> None:
         ],
         config,
     )
-    assert [(tool.server, tool.effect) for tool in listed] == [
+    assert [(tool.server, tool.effect) for tool in listing] == [
         ("a", "irreversible"),
         ("a-b", "read_only"),
         ("a-b", "mutating"),
         ("elsewhere", "mutating"),
     ]
-    assert listed[3].tokens > 100 > listed[2].tokens
+    assert listing[3].tokens > 100 > listing[2].tokens
 
 
-def test_participants_are_classified_as_the_node_does() -> None:
+def test_participant_effects_equal_those_of_node() -> None:
     upstreams = {
         "worker": ParticipantUpstream(effects={"write_*": "mutating", "read_*": "irreversible"}),
         "clerk": ParticipantUpstream(segment="desk", trust_annotations=True),
@@ -97,7 +97,7 @@ def test_participants_are_classified_as_the_node_does() -> None:
         sections=[TopicsConfig(rooms={"ops": room})],
     )
     reads, destroys = {"readOnlyHint": True}, {"destructiveHint": True}
-    listed = read_listing(
+    listing = read_listing(
         [
             definition("site.worker.read_file", annotations=reads),
             definition("site__worker__write_file", annotations=destroys),
@@ -107,7 +107,7 @@ def test_participants_are_classified_as_the_node_does() -> None:
         ],
         config,
     )
-    assert [(tool.server, tool.effect) for tool in listed] == [
+    assert [(tool.server, tool.effect) for tool in listing] == [
         ("topic:ops/worker", "irreversible"),
         ("topic:ops/worker", "mutating"),
         ("topic:ops/worker", "mutating"),
@@ -118,7 +118,7 @@ def test_participants_are_classified_as_the_node_does() -> None:
     assert find_servers_by_tool(config, "site.worker.list") == ["a"]
 
 
-def test_a_call_needs_only_the_server_in_its_name() -> None:
+def test_call_starts_server_named_in_tool() -> None:
     config = Config(
         servers={"a": ServerConfig(url="http://h/"), "b": ServerConfig(url="http://h/")}
     )

@@ -36,7 +36,7 @@ ROOMS = {
 }
 
 
-def begin(world: CommandLine, **topics: Any) -> str:
+def start_with_topics(world: CommandLine, **topics: Any) -> str:
     """A node with these topics; where its WebSocket is."""
     world.environ |= {name.upper(): secret for name, secret in SECRETS.items()}
     tokens = [{"name": name, "token": f"${{env:{name.upper()}}}"} for name in NAMES]
@@ -48,7 +48,7 @@ def socket_of(url: str) -> str:
     return url.replace("http://", "ws://").rpartition("/")[0] + "/ws"
 
 
-class Inside:
+class AdminWorld:
     """Participants in topics of the node, and a terminal beside them."""
 
     def __init__(self, world: CommandLine, url: str, stack: AsyncExitStack) -> None:
@@ -75,23 +75,23 @@ def run(world: CommandLine, *arguments: str, token: str | None) -> subprocess.Co
 
 
 @asynccontextmanager
-async def open_admin_api(world: CommandLine, url: str) -> AsyncIterator[Inside]:
+async def open_admin_api(world: CommandLine, url: str) -> AsyncIterator[AdminWorld]:
     async with asyncio.timeout(HANG_TIMEOUT), AsyncExitStack() as stack:
-        yield Inside(world, url, stack)
+        yield AdminWorld(world, url, stack)
 
 
-async def test_all_topics_and_who_is_in_them(world: CommandLine) -> None:
-    async with open_admin_api(world, begin(world)) as there:
+async def test_lists_topics_and_participants(world: CommandLine) -> None:
+    async with open_admin_api(world, start_with_topics(world)) as there:
         await there.join("agent", "ops", "directed")
         await there.join("agent", "team-a")
         await there.join("worker", "team-a")
-        done = await there.run("list")
-        assert (done.returncode, done.stderr) == (0, "")
-        lines = [line.split() for line in done.stdout.splitlines()]
+        result = await there.run("list")
+        assert (result.returncode, result.stderr) == (0, "")
+        lines = [line.split() for line in result.stdout.splitlines()]
         assert lines[0] == ["topic", "access", "profile", "node", "record", "members", "rejected"]
         assert lines[1] == ["ops", "restricted", "initial", "node", "-", "2", "0"]
         assert lines[2][0] == "node"
-        assert done.stdout.splitlines()[2].endswith("the node itself")
+        assert result.stdout.splitlines()[2].endswith("the node itself")
         assert lines[3][:4] == ["agent", "proposal_only", "directed", "since"]
         assert lines[4] == ["quiet", "public", "none", "-", "heads", "1", "0"]
         assert lines[5][0] == "recorder"
@@ -101,20 +101,20 @@ async def test_all_topics_and_who_is_in_them(world: CommandLine) -> None:
             ["agent", "initial", "all"],
             ["worker", "initial", "all"],
         ]
-        told = json.loads((await there.run("list", "--json")).stdout)
-        assert [one["name"] for one in told["topics"]] == ["ops", "quiet", "team-*", "team-a"]
+        data = json.loads((await there.run("list", "--json")).stdout)
+        assert [topic["name"] for topic in data["topics"]] == ["ops", "quiet", "team-*", "team-a"]
 
 
-async def test_one_topic_in_detail(world: CommandLine) -> None:
-    async with open_admin_api(world, begin(world)) as there:
+async def test_prints_topic_in_detail(world: CommandLine) -> None:
+    async with open_admin_api(world, start_with_topics(world)) as there:
         await there.join("agent", "team-a")
-        done = await there.run("list", "team-a")
-        assert (done.returncode, done.stderr) == (0, "")
+        result = await there.run("list", "team-a")
+        assert (result.returncode, result.stderr) == (0, "")
         assert (
-            "access    private, 0 configured participants, by team-* in the config" in done.stdout
+            "access    private, 0 configured participants, by team-* in the config" in result.stdout
         )
-        assert "members   1, at most 1000" in done.stdout
-        assert "may send (initial):\n    mcp/proposal:*\n    chat\n" in done.stdout
+        assert "members   1, at most 1000" in result.stdout
+        assert "may send (initial):\n    mcp/proposal:*\n    chat\n" in result.stdout
         (one,) = json.loads((await there.run("list", "team-a", "--json")).stdout)["topics"]
         assert [member["participantId"] for member in one["members"]] == ["agent"]
         closed = await there.run("list", "team-b")
@@ -124,23 +124,23 @@ async def test_one_topic_in_detail(world: CommandLine) -> None:
         assert 'there is no topic quite; did you mean "quiet"?' in missing.stderr
 
 
-async def test_what_somebody_may_say_is_changed(world: CommandLine) -> None:
-    async with open_admin_api(world, begin(world)) as there:
+async def test_grant_changes_capabilities(world: CommandLine) -> None:
+    async with open_admin_api(world, start_with_topics(world)) as there:
         await there.join("agent", "team-a")
         await there.join("agent", "team-b")
         unclear = await there.run("grant", "agent", "mcp/request:tools/*")
         assert (unclear.returncode, unclear.stdout) == (1, "")
         assert "'agent' is in several topics: team-a, team-b." in unclear.stderr
         assert "Use --topic NAME." in unclear.stderr
-        given = await there.run("grant", "agent", "mcp/request:tools/*", "--topic", "team-a")
-        assert (given.returncode, given.stderr) == (0, "")
-        assert given.stdout == (
+        outcome = await there.run("grant", "agent", "mcp/request:tools/*", "--topic", "team-a")
+        assert (outcome.returncode, outcome.stderr) == (0, "")
+        assert outcome.stdout == (
             "agent\n"
             "  before  mcp/proposal:*, chat\n"
             "  now     mcp/proposal:*, chat, mcp/request:tools/*\n"
         )
-        listed = await there.run("list", "team-a")
-        assert "may send:\n    mcp/proposal:*\n    chat\n    mcp/request:tools/*\n" in listed.stdout
+        result = await there.run("list", "team-a")
+        assert "may send:\n    mcp/proposal:*\n    chat\n    mcp/request:tools/*\n" in result.stdout
         taken = await there.run(
             "grant", "agent", "--topic", "team-a", "--json",
             "--take", "chat", "--take", "mcp/request:tools/call", "--take", "x/y",
@@ -157,22 +157,22 @@ async def test_what_somebody_may_say_is_changed(world: CommandLine) -> None:
         assert (same.returncode, same.stderr) == (0, "Note: nothing changed.\n")
 
 
-async def test_a_pattern_that_looks_like_a_typo(world: CommandLine) -> None:
-    async with open_admin_api(world, begin(world)) as there:
+async def test_grant_warns_about_unusual_pattern(world: CommandLine) -> None:
+    async with open_admin_api(world, start_with_topics(world)) as there:
         await there.join("agent", "ops")
-        done = await there.run("grant", "agent", "mcp/requests:tools/*", "vote")
-        assert done.returncode == 0
-        assert done.stderr == (
+        result = await there.run("grant", "agent", "mcp/requests:tools/*", "vote")
+        assert result.returncode == 0
+        assert result.stderr == (
             "Warning: no message has the kind mcp/requests:tools/*: use mcp/request:tools/*.\n"
         )
         # And one that the node refuses.
-        refused = await there.run("grant", "agent", "system/*")
-        assert (refused.returncode, refused.stdout) == (1, "")
-        assert "The capability 'system/*' grants nothing" in refused.stderr
+        outcome = await there.run("grant", "agent", "system/*")
+        assert (outcome.returncode, outcome.stdout) == (1, "")
+        assert "The capability 'system/*' grants nothing" in outcome.stderr
 
 
-async def test_it_is_for_administrators_alone(world: CommandLine) -> None:
-    async with open_admin_api(world, begin(world)) as there:
+async def test_topic_admin_requires_administrator(world: CommandLine) -> None:
+    async with open_admin_api(world, start_with_topics(world)) as there:
         await there.join("worker", "team-a")
         for arguments in (("list",), ("list", "ops"), ("grant", "worker", "mcp/*")):
             for token, says in (
@@ -180,56 +180,56 @@ async def test_it_is_for_administrators_alone(world: CommandLine) -> None:
                 ("wrong-0123456789abcdef", "token"),
                 (None, "Set a token with $INTERLOCK_TOKEN or --token-file."),
             ):
-                done = await there.run(*arguments, token=token)
-                assert (done.returncode, done.stdout) == (1, ""), done
-                assert says in done.stderr
-                assert "team" not in done.stderr
+                result = await there.run(*arguments, token=token)
+                assert (result.returncode, result.stdout) == (1, ""), result
+                assert says in result.stderr
+                assert "team" not in result.stderr
         await there.join("boss", "ops")
         own = await there.run("grant", "boss", "x/*")
         assert own.returncode == 1
         assert "You cannot change your own capabilities." in own.stderr
 
 
-def test_nobody_administers(world: CommandLine) -> None:
-    begin(world, admins=[])
+def test_reports_missing_administrators(world: CommandLine) -> None:
+    start_with_topics(world, admins=[])
     for arguments in (("list",), ("grant", "agent", "chat")):
-        done = run(world, *arguments, token="boss")
-        assert (done.returncode, done.stdout) == (1, "")
+        result = run(world, *arguments, token="boss")
+        assert (result.returncode, result.stdout) == (1, "")
         assert (
-            "has no administrators of topics (HTTP 404). Add them to topics.admins" in done.stderr
+            "has no administrators of topics (HTTP 404). Add them to topics.admins" in result.stderr
         )
 
 
-def test_the_user_of_this_machine_administers_where_the_node_says_so(world: CommandLine) -> None:
+def test_local_user_may_be_administrator(world: CommandLine) -> None:
     # An id that a URL would read otherwise.
     seats = [{"callers": ["local"], "id": "a/b?ü", "profile": "initial"}]
     world.config(topics={"admins": ["local"], "rooms": {"ops": {"participants": seats}}})
     node = world.up()
-    listed = run(world, "list", token=None)
-    assert (listed.returncode, listed.stderr) == (0, "")
-    assert listed.stdout.splitlines()[1].split()[:2] == ["ops", "restricted"]
+    result = run(world, "list", token=None)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[1].split()[:2] == ["ops", "restricted"]
     address = node.url.rpartition("/")[0].removeprefix("http://")
     nobody = run(world, "grant", "a/b?ü", "chat", token=None)
     assert nobody.returncode == 1
     assert "There is no participant 'a/b?ü' in any topic now." in nobody.stderr
     # Also from where there is no config.
     (world.cwd / "interlock.yaml").rename(world.cwd / "away.yaml")
-    assert run(world, "list", "--node", address, token=None).stdout == listed.stdout
+    assert run(world, "list", "--node", address, token=None).stdout == result.stdout
 
 
-def test_a_node_that_does_not_run(world: CommandLine) -> None:
+def test_admin_commands_report_missing_node(world: CommandLine) -> None:
     world.config(topics={"admins": ["local"], "rooms": {"ops": {}}})
-    done = run(world, "list", token=None)
-    assert (done.returncode, done.stdout) == (4, "")
-    assert f"cannot reach a node at 127.0.0.1:{world.port}. Start one with" in done.stderr
+    result = run(world, "list", token=None)
+    assert (result.returncode, result.stdout) == (4, "")
+    assert f"cannot reach a node at 127.0.0.1:{world.port}. Start one with" in result.stderr
     nowhere = f"127.0.0.1:{free_port()}"
     gateway = f"ws://{nowhere}/ws"
-    done = run(world, "grant", "a", "chat", "--gateway", gateway, token=None)
-    assert (done.returncode, done.stdout) == (4, "")
-    assert f"cannot reach a node at {nowhere}: Connection refused." in done.stderr
+    result = run(world, "grant", "a", "chat", "--gateway", gateway, token=None)
+    assert (result.returncode, result.stdout) == (4, "")
+    assert f"cannot reach a node at {nowhere}: Connection refused." in result.stderr
 
 
-def test_over_tls_by_the_certificate_of_the_config_or_by_a_ca(world: CommandLine) -> None:
+def test_verifies_node_certificate_by_config_or_ca(world: CommandLine) -> None:
     for name in ("ours", "theirs"):
         (world.folder / name).mkdir()
     authority, stranger = (Authority(world.folder / name) for name in ("ours", "theirs"))
@@ -237,13 +237,13 @@ def test_over_tls_by_the_certificate_of_the_config_or_by_a_ca(world: CommandLine
     topics = {"admins": ["local"], "rooms": {"ops": {"access": "private"}}}
     world.config(topics=topics, tls={"certificate": str(certificate), "key": str(key)})
     world.up()
-    done = run(world, "list", token=None)
-    assert (done.returncode, done.stderr) == (0, "")
+    result = run(world, "list", token=None)
+    assert (result.returncode, result.stderr) == (0, "")
     named = ("list", "--gateway", f"wss://127.0.0.1:{world.port}/ws", "--ca")
-    assert run(world, *named, str(authority.file), token=None).stdout == done.stdout
-    refused = run(world, *named, str(stranger.file), token=None)
-    assert (refused.returncode, refused.stdout) == (4, "")
-    assert "its certificate is not trusted (" in refused.stderr
+    assert run(world, *named, str(authority.file), token=None).stdout == result.stdout
+    outcome = run(world, *named, str(stranger.file), token=None)
+    assert (outcome.returncode, outcome.stdout) == (4, "")
+    assert "its certificate is not trusted (" in outcome.stderr
 
 
 @pytest.mark.parametrize(
@@ -255,10 +255,10 @@ def test_over_tls_by_the_certificate_of_the_config_or_by_a_ca(world: CommandLine
         pytest.param(("list", "a b"), "nvalid topic", id="list"),
     ],
 )
-def test_wrong_usage(world: CommandLine, arguments: tuple[str, ...], says: str) -> None:
-    done = world.run_here("topic", *arguments)
-    assert done.returncode == 2
-    assert says in " ".join(done.stderr.split())
+def test_rejects_invalid_options(world: CommandLine, arguments: tuple[str, ...], says: str) -> None:
+    result = world.run_here("topic", *arguments)
+    assert result.returncode == 2
+    assert says in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -270,12 +270,12 @@ def test_wrong_usage(world: CommandLine, arguments: tuple[str, ...], says: str) 
         ("call", "[OPTIONS] TOPIC ID TOOL [KEY=VALUE]..."),
     ],
 )
-def test_how_they_are_called_is_shown(world: CommandLine, command: str, usage: str) -> None:
-    shown = " ".join(world.run_here("topic", command, "--help").stdout.split())
-    assert f"Usage: interlock topic {command} {usage} " in shown
+def test_help_shows_usage(world: CommandLine, command: str, usage: str) -> None:
+    output = " ".join(world.run_here("topic", command, "--help").stdout.split())
+    assert f"Usage: interlock topic {command} {usage} " in output
 
 
-def test_many_are_counted_and_nobody_writes_a_line_of_ours() -> None:
+def test_long_lists_are_cut_and_sanitized() -> None:
     members = tuple(
         TopicMember(f"m{number}\n\x1b[2J", ("chat",), "all", "never", 0, False)
         for number in range(12)

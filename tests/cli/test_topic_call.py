@@ -24,7 +24,7 @@ def args(room: TopicRoom, *more: str) -> list[str]:
     return ["topic", "call", "ops", *more, "--gateway", room.url]
 
 
-def works(one: Participant) -> None:
+def add_tools(one: Participant) -> None:
     @one.tool()
     def repeat(word: str, times: int) -> str:
         return " ".join([word] * times)
@@ -34,17 +34,15 @@ def works(one: Participant) -> None:
         raise ValueError("the disk is full")
 
 
-def by(world: CommandLine, name: str) -> None:
+def set_token(world: CommandLine, name: str) -> None:
     world.environ["INTERLOCK_TOKEN"] = f"t-{name}"
 
 
-def test_who_may_calls_and_values_are_what_the_schema_says(
-    world: CommandLine, room: TopicRoom
-) -> None:
-    room.join("worker", works)
-    by(world, "human")
-    done = world.run_here(*args(room, "worker", "repeat", "word=ha", "times=3"))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ha ha ha\n", "")
+def test_permitted_participant_calls_with_typed_values(world: CommandLine, room: TopicRoom) -> None:
+    room.join("worker", add_tools)
+    set_token(world, "human")
+    result = world.run_here(*args(room, "worker", "repeat", "word=ha", "times=3"))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "ha ha ha\n", "")
     whole = world.run_here(*args(room, "worker", "repeat", "--json", '{"word": "x", "times": 1}',
                                  "--json-output"))  # fmt: skip
     assert json.loads(whole.stdout)
@@ -54,7 +52,7 @@ def test_who_may_calls_and_values_are_what_the_schema_says(
     assert "the disk is full" in failed.stderr
 
 
-def test_who_may_not_proposes_and_gets_what_the_fulfilment_came_to(
+def test_unpermitted_participant_proposes_and_gets_result(
     world: CommandLine, room: TopicRoom
 ) -> None:
     def fulfils(one: Participant) -> None:
@@ -64,20 +62,20 @@ def test_who_may_not_proposes_and_gets_what_the_fulfilment_came_to(
 
         one.on(Proposal, fulfil)
 
-    room.join("worker", works)
+    room.join("worker", add_tools)
     room.join("human", fulfils)
-    by(world, "agent")
-    done = world.run_here(*args(room, "worker", "repeat", "word=ha", "times:=2"))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "ha ha\n"
-    proposed, said = done.stderr.splitlines()
+    set_token(world, "agent")
+    result = world.run_here(*args(room, "worker", "repeat", "word=ha", "times:=2"))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "ha ha\n"
+    proposed, message = result.stderr.splitlines()
     assert proposed.startswith("proposed to worker as ")
-    assert said.endswith(": looks good")
+    assert message.endswith(": looks good")
 
 
-def test_who_may_call_can_propose_all_the_same(world: CommandLine, room: TopicRoom) -> None:
-    worker = room.join("worker", works)
-    by(world, "human")
+def test_permitted_participant_can_propose(world: CommandLine, room: TopicRoom) -> None:
+    worker = room.join("worker", add_tools)
+    set_token(world, "human")
     words = ("worker", "repeat", "--propose", "--timeout", "0.1s", "word=ha", "times=2")
     assert world.run_here(*args(room, *words)).returncode == 1
     # The schema was asked for: whoever sees it, sees a number.
@@ -85,17 +83,17 @@ def test_who_may_call_can_propose_all_the_same(world: CommandLine, room: TopicRo
     assert json.loads(bytes(seen.params))["arguments"] == {"word": "ha", "times": 2}
 
 
-def test_nobody_fulfils_it(world: CommandLine, room: TopicRoom) -> None:
-    worker = room.join("worker", works)
-    by(world, "agent")
-    done = world.run_here(*args(room, "worker", "repeat", "--timeout", "0.1s"))
-    assert done.returncode == 1
-    assert "interlock: The proposal was not fulfilled in time." in done.stderr
-    assert [one.context for one in worker.proposals.values()] == ["repeat"]
+def test_unfulfilled_proposal_times_out(world: CommandLine, room: TopicRoom) -> None:
+    worker = room.join("worker", add_tools)
+    set_token(world, "agent")
+    result = world.run_here(*args(room, "worker", "repeat", "--timeout", "0.1s"))
+    assert result.returncode == 1
+    assert "interlock: The proposal was not fulfilled in time." in result.stderr
+    assert [proposal.context for proposal in worker.proposals.values()] == ["repeat"]
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (("nobody", "repeat"), 1, "nobody"),
         (("", "repeat", "word=a", "times=1"), 2, "ID is empty"),
@@ -108,16 +106,16 @@ def test_nobody_fulfils_it(world: CommandLine, room: TopicRoom) -> None:
         (("worker", "rep\udce4at"), 2, "not UTF-8"),
     ],
 )
-def test_mistakes_get_a_sentence(
-    world: CommandLine, room: TopicRoom, words: tuple[str, ...], code: int, told: str
+def test_mistakes_are_reported_in_one_sentence(
+    world: CommandLine, room: TopicRoom, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
-    room.join("worker", works)
-    by(world, "human")
-    done = world.run_here(*args(room, *words))
-    assert done.returncode == code, done.stderr
-    assert told in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+    room.join("worker", add_tools)
+    set_token(world, "human")
+    result = world.run_here(*args(room, *arguments))
+    assert result.returncode == code, result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
 
 
 ODD = [
@@ -131,31 +129,33 @@ ODD = [
 
 @pytest.mark.parametrize("result", ODD, ids=range(len(ODD)))
 @pytest.mark.parametrize("as_json", [True, False])
-def test_whatever_a_participant_answers_is_shown(
+def test_prints_any_participant_result(
     result: dict[str, Any], as_json: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert print_result(json.dumps(result).encode(), json_output=as_json) == 0
-    shown = capsys.readouterr()
-    assert shown.err == ""
+    output = capsys.readouterr()
+    assert output.err == ""
     if as_json:
-        assert json.loads(shown.out) == result.get("structuredContent", result)
+        assert json.loads(output.out) == result.get("structuredContent", result)
 
 
-def test_ctrl_c_leaves_the_proposal_to_the_others(world: CommandLine, room: TopicRoom) -> None:
-    worker = room.join("worker", works)
-    by(world, "agent")
+def test_interrupt_keeps_proposal_pending(world: CommandLine, room: TopicRoom) -> None:
+    worker = room.join("worker", add_tools)
+    set_token(world, "agent")
     running = Running(world, *args(room, "worker", "repeat", "word=a"))
     try:
         wait_until("the proposal", lambda: worker.proposals or None)
         code, errors = running.end()
         assert code == 130
         assert "Traceback" not in errors
-        assert [one.status for one in worker.proposals.values()] == ["pending"]
+        assert [proposal.status for proposal in worker.proposals.values()] == ["pending"]
     finally:
         running.close()
 
 
-def test_a_rejection_of_another_does_not_end_it(world: CommandLine, room: TopicRoom) -> None:
+def test_rejection_by_other_participant_does_not_end_proposal(
+    world: CommandLine, room: TopicRoom
+) -> None:
     def wavers(one: Participant) -> None:
         async def reject(event: Any) -> None:
             payload = write_chat_payload("It was rejected.", end_reason="approval_refused")
@@ -164,17 +164,15 @@ def test_a_rejection_of_another_does_not_end_it(world: CommandLine, room: TopicR
 
         one.on(Proposal, reject)
 
-    room.join("worker", works)
+    room.join("worker", add_tools)
     room.join("human", wavers)
-    by(world, "agent")
-    done = world.run_here(*args(room, "worker", "repeat", "word=ha", "times:=2"))
-    assert (done.returncode, done.stdout) == (0, "ha ha\n")
-    assert "human: It was rejected.\nOthers may still fulfil it. Ctrl-C stops" in done.stderr
+    set_token(world, "agent")
+    result = world.run_here(*args(room, "worker", "repeat", "word=ha", "times:=2"))
+    assert (result.returncode, result.stdout) == (0, "ha ha\n")
+    assert "human: It was rejected.\nOthers may still fulfil it. Ctrl-C stops" in result.stderr
 
 
-def test_whom_it_was_proposed_to_ends_it_and_that_is_said_once(
-    world: CommandLine, room: TopicRoom
-) -> None:
+def test_rejection_by_target_ends_proposal_once(world: CommandLine, room: TopicRoom) -> None:
     def refuses(one: Participant) -> None:
         async def refuse(event: Any) -> None:
             payload = write_chat_payload("Not today.", end_reason="approval_refused")
@@ -183,7 +181,7 @@ def test_whom_it_was_proposed_to_ends_it_and_that_is_said_once(
         one.on(Proposal, refuse)
 
     room.join("worker", refuses)
-    by(world, "agent")
-    done = world.run_here(*args(room, "worker", "repeat"))
-    assert done.returncode == 1
-    assert done.stderr.count("Not today.") == 1
+    set_token(world, "agent")
+    result = world.run_here(*args(room, "worker", "repeat"))
+    assert result.returncode == 1
+    assert result.stderr.count("Not today.") == 1

@@ -24,7 +24,7 @@ SCREEN = Screen("ops", own_id="human", connected=True)
 
 
 @pytest.mark.parametrize(
-    ("sign", "shown"),
+    ("sign", "expected"),
     [
         ("\u3164", "\\u3164"),  # a filler: a letter that shows nothing
         ("\u2800", "\\u2800"),
@@ -46,36 +46,38 @@ SCREEN = Screen("ops", own_id="human", connected=True)
         ("\u2705", "\u2705"),
     ],
 )
-def test_what_may_be_drawn_too_wide_or_not_at_all_is_a_number(sign: str, shown: str) -> None:
+def test_ambiguous_width_characters_are_escaped(sign: str, expected: str) -> None:
     params = json.dumps({"a": f"e{sign}!"}, ensure_ascii=False).encode()
-    assert format_params(params) == ["{", f'  "a": "e{shown}!"', "}"]
+    assert format_params(params) == ["{", f'  "a": "e{expected}!"', "}"]
 
 
-def test_no_sign_of_a_question_is_wider_or_elsewhere_on_another_terminal() -> None:
+def test_question_characters_have_same_width_everywhere() -> None:
     every = map(chr, range(0x80, sys.maxunicode + 1))
-    for one in (one for one in every if escape_invisible(one) == one):
-        category, order = unicodedata.category(one), unicodedata.bidirectional(one)
-        assert one.isprintable()
-        assert category[0] != "M", ascii(one)
-        assert order not in ("R", "AL", "AN"), ascii(one)
-        assert measure_width(one) == (1 if unicodedata.east_asian_width(one) == "N" else 2) or (
+    for element in (item for item in every if escape_invisible(item) == item):
+        category, order = unicodedata.category(element), unicodedata.bidirectional(element)
+        assert element.isprintable()
+        assert category[0] != "M", ascii(element)
+        assert order not in ("R", "AL", "AN"), ascii(element)
+        assert measure_width(element) == (
+            1 if unicodedata.east_asian_width(element) == "N" else 2
+        ) or (
             # Signs of which somebody makes pictures are two wide, to be sure.
-            measure_width(one) == 2 and category[0] in "PSNZ"
-        ), ascii(one)
+            measure_width(element) == 2 and category[0] in "PSNZ"
+        ), ascii(element)
 
 
-def test_no_sign_is_measured_narrower_than_anybody_draws_it() -> None:
-    for one in filter(str.isprintable, map(chr, range(sys.maxunicode + 1))):
-        assert measure_width(one) >= cell_len(one), ascii(one)
-        assert measure_width(one) == 2 or unicodedata.east_asian_width(one) in ("N", "Na"), ascii(
-            one
+def test_measured_width_is_never_too_small() -> None:
+    for number in filter(str.isprintable, map(chr, range(sys.maxunicode + 1))):
+        assert measure_width(number) >= cell_len(number), ascii(number)
+        assert measure_width(number) == 2 or unicodedata.east_asian_width(number) in ("N", "Na"), (
+            ascii(number)
         )
-        assert measure_width(one) == 2 or unicodedata.category(one)[0] != "M", ascii(one)
+        assert measure_width(number) == 2 or unicodedata.category(number)[0] != "M", ascii(number)
 
 
 @pytest.mark.parametrize("sign", ["\u3248", "\u00df", "\u042f", "\u0903", "\U0001f3fd", "\u6f22"])
 @pytest.mark.parametrize("field", ["params", "proposer", "target", "call"])
-def test_the_end_of_what_is_asked_is_on_every_terminal(sign: str, field: str) -> None:
+def test_question_shows_end_of_hidden_text(sign: str, field: str) -> None:
     hidden = "/srv/" + sign * 41 + "/../../etc/cron.d/evil"
     one = PendingProposal("p9", "agent", "worker", "tools/call w", b"{}")
     value = json.dumps({"path": hidden}).encode() if field == "params" else hidden
@@ -90,17 +92,17 @@ def test_the_end_of_what_is_asked_is_on_every_terminal(sign: str, field: str) ->
         assert "cron.d/evil" in "".join(line.removeprefix("  ") for line in lines)
 
 
-def test_of_those_whom_it_is_for_all_are_shown() -> None:
+def test_question_shows_all_recipients() -> None:
     to = ", ".join(f"worker-{number}" for number in range(400))
     one = PendingProposal("p9", "agent", to, "tools/call w", b"{}")
     screen = replace(
         SCREEN, proposals=(one,), selected_id="p9", in_proposals=True, question_id="p9"
     )
-    shown = " ".join(" ".join(format_question(screen)).split())
-    assert to in shown
+    output = " ".join(" ".join(format_question(screen)).split())
+    assert to in output
 
 
-def test_of_a_long_draft_no_more_is_measured_than_can_be_shown(
+def test_long_draft_is_measured_only_where_visible(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     measured: list[int] = []
@@ -119,7 +121,7 @@ def test_of_a_long_draft_no_more_is_measured_than_can_be_shown(
 
 
 @pytest.mark.parametrize("size", [(19, 30), (80, 7), (5, 3)])
-def test_what_is_out_of_sight_is_not_fulfilled(size: tuple[int, int]) -> None:
+def test_unseen_proposal_cannot_be_fulfilled(size: tuple[int, int]) -> None:
     one = PendingProposal("p9", "agent", "worker", "tools/call w", b"{}")
     screen = replace(SCREEN, proposals=(one,), selected_id="p9", in_proposals=True)
     screen, _ = handle_key(topic_screen.resize(screen, *size), Key("text", "a"))
@@ -134,7 +136,7 @@ def test_what_is_out_of_sight_is_not_fulfilled(size: tuple[int, int]) -> None:
     assert handle_key(seen, Key("text", "y"))[1] == topic_screen.ScreenAction("fulfil", "p9")
 
 
-def test_a_long_question_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_question_is_wrapped_once(monkeypatch: pytest.MonkeyPatch) -> None:
     laid_out: list[str] = []
 
     def counted(text: str, width: int) -> list[str]:
@@ -151,7 +153,7 @@ def test_a_long_question_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("term", "encoding", "why"),
+    ("term", "encoding", "reason"),
     [
         ("xterm-256color", "utf-8", ""),
         ("dumb", "utf-8", "$TERM is dumb"),
@@ -162,12 +164,12 @@ def test_a_long_question_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> No
         ("xterm", "latin-1", "its encoding is latin-1; use a UTF-8 locale"),
     ],
 )
-def test_which_terminals_show_a_screen(term: str, encoding: str, why: str) -> None:
-    assert describe_screen_problem(term, encoding) == why
+def test_describes_terminals_without_screen(term: str, encoding: str, reason: str) -> None:
+    assert describe_screen_problem(term, encoding) == reason
 
 
 @pytest.mark.parametrize(
-    ("text", "to", "words"),
+    ("text", "to", "message"),
     [
         ("@worker do it", ["worker"], "do it"),
         ("@worker: do it", ["worker"], "do it"),
@@ -179,5 +181,5 @@ def test_which_terminals_show_a_screen(term: str, encoding: str, why: str) -> No
         ("@", [], "@"),
     ],
 )
-def test_for_whom_something_is(text: str, to: list[str], words: str) -> None:
-    assert split_recipient(text, {"worker", "a,b"}) == (to, words)
+def test_splits_recipient_from_text(text: str, to: list[str], message: str) -> None:
+    assert split_recipient(text, {"worker", "a,b"}) == (to, message)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.feature("topics")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "topic-room"
 
 
-def played(
+def run_example(
     world: CommandLine,
     answer: str,
     listen: str | None = None,
@@ -38,7 +38,7 @@ def played(
         "PATH": os.pathsep.join([beside, world.environ["PATH"]]),
         "NOTES": str(folder / "notes"),
     }
-    done = subprocess.run(
+    result = subprocess.run(
         [*python, str(folder / "demo.py"), *where],
         input=answer,
         env=environ,
@@ -48,52 +48,52 @@ def played(
         timeout=HANG_TIMEOUT,
         check=False,
     )
-    return done, folder / "notes"
+    return result, folder / "notes"
 
 
 @pytest.mark.spec("MX-9-1")
-def test_a_proposal_is_reviewed_and_done_by_those_who_may(world: CommandLine) -> None:
-    done, notes = played(world, "y\n")
+def test_proposal_is_reviewed_and_fulfilled(world: CommandLine) -> None:
+    done, notes = run_example(world, "y\n")
     assert done.returncode == 0, done.stdout + done.stderr
-    said = done.stdout
-    assert "agent may send: mcp/proposal:*, chat" in said
-    assert "asked for it: agent may not send mcp/request:tools/call:write_note" in said
+    output = done.stdout
+    assert "agent may send: mcp/proposal:*, chat" in output
+    assert "asked for it: agent may not send mcp/request:tools/call:write_note" in output
     # All of it was shown before it was decided.
     shown = "'agent' proposes 'tools/call' to 'worker': "
-    assert shown + '{"name": "write_note", "arguments"' in said
+    assert shown + '{"name": "write_note", "arguments"' in output
     # Whoever writes to the same terminal, a line is a line.
-    assert {"it was done: wrote greeting", "it was fulfilled"} <= set(said.splitlines())
+    assert {"it was done: wrote greeting", "it was fulfilled"} <= set(output.splitlines())
     assert (notes / "greeting.txt").read_text() == "Good morning."
 
 
 @pytest.mark.spec("MX-9-1")
-def test_what_a_human_does_not_want_is_not_done(world: CommandLine) -> None:
-    done, notes = played(world, "n\n")
+def test_rejected_proposal_is_not_run(world: CommandLine) -> None:
+    done, notes = run_example(world, "n\n")
     assert "it was rejected" in done.stdout.splitlines()
     assert "human says: 'No.'" in done.stdout
     assert not notes.exists()
 
 
-def test_nobody_there_to_decide_is_a_no(world: CommandLine) -> None:
-    done, notes = played(world, "")
+def test_missing_decision_rejects_proposal(world: CommandLine) -> None:
+    done, notes = run_example(world, "")
     assert "Traceback" not in done.stdout + done.stderr
     assert "rejected" in done.stdout
     assert not notes.exists()
 
 
-def test_what_is_wrong_is_said(world: CommandLine) -> None:
+def test_example_reports_failed_start(world: CommandLine) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done, _ = played(world, "y\n", address)
+        done, _ = run_example(world, "y\n", address)
     assert done.returncode == 1
     assert "The node ended before it was ready. It said:" in done.stderr
     assert address in done.stderr
     assert "in use" in done.stderr
 
 
-def test_a_port_that_is_taken_is_no_hindrance(world: CommandLine) -> None:
+def test_example_chooses_other_port_when_taken(world: CommandLine) -> None:
     # Whether it is taken here or by somebody else: another is found.
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -102,14 +102,14 @@ def test_a_port_that_is_taken_is_no_hindrance(world: CommandLine) -> None:
             taken.listen()
         except OSError:
             assert taken.getsockname()[1] == 0
-        done, notes = played(world, "y\n", "")
+        done, notes = run_example(world, "y\n", "")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "port 8420 is taken" in done.stdout
     assert (notes / "greeting.txt").exists()
 
 
-def test_a_python_without_interlock_is_told_what_to_do(world: CommandLine) -> None:
-    done, _ = played(world, "", python=(sys.executable, "-I", "-S"))
+def test_example_without_interlock_explains_setup(world: CommandLine) -> None:
+    done, _ = run_example(world, "", python=(sys.executable, "-I", "-S"))
     assert done.returncode == 1
     assert "make setup" in done.stderr
     assert ".venv/bin/python" in done.stderr
@@ -118,7 +118,7 @@ def test_a_python_without_interlock_is_told_what_to_do(world: CommandLine) -> No
 AT_A_TERMINAL = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])"]
 
 
-def test_at_a_terminal_the_room_stays_and_says_how_to_come_in(world: CommandLine) -> None:
+def test_example_at_terminal_prints_join_command(world: CommandLine) -> None:
     listen = f"127.0.0.1:{free_port()}"
     demo = subprocess.Popen(
         [*AT_A_TERMINAL, sys.executable, str(EXAMPLE / "demo.py"), "--listen", listen],
@@ -147,10 +147,10 @@ def test_at_a_terminal_the_room_stays_and_says_how_to_come_in(world: CommandLine
             text=True,
         )
         assert human.stdout is not None
-        heard = ""
-        while "agent: proposes to worker: tools/call write_note" not in heard:
-            heard = human.stdout.readline()
-            assert heard, "it could not come in"
+        message = ""
+        while "agent: proposes to worker: tools/call write_note" not in message:
+            message = human.stdout.readline()
+            assert message, "it could not come in"
         human.kill()
         human.communicate()
         demo.stdin.write("\n")

@@ -11,7 +11,7 @@ from interlock.topics.commands.keyboard import Key, KeyParser
 pytestmark = pytest.mark.feature("topics")
 
 
-def pressed(*pieces: bytes) -> list[Key]:
+def parse_keys(*pieces: bytes) -> list[Key]:
     keys = KeyParser()
     return [key for piece in pieces for key in keys.feed(piece)]
 
@@ -32,43 +32,43 @@ def pressed(*pieces: bytes) -> list[Key]:
         (b"\x1b[Z", "tab"),
     ],
 )
-def test_a_key_has_a_name(sent: bytes, name: str) -> None:
-    assert pressed(sent) == [Key(name)]
+def test_keys_have_names(sent: bytes, name: str) -> None:
+    assert parse_keys(sent) == [Key(name)]
 
 
-def test_characters_are_text_also_in_pieces() -> None:
-    assert pressed("né".encode()) == [Key("text", "n"), Key("text", "é")]
-    assert pressed(b"\xc3", b"\xa9") == [Key("text", "é")]
-    assert pressed(b"\x1b[", b"5", b"~x") == [Key("page_up"), Key("text", "x")]
+def test_split_characters_are_text() -> None:
+    assert parse_keys("né".encode()) == [Key("text", "n"), Key("text", "é")]
+    assert parse_keys(b"\xc3", b"\xa9") == [Key("text", "é")]
+    assert parse_keys(b"\x1b[", b"5", b"~x") == [Key("page_up"), Key("text", "x")]
 
 
-def test_what_is_no_key_of_ours_is_nothing() -> None:
-    assert pressed(b"\x1b[1;5Cx\x00\x1b[99~") == [Key("text", "x")]
+def test_unknown_sequences_are_ignored() -> None:
+    assert parse_keys(b"\x1b[1;5Cx\x00\x1b[99~") == [Key("text", "x")]
 
 
-def test_a_paste_is_text_in_one_line() -> None:
+def test_paste_is_one_line_of_text() -> None:
     sent = b"\x1b[200~yes\ra\x1b[A\tr\x03\x1b[201~z"
-    assert pressed(sent) == [Key("paste", "yes a [A r "), Key("text", "z")]
+    assert parse_keys(sent) == [Key("paste", "yes a [A r "), Key("text", "z")]
 
 
 @given(
     pasted=st.text(st.characters(exclude_characters="\x1b", exclude_categories=["Cs"])),
     cut=st.lists(st.integers(0, 200), max_size=5),
 )
-def test_a_paste_in_any_pieces_makes_no_key(pasted: str, cut: list[int]) -> None:
+def test_split_paste_contains_no_keys(pasted: str, cut: list[int]) -> None:
     sent = b"\x1b[200~" + pasted.encode() + b"\x1b[201~"
     # The mark of the beginning comes whole: a terminal writes it at once.
-    places = sorted({6, *(min(one + 6, len(sent)) for one in cut), len(sent)})
+    places = sorted({6, *(min(item + 6, len(sent)) for item in cut), len(sent)})
     pieces = [sent[a:b] for a, b in zip([0, *places], places, strict=False)]
-    keys = pressed(*pieces, b"k")
+    keys = parse_keys(*pieces, b"k")
     assert keys[-1] == Key("text", "k")
     assert {key.name for key in keys[:-1]} <= {"paste"}
     assert "".join(key.text for key in keys[:-1]) == "".join(
-        one if one.isprintable() else " " for one in pasted
+        item if item.isprintable() else " " for item in pasted
     )
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_are_too_strange(data: bytes) -> None:
-    for key in pressed(data, b"\x1b[201~"):
+def test_arbitrary_bytes_are_printable(data: bytes) -> None:
+    for key in parse_keys(data, b"\x1b[201~"):
         assert key.text.isprintable()

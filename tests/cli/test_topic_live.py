@@ -16,18 +16,18 @@ from tests.topics.client.places import Alone
 pytestmark = pytest.mark.feature("topics")
 
 
-def seated(alone: Alone) -> Participant:
+def create_participant(alone: Alone) -> Participant:
     """A participant whose place is that one."""
     participant = Participant("wss://n/ws", topic="ops")
     participant._membership = alone.place
     return participant
 
 
-async def test_yes_to_what_is_another_by_now_does_nothing() -> None:
+async def test_changed_proposal_is_not_fulfilled() -> None:
     alone = Alone()
     id = alone.propose("a", "pay", {"to": "the baker"})
     written: list[str] = []
-    live = LiveScreen(seated(alone), write=written.append)
+    live = LiveScreen(create_participant(alone), write=written.append)
     live.draw()
     live.on_input(b"\ta")
     live.draw()
@@ -46,7 +46,7 @@ async def test_yes_to_what_is_another_by_now_does_nothing() -> None:
 async def test_help_is_shown_and_not_sent() -> None:
     alone = Alone()
     written: list[str] = []
-    live = LiveScreen(seated(alone), write=written.append)
+    live = LiveScreen(create_participant(alone), write=written.append)
     live.draw()
     live.on_input(b"/help\r")
     await asyncio.gather(*live._tasks)
@@ -56,7 +56,7 @@ async def test_help_is_shown_and_not_sent() -> None:
     await live.end()
 
 
-async def test_all_of_one_are_rejected_and_the_proposer_is_told() -> None:
+async def test_rejecting_all_notifies_proposer() -> None:
     for count, told in (
         (3, ["It was rejected."] * 3),
         (50, ["50 proposals of yours were rejected"]),
@@ -64,7 +64,7 @@ async def test_all_of_one_are_rejected_and_the_proposer_is_told() -> None:
         alone = Alone()
         ids = [alone.propose("a", "pay", {"sum": number}) for number in range(count)]
         alone.propose("b", "read")
-        live = LiveScreen(seated(alone), write=lambda _: None)
+        live = LiveScreen(create_participant(alone), write=lambda _: None)
         live.draw()
         live.on_input(b"\tR")
         # What was proposed after the question is not part of the answer.
@@ -72,42 +72,42 @@ async def test_all_of_one_are_rejected_and_the_proposer_is_told() -> None:
         live.refresh()
         live.on_input(b"y")
         await asyncio.gather(*live._tasks)
-        states = {one: tracked.status for one, tracked in live._participant.proposals.items()}
+        states = {item: tracked.status for item, tracked in live._participant.proposals.items()}
         assert {states[id] for id in ids} == {"rejected"}
         assert sum(state == "pending" for state in states.values()) == 2
         assert live.screen.lines[-1].text == f"rejects {count} proposals of a"
-        assert [one["to"] for one in alone.said] == [["a"]] * len(told)
-        for one, words in zip(alone.said, told, strict=True):
-            assert one["payload"]["text"].startswith(words)
+        assert [item["to"] for item in alone.said] == [["a"]] * len(told)
+        for element, words in zip(alone.said, told, strict=True):
+            assert element["payload"]["text"].startswith(words)
         # Each by what it is about, or all by the last of them.
-        about = [one["correlation_id"] for one in alone.said]
+        about = [item["correlation_id"] for item in alone.said]
         assert about == (ids if count == 3 else ids[-1:])
         await live.end()
 
 
-async def test_what_whom_it_is_for_says_about_it_stands_in_the_question() -> None:
+async def test_question_shows_remark_of_target() -> None:
     alone = Alone()
     id = alone.propose("a", "notes_add", {"text": "x"})
     written: list[str] = []
-    live = LiveScreen(seated(alone), write=written.append)
-    said = "a human decides with `interlock approve 7f`."
-    for sender, words in (("b", said), ("a", "never mind")):
+    live = LiveScreen(create_participant(alone), write=written.append)
+    message = "a human decides with `interlock approve 7f`."
+    for sender, words in (("b", message), ("a", "never mind")):
         # Others, the proposer among them, cannot talk it away.
         alone.tell(sender, "chat", {"text": words, "format": "plain"}, correlation_id=id)
         live.on_event(alone.events[-1])
     live.draw()
     live.on_input(b"\ta")
     live.draw()
-    assert f"Remark by b: {said}" in written[-1]
+    assert f"Remark by b: {message}" in written[-1]
     assert "never mind" not in written[-1]
     await live.end()
 
 
-async def test_who_may_not_fulfil_is_asked_nothing() -> None:
+async def test_unpermitted_participant_gets_no_question() -> None:
     alone = Alone(["chat", "mcp/proposal:*"])
     alone.propose("a", "pay")
     written: list[str] = []
-    live = LiveScreen(seated(alone), write=written.append)
+    live = LiveScreen(create_participant(alone), write=written.append)
     live.draw()
     live.on_input(b"\ta")
     live.draw()
@@ -119,9 +119,9 @@ async def test_who_may_not_fulfil_is_asked_nothing() -> None:
     await live.end()
 
 
-async def test_an_answer_is_seen_by_who_looks_back() -> None:
+async def test_result_scrolls_to_end() -> None:
     alone = Alone()
-    live = LiveScreen(seated(alone), write=lambda _: None)
+    live = LiveScreen(create_participant(alone), write=lambda _: None)
     for number in range(100):
         live.note(f"message {number}")
     asking = asyncio.ensure_future(live._participant.request("b", "tools/list"))
@@ -141,12 +141,12 @@ async def test_an_answer_is_seen_by_who_looks_back() -> None:
     await live.end()
 
 
-async def test_yes_to_what_was_not_drawn_yet_does_nothing() -> None:
+async def test_undrawn_proposal_is_not_fulfilled() -> None:
     """Keys that come in one go: whatever they were meant for, nobody has read the question."""
 
     alone = Alone()
     alone.propose("a", "pay", {"to": "the baker"})
-    live = LiveScreen(seated(alone), write=lambda _: None)
+    live = LiveScreen(create_participant(alone), write=lambda _: None)
     live.draw()
     live.on_input(b"\tay")
     await asyncio.gather(*live._tasks)
@@ -155,5 +155,5 @@ async def test_yes_to_what_was_not_drawn_yet_does_nothing() -> None:
     live.on_input(b"y")
     for _ in range(5):
         await asyncio.sleep(0)
-    assert [one["kind"] for one in alone.said] == ["mcp/request:tools/call:pay"]
+    assert [item["kind"] for item in alone.said] == ["mcp/request:tools/call:pay"]
     await live.end()

@@ -41,26 +41,26 @@ def send(
 # -- what is not UTF-8
 
 
-def test_what_a_compiler_writes_can_be_said(world: CommandLine, room: TopicRoom) -> None:
-    heard: list[Event] = []
-    room.join("agent", lambda one: one.on(Chat, heard.append))
-    done = send(world, room, "-", input=b"err\xefur: 1 \xff\xfe\n")
-    assert (done.returncode, done.stderr) == (0, b"")
-    [event] = wait_until("it was heard", lambda: heard)
+def test_sends_bytes_that_are_not_utf8(world: CommandLine, room: TopicRoom) -> None:
+    messages: list[Event] = []
+    room.join("agent", lambda one: one.on(Chat, messages.append))
+    response = send(world, room, "-", input=b"err\xefur: 1 \xff\xfe\n")
+    assert (response.returncode, response.stderr) == (0, b"")
+    [event] = wait_until("it was heard", lambda: messages)
     assert event.content.text == "err\ufffdur: 1 \ufffd\ufffd"
 
 
-def test_a_payload_that_is_no_text_is_told(world: CommandLine, room: TopicRoom) -> None:
+def test_rejects_payload_that_is_not_utf8(world: CommandLine, room: TopicRoom) -> None:
     for more in (("--kind", "vote", "-"), ("--about", b"\xff", "hi"), ("--to", b"\xff", "hi")):
-        done = send(world, room, *more, input=b'{"a": "\xff"}')
-        assert done.returncode == 2, done.stderr
-        assert b"Traceback" not in done.stderr
-        assert b"UTF-8" in done.stderr
+        response = send(world, room, *more, input=b'{"a": "\xff"}')
+        assert response.returncode == 2, response.stderr
+        assert b"Traceback" not in response.stderr
+        assert b"UTF-8" in response.stderr
 
 
-def test_a_line_of_stdin_that_is_no_text_ends_nothing(world: CommandLine, room: TopicRoom) -> None:
-    heard: list[Event] = []
-    room.join("agent", lambda one: one.on(Chat, heard.append))
+def test_invalid_stdin_line_is_replaced(world: CommandLine, room: TopicRoom) -> None:
+    messages: list[Event] = []
+    room.join("agent", lambda one: one.on(Chat, messages.append))
     joined = subprocess.Popen(
         [*INTERLOCK, "topic", "join", "ops", "--gateway", room.url],
         cwd=world.cwd,
@@ -73,11 +73,11 @@ def test_a_line_of_stdin_that_is_no_text_ends_nothing(world: CommandLine, room: 
         assert joined.stdin is not None
         joined.stdin.write(b"\xff\ngood\n")
         joined.stdin.flush()
-        wait_until("both were heard", lambda: len(heard) == 2)
+        wait_until("both were heard", lambda: len(messages) == 2)
     finally:
         joined.send_signal(signal.SIGINT)
         _, errors = joined.communicate(timeout=HANG_TIMEOUT)
-    assert [one.content.text for one in heard] == ["\ufffd", "good"]
+    assert [message.content.text for message in messages] == ["\ufffd", "good"]
     assert (joined.returncode, errors) == (0, b"")
 
 
@@ -85,7 +85,7 @@ def test_a_line_of_stdin_that_is_no_text_ends_nothing(world: CommandLine, room: 
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "message"),
     [
         ("http://127.0.0.1:7400/ws", "wss://host/ws"),
         ("nonsense", "wss://host/ws"),
@@ -98,63 +98,61 @@ def test_a_line_of_stdin_that_is_no_text_ends_nothing(world: CommandLine, room: 
         ("ws://example.com/${x}", "wss://example.com/"),
     ],
 )
-def test_what_is_no_gateway_is_told_before_anything_is_done(
-    world: CommandLine, url: str, words: str
-) -> None:
+def test_rejects_invalid_gateway_url_first(world: CommandLine, url: str, message: str) -> None:
     commands = (["send", "ops", "hi"], ["watch", "ops"], ["join", "ops"], ["list"],
                 ["call", "ops", "worker", "w"])  # fmt: skip
     for command in commands:
-        done = world.run_here("topic", *command, "--gateway", url)
-        assert done.returncode == 2, done.stderr
-        told = " ".join(done.stderr.replace("│", " ").split())
-        assert words in told
-        assert "/ax" not in told
-        assert "secret" not in told
+        result = world.run_here("topic", *command, "--gateway", url)
+        assert result.returncode == 2, result.stderr
+        output = " ".join(result.stderr.replace("│", " ").split())
+        assert message in output
+        assert "/ax" not in output
+        assert "secret" not in output
 
 
 @pytest.mark.parametrize("command", [["send", "no topic", "hi"], ["watch", "no topic"]])
-def test_what_is_no_topic_is_told(world: CommandLine, command: list[str]) -> None:
-    done = world.run_here("topic", *command, "--gateway", "ws://127.0.0.1:1/ws")
-    assert done.returncode == 2
-    assert "nvalid topic" in done.stderr.replace("\n", " ")
+def test_rejects_invalid_topic_name(world: CommandLine, command: list[str]) -> None:
+    result = world.run_here("topic", *command, "--gateway", "ws://127.0.0.1:1/ws")
+    assert result.returncode == 2
+    assert "nvalid topic" in result.stderr.replace("\n", " ")
 
 
-def test_a_path_without_topics_is_no_problem_of_the_config(world: CommandLine) -> None:
+def test_reports_path_without_topics(world: CommandLine) -> None:
     world.config(topics={"rooms": {"ops": {"participants": SEATS}}})
     node = world.up()
     elsewhere = node.url.replace("http://", "ws://").removesuffix("/mcp") + "/nothing"
     for command in (["send", "ops", "hi"], ["watch", "ops"]):
-        done = world.run_here("topic", *command, "--gateway", elsewhere)
-        assert done.returncode == 1, done.stderr
-        assert "404" in done.stderr
-        assert "/ws" in done.stderr
+        result = world.run_here("topic", *command, "--gateway", elsewhere)
+        assert result.returncode == 1, result.stderr
+        assert "404" in result.stderr
+        assert "/ws" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [(b"", "is empty"), (b"\nreal-token\n", "first line"), (b"two words\n", "characters")],
 )
-def test_what_is_wrong_with_a_token_file(tmp_path: Path, content: bytes, words: str) -> None:
+def test_rejects_unusable_token_file(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "token"
     file.write_bytes(content)
     file.chmod(0o600)
-    with pytest.raises(InterlockError, match=words):
+    with pytest.raises(InterlockError, match=message):
         read_token(file)
 
 
-def test_nobody_of_that_name_is_there(world: CommandLine, room: TopicRoom) -> None:
+def test_notes_absent_recipient(world: CommandLine, room: TopicRoom) -> None:
     room.join("agent")
-    done = send(world, room, "--to", "agent", "--to", "nobody", "hi")
-    assert done.returncode == 0
-    assert b"Note: nobody is not in ops now. Other participants: agent." in done.stderr
-    done = send(world, room, "--to", "agent", "hi")
-    assert (done.returncode, done.stderr) == (0, b"")
+    response = send(world, room, "--to", "agent", "--to", "nobody", "hi")
+    assert response.returncode == 0
+    assert b"Note: nobody is not in ops now. Other participants: agent." in response.stderr
+    response = send(world, room, "--to", "agent", "hi")
+    assert (response.returncode, response.stderr) == (0, b"")
 
 
 # -- at the screen
 
 
-def test_what_was_not_sent_is_not_shown_as_done(world: CommandLine, room: TopicRoom) -> None:
+def test_failed_send_is_not_shown_as_sent(world: CommandLine, room: TopicRoom) -> None:
     agent, worker = room.join("agent"), room.join("worker")
     world.environ["INTERLOCK_TOKEN"] = "t-human"
     with at_terminal(world, "topic", "join", "ops", "--gateway", room.url) as terminal:
@@ -180,26 +178,26 @@ def test_what_was_not_sent_is_not_shown_as_done(world: CommandLine, room: TopicR
 # -- without a token
 
 
-def test_who_has_no_seat_is_told_who_it_is(world: CommandLine) -> None:
+def test_nonparticipant_learns_its_name(world: CommandLine) -> None:
     world.config(topics={"rooms": {"ops": {"participants": [{"callers": ["agent"]}]}}})
     world.up()
     for command in (["send", "ops", "hi"], ["watch", "ops"]):
-        done = world.run("topic", *command)
-        assert done.returncode == 1
-        assert "Without a token you are the caller local" in done.stderr
-        assert "{callers: [local]" in done.stderr
+        result = world.run("topic", *command)
+        assert result.returncode == 1
+        assert "Without a token you are the caller local" in result.stderr
+        assert "{callers: [local]" in result.stderr
 
 
-def test_a_node_without_topics_is_not_asked_for_its_path(world: CommandLine) -> None:
+def test_reports_node_without_topics(world: CommandLine) -> None:
     world.config()
     world.up()
-    done = world.run("topic", "send", "ops", "hi")
-    assert done.returncode == 1
-    assert "no topics" in done.stderr
-    assert "topics.rooms" in done.stderr
+    result = world.run("topic", "send", "ops", "hi")
+    assert result.returncode == 1
+    assert "no topics" in result.stderr
+    assert "topics.rooms" in result.stderr
 
 
-def test_two_programs_without_a_token_are_one(world: CommandLine) -> None:
+def test_second_program_without_token_is_rejected(world: CommandLine) -> None:
     world.config(topics={"rooms": {"ops": {"participants": SEATS}}})
     world.up()
     with at_terminal(world, "topic", "join", "ops") as terminal:
@@ -213,7 +211,7 @@ def test_two_programs_without_a_token_are_one(world: CommandLine) -> None:
 # -- a bridge that comes back
 
 
-def test_a_bridge_says_that_it_is_back(world: CommandLine) -> None:
+def test_bridge_reports_reconnection(world: CommandLine) -> None:
     import sys
 
     server = Path(__file__).parents[1] / "behaviour" / "servers" / "official.py"

@@ -26,7 +26,7 @@ __all__ = ["room"]
 OFFICIAL = Path(__file__).parents[1] / "behaviour" / "servers" / "official.py"
 
 
-class Heard:
+class MessageRecorder:
     """What a participant heard, and who wrote files."""
 
     def __init__(self) -> None:
@@ -109,17 +109,15 @@ def start(world: CommandLine) -> Iterator[Any]:
         return running[-1]
 
     yield begin
-    for one in running:
-        one.close()
+    for process in running:
+        process.close()
 
 
 # -- at a terminal
 
 
-def test_a_human_talks_sees_who_is_there_and_fulfils_with_a_key(
-    world: CommandLine, room: TopicRoom
-) -> None:
-    heard = Heard()
+def test_participant_chats_and_fulfils_with_keys(world: CommandLine, room: TopicRoom) -> None:
+    heard = MessageRecorder()
     agent = room.join("agent", heard.listens)
     room.join("worker", heard.works)
     world.environ["INTERLOCK_TOKEN"] = "t-human"
@@ -163,10 +161,8 @@ def call(path: str) -> dict[str, Any]:
     return {"name": "write_file", "arguments": {"path": path}}
 
 
-def test_who_may_not_fulfil_is_told_and_nothing_happens(
-    world: CommandLine, room: TopicRoom
-) -> None:
-    heard = Heard()
+def test_unpermitted_participant_cannot_fulfil(world: CommandLine, room: TopicRoom) -> None:
+    heard = MessageRecorder()
     agent = room.join("agent")
     room.join("worker", heard.works)
     world.environ["INTERLOCK_TOKEN"] = "t-boss"
@@ -183,9 +179,7 @@ def test_who_may_not_fulfil_is_told_and_nothing_happens(
     assert heard.written == []
 
 
-def test_the_terminal_is_given_back_when_one_is_sent_away(
-    world: CommandLine, room: TopicRoom
-) -> None:
+def test_terminal_is_restored_after_disconnect(world: CommandLine, room: TopicRoom) -> None:
     world.environ["INTERLOCK_TOKEN"] = "t-human"
     with at_terminal(world, *args(room, "join")) as terminal:
         terminal.wait_for("you are human")
@@ -194,14 +188,22 @@ def test_the_terminal_is_given_back_when_one_is_sent_away(
         assert terminal.end() == 1
         terminal.wait_for_words("and join again.")
         assert terminal.settings == terminal.before
-        told = terminal.written[terminal.written.rindex("\x1b[?1049l") :].replace("\r\n", " ")
-        assert "Disconnected from ops: another program joined as the same participant" in told
-        assert "(join, watch, send, call and bridge each have one)" in told
-        assert "Give each program its own token, with $INTERLOCK_TOKEN or --token-file" in told
+        changed_record = terminal.written[terminal.written.rindex("\x1b[?1049l") :].replace(
+            "\r\n", " "
+        )
+        assert (
+            "Disconnected from ops: another program joined as the same participant"
+            in changed_record
+        )
+        assert "(join, watch, send, call and bridge each have one)" in changed_record
+        assert (
+            "Give each program its own token, with $INTERLOCK_TOKEN or --token-file"
+            in changed_record
+        )
 
 
-def test_a_flood_neither_hides_nor_decides_anything(world: CommandLine, room: TopicRoom) -> None:
-    heard = Heard()
+def test_message_flood_hides_and_decides_nothing(world: CommandLine, room: TopicRoom) -> None:
+    heard = MessageRecorder()
     agent = room.join("agent", heard.listens)
     room.join("worker", heard.works)
     world.environ["INTERLOCK_TOKEN"] = "t-human"
@@ -233,23 +235,21 @@ def test_a_flood_neither_hides_nor_decides_anything(world: CommandLine, room: To
 # -- in pipes
 
 
-def test_one_thing_is_said(world: CommandLine, room: TopicRoom) -> None:
-    heard = Heard()
+def test_sends_one_message(world: CommandLine, room: TopicRoom) -> None:
+    heard = MessageRecorder()
     room.join("human", heard.listens)
     environ = {"INTERLOCK_TOKEN": "t-agent"}
-    done = world.run(*args(room, "send"), "The build is green.", **environ)
-    assert (done.returncode, done.stderr) == (0, "")
+    result = world.run(*args(room, "send"), "The build is green.", **environ)
+    assert (result.returncode, result.stderr) == (0, "")
     [event] = wait_until("it was heard", lambda: heard.events)
     assert (event.content.text, event.sender) == ("The build is green.", "agent")
-    assert event.id == done.stdout.strip()
-    done = world.run(*args(room, "send"), "-", stdin="from a pipe\n", **environ)
-    assert done.returncode == 0
+    assert event.id == result.stdout.strip()
+    result = world.run(*args(room, "send"), "-", stdin="from a pipe\n", **environ)
+    assert result.returncode == 0
     wait_until("it was heard", lambda: heard.chats[-1] == "from a pipe")
 
 
-def test_a_proposal_is_sent_by_a_script_and_a_lie_is_not(
-    world: CommandLine, room: TopicRoom
-) -> None:
+def test_script_sends_proposal_but_no_unpermitted_call(world: CommandLine, room: TopicRoom) -> None:
     human = room.join("human")
     token = world.cwd / "token"
     token.write_text("t-agent\n")
@@ -257,21 +257,21 @@ def test_a_proposal_is_sent_by_a_script_and_a_lie_is_not(
     kind = "mcp/proposal:tools/call:write_file"
     proposal = json.dumps({"method": "tools/call", "params": call("/a")})
     more = ("--kind", kind, "--token-file", str(token))
-    done = world.run(*args(room, "send", *more), proposal)
-    assert (done.returncode, done.stderr) == (0, "")
-    wait_until("it is tracked", lambda: done.stdout.strip() in human.proposals)
+    result = world.run(*args(room, "send", *more), proposal)
+    assert (result.returncode, result.stderr) == (0, "")
+    wait_until("it is tracked", lambda: result.stdout.strip() in human.proposals)
     lie = json.dumps({"method": "tools/call", "params": {**call("/a"), "name": "rm"}})
-    done = world.run(*args(room, "send", *more), lie)
-    assert done.returncode == 1
-    assert "Receivers would reject this message" in done.stderr
-    done = world.run(*args(room, "send", *more[:1], "mcp/request:tools/call", *more[2:]), "{}")
-    assert done.returncode == 1
-    assert "agent may not send mcp/request:tools/call" in done.stderr
+    result = world.run(*args(room, "send", *more), lie)
+    assert result.returncode == 1
+    assert "Receivers would reject this message" in result.stderr
+    result = world.run(*args(room, "send", *more[:1], "mcp/request:tools/call", *more[2:]), "{}")
+    assert result.returncode == 1
+    assert "agent may not send mcp/request:tools/call" in result.stderr
     assert len(human.proposals) == 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environ", "code", "words"),
+    ("arguments", "environ", "code", "message"),
     [
         (["ops", "hi"], {"INTERLOCK_TOKEN": "t-nobody"}, 1, "401"),
         (["other", "hi"], {"INTERLOCK_TOKEN": "t-human"}, 1, "403"),
@@ -282,33 +282,33 @@ def test_a_proposal_is_sent_by_a_script_and_a_lie_is_not(
         (["ops", "hi", "--to", "nobody", "--kind", "system/welcome", "{}"], {}, 2, "Got"),
     ],
 )
-def test_mistakes_are_told(
+def test_send_reports_mistakes(
     world: CommandLine,
     room: TopicRoom,
     arguments: list[str],
     environ: dict[str, str],
     code: int,
-    words: str,
+    message: str,
 ) -> None:
-    done = world.run_here("topic", "send", *arguments, "--gateway", room.url, **environ)
-    assert done.returncode == code, done.stderr
-    assert words in done.stderr.replace("\n", " ")
-    assert "t-" not in done.stderr.replace("nowhere", "")
+    result = world.run_here("topic", "send", *arguments, "--gateway", room.url, **environ)
+    assert result.returncode == code, result.stderr
+    assert message in result.stderr.replace("\n", " ")
+    assert "t-" not in result.stderr.replace("nowhere", "")
 
 
-def test_nobody_is_waited_for_to_say_one_thing(world: CommandLine) -> None:
+def test_send_does_not_retry_connection(world: CommandLine) -> None:
     nowhere = f"ws://127.0.0.1:{free_port()}/ws"
-    done = world.run("topic", "send", "ops", "hi", "--gateway", nowhere)
-    assert done.returncode == 4
+    result = world.run("topic", "send", "ops", "hi", "--gateway", nowhere)
+    assert result.returncode == 4
     # Once, and not that somebody tries again.
-    assert done.stderr == (
+    assert result.stderr == (
         f"interlock: Cannot connect to {nowhere}: Connection refused. Is a gateway running there? "
         "`interlock up` starts a node. --gateway selects another gateway, --node a node of this "
         "machine.\n"
     )
 
 
-def test_what_is_said_comes_as_lines(world: CommandLine, room: TopicRoom, start: Any) -> None:
+def test_watch_prints_lines(world: CommandLine, room: TopicRoom, start: Any) -> None:
     watching = start(*args(room, "watch"), INTERLOCK_TOKEN="t-boss")
     watching.wait_for("* you are boss and may send")
     agent = room.join("agent")
@@ -318,9 +318,7 @@ def test_what_is_said_comes_as_lines(world: CommandLine, room: TopicRoom, start:
     assert watching.end() == (0, "")
 
 
-def test_envelopes_come_as_they_are_for_programs(
-    world: CommandLine, room: TopicRoom, start: Any
-) -> None:
+def test_watch_prints_json_envelopes(world: CommandLine, room: TopicRoom, start: Any) -> None:
     agent = room.join("agent")
     room.join("worker")
     more = ("--json", "--kind", "mcp/proposal:*")
@@ -334,9 +332,7 @@ def test_envelopes_come_as_they_are_for_programs(
     assert len(watching.lines) == 1
 
 
-def test_what_a_gateway_says_can_be_all_that_is_wanted(
-    world: CommandLine, room: TopicRoom, start: Any
-) -> None:
+def test_watch_filters_gateway_messages(world: CommandLine, room: TopicRoom, start: Any) -> None:
     watching = start(*args(room, "watch", "--kind", "system/*"), INTERLOCK_TOKEN="t-boss")
     watching.wait_for("* you are boss and may send")
     agent = room.join("agent")
@@ -345,15 +341,15 @@ def test_what_a_gateway_says_can_be_all_that_is_wanted(
     watching.wait_for("* agent left")
     assert watching.end() == (0, "")
     assert not any("not this" in line for line in watching.lines)
-    done = world.run_here(*args(room, "watch", "--kind", "system/p*"))
-    assert done.returncode == 2
-    assert "or system/* for all of them" in " ".join(done.stderr.replace("│", " ").split())
+    result = world.run_here(*args(room, "watch", "--kind", "system/p*"))
+    assert result.returncode == 2
+    assert "or system/* for all of them" in " ".join(result.stderr.replace("│", " ").split())
 
 
-def test_in_a_pipe_lines_are_said_and_heard(
+def test_join_in_pipe_reads_and_prints_lines(
     world: CommandLine, room: TopicRoom, start: Any
 ) -> None:
-    heard = Heard()
+    heard = MessageRecorder()
     agent = room.join("agent", heard.listens)
     joined = start(*args(room, "join"), INTERLOCK_TOKEN="t-human")
     joined.wait_for("you are human")
@@ -370,20 +366,18 @@ def test_in_a_pipe_lines_are_said_and_heard(
 # -- a server
 
 
-def test_an_unmodified_server_is_called_in_the_room(
-    world: CommandLine, room: TopicRoom, start: Any
-) -> None:
+def test_bridged_server_is_called_in_topic(world: CommandLine, room: TopicRoom, start: Any) -> None:
     server = [sys.executable, str(OFFICIAL), "stdio", "both"]
     bridge = start(*args(room, "bridge"), "--", *server, INTERLOCK_TOKEN="t-worker")
     bridge.wait_for("in ops as worker; 6 tools")
     human = room.join("human")
     result = room.do(human.call("worker", "echo", {"text": "hé"}))
     assert result["content"][0]["text"] == "hé"
-    listed = room.do(human.request("worker", "tools/list"))
-    assert "echo" in {tool["name"] for tool in listed["tools"]}
+    outcome = room.do(human.request("worker", "tools/list"))
+    assert "echo" in {tool["name"] for tool in outcome["tools"]}
     # To everybody: only who has it answers.
     answers = room.do(human.request_all("tools/call", {"name": "add", "arguments": {"a": 2}}, 20))
-    assert {one: result["structuredContent"] for one, result in answers.items()} == {
+    assert {item: result["structuredContent"] for item, result in answers.items()} == {
         "worker": {"sum": 3}
     }
     code, errors = bridge.end()
@@ -391,18 +385,16 @@ def test_an_unmodified_server_is_called_in_the_room(
     wait_until("it is gone", lambda: "worker" not in room.rooms.present)
 
 
-def test_a_server_that_cannot_be_started_is_told_before_anybody_sees_it(
-    world: CommandLine, room: TopicRoom
-) -> None:
-    done = world.run(*args(room, "bridge"), "--", "/no/such/program", INTERLOCK_TOKEN="t-worker")
-    assert done.returncode == 4
-    assert done.stderr.startswith("interlock: Cannot start program: '/no/such/program'")
-    assert done.stderr.count("\n") == 1
+def test_bridge_reports_failed_start_before_joining(world: CommandLine, room: TopicRoom) -> None:
+    result = world.run(*args(room, "bridge"), "--", "/no/such/program", INTERLOCK_TOKEN="t-worker")
+    assert result.returncode == 4
+    assert result.stderr.startswith("interlock: Cannot start program: '/no/such/program'")
+    assert result.stderr.count("\n") == 1
     assert room.rooms.present == []
 
 
-def test_a_bridge_needs_one_server(world: CommandLine, room: TopicRoom) -> None:
+def test_bridge_requires_one_server(world: CommandLine, room: TopicRoom) -> None:
     for more in ((), ("--url", "http://127.0.0.1:1/mcp", "--", "prog")):
-        done = world.run_here(*args(room, "bridge"), *more)
-        assert done.returncode == 2
-        assert "Name one server" in done.stderr.replace("\n", " ")
+        result = world.run_here(*args(room, "bridge"), *more)
+        assert result.returncode == 2
+        assert "Name one server" in result.stderr.replace("\n", " ")

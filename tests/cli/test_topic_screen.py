@@ -46,43 +46,43 @@ OWN = PendingProposal("p3", "human", "worker", "tools/call x", b"{}", is_own=Tru
 SCREEN = set_proposals(Screen("ops", own_id="human", connected=True), [WRITE, READ])
 
 
-def typed(screen: Screen, text: str) -> tuple[Screen, ScreenAction | None]:
+def type_text(screen: Screen, text: str) -> tuple[Screen, ScreenAction | None]:
     """Every character, and the last deed."""
     deed = None
-    for one in text:
+    for character in text:
         # It is drawn before the next key comes.
-        screen, deed = handle_key(mark_drawn(screen), Key("text", one))
+        screen, deed = handle_key(mark_drawn(screen), Key("text", character))
     return mark_drawn(screen), deed
 
 
-def keys(screen: Screen, *names: str) -> tuple[Screen, ScreenAction | None]:
+def press_keys(screen: Screen, *names: str) -> tuple[Screen, ScreenAction | None]:
     deed = None
     for name in names:
         screen, deed = handle_key(mark_drawn(screen), Key(name))
     return mark_drawn(screen), deed
 
 
-def shown(screen: Screen) -> str:
+def draw_text(screen: Screen) -> str:
     return "\n".join(line.plain for line in draw_screen(screen))
 
 
 # -- writing
 
 
-def test_what_is_written_is_said() -> None:
-    screen, deed = typed(SCREEN, "hallo ")
+def test_enter_sends_draft() -> None:
+    screen, deed = type_text(SCREEN, "hallo ")
     assert deed is None
-    screen, deed = keys(screen, "enter")
+    screen, deed = press_keys(screen, "enter")
     assert deed == ScreenAction("say", "hallo")
     assert (screen.draft, screen.cursor) == ("", 0)
-    assert keys(screen, "enter")[1] is None
+    assert press_keys(screen, "enter")[1] is None
 
 
-def test_a_line_is_edited_where_the_cursor_is() -> None:
-    screen, _ = typed(SCREEN, "one two")
-    screen, _ = keys(screen, "home", "delete", "right", "backspace", "end", "word")
+def test_keys_edit_draft_at_cursor() -> None:
+    screen, _ = type_text(SCREEN, "one two")
+    screen, _ = press_keys(screen, "home", "delete", "right", "backspace", "end", "word")
     assert (screen.draft, screen.cursor) == ("e ", 2)
-    screen, _ = keys(screen, "clear")
+    screen, _ = press_keys(screen, "clear")
     assert screen.draft == ""
 
 
@@ -99,7 +99,7 @@ def test_a_line_is_edited_where_the_cursor_is() -> None:
         max_size=30,
     )
 )
-def test_the_cursor_never_leaves_the_draft(given_keys: list[Key]) -> None:
+def test_cursor_stays_inside_draft(given_keys: list[Key]) -> None:
     screen = SCREEN
     for key in given_keys:
         screen, deed = handle_key(screen, key)
@@ -108,32 +108,32 @@ def test_the_cursor_never_leaves_the_draft(given_keys: list[Key]) -> None:
         assert all(cell_len(line.plain) == 80 for line in draw_screen(screen))
 
 
-def test_what_does_not_fit_is_told_and_not_said_unseen() -> None:
+def test_truncated_paste_is_noted_before_sending() -> None:
     screen, _ = handle_key(SCREEN, Key("paste", "x" * 5_000))
     assert screen.note == ""
     for _ in range(2):
         # A long paste comes in pieces.
         screen, _ = handle_key(screen, Key("paste", "y" * 5_000))
-        assert "The limit is 8,000 characters" in shown(screen)
-    screen, deed = keys(screen, "enter")
+        assert "The limit is 8,000 characters" in draw_text(screen)
+    screen, deed = press_keys(screen, "enter")
     assert deed is None
-    assert "The end of the text is missing" in shown(screen)
-    assert keys(screen, "clear", "enter")[1] is None
-    screen, deed = keys(screen, "enter")
+    assert "The end of the text is missing" in draw_text(screen)
+    assert press_keys(screen, "clear", "enter")[1] is None
+    screen, deed = press_keys(screen, "enter")
     assert deed is not None
     assert len(deed.text) == 8_000
     # What is written next has nothing to do with it.
-    assert keys(typed(screen, "hi")[0], "enter")[1] == ScreenAction("say", "hi")
+    assert press_keys(type_text(screen, "hi")[0], "enter")[1] == ScreenAction("say", "hi")
 
 
-def test_a_new_draft_is_whole_again() -> None:
+def test_cleared_draft_is_not_truncated() -> None:
     screen, _ = handle_key(SCREEN, Key("paste", "x" * 9_000))
-    screen, _ = keys(screen, "clear")
-    assert keys(typed(screen, "hi")[0], "enter")[1] == ScreenAction("say", "hi")
+    screen, _ = press_keys(screen, "clear")
+    assert press_keys(type_text(screen, "hi")[0], "enter")[1] == ScreenAction("say", "hi")
 
 
-def test_what_could_not_be_said_is_still_there() -> None:
-    screen = topic_screen.restore_draft(typed(SCREEN, "later")[0], "first")
+def test_unsent_draft_is_restored() -> None:
+    screen = topic_screen.restore_draft(type_text(SCREEN, "later")[0], "first")
     assert (screen.draft, screen.cursor) == ("first later", 11)
     screen = topic_screen.restore_draft(SCREEN, "first")
     assert (screen.draft, screen.cursor) == ("first", 5)
@@ -142,110 +142,110 @@ def test_what_could_not_be_said_is_still_there() -> None:
 # -- deciding
 
 
-def test_a_proposal_is_fulfilled_after_one_question() -> None:
-    screen, _ = keys(SCREEN, "tab")
+def test_fulfilling_asks_for_confirmation() -> None:
+    screen, _ = press_keys(SCREEN, "tab")
     assert screen.in_proposals
-    screen, deed = typed(screen, "a")
+    screen, deed = type_text(screen, "a")
     assert deed is None
-    text = shown(screen)
+    text = draw_text(screen)
     assert "agent proposes to worker" in text
     assert "tools/call write_file with these exact params:" in text
     assert '"path": "/a"' in text
-    screen, deed = typed(screen, "y")
+    screen, deed = type_text(screen, "y")
     assert deed == ScreenAction("fulfil", "p1")
     assert screen.question_id == ""
 
 
 @pytest.mark.parametrize("key", [Key("text", "n"), Key("escape"), Key("tab")])
-def test_anything_but_yes_is_no(key: Key) -> None:
-    screen, _ = keys(SCREEN, "tab")
-    screen, _ = typed(screen, "a")
+def test_any_other_key_cancels_confirmation(key: Key) -> None:
+    screen, _ = press_keys(SCREEN, "tab")
+    screen, _ = type_text(screen, "a")
     screen, deed = handle_key(screen, key)
     assert (screen.question_id, deed, screen.note) == ("", None, "Nothing was done.")
 
 
-def test_it_is_rejected_at_once() -> None:
-    screen, _ = keys(SCREEN, "tab", "down")
-    assert typed(screen, "r")[1] == ScreenAction("reject", "p2")
+def test_rejecting_needs_no_confirmation() -> None:
+    screen, _ = press_keys(SCREEN, "tab", "down")
+    assert type_text(screen, "r")[1] == ScreenAction("reject", "p2")
 
 
-def test_ones_own_is_not_fulfilled() -> None:
-    screen, _ = keys(set_proposals(SCREEN, [OWN]), "tab")
-    screen, deed = typed(screen, "a")
+def test_own_proposal_cannot_be_fulfilled() -> None:
+    screen, _ = press_keys(set_proposals(SCREEN, [OWN]), "tab")
+    screen, deed = type_text(screen, "a")
     assert (screen.question_id, deed) == ("", None)
     assert "your own" in screen.note
 
 
-def test_keys_are_about_a_proposal_and_not_about_a_place() -> None:
-    screen, _ = keys(SCREEN, "tab", "down")
+def test_selection_follows_proposal() -> None:
+    screen, _ = press_keys(SCREEN, "tab", "down")
     new = replace(WRITE, id="p0", proposer="intruder")
     screen = set_proposals(screen, [new, WRITE, READ])
-    screen, _ = typed(screen, "a")
+    screen, _ = type_text(screen, "a")
     assert screen.question_id == "p2"
     # Another one comes while the question is read: the answer is still about the same.
     screen = set_proposals(screen, [replace(new, id="p9"), new, WRITE, READ])
-    assert typed(screen, "y")[1] == ScreenAction("fulfil", "p2")
+    assert type_text(screen, "y")[1] == ScreenAction("fulfil", "p2")
 
 
-def test_what_does_not_wait_any_more_is_not_fulfilled() -> None:
-    screen, _ = keys(SCREEN, "tab")
-    screen, _ = typed(screen, "a")
+def test_withdrawn_proposal_is_not_fulfilled() -> None:
+    screen, _ = press_keys(SCREEN, "tab")
+    screen, _ = type_text(screen, "a")
     screen = set_proposals(screen, [READ])
     assert (screen.question_id, screen.selected_id) == ("", "")
     assert "Nothing was done." in screen.note
     # The y that was on its way is no answer to anything.
-    assert typed(screen, "y")[1] is None
+    assert type_text(screen, "y")[1] is None
 
 
-def test_what_is_another_by_now_is_not_fulfilled() -> None:
-    screen, _ = keys(SCREEN, "tab")
-    screen, _ = typed(screen, "a")
+def test_replaced_proposal_is_not_fulfilled() -> None:
+    screen, _ = press_keys(SCREEN, "tab")
+    screen, _ = type_text(screen, "a")
     screen = set_proposals(screen, [replace(WRITE, params=b'{"path":"/etc"}'), READ])
     assert (screen.question_id, screen.selected_id) == ("", "")
-    assert typed(screen, "y")[1] is None
+    assert type_text(screen, "y")[1] is None
 
 
-def test_a_key_is_about_no_neighbour_of_what_has_gone() -> None:
-    screen, _ = keys(SCREEN, "tab")
+def test_removed_selection_selects_no_neighbour() -> None:
+    screen, _ = press_keys(SCREEN, "tab")
     screen = set_proposals(screen, [READ])
     for key in "rRa":
-        after, deed = typed(screen, key)
+        after, deed = type_text(screen, key)
         assert (deed, after.question_id, after.reject_ids, after.selected_id) == (None, "", (), "")
-        assert "Select a proposal first" in shown(after)
-    assert keys(screen, "down")[0].selected_id == "p2"
-    assert keys(screen, "up")[0].selected_id == "p2"
+        assert "Select a proposal first" in draw_text(after)
+    assert press_keys(screen, "down")[0].selected_id == "p2"
+    assert press_keys(screen, "up")[0].selected_id == "p2"
     # It keeps its number, and nobody gets one that another had.
-    assert typed(screen, "1")[0].selected_id == ""
-    assert typed(screen, "2")[0].selected_id == "p2"
-    assert typed(screen, "\u00b2")[0] == screen
+    assert type_text(screen, "1")[0].selected_id == ""
+    assert type_text(screen, "2")[0].selected_id == "p2"
+    assert type_text(screen, "\u00b2")[0] == screen
 
 
-def test_a_number_chooses() -> None:
-    screen, _ = keys(SCREEN, "tab")
-    screen, _ = typed(screen, "2")
+def test_digit_selects_proposal() -> None:
+    screen, _ = press_keys(SCREEN, "tab")
+    screen, _ = type_text(screen, "2")
     assert screen.selected_id == "p2"
-    assert typed(screen, "9")[0].selected_id == ""
+    assert type_text(screen, "9")[0].selected_id == ""
 
 
-def test_all_of_it_is_seen_before_it_is_fulfilled() -> None:
+def test_fulfilling_requires_seeing_all_lines() -> None:
     long = json.dumps({f"key{number}": number for number in range(60)}).encode()
     screen = set_proposals(SCREEN, [replace(WRITE, params=long)])
-    screen, _ = keys(screen, "tab")
-    screen, _ = typed(screen, "a")
-    assert "more lines" in shown(screen)
-    seen = shown(screen)
-    screen, deed = typed(screen, "y")
+    screen, _ = press_keys(screen, "tab")
+    screen, _ = type_text(screen, "a")
+    assert "more lines" in draw_text(screen)
+    seen = draw_text(screen)
+    screen, deed = type_text(screen, "y")
     assert deed is None
     assert "Read all of it" in screen.note
     for _ in range(3):
-        screen, deed = keys(screen, "page_down")
-        seen += shown(screen)
-        if typed(screen, "y")[1] is not None:
+        screen, deed = press_keys(screen, "page_down")
+        seen += draw_text(screen)
+        if type_text(screen, "y")[1] is not None:
             break
     assert all(f'"key{number}": {number}' in seen for number in range(60))
-    assert typed(screen, "y")[1] == ScreenAction("fulfil", "p1")
+    assert type_text(screen, "y")[1] == ScreenAction("fulfil", "p1")
     # In a smaller window one begins anew.
-    assert typed(resize(screen, 80, 12), "y")[1] is None
+    assert type_text(resize(screen, 80, 12), "y")[1] is None
 
 
 @given(
@@ -253,41 +253,41 @@ def test_all_of_it_is_seen_before_it_is_fulfilled() -> None:
     lines=st.integers(1, 60),
     height=st.integers(8, 30),
 )
-def test_yes_counts_only_when_every_line_was_on_the_screen(
+def test_confirmation_requires_every_line_on_screen(
     moves: list[str], lines: int, height: int
 ) -> None:
     params = json.dumps(list(range(lines))).encode()
     screen = resize(set_proposals(SCREEN, [replace(WRITE, params=params)]), 60, height)
-    screen, _ = keys(screen, "tab")
-    screen, _ = typed(screen, "a")
+    screen, _ = press_keys(screen, "tab")
+    screen, _ = type_text(screen, "a")
     on_screen = set()
     for move in ["", *moves]:
         if move:
-            screen, _ = keys(screen, move)
+            screen, _ = press_keys(screen, move)
         room = topic_screen.count_question_lines(screen)
         on_screen |= set(
             range(screen.offset, min(screen.offset + room, len(format_question(screen))))
         )
-        visible = shown(screen)
+        visible = draw_text(screen)
         for line in format_question(screen)[screen.offset : screen.offset + room]:
             assert line in visible
-    fulfilled = typed(screen, "y")[1] is not None
+    fulfilled = type_text(screen, "y")[1] is not None
     assert fulfilled == (on_screen == set(range(len(format_question(screen)))))
 
 
 @given(st.text())
-def test_a_paste_decides_nothing(text: str) -> None:
-    screen, _ = keys(SCREEN, "tab")
-    for state in (screen, typed(screen, "a")[0]):
+def test_paste_decides_nothing(text: str) -> None:
+    screen, _ = press_keys(SCREEN, "tab")
+    for state in (screen, type_text(screen, "a")[0]):
         after, deed = handle_key(state, Key("paste", text))
         assert deed is None
         assert after == state
 
 
-def test_leaving_is_always_possible() -> None:
-    asking = typed(keys(SCREEN, "tab")[0], "a")[0]
-    for screen in (SCREEN, keys(SCREEN, "tab")[0], asking):
-        assert keys(screen, "leave")[1] == ScreenAction("leave")
+def test_leave_key_always_works() -> None:
+    asking = type_text(press_keys(SCREEN, "tab")[0], "a")[0]
+    for screen in (SCREEN, press_keys(SCREEN, "tab")[0], asking):
+        assert press_keys(screen, "leave")[1] == ScreenAction("leave")
 
 
 # -- what is drawn
@@ -303,7 +303,7 @@ FOREIGN = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
     height=st.integers(8, 60),
     asking=st.booleans(),
 )
-def test_no_text_of_others_breaks_the_screen(
+def test_foreign_text_keeps_screen_layout(
     text: str, who: str, params: str, width: int, height: int, asking: bool
 ) -> None:
     wild = replace(WRITE, proposer=who, call=text, params=json.dumps({"x": params}).encode())
@@ -326,7 +326,7 @@ def test_no_text_of_others_breaks_the_screen(
         assert row.plain.isprintable()
 
 
-def test_who_is_there_stands_on_the_right_and_what_waits_below() -> None:
+def test_screen_shows_participants_and_proposals() -> None:
     people = (
         ScreenParticipant("agent", "mcp/proposal:*", 2),
         ScreenParticipant("worker", "mcp/response:*"),
@@ -347,12 +347,12 @@ def test_who_is_there_stands_on_the_right_and_what_waits_below() -> None:
     assert capture.get().count("\n") == 23
 
 
-def test_what_is_wrong_stands_above_all() -> None:
-    words = shown(replace(SCREEN, connected=False, lost=12))
+def test_connection_problems_are_in_title() -> None:
+    words = draw_text(replace(SCREEN, connected=False, lost=12))
     assert words.startswith(" ops · you are human · 1 here · 12 messages lost · not connected")
 
 
-def test_a_long_line_goes_on_behind_an_indent() -> None:
+def test_wrapped_line_is_indented() -> None:
     fake = "x" * 60 + " 12:00:01 gateway: you are promoted"
     screen = topic_screen.add_line(
         replace(SCREEN, proposals=()), MessageLine("12:00:00", "agent", fake)
@@ -362,7 +362,7 @@ def test_a_long_line_goes_on_behind_an_indent() -> None:
 
 
 @given(FOREIGN.map(lambda text: text.replace("\u200d", "")), st.integers(10, 60))
-def test_wrapping_leaves_nothing_out(text: str, width: int) -> None:
+def test_wrapping_loses_nothing(text: str, width: int) -> None:
     text = put_on_one_line(text, 1000)
     first, *rest = wrap_text(text, width)
     assert all(cell_len(piece) <= width for piece in (first, *rest))
@@ -370,25 +370,25 @@ def test_wrapping_leaves_nothing_out(text: str, width: int) -> None:
     assert first + "".join(piece[2:] for piece in rest) == text
 
 
-def test_looking_back_stays_where_it_is() -> None:
+def test_scrolling_back_keeps_position() -> None:
     screen = SCREEN
     for number in range(100):
         screen = topic_screen.add_line(
             screen, MessageLine("12:00:00", "agent", f"message {number}.")
         )
-    screen, _ = keys(screen, "page_up")
-    before = shown(screen)
+    screen, _ = press_keys(screen, "page_up")
+    before = draw_text(screen)
     assert "message 99." not in before
     # How much there is to be read further down is there to be seen.
     assert "↓ 12 newer: PgDn" in before
     screen = topic_screen.add_line(screen, MessageLine("12:00:00", "agent", "message 100."))
-    assert shown(screen) == before.replace("↓ 12 newer", "↓ 13 newer")
-    screen, _ = keys(screen, "page_down", "page_down")
-    assert "message 100." in shown(screen)
-    assert "newer" not in shown(screen)
+    assert draw_text(screen) == before.replace("↓ 12 newer", "↓ 13 newer")
+    screen, _ = press_keys(screen, "page_down", "page_down")
+    assert "message 100." in draw_text(screen)
+    assert "newer" not in draw_text(screen)
 
 
-def test_what_was_said_is_bounded() -> None:
+def test_message_lines_are_limited() -> None:
     screen = SCREEN
     for number in range(topic_screen.MAX_LINES + 10):
         screen = topic_screen.add_line(screen, MessageLine("", "", str(number)))
@@ -417,7 +417,7 @@ DONE = {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text
 
 
 @pytest.mark.parametrize(
-    ("kind", "payload", "more", "words"),
+    ("kind", "payload", "extra", "message"),
     [
         ("chat", {"text": "hello\nworld"}, {}, "12:00:00 agent: hello world"),
         ("chat", {"text": "psst"}, {"to": ["b"]}, "12:00:00 agent: psst (to b)"),
@@ -488,16 +488,16 @@ DONE = {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text
         ),
     ],
 )
-def test_a_message_in_words(
-    kind: str, payload: dict[str, Any], more: dict[str, Any], words: str
+def test_formats_messages(
+    kind: str, payload: dict[str, Any], extra: dict[str, Any], message: str
 ) -> None:
-    line = format_message(*content(kind, payload, **more), time="12:00:00")
+    line = format_message(*content(kind, payload, **extra), time="12:00:00")
     assert line is not None
-    assert line.format_plain() == words
+    assert line.format_plain() == message
 
 
 @given(FOREIGN)
-def test_params_are_shown_exactly(text: str) -> None:
+def test_params_are_formatted_exactly(text: str) -> None:
     params = json.dumps({"text": text, "n": 1.0}, ensure_ascii=False).encode()
     lines = format_params(Raw(params))
     assert all(line.isprintable() for line in lines)
@@ -505,7 +505,7 @@ def test_params_are_shown_exactly(text: str) -> None:
 
 
 @given(FOREIGN)
-def test_one_line_is_one_line(text: str) -> None:
-    shown = put_on_one_line(text, 50)
-    assert shown.isprintable()
-    assert len(shown) <= 50
+def test_text_is_put_on_one_line(text: str) -> None:
+    line = put_on_one_line(text, 50)
+    assert line.isprintable()
+    assert len(line) <= 50

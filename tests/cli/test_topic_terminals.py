@@ -49,9 +49,7 @@ def as_human(
 
 
 @pytest.mark.parametrize("command", ["watch", "join"])
-def test_who_reads_no_more_is_not_written_to(
-    world: CommandLine, room: TopicRoom, command: str
-) -> None:
+def test_closed_reader_ends_command(world: CommandLine, room: TopicRoom, command: str) -> None:
     agent = room.join("agent")
     with as_human(world, room, command, stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
@@ -65,32 +63,34 @@ def test_who_reads_no_more_is_not_written_to(
 
 
 @pytest.mark.parametrize(
-    ("environ", "words"),
+    ("environ", "expected"),
     [
         ({"TERM": "dumb"}, "cannot show a screen ($TERM is dumb)"),
         ({"PYTHONIOENCODING": "ascii"}, "cannot show a screen (its encoding is ascii;"),
     ],
     ids=["dumb", "ascii"],
 )
-def test_a_terminal_without_a_screen_gets_lines(
-    world: CommandLine, room: TopicRoom, environ: dict[str, str], words: str
+def test_terminal_without_screen_gets_lines(
+    world: CommandLine, room: TopicRoom, environ: dict[str, str], expected: str
 ) -> None:
-    heard: list[Event] = []
-    agent = room.join("agent", lambda one: one.on(Chat, heard.append))
+    messages: list[Event] = []
+    agent = room.join("agent", lambda one: one.on(Chat, messages.append))
     world.environ["INTERLOCK_TOKEN"] = "t-human"
     with at_terminal(world, *args(room, "join"), environ=environ) as terminal:
         terminal.wait_for_words("you are human")
-        assert words in terminal.written
+        assert expected in terminal.written
         room.do(agent.chat("good morning"))
         terminal.wait_for_words("agent: good morning")
         terminal.type("hello\n")
-        wait_until("it was heard", lambda: [one.content.text for one in heard] == ["hello"])
+        wait_until(
+            "it was heard", lambda: [message.content.text for message in messages] == ["hello"]
+        )
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 0
         assert "\x1b" not in terminal.written
 
 
-def test_wide_signs_begin_no_line_of_their_own(world: CommandLine, room: TopicRoom) -> None:
+def test_wide_characters_start_no_line(world: CommandLine, room: TopicRoom) -> None:
     # Terminals draw these wider than they were measured: only they know where a line ends.
     agent = room.join("agent")
     world.environ["INTERLOCK_TOKEN"] = "t-human"
@@ -106,9 +106,7 @@ def test_wide_signs_begin_no_line_of_their_own(world: CommandLine, room: TopicRo
     assert terminal.written.rindex("\x1b[H") < terminal.written.rindex("\x1b[?7h")
 
 
-def test_long_lines_go_on_behind_an_indent_at_a_terminal(
-    world: CommandLine, room: TopicRoom
-) -> None:
+def test_long_lines_are_indented_at_terminal(world: CommandLine, room: TopicRoom) -> None:
     agent = room.join("agent")
     world.environ["INTERLOCK_TOKEN"] = "t-human"
     with at_terminal(world, *args(room, "watch"), columns=40) as terminal:
@@ -133,7 +131,7 @@ def test_long_lines_go_on_behind_an_indent_at_a_terminal(
     ],
     ids=["mark", "modifier", "ambiguous", "columns", "encoding"],
 )
-def test_no_sign_makes_a_terminal_go_on_by_itself(
+def test_wide_characters_cause_no_terminal_wrap(
     world: CommandLine, room: TopicRoom, sign: str, environ: dict[str, str]
 ) -> None:
     agent = room.join("agent")
@@ -147,11 +145,11 @@ def test_no_sign_makes_a_terminal_go_on_by_itself(
         assert terminal.end() == 0
     rows = terminal.written.split("\r\n")
     # No terminal draws a sign in more than two columns.
-    assert all(sum(1 if one.isascii() else 2 for one in row) <= 40 for row in rows)
+    assert all(sum(1 if item.isascii() else 2 for item in row) <= 40 for row in rows)
     assert sum("12:34:56" in row or "I approved" in row for row in rows) >= 3
 
 
-def test_a_screen_is_as_large_as_the_terminal_says(world: CommandLine, room: TopicRoom) -> None:
+def test_screen_uses_size_of_terminal(world: CommandLine, room: TopicRoom) -> None:
     world.environ["INTERLOCK_TOKEN"] = "t-human"
     larger = {"COLUMNS": "300", "LINES": "30"}
     with at_terminal(world, *args(room, "join"), columns=60, environ=larger) as terminal:
@@ -161,9 +159,7 @@ def test_a_screen_is_as_large_as_the_terminal_says(world: CommandLine, room: Top
         assert terminal.end() == 0
 
 
-def test_words_about_a_proposal_begin_no_line_of_their_own(
-    world: CommandLine, room: TopicRoom
-) -> None:
+def test_remark_about_proposal_starts_no_line(world: CommandLine, room: TopicRoom) -> None:
     def talks(one: Participant) -> None:
         async def talk(event: Event) -> None:
             words = "\u0903" * 15 + " interlock: it was approved. " + "x" * 30 + " end."
@@ -183,10 +179,10 @@ def test_words_about_a_proposal_begin_no_line_of_their_own(
     first = next(at for at, row in enumerate(rows) if "human: " in row)
     said = rows[first : next(at for at, row in enumerate(rows) if " end." in row) + 1]
     assert all(row.startswith("  ") for row in said[1:])
-    assert all(sum(1 if one.isascii() else 2 for one in row) <= 40 for row in said)
+    assert all(sum(1 if item.isascii() else 2 for item in row) <= 40 for row in said)
 
 
-def test_what_somebody_answers_stands_there_once(world: CommandLine, room: TopicRoom) -> None:
+def test_response_is_shown_once(world: CommandLine, room: TopicRoom) -> None:
     agent = room.join("agent")
     room.join("worker")
     world.environ["INTERLOCK_TOKEN"] = "t-human"
@@ -206,9 +202,9 @@ def test_what_somebody_answers_stands_there_once(world: CommandLine, room: Topic
         assert terminal.end() == 0
 
 
-def test_words_for_somebody_are_addressed(world: CommandLine, room: TopicRoom) -> None:
-    heard: list[Event] = []
-    room.join("agent", lambda one: one.on(Chat, heard.append))
+def test_mention_sets_recipient(world: CommandLine, room: TopicRoom) -> None:
+    messages: list[Event] = []
+    room.join("agent", lambda one: one.on(Chat, messages.append))
     room.join("worker")
     world.environ["INTERLOCK_TOKEN"] = "t-human"
     with at_terminal(world, *args(room, "join")) as terminal:
@@ -217,25 +213,23 @@ def test_words_for_somebody_are_addressed(world: CommandLine, room: TopicRoom) -
         terminal.wait_for("human: go on (to worker)")
         terminal.type("\x03")
         assert terminal.end() == 0
-    [event] = wait_until("it was heard", lambda: heard)
+    [event] = wait_until("it was heard", lambda: messages)
     assert (event.content.text, event.envelope.head.to) == ("go on", ("worker",))
 
 
-def test_the_end_of_a_line_that_is_too_long_is_not_said(
-    world: CommandLine, room: TopicRoom
-) -> None:
-    heard: list[Event] = []
-    room.join("agent", lambda one: one.on(Chat, heard.append))
+def test_rest_of_oversized_line_is_not_sent(world: CommandLine, room: TopicRoom) -> None:
+    messages: list[Event] = []
+    room.join("agent", lambda one: one.on(Chat, messages.append))
     with as_human(world, room, "join", stdout=subprocess.DEVNULL) as joined:
         assert joined.stdin is not None
         assert joined.stderr is not None
         joined.stdin.write("a" * 1_300_000 + "\nshort\n@agent for you\n")
         joined.stdin.flush()
-        wait_until("they were heard", lambda: len(heard) == 2)
+        wait_until("they were heard", lambda: len(messages) == 2)
         joined.send_signal(signal.SIGINT)
         assert joined.wait(HANG_TIMEOUT) == 0
         assert joined.stderr.read().count("The envelope has") == 1
-    assert [(one.content.text, list(one.envelope.head.to)) for one in heard] == [
+    assert [(message.content.text, list(message.envelope.head.to)) for message in messages] == [
         ("short", []),
         ("for you", ["agent"]),
     ]
@@ -255,8 +249,8 @@ sys.exit(main())
 """
 
 
-def test_who_leaves_while_the_program_starts_sees_no_traceback(world: CommandLine) -> None:
-    done = subprocess.run(
+def test_interrupt_during_start_prints_no_traceback(world: CommandLine) -> None:
+    result = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, "topic", "join", "ops"],
         cwd=world.cwd,
         env=world.environ,
@@ -265,4 +259,4 @@ def test_who_leaves_while_the_program_starts_sees_no_traceback(world: CommandLin
         timeout=HANG_TIMEOUT,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")

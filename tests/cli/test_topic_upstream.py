@@ -85,19 +85,19 @@ def names(node: NodeProcess) -> set[str]:
     async def ask(client: Client) -> set[str]:
         return {tool.name.replace("__", ".") for tool in (await client.list_tools()).tools}
 
-    found: set[str] = with_client(node, ask)
-    return found
+    result: set[str] = with_client(node, ask)
+    return result
 
 
-def test_a_bridged_server_is_called_by_the_clients_of_the_node(
+def test_clients_of_node_call_bridged_server(
     node: NodeProcess, bridge: Callable[[], subprocess.Popen[str]]
 ) -> None:
     process = bridge()
     wait_until("its tools are listed", lambda: names(node) == OWN)
 
     async def use(client: Client) -> None:
-        told = await client.call_tool("worker.echo", {"text": "hé"})
-        assert told.content[0].text == "hé"  # type: ignore[union-attr]
+        response = await client.call_tool("worker.echo", {"text": "hé"})
+        assert response.content[0].text == "hé"  # type: ignore[union-attr]
         steps: list[tuple[float, float | None]] = []
 
         async def progressed(done: float, total: float | None, message: str | None) -> None:
@@ -118,7 +118,7 @@ def test_a_bridged_server_is_called_by_the_clients_of_the_node(
     wait_until("its tools are back", lambda: names(node) == OWN)
 
 
-def test_who_is_there_already_becomes_an_upstream_when_the_config_says_so(
+def test_present_participant_becomes_upstream_on_reload(
     world: CommandLine, node: NodeProcess, bridge: Callable[[], subprocess.Popen[str]]
 ) -> None:
     bridge()
@@ -131,7 +131,7 @@ def test_who_is_there_already_becomes_an_upstream_when_the_config_says_so(
     wait_until("its tools are gone, and the node with them", lambda: names(node) == set())
 
 
-def test_the_command_line_says_of_its_tools_what_the_node_does(
+def test_command_line_and_node_agree_on_participant_tools(
     world: CommandLine, bridge: Callable[[], subprocess.Popen[str]]
 ) -> None:
     for name, token in TOKENS.items():
@@ -141,9 +141,9 @@ def test_the_command_line_says_of_its_tools_what_the_node_does(
     node = world.up()
     bridge()
     wait_until("its tools are listed", lambda: names(node) == OWN)
-    listed = json.loads(world.run("tools", "--json").stdout)["tools"]
-    told = {one["name"]: (one["server"], one["effect"]) for one in listed}
-    assert told["worker.echo"] == ("topic:ops/worker", "irreversible")
+    tools = json.loads(world.run("tools", "--json").stdout)["tools"]
+    actual = {tool["name"]: (tool["server"], tool["effect"]) for tool in tools}
+    assert actual["worker.echo"] == ("topic:ops/worker", "irreversible")
     explained = json.loads(world.run("policy", "explain", "worker.echo", "--json").stdout)
     assert explained["call"]["server"] == "topic:ops/worker"
     assert explained["decision"]["action"] == "confirm"

@@ -44,18 +44,18 @@ def flood(count: int, by: str = "agent") -> list[PendingProposal]:
     return [proposal(f"{by}-{number}", by, f"/{number}") for number in range(count)]
 
 
-def deciding(*waiting: PendingProposal) -> Screen:
+def select_proposals(*waiting: PendingProposal) -> Screen:
     screen, _ = handle_key(set_proposals(EMPTY, waiting), Key("tab"))
     return screen
 
 
-def pressing(screen: Screen, *keys: str) -> tuple[Screen, ScreenAction | None]:
+def press_keys(screen: Screen, *keys: str) -> tuple[Screen, ScreenAction | None]:
     """Keys by their names, or the characters themselves."""
     deed = None
-    for one in keys:
+    for key in keys:
         # It is drawn before the next key comes.
         screen, deed = handle_key(
-            mark_drawn(screen), Key("text", one) if len(one) == 1 else Key(one)
+            mark_drawn(screen), Key("text", key) if len(key) == 1 else Key(key)
         )
     return mark_drawn(screen), deed
 
@@ -64,7 +64,7 @@ def rows(screen: Screen) -> list[str]:
     return [row.plain.rstrip() for row in draw_screen(screen)]
 
 
-def listed(screen: Screen) -> list[str]:
+def proposal_rows(screen: Screen) -> list[str]:
     """The proposals on the screen."""
     shown = rows(screen)
     first = next(at for at, row in enumerate(shown) if row.startswith("── proposals"))
@@ -75,23 +75,23 @@ def listed(screen: Screen) -> list[str]:
 # -- none at all
 
 
-def test_who_came_later_is_not_told_that_nothing_waits() -> None:
-    screen, _ = pressing(EMPTY, "tab")
+def test_late_participant_sees_qualified_empty_note() -> None:
+    screen, _ = press_keys(EMPTY, "tab")
     assert not screen.in_proposals
     # More than a line of this screen: all of it is to be read.
-    told = " ".join(" ".join(rows(screen)[-2:]).split())
-    assert told.endswith(
+    output = " ".join(" ".join(rows(screen)[-2:]).split())
+    assert output.endswith(
         "No pending proposals since you joined. For calls of the node, see `interlock approvals`."
     )
 
 
-def test_what_is_not_true_any_more_goes_when_a_proposal_comes() -> None:
-    screen, _ = pressing(EMPTY, "tab")
+def test_outdated_note_is_removed_when_proposal_arrives() -> None:
+    screen, _ = press_keys(EMPTY, "tab")
     screen = set_proposals(screen, [proposal("p1")])
     assert screen.note == ""
     assert "No pending proposals" not in "\n".join(rows(screen))
     # And so does what was said when the last one had gone.
-    screen, _ = pressing(screen, "tab")
+    screen, _ = press_keys(screen, "tab")
     screen = set_proposals(set_proposals(screen, []), [proposal("p2")])
     assert screen.note == ""
     # Nothing else is lost by that.
@@ -99,19 +99,19 @@ def test_what_is_not_true_any_more_goes_when_a_proposal_comes() -> None:
     assert screen.note == "Nothing was done."
 
 
-def test_keys_stay_with_the_proposals_while_some_wait() -> None:
-    screen = deciding(proposal("p1"), proposal("p2", path="/b"))
+def test_focus_stays_on_proposals_while_pending() -> None:
+    screen = select_proposals(proposal("p1"), proposal("p2", path="/b"))
     screen = set_proposals(screen, [proposal("p2", path="/b")])
     assert screen.in_proposals
-    screen, deed = pressing(screen, "2", "a", "y")
+    screen, deed = press_keys(screen, "2", "a", "y")
     assert deed == ScreenAction("fulfil", "p2")
     assert screen.draft == ""
 
 
-def test_when_the_last_has_gone_it_is_said_where_keys_go() -> None:
-    screen = set_proposals(deciding(proposal("p1")), [])
+def test_focus_change_is_noted_after_last_proposal() -> None:
+    screen = set_proposals(select_proposals(proposal("p1")), [])
     assert "No pending proposals" in rows(screen)[-1]
-    screen, _ = pressing(screen, "h", "i")
+    screen, _ = press_keys(screen, "h", "i")
     assert screen.draft == "hi"
     # Who was writing all the while is told nothing.
     screen = set_proposals(set_proposals(EMPTY, [proposal("p1")]), [])
@@ -121,9 +121,9 @@ def test_when_the_last_has_gone_it_is_said_where_keys_go() -> None:
 # -- many
 
 
-def test_a_flood_of_one_hides_nobody_else() -> None:
+def test_proposals_are_grouped_by_proposer() -> None:
     screen = set_proposals(EMPTY, [*flood(1020), *flood(4, "other")])
-    assert listed(screen) == [
+    assert proposal_rows(screen) == [
         "── proposals: 1,024, by 2 ──",
         '   1 agent → worker: write_file {"path": "/0"}',
         '   2 agent → worker: write_file {"path": "/1"}',
@@ -134,12 +134,12 @@ def test_a_flood_of_one_hides_nobody_else() -> None:
     ]
 
 
-def test_what_is_chosen_is_always_to_be_seen() -> None:
-    screen = deciding(*flood(500), *flood(500, "other"))
-    assert "agent: 498 more   (↓ show, → next proposer, G last)" in "\n".join(listed(screen))
+def test_selected_proposal_is_always_visible() -> None:
+    screen = select_proposals(*flood(500), *flood(500, "other"))
+    assert "agent: 498 more   (↓ show, → next proposer, G last)" in "\n".join(proposal_rows(screen))
     for _ in range(3):
-        screen, _ = pressing(screen, "down")
-    assert listed(screen)[1:] == [
+        screen, _ = press_keys(screen, "down")
+    assert proposal_rows(screen)[1:] == [
         '   1 agent → worker: write_file {"path": "/0"}',
         "     agent: 2 more   (↓ show, → next proposer, G last)",
         '   4 agent → worker: write_file {"path": "/3"}',
@@ -164,50 +164,54 @@ def test_what_is_chosen_is_always_to_be_seen() -> None:
         (["G", "left"], "other-0"),
     ],
 )
-def test_one_key_goes_past_a_flood(keys: list[str], chosen: str) -> None:
-    screen = deciding(*flood(300), *flood(300, "other"), *flood(2, "third"))
-    screen, deed = pressing(screen, *keys)
+def test_single_key_skips_proposer(keys: list[str], chosen: str) -> None:
+    screen = select_proposals(*flood(300), *flood(300, "other"), *flood(2, "third"))
+    screen, deed = press_keys(screen, *keys)
     assert (screen.selected_id, deed) == (chosen, None)
 
 
-def test_a_number_of_more_than_one_digit_chooses() -> None:
-    screen = deciding(*flood(25))
-    screen, _ = pressing(screen, "2")
+def test_several_digits_select_proposal() -> None:
+    screen = select_proposals(*flood(25))
+    screen, _ = press_keys(screen, "2")
     # 2, 20, 21...: nothing is chosen before it is known which.
     assert screen.selected_id == ""
     assert rows(screen)[-1].startswith(" 2…: another digit, or a, r, Enter")
-    assert pressing(screen, "3")[0].selected_id == "agent-22"
+    assert press_keys(screen, "3")[0].selected_id == "agent-22"
     assert "another digit · Esc" in rows(set_proposals(screen, flood(25)[5:]))[-1]
-    assert pressing(screen, "enter")[0].selected_id == "agent-1"
-    assert pressing(screen, "r")[1] == ScreenAction("reject", "agent-1")
-    assert pressing(screen, "a")[0].question_id == "agent-1"
+    assert press_keys(screen, "enter")[0].selected_id == "agent-1"
+    assert press_keys(screen, "r")[1] == ScreenAction("reject", "agent-1")
+    assert press_keys(screen, "a")[0].question_id == "agent-1"
     # The one of that number has gone meanwhile: no other is meant.
-    without = set_proposals(screen, [one for one in flood(25) if one.id != "agent-1"])
-    assert pressing(without, "r")[1] is None
-    after, _ = pressing(screen, "9")
+    without = set_proposals(screen, [item for item in flood(25) if item.id != "agent-1"])
+    assert press_keys(without, "r")[1] is None
+    after, _ = press_keys(screen, "9")
     assert (after.digits, after.note) == ("", "There is no proposal 29.")
 
 
-def test_numbers_stay_with_their_proposals() -> None:
+def test_proposals_keep_their_numbers() -> None:
     before = arrange_proposals((), [proposal("p1"), proposal("p2", "other"), proposal("p3")], 0)
-    assert [(one.id, one.number) for one in before] == [("p1", 1), ("p3", 3), ("p2", 2)]
+    assert [(item.id, item.number) for item in before] == [("p1", 1), ("p3", 3), ("p2", 2)]
     after = arrange_proposals(before, [proposal("p3"), proposal("p2", "other"), proposal("p4")], 3)
-    assert [(one.id, one.number) for one in after] == [("p3", 3), ("p4", 4), ("p2", 2)]
+    assert [(item.id, item.number) for item in after] == [("p3", 3), ("p4", 4), ("p2", 2)]
     # Another one by the same id is another one.
     [another] = arrange_proposals(after, [proposal("p2", "other", "/etc")], 4)
     assert another.number == 5
     assert arrange_proposals((), [proposal("p5")], 0)[0].number == 1
 
 
-def test_no_number_is_given_again_while_some_wait() -> None:
-    screen = deciding(proposal("p1"), proposal("p2", "other"), proposal("p3"))
+def test_numbers_are_not_reused_while_proposals_are_pending() -> None:
+    screen = select_proposals(proposal("p1"), proposal("p2", "other"), proposal("p3"))
     screen = set_proposals(screen, [proposal("p1"), proposal("p2", "other")])
     screen = set_proposals(
         screen, [proposal("p1"), proposal("p2", "other"), proposal("evil", "eve")]
     )
-    assert {one.id: one.number for one in screen.proposals} == {"p1": 1, "p2": 2, "evil": 4}
+    assert {proposal.id: proposal.number for proposal in screen.proposals} == {
+        "p1": 1,
+        "p2": 2,
+        "evil": 4,
+    }
     # Keys for the third, which has gone, are about nothing.
-    _, deed = pressing(screen, "3", "r")
+    _, deed = press_keys(screen, "3", "r")
     assert deed is None
     screen = set_proposals(set_proposals(screen, []), [proposal("p9")])
     assert screen.proposals[0].number == 1
@@ -218,32 +222,30 @@ def test_no_number_is_given_again_while_some_wait() -> None:
     at=st.integers(0, 300),
     most=st.integers(1, 6),
 )
-def test_every_row_is_one_or_counts_those_that_are_none(
-    counts: list[int], at: int, most: int
-) -> None:
+def test_every_row_shows_or_counts_proposals(counts: list[int], at: int, most: int) -> None:
     waiting = arrange_proposals(
-        (), [one for by, count in enumerate(counts) for one in flood(count, str(by))], 0
+        (), [item for by, count in enumerate(counts) for item in flood(count, str(by))], 0
     )
     chosen = waiting[at % len(waiting)].id
-    listed = fold_proposals(waiting, chosen, most)
-    assert len(listed) <= most
-    assert chosen in [one.id for one in listed if isinstance(one, PendingProposal)]
+    listing = fold_proposals(waiting, chosen, most)
+    assert len(listing) <= most
+    assert chosen in [tool.id for tool in listing if isinstance(tool, PendingProposal)]
     if most >= 2 * len(counts) + 2:
-        held = sum(one.count if isinstance(one, HiddenProposals) else 1 for one in listed)
+        held = sum(tool.count if isinstance(tool, HiddenProposals) else 1 for tool in listing)
         assert held == len(waiting)
 
 
 # -- all of one proposer
 
 
-def test_all_of_one_proposer_are_rejected_after_one_question() -> None:
-    screen = deciding(*flood(1020), *flood(4, "other"))
-    screen, deed = pressing(screen, "R")
+def test_rejecting_all_asks_once() -> None:
+    screen = select_proposals(*flood(1020), *flood(4, "other"))
+    screen, deed = press_keys(screen, "R")
     assert deed is None
     assert rows(screen)[-1] == " Reject all 1,020 proposals of agent? y reject · n cancel"
     # What comes while it is asked was not counted.
     more = [*flood(1021), *flood(4, "other")]
-    screen, deed = pressing(set_proposals(screen, more), "y")
+    screen, deed = press_keys(set_proposals(screen, more), "y")
     assert deed == ScreenAction(
         "reject_all", "agent", tuple(f"agent-{number}" for number in range(1020))
     )
@@ -251,62 +253,62 @@ def test_all_of_one_proposer_are_rejected_after_one_question() -> None:
 
 
 @pytest.mark.parametrize("key", ["n", "escape", "tab"])
-def test_without_a_yes_none_is_rejected(key: str) -> None:
-    screen, deed = pressing(deciding(*flood(3)), "R", "r", "a", key)
+def test_unconfirmed_rejection_rejects_nothing(key: str) -> None:
+    screen, deed = press_keys(select_proposals(*flood(3)), "R", "r", "a", key)
     assert (screen.reject_ids, deed, screen.note) == ((), None, "Nothing was done.")
     assert screen.question_id == ""
 
 
-def test_of_those_that_were_counted_only_the_same_are_rejected() -> None:
-    screen, _ = pressing(deciding(*flood(3)), "R")
+def test_rejecting_all_skips_changed_proposals() -> None:
+    screen, _ = press_keys(select_proposals(*flood(3)), "R")
     now = [proposal("agent-0", path="/etc"), flood(3)[1], proposal("agent-2", "other", "/2")]
     screen = set_proposals(screen, now)
     assert "Reject the one proposal of agent?" in rows(screen)[-1]
-    assert pressing(screen, "y")[1] == ScreenAction("reject_all", "agent", ("agent-1",))
+    assert press_keys(screen, "y")[1] == ScreenAction("reject_all", "agent", ("agent-1",))
     screen = set_proposals(screen, [proposal("p9")])
     assert "The proposal is no longer pending." in rows(screen)[-1]
-    assert pressing(screen, "y")[1] is None
+    assert press_keys(screen, "y")[1] is None
 
 
 @given(st.text())
-def test_a_paste_rejects_nothing(text: str) -> None:
-    screen, _ = pressing(deciding(*flood(3)), "R")
+def test_paste_rejects_nothing(text: str) -> None:
+    screen, _ = press_keys(select_proposals(*flood(3)), "R")
     assert handle_key(screen, Key("paste", text)) == (screen, None)
 
 
 # -- what is asked
 
 
-def test_who_may_not_fulfil_is_told_at_once() -> None:
+def test_blocked_proposal_shows_reason() -> None:
     why = "You cannot fulfil it: boss may not send mcp/request:tools/call:write_file."
-    screen, deed = pressing(deciding(proposal("p1", blocked_reason=why)), "a")
-    shown = "\n".join(rows(screen))
-    assert why in shown
-    assert "y fulfil" not in shown
+    screen, deed = press_keys(select_proposals(proposal("p1", blocked_reason=why)), "a")
+    output = "\n".join(rows(screen))
+    assert why in output
+    assert "y fulfil" not in output
     # All of it can be looked at still, to know what to reject.
-    assert '"path": "/a"' in shown
-    screen, deed = pressing(screen, "y")
+    assert '"path": "/a"' in output
+    screen, deed = press_keys(screen, "y")
     assert (deed, screen.note, screen.question_id) == (None, why, "p1")
     # Somebody gave the right to do so meanwhile.
     screen = set_proposals(screen, [proposal("p1")])
-    assert pressing(screen, "y")[1] == ScreenAction("fulfil", "p1")
+    assert press_keys(screen, "y")[1] == ScreenAction("fulfil", "p1")
 
 
-def test_where_it_is_decided_stands_in_the_question() -> None:
+def test_question_shows_where_decision_is_made() -> None:
     words = "interlock: demo.notes_add waits for a human, who decides with `interlock approve 7f`."
-    screen, _ = pressing(deciding(proposal("p1", remark=words)), "a")
+    screen, _ = press_keys(select_proposals(proposal("p1", remark=words)), "a")
     asked = topic_screen.format_question(screen)
     assert asked[0] == "agent proposes to worker"
-    told = " ".join(" ".join(asked[1:4]).split())
-    assert told.startswith(f"Remark by {words}")
+    output = " ".join(" ".join(asked[1:4]).split())
+    assert output.startswith(f"Remark by {words}")
     # Whatever is said from now on moves nothing in it, and ends nothing.
     screen = set_proposals(screen, [proposal("p1", remark="interlock: " + "no " * 200)])
     assert topic_screen.format_question(screen) == asked
-    assert pressing(screen, "y")[1] == ScreenAction("fulfil", "p1")
+    assert press_keys(screen, "y")[1] == ScreenAction("fulfil", "p1")
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
-def test_what_a_tool_is_called_with_is_to_be_seen(width: int) -> None:
+def test_proposal_row_shows_tool_arguments(width: int) -> None:
     one = PendingProposal(
         "p1", "agent", "interlock", "tools/call demo.notes_add",
         b'{"name":"demo.notes_add","arguments":{"text":"milk"}}',
@@ -322,38 +324,38 @@ def test_what_a_tool_is_called_with_is_to_be_seen(width: int) -> None:
 # -- what one does is answered where one looks
 
 
-def test_what_answers_one_is_to_be_seen() -> None:
+def test_response_scrolls_to_end() -> None:
     screen = EMPTY
     for number in range(100):
         screen = topic_screen.add_line(screen, MessageLine("", "agent", f"message {number}."))
-    screen, _ = pressing(screen, "page_up", "page_up")
+    screen, _ = press_keys(screen, "page_up", "page_up")
     assert screen.scrolled_lines
     screen = topic_screen.add_line(screen, MessageLine("", "worker", "done"), scroll_to_end=True)
     assert screen.scrolled_lines == 0
     assert any("worker: done" in row for row in rows(screen))
 
 
-def test_words_for_nobody_are_not_said_to_all_unasked() -> None:
+def test_unknown_recipient_requires_confirmation() -> None:
     screen = replace(
         EMPTY, participants=(ScreenParticipant("agent", ""), ScreenParticipant("worker", ""))
     )
-    screen, deed = pressing(screen, *"@nobody", " ", *"hi", "enter")
+    screen, deed = press_keys(screen, *"@nobody", " ", *"hi", "enter")
     assert deed is None
     assert "There is no participant nobody. Enter again sends" in rows(screen)[-1]
     assert screen.draft == "@nobody hi"
-    assert pressing(screen, "enter")[1] == ScreenAction("say", "@nobody hi")
+    assert press_keys(screen, "enter")[1] == ScreenAction("say", "@nobody hi")
     # Who goes on writing is asked again.
-    screen, deed = pressing(screen, "!", "enter")
+    screen, deed = press_keys(screen, "!", "enter")
     assert deed is None
     for words in ("@agent hi", "@agent: hi", "@", "@ hi", "@nobody", "mail me@nobody now"):
-        _, deed = pressing(replace(screen, draft=words, cursor=0), "enter")
+        _, deed = press_keys(replace(screen, draft=words, cursor=0), "enter")
         assert deed == ScreenAction("say", words)
 
 
-def test_a_note_leaves_room_for_the_screen() -> None:
+def test_note_keeps_screen_size() -> None:
     for width, height in ((20, 8), (30, 12), (80, 24)):
-        screen = resize(replace(deciding(*flood(50)), note="word " * 100), width, height)
-        for one in (screen, replace(screen, question_id="agent-0")):
-            lines = draw_screen(one)
+        screen = resize(replace(select_proposals(*flood(50)), note="word " * 100), width, height)
+        for item in (screen, replace(screen, question_id="agent-0")):
+            lines = draw_screen(item)
             assert len(lines) == height
             assert all(cell_len(row.plain) == width for row in lines)

@@ -29,7 +29,7 @@ SEATS = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _without_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("INTERLOCK_TOKEN", raising=False)
@@ -47,22 +47,20 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_the_node_of_the_config_is_the_gateway(
-    tmp_path: Path, document: dict[str, object], url: str
-) -> None:
+def test_gateway_derives_from_config(tmp_path: Path, document: dict[str, object], url: str) -> None:
     path = tmp_path / "interlock.yaml"
     path.write_text(json.dumps(document))
     assert find_gateway(path, None, None, None).url == url
 
 
-def test_another_gateway_may_be_named() -> None:
+def test_gateway_option_selects_gateway() -> None:
     assert (
         find_gateway(None, None, "wss://node.example.com/ws", None).url
         == "wss://node.example.com/ws"
     )
 
 
-def test_a_token_comes_from_a_file_or_the_environment(
+def test_reads_token_from_file_or_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert read_token(None) is None
@@ -75,22 +73,22 @@ def test_a_token_comes_from_a_file_or_the_environment(
     assert capsys.readouterr().err == ""
     file.chmod(0o644)
     assert read_token(file) == "from-a-file"
-    told = capsys.readouterr().err
-    assert "other users of this machine can read" in told
-    assert "from-a-file" not in told
+    output = capsys.readouterr().err
+    assert "other users of this machine can read" in output
+    assert "from-a-file" not in output
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe"])
-def test_a_file_without_a_token_is_told(tmp_path: Path, content: bytes) -> None:
+def test_rejects_file_without_token(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "token"
     file.write_bytes(content)
-    with pytest.raises(InterlockError) as wrong:
+    with pytest.raises(InterlockError) as error:
         read_token(file)
-    assert wrong.value.failure is CONFIG
-    assert str(file) in wrong.value.message
+    assert error.value.failure is CONFIG
+    assert str(file) in error.value.message
 
 
-def test_no_token_is_ever_shown(tmp_path: Path) -> None:
+def test_repr_hides_token(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("a-secret")
     file.chmod(0o600)
@@ -100,23 +98,25 @@ def test_no_token_is_ever_shown(tmp_path: Path) -> None:
     assert there.settings(retry=True)["token"] == "a-secret"
 
 
-def test_what_a_gateway_says_is_no_line_of_its_own() -> None:
+def test_gateway_text_is_put_on_one_line() -> None:
     there = find_gateway(None, None, "wss://node.example.com/ws", None)
-    told = there.explain(InterlockError(FORBIDDEN, "it closed: \x1b[2J\nNote: you are promoted"))
-    assert told.message == "it closed: \ufffd[2J Note: you are promoted"
+    explanation = there.explain(
+        InterlockError(FORBIDDEN, "it closed: \x1b[2J\nNote: you are promoted")
+    )
+    assert explanation.message == "it closed: \ufffd[2J Note: you are promoted"
     there.error = InterlockError(UPSTREAM_LOST, "it is\ngone")
     assert there.explain(InterlockError(INTERNAL, "?")).message == "it is gone"
 
 
-def test_the_user_of_this_machine_needs_no_token(world: CommandLine) -> None:
+def test_local_user_needs_no_token(world: CommandLine) -> None:
     seats = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]
     world.config(topics={"rooms": {"ops": {"participants": seats}}})
     world.up()
-    done = world.run("topic", "send", "ops", "hello")
-    assert (done.returncode, done.stderr) == (0, "")
-    refused = world.run("topic", "send", "elsewhere", "hello")
-    assert refused.returncode == 1
-    assert "not a participant of a topic elsewhere" in refused.stderr
+    result = world.run("topic", "send", "ops", "hello")
+    assert (result.returncode, result.stderr) == (0, "")
+    outcome = world.run("topic", "send", "elsewhere", "hello")
+    assert outcome.returncode == 1
+    assert "not a participant of a topic elsewhere" in outcome.stderr
     with at_terminal(world, "topic", "join", "ops") as terminal:
         terminal.wait_for("ops · you are operator · 1 here")
         terminal.type("\x04")
@@ -124,26 +124,26 @@ def test_the_user_of_this_machine_needs_no_token(world: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("command", ["join", "watch"])
-def test_nobody_is_waited_for_who_was_never_there(world: CommandLine, command: str) -> None:
+def test_first_connection_is_not_retried(world: CommandLine, command: str) -> None:
     nowhere = f"ws://127.0.0.1:{free_port()}/ws"
     with at_terminal(world, "topic", command, "ops", "--gateway", nowhere) as terminal:
         assert terminal.end() == 4
         terminal.wait_for_words("--node a node of this machine.")
-    told = terminal.written.replace("\r\n", " ")
-    assert f"interlock: Cannot connect to {nowhere}: Connection refused." in told
-    assert "`interlock up` starts a node. --gateway selects another" in told
-    assert "Retrying" not in told
-    assert "\x1b[?1049h" not in told
+    changed_record = terminal.written.replace("\r\n", " ")
+    assert f"interlock: Cannot connect to {nowhere}: Connection refused." in changed_record
+    assert "`interlock up` starts a node. --gateway selects another" in changed_record
+    assert "Retrying" not in changed_record
+    assert "\x1b[?1049h" not in changed_record
 
 
 @pytest.mark.parametrize(
     "command", [["send", "ops", "hi"], ["watch", "ops"], ["call", "ops", "a", "b"]]
 )
-def test_a_node_that_does_not_run_is_to_be_started(world: CommandLine, command: list[str]) -> None:
+def test_suggests_starting_node(world: CommandLine, command: list[str]) -> None:
     world.config(topics={"rooms": {"ops": {"participants": SEATS}}})
-    done = world.run("topic", *command)
-    assert done.returncode == 4
-    assert done.stderr == (
+    result = world.run("topic", *command)
+    assert result.returncode == 4
+    assert result.stderr == (
         f"interlock: Cannot connect to ws://127.0.0.1:{world.port}/ws: Connection refused. Start "
         "the node with: interlock up. Or select a node at another address with --node, or "
         "any other gateway with --gateway.\n"
@@ -151,12 +151,12 @@ def test_a_node_that_does_not_run_is_to_be_started(world: CommandLine, command: 
     # One that runs elsewhere is named.
     other = free_port()
     world.up("--listen", f"127.0.0.1:{other}")
-    done = world.run("topic", *command)
-    assert done.returncode == 4
-    assert f"But a node runs at 127.0.0.1:{other}; use --node 127.0.0.1:{other}." in done.stderr
+    result = world.run("topic", *command)
+    assert result.returncode == 4
+    assert f"But a node runs at 127.0.0.1:{other}; use --node 127.0.0.1:{other}." in result.stderr
 
 
-def test_who_answers_at_first_with_no_is_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_temporary_rejection_is_retried(capsys: pytest.CaptureFixture[str]) -> None:
     full = InterlockError(UPSTREAM_UNAVAILABLE, "n refused: HTTP 503.", {"status": 503})
 
     async def main() -> None:
@@ -176,7 +176,7 @@ def test_who_answers_at_first_with_no_is_asked_again(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "n refused: HTTP 503. Retrying.\n"
 
 
-def test_a_lost_gateway_is_shown_and_found_again(world: CommandLine) -> None:
+def test_lost_gateway_is_shown_and_reconnected(world: CommandLine) -> None:
     seats = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]
     world.config(topics={"rooms": {"ops": {"participants": seats}}})
     node = world.up()
@@ -196,7 +196,7 @@ def test_a_lost_gateway_is_shown_and_found_again(world: CommandLine) -> None:
         assert terminal.end() == 0
 
 
-def test_over_tls_the_certificate_of_the_config_is_enough(world: CommandLine) -> None:
+def test_certificate_of_config_is_trusted(world: CommandLine) -> None:
     for name in ("ours", "theirs"):
         (world.folder / name).mkdir()
     # Whatever name is in it: it is the very one.
@@ -207,32 +207,30 @@ def test_over_tls_the_certificate_of_the_config_is_enough(world: CommandLine) ->
     }
     world.config(topics=topics, tls={"certificate": str(ours), "key": str(key)})
     world.up()
-    done = world.run("topic", "send", "ops", "hello")
-    assert (done.returncode, done.stderr) == (0, "")
+    result = world.run("topic", "send", "ops", "hello")
+    assert (result.returncode, result.stderr) == (0, "")
     world.config(topics=topics, tls={"certificate": str(theirs), "key": str(key)})
-    refused = world.run("topic", "send", "ops", "hello")
-    assert refused.returncode == 4
-    assert "certificate" in refused.stderr
+    outcome = world.run("topic", "send", "ops", "hello")
+    assert outcome.returncode == 4
+    assert "certificate" in outcome.stderr
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("OPS", 'Its config has no topic OPS; did you mean "ops"?'),
         ("other", "Topics of its config: ops, team-*."),
     ],
 )
-def test_a_topic_that_is_not_in_the_config_is_told(
-    world: CommandLine, name: str, words: str
-) -> None:
+def test_reports_topic_missing_from_config(world: CommandLine, name: str, message: str) -> None:
     seats = [{"callers": ["local"], "profile": "full_access"}]
     world.config(
         topics={"rooms": {"ops": {"participants": seats}, "team-*": {"participants": seats}}}
     )
     world.up()
-    done = world.run_here("topic", "send", name, "hi")
-    assert done.returncode == 1
-    assert done.stderr.endswith(f" {words}\n")
+    result = world.run_here("topic", "send", name, "hi")
+    assert result.returncode == 1
+    assert result.stderr.endswith(f" {message}\n")
     assert world.run_here("topic", "send", "team-x", "hi").returncode == 0
 
 
@@ -240,7 +238,7 @@ def test_a_topic_that_is_not_in_the_config_is_told(
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (
             ["--gateway", "wss://n/ws", "--config", "none.yaml"],
@@ -252,45 +250,45 @@ def test_a_topic_that_is_not_in_the_config_is_told(
         (["--node", "8420", "--ca", "none.pem"], "--ca requires a"),
     ],
 )
-def test_an_option_that_would_change_nothing_is_told(
-    world: CommandLine, options: list[str], words: str
+def test_rejects_options_without_effect(
+    world: CommandLine, options: list[str], message: str
 ) -> None:
     world.config(topics={"rooms": {"ops": {}}})
     for command in (["send", "ops", "hi"], ["watch", "ops"], ["list"], ["call", "ops", "a", "b"]):
-        done = world.run_here("topic", *command, *options)
-        assert done.returncode == 2, done.stderr
-        assert words in " ".join(done.stderr.replace("│", " ").split())
+        result = world.run_here("topic", *command, *options)
+        assert result.returncode == 2, result.stderr
+        assert message in " ".join(result.stderr.replace("│", " ").split())
 
 
-def test_a_ca_is_not_for_a_node_whose_certificate_is_known(world: CommandLine) -> None:
+def test_rejects_ca_for_own_node(world: CommandLine) -> None:
     certificate, key = Authority(world.folder).certificate("node", ["127.0.0.1"])
     world.config(tls={"certificate": str(certificate), "key": str(key)})
-    done = world.run_here("topic", "send", "ops", "hi", "--ca", str(certificate))
-    assert done.returncode == 2
-    assert "already has its certificate." in " ".join(done.stderr.replace("│", " ").split())
+    result = world.run_here("topic", "send", "ops", "hi", "--ca", str(certificate))
+    assert result.returncode == 2
+    assert "already has its certificate." in " ".join(result.stderr.replace("│", " ").split())
 
 
 # -- a node by its address
 
 
-def test_a_node_says_where_its_topics_are(world: CommandLine) -> None:
+def test_reports_topics_path_of_node(world: CommandLine) -> None:
     config = world.config(topics={"path": "/rooms", "rooms": {"ops": {"participants": SEATS}}})
     node = world.up()
     assert node.status()["topics_url"] == f"ws://127.0.0.1:{world.port}/rooms"
     config.unlink()
-    done = world.run_here("topic", "send", "ops", "hi", "--node", str(world.port))
-    assert (done.returncode, done.stderr) == (0, "")
+    result = world.run_here("topic", "send", "ops", "hi", "--node", str(world.port))
+    assert (result.returncode, result.stderr) == (0, "")
     # One of somebody else cannot be asked.
     other = str(world.folder)
-    done = world.run_here(
+    result = world.run_here(
         "topic", "send", "ops", "hi", "--node", str(world.port), XDG_STATE_HOME=other
     )
-    assert done.returncode == 1
-    assert "no topics" not in done.stderr
-    assert f"so ws://127.0.0.1:{world.port}/ws was tried. Set another" in done.stderr
+    assert result.returncode == 1
+    assert "no topics" not in result.stderr
+    assert f"so ws://127.0.0.1:{world.port}/ws was tried. Set another" in result.stderr
 
 
-def test_a_node_by_its_address_may_speak_tls(world: CommandLine) -> None:
+def test_node_option_supports_tls(world: CommandLine) -> None:
     authority = Authority(world.folder)
     certificate, key = authority.certificate("node", ["127.0.0.1"])
     tls = {"certificate": str(certificate), "key": str(key)}
@@ -300,40 +298,40 @@ def test_a_node_by_its_address_may_speak_tls(world: CommandLine) -> None:
     world.up()
     config.unlink()
     there = ["--node", str(world.port)]
-    done = world.run_here("topic", "send", "ops", "hi", *there)
-    assert done.returncode == 4
-    assert "certificate is not trusted" in done.stderr
-    assert "--ca FILE" in done.stderr
+    result = world.run_here("topic", "send", "ops", "hi", *there)
+    assert result.returncode == 4
+    assert "certificate is not trusted" in result.stderr
+    assert "--ca FILE" in result.stderr
     for command in (["send", "ops", "hi"], ["list"]):
         assert world.run_here("topic", *command, *there).returncode == 4
-        done = world.run_here("topic", *command, *there, "--ca", str(authority.file))
-        assert (done.returncode, done.stderr) == (0, "")
+        result = world.run_here("topic", *command, *there, "--ca", str(authority.file))
+        assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_a_wrong_config_without_a_node_is_what_is_wrong(world: CommandLine) -> None:
+def test_reports_invalid_config_without_node(world: CommandLine) -> None:
     path = world.config(topics={"path": "/rooms", "rooms": {"ops": {"participants": SEATS}}})
-    wrong = path.read_text().replace('"servers"', '"severs": {}, "servers"')
-    path.write_text(wrong)
-    done = world.run_here("topic", "send", "ops", "hi")
-    assert done.returncode == 3
-    assert "severs" in done.stderr
-    assert "earlier version" not in done.stderr
+    changed_record = path.read_text().replace('"servers"', '"severs": {}, "servers"')
+    path.write_text(changed_record)
+    result = world.run_here("topic", "send", "ops", "hi")
+    assert result.returncode == 3
+    assert "severs" in result.stderr
+    assert "earlier version" not in result.stderr
 
 
-def test_a_config_that_names_no_node_is_what_is_wrong(world: CommandLine) -> None:
+def test_reports_invalid_config_without_address(world: CommandLine) -> None:
     path = world.config(topics={"rooms": {"ops": {"participants": SEATS}}})
     world.up()
     path.write_text(path.read_text() + "]")
     for more in ({}, {"XDG_STATE_HOME": str(world.folder)}):
-        done = world.run_here("topic", "send", "ops", "hi", **more)
-        assert done.returncode == 3
-        assert "check the brackets" in done.stderr
-        assert "8420" not in done.stderr
-        assert ("use --node" in done.stderr) == (not more)
+        result = world.run_here("topic", "send", "ops", "hi", **more)
+        assert result.returncode == 3
+        assert "check the brackets" in result.stderr
+        assert "8420" not in result.stderr
+        assert ("use --node" in result.stderr) == (not more)
     assert world.run_here("topic", "send", "ops", "hi", "--node", str(world.port)).returncode == 0
 
 
-def test_a_config_that_names_no_node_means_no_other(
+def test_invalid_config_selects_no_other_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One runs where one would look without a config.
@@ -345,33 +343,29 @@ def test_a_config_that_names_no_node_means_no_other(
         find_gateway(path, None, None, None)
 
 
-def test_a_node_that_runs_by_an_earlier_config_is_asked(world: CommandLine) -> None:
+def test_running_node_is_used_with_invalid_config(world: CommandLine) -> None:
     path = world.config(topics={"path": "/rooms", "rooms": {"ops": {"participants": SEATS}}})
     world.up()
     path.write_text(path.read_text().replace('"servers"', '"severs": {}, "servers"'))
-    done = world.run_here("topic", "send", "ops", "hi")
-    assert done.returncode == 0, done.stderr
-    assert "Note: the config file is invalid; the node uses an earlier version: " in done.stderr
+    result = world.run_here("topic", "send", "ops", "hi")
+    assert result.returncode == 0, result.stderr
+    assert "Note: the config file is invalid; the node uses an earlier version: " in result.stderr
 
 
 @pytest.mark.parametrize("command", [["send", "ops", "hi"], ["list"]])
-def test_nothing_goes_to_another_machine_in_the_clear(
-    world: CommandLine, command: list[str]
-) -> None:
+def test_rejects_unencrypted_remote_connection(world: CommandLine, command: list[str]) -> None:
     world.config()
-    done = world.run_here("topic", *command, "--node", "192.0.2.7:9999")
-    assert done.returncode == 2
-    assert "over ws:// is not encrypted" in " ".join(done.stderr.replace("│", " ").split())
+    result = world.run_here("topic", *command, "--node", "192.0.2.7:9999")
+    assert result.returncode == 2
+    assert "over ws:// is not encrypted" in " ".join(result.stderr.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(
     "command", [["send", "ops", "hi"], ["watch", "ops"], ["call", "ops", "a", "b"]]
 )
-def test_a_node_that_listens_for_others_without_tls_is_told(
-    world: CommandLine, command: list[str]
-) -> None:
+def test_reports_remote_node_without_tls(world: CommandLine, command: list[str]) -> None:
     world.config(listen="192.0.2.7:9999", tokens=[{"name": "a", "token": "${env:T}"}])
-    done = world.run_here("topic", *command)
-    assert done.returncode == 3
-    assert "write wss://192.0.2.7:9999/ws" in done.stderr
-    assert "Traceback" not in done.stderr
+    result = world.run_here("topic", *command)
+    assert result.returncode == 3
+    assert "write wss://192.0.2.7:9999/ws" in result.stderr
+    assert "Traceback" not in result.stderr

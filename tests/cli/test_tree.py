@@ -37,7 +37,7 @@ def child(world: CommandLine) -> Iterator[CommandLine]:
         other.close()
 
 
-def test_the_tree_of_two_nodes(world: CommandLine, child: CommandLine) -> None:
+def test_prints_tree_of_two_nodes(world: CommandLine, child: CommandLine) -> None:
     world.config({"gone": "no-such-program-anywhere"}, names="safe")
     node = world.up()
     node.wait_for_line("gone failed: ")
@@ -46,25 +46,25 @@ def test_the_tree_of_two_nodes(world: CommandLine, child: CommandLine) -> None:
     wait_until("its tools", lambda: node.status()["tools"] > 5)
     called = world.run_here("call", "edge.demo.roll_dice")
     assert called.returncode == 0, called.stderr
-    done = world.run("tree")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    result = world.run("tree")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
     assert lines[0] == f"2 nodes · 2 servers · {node.status()['tools']} tools · 1 with problems"
     # All count the same, and by canonical names, whatever clients are shown.
-    listed = [one["name"] for one in json.loads(world.run("tools", "--json").stdout)["tools"]]
-    assert len(listed) == node.status()["tools"]
-    assert all(name.startswith("edge.demo.") for name in listed)
+    listing = [tool["name"] for tool in json.loads(world.run("tools", "--json").stdout)["tools"]]
+    assert len(listing) == node.status()["tools"]
+    assert all(name.startswith("edge.demo.") for name in listing)
     assert re.fullmatch(r" +state +role +link +tools +calls +failed +latency", lines[1].rstrip())
     assert re.match(r"root +ready +root +- ", lines[2])
     assert re.match(r"├ edge +ready +aggregator +ax +9 +1 +0 +[\d.]+ m?s", lines[3])
     assert re.match(r"│ └ demo +ready +leaf +stdio +9 +1 +0 +[\d.]+ m?s", lines[4])
     assert re.match(r"└ gone +failed +leaf +stdio +0 +0 +0 +-", lines[5])
     assert "'no-such-program-anywhere' was not found" in lines[6]
-    told = json.loads(world.run_here("tree", "--json").stdout)
-    edge = told["children"][0]
+    data = json.loads(world.run_here("tree", "--json").stdout)
+    edge = data["children"][0]
     assert (edge["name"], edge["role"], edge["heartbeat_ms"]) == ("edge", "aggregator", 3_600_000)
     assert edge["children"][0]["name"] == "demo"
-    assert told["id"] != edge["id"]
+    assert data["id"] != edge["id"]
     # The lower node shows its own part, and knows that it is not the root.
     own = json.loads(child.run_here("tree", "--json").stdout)
     assert (own["name"], own["role"], own["id"]) == ("edge", "aggregator", edge["id"])
@@ -77,20 +77,20 @@ def test_the_tree_of_two_nodes(world: CommandLine, child: CommandLine) -> None:
     assert not any("demo" in line for line in lines[4:])
 
 
-def test_with_a_token_over_http(world: CommandLine) -> None:
+def test_tree_uses_token_over_http(world: CommandLine) -> None:
     world.config({"demo": DEMO}, tokens=[{"name": "me", "token": "${env:NODE_TOKEN}"}])
     node = world.up(NODE_TOKEN="s3cret-s3cret-s3cret")
     node.wait_for_line("demo is ready")
-    for one in world.state.rglob("tree.sock"):
-        one.unlink()
-    done = world.run_here("tree", "--json", NODE_TOKEN="s3cret-s3cret-s3cret")
-    assert json.loads(done.stdout)["children"][0]["name"] == "demo"
-    refused = world.run_here("tree", NODE_TOKEN="another-another-another")
-    assert refused.returncode == 1
-    assert "rejected the token" in refused.stderr
+    for path in world.state.rglob("tree.sock"):
+        path.unlink()
+    result = world.run_here("tree", "--json", NODE_TOKEN="s3cret-s3cret-s3cret")
+    assert json.loads(result.stdout)["children"][0]["name"] == "demo"
+    outcome = world.run_here("tree", NODE_TOKEN="another-another-another")
+    assert outcome.returncode == 1
+    assert "rejected the token" in outcome.stderr
 
 
-def test_over_tls_only_the_nodes_own_certificate_is_taken(world: CommandLine) -> None:
+def test_tree_trusts_certificate_of_node_only(world: CommandLine) -> None:
     for name in ("ours", "theirs"):
         (world.folder / name).mkdir()
     ours, key = Authority(world.folder / "ours").certificate("node", ["192.0.2.1"])
@@ -106,12 +106,12 @@ def test_over_tls_only_the_nodes_own_certificate_is_taken(world: CommandLine) ->
     other = world.cwd / "other.yaml"
     settings = {"certificate": str(theirs), "key": str(key)}
     other.write_text(json.dumps({"listen": f"127.0.0.1:{world.port}", "tls": settings}))
-    refused = world.run_here("tree", "--config", str(other))
-    assert refused.returncode == 4
-    assert refused.stdout == ""
+    result = world.run_here("tree", "--config", str(other))
+    assert result.returncode == 4
+    assert result.stdout == ""
 
 
-def test_the_socket_is_its_own_users(world: CommandLine) -> None:
+def test_admin_socket_is_private_and_removed(world: CommandLine) -> None:
     world.config({})
     node = world.up()
     (socket,) = wait_until("the socket", lambda: list(world.state.rglob("tree.sock")))
@@ -120,19 +120,19 @@ def test_the_socket_is_its_own_users(world: CommandLine) -> None:
     assert not socket.exists()
 
 
-def test_without_a_node(world: CommandLine) -> None:
+def test_tree_without_node_fails(world: CommandLine) -> None:
     world.config({})
     for arguments in (["tree"], ["tree", "--json"], ["tree", "--node", str(free_port())]):
-        done = world.run_here(*arguments)
-        assert done.returncode == 4
-        assert "No node is running at 127.0.0.1:" in done.stderr
-        assert done.stdout == ""
+        result = world.run_here(*arguments)
+        assert result.returncode == 4
+        assert "No node is running at 127.0.0.1:" in result.stderr
+        assert result.stdout == ""
 
 
-def test_it_explains_itself(world: CommandLine) -> None:
-    told = world.run_here("tree", "--help").stdout
+def test_tree_has_help(world: CommandLine) -> None:
+    output = world.run_here("tree", "--help").stdout
     for words in ("Examples:", "interlock tree --once", "--json", "--node", "exit code is 4"):
-        assert words in told
+        assert words in output
     assert re.search(r"│ tree ", world.run_here("--help").stdout)
 
 
@@ -171,7 +171,7 @@ class Terminal:
         os.close(self._master)
 
 
-def test_live_on_a_terminal(world: CommandLine) -> None:
+def test_tree_updates_on_terminal(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     node = world.up()
     node.wait_for_line("demo is ready")
@@ -214,7 +214,7 @@ asyncio.run(all_of_them())
 """
 
 
-def test_a_crowd_does_not_scroll_a_terminal_away(world: CommandLine) -> None:
+def test_large_tree_fits_terminal(world: CommandLine) -> None:
     world.config({"gone": "no-such-program-anywhere"})
     node = world.up()
     script = world.folder / "crowd.py"
@@ -232,7 +232,7 @@ def test_a_crowd_does_not_scroll_a_terminal_away(world: CommandLine) -> None:
             shown = terminal.read_on().decode()
         finally:
             terminal.close()
-        lines = [one for one in shown.splitlines() if one.strip()]
+        lines = [line for line in shown.splitlines() if line.strip()]
         assert len(lines) <= 24
         # What is with problems comes first, the rest is counted.
         assert "gone" in lines[3]
@@ -244,7 +244,7 @@ def test_a_crowd_does_not_scroll_a_terminal_away(world: CommandLine) -> None:
         crowd.wait()
 
 
-def test_no_file_of_it_is_left_where_it_cannot_be(world: CommandLine, tmp_path: Path) -> None:
+def test_long_state_path_uses_short_socket(world: CommandLine, tmp_path: Path) -> None:
     """A state folder whose path is too long for a socket: the short one has this socket too."""
     deep = tmp_path / ("d" * 60) / ("e" * 60)
     world.config({"demo": DEMO}, state_dir=str(deep))

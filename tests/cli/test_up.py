@@ -26,18 +26,18 @@ time.sleep(600)
 """
 
 
-def test_the_demo_answers_the_sdk_in_both_eras(world: CommandLine) -> None:
+def test_demo_serves_both_protocol_generations(world: CommandLine) -> None:
     node = world.up("--demo", "--listen", str(world.port))
     assert node.url == f"http://127.0.0.1:{world.port}/mcp"
     node.pids()
 
     async def ask(mode: str) -> tuple[str, list[str], str]:
         async with Client(node.url, mode=mode) as client:
-            listed = await client.list_tools()
+            listing = await client.list_tools()
             rolled = await client.call_tool("demo.roll_dice", {"sides": 2, "count": 3})
             assert rolled.structured_content is not None
             assert 3 <= rolled.structured_content["total"] <= 6
-            return client.protocol_version, [tool.name for tool in listed.tools], "rolled"
+            return client.protocol_version, [tool.name for tool in listing.tools], "rolled"
 
     for mode, revision in (("legacy", "2025-11-25"), ("auto", "2026-07-28")):
         spoken, names, _ = asyncio.run(ask(mode))
@@ -47,20 +47,20 @@ def test_the_demo_answers_the_sdk_in_both_eras(world: CommandLine) -> None:
 
 
 @pytest.mark.feature("aql")
-def test_it_says_how_each_client_is_pointed_at_it(world: CommandLine) -> None:
+def test_up_prints_client_commands(world: CommandLine) -> None:
     node = world.up("--demo", "--listen", str(world.port))
     node.wait_for_line("Many tools")
-    said = "".join(node.seen)
+    output = "".join(node.seen)
     url = node.url
-    assert f"claude mcp add --scope user --transport http interlock {url}\n" in said
-    assert f'{{"mcpServers": {{"interlock": {{"url": "{url}"}}}}}}' in said
-    assert f'code --add-mcp \'{{"name":"interlock","type":"http","url":"{url}"}}\'\n' in said
-    assert f"codex mcp add interlock --url {url}\n" in said
-    assert f" {url}?view=aql " in said
+    assert f"claude mcp add --scope user --transport http interlock {url}\n" in output
+    assert f'{{"mcpServers": {{"interlock": {{"url": "{url}"}}}}}}' in output
+    assert f'code --add-mcp \'{{"name":"interlock","type":"http","url":"{url}"}}\'\n' in output
+    assert f"codex mcp add interlock --url {url}\n" in output
+    assert f" {url}?view=aql " in output
 
 
 @pytest.mark.feature("topics")
-def test_it_says_where_topics_are(world: CommandLine) -> None:
+def test_up_prints_topics(world: CommandLine) -> None:
     world.config(topics={"rooms": {"ops": {"access": "private"}, "t-*": {"access": "private"}}})
     node = world.up()
     node.wait_for_line("Topics ")
@@ -69,7 +69,7 @@ def test_it_says_where_topics_are(world: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_in_order_and_leaves_nothing_behind(world: CommandLine, number: int) -> None:
+def test_signal_stops_node_and_removes_files(world: CommandLine, number: int) -> None:
     world.config({"one": DEMO, "two": DEMO})
     node = world.up()
     started = list(node.pids().values())
@@ -80,13 +80,15 @@ def test_it_ends_in_order_and_leaves_nothing_behind(world: CommandLine, number: 
     assert not sockets[0].exists()
 
 
-def test_a_second_interrupt_ends_it_at_once(world: CommandLine) -> None:
+def test_second_interrupt_stops_at_once(world: CommandLine) -> None:
     script = world.folder / "stubborn.py"
     script.write_text(STUBBORN, encoding="utf-8")
     world.config({"stubborn": f"{sys.executable} {script}"})
     node = world.up()
     children = Path(f"/proc/{node.process.pid}/task/{node.process.pid}/children")
-    started = wait_until("the process", lambda: [int(one) for one in children.read_text().split()])
+    started = wait_until(
+        "the process", lambda: [int(item) for item in children.read_text().split()]
+    )
     node.send(signal.SIGINT)
     node.wait_for_line("stopping")
     # In order, its status would be 0.
@@ -94,11 +96,11 @@ def test_a_second_interrupt_ends_it_at_once(world: CommandLine) -> None:
     wait_until_gone(started)
 
 
-def test_without_a_config_it_says_how_to_begin(world: CommandLine) -> None:
-    done = world.run("up")
-    assert done.returncode == 3
-    assert done.stdout == ""
-    assert done.stderr == (
+def test_up_without_config_explains_start(world: CommandLine) -> None:
+    result = world.run("up")
+    assert result.returncode == 3
+    assert result.stdout == ""
+    assert result.stderr == (
         "interlock: No config file: no --config, no $INTERLOCK_CONFIG, no ./interlock.yaml "
         "and no ~/.config/interlock/interlock.yaml\n"
         "Run one of these commands:\n"
@@ -109,16 +111,16 @@ def test_without_a_config_it_says_how_to_begin(world: CommandLine) -> None:
     )
 
 
-def test_the_config_is_searched_in_order(world: CommandLine) -> None:
+def test_config_is_searched_in_order(world: CommandLine) -> None:
     def written(path: Path, key: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"servers: {{{key}: http://127.0.0.1:9/mcp}}\n", encoding="utf-8")
         return path
 
     def used(*arguments: str, **environ: str) -> str:
-        done = world.run_here("check", *arguments, **environ)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.split("\n")[1].split()[0]
+        result = world.run_here("check", *arguments, **environ)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.split("\n")[1].split()[0]
 
     written(world.home / ".config" / "interlock" / "interlock.yaml", "user")
     assert used() == "user"
@@ -131,7 +133,7 @@ def test_the_config_is_searched_in_order(world: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["--config", "nowhere.yaml"], 3, "nowhere.yaml: there is no such file"),
         (["--demo", "--listen", "nonsense"], 2, "is not an address to listen on"),
@@ -140,34 +142,34 @@ def test_the_config_is_searched_in_order(world: CommandLine) -> None:
         (["--no-such-option"], 2, "No such option"),
     ],
 )
-def test_mistakes_get_a_sentence(
-    world: CommandLine, arguments: list[str], code: int, said: str
+def test_up_reports_mistakes_in_one_sentence(
+    world: CommandLine, arguments: list[str], code: int, message: str
 ) -> None:
-    done = world.run_here("up", *arguments)
-    assert done.returncode == code
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+    result = world.run_here("up", *arguments)
+    assert result.returncode == code
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
 
 
-def test_a_taken_port_is_named(world: CommandLine) -> None:
+def test_up_reports_taken_port(world: CommandLine) -> None:
     with socket.create_server(("127.0.0.1", world.port)):
-        done = world.run("up", "--demo", "--listen", str(world.port))
-    assert done.returncode == 3
-    assert f"Cannot listen on 127.0.0.1:{world.port}" in done.stderr
-    assert "stop it, or choose a free port with `listen` in the config or --listen" in done.stderr
-    assert "Traceback" not in done.stderr
+        result = world.run("up", "--demo", "--listen", str(world.port))
+    assert result.returncode == 3
+    assert f"Cannot listen on 127.0.0.1:{world.port}" in result.stderr
+    assert "stop it, or choose a free port with `listen` in the config or --listen" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
-def test_a_second_node_on_one_state_folder_is_refused(world: CommandLine) -> None:
+def test_rejects_second_node_on_same_folder(world: CommandLine) -> None:
     node = world.up("--demo", "--listen", str(world.port))
-    done = world.run("up", "--demo", "--listen", str(world.port))
-    assert done.returncode == 3
-    assert "Another node uses the state folder" in done.stderr
+    result = world.run("up", "--demo", "--listen", str(world.port))
+    assert result.returncode == 3
+    assert "Another node uses the state folder" in result.stderr
     assert node.end() == 0
 
 
-def test_on_a_terminal_it_shows_how_it_fares(world: CommandLine) -> None:
+def test_up_shows_screen_on_terminal(world: CommandLine) -> None:
     world.config({"demo": DEMO, "gone": "no-such-program-anywhere"})
     with screen(world) as one:
         wait_until("the view", lambda: one.sees(b"stateless", b"failed", b"9", b"was not found"))
@@ -184,7 +186,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def test_closing_the_terminal_ends_it_in_order(world: CommandLine) -> None:
+def test_closing_terminal_stops_node(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     master, slave = pty.openpty()
     process = subprocess.Popen(
@@ -202,13 +204,13 @@ def test_closing_the_terminal_ends_it_in_order(world: CommandLine) -> None:
         while b"stateless" not in shown:
             shown += os.read(master, 65536)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        started = [int(one) for one in children.read_text().split()]
+        started = [int(item) for item in children.read_text().split()]
         assert started
         sockets = list(world.state.rglob("node.sock"))
         os.close(master)
         assert process.wait(HANG_TIMEOUT) == 0
         wait_until_gone(started)
-        assert not any(one.exists() for one in sockets)
+        assert not any(socket.exists() for socket in sockets)
     finally:
         if process.poll() is None:
             process.kill()
@@ -219,9 +221,7 @@ AT_A_TERMINAL = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])
 
 
 @pytest.mark.parametrize("sign", ["&", ""], ids=["background", "foreground"])
-def test_in_the_background_nothing_is_drawn_over_what_others_show(
-    world: CommandLine, sign: str
-) -> None:
+def test_background_job_draws_no_screen(world: CommandLine, sign: str) -> None:
     # A shell with a terminal of its own, which starts the node as a job.
     job = f'set -m; "$@" {sign}\nwait'
     up = [*INTERLOCK, "up", "--demo", "--listen", str(world.port)]
@@ -261,10 +261,10 @@ def pids_of(command: list[str]) -> list[int]:
     """The processes that were started by this command line."""
     whole = "\0".join([*command, ""]).encode()
     found = []
-    for one in Path("/proc").iterdir():
+    for path in Path("/proc").iterdir():
         try:
-            if one.name.isdigit() and (one / "cmdline").read_bytes() == whole:
-                found.append(int(one.name))
+            if path.name.isdigit() and (path / "cmdline").read_bytes() == whole:
+                found.append(int(path.name))
         except OSError:
             continue  # it has ended meanwhile
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 from interlock.app.file_watch import FileWatch, Fingerprint, read_fingerprint
 
 
-class Film:
+class FingerprintSequence:
     """What is seen of a file, look by look; sleeping moves on to the next."""
 
     def __init__(self, *looks: Fingerprint | None) -> None:
@@ -28,13 +28,13 @@ class Film:
         self._now += 1
 
 
-def a(size: int) -> Fingerprint:
+def fingerprint(size: int) -> Fingerprint:
     return Fingerprint(1, size, size)
 
 
-def changes(*looks: Fingerprint | None) -> int:
+def count_changes(*looks: Fingerprint | None) -> int:
     """How many changes are told."""
-    film = Film(*looks)
+    film = FingerprintSequence(*looks)
 
     async def watch() -> int:
         told = 0
@@ -49,29 +49,44 @@ def changes(*looks: Fingerprint | None) -> int:
     return asyncio.run(watch())
 
 
-def test_a_file_that_stays_is_no_news() -> None:
-    assert changes(a(1), a(1), a(1), a(1)) == 0
+def test_unchanged_file_is_not_reported() -> None:
+    assert count_changes(fingerprint(1), fingerprint(1), fingerprint(1), fingerprint(1)) == 0
 
 
-def test_a_change_is_told_once() -> None:
-    assert changes(a(1), a(2), a(2), a(2), a(2)) == 1
+def test_change_is_reported_once() -> None:
+    assert (
+        count_changes(
+            fingerprint(1), fingerprint(2), fingerprint(2), fingerprint(2), fingerprint(2)
+        )
+        == 1
+    )
 
 
-def test_a_file_that_is_still_being_written_is_waited_for() -> None:
-    assert changes(a(1), a(0), a(5), a(9), a(9), a(9)) == 1
-    assert changes(a(1), a(0), a(5), a(9)) == 0
+def test_incomplete_write_is_awaited() -> None:
+    assert (
+        count_changes(
+            fingerprint(1),
+            fingerprint(0),
+            fingerprint(5),
+            fingerprint(9),
+            fingerprint(9),
+            fingerprint(9),
+        )
+        == 1
+    )
+    assert count_changes(fingerprint(1), fingerprint(0), fingerprint(5), fingerprint(9)) == 0
 
 
-def test_a_file_that_is_gone_is_waited_for() -> None:
-    assert changes(a(1), None, None, None) == 0
-    assert changes(a(1), None, a(2), a(2), a(2)) == 1
-    assert changes(a(1), a(2), None, None, None) == 0
-    assert changes(a(1), None, a(1), a(1), a(1)) == 0
+def test_missing_file_is_awaited() -> None:
+    assert count_changes(fingerprint(1), None, None, None) == 0
+    assert count_changes(fingerprint(1), None, fingerprint(2), fingerprint(2), fingerprint(2)) == 1
+    assert count_changes(fingerprint(1), fingerprint(2), None, None, None) == 0
+    assert count_changes(fingerprint(1), None, fingerprint(1), fingerprint(1), fingerprint(1)) == 0
 
 
-def test_that_it_is_gone_is_told_once() -> None:
+def test_removal_is_reported_once() -> None:
     def told(*looks: Fingerprint | None) -> int:
-        film = Film(*looks)
+        film = FingerprintSequence(*looks)
         gone: list[None] = []
 
         async def watch() -> None:
@@ -87,13 +102,13 @@ def test_that_it_is_gone_is_told_once() -> None:
         asyncio.run(watch())
         return len(gone)
 
-    assert told(a(1), None, None, None, None) == 1
+    assert told(fingerprint(1), None, None, None, None) == 1
     # An editor that replaces the file leaves it away for a moment.
-    assert told(a(1), None, a(2), a(2), a(2)) == 0
-    assert told(a(1), None, None, a(1), None, None, None) == 2
+    assert told(fingerprint(1), None, fingerprint(2), fingerprint(2), fingerprint(2)) == 0
+    assert told(fingerprint(1), None, None, fingerprint(1), None, None, None) == 2
 
 
-def test_a_fingerprint_follows_the_content_and_the_file(tmp_path: Path) -> None:
+def test_fingerprint_depends_on_content_and_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     assert read_fingerprint(path) is None
     path.write_text("one", encoding="utf-8")

@@ -16,14 +16,14 @@ CRASHES = "import sys; print('no LICENCE found', file=sys.stderr); sys.exit(3)"
 
 
 @pytest.mark.parametrize("form", ["{port}", "127.0.0.1:{port}", "localhost:{port}", "[::1]:{port}"])
-def test_a_node_is_reached_by_its_address(world: CommandLine, form: str) -> None:
+def test_finds_node_by_address(world: CommandLine, form: str) -> None:
     world.up("--demo", "--listen", str(world.port)).pids()
     address = form.format(port=world.port)
     status = world.run_here("status", "--node", address)
     assert status.returncode == 0, status.stderr
     assert f":{world.port}/mcp" in status.stdout
-    told = json.loads(world.run_here("tools", "--node", address, "--json").stdout)
-    assert len(told["tools"]) == 9
+    data = json.loads(world.run_here("tools", "--node", address, "--json").stdout)
+    assert len(data["tools"]) == 9
     called = world.run_here("call", "demo.roll_dice", "--node", address, "--json-output")
     assert json.loads(called.stdout)["total"] >= 1
     wait_until(
@@ -32,37 +32,37 @@ def test_a_node_is_reached_by_its_address(world: CommandLine, form: str) -> None
     )
 
 
-def test_stdio_attaches_to_a_node_by_its_address(world: CommandLine) -> None:
+def test_stdio_attaches_to_node_by_address(world: CommandLine) -> None:
     node = world.up("--demo", "--listen", str(world.port))
     node.pids()
     ping = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "ping"})
-    done = world.run("stdio", "--node", str(world.port), stdin=f"{ping}\n")
-    assert json.loads(done.stdout) == {"jsonrpc": "2.0", "id": 7, "result": {}}
+    result = world.run("stdio", "--node", str(world.port), stdin=f"{ping}\n")
+    assert json.loads(result.stdout) == {"jsonrpc": "2.0", "id": 7, "result": {}}
 
 
 @pytest.mark.parametrize("command", [["tools"], ["status"], ["call", "demo.roll_dice"], ["stdio"]])
-def test_a_node_elsewhere_is_told_in_words(world: CommandLine, command: list[str]) -> None:
+def test_reports_node_at_other_address(world: CommandLine, command: list[str]) -> None:
     world.up("--demo", "--listen", str(world.port)).pids()
     # No config here, and nobody of this user at the default address.
-    done = world.run(*command)
-    assert done.returncode == 4
-    assert done.stdout == ""
+    result = world.run(*command)
+    assert result.returncode == 4
+    assert result.stdout == ""
     here = f"127.0.0.1:{world.port}"
-    assert done.stderr == (
+    assert result.stderr == (
         f"interlock: No node is running at 127.0.0.1:8420, but a node runs at {here}; "
         f"use --node {here}\n"
     )
 
 
-def test_a_config_without_its_node_still_starts_its_own_servers(world: CommandLine) -> None:
+def test_config_without_node_starts_own_servers(world: CommandLine) -> None:
     world.up("--demo", "--listen", str(world.port)).pids()
     elsewhere = free_port()
     world.config({"mine": DEMO}, listen=f"127.0.0.1:{elsewhere}")
-    done = world.run_here("tools")
-    assert done.returncode == 0
-    assert "mine.roll_dice" in done.stdout
+    result = world.run_here("tools")
+    assert result.returncode == 0
+    assert "mine.roll_dice" in result.stdout
     here = f"127.0.0.1:{world.port}"
-    assert f"Note: a node runs at {here}; use --node {here}\n" in done.stderr
+    assert f"Note: a node runs at {here}; use --node {here}\n" in result.stderr
     status = world.run_here("status")
     assert status.returncode == 4
     assert (
@@ -70,7 +70,7 @@ def test_a_config_without_its_node_still_starts_its_own_servers(world: CommandLi
     )
 
 
-def test_a_port_that_the_system_chose_is_found(world: CommandLine) -> None:
+def test_finds_node_on_system_chosen_port(world: CommandLine) -> None:
     node = world.up("--demo", "--listen", "0")
     node.pids()
     address = node.url.removeprefix("http://").removesuffix("/mcp")
@@ -78,47 +78,45 @@ def test_a_port_that_the_system_chose_is_found(world: CommandLine) -> None:
     assert world.run_here("tools", "--node", address).returncode == 0
 
 
-def test_an_address_without_a_node(world: CommandLine) -> None:
+def test_address_without_node_fails(world: CommandLine) -> None:
     for command in (["tools"], ["call", "x.y"], ["stdio"]):
-        done = world.run_here(*command, "--node", str(world.port))
-        assert done.returncode == 4
+        result = world.run_here(*command, "--node", str(world.port))
+        assert result.returncode == 4
         here = f"127.0.0.1:{world.port}"
-        assert f"No node of this user is running at {here}. " in done.stderr
-        assert f"Start one there: interlock up --listen {here}\n" in done.stderr
-    wrong = world.run_here("tools", "--node", "nonsense")
-    assert wrong.returncode == 2
+        assert f"No node of this user is running at {here}. " in result.stderr
+        assert f"Start one there: interlock up --listen {here}\n" in result.stderr
+    outcome = world.run_here("tools", "--node", "nonsense")
+    assert outcome.returncode == 2
 
 
 @pytest.mark.parametrize(
     "command", [["tools"], ["status"], ["call", "demo.x"], ["approvals"], ["tree"], ["stdio"]]
 )
 @pytest.mark.feature("tree")
-def test_reports_a_wrong_config_though_another_node_runs(
-    world: CommandLine, command: list[str]
-) -> None:
+def test_reports_invalid_config_beside_running_node(world: CommandLine, command: list[str]) -> None:
     world.config({})
     node = world.up()
     bad = world.cwd / "bad.yaml"
     bad.write_text("severs: {}", encoding="utf-8")
-    done = world.run_here(*command, "-c", "bad.yaml")
-    assert done.returncode == 3, done.stderr
-    assert "bad.yaml:1:1: severs: unknown key" in done.stderr
-    assert f"a node runs at 127.0.0.1:{world.port}" in done.stderr
+    result = world.run_here(*command, "-c", "bad.yaml")
+    assert result.returncode == 3, result.stderr
+    assert "bad.yaml:1:1: severs: unknown key" in result.stderr
+    assert f"a node runs at 127.0.0.1:{world.port}" in result.stderr
     node.end()
 
 
-def test_a_config_that_has_become_wrong_does_not_hide_the_node(world: CommandLine) -> None:
+def test_invalidated_config_does_not_hide_node(world: CommandLine) -> None:
     path = world.config({"demo": DEMO})
     node = world.up()
     node.pids()
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace('"servers"', '"severs": {}, "servers"'), encoding="utf-8")
     for command in (["tools"], ["status"], ["call", "demo.roll_dice"]):
-        done = world.run_here(*command)
-        assert done.returncode == 0, done.stderr
+        result = world.run_here(*command)
+        assert result.returncode == 0, result.stderr
         assert (
             "Note: the config file is invalid; the node uses an earlier version: interlock.yaml:3:"
-            in done.stderr
+            in result.stderr
         )
     path.write_text("servers: [", encoding="utf-8")
     assert world.run_here("tools", "--node", str(world.port)).returncode == 0
@@ -147,7 +145,7 @@ EMERGENCY = [
 
 
 @pytest.mark.parametrize("by_address", [False, True])
-def test_a_wrong_config_does_not_stand_in_the_way(world: CommandLine, by_address: bool) -> None:
+def test_commands_work_with_invalidated_config(world: CommandLine, by_address: bool) -> None:
     path = world.config({"demo": DEMO})
     node = world.up()
     node.pids()
@@ -158,14 +156,14 @@ def test_a_wrong_config_does_not_stand_in_the_way(world: CommandLine, by_address
     path.write_text(text.replace('"servers"', '"severs": {}, "servers"'), encoding="utf-8")
     named = ["--node", str(world.port)] if by_address else []
     for command in EMERGENCY:
-        done = world.run_here(*command, *named)
-        assert done.returncode == 0, (command, done.stderr)
+        result = world.run_here(*command, *named)
+        assert result.returncode == 0, (command, result.stderr)
         assert (
             "Note: the config file is invalid; the node uses an earlier version: interlock.yaml:3:"
-            in done.stderr
+            in result.stderr
         )
-    told = json.loads(world.run_here("token", "list", "--json").stdout)
-    assert [one["state"] for one in told["tokens"]] == ["revoked"]
+    data = json.loads(world.run_here("token", "list", "--json").stdout)
+    assert [token["state"] for token in data["tokens"]] == ["revoked"]
     # Once nothing says where the node is, only its address does: nothing is changed elsewhere.
     path.write_text("servers: [", encoding="utf-8")
     lost = world.run_here("token", "list")
@@ -184,17 +182,17 @@ def test_a_wrong_config_does_not_stand_in_the_way(world: CommandLine, by_address
     "command",
     [["approvals"], ["status"], ["tools"], ["token", "list"], ["policy", "explain", "x.y"]],
 )
-def test_a_config_that_is_named_and_is_not_there(world: CommandLine, command: list[str]) -> None:
+def test_reports_missing_named_config(world: CommandLine, command: list[str]) -> None:
     for more, environ in (
         (["-c", "nowhere.yaml"], {}),
         ([], {"INTERLOCK_CONFIG": "nowhere.yaml"}),
     ):
-        done = world.run_here(*command, *more, **environ)
-        assert done.returncode == 3
-        assert "nowhere.yaml: there is no such file" in done.stderr
+        result = world.run_here(*command, *more, **environ)
+        assert result.returncode == 3
+        assert "nowhere.yaml: there is no such file" in result.stderr
 
 
-def test_status_needs_no_token_of_its_own_user(world: CommandLine) -> None:
+def test_status_of_own_user_needs_no_token(world: CommandLine) -> None:
     tokens = [{"name": "me", "token": "${env:NODE_TOKEN}"}]
     world.config({"demo": DEMO}, tokens=tokens)
     world.up(NODE_TOKEN="s3cret-s3cret-s3cret").wait_for_line("demo is ready")
@@ -205,32 +203,34 @@ def test_status_needs_no_token_of_its_own_user(world: CommandLine) -> None:
     missing = world.run_here("status")
     assert missing.returncode == 3
     assert "the token ${env:NODE_TOKEN}: the environment variable NODE_TOKEN" in missing.stderr
-    wrong = world.run_here("status", NODE_TOKEN="something-else")
-    assert wrong.returncode == 1
-    assert "rejected the token (HTTP 401)" in wrong.stderr
+    result = world.run_here("status", NODE_TOKEN="something-else")
+    assert result.returncode == 1
+    assert "rejected the token (HTTP 401)" in result.stderr
     assert world.run_here("status", NODE_TOKEN="s3cret-s3cret-s3cret").returncode == 0
 
 
-def test_servers_that_are_down_are_named(world: CommandLine, tmp_path: Path) -> None:
+def test_unavailable_servers_are_named(world: CommandLine, tmp_path: Path) -> None:
     script = tmp_path / "crash.py"
     script.write_text(CRASHES, encoding="utf-8")
     world.config({"demo": DEMO, "crash": f"{sys.executable} {script}"})
     node = world.up()
     wait_until(
         "both tried",
-        lambda: {one["state"] for one in node.status()["upstreams"]} == {"ready", "failed"},
+        lambda: (
+            {upstream["state"] for upstream in node.status()["upstreams"]} == {"ready", "failed"}
+        ),
     )
-    done = world.run("tools")
-    assert done.returncode == 0
-    assert "9 tools of 1 server" in done.stdout
-    assert done.stderr.startswith("interlock: crash is not ready: ")
-    assert "no LICENCE found" in done.stderr
-    told = json.loads(world.run_here("tools", "--json").stdout)
-    assert [one["key"] for one in told["unready"]] == ["crash"]
+    result = world.run("tools")
+    assert result.returncode == 0
+    assert "9 tools of 1 server" in result.stdout
+    assert result.stderr.startswith("interlock: crash is not ready: ")
+    assert "no LICENCE found" in result.stderr
+    data = json.loads(world.run_here("tools", "--json").stdout)
+    assert [item["key"] for item in data["unready"]] == ["crash"]
     for name in ("crash.foo", "crash__foo"):
         called = world.run_here("call", name)
         assert called.returncode == 4
         assert called.stderr.startswith("interlock: crash is not ready: ")
-    wrong = world.run_here("call", "demo.nonsense")
-    assert wrong.returncode == 1
-    assert "crash" not in wrong.stderr
+    outcome = world.run_here("call", "demo.nonsense")
+    assert outcome.returncode == 1
+    assert "crash" not in outcome.stderr

@@ -328,7 +328,7 @@ async def test_server_receives_tokens_of_each_caller(tmp_path: Path, eras: str) 
                 answer.empty("403 Forbidden")
                 return True
 
-            server.habit = refuse
+            server.override = refuse
             response = await call(root, DEPUTY, "shop.cancelled")
             assert response["code"] == -31020
             assert "rejected the hop token of this node (HTTP 403)" in response["message"]
