@@ -17,7 +17,7 @@ ECHO = McpBinding("echo", {"text": "message"})
 
 
 def manifest(folder: Path = Path("/nowhere/echo-mcp"), **fields: Any) -> DriverManifest:
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "id": "echo-mcp",
         "name": "Echo",
         "description": "",
@@ -27,11 +27,11 @@ def manifest(folder: Path = Path("/nowhere/echo-mcp"), **fields: Any) -> DriverM
         "server": ServerBlock("binary", path="python3", args=("server.py",)),
         **fields,
     }
-    return DriverManifest(folder / "DRIVER.md", **given)
+    return DriverManifest(folder / "DRIVER.md", **arguments)
 
 
 def contract(**fields: Any) -> ToolContract:
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "id": "text.echo",
         "name": "Echo",
         "description": "",
@@ -48,4 +48,4 @@ def contract(**fields: Any) -> ToolContract:
         },
         **fields,
     }
-    return ToolContract(Path("/nowhere/TOOL.md"), **given)
+    return ToolContract(Path("/nowhere/TOOL.md"), **arguments)

@@ -128,10 +128,10 @@ class Workspace:
         if not self.heard_file.exists():
             return []
         lines = map(json.loads, self.heard_file.read_text(encoding="utf-8").splitlines())
-        return [one for one in lines if method is None or one.get("method") == method]
+        return [line for line in lines if method is None or line.get("method") == method]
 
     def methods(self) -> list[str]:
-        return [one["method"] for one in self.heard() if "method" in one]
+        return [message["method"] for message in self.heard() if "method" in message]
 
 
 class Running:
@@ -205,15 +205,15 @@ class Running:
     def listed(self, name: str) -> dict[str, Any]:
         """How a tool reads in the list."""
         tool = self.node.catalog.current.by_name[name]
-        told = decode_value(b'{"name":%b%b' % (json.dumps(name).encode(), tool.listed))
-        assert isinstance(told, dict)
-        return told
+        response = decode_value(b'{"name":%b%b' % (json.dumps(name).encode(), tool.listed))
+        assert isinstance(response, dict)
+        return response
 
     def driver(self, id: str = "echo-mcp", major: int = 1) -> Driver:
         return self.drivers.lifecycle.drivers[f"driver:{id}@{major}"]
 
     def status(self, id: str = "echo-mcp") -> DriverStatus:
-        (found,) = [one for one in self.drivers.status() if one.id == id]
+        (found,) = [item for item in self.drivers.status() if item.id == id]
         return found
 
     def pid(self, id: str = "echo-mcp") -> int | None:

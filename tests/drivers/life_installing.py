@@ -61,7 +61,7 @@ class World:
 
 def npm_package(path: Path, version: str = "0.6.0", **more: Any) -> str:
     """A package of npm as a tarball; its SHA-256."""
-    said = {
+    fields = {
         "name": "tiny-server",
         "version": version,
         "bin": {"tiny-server": "cli.js"},
@@ -72,7 +72,7 @@ def npm_package(path: Path, version: str = "0.6.0", **more: Any) -> str:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tape:
         for name, text, mode in (
-            ("package/package.json", json.dumps(said), 0o644),
+            ("package/package.json", json.dumps(fields), 0o644),
             ("package/cli.js", script, 0o755),
         ):
             entry = tarfile.TarInfo(name)
@@ -82,7 +82,7 @@ def npm_package(path: Path, version: str = "0.6.0", **more: Any) -> str:
     return hashlib.sha256(buffer.getvalue()).hexdigest()
 
 
-def vendored(world: World, text: str = "#!/bin/sh\necho v0.6\n") -> str:
+def add_vendored_program(world: World, text: str = "#!/bin/sh\necho v0.6\n") -> str:
     """A program that comes with the driver; its SHA-256."""
     path = world.home / "tool"
     path.write_text(text, encoding="utf-8")
@@ -90,7 +90,7 @@ def vendored(world: World, text: str = "#!/bin/sh\necho v0.6\n") -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def fake(folder: Path, name: str, cmd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def add_fake_program(folder: Path, name: str, cmd: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program of this name that comes first on the PATH."""
     bin_folder = folder / "bin"
     bin_folder.mkdir(exist_ok=True)

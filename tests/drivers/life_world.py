@@ -22,7 +22,7 @@ PYTHON = sys.executable
 
 def driver(folder: Path, **fields: Any) -> DriverManifest:
     """A driver that lives in `folder`."""
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "file": folder / "DRIVER.md",
         "id": "tiny-mcp",
         "name": "Tiny",
@@ -32,25 +32,25 @@ def driver(folder: Path, **fields: Any) -> DriverManifest:
         "implements": (),
         **fields,
     }
-    return DriverManifest(**given)
+    return DriverManifest(**arguments)
 
 
 def secret(slug: str, **fields: Any) -> SecretEntry:
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "slug": slug,
         "name": slug.replace("-", " ").capitalize(),
         "description": "For tests.",
         "file": Path("SECRETS.md"),
         **fields,
     }
-    return SecretEntry(**given)
+    return SecretEntry(**arguments)
 
 
 def inventory(*entries: SecretEntry) -> SecretsInventory:
     return SecretsInventory({entry.slug: entry for entry in entries})
 
 
-class Naps:
+class SleepRecorder:
     """A sleep that turns the clock instead, and lets others run."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -145,13 +145,13 @@ def web() -> Iterator[Web]:
 
 
 @contextmanager
-def hanging(folder: Path) -> Iterator[tuple[list[str], Path]]:
+def hanging_command(folder: Path) -> Iterator[tuple[list[str], Path]]:
     """A command that starts a child, tells its number to whoever reads the pipe, and hangs."""
     pipe = folder / "pipe"
     os.mkfifo(pipe)
     yield ["sh", "-c", 'sleep 300 & echo $! > "$0"; wait', str(pipe)], pipe
 
 
-async def told_by(pipe: Path) -> int:
+async def read_child_pid(pipe: Path) -> int:
     """The number that `hanging` told. Waits until it does."""
     return int(await asyncio.to_thread(pipe.read_text, "ascii"))

@@ -117,11 +117,11 @@ def decide(
     )
 
 
-def ids(decision: DriverChoice) -> list[str]:
+def selected_ids(decision: DriverChoice) -> list[str]:
     """Those that are left, the best first."""
-    return [one.driver.id for one in decision.order]
+    return [item.driver.id for item in decision.order]
 
 
-def reasons(decision: DriverChoice) -> dict[str, tuple[int, str]]:
+def rejection_reasons(decision: DriverChoice) -> dict[str, tuple[int, str]]:
     """Those that are not: id → phase and code."""
-    return {one.driver.partition("@")[0]: (one.phase, one.code) for one in decision.rejected}
+    return {item.driver.partition("@")[0]: (item.phase, item.code) for item in decision.rejected}

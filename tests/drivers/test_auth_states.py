@@ -8,7 +8,7 @@ from interlock.drivers.sign_in_state import TABLE, ExpirySigns, SignInEvent, Sig
 
 
 @pytest.mark.spec("DR-30.auth-3")
-def test_the_way_of_a_login() -> None:
+def test_login_moves_through_states() -> None:
     state = SignInState.UNKNOWN
     for event, expected in [
         (SignInEvent.READY, SignInState.UNAUTHED),
@@ -23,7 +23,7 @@ def test_the_way_of_a_login() -> None:
 
 
 @pytest.mark.spec("DR-30.auth-3", "DR-30.auth-10")
-def test_every_cell_has_one_answer_and_every_state_a_way_in_and_out() -> None:
+def test_table_is_complete_and_unambiguous() -> None:
     assert len({(row.state, row.event) for row in TABLE}) == len(TABLE)
     assert {state.value for state in SignInState} == {
         "unknown", "unauthed", "logging_in", "authed", "expired",
@@ -57,7 +57,7 @@ def signs(*detect: str) -> tuple[ExpirySigns, list[str]]:
 
 
 @pytest.mark.spec("DR-30.auth-2")
-def test_each_sign_of_the_vocabulary() -> None:
+def test_matches_each_expiry_sign() -> None:
     one, warned = signs(
         "exit_code:4", "http_status:401", "exception:PermissionError", "header:X-Auth:expired: yes"
     )
@@ -86,7 +86,7 @@ def test_each_sign_of_the_vocabulary() -> None:
     ["grpc_code:16", "401", "http_status", "http_status:", "http_status:4o1", "http_status:0401",
      "exit_code:+1", "exception:", "header:X-Auth", "header::x", ""],
 )  # fmt: skip
-def test_a_line_for_another_host_is_warned_of_and_never_matches(line: str) -> None:
+def test_foreign_expiry_sign_is_warned_and_ignored(line: str) -> None:
     one, warned = signs(line, "exit_code:1")
     assert len(warned) == 1
     assert repr(line) in warned[0]
@@ -94,7 +94,7 @@ def test_a_line_for_another_host_is_warned_of_and_never_matches(line: str) -> No
     assert one.find(exit_code=1) == "exit_code:1"
 
 
-def test_a_signal_is_an_exit_code_below_zero() -> None:
+def test_negative_exit_code_is_signal() -> None:
     one, warned = signs("exit_code:-9")
     assert one.find(exit_code=-9) == "exit_code:-9"
     assert warned == []

@@ -24,7 +24,7 @@ from interlock.drivers.sign_in_state import (
 from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.errors import AUTH_FAILED, AUTH_REQUIRED, InterlockError
 from interlock.manifests.model import Auth, DriverManifest, Login, Refresh
-from tests.drivers.life_world import driver, hanging, told_by, web
+from tests.drivers.life_world import driver, hanging_command, read_child_pid, web
 from tests.support.clock import ManualClock
 from tests.support.upstreams import run as on_loop
 from tests.support.upstreams import wait_for_exit, with_timeout
@@ -74,11 +74,11 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-async def well() -> None:
+async def successful_login() -> None:
     """A login that works."""
 
 
-async def refused(state: DriverSignIn) -> InterlockError:
+async def assert_auth_required(state: DriverSignIn) -> InterlockError:
     with pytest.raises(InterlockError) as error:
         await with_timeout(state.ensure_ready())
     assert error.value.failure is AUTH_REQUIRED
@@ -90,7 +90,7 @@ async def refused(state: DriverSignIn) -> InterlockError:
 
 @pytest.mark.spec("DR-30.auth-10")
 @pytest.mark.parametrize("auth", [None, Auth(), Auth(ref="./SECRETS.md")])
-async def test_without_auth_it_is_always_authed(world: World, auth: Auth | None) -> None:
+async def test_driver_without_auth_is_always_authed(world: World, auth: Auth | None) -> None:
     state = world.state(auth)
     assert state.authed
     await state.ensure_ready()
@@ -99,11 +99,11 @@ async def test_without_auth_it_is_always_authed(world: World, auth: Auth | None)
 
 
 @pytest.mark.spec("DR-30.auth-10")
-async def test_keys_are_enough_once_all_of_them_are_there(world: World) -> None:
+async def test_all_environment_keys_are_required(world: World) -> None:
     state = world.state(Auth(state_env=("A_KEY", "B_KEY")))
     assert state.state is SignInState.UNKNOWN
     world.missing = ["B_KEY"]
-    error = await refused(state)
+    error = await assert_auth_required(state)
     assert state.state is SignInState.UNAUTHED
     assert "missing: B_KEY" in error.message
     assert "A_KEY" not in error.message
@@ -113,31 +113,31 @@ async def test_keys_are_enough_once_all_of_them_are_there(world: World) -> None:
     # One that is taken away is noticed.
     world.missing = ["A_KEY"]
     world.clock.now += CHECK_SECONDS
-    await refused(state)
+    await assert_auth_required(state)
     # Of keys nothing is kept: they are there, or they are not.
     assert not world.store.path.exists()
 
 
-async def test_places_that_it_needs(world: World) -> None:
+async def test_required_files_must_exist(world: World) -> None:
     state = world.state(Auth(state_paths=("token.json",)))
-    assert "missing: token.json" in (await refused(state)).message
+    assert "missing: token.json" in (await assert_auth_required(state)).message
     (world.folder / "token.json").touch()
     await state.ensure_ready()
 
 
 @pytest.mark.spec("DR-30.auth-2")
-async def test_keys_that_are_refused_are_not_tried_at_once(world: World) -> None:
+async def test_rejected_keys_are_retried_later(world: World) -> None:
     state = world.state(Auth(state_env=("A_KEY",), expiry_detect=("http_status:401",)))
     await state.ensure_ready()
     assert not state.detect_expiry(http_status=500)
     assert state.authed
     assert state.detect_expiry(http_status=401)
     assert state.state is SignInState.EXPIRED
-    error = await refused(state)
+    error = await assert_auth_required(state)
     assert "http_status:401" in error.message
     assert state.state is SignInState.UNAUTHED
     world.clock.now += SECRETS_RETRY_SECONDS - 1
-    await refused(state)
+    await assert_auth_required(state)
     # By then somebody may have put another one there.
     world.clock.now += 1
     await state.ensure_ready()
@@ -148,10 +148,10 @@ async def test_keys_that_are_refused_are_not_tried_at_once(world: World) -> None
 
 
 @pytest.mark.spec("DR-30.auth-5")
-async def test_unauthed_says_how_to_sign_in(world: World) -> None:
+async def test_unauthed_error_explains_sign_in(world: World) -> None:
     login = Login(url="https://github.com/login/oauth/authorize", requires_callback_url=True)
     state = world.state(Auth(login=login))
-    error = await refused(state)
+    error = await assert_auth_required(state)
     assert "`interlock drivers login tiny-mcp`" in error.message
     assert error.data == {
         "driver": "tiny-mcp",
@@ -161,7 +161,7 @@ async def test_unauthed_says_how_to_sign_in(world: World) -> None:
 
 
 @pytest.mark.spec("DR-30.auth-5")
-async def test_while_somebody_signs_in_calls_wait(world: World) -> None:
+async def test_calls_wait_for_running_login(world: World) -> None:
     state = world.state(Auth(login=LOGIN))
     begun, done = asyncio.Event(), asyncio.Event()
 
@@ -184,7 +184,7 @@ async def test_while_somebody_signs_in_calls_wait(world: World) -> None:
 
 
 @pytest.mark.spec("DR-30.auth-5", "DR-30.auth-8")
-async def test_a_login_that_fails_lets_nobody_through(world: World) -> None:
+async def test_failed_login_rejects_waiting_calls(world: World) -> None:
     state = world.state(Auth(login=LOGIN))
 
     async def login() -> None:
@@ -204,7 +204,7 @@ async def test_a_login_that_fails_lets_nobody_through(world: World) -> None:
 
 
 @pytest.mark.spec("DR-30.conformance-3")
-async def test_a_login_that_is_given_up(world: World) -> None:
+async def test_cancelled_login_rejects_calls(world: World) -> None:
     state = world.state(Auth(login=LOGIN))
     begun = asyncio.Event()
 
@@ -217,28 +217,28 @@ async def test_a_login_that_is_given_up(world: World) -> None:
     signing_in.cancel()
     with pytest.raises(asyncio.CancelledError):
         await with_timeout(signing_in, 1.0)
-    await refused(state)
+    await assert_auth_required(state)
 
 
 @pytest.mark.spec("DR-30.auth-4")
-async def test_a_restart_changes_nothing_for_that_user_only(world: World) -> None:
-    await world.state(Auth(login=LOGIN)).sign_in(well)
+async def test_sign_in_survives_restart_for_same_user_only(world: World) -> None:
+    await world.state(Auth(login=LOGIN)).sign_in(successful_login)
     again = world.restarted()
     state = again.state(Auth(login=LOGIN))
     assert state.state is SignInState.UNKNOWN
     await state.ensure_ready()
     assert state.authed
-    await refused(again.state(Auth(login=LOGIN), user="user-2"))
-    await refused(again.state(Auth(login=LOGIN), workspace="other"))
+    await assert_auth_required(again.state(Auth(login=LOGIN), user="user-2"))
+    await assert_auth_required(again.state(Auth(login=LOGIN), workspace="other"))
     other = driver(world.folder, id="other-mcp", auth=Auth(login=LOGIN))
-    await refused(DriverSignIn(other, workspace="w", user="user-1", store=again.store))
+    await assert_auth_required(DriverSignIn(other, workspace="w", user="user-1", store=again.store))
 
 
-async def test_what_another_process_does_is_noticed(world: World) -> None:
+async def test_change_by_other_process_is_noticed(world: World) -> None:
     node = world.state(Auth(login=LOGIN))
-    await refused(node)
+    await assert_auth_required(node)
     command_line = world.restarted().state(Auth(login=LOGIN))
-    await command_line.sign_in(well)
+    await command_line.sign_in(successful_login)
     await node.ensure_ready()
     assert node.authed
     await command_line.sign_out()
@@ -246,23 +246,23 @@ async def test_what_another_process_does_is_noticed(world: World) -> None:
     await node.ensure_ready()
     world.clock.now += CHECK_SECONDS
     # but soon.
-    assert "signed out" in (await refused(node)).message
+    assert "signed out" in (await assert_auth_required(node)).message
 
 
 @pytest.mark.spec("DR-30.auth-5", "DR-30.auth-10")
-async def test_expired_goes_to_unauthed_and_that_is_kept(world: World) -> None:
+async def test_expired_becomes_unauthed_and_is_stored(world: World) -> None:
     auth = Auth(login=LOGIN, expiry_detect=("exit_code:4",))
     state = world.state(auth)
-    await state.sign_in(well)
+    await state.sign_in(successful_login)
     assert world.store.state("tiny-mcp", "w", "user-1") == (True, world.clock.now)
     assert state.detect_expiry(exit_code=4)
     assert state.state is SignInState.EXPIRED
-    error = await refused(state)
+    error = await assert_auth_required(state)
     assert "exit_code:4" in error.message
     assert state.state is SignInState.UNAUTHED
     assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
-    await refused(world.restarted().state(auth))
-    await state.sign_in(well)
+    await assert_auth_required(world.restarted().state(auth))
+    await state.sign_in(successful_login)
     await state.ensure_ready()
 
 
@@ -287,10 +287,10 @@ HOURS = Auth(login=LOGIN, refresh=HOURLY, expiry_detect=("http_status:401",))
 
 
 @pytest.mark.spec("DR-30.auth-5")
-async def test_authed_is_refreshed_when_it_is_due(world: World) -> None:
+async def test_due_sign_in_is_refreshed(world: World) -> None:
     refresh = Refreshing()
     state = world.state(HOURS, refresh=refresh)
-    await state.sign_in(well)
+    await state.sign_in(successful_login)
     world.clock.now += 3599.0
     await state.ensure_ready()
     assert refresh.times == 0
@@ -310,21 +310,21 @@ async def test_authed_is_refreshed_when_it_is_due(world: World) -> None:
 
 
 @pytest.mark.spec("DR-30.auth-5")
-async def test_a_refresh_that_is_refused_ends_the_sign_in(world: World) -> None:
+async def test_rejected_refresh_ends_sign_in(world: World) -> None:
     refresh = Refreshing()
     state = world.state(HOURS, refresh=refresh)
-    await state.sign_in(well)
+    await state.sign_in(successful_login)
     world.clock.now += 3600.0
     refresh.fails = RefreshError("exit status 1", is_temporary=False)
-    assert "exit status 1" in (await refused(state)).message
+    assert "exit status 1" in (await assert_auth_required(state)).message
     assert world.changes[-3:] == [SignInState.AUTHED, SignInState.EXPIRED, SignInState.UNAUTHED]
     assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
 
 
-async def test_a_refresh_that_did_not_get_through_is_tried_again(world: World) -> None:
+async def test_failed_refresh_is_retried(world: World) -> None:
     refresh = Refreshing()
     state = world.state(HOURS, refresh=refresh)
-    await state.sign_in(well)
+    await state.sign_in(successful_login)
     world.clock.now += 3600.0
     refresh.fails = RefreshError("nobody answered", is_temporary=True)
     await state.ensure_ready()
@@ -339,16 +339,16 @@ async def test_a_refresh_that_did_not_get_through_is_tried_again(world: World) -
     # Once it was refused, only a refresh helps.
     state.detect_expiry(http_status=401)
     refresh.fails = RefreshError("nobody answered", is_temporary=True)
-    await refused(state)
+    await assert_auth_required(state)
     refresh.fails = None
     await state.ensure_ready()
     assert state.authed
 
 
-async def test_what_was_refused_is_refreshed_first(world: World) -> None:
+async def test_expired_sign_in_is_refreshed_first(world: World) -> None:
     refresh = Refreshing()
     state = world.state(HOURS, refresh=refresh)
-    await state.sign_in(well)
+    await state.sign_in(successful_login)
     state.detect_expiry(http_status=401)
     await state.ensure_ready()
     assert refresh.times == 1
@@ -356,7 +356,7 @@ async def test_what_was_refused_is_refreshed_first(world: World) -> None:
     # Signed out elsewhere: nothing to refresh.
     state.detect_expiry(http_status=401)
     world.store.save("tiny-mcp", "w", "user-1", authed=False, refreshed_at=0.0)
-    await refused(state)
+    await assert_auth_required(state)
     assert refresh.times == 1
 
 
@@ -376,9 +376,9 @@ def with_refresh(folder: Path, **fields: Any) -> DriverManifest:
 
 
 @pytest.mark.spec("DR-30.auth-5")
-async def test_a_command_refreshes(tmp_path: Path) -> None:
-    done = refreshes(with_refresh(tmp_path, cmd="touch refreshed"), [])
-    await done()
+async def test_refreshes_by_command(tmp_path: Path) -> None:
+    refresh = refreshes(with_refresh(tmp_path, cmd="touch refreshed"), [])
+    await refresh()
     assert (tmp_path / "refreshed").exists()
     with pytest.raises(RefreshError, match=r"auth.refresh.cmd: exit status 1") as bad:
         await refreshes(with_refresh(tmp_path, cmd="false"), [])()
@@ -388,15 +388,15 @@ async def test_a_command_refreshes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "passing"), [(204, None), (200, None), (401, False), (503, True), (429, True)]
 )
-def test_a_request_refreshes(tmp_path: Path, status: int, passing: bool | None) -> None:
+def test_refreshes_by_request(tmp_path: Path, status: int, passing: bool | None) -> None:
     async def main() -> None:
-        done = refreshes(with_refresh(tmp_path, url=one.status(status)), [])
+        refresh = refreshes(with_refresh(tmp_path, url=one.status(status)), [])
         if passing is None:
-            await done()
+            await refresh()
             assert one.asked == [f"POST /status/{status}"]
             return
         with pytest.raises(RefreshError, match=f"HTTP {status}") as bad:
-            await done()
+            await refresh()
         assert bad.value.is_temporary is passing
 
     with web() as one:
@@ -404,7 +404,7 @@ def test_a_request_refreshes(tmp_path: Path, status: int, passing: bool | None) 
 
 
 @pytest.mark.spec("DR-32.example-4")
-async def test_an_empty_command_means_the_hook_of_the_driver(tmp_path: Path) -> None:
+async def test_empty_refresh_command_warns(tmp_path: Path) -> None:
     manifest, warned = with_refresh(tmp_path, cmd=""), list[str]()
     times = 0
 
@@ -430,14 +430,14 @@ async def test_an_empty_command_means_the_hook_of_the_driver(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("DR-30.conformance-3")
-async def test_a_refresh_can_be_given_up(world: World) -> None:
-    with hanging(world.folder) as (cmd, pipe):
+async def test_refresh_can_be_cancelled(world: World) -> None:
+    with hanging_command(world.folder) as (cmd, pipe):
         manifest = with_refresh(world.folder, cmd=shlex.join(cmd))
         state = world.state(manifest.auth, refresh=refreshes(manifest, []))
-        await state.sign_in(well)
+        await state.sign_in(successful_login)
         world.clock.now += 3600.0
         call = asyncio.ensure_future(state.ensure_ready())
-        child = await with_timeout(told_by(pipe))
+        child = await with_timeout(read_child_pid(pipe))
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await with_timeout(call, 1.0)

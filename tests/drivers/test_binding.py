@@ -28,17 +28,17 @@ TOOL: dict[str, Any] = {
 }
 
 
-def problems(of: ToolContract = READ, **said: Any) -> list[str]:
+def entry_problems(of: ToolContract = READ, **said: Any) -> list[str]:
     return check_entry(of, entry(**said))
 
 
 # --- the two files ---
 
 
-def test_an_entry_that_fits() -> None:
-    assert problems() == []
+def test_valid_entry_has_no_problems() -> None:
+    assert entry_problems() == []
     assert (
-        problems(
+        entry_problems(
             drop_inputs=("mode",),
             drop_outputs=("mime",),
             mapping={"limit": "lines"},
@@ -51,7 +51,7 @@ def test_an_entry_that_fits() -> None:
 
 @pytest.mark.spec("DR-30.implements-8")
 @pytest.mark.parametrize(
-    ("version", "wanted", "fits"),
+    ("version", "version_range", "fits"),
     [
         ("1.4.2", "^1.0", True),
         ("2.0.0", "^1.0", False),
@@ -67,24 +67,22 @@ def test_an_entry_that_fits() -> None:
         ("0.3.0", "^0.2.1", False),
     ],
 )
-def test_the_contracts_version_is_in_the_range_or_the_entry_is_refused(
-    version: str, wanted: str, fits: bool
-) -> None:
-    problem = version_problem(contract(version=version), entry(version=wanted))
+def test_contract_version_must_be_in_range(version: str, version_range: str, fits: bool) -> None:
+    problem = version_problem(contract(version=version), entry(version=version_range))
     assert (not problem) is fits
     if not fits:
         assert version in problem
-        assert wanted in problem
-        assert check_entry(contract(version=version), entry(version=wanted)) == [problem]
+        assert version_range in problem
+        assert check_entry(contract(version=version), entry(version=version_range)) == [problem]
 
 
-def test_a_range_that_is_none_is_a_problem() -> None:
-    assert len(problems(version="newest")) == 1
+def test_invalid_version_range_is_problem() -> None:
+    assert len(entry_problems(version="newest")) == 1
 
 
 @pytest.mark.spec("DR-30.implements-4")
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("fields", "message"),
     [
         ({"drop_inputs": ("path",)}, "`drop_inputs` has 'path', which is required by"),
         ({"drop_inputs": ("paht",)}, "'paht', which is not among the contract's inputs"),
@@ -92,14 +90,14 @@ def test_a_range_that_is_none_is_a_problem() -> None:
         ({"drop_outputs": ("size",)}, "'size', which is not among the contract's outputs"),
     ],
 )
-def test_only_what_is_optional_and_known_can_be_dropped(said: dict[str, Any], words: str) -> None:
-    found = problems(**said)
-    assert len(found) == 1
-    assert words in found[0]
+def test_drop_inputs_accepts_known_optional_inputs(fields: dict[str, Any], message: str) -> None:
+    result = entry_problems(**fields)
+    assert len(result) == 1
+    assert message in result[0]
 
 
 @pytest.mark.spec("DR-30.implements-5")
-def test_a_transformer_must_be_there() -> None:
+def test_transformer_must_exist() -> None:
     using = entry(mapping={"path": ArgumentMapping("file", "upper")})
     missing = check_entry(READ, using)
     assert len(missing) == 1
@@ -107,8 +105,8 @@ def test_a_transformer_must_be_there() -> None:
     assert check_entry(READ, using, transforms={"upper"}) == []
 
 
-def test_everything_that_is_wrong_with_an_entry_is_told() -> None:
-    found = problems(
+def test_all_entry_problems_are_reported() -> None:
+    result = entry_problems(
         drop_inputs=("path", "size"),
         mapping={"paht": "x", "mode": ArgumentMapping("m", "upper")},
         argument_mapping={"nobody": "a", "nothing": "b", "path": "limit"},
@@ -123,16 +121,16 @@ def test_everything_that_is_wrong_with_an_entry_is_told() -> None:
         "`argument_mapping` has 'nothing'",
         "`result_extract`: ",
     )
-    assert [one for one in told if not any(one in sentence for sentence in found)] == []
-    assert len(found) == len(told)
-    found = problems(argument_mapping={"nobody": "a", "path": "limit"})
-    assert len(found) == 2
-    assert "'path' and 'limit' to the same name" in found[1]
+    assert [item for item in told if not any(item in sentence for sentence in result)] == []
+    assert len(result) == len(told)
+    result = entry_problems(argument_mapping={"nobody": "a", "path": "limit"})
+    assert len(result) == 2
+    assert "'path' and 'limit' to the same name" in result[1]
 
 
 @pytest.mark.spec("DR-32.pertool-6")
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("fields", "message"),
     [
         (
             {"argument_mapping": {"path": "x", "mode": "x"}},
@@ -149,23 +147,23 @@ def test_everything_that_is_wrong_with_an_entry_is_told() -> None:
         ),
     ],
 )
-def test_names_that_collide_or_are_unknown(said: dict[str, Any], words: str) -> None:
-    found = problems(**said)
-    assert len(found) == 1, found
-    assert words in found[0]
+def test_reports_colliding_and_unknown_names(fields: dict[str, Any], message: str) -> None:
+    result = entry_problems(**fields)
+    assert len(result) == 1, result
+    assert message in result[0]
 
 
-def test_two_inputs_may_change_places() -> None:
-    assert problems(argument_mapping={"path": "mode", "mode": "path"}) == []
+def test_inputs_may_exchange_names() -> None:
+    assert entry_problems(argument_mapping={"path": "mode", "mode": "path"}) == []
     # What is dropped is in nobody's way.
-    assert problems(drop_inputs=("mode",), argument_mapping={"path": "mode"}) == []
+    assert entry_problems(drop_inputs=("mode",), argument_mapping={"path": "mode"}) == []
 
 
 @pytest.mark.spec("DR-32.pertool-5")
-def test_every_entry_names_its_tool_unless_code_serves_it() -> None:
+def test_entry_requires_tool_name_or_hook() -> None:
     without = ImplementedContract(tool="fs-read", version="^1.0.0")
-    found = check_entry(READ, without)
-    assert found == [
+    result = check_entry(READ, without)
+    assert result == [
         "fs-read: `metadata.mcp.tool_name` is missing. Name the tool of the server that serves it."
     ]
     assert check_entry(READ, without, has_hook=True) == []
@@ -173,16 +171,18 @@ def test_every_entry_names_its_tool_unless_code_serves_it() -> None:
 
 @pytest.mark.spec("DR-31.jsonpath-1")
 @pytest.mark.parametrize("path", ["$..x", "$[0:2]", "contents"])
-def test_a_path_that_is_none_is_told_at_registration(path: str) -> None:
-    found = problems(result_extract=path)
-    assert len(found) == 1
-    assert found[0].startswith("fs-read: `result_extract`: ")
+def test_invalid_extract_path_is_reported(path: str) -> None:
+    result = entry_problems(result_extract=path)
+    assert len(result) == 1
+    assert result[0].startswith("fs-read: `result_extract`: ")
 
 
 # --- the server's tool ---
 
 
-def bound(definition: dict[str, Any] = TOOL, of: ToolContract = READ, **said: Any) -> list[str]:
+def binding_errors(
+    definition: dict[str, Any] = TOOL, of: ToolContract = READ, **said: Any
+) -> list[str]:
     return list(check_binding(of, entry(**said), definition).errors)
 
 
@@ -190,14 +190,14 @@ def tool(**schema: Any) -> dict[str, Any]:
     return {**TOOL, "inputSchema": {**TOOL["inputSchema"], **schema}}
 
 
-def test_a_tool_that_fits() -> None:
+def test_matching_tool_has_no_findings() -> None:
     findings = check_binding(READ, entry(), TOOL)
     assert findings.is_good
     assert findings.warnings == ()
 
 
 @pytest.mark.spec("DR-32.pertool-1")
-def test_a_tool_that_the_server_does_not_list() -> None:
+def test_missing_tool_is_reported_with_suggestion() -> None:
     listed = {"read_file": {**TOOL, "name": "read_file"}, "write_file": TOOL}
     findings = check_listed(READ, entry("read_fiel"), listed)
     assert findings.errors == (
@@ -211,7 +211,7 @@ def test_a_tool_that_the_server_does_not_list() -> None:
 
 @pytest.mark.spec("DR-32.security-2", "DR-32.security-6")
 @pytest.mark.parametrize(
-    ("definition", "said", "words"),
+    ("definition", "fields", "message"),
     [
         (
             tool(required=["path", "encoding"]),
@@ -254,35 +254,38 @@ def test_a_tool_that_the_server_does_not_list() -> None:
         ),
     ],
 )
-def test_each_mismatch_has_a_name(
-    definition: dict[str, Any], said: dict[str, Any], words: str
+def test_reports_each_mismatch(
+    definition: dict[str, Any], fields: dict[str, Any], message: str
 ) -> None:
-    found = bound(definition, **said)
-    assert any(words in one for one in found), found
-    assert all(one.startswith("fs-read: ") for one in found)
+    result = binding_errors(definition, **fields)
+    assert any(message in item for item in result), result
+    assert all(item.startswith("fs-read: ") for item in result)
 
 
-def test_both_mappings_are_followed() -> None:
+def test_applies_both_mappings() -> None:
     renamed = tool(properties={"f": {"type": "string"}, "m": {}, "limit": {}}, required=["f"])
     assert (
-        bound(renamed, mapping={"path": "file", "mode": "m"}, argument_mapping={"file": "f"}) == []
+        binding_errors(
+            renamed, mapping={"path": "file", "mode": "m"}, argument_mapping={"file": "f"}
+        )
+        == []
     )
 
 
-def test_a_transformed_input_may_be_of_another_type() -> None:
+def test_transformed_input_may_have_other_type() -> None:
     numbers = tool(properties={**TOOL["inputSchema"]["properties"], "path": {"type": "integer"}})
     using = entry(mapping={"path": ArgumentMapping("path", "hash")})
     assert check_binding(READ, using, numbers).is_good
-    assert bound(numbers) != []
+    assert binding_errors(numbers) != []
 
 
-def test_a_hook_makes_the_arguments_its_own_affair() -> None:
+def test_hook_skips_argument_check() -> None:
     strange = tool(required=["tenant"], properties={"tenant": {}})
-    assert bound(strange) != []
+    assert binding_errors(strange) != []
     assert check_binding(READ, entry(), strange, has_hook=True).is_good
 
 
-def test_an_open_tool_takes_what_it_does_not_mention_but_that_is_told() -> None:
+def test_unmentioned_argument_of_open_tool_is_warned() -> None:
     open_tool = {**TOOL, "inputSchema": {"type": "object", "properties": {"file": {}}}}
     findings = check_binding(READ, entry(argument_mapping={"path": "flie"}), open_tool)
     assert findings.is_good
@@ -320,14 +323,14 @@ def test_an_open_tool_takes_what_it_does_not_mention_but_that_is_told() -> None:
         (True, "$.contents", True),
     ],
 )
-def test_the_extract_path_in_an_output_schema(schema: Any, path: str, fits: bool) -> None:
+def test_checks_extract_path_against_output_schema(schema: Any, path: str, fits: bool) -> None:
     definition = {**TOOL, "outputSchema": schema}
-    assert (not bound(definition, result_extract=path)) is fits
+    assert (not binding_errors(definition, result_extract=path)) is fits
 
 
 @pytest.mark.spec("DR-14.mutates-1")
 @pytest.mark.parametrize(
-    ("hints", "said", "warned"),
+    ("hints", "fields", "warned"),
     [
         ({"readOnlyHint": False}, {}, True),
         ({"readOnlyHint": True}, {}, False),
@@ -339,10 +342,10 @@ def test_the_extract_path_in_an_output_schema(schema: Any, path: str, fits: bool
         ({"destructiveHint": True, "readOnlyHint": True}, {}, False),
     ],
 )
-def test_a_tool_that_does_more_than_its_contract_says(
-    hints: Any, said: dict[str, Any], warned: bool
+def test_warns_when_tool_exceeds_declared_effect(
+    hints: Any, fields: dict[str, Any], warned: bool
 ) -> None:
-    of = contract("fs-read", inputs=READ.inputs, outputs=READ.outputs, **said)
+    of = contract("fs-read", inputs=READ.inputs, outputs=READ.outputs, **fields)
     findings = check_binding(of, entry(), {**TOOL, "annotations": hints})
     assert findings.is_good
     assert len(findings.warnings) == warned
@@ -352,7 +355,7 @@ def test_a_tool_that_does_more_than_its_contract_says(
 
 
 @given(json_values.values, json_values.values)
-def test_no_definition_of_a_server_breaks_the_check(schema: Any, answer: Any) -> None:
+def test_check_survives_any_tool_definition(schema: Any, answer: Any) -> None:
     definition = {"name": "make", "inputSchema": schema, "outputSchema": answer, "annotations": 3}
     findings = check_binding(READ, entry(result_extract="$.a[0].b"), definition)
     assert isinstance(findings.errors, tuple)
@@ -368,11 +371,13 @@ def test_no_definition_of_a_server_breaks_the_check(schema: Any, answer: Any) ->
         {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
     ],
 )
-def test_a_schema_that_leads_back_to_itself_ends(schema: dict[str, Any]) -> None:
-    assert isinstance(bound({"name": "make", "inputSchema": schema, "outputSchema": schema}), list)
+def test_recursive_schema_terminates(schema: dict[str, Any]) -> None:
+    assert isinstance(
+        binding_errors({"name": "make", "inputSchema": schema, "outputSchema": schema}), list
+    )
 
 
-def test_what_a_schema_says_on_the_face_of_it() -> None:
+def test_schema_view_reads_properties_and_types() -> None:
     view = SchemaView.of(
         {
             "allOf": [

@@ -13,8 +13,8 @@ from interlock.errors import AUTH_REQUIRED, InterlockError
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-async def test_a_body_tells_once_what_it_came_to() -> None:
-    told: list[Any] = []
+async def test_request_reports_its_result_once() -> None:
+    events: list[Any] = []
     gate = asyncio.Event()
 
     async def value() -> str:
@@ -25,7 +25,7 @@ async def test_a_body_tells_once_what_it_came_to() -> None:
         raise InterlockError(AUTH_REQUIRED, "Sign in.")
 
     def over(value: Any, error: InterlockError | None) -> None:
-        told.append(value if error is None else error.failure.name)
+        events.append(value if error is None else error.failure.name)
 
     exchange = CodeRequest(value(), over)
     gate.set()
@@ -33,15 +33,15 @@ async def test_a_body_tells_once_what_it_came_to() -> None:
         await asyncio.sleep(0)
     exchange.expire()
     exchange.abandon("late")
-    assert told == ["done"]
+    assert events == ["done"]
     exchange = CodeRequest(wrong(), over)
     while exchange.is_open:  # noqa: ASYNC110 - nobody announces it
         await asyncio.sleep(0)
-    assert told == ["done", "auth_required"]
+    assert events == ["done", "auth_required"]
 
 
-async def test_a_body_that_takes_too_long_or_is_left_is_cancelled() -> None:
-    told: list[str] = []
+async def test_timed_out_or_closed_request_is_cancelled() -> None:
+    events: list[str] = []
     cancelled: list[str] = []
 
     async def forever(name: str) -> None:
@@ -52,7 +52,7 @@ async def test_a_body_that_takes_too_long_or_is_left_is_cancelled() -> None:
             raise
 
     def over(value: Any, error: InterlockError | None) -> None:
-        told.append("value" if error is None else error.failure.name)
+        events.append("value" if error is None else error.failure.name)
 
     late, left = CodeRequest(forever("late"), over), CodeRequest(forever("left"), over)
     await asyncio.sleep(0)
@@ -60,5 +60,5 @@ async def test_a_body_that_takes_too_long_or_is_left_is_cancelled() -> None:
     left.abandon("enough")
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert told == ["deadline_exceeded"]
+    assert events == ["deadline_exceeded"]
     assert cancelled == ["late", "left"]

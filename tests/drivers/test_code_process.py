@@ -30,11 +30,11 @@ driver = define_driver(refresh=refresh)
 """
 
 
-async def unconfined() -> None:
+async def no_confinement() -> None:
     return None
 
 
-def started_by(folder: Path, make: type[CodeProcess] = CodeProcess) -> CodeProcess:
+def create_process(folder: Path, make: type[CodeProcess] = CodeProcess) -> CodeProcess:
     """A process that its first call starts, and that has time."""
     text = CODE.encode()
     code = DriverCode(
@@ -46,7 +46,7 @@ def started_by(folder: Path, make: type[CodeProcess] = CodeProcess) -> CodeProce
         digest=hashlib.sha256(text).hexdigest(),
     )
     process = make(code, hook_timeout=HANG_TIMEOUT, load_timeout=HANG_TIMEOUT)
-    process.open_confinement = unconfined
+    process.open_confinement = no_confinement
     return process
 
 
@@ -56,10 +56,10 @@ async def call(process: CodeProcess, size: int = 0, *, bounded: bool = True) -> 
         return (await process.call("refresh", {"padding": "x" * size}, bounded=bounded)).value
 
 
-async def refused(awaited: Awaitable[Any]) -> InterlockError:
-    with pytest.raises(InterlockError) as caught:
+async def expect_error(awaited: Awaitable[Any]) -> InterlockError:
+    with pytest.raises(InterlockError) as error:
         await awaited
-    return caught.value
+    return error.value
 
 
 async def until(found: Callable[[], Any]) -> None:
@@ -80,22 +80,20 @@ class EndsOnceReady(CodeProcess):
 
 
 @pytest.mark.parametrize("bounded", [True, False])
-async def test_a_call_of_a_process_that_ended_is_refused_at_once(
-    tmp_path: Path, bounded: bool
-) -> None:
-    process = started_by(tmp_path, EndsOnceReady)
-    error = await refused(call(process, bounded=bounded))
+async def test_call_to_ended_process_is_rejected_at_once(tmp_path: Path, bounded: bool) -> None:
+    process = create_process(tmp_path, EndsOnceReady)
+    error = await expect_error(call(process, bounded=bounded))
     assert error.failure.name == "tool_unavailable"
     assert "driver.py of echo-mcp is not running" in error.message
     await process.close()
 
 
-async def test_a_process_that_does_not_read_takes_no_further_calls(
+async def test_process_that_does_not_read_gets_no_more_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code_process, "MAX_UNSENT_BYTES", 1_000_000)
 
-    process, other = started_by(tmp_path), started_by(tmp_path)
+    process, other = create_process(tmp_path), create_process(tmp_path)
     assert await call(process) == "fresh"
     assert await call(other) == "fresh"
     pid = process.pid
@@ -106,24 +104,24 @@ async def test_a_process_that_does_not_read_takes_no_further_calls(
         assert len(sent) < 20, "nothing bounds what waits to be sent"
         sent.append(asyncio.create_task(call(process, 500_000, bounded=False)))
         await asyncio.sleep(0)
-    error = await refused(call(process))
+    error = await expect_error(call(process))
     assert error.failure.name == "too_busy"
     assert "driver.py of echo-mcp" in error.message
     # Other processes are not affected, and those that were sent end with the process.
     assert await call(other) == "fresh"
     os.kill(pid, signal.SIGKILL)
-    for one in sent:
-        assert (await refused(one)).failure.name == "tool_unavailable"
+    for item in sent:
+        assert (await expect_error(item)).failure.name == "tool_unavailable"
     assert await call(process) == "fresh"
     assert process.pid != pid
     await process.close()
     await other.close()
 
 
-async def test_a_process_that_does_not_read_is_ended_at_the_deadline_of_a_hook(
+async def test_process_that_does_not_read_is_ended_at_hook_deadline(
     tmp_path: Path,
 ) -> None:
-    process = started_by(tmp_path)
+    process = create_process(tmp_path)
     assert await call(process) == "fresh"
     pid = process.pid
     assert pid is not None
@@ -131,9 +129,9 @@ async def test_a_process_that_does_not_read_is_ended_at_the_deadline_of_a_hook(
     waiting = asyncio.create_task(call(process, 500_000, bounded=False))
     await until(lambda: process.is_busy)
     process.hook_timeout = 0.1
-    error = await refused(call(process))
+    error = await expect_error(call(process))
     assert error.failure.name == "deadline_exceeded"
-    assert (await refused(waiting)).failure.name == "tool_unavailable"
+    assert (await expect_error(waiting)).failure.name == "tool_unavailable"
     process.hook_timeout = HANG_TIMEOUT
     assert await call(process) == "fresh"
     assert process.pid != pid

@@ -20,7 +20,7 @@ MANY_TRIED = {"properties": {"a": {"anyOf": [TRIED] * 60}}}
 TWICE: dict[str, Any] = {"properties": {"child": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}}
 
 
-def nested(depth: int) -> dict[str, Any]:
+def nested_value(depth: int) -> dict[str, Any]:
     value: dict[str, Any] = {}
     for _ in range(depth):
         value = {"child": value}
@@ -28,15 +28,15 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def shape_with(role: str, schema: dict[str, Any]) -> ContractShape:
-    said: dict[str, Any] = {role: {"type": "object", **schema}}
-    return ContractShape(contract(**said))
+    fields: dict[str, Any] = {role: {"type": "object", **schema}}
+    return ContractShape(contract(**fields))
 
 
-def refusal_of(shape: ContractShape, role: str, value: Any) -> str:
+def rejection_of(shape: ContractShape, role: str, value: Any) -> str:
     """Why a value does not pass. Empty: it does."""
     if role == "outputs":
         problems = [] if shape.is_output(value) else shape.output_problems(value)
-        return "; ".join(one["problem"] for one in problems)
+        return "; ".join(problem["problem"] for problem in problems)
     try:
         (shape.check_inputs if role == "inputs" else shape.check_context)(value)
     except InterlockError as error:
@@ -57,13 +57,13 @@ def refusal_of(shape: ContractShape, role: str, value: Any) -> str:
     ],
     ids=["pattern", "size", "places"],
 )
-def test_a_schema_that_would_take_too_long_makes_the_contract_unavailable(
+def test_rejects_contract_with_expensive_schema(
     role: str, schema: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(InterlockError, match=reason) as caught:
+    with pytest.raises(InterlockError, match=reason) as error:
         shape_with(role, schema)
-    assert caught.value.failure is TOOL_UNAVAILABLE
-    assert "image.create" in caught.value.message
+    assert error.value.failure is TOOL_UNAVAILABLE
+    assert "image.create" in error.value.message
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -72,31 +72,31 @@ def test_a_schema_that_would_take_too_long_makes_the_contract_unavailable(
     [
         (MANY_TRIED, {"a": "a" * 40}),
         ({"properties": {"a": {"not": {"anyOf": [TRIED] * 60}}}}, {"a": "b"}),
-        (TWICE, nested(40)),
+        (TWICE, nested_value(40)),
     ],
     ids=["tried patterns", "tried patterns that do not match", "doubled references"],
 )
-def test_a_value_that_would_take_too_long_to_check_is_refused(
+def test_rejects_value_that_is_expensive_to_validate(
     role: str, schema: dict[str, Any], value: Any
 ) -> None:
     shape = shape_with(role, schema)
-    assert "would take too long" in refusal_of(shape, role, value)
+    assert "would take too long" in rejection_of(shape, role, value)
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_ordinary_values_are_checked_as_before(role: str) -> None:
+def test_ordinary_values_are_validated(role: str) -> None:
     plain: dict[str, Any] = {"properties": {"child": {"type": "object"}}}
     for schema in (TWICE, plain):
         shape = shape_with(role, schema)
-        assert not refusal_of(shape, role, nested(3))
+        assert not rejection_of(shape, role, nested_value(3))
     shape = shape_with(role, {"required": ["child"]})
-    assert "child" in refusal_of(shape, role, {})
-    assert not refusal_of(shape, role, {"child": {"a" * 1000: ["b" * 100_000] * 100}})
+    assert "child" in rejection_of(shape, role, {})
+    assert not rejection_of(shape, role, {"child": {"a" * 1000: ["b" * 100_000] * 100}})
     # What is no JSON is measured, too.
-    assert not refusal_of(shape, role, {"child": 2**70})
+    assert not rejection_of(shape, role, {"child": 2**70})
 
 
-def test_the_schemas_of_the_specification_cost_nothing() -> None:
+def test_specification_schemas_are_accepted() -> None:
     address = IO["$id"]
     assert find_schema(address) is not None
     schema = include_builtin_schemas({"type": "object", "properties": {"io": {"$ref": address}}})

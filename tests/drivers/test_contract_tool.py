@@ -26,14 +26,16 @@ from interlock.protocol.capabilities import read_capability
 from tests.drivers.making import contract, driver, entry, inputs
 
 
-def shown(name: str = "image.create", **said: Any) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(definition(contract(**said), name=name))
-    return made
+def tool_definition(name: str = "image.create", **said: Any) -> dict[str, Any]:
+    message: dict[str, Any] = json.loads(definition(contract(**said), name=name))
+    return message
 
 
-def test_a_contract_is_a_lawful_tool() -> None:
+def test_contract_becomes_valid_tool() -> None:
     outputs = inputs("url", url="string")
-    tool = shown(inputs=inputs("prompt", prompt="string"), outputs=outputs, timeout_ms=30_000)
+    tool = tool_definition(
+        inputs=inputs("prompt", prompt="string"), outputs=outputs, timeout_ms=30_000
+    )
     assert tool["name"] == "image.create"
     assert tool["title"] == "A contract"
     assert tool["description"] == "Does something."
@@ -56,14 +58,14 @@ def test_a_contract_is_a_lawful_tool() -> None:
     }
 
 
-def test_outputs_that_are_no_object_are_not_shown() -> None:
-    assert "outputSchema" not in shown(outputs={"type": "string"})
-    assert "outputSchema" not in shown(outputs={})
-    assert shown(inputs={"properties": {}})["inputSchema"]["type"] == "object"
+def test_non_object_outputs_have_no_schema() -> None:
+    assert "outputSchema" not in tool_definition(outputs={"type": "string"})
+    assert "outputSchema" not in tool_definition(outputs={})
+    assert tool_definition(inputs={"properties": {}})["inputSchema"]["type"] == "object"
 
 
 @pytest.mark.parametrize(
-    ("said", "level", "capability"),
+    ("fields", "level", "capability"),
     [
         ({}, EffectLevel.READ_ONLY, (False, True, True)),
         ({"mutates": ("fs:*",), "risk_level": 2}, EffectLevel.MUTATING, (True, True, False)),
@@ -73,11 +75,11 @@ def test_outputs_that_are_no_object_are_not_shown() -> None:
         ({"risk_level": 3}, EffectLevel.IRREVERSIBLE, (True, False, False)),
     ],
 )
-def test_the_effect_of_a_contract(
-    said: dict[str, Any], level: EffectLevel, capability: tuple[bool, bool, bool]
+def test_effect_derives_from_contract(
+    fields: dict[str, Any], level: EffectLevel, capability: tuple[bool, bool, bool]
 ) -> None:
-    assert effect_level(contract(**said)) is level
-    tool = shown(**said)
+    assert effect_level(contract(**fields)) is level
+    tool = tool_definition(**fields)
     found, wrong = read_capability(json.dumps(tool["_meta"]["x-mcpax-capability"]).encode())
     assert wrong == []
     assert (found.mutable, found.reversible, found.idempotent) == capability
@@ -98,20 +100,24 @@ def test_the_effect_of_a_contract(
         (120_001, "batch"),
     ],
 )
-def test_the_latency_class_is_the_quickest_that_gives_it_its_time(
-    timeout_ms: int, latency: str
-) -> None:
-    assert shown(timeout_ms=timeout_ms)["_meta"]["x-mcpax-capability"]["latency_class"] == latency
+def test_latency_class_derives_from_timeout(timeout_ms: int, latency: str) -> None:
+    assert (
+        tool_definition(timeout_ms=timeout_ms)["_meta"]["x-mcpax-capability"]["latency_class"]
+        == latency
+    )
 
 
 @pytest.mark.parametrize(
-    ("word", "cost"), [("trivial", "free"), ("metered", "metered"), ("expensive", "expensive")]
+    ("cost_class", "cost"),
+    [("trivial", "free"), ("metered", "metered"), ("expensive", "expensive")],
 )
-def test_the_cost_class(word: str, cost: str) -> None:
-    assert shown(cost_class=word)["_meta"]["x-mcpax-capability"]["cost_class"] == cost
+def test_cost_class_is_mapped(cost_class: str, cost: str) -> None:
+    assert (
+        tool_definition(cost_class=cost_class)["_meta"]["x-mcpax-capability"]["cost_class"] == cost
+    )
 
 
-def test_a_deprecated_major_says_so() -> None:
+def test_deprecated_major_is_announced() -> None:
     notice = {"deprecated_at": "2026-01-01T00:00:00.000Z", "migration_uri": "https://example.com"}
     tool = json.loads(definition(contract(), name="v1.image.create", deprecation=notice))
     assert tool["_meta"]["deprecation"] == notice
@@ -133,7 +139,7 @@ def test_a_deprecated_major_says_so() -> None:
         ("policy:finance", (), "confirm"),
     ],
 )
-def test_the_contract_says_what_a_call_waits_for_whoever_serves_it(
+def test_approval_floor_derives_from_contract(
     approval: str, mutates: tuple[str, ...], floor: str
 ) -> None:
     assert approval_floor(contract(approval=approval, mutates=mutates)) == floor
@@ -154,7 +160,7 @@ def test_the_contract_says_what_a_call_waits_for_whoever_serves_it(
         (1_000, None, 5_000, 30_000, 1_000),
     ],
 )
-def test_the_smallest_timeout_counts(
+def test_smallest_timeout_applies(
     of: int, by_driver: int | None, by_entry: int | None, connection: int, used: int
 ) -> None:
     asked = (
@@ -164,20 +170,22 @@ def test_the_smallest_timeout_counts(
     )
     assert effective_timeout_ms(*asked) == used
     widened = [said for said in (by_driver, by_entry) if said is not None and said > of]
-    warnings = [one for one in override_warnings(*asked) if "timeout_override_ms" in one]
+    warnings = [
+        warning for warning in override_warnings(*asked) if "timeout_override_ms" in warning
+    ]
     assert len(warnings) == len(widened)
     if widened:
         assert "5000 exceeds timeout_ms of the contract; 1000 is used" in warnings[0]
 
 
-def test_a_connection_that_is_less_patient_than_the_contract_is_told() -> None:
-    said = override_warnings(contract(timeout_ms=120_000), driver(), entry())
-    assert len(said) == 1
-    assert "ends its calls after 30000 ms" in said[0]
+def test_shorter_connection_timeout_is_warned() -> None:
+    findings = override_warnings(contract(timeout_ms=120_000), driver(), entry())
+    assert len(findings) == 1
+    assert "ends its calls after 30000 ms" in findings[0]
 
 
 @pytest.mark.spec("DR-30.fields-5")
-def test_the_cost_of_the_entry_then_of_the_driver_then_the_class_of_the_contract() -> None:
+def test_cost_prefers_entry_then_driver_then_contract() -> None:
     of = contract(cost_class="expensive")
     nine = driver(cost=Cost("metered", 9.0, "EUR"))
     assert effective_cost(of, nine, entry(cost=Cost(units_per_call=4.0))) == Cost("metered", 4.0)
@@ -187,7 +195,7 @@ def test_the_cost_of_the_entry_then_of_the_driver_then_the_class_of_the_contract
 
 
 @pytest.mark.spec("DR-14.dispatch-2")
-def test_the_retries_of_the_entry_then_of_the_driver_then_of_the_contract() -> None:
+def test_retry_prefers_entry_then_driver_then_contract() -> None:
     three, two, one = Retry(3), Retry(2), Retry(1)
     assert effective_retry(contract(retry=three), driver(retry=two), entry(retry=one)) is one
     assert effective_retry(contract(retry=three), driver(retry=two), entry()) is two
@@ -199,7 +207,7 @@ LATER = InterlockError(errors.CIRCUIT_OPEN, "Later.")
 NO_DEPRECATIONS = InterlockError(errors.UPSTREAM_ERROR, "No.")
 
 
-def dispatches(error: InterlockError, *, executed: bool = True, **said: Any) -> int:
+def count_dispatches(error: InterlockError, *, executed: bool = True, **said: Any) -> int:
     """How often a call is sent that always fails like this."""
     retry = said.pop("by_entry", None)
     attempts = CallAttempts(contract(**said), driver(), entry(retry=retry))
@@ -211,23 +219,23 @@ def dispatches(error: InterlockError, *, executed: bool = True, **said: Any) -> 
 
 
 @pytest.mark.spec("DR-14.dispatch-1", "DR-14.dispatch-2")
-def test_only_what_is_worth_it_and_harmless_is_tried_again() -> None:
+def test_only_safe_retryable_failures_are_retried() -> None:
     two, three = Retry(2), Retry(3)
-    assert dispatches(LATER, retry=two) == 2
-    assert dispatches(NO_DEPRECATIONS, retry=two) == 1
-    assert dispatches(LATER) == 1
-    assert dispatches(LATER, retry=three, by_entry=Retry(1)) == 1
-    assert dispatches(LATER, retry=two, mutates=("fs:*",)) == 1
-    assert dispatches(LATER, retry=two, mutates=("fs:*",), idempotent=True) == 2
+    assert count_dispatches(LATER, retry=two) == 2
+    assert count_dispatches(NO_DEPRECATIONS, retry=two) == 1
+    assert count_dispatches(LATER) == 1
+    assert count_dispatches(LATER, retry=three, by_entry=Retry(1)) == 1
+    assert count_dispatches(LATER, retry=two, mutates=("fs:*",)) == 1
+    assert count_dispatches(LATER, retry=two, mutates=("fs:*",), idempotent=True) == 2
     # What certainly was not executed cannot happen twice.
-    assert dispatches(LATER, retry=two, mutates=("fs:*",), executed=False) == 2
-    assert dispatches(LATER, retry=two, mutates=("fs:*",), idempotent=True, risk_level=3) == 1
+    assert count_dispatches(LATER, retry=two, mutates=("fs:*",), executed=False) == 2
+    assert count_dispatches(LATER, retry=two, mutates=("fs:*",), idempotent=True, risk_level=3) == 1
     assert not is_repeatable(contract(risk_level=3))
-    said = override_warnings(contract(mutates=("fs:*",), retry=two), driver(), entry())
-    assert "never tried again" in said[0]
+    findings = override_warnings(contract(mutates=("fs:*",), retry=two), driver(), entry())
+    assert "never tried again" in findings[0]
 
 
-def test_the_pauses_between_tries() -> None:
+def test_backoff_follows_retry_policy() -> None:
     def pauses(retry: Retry) -> list[float]:
         attempts = CallAttempts(contract(retry=retry), driver(), entry())
         found = []
@@ -246,13 +254,13 @@ def test_the_pauses_between_tries() -> None:
     st.none() | st.integers(100, 10**6),
     st.integers(100, 10**6),
 )
-def test_no_override_ever_widens(
+def test_overrides_never_extend_timeout(
     of: int, by_driver: int | None, by_entry: int | None, connection: int
 ) -> None:
     made = driver(
         timeout_override_ms=by_driver, connection=ConnectionOptions(timeout_ms=connection)
     )
     used = effective_timeout_ms(contract(timeout_ms=of), made, entry(timeout_override_ms=by_entry))
-    said = [one for one in (of, by_driver, by_entry, connection) if one is not None]
-    assert used in said
-    assert all(used <= one for one in said)
+    actual = [item for item in (of, by_driver, by_entry, connection) if item is not None]
+    assert used in actual
+    assert all(used <= item for item in actual)

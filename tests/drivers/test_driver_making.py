@@ -29,7 +29,7 @@ def shape_of(contract: ToolContract) -> ContractShape:
 
 @pytest.mark.parametrize("alone", [False, True], ids=["one-of-two", "the-only-one"])
 @pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
-async def test_a_contract_that_cannot_be_used_is_told(
+async def test_unusable_contract_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, alone: bool, strict: bool
 ) -> None:
     workspace = Workspace(tmp_path)

@@ -27,14 +27,14 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_reading_makes_no_file(store: SqliteSignInStore) -> None:
+def test_reading_creates_no_file(store: SqliteSignInStore) -> None:
     assert store.state(*KEY) is None
     assert store.list_records() == []
     assert not store.delete("github-mcp")
     assert not store.path.exists()
 
 
-def test_only_its_owner_can_read_it(store: SqliteSignInStore) -> None:
+def test_file_is_private(store: SqliteSignInStore) -> None:
     before = os.umask(0)
     try:
         store.save(*KEY, authed=True, refreshed_at=1.0)
@@ -45,7 +45,7 @@ def test_only_its_owner_can_read_it(store: SqliteSignInStore) -> None:
 
 
 @pytest.mark.spec("DR-30.auth-4")
-def test_a_state_goes_by_driver_workspace_and_user(store: SqliteSignInStore) -> None:
+def test_state_is_keyed_by_driver_workspace_and_user(store: SqliteSignInStore) -> None:
     store.save(*KEY, authed=True, refreshed_at=5.5)
     again = SqliteSignInStore(store.path)
     assert again.state(*KEY) == (True, 5.5)
@@ -56,7 +56,7 @@ def test_a_state_goes_by_driver_workspace_and_user(store: SqliteSignInStore) -> 
     assert store.state(*KEY) == (False, 0.0)
 
 
-def test_everybody_and_nobody(store: SqliteSignInStore) -> None:
+def test_lists_and_deletes_records(store: SqliteSignInStore) -> None:
     store.save("b-mcp", "w", "user-1", authed=True, refreshed_at=1.0)
     store.save("a-mcp", "w", "user-2", authed=False, refreshed_at=0.0)
     store.save("a-mcp", "w", "user-1", authed=True, refreshed_at=2.0)
@@ -67,20 +67,20 @@ def test_everybody_and_nobody(store: SqliteSignInStore) -> None:
     ]
     assert store.delete("a-mcp")
     assert not store.delete("a-mcp")
-    assert [one.driver for one in store.list_records()] == ["b-mcp"]
+    assert [record.driver for record in store.list_records()] == ["b-mcp"]
 
 
-def test_many_write_at_once(store: SqliteSignInStore) -> None:
+def test_concurrent_writers_lose_nothing(store: SqliteSignInStore) -> None:
     def keep(number: int) -> None:
         for turn in range(5):
             store.save("a-mcp", "w", f"user-{number}", authed=True, refreshed_at=float(turn))
 
     threads = [threading.Thread(target=keep, args=(number,)) for number in range(6)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert [one.refreshed_at for one in store.list_records()] == [4.0] * 6
+    for thread in threads:
+        thread.start()
+    for item in threads:
+        item.join()
+    assert [record.refreshed_at for record in store.list_records()] == [4.0] * 6
 
 
 _WRITES = """
@@ -97,7 +97,7 @@ while True:
 
 
 @pytest.mark.spec("DR-30.auth-4")
-def test_what_was_kept_is_there_after_a_kill(store: SqliteSignInStore) -> None:
+def test_written_state_survives_kill(store: SqliteSignInStore) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", _WRITES, str(store.path)], stdout=subprocess.PIPE, text=True
     )
@@ -119,7 +119,7 @@ def test_what_was_kept_is_there_after_a_kill(store: SqliteSignInStore) -> None:
     store.save("a-mcp", "w", "user-1", authed=False, refreshed_at=0.0)
 
 
-def test_another_programs_file_is_left_alone(tmp_path: Path) -> None:
+def test_refuses_database_of_other_program(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as file:
         file.execute("CREATE TABLE theirs (x)")
@@ -129,7 +129,7 @@ def test_another_programs_file_is_left_alone(tmp_path: Path) -> None:
     assert error.value.failure is CONFIG
 
 
-def test_a_newer_file_is_left_alone(store: SqliteSignInStore) -> None:
+def test_refuses_file_of_newer_version(store: SqliteSignInStore) -> None:
     store.save(*KEY, authed=True, refreshed_at=1.0)
     with sqlite3.connect(store.path) as file:
         file.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
@@ -138,7 +138,7 @@ def test_a_newer_file_is_left_alone(store: SqliteSignInStore) -> None:
         store.state(*KEY)
 
 
-def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+def test_reports_invalid_database(tmp_path: Path) -> None:
     path = tmp_path / "drivers.db"
     path.write_bytes(b"not a database, whatever it is" * 100)
     with pytest.raises(InterlockError, match="cannot be used") as error:

@@ -33,16 +33,16 @@ SUM_IN = {
     "DR-32.principles-2", "DR-32.principles-3", "DR-32.mapping-1", "DR-32.mapping-3",
     "DR-32.pertool-2", "DR-32.define-3",
 )  # fmt: skip
-async def test_a_contract_is_one_tool_and_its_call_is_translated_both_ways(tmp_path: Path) -> None:
+async def test_contract_call_is_translated_in_both_directions(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     workspace.driver("echo-mcp", workspace.echoes(contract))
 
     async with running(workspace) as node:
         assert node.tools == ["text.echo"]
-        listed = node.listed("text.echo")
-        assert listed["inputSchema"] == TEXT_IN
-        assert listed["outputSchema"] == SAID
+        listing = node.listed("text.echo")
+        assert listing["inputSchema"] == TEXT_IN
+        assert listing["outputSchema"] == SAID
         # Nothing was started yet.
         assert node.pid() is None
         assert workspace.heard() == []
@@ -56,7 +56,7 @@ async def test_a_contract_is_one_tool_and_its_call_is_translated_both_ways(tmp_p
 
 
 @pytest.mark.spec("DR-32.pertool-2", "DR-32.pertool-3")
-async def test_arguments_keep_their_names_and_a_path_finds_the_value(tmp_path: Path) -> None:
+async def test_arguments_keep_names_and_path_extracts_value(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     total = {"type": "object", "properties": {"sum": {"type": "number"}}, "required": ["sum"]}
     same = workspace.contract("sum.same", inputs=PAIR, outputs=total)
@@ -91,7 +91,7 @@ async def test_arguments_keep_their_names_and_a_path_finds_the_value(tmp_path: P
     ],
     ids=["structured", "text", "content", "wrapped"],
 )
-async def test_what_a_tool_answers_becomes_what_the_contract_says(
+async def test_tool_result_becomes_contract_output(
     tmp_path: Path, tool: str, outputs: dict[str, Any], extract: str, value: Any
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -104,12 +104,12 @@ async def test_what_a_tool_answers_becomes_what_the_contract_says(
 
     async with running(workspace) as node:
         result = await node.result("the.tool", given)
-        told = result.get("structuredContent")
-        assert (result["content"][0]["text"] if told is None else told) == value
+        response = result.get("structuredContent")
+        assert (result["content"][0]["text"] if response is None else response) == value
 
 
 @pytest.mark.spec("DR-32.pertool-7")
-async def test_a_picture_stays_a_picture(tmp_path: Path) -> None:
+async def test_image_stays_image(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract("the.picture", inputs=ANY, outputs=ANY)
     workspace.driver("picture-mcp", workspace.serves(contract, "image"))
@@ -124,11 +124,11 @@ async def test_a_picture_stays_a_picture(tmp_path: Path) -> None:
 LINK = {"type": "resource_link", "uri": "file:///drawing.png", "name": "drawing"}
 
 
-async def test_pictures_and_links_of_an_answer_are_kept_beside_a_text(tmp_path: Path) -> None:
+async def test_images_and_links_are_kept_beside_text(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
-    said = {"type": "object", "properties": {"said": {"type": "string"}}}
+    fields = {"type": "object", "properties": {"said": {"type": "string"}}}
     of_text = workspace.contract("a.text", inputs=ANY, outputs={"type": "string"})
-    of_object = workspace.contract("an.object", inputs=said, outputs=SAID)
+    of_object = workspace.contract("an.object", inputs=fields, outputs=SAID)
     workspace.driver(
         "mixed-mcp", workspace.serves(of_text, "mixed"), workspace.serves(of_object, "mixed")
     )
@@ -147,7 +147,7 @@ async def test_pictures_and_links_of_an_answer_are_kept_beside_a_text(tmp_path: 
 
 
 @pytest.mark.spec("DR-16.io-2")
-async def test_an_output_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
+async def test_invalid_output_is_error(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     outputs = {
         "type": "object",
@@ -173,7 +173,7 @@ async def test_an_output_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-32.compat-2", "DR-30.conformance-2", "DR-16.io-1")
-async def test_input_is_held_against_the_contract_before_anybody_hears_of_it(
+async def test_input_is_validated_before_dispatch(
     tmp_path: Path,
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -195,7 +195,7 @@ async def test_input_is_held_against_the_contract_before_anybody_hears_of_it(
 
 
 @pytest.mark.spec("DR-32.transport-1")
-async def test_the_server_starts_with_the_first_call_and_ends_when_nobody_uses_it(
+async def test_server_starts_on_demand_and_stops_when_idle(
     tmp_path: Path,
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -225,7 +225,7 @@ async def test_the_server_starts_with_the_first_call_and_ends_when_nobody_uses_i
     assert not is_running(last)
 
 
-async def test_a_server_that_is_at_work_is_not_ended(tmp_path: Path) -> None:
+async def test_busy_server_is_not_stopped(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     slow = workspace.contract("text.slow", inputs=ANY, timeout_ms=60_000)
     other = workspace.contract("text.release", inputs=ANY, outputs={"type": "string"})
@@ -245,7 +245,7 @@ async def test_a_server_that_is_at_work_is_not_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-32.optional-4")
-async def test_without_keepalive_the_server_is_not_kept(tmp_path: Path) -> None:
+async def test_server_without_keepalive_stops_after_call(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     workspace.driver(
         "echo-mcp",
@@ -263,7 +263,7 @@ async def test_without_keepalive_the_server_is_not_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-32.transport-6")
-async def test_what_is_not_said_has_its_defaults(tmp_path: Path) -> None:
+async def test_omitted_settings_have_defaults(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     workspace.driver("echo-mcp", workspace.echoes(workspace.contract()))
 
@@ -277,7 +277,7 @@ async def test_what_is_not_said_has_its_defaults(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-32.motive-2", "DR-30.resolver-7")
-async def test_of_two_drivers_one_is_chosen_and_a_broken_file_harms_nobody(tmp_path: Path) -> None:
+async def test_one_of_two_drivers_is_selected_despite_broken_file(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     workspace.driver("b-mcp", workspace.echoes(contract))
@@ -295,7 +295,7 @@ async def test_of_two_drivers_one_is_chosen_and_a_broken_file_harms_nobody(tmp_p
         assert "DRIVER.md" in status.problem
 
 
-async def test_a_node_without_drivers_starts_nothing(tmp_path: Path) -> None:
+async def test_node_without_drivers_starts_nothing(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     async with running(workspace, workspace.config(enabled=False)) as node:
         assert node.tools == []
@@ -303,13 +303,14 @@ async def test_a_node_without_drivers_starts_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.spec("DR-32.adapter-2", "DR-32.optional-1", "DR-32.optional-5")
 @pytest.mark.parametrize(
-    ("said", "sent"), [("2025-03", "2025-03-26"), ("2025-06-18", "2025-06-18"), ("", "2025-11-25")]
+    ("configured", "expected"),
+    [("2025-03", "2025-03-26"), ("2025-06-18", "2025-06-18"), ("", "2025-11-25")],
 )
-async def test_the_handshake_is_in_order_and_in_the_revision_that_the_driver_says(
-    tmp_path: Path, said: str, sent: str
+async def test_handshake_uses_configured_protocol_version(
+    tmp_path: Path, configured: str, expected: str
 ) -> None:
     workspace = Workspace(tmp_path)
-    more = {"protocol_version": said} if said else {}
+    more = {"protocol_version": configured} if configured else {}
     workspace.driver(
         "echo-mcp",
         workspace.echoes(workspace.contract()),
@@ -320,10 +321,10 @@ async def test_the_handshake_is_in_order_and_in_the_revision_that_the_driver_say
 
     async with running(workspace) as node:
         await node.call("text.echo", text="hello")
-        assert node.status().revision == sent
+        assert node.status().revision == expected
     methods = workspace.methods()
     # Without a revision of its own a server may be one of the stateless wire: it is asked.
-    methods = methods if said else methods[1:]
+    methods = methods if configured else methods[1:]
     assert methods[:2] == ["initialize", "notifications/initialized"]
     lists = methods[2:-1]
     assert "tools/list" in lists
@@ -332,13 +333,13 @@ async def test_the_handshake_is_in_order_and_in_the_revision_that_the_driver_say
     }  # fmt: skip
     assert methods[-1] == "tools/call"
     (hello,) = workspace.heard("initialize")
-    assert hello["params"]["protocolVersion"] == sent
+    assert hello["params"]["protocolVersion"] == expected
     assert hello["params"]["clientInfo"]["name"] == "interlock"
     assert "capabilities" in hello["params"]
 
 
 @pytest.mark.spec("DR-32.adapter-3")
-async def test_a_tool_that_says_it_failed_is_an_error_of_the_upstream(tmp_path: Path) -> None:
+async def test_failed_tool_is_upstream_error(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     inputs = {
         "type": "object",
@@ -355,10 +356,10 @@ async def test_a_tool_that_says_it_failed_is_an_error_of_the_upstream(tmp_path: 
         for why, message in (("the disk is full", "the disk is full"), ("", "unknown")):
             call = node.request("tools/call", "text.wrong", {"why": why})
             outcome = await node.node.pipeline.run(call)
-            told = tool_result(outcome, 1.0)
-            assert told["ok"] is False
-            assert told["error"]["code"] == "upstream_error"
-            assert told["error"]["message"] == message
+            envelope = tool_result(outcome, 1.0)
+            assert envelope["ok"] is False
+            assert envelope["error"]["code"] == "upstream_error"
+            assert envelope["error"]["message"] == message
             # A model reads it as what the tool said.
             result = json.loads(outcome.result)
             assert result["isError"] is True

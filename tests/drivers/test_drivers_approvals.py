@@ -26,7 +26,7 @@ NOTE_IN = {
 ALLOWED = "policy: {default: allow}\n"
 
 
-class Human:
+class Approver:
     """Somebody who may say yes."""
 
     def __init__(self, folder: Path) -> None:
@@ -34,31 +34,31 @@ class Human:
         (folder / "human.pem").write_bytes(self._key.as_pem(private=False))
         self.config = "approvals: {anchors: [{name: human, key: human.pem}]}\n"
 
-    async def confirms(self, node: Running, held: dict[str, Any]) -> Any:
+    async def confirms(self, node: Running, pending: dict[str, Any]) -> Any:
         now = int(time.time())
         claims = {
-            "aud": held["aud"],
-            "jti": held["confirmation_id"],
-            "args_sha256": held["args_sha256"],
+            "aud": pending["aud"],
+            "jti": pending["confirmation_id"],
+            "args_sha256": pending["args_sha256"],
             "iat": now,
             "exp": now + 600,
             "decision": "approve",
         }
-        said = {
-            "confirmation_id": held["confirmation_id"],
+        fields = {
+            "confirmation_id": pending["confirmation_id"],
             "proof": sign(self._key, claims),
         }
-        extra = {key: Raw(json.dumps(value).encode()) for key, value in said.items()}
+        extra = {key: Raw(json.dumps(value).encode()) for key, value in fields.items()}
         return await node.run(
             Call("mcpax/confirm", "test", Credentials("local"), CLIENT, extra_params=extra)
         )
 
 
-def held(result: dict[str, Any]) -> dict[str, Any]:
+def assert_pending(result: dict[str, Any]) -> dict[str, Any]:
     """What a call waits for."""
     assert result["_meta"]["x-mcpax-status"] == "confirmation_required", result
-    told: dict[str, Any] = result["structuredContent"]
-    return told
+    content: dict[str, Any] = result["structuredContent"]
+    return content
 
 
 @pytest.mark.spec("DR-14.fields-9")
@@ -71,32 +71,32 @@ def held(result: dict[str, Any]) -> dict[str, Any]:
     ],
     ids=["always", "on-mutate", "policy"],
 )
-async def test_a_call_waits_for_a_human_and_passes_once(
+async def test_call_waits_for_approval_and_runs_once(
     tmp_path: Path, fields: dict[str, Any]
 ) -> None:
-    workspace, human = Workspace(tmp_path), Human(tmp_path)
+    workspace, human = Workspace(tmp_path), Approver(tmp_path)
     contract = workspace.contract("note.write", inputs=NOTE_IN, **fields)
     workspace.driver("note-mcp", workspace.serves(contract, "note"))
     notes = tmp_path / "notes"
-    given = {"text": "buy milk", "file": str(notes)}
+    arguments = {"text": "buy milk", "file": str(notes)}
 
     # The rules alone would let it through.
     config = workspace.config(more=ALLOWED + human.config)
     async with running(workspace, config) as node:
-        waiting = held(await node.result("note.write", given))
+        waiting = assert_pending(await node.result("note.write", arguments))
         assert workspace.heard() == []
-        done = await human.confirms(node, waiting)
-        assert done["structuredContent"] == {"said": "noted"}
+        response = await human.confirms(node, waiting)
+        assert response["structuredContent"] == {"said": "noted"}
         assert notes.read_text() == "buy milk\n"
         # The same once more is another call, and waits again.
-        held(await node.result("note.write", {**given, "text": "buy bread"}))
+        assert_pending(await node.result("note.write", {**arguments, "text": "buy bread"}))
         assert notes.read_text() == "buy milk\n"
         assert len(workspace.heard("tools/call")) == 1
 
 
 @pytest.mark.spec("DR-14.fields-9")
-async def test_the_stricter_of_contract_and_rules_counts(tmp_path: Path) -> None:
-    workspace, human = Workspace(tmp_path), Human(tmp_path)
+async def test_stricter_of_contract_and_rules_applies(tmp_path: Path) -> None:
+    workspace, human = Workspace(tmp_path), Approver(tmp_path)
     asked = workspace.contract("note.asked", inputs=NOTE_IN, approval="always")
     free = workspace.contract("note.free", inputs=NOTE_IN)
     workspace.driver("note-mcp", workspace.serves(asked, "note"), workspace.serves(free, "note"))
@@ -112,11 +112,11 @@ async def test_the_stricter_of_contract_and_rules_counts(tmp_path: Path) -> None
         error = await node.refused("note.asked", text="x", file="y")
         assert isinstance(error, HiddenToolError)
         assert error.reason.failure.name == "denied_by_policy"
-        held(await node.result("note.free", {"text": "x", "file": "y"}))
+        assert_pending(await node.result("note.free", {"text": "x", "file": "y"}))
         assert workspace.heard() == []
 
 
-async def test_a_contract_that_only_reads_waits_for_nobody(tmp_path: Path) -> None:
+async def test_read_only_contract_needs_no_approval(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract(approval="on-mutate")
     workspace.driver("echo-mcp", workspace.echoes(contract))
@@ -135,7 +135,7 @@ async def test_a_contract_that_only_reads_waits_for_nobody(tmp_path: Path) -> No
     ],
     ids=["nothing", "asked", "mutates", "risk 3"],
 )
-async def test_what_a_contract_does_is_seen_by_the_rules_and_by_callers(
+async def test_effect_is_visible_to_rules_and_callers(
     tmp_path: Path, fields: dict[str, Any], effect: str, hints: tuple[bool, bool]
 ) -> None:
     workspace = Workspace(tmp_path)

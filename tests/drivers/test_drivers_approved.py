@@ -14,13 +14,13 @@ from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.tool_contracts import approved_digest, contract_digest
 from interlock.errors import InterlockError
 from tests.drivers.driver_workspace import ANY, SERVER, Running, Workspace, running
-from tests.drivers.test_drivers_approvals import ALLOWED, NOTE_IN, Human, held
+from tests.drivers.test_drivers_approvals import ALLOWED, NOTE_IN, Approver, assert_pending
 from tests.drivers.test_drivers_code import write
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-def asked(folder: Path) -> tuple[Workspace, str]:
+def notes_workspace(folder: Path) -> tuple[Workspace, str]:
     workspace = Workspace(folder)
     contract = workspace.contract(
         "note.add", inputs=NOTE_IN, outputs=ANY, approval="always", mutates=["fs:notes"]
@@ -29,46 +29,46 @@ def asked(folder: Path) -> tuple[Workspace, str]:
     return workspace, contract
 
 
-async def refused(node: Running, human: Human, waiting: dict[str, Any]) -> str:
+async def approve_and_read_error(node: Running, human: Approver, waiting: dict[str, Any]) -> str:
     try:
         return json.dumps(await human.confirms(node, waiting))
     except InterlockError as error:
         return error.message
 
 
-@pytest.mark.parametrize("how", ["another driver", "another server"])
-async def test_a_driver_that_came_since_does_not_serve_what_was_approved(
-    tmp_path: Path, how: str
+@pytest.mark.parametrize("addition", ["another driver", "another server"])
+async def test_driver_added_after_approval_serves_no_approved_call(
+    tmp_path: Path, addition: str
 ) -> None:
-    workspace, contract = asked(tmp_path)
-    human = Human(tmp_path)
+    workspace, contract = notes_workspace(tmp_path)
+    human = Approver(tmp_path)
     notes, heard = tmp_path / "notes", tmp_path / "other.jsonl"
-    given = {"text": "x", "file": str(notes)}
+    arguments = {"text": "x", "file": str(notes)}
 
     async with running(workspace, workspace.config(more=ALLOWED + human.config)) as node:
-        waiting = held(await node.result("note.add", given))
+        waiting = assert_pending(await node.result("note.add", arguments))
         assert waiting["reason"].endswith(" It would be served by good-mcp@1.0.0.")
         known = node.node.catalog.current.by_name["note.add"].served_by
         workspace.driver(
-            "aaa-mcp" if how == "another driver" else "good-mcp",
+            "aaa-mcp" if addition == "another driver" else "good-mcp",
             workspace.serves(contract, "note"),
             cost={"class": "trivial", "units_per_call": 0},
             server=workspace.server("--heard", heard),
         )
         await node.until(lambda: node.node.catalog.current.by_name["note.add"].served_by != known)
-        told = await refused(node, human, waiting)
-        assert "the tool's definition" in told
+        response = await approve_and_read_error(node, human, waiting)
+        assert "the tool's definition" in response
         assert not notes.exists()
         assert not heard.exists() or "tools/call" not in heard.read_text()
         # Asked anew, a human sees who would serve it now.
-        again = held(await node.result("note.add", given))
+        again = assert_pending(await node.result("note.add", arguments))
         assert again["confirmation_id"] != waiting["confirmation_id"]
         await human.confirms(node, again)
         assert notes.read_text() == "x\n"
 
 
-async def test_drivers_that_come_are_no_change_of_the_contract(tmp_path: Path) -> None:
-    workspace, contract = asked(tmp_path)
+async def test_added_drivers_do_not_change_contract(tmp_path: Path) -> None:
+    workspace, contract = notes_workspace(tmp_path)
 
     async with running(workspace) as node:
         before = node.node.catalog.current.by_name["note.add"]
@@ -93,7 +93,7 @@ AS_GIVEN = CODE.format(text='args.input["text"]')
 SOMETHING_ELSE = CODE.format(text='"something else"')
 
 
-class Changed:
+class ChangingFile:
     """A file of the workspace that says something else once a call waits."""
 
     def __init__(self, workspace: Workspace, contract: str, what: str) -> None:
@@ -133,28 +133,28 @@ class Changed:
 CHANGES = ["driver.py", "server.json", "TOOL.md"]
 
 
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("restarted", [False, True], ids=["live", "restarted"])
-async def test_a_yes_is_for_the_files_as_they_were(
-    tmp_path: Path, what: str, restarted: bool
+async def test_approval_is_bound_to_driver_files(
+    tmp_path: Path, change: str, restarted: bool
 ) -> None:
-    workspace, contract = asked(tmp_path)
-    human, changed = Human(tmp_path), Changed(workspace, contract, what)
+    workspace, contract = notes_workspace(tmp_path)
+    human, changed = Approver(tmp_path), ChangingFile(workspace, contract, change)
     notes = tmp_path / "notes"
-    given = {"text": "x", "file": str(notes)}
+    arguments = {"text": "x", "file": str(notes)}
     config = workspace.config(more=ALLOWED + human.config, allow_code=["good-mcp"])
 
     async with running(workspace, config) as node:
-        waiting = held(await node.result("note.add", given))
+        waiting = assert_pending(await node.result("note.add", arguments))
         before = approved_digest(node.node.catalog.current.by_name["note.add"])
         if not restarted:
             changed.change()
             await node.until(lambda: approved_digest(_tool(node)) != before, "what changed is live")
-            assert "the tool's definition" in await refused(node, human, waiting)
+            assert "the tool's definition" in await approve_and_read_error(node, human, waiting)
     if restarted:
         changed.change()
         async with running(workspace, config) as node:
-            assert "the tool's definition" in await refused(node, human, waiting)
+            assert "the tool's definition" in await approve_and_read_error(node, human, waiting)
     assert not notes.exists()
 
 
@@ -162,19 +162,17 @@ def _tool(node: Running) -> Tool:
     return node.node.catalog.current.by_name["note.add"]
 
 
-@pytest.mark.parametrize("what", CHANGES)
-async def test_a_file_that_changes_while_an_approved_call_is_written_down(
-    tmp_path: Path, what: str
-) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+async def test_file_changed_before_dispatch_voids_approval(tmp_path: Path, change: str) -> None:
     """The call is held against the approval first, and leaves when it is on disk: what is read in
     between is not what was approved."""
-    workspace, contract = asked(tmp_path)
-    human, changed = Human(tmp_path), Changed(workspace, contract, what)
+    workspace, contract = notes_workspace(tmp_path)
+    human, changed = Approver(tmp_path), ChangingFile(workspace, contract, change)
     notes = tmp_path / "notes"
     config = workspace.config(more=ALLOWED + human.config, allow_code=["good-mcp"])
 
     async with running(workspace, config) as node:
-        waiting = held(await node.result("note.add", {"text": "x", "file": str(notes)}))
+        waiting = assert_pending(await node.result("note.add", {"text": "x", "file": str(notes)}))
         pipeline, drivers = node.node.pipeline, node.drivers
         write_first = pipeline.record_and_send
 
@@ -185,12 +183,12 @@ async def test_a_file_that_changes_while_an_approved_call_is_written_down(
             write_first(call)
 
         pipeline.record_and_send = change_first  # type: ignore[method-assign]
-        told = await refused(node, human, waiting)
-        assert "since the approval" in told or "while this call was processed" in told
+        response = await approve_and_read_error(node, human, waiting)
+        assert "since the approval" in response or "while this call was processed" in response
         assert not notes.exists()
 
 
-async def test_a_call_that_was_judged_by_another_contract_is_not_made(tmp_path: Path) -> None:
+async def test_changed_contract_is_authorized_again(tmp_path: Path) -> None:
     """It was free when the rules looked at it, and is not when it would leave."""
     workspace = Workspace(tmp_path)
     fields: dict[str, Any] = {"inputs": NOTE_IN, "outputs": ANY, "risk_level": 3}
@@ -213,4 +211,4 @@ async def test_a_call_that_was_judged_by_another_contract_is_not_made(tmp_path: 
         assert error.failure.name == "tool_unavailable"
         assert "Repeat the call" in error.message
         assert not notes.exists()
-        held(await node.result("note.add", {"text": "x", "file": str(notes)}))
+        assert_pending(await node.result("note.add", {"text": "x", "file": str(notes)}))

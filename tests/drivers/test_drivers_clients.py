@@ -40,7 +40,7 @@ async def fill_in(context: Any, params: Any) -> Any:
 
 @every_client
 @pytest.mark.spec("DR-32.meta-1")
-async def test_a_contract_is_a_tool_like_any_other(tmp_path: Path, mode: str) -> None:
+async def test_contract_is_tool_for_official_client(tmp_path: Path, mode: str) -> None:
     workspace = Workspace(tmp_path)
     why = {"type": "object", "properties": {"why": {"type": "string"}}, "required": ["why"]}
     workspace.driver(
@@ -50,11 +50,11 @@ async def test_a_contract_is_a_tool_like_any_other(tmp_path: Path, mode: str) ->
     )
 
     async with client_of(workspace, mode) as client:
-        listed = {one.name: one for one in (await client.list_tools()).tools}
+        listing = {tool.name: tool for tool in (await client.list_tools()).tools}
         # Some clients take no dots in names: what is called is what was listed.
-        (echo,) = [name for name in listed if name.replace("__", ".") == "text.echo"]
-        (wrong,) = [name for name in listed if name.replace("__", ".") == "text.wrong"]
-        assert listed[echo].output_schema is not None
+        (echo,) = [name for name in listing if name.replace("__", ".") == "text.echo"]
+        (wrong,) = [name for name in listing if name.replace("__", ".") == "text.wrong"]
+        assert listing[echo].output_schema is not None
         result = await client.call_tool(echo, {"text": "hello"})
         assert not result.is_error
         assert result.structured_content is not None
@@ -66,7 +66,7 @@ async def test_a_contract_is_a_tool_like_any_other(tmp_path: Path, mode: str) ->
 
 @every_client
 @pytest.mark.parametrize("era", ["session", "stateless", "both"])
-async def test_what_a_drivers_server_asks_reaches_the_client(
+async def test_client_request_of_driver_server_reaches_client(
     tmp_path: Path, mode: str, era: str
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -84,13 +84,15 @@ async def test_what_a_drivers_server_asks_reaches_the_client(
             result = await client.call_tool(tool.name, {"kind": "form"})
             assert not result.is_error, result
             assert result.structured_content is not None
-            told = result.structured_content["form"]
-            assert (told["action"], told["content"]) == ("accept", {"name": "somebody"})
+            form = result.structured_content["form"]
+            assert (form["action"], form["content"]) == ("accept", {"name": "somebody"})
 
 
 @every_client
-@pytest.mark.parametrize("what", ["another driver", "another file"])
-async def test_answers_go_to_whoever_asked(tmp_path: Path, mode: str, what: str) -> None:
+@pytest.mark.parametrize("change", ["another driver", "another file"])
+async def test_client_response_goes_to_requesting_server(
+    tmp_path: Path, mode: str, change: str
+) -> None:
     """While somebody is asked, a better driver comes, or the one that asked becomes another."""
     workspace = Workspace(tmp_path)
     contract = workspace.contract("person.ask", inputs=KIND, outputs=ANY)
@@ -102,7 +104,7 @@ async def test_answers_go_to_whoever_asked(tmp_path: Path, mode: str, what: str)
     async def changes(context: Any, params: Any) -> Any:
         (node,) = nodes
         before = node.node.catalog.current.by_name["person.ask"].served_by
-        if what == "another driver":
+        if change == "another driver":
             cheap = {"cost_units_per_call": 1}
             entry = workspace.serves(contract, "show", cost_override=cheap)
             workspace.driver("aaa-mcp", entry)
@@ -119,11 +121,11 @@ async def test_answers_go_to_whoever_asked(tmp_path: Path, mode: str, what: str)
         url = await node.node.listen()
         async with Client(url, mode=mode, cache=None, elicitation_callback=changes) as client:
             (tool,) = (await client.list_tools()).tools
-            if what == "another driver":
+            if change == "another driver":
                 result = await client.call_tool(tool.name, {"kind": "form"})
                 assert result.structured_content is not None
-                told = result.structured_content["form"]
-                assert (told["action"], told["content"]) == ("accept", {"name": "somebody"})
+                form = result.structured_content["form"]
+                assert (form["action"], form["content"]) == ("accept", {"name": "somebody"})
             else:
                 with pytest.raises(MCPError, match="The driver that requested this input"):
                     await client.call_tool(tool.name, {"kind": "form"})

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 SECRET = "sk-live-0123456789abcdef"
 
 
-def coded(folder: Path, code: str, *contracts: str, **fields: Any) -> Workspace:
+def code_workspace(folder: Path, code: str, *contracts: str, **fields: Any) -> Workspace:
     """A driver with a driver.py, for `text.echo` if nothing else is said."""
     workspace = Workspace(folder)
     ids = contracts or ("text.echo",)
@@ -35,7 +35,7 @@ def write(folder: Path, code: str) -> None:
     (folder / "driver.py").write_text(whole, encoding="utf-8")
 
 
-def trusting(workspace: Workspace, **more: Any) -> Any:
+def trust_config(workspace: Workspace, **more: Any) -> Any:
     return workspace.config(allow_code=["echo-mcp"], **more)
 
 
@@ -60,7 +60,7 @@ driver = define_driver(parse_tool_result=parse_tool_result)
 """
 
 
-async def test_what_code_leaves_out_of_an_answer_stays_out(tmp_path: Path) -> None:
+async def test_code_can_remove_content_from_result(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     outputs = {"type": "object", "properties": {"content": {"type": "array"}}}
     entries = [
@@ -69,46 +69,46 @@ async def test_what_code_leaves_out_of_an_answer_stays_out(tmp_path: Path) -> No
     ]
     write(workspace.driver("echo-mcp", *entries).parent, CHOOSES)
 
-    async with running(workspace, trusting(workspace)) as node:
-        kept = (await node.result("all", {}))["content"]
-        assert [one["type"] for one in kept] == ["image", "text", "resource_link"]
+    async with running(workspace, trust_config(workspace)) as node:
+        content = (await node.result("all", {}))["content"]
+        assert [item["type"] for item in content] == ["image", "text", "resource_link"]
         (chosen,) = (await node.result("first", {}))["content"]
         assert chosen["type"] == "text"
         assert "drawing" not in chosen["text"]
 
 
 @pytest.mark.spec("DR-32.define-2", "DR-32.location-3")
-async def test_hooks_take_the_place_of_the_mapping(tmp_path: Path) -> None:
-    workspace = coded(tmp_path, HOOKS)
+async def test_hooks_replace_mapping(tmp_path: Path) -> None:
+    workspace = code_workspace(tmp_path, HOOKS)
 
-    async with running(workspace, trusting(workspace)) as node:
+    async with running(workspace, trust_config(workspace)) as node:
         assert await node.call("text.echo", text="hi") == {"said": "TEXT.ECHO|ECHO|LOCAL|HI"}
 
 
 @pytest.mark.spec("DR-32.location-3", "DR-30.conformance-5")
-async def test_code_is_not_run_where_nobody_said_so(tmp_path: Path) -> None:
-    workspace = coded(tmp_path, f"open({str(tmp_path / 'ran')!r}, 'w').close()\n{HOOKS}")
+async def test_untrusted_code_is_not_run(tmp_path: Path) -> None:
+    workspace = code_workspace(tmp_path, f"open({str(tmp_path / 'ran')!r}, 'w').close()\n{HOOKS}")
 
     async with running(workspace) as node:
         assert (await node.call("text.echo", text="hi"))["said"] == "hi"
-        assert any("drivers.allow_code" in one for one in node.status().warnings)
+        assert any("drivers.allow_code" in warning for warning in node.status().warnings)
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.spec("DR-32.location-3")
-async def test_code_for_another_runtime_is_passed_over_with_a_note(tmp_path: Path) -> None:
-    workspace = coded(tmp_path, HOOKS)
+async def test_code_for_other_runtime_is_ignored_with_warning(tmp_path: Path) -> None:
+    workspace = code_workspace(tmp_path, HOOKS)
     place = tmp_path / ".drivers" / "echo-mcp"
     (place / "driver.py").rename(place / "driver.ts")
 
-    async with running(workspace, trusting(workspace)) as node:
+    async with running(workspace, trust_config(workspace)) as node:
         assert (await node.call("text.echo", text="hi"))["said"] == "hi"
-        assert any("driver.ts" in one for one in node.status().warnings)
+        assert any("driver.ts" in warning for warning in node.status().warnings)
 
 
 @pytest.mark.spec("DR-30.conformance-1")
-async def test_front_matter_wins_and_what_only_the_code_says_counts(tmp_path: Path) -> None:
-    workspace = coded(
+async def test_front_matter_overrides_code(tmp_path: Path) -> None:
+    workspace = code_workspace(
         tmp_path,
         """
         driver = define_driver(
@@ -118,18 +118,18 @@ async def test_front_matter_wins_and_what_only_the_code_says_counts(tmp_path: Pa
         """,
     )
 
-    async with running(workspace, trusting(workspace)) as node:
+    async with running(workspace, trust_config(workspace)) as node:
         await node.call("text.echo", text="hi")
         status = node.status()
         assert status.version == "1.0.0"
-        (told,) = [one for one in status.warnings if "version" in one]
+        (told,) = [warning for warning in status.warnings if "version" in warning]
         assert "front matter" in told
         assert status.revision == "2025-06-18"
         assert node.driver().manifest.connection.timeout_ms == 4321
 
 
 @pytest.mark.spec("DR-30.implements-5")
-async def test_a_mapping_may_use_a_transformer_of_the_code(tmp_path: Path) -> None:
+async def test_mapping_uses_transformer_of_code(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     entry = workspace.serves(
@@ -138,7 +138,7 @@ async def test_a_mapping_may_use_a_transformer_of_the_code(tmp_path: Path) -> No
     file = workspace.driver("echo-mcp", entry)
     write(file.parent, "driver = define_driver(transforms={'shout': str.upper})\n")
 
-    async with running(workspace, trusting(workspace)) as node:
+    async with running(workspace, trust_config(workspace)) as node:
         assert (await node.call("text.echo", text="hi"))["said"] == "HI"
     # Without the code there is no such transformer: the entry cannot be used.
     async with running(workspace) as node:
@@ -148,11 +148,11 @@ async def test_a_mapping_may_use_a_transformer_of_the_code(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("DR-32.define-5", "DR-32.pertool-5")
-async def test_code_may_serve_contracts_without_a_tool_of_the_server(tmp_path: Path) -> None:
+async def test_code_serves_contracts_without_server_tool(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     waits = workspace.contract("text.waits", inputs=ANY)
     plain = workspace.contract("text.plain")
-    entries = [{"tool": one, "version": "^1.0.0"} for one in (waits, plain)]
+    entries = [{"tool": item, "version": "^1.0.0"} for item in (waits, plain)]
     file = workspace.driver("echo-mcp", *entries)
     write(
         file.parent,
@@ -169,7 +169,7 @@ async def test_code_may_serve_contracts_without_a_tool_of_the_server(tmp_path: P
         """,
     )
 
-    async with running(workspace, trusting(workspace)) as node:
+    async with running(workspace, trust_config(workspace)) as node:
         assert (await node.call("text.plain", text="hi")) == {"said": "hi!"}
         # Nothing of it needs a server.
         assert node.pid() is None
@@ -179,9 +179,9 @@ async def test_code_may_serve_contracts_without_a_tool_of_the_server(tmp_path: P
         waiting = asyncio.create_task(node.run(call))
         await node.until(lambda: call.upstream_request is not None, "its way")
         node.node.pipeline.cancel(call)
-        with pytest.raises(InterlockError) as told:
+        with pytest.raises(InterlockError) as error:
             await waiting
-        assert told.value.failure.name == "cancelled"
+        assert error.value.failure.name == "cancelled"
         assert workspace.heard() == []
 
 
@@ -191,19 +191,21 @@ async def test_code_may_serve_contracts_without_a_tool_of_the_server(tmp_path: P
     [("{'text.echo': f}", "text.other"), ("{'text.echo': f, 'text.other': f, 'x.y': f}", "x.y")],
     ids=["missing", "surplus"],
 )
-async def test_bodies_and_contracts_have_to_match(tmp_path: Path, execute: str, named: str) -> None:
+async def test_execute_functions_must_match_contracts(
+    tmp_path: Path, execute: str, named: str
+) -> None:
     code = f"def f(args): return {{'said': 'x'}}\ndriver = define_driver(execute={execute})\n"
-    workspace = coded(tmp_path, code, "text.echo", "text.other")
+    workspace = code_workspace(tmp_path, code, "text.echo", "text.other")
 
-    async with running(workspace, trusting(workspace)) as node:
+    async with running(workspace, trust_config(workspace)) as node:
         assert node.status().state == "refused"
         assert named in node.status().problem
         assert node.tools == []
 
 
 @pytest.mark.spec("DR-30.errors-3")
-async def test_a_code_of_its_own_passes_unchanged(tmp_path: Path) -> None:
-    workspace = coded(
+async def test_own_error_code_passes_unchanged(tmp_path: Path) -> None:
+    workspace = code_workspace(
         tmp_path,
         """
         def parse_tool_result(args):
@@ -213,16 +215,16 @@ async def test_a_code_of_its_own_passes_unchanged(tmp_path: Path) -> None:
         """,
     )
 
-    async with running(workspace, trusting(workspace)) as node:
-        told = await node.failed("text.echo", text="hi")
-        assert told == ("stripe:card_declined", "Try another card.")
+    async with running(workspace, trust_config(workspace)) as node:
+        response = await node.failed("text.echo", text="hi")
+        assert response == ("stripe:card_declined", "Try another card.")
         ((entry, _),) = await node.rows("driver.invoked")
         assert entry.outcome == "stripe:card_declined"
 
 
 @pytest.mark.spec("DR-30.errors-3")
-async def test_a_hook_may_raise_what_it_means(tmp_path: Path) -> None:
-    workspace = coded(
+async def test_hook_may_raise_driver_error(tmp_path: Path) -> None:
+    workspace = code_workspace(
         tmp_path,
         """
         def build_arguments(args):
@@ -237,7 +239,7 @@ async def test_a_hook_may_raise_what_it_means(tmp_path: Path) -> None:
         """,
     )
 
-    async with running(workspace, trusting(workspace)) as node:
+    async with running(workspace, trust_config(workspace)) as node:
         assert await node.failed("text.echo", text="own") == ("x:y", "Not like this.")
         error = await node.refused("text.echo", text="other")
         assert error.failure.name == "internal_error"
@@ -258,14 +260,14 @@ BUGS = {
 @pytest.mark.parametrize(
     "bug", [f"raise ValueError({SECRET!r})", f"raise SystemExit({SECRET!r})"], ids=["bug", "exit"]
 )
-def test_what_a_hook_raises_is_an_error_of_the_call_and_says_nothing(
+def test_hook_exception_is_call_error_without_details(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, hook: str, bug: str
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    workspace = coded(tmp_path, BUGS[hook].format(bug=bug))
+    workspace = code_workspace(tmp_path, BUGS[hook].format(bug=bug))
 
     async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
+        async with running(workspace, trust_config(workspace)) as node:
             error = await node.refused("text.echo", text="hi")
             assert error.failure.name == "internal_error"
             assert SECRET not in error.message
@@ -281,7 +283,7 @@ def test_what_a_hook_raises_is_an_error_of_the_call_and_says_nothing(
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "message"),
     [
         (f"raise RuntimeError({SECRET!r})\n", "RuntimeError in line 2"),
         (f"key = {SECRET!r}; def\n", "SyntaxError in line 2"),
@@ -291,17 +293,17 @@ def test_what_a_hook_raises_is_an_error_of_the_call_and_says_nothing(
     ],
     ids=["raises", "no python", "exits", "no driver", "no version"],
 )
-def test_code_that_cannot_be_used_takes_its_driver_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, code: str, words: str
+def test_unusable_code_disables_its_driver(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, code: str, message: str
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    workspace = coded(tmp_path, code)
+    workspace = code_workspace(tmp_path, code)
     workspace.driver("other-mcp", workspace.echoes(workspace.contract("text.other")))
 
     async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
+        async with running(workspace, trust_config(workspace)) as node:
             assert node.status().state == "refused"
-            assert words in node.status().problem
+            assert message in node.status().problem
             assert node.tools == ["text.other"]
             assert (await node.call("text.other", text="hi"))["said"] == "hi"
 
@@ -309,11 +311,11 @@ def test_code_that_cannot_be_used_takes_its_driver_out(
     assert SECRET not in caplog.text
 
 
-async def test_changed_code_is_live(tmp_path: Path) -> None:
-    workspace = coded(tmp_path, HOOKS)
+async def test_changed_code_is_reloaded(tmp_path: Path) -> None:
+    workspace = code_workspace(tmp_path, HOOKS)
     folder = tmp_path / ".drivers" / "echo-mcp"
 
-    async with running(workspace, trusting(workspace)) as node:
+    async with running(workspace, trust_config(workspace)) as node:
         assert "HI" in (await node.call("text.echo", text="hi"))["said"]
         # As long as before, and in the same second.
         before = node.driver()
@@ -326,7 +328,7 @@ async def test_changed_code_is_live(tmp_path: Path) -> None:
         assert (await node.call("text.echo", text="HI"))["said"] == "HI"
 
 
-async def test_arguments_that_code_makes_are_not_held_against_the_mapping(tmp_path: Path) -> None:
+async def test_arguments_built_by_code_skip_mapping_check(tmp_path: Path) -> None:
     """What it makes is its own affair: the tool's required argument has no input behind it."""
     workspace = Workspace(tmp_path)
     contract = workspace.contract(inputs=TEXT_IN)
@@ -336,7 +338,7 @@ async def test_arguments_that_code_makes_are_not_held_against_the_mapping(tmp_pa
         "driver = define_driver(build_arguments=lambda args: {'message': args.input['text']})\n",
     )
 
-    async with running(workspace, trusting(workspace, verify="start")) as node:
+    async with running(workspace, trust_config(workspace, verify="start")) as node:
         await node.until(lambda: node.driver().verified, "the look at its tools")
         assert (await node.call("text.echo", text="hi"))["said"] == "hi"
 

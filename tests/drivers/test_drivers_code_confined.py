@@ -22,7 +22,7 @@ from interlock.drivers import code_process
 from interlock.drivers.folders import DriverFolders
 from tests.drivers.driver_workspace import ANY, Workspace, running
 from tests.drivers.sandbox.cells import needs_confinement
-from tests.drivers.test_drivers_code import coded, trusting, write
+from tests.drivers.test_drivers_code import code_workspace, trust_config, write
 from tests.drivers.test_drivers_egress import cannot_confine
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.upstreams import run
@@ -77,7 +77,7 @@ driver = define_driver(execute={"net.attack": attack})
 
 @needs_confinement
 @pytest.mark.spec("DR-30.conformance-5")
-async def test_code_reaches_neither_the_node_nor_its_files(
+async def test_code_reaches_neither_node_nor_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NODE_SECRET", "sk-live-0123456789abcdef")
@@ -100,12 +100,12 @@ async def test_code_reaches_neither_the_node_nor_its_files(
         code = code.replace("FOLDER", str(tmp_path)).replace("NODE", str(os.getpid()))
         write(file.parent, code)
         environ = {"XDG_CONFIG_HOME": str(tmp_path / "conf")}
-        async with running(workspace, trusting(workspace), environ=environ) as node:
-            told = await node.call("net.attack")
+        async with running(workspace, trust_config(workspace), environ=environ) as node:
+            response = await node.call("net.attack")
             listener.setblocking(False)
             with pytest.raises(BlockingIOError):
                 listener.accept()
-    for found in (told["at import"], told["in a call"]):
+    for found in (response["at import"], response["in a call"]):
         assert found.pop("connect") in ("ConnectionRefusedError", "OSError")
         assert found.pop("key") == "FileNotFoundError"
         assert found.pop("journal") in ("FileNotFoundError", "")
@@ -137,10 +137,10 @@ driver = define_driver(build_arguments=build_arguments)
 """
 
 
-async def test_a_hook_that_hangs_is_ended_at_its_deadline(tmp_path: Path) -> None:
-    workspace = coded(tmp_path, TROUBLE)
+async def test_hanging_hook_is_ended_at_deadline(tmp_path: Path) -> None:
+    workspace = code_workspace(tmp_path, TROUBLE)
 
-    async with running(workspace, trusting(workspace)) as node:
+    async with running(workspace, trust_config(workspace)) as node:
         process = node.driver().hooks.process
         assert (await node.call("text.echo", text="hi"))["said"] == "hi"
         pid = process.pid
@@ -155,10 +155,10 @@ async def test_a_hook_that_hangs_is_ended_at_its_deadline(tmp_path: Path) -> Non
         await node.until(lambda: not _lives(pid), "the end of the process")
 
 
-async def test_a_call_that_is_cancelled_does_not_leave_a_hook_running(tmp_path: Path) -> None:
-    workspace = coded(tmp_path, TROUBLE)
+async def test_cancelled_call_ends_its_hook(tmp_path: Path) -> None:
+    workspace = code_workspace(tmp_path, TROUBLE)
 
-    async with running(workspace, trusting(workspace)) as node:
+    async with running(workspace, trust_config(workspace)) as node:
         process = node.driver().hooks.process
         assert (await node.call("text.echo", text="hi"))["said"] == "hi"
         pid = process.pid
@@ -176,10 +176,10 @@ async def test_a_call_that_is_cancelled_does_not_leave_a_hook_running(tmp_path: 
         await node.until(lambda: not _lives(pid), "the end of the process")
 
 
-async def test_a_crash_fails_its_call_and_the_next_one_works(tmp_path: Path) -> None:
-    workspace = coded(tmp_path, TROUBLE)
+async def test_crash_fails_only_its_call(tmp_path: Path) -> None:
+    workspace = code_workspace(tmp_path, TROUBLE)
 
-    async with running(workspace, trusting(workspace)) as node:
+    async with running(workspace, trust_config(workspace)) as node:
         assert (await node.call("text.echo", text="hi"))["said"] == "hi"
         error = await node.refused("text.echo", text="crash")
         assert error.failure.name == "tool_unavailable"
@@ -187,14 +187,14 @@ async def test_a_crash_fails_its_call_and_the_next_one_works(tmp_path: Path) -> 
         assert (await node.call("text.echo", text="hi"))["said"] == "hi"
 
 
-async def test_code_that_crashes_again_and_again_is_not_started_for_every_call(
+async def test_repeatedly_crashing_code_is_restarted_with_backoff(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code_process, "MIN_RESTART_SECONDS", 10_000.0)
     monkeypatch.setattr(code_process, "MAX_RESTART_SECONDS", 10_000.0)
-    workspace = coded(tmp_path, TROUBLE)
+    workspace = code_workspace(tmp_path, TROUBLE)
 
-    async with running(workspace, trusting(workspace)) as node:
+    async with running(workspace, trust_config(workspace)) as node:
         process = node.driver().hooks.process
         for _ in range(2):
             await node.refused("text.echo", text="crash")
@@ -205,13 +205,13 @@ async def test_code_that_crashes_again_and_again_is_not_started_for_every_call(
         assert process.pid is None
 
 
-async def test_an_answer_that_is_too_long_fails_its_call_alone(
+async def test_oversized_response_fails_only_its_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code_process, "MAX_MESSAGE_BYTES", 4_000)
-    workspace = coded(tmp_path, TROUBLE)
+    workspace = code_workspace(tmp_path, TROUBLE)
 
-    async with running(workspace, trusting(workspace)) as node:
+    async with running(workspace, trust_config(workspace)) as node:
         error = await node.refused("text.echo", text="flood")
         assert error.failure.name == "tool_unavailable"
         error = await node.refused("text.echo", text="x" * 4_000)
@@ -219,14 +219,14 @@ async def test_an_answer_that_is_too_long_fails_its_call_alone(
         assert (await node.call("text.echo", text="hi"))["said"] == "hi"
 
 
-def test_what_code_prints_is_logged_without_secrets(
+def test_printed_output_is_logged_without_secrets(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    workspace = coded(tmp_path, TROUBLE)
+    workspace = code_workspace(tmp_path, TROUBLE)
 
     async def body() -> None:
-        async with running(workspace, trusting(workspace)) as node:
+        async with running(workspace, trust_config(workspace)) as node:
             assert (await node.call("text.echo", text="noise"))["said"] == "noise"
             await node.until(lambda: "password=" in caplog.text, "what it printed")
 
@@ -236,22 +236,22 @@ def test_what_code_prints_is_logged_without_secrets(
 
 
 @pytest.mark.spec("DR-30.conformance-5")
-async def test_code_that_cannot_be_confined_is_not_run(
+async def test_unconfinable_code_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cannot_confine(monkeypatch)
     ran = tmp_path / "ran"
-    workspace = coded(tmp_path, f"open({str(ran)!r}, 'w').close()\n{TROUBLE}")
+    workspace = code_workspace(tmp_path, f"open({str(ran)!r}, 'w').close()\n{TROUBLE}")
 
-    async with running(workspace, trusting(workspace)) as node:
+    async with running(workspace, trust_config(workspace)) as node:
         assert node.status().state == "refused"
         assert "drivers.sandbox: advisory" in node.status().problem
         assert node.tools == []
     assert not ran.exists()
     # The operator may say otherwise, and is told what that means.
-    async with running(workspace, trusting(workspace, sandbox="advisory")) as node:
+    async with running(workspace, trust_config(workspace, sandbox="advisory")) as node:
         assert (await node.call("text.echo", text="hi"))["said"] == "hi"
-        assert any("without network confinement" in one for one in node.status().warnings)
+        assert any("without network confinement" in warning for warning in node.status().warnings)
     assert ran.exists()
 
 
@@ -269,11 +269,11 @@ driver = define_driver(build_arguments=build_arguments)
 """Holds a lock for as long as its process lives."""
 
 
-async def test_the_process_ends_with_its_driver(tmp_path: Path) -> None:
+async def test_process_ends_with_its_driver(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    workspace = coded(tmp_path, HOLDS.replace("LOCK", str(lock), 1))
+    workspace = code_workspace(tmp_path, HOLDS.replace("LOCK", str(lock), 1))
 
-    async with running(workspace, trusting(workspace)) as node:
+    async with running(workspace, trust_config(workspace)) as node:
         await node.call("text.echo", text="hi")
         assert not _is_free(lock)
         write(tmp_path / ".drivers" / "echo-mcp", TROUBLE)
@@ -289,13 +289,13 @@ import asyncio, sys
 from pathlib import Path
 from interlock.app.features import load_features
 from tests.drivers.driver_workspace import Workspace, running
-from tests.drivers.test_drivers_code import trusting
+from tests.drivers.test_drivers_code import trust_config
 
 load_features()
 
 async def main():
     workspace = Workspace(Path(sys.argv[1]))
-    async with running(workspace, trusting(workspace, sandbox=sys.argv[2])) as node:
+    async with running(workspace, trust_config(workspace, sandbox=sys.argv[2])) as node:
         await node.call("text.echo", text="hi")
         print("serving", flush=True)
         await asyncio.Event().wait()
@@ -305,9 +305,9 @@ asyncio.run(main())
 
 
 @needs_confinement
-def test_a_node_that_is_killed_leaves_no_code_running(tmp_path: Path) -> None:
+def test_killed_node_leaves_no_code_process(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    coded(tmp_path, HOLDS.replace("LOCK", str(lock), 1))
+    code_workspace(tmp_path, HOLDS.replace("LOCK", str(lock), 1))
     node = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(NODE), str(tmp_path), "enforce"],
         stdout=subprocess.PIPE,
@@ -326,7 +326,9 @@ def test_a_node_that_is_killed_leaves_no_code_running(tmp_path: Path) -> None:
 
 def _ids(node: Node) -> list[str]:
     return [
-        one.id for one in node.component(DriverFolders).drivers.status() if one.state != "refused"
+        item.id
+        for item in node.component(DriverFolders).drivers.status()
+        if item.state != "refused"
     ]
 
 

@@ -52,21 +52,21 @@ KEPT_IN = {"dials": False, "sees state": False, "writes manifests": False}
 @asynccontextmanager
 async def web(status: int = 204) -> AsyncIterator[tuple[int, list[str]]]:
     """An HTTP server of this machine: its port, and what it was asked."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = await reader.readline()
         if line:
-            asked.append(line.decode().strip())
+            requests.append(line.decode().strip())
             writer.write(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status)
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
-        yield server.sockets[0].getsockname()[1], asked
+        yield server.sockets[0].getsockname()[1], requests
 
 
-class Curious:
+class ProbingWorkspace:
     """A workspace whose driver names commands that look where they can get."""
 
     def __init__(self, folder: Path, port: int) -> None:
@@ -83,10 +83,10 @@ class Curious:
 
     def told(self, name: str) -> dict[str, bool] | None:
         try:
-            said: dict[str, bool] = json.loads((self._folder / f"told-{name}").read_text())
+            data: dict[str, bool] = json.loads((self._folder / f"told-{name}").read_text())
         except (FileNotFoundError, json.JSONDecodeError):
             return None
-        return said
+        return data
 
     def driver(self, **fields: Any) -> None:
         self.workspace.driver("echo-mcp", self.workspace.echoes(self.contract), **fields)
@@ -96,9 +96,9 @@ class Curious:
 
 
 @needs_confinement
-async def test_checks_run_behind_the_walls_of_the_server(tmp_path: Path) -> None:
+async def test_checks_run_confined(tmp_path: Path) -> None:
     async with web() as (port, asked):
-        world = Curious(tmp_path, port)
+        world = ProbingWorkspace(tmp_path, port)
         world.driver(
             version_check=world.version_check(),
             health_check={"method": "exec", "cmd": world.command("health"), "every": "60s"},
@@ -113,15 +113,15 @@ async def test_checks_run_behind_the_walls_of_the_server(tmp_path: Path) -> None
             assert {row["command"] for _, row in rows} == {
                 "version_check.cmd", "health_check.cmd",
             }  # fmt: skip
-            assert {(one.name, one.outcome) for one, _ in rows} == {("driver:echo-mcp@1", "ok")}
+            assert {(item.name, item.outcome) for item, _ in rows} == {("driver:echo-mcp@1", "ok")}
             assert all(row["confined"] for _, row in rows)
             assert "is not written down" not in str(rows)
 
 
 @needs_confinement
-async def test_what_keeps_a_sign_in_fresh_runs_behind_them_too(tmp_path: Path) -> None:
+async def test_refresh_command_runs_confined(tmp_path: Path) -> None:
     async with web() as (port, asked):
-        world = Curious(tmp_path, port)
+        world = ProbingWorkspace(tmp_path, port)
         world.driver(
             auth={
                 "login": {"cmd": "true"},
@@ -137,7 +137,7 @@ async def test_what_keeps_a_sign_in_fresh_runs_behind_them_too(tmp_path: Path) -
             assert row["command"] == "auth.refresh.cmd"
 
 
-async def test_a_refresh_asks_nobody_whom_the_driver_does_not_declare(tmp_path: Path) -> None:
+async def test_refresh_request_requires_declared_egress(tmp_path: Path) -> None:
     async with web() as (port, asked):
         for egress, times in (([], 0), ([f"127.0.0.1:{port}"], 1)):
             folder = tmp_path / str(times)
@@ -154,11 +154,11 @@ async def test_a_refresh_asks_nobody_whom_the_driver_does_not_declare(tmp_path: 
             async with running(workspace) as node:
                 await node.call("text.echo", text="x")
                 assert asked == ["POST /refresh HTTP/1.1"] * times
-                told = str(node.status().warnings)
-                assert ("not in its network.egress" in told) is (times == 0)
+                response = str(node.status().warnings)
+                assert ("not in its network.egress" in response) is (times == 0)
 
 
-async def test_a_health_check_asks_nobody_whom_the_driver_does_not_declare(tmp_path: Path) -> None:
+async def test_health_request_requires_declared_egress(tmp_path: Path) -> None:
     async with web() as (port, asked):
         workspace = Workspace(tmp_path)
         contract = workspace.contract()
@@ -181,7 +181,7 @@ async def test_a_health_check_asks_nobody_whom_the_driver_does_not_declare(tmp_p
             assert asked == ["GET /live HTTP/1.1"]
 
 
-async def test_no_request_goes_to_the_node_itself(tmp_path: Path) -> None:
+async def test_health_request_cannot_reach_node(tmp_path: Path) -> None:
     """Not for a driver that may reach this machine either: a request from here would be believed
     to be the operator's own."""
 
@@ -201,25 +201,25 @@ async def test_no_request_goes_to_the_node_itself(tmp_path: Path) -> None:
             lambda: len(node.drivers.lifecycle.drivers) == 3,
             "the drivers",
         )
-        found = [one.health for one in node.drivers.lifecycle.drivers.values()]
+        actual = [driver.health for driver in node.drivers.lifecycle.drivers.values()]
         await node.until(
-            lambda: all(one is not None and one.failed_at for one in found), "the checks"
+            lambda: all(item is not None and item.failed_at for item in actual), "the checks"
         )
-        for one in found:
-            assert one is not None
-            assert "an address of this node" in one.reason
+        for element in actual:
+            assert element is not None
+            assert "an address of this node" in element.reason
 
 
-async def test_no_request_goes_where_a_name_leads_to_this_machine(
+async def test_request_to_name_of_own_machine_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whose name is declared decides where it leads, and may decide for the node."""
 
     loop = asyncio.get_running_loop()
-    asked = []
+    requests = []
 
     async def here(host: str, port: int, **_: Any) -> Any:
-        asked.append(host)
+        requests.append(host)
         return [(2, 1, 6, "", ("127.0.0.1", port))]
 
     manifest = driver(tmp_path, egress=("orders.example",))
@@ -227,7 +227,7 @@ async def test_no_request_goes_where_a_name_leads_to_this_machine(
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: Names(loop, here))
     with pytest.raises(ProbeError, match=r"resolves to 127\.0\.0\.1, which is not allowed"):
         await ask(HttpProbe("https://orders.example/live"), timeout=5)
-    assert asked == ["orders.example"]
+    assert requests == ["orders.example"]
 
 
 class Names:
@@ -241,12 +241,12 @@ class Names:
         return getattr(self._loop, name)
 
 
-async def test_what_cannot_be_confined_is_not_run(
+async def test_unconfinable_command_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cannot_confine(monkeypatch)
 
-    world = Curious(tmp_path, 1)
+    world = ProbingWorkspace(tmp_path, 1)
     world.driver(
         version_check=world.version_check(),
         health_check={"method": "exec", "cmd": world.command("health"), "every": "60s"},
@@ -263,7 +263,7 @@ async def test_what_cannot_be_confined_is_not_run(
             code, words = error.failure.name, error.message  # type: ignore[attr-defined]
         assert code == "sandbox_unavailable"
         assert "drivers.sandbox: advisory" in words
-        assert {one.outcome for one, _ in await _commands(node, 2)} == {"refused"}
+        assert {item.outcome for item, _ in await _commands(node, 2)} == {"refused"}
         assert world.told("version") is world.told("health") is None
 
     config = world.workspace.config(sandbox="advisory")
@@ -271,10 +271,10 @@ async def test_what_cannot_be_confined_is_not_run(
         await node.call("text.echo", text="x")
         await node.until(lambda: world.told("health"), "the check")
         rows = await _commands(node, 4)
-        assert [row["confined"] for one, row in rows if one.outcome == "ok"] == [False, False]
+        assert [row["confined"] for item, row in rows if item.outcome == "ok"] == [False, False]
 
 
-async def test_nothing_of_a_refused_driver_is_run(tmp_path: Path) -> None:
+async def test_rejected_driver_runs_nothing(tmp_path: Path) -> None:
     """Neither its checks nor its code, whatever it is refused for."""
 
     for why, settings, fields in (
@@ -285,7 +285,7 @@ async def test_nothing_of_a_refused_driver_is_run(tmp_path: Path) -> None:
         folder = tmp_path / why
         folder.mkdir()
         key(folder, "right")
-        world = Curious(folder, 1)
+        world = ProbingWorkspace(folder, 1)
         world.driver(
             version_check=world.version_check(),
             health_check={"method": "exec", "cmd": world.command("health"), "every": "60s"},

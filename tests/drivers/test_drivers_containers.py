@@ -35,7 +35,9 @@ def box(workspace: Workspace, env: dict[str, str]) -> None:
     workspace.driver("echo-mcp", workspace.echoes(workspace.contract()), server=server)
 
 
-async def test_the_client_is_the_nodes_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_runs_with_environment_of_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     notes = tmp_path / "notes"
     own = engine(tmp_path / "own", notes)
     path = os.pathsep.join([".", str(own), os.environ["PATH"]])
@@ -59,7 +61,7 @@ async def test_the_client_is_the_nodes_own(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "planted").exists()
 
 
-async def test_the_operator_has_a_say_in_the_clients_environment(
+async def test_operator_configures_client_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes = tmp_path / "notes"
@@ -68,9 +70,9 @@ async def test_the_operator_has_a_say_in_the_clients_environment(
     workspace = Workspace(tmp_path)
     box(workspace, {})
     config = workspace.config(env_passthrough=["DOCKER_*"])
-    given = {"DOCKER_HOST": "tcp://engine:2375", "OTHER": "x"}
+    arguments = {"DOCKER_HOST": "tcp://engine:2375", "OTHER": "x"}
 
-    async with running(workspace, config, environ=given) as node:
+    async with running(workspace, config, environ=arguments) as node:
         assert (await node.call("text.echo", text="x"))["said"] == "x"
     argv, environ = json.loads(notes.read_text().splitlines()[0])
     assert environ["DOCKER_HOST"] == "tcp://engine:2375"
@@ -80,7 +82,7 @@ async def test_the_operator_has_a_say_in_the_clients_environment(
 
 
 @pytest.mark.parametrize("name", ["PATH", "LD_PRELOAD", "DOCKER_HOST", "https_proxy"])
-async def test_a_driver_has_no_say_in_the_clients_environment(tmp_path: Path, name: str) -> None:
+async def test_driver_cannot_change_client_environment(tmp_path: Path, name: str) -> None:
     workspace = Workspace(tmp_path)
     planted = tmp_path / "planted"
     box(workspace, {name: str(engine(tmp_path / ".drivers" / "echo-mcp" / "bin", planted))})
@@ -94,9 +96,7 @@ async def test_a_driver_has_no_say_in_the_clients_environment(tmp_path: Path, na
     assert not planted.exists()
 
 
-async def test_without_an_engine_it_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_engine_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace = Workspace(tmp_path)
     box(workspace, {})
 

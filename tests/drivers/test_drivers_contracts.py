@@ -25,7 +25,7 @@ NEW_INPUT = {
 MAY_HAVE = {**NEW_INPUT, "required": ["text"]}
 
 
-def echo(folder: Path) -> Workspace:
+def echo_workspace(folder: Path) -> Workspace:
     workspace = Workspace(folder)
     workspace.driver("echo-mcp", workspace.echoes(workspace.contract()))
     return workspace
@@ -35,7 +35,7 @@ def config(workspace: Workspace, on_break: str) -> Config:
     return workspace.config(more=f"contracts: {{on_break: {on_break}}}\n")
 
 
-def reading(
+def read_contract_version(
     folder: Path, inputs: Any = TEXT_IN, outputs: Any = SAID, version: str = "1.0.0"
 ) -> Any:
     workspace = Workspace(folder)
@@ -51,13 +51,13 @@ def reading(
         ({"inputs": NEW_INPUT, "version": "1.7.0"}, "/inputs"),
     ],
 )
-def test_what_breaks_callers_is_found_until_it_is_accepted(
+def test_breaking_change_is_reported_until_accepted(
     tmp_path: Path, change: dict[str, Any], reason: str
 ) -> None:
     file = tmp_path / "state" / "contracts.json"
-    before = reading(tmp_path)
+    before = read_contract_version(tmp_path)
     assert AcceptedContractStore(file).update([before]) == ({}, [])
-    after = reading(tmp_path, **change)
+    after = read_contract_version(tmp_path, **change)
     broken, news = AcceptedContractStore(file).update([after])
     assert [*broken] == ["text.echo@1"]
     assert reason in broken["text.echo@1"].message
@@ -71,22 +71,22 @@ def test_what_breaks_callers_is_found_until_it_is_accepted(
     assert AcceptedContractStore(file).update([after]) == ({}, [])
 
 
-def test_what_breaks_nobody_is_what_the_next_is_held_against(tmp_path: Path) -> None:
+def test_compatible_change_becomes_baseline(tmp_path: Path) -> None:
     known = AcceptedContractStore(tmp_path / "contracts.json")
-    known.update([reading(tmp_path)])
-    assert known.update([reading(tmp_path, MAY_HAVE, version="1.1.0")]) == ({}, [])
-    broken = known.find_broken([reading(tmp_path, NEW_INPUT, version="1.1.0")])
+    known.update([read_contract_version(tmp_path)])
+    assert known.update([read_contract_version(tmp_path, MAY_HAVE, version="1.1.0")]) == ({}, [])
+    broken = known.find_broken([read_contract_version(tmp_path, NEW_INPUT, version="1.1.0")])
     assert broken["text.echo@1"].accepted.version == "1.1.0"
 
 
-def test_a_new_major_may_break(tmp_path: Path) -> None:
+def test_new_major_may_break(tmp_path: Path) -> None:
     known = AcceptedContractStore(tmp_path / "contracts.json")
-    known.update([reading(tmp_path)])
-    assert known.update([reading(tmp_path, NEW_INPUT, version="2.0.0")]) == ({}, [])
+    known.update([read_contract_version(tmp_path)])
+    assert known.update([read_contract_version(tmp_path, NEW_INPUT, version="2.0.0")]) == ({}, [])
 
 
-def test_a_break_is_held_also_after_a_restart_until_it_is_accepted(tmp_path: Path) -> None:
-    workspace = echo(tmp_path)
+def test_broken_contract_stays_blocked_after_restart(tmp_path: Path) -> None:
+    workspace = echo_workspace(tmp_path)
     hold = config(workspace, "hold")
 
     async def breaking() -> None:
@@ -103,8 +103,8 @@ def test_a_break_is_held_also_after_a_restart_until_it_is_accepted(tmp_path: Pat
             journal = node.node._journal
             assert journal is not None
             assert await journal.flush_async()
-            told = [one for one in journal.tail(100) if one.verb == "contracts"]
-            assert [(one.name, one.outcome) for one in told] == [("text.echo", "breaking")]
+            actual = [entry for entry in journal.tail(100) if entry.verb == "contracts"]
+            assert [(item.name, item.outcome) for item in actual] == [("text.echo", "breaking")]
 
     async def again() -> None:
         async with running(workspace, hold) as node:
@@ -118,8 +118,8 @@ def test_a_break_is_held_also_after_a_restart_until_it_is_accepted(tmp_path: Pat
     run(again)
 
 
-async def test_a_break_that_is_taken_back_is_served_again(tmp_path: Path) -> None:
-    workspace = echo(tmp_path)
+async def test_reverted_break_is_served_again(tmp_path: Path) -> None:
+    workspace = echo_workspace(tmp_path)
 
     async with running(workspace, config(workspace, "hold")) as node:
         await node.call("text.echo", text="hello")
@@ -130,8 +130,8 @@ async def test_a_break_that_is_taken_back_is_served_again(tmp_path: Path) -> Non
         assert (await node.call("text.echo", text="hello"))["said"] == "hello"
 
 
-async def test_where_breaks_are_only_reported_it_is_served_and_said(tmp_path: Path) -> None:
-    workspace = echo(tmp_path)
+async def test_report_mode_serves_broken_contract(tmp_path: Path) -> None:
+    workspace = echo_workspace(tmp_path)
 
     async with running(workspace, config(workspace, "report")) as node:
         await node.call("text.echo", text="hello")
@@ -141,7 +141,7 @@ async def test_where_breaks_are_only_reported_it_is_served_and_said(tmp_path: Pa
         )
         [row] = node.node.report().part(ContractsStatus).changed_contracts
         assert (row.tool, row.held) == ("text.echo", False)
-        assert any("new major" in one for one in node.status().warnings)
+        assert any("new major" in warning for warning in node.status().warnings)
         assert "text.echo" in node.tools
         assert "tone" in json.dumps(node.listed("text.echo"))
         await node.node.apply(config(workspace, "hold"))

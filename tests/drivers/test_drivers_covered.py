@@ -17,7 +17,7 @@ from tests.drivers.test_drivers_approvals import NOTE_IN
 pytestmark = [needs_confinement, pytest.mark.usefixtures("no_leaks")]
 
 
-def noting(folder: Path) -> Workspace:
+def notes_workspace(folder: Path) -> Workspace:
     workspace = Workspace(folder)
     note = workspace.contract("note.add", inputs=NOTE_IN, outputs=ANY)
     slow = workspace.contract("wait.long", inputs=ANY, outputs=ANY)
@@ -25,7 +25,7 @@ def noting(folder: Path) -> Workspace:
     return workspace
 
 
-async def may_write(node: Running, file: Path) -> bool:
+async def can_write(node: Running, file: Path) -> bool:
     """Whether the driver's server gets a line into a file. It ends when it does not."""
     try:
         await node.result("note.add", {"text": "evil", "file": str(file)})
@@ -34,7 +34,7 @@ async def may_write(node: Running, file: Path) -> bool:
     return True
 
 
-async def started(node: Running) -> int:
+async def start_server(node: Running) -> int:
     """The number of a server that is ready to be asked."""
     await node.result("note.add", {"text": "x", "file": str(node.node.base_dir / "anything")})
     pid = node.pid("note-mcp")
@@ -56,8 +56,8 @@ async def another_server(node: Running, pid: int | None) -> None:
 @pytest.mark.feature("topics")
 @pytest.mark.spec("DR-32.security-1")
 @pytest.mark.parametrize("name", ["interlock.yaml", "keys/human.pem", "keys"])
-async def test_a_server_whose_cover_was_taken_away_is_ended(tmp_path: Path, name: str) -> None:
-    workspace = noting(tmp_path)
+async def test_server_that_lost_its_cover_is_ended(tmp_path: Path, name: str) -> None:
+    workspace = notes_workspace(tmp_path)
     (tmp_path / "keys").mkdir()
     key, config_file = tmp_path / "keys" / "human.pem", tmp_path / "interlock.yaml"
     for file in (key, config_file):
@@ -66,7 +66,7 @@ async def test_a_server_whose_cover_was_taken_away_is_ended(tmp_path: Path, name
     covered = key if name == "keys" else tmp_path / name
 
     async with running(workspace, config) as node:
-        pid = await started(node)
+        pid = await start_server(node)
         if name == "keys":
             # A folder on the way to it, and the very file in the new one.
             (tmp_path / "keys").rename(tmp_path / "old")
@@ -75,8 +75,8 @@ async def test_a_server_whose_cover_was_taken_away_is_ended(tmp_path: Path, name
         else:
             save(covered, "mine, too\n")
         await another_server(node, pid)
-        assert await started(node) != pid
-        assert not await may_write(node, covered)
+        assert await start_server(node) != pid
+        assert not await can_write(node, covered)
         (entry,) = [row for row in await _egress(node) if row[1] == "uncovered"]
         assert str(tmp_path / name) in entry[2] or name == "keys"
 
@@ -91,17 +91,19 @@ async def _egress(node: Running) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.spec("DR-32.security-1")
-async def test_nobody_is_waited_for(tmp_path: Path) -> None:
+async def test_calls_do_not_delay_ending_server(tmp_path: Path) -> None:
     """A call under way is not worth a server that can change what says what it may do."""
-    workspace = noting(tmp_path)
+    workspace = notes_workspace(tmp_path)
     file = tmp_path / "interlock.yaml"
     file.write_text("mine\n", encoding="utf-8")
 
     async with running(workspace) as node:
-        pid = await started(node)
+        pid = await start_server(node)
         waiting = asyncio.ensure_future(node.result("wait.long", {}))
         await node.until(
-            lambda: any(one["params"]["name"] == "slow" for one in workspace.heard("tools/call"))
+            lambda: any(
+                message["params"]["name"] == "slow" for message in workspace.heard("tools/call")
+            )
         )
         save(file, "mine, too\n")
         await another_server(node, pid)
@@ -110,14 +112,14 @@ async def test_nobody_is_waited_for(tmp_path: Path) -> None:
         assert failed.value.failure.name == "upstream_lost"
 
 
-async def test_what_does_not_matter_ends_nobody(tmp_path: Path) -> None:
-    workspace = noting(tmp_path)
+async def test_harmless_changes_end_no_server(tmp_path: Path) -> None:
+    workspace = notes_workspace(tmp_path)
     file, other = tmp_path / "interlock.yaml", tmp_path / "data.txt"
     file.write_text("mine\n", encoding="utf-8")
     other.write_text("anybody's\n", encoding="utf-8")
 
     async with running(workspace) as node:
-        pid = await started(node)
+        pid = await start_server(node)
         # Written in its place, it is the same file; and a new one of its own is a server's.
         file.write_text("mine, too\n", encoding="utf-8")
         save(other, "still anybody's\n")
@@ -128,33 +130,35 @@ async def test_what_does_not_matter_ends_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.feature("topics")
-async def test_a_config_that_names_more_files_has_them_covered(tmp_path: Path) -> None:
-    workspace = noting(tmp_path)
+async def test_reloaded_config_covers_more_files(tmp_path: Path) -> None:
+    workspace = notes_workspace(tmp_path)
     key = tmp_path / "new.pem"
     key.write_text("mine\n", encoding="utf-8")
     before = workspace.config()
 
     async with running(workspace, before) as node:
-        assert await may_write(node, key)
-        pid = await started(node)
+        assert await can_write(node, key)
+        pid = await start_server(node)
         await node.node.apply(workspace.config(more="topics: {admins: [new.pem]}\n"))
         assert node.pid("note-mcp") != pid
-        assert not await may_write(node, key)
+        assert not await can_write(node, key)
 
 
 @pytest.mark.spec("DR-32.security-1")
-async def test_an_old_server_with_calls_under_way_is_ended_as_well(tmp_path: Path) -> None:
+async def test_replaced_server_with_running_calls_is_ended(tmp_path: Path) -> None:
     """Its driver has other files by now, and it stays only for the calls that it has."""
-    workspace = noting(tmp_path)
+    workspace = notes_workspace(tmp_path)
     file = tmp_path / "interlock.yaml"
     file.write_text("mine\n", encoding="utf-8")
 
     async with running(workspace) as node:
-        await started(node)
+        await start_server(node)
         old = node.driver("note-mcp")
         waiting = asyncio.ensure_future(node.result("wait.long", {}))
         await node.until(
-            lambda: any(one["params"]["name"] == "slow" for one in workspace.heard("tools/call"))
+            lambda: any(
+                message["params"]["name"] == "slow" for message in workspace.heard("tools/call")
+            )
         )
         driver = tmp_path / ".drivers" / "note-mcp" / "DRIVER.md"
         driver.write_text(driver.read_text(encoding="utf-8") + "More.\n", encoding="utf-8")
@@ -167,12 +171,12 @@ async def test_an_old_server_with_calls_under_way_is_ended_as_well(tmp_path: Pat
         assert [row[1] for row in await _egress(node)] == ["uncovered"]
 
 
-async def test_a_server_ends_also_when_nobody_waits_for_that_any_more(tmp_path: Path) -> None:
+async def test_server_ends_after_cancelled_shutdown(tmp_path: Path) -> None:
     """A new config may come while one is ended, and what ended it is ended itself."""
-    workspace = noting(tmp_path)
+    workspace = notes_workspace(tmp_path)
 
     async with running(workspace) as node:
-        await started(node)
+        await start_server(node)
         around = node.drivers.lifecycle.confinements._active
         (confinement,) = around
         ending = asyncio.ensure_future(node.driver("note-mcp").server.end())

@@ -17,7 +17,7 @@ from interlock.drivers import driver_confinement
 from interlock.drivers.folders import DriverFolders
 from interlock.drivers.sandbox.confinement import Confinement
 from tests.drivers.driver_workspace import ANY, SERVER, Workspace, running
-from tests.drivers.sandbox.cells import GREETING, needs_confinement, outside
+from tests.drivers.sandbox.cells import GREETING, greeting_server, needs_confinement
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -34,7 +34,7 @@ PLACE = {
 }
 
 
-def dialling(folder: Path, *egress: str, **more: Any) -> Workspace:
+def dial_workspace(folder: Path, *egress: str, **more: Any) -> Workspace:
     workspace = Workspace(folder)
     contract = workspace.contract("net.dial", inputs=PLACE, outputs=ANY)
     workspace.driver(
@@ -48,25 +48,25 @@ def dialling(folder: Path, *egress: str, **more: Any) -> Workspace:
 
 @needs_confinement
 @pytest.mark.spec("DR-32.security-1", "DR-30.security-1")
-async def test_a_listed_port_is_reached_and_no_other(tmp_path: Path) -> None:
-    async with outside() as friend, outside() as stranger:
-        workspace = dialling(tmp_path, f"127.0.0.1:{friend.port}")
+async def test_listed_port_is_only_reachable_port(tmp_path: Path) -> None:
+    async with greeting_server() as friend, greeting_server() as stranger:
+        workspace = dial_workspace(tmp_path, f"127.0.0.1:{friend.port}")
         async with running(workspace) as node:
             assert await node.call("net.dial", host="127.0.0.1", port=friend.port) == {
                 "got": GREETING
             }
-            told = await node.call("net.dial", host="127.0.0.1", port=stranger.port)
-            assert set(told) == {"failed"}
-            told = await node.call("net.dial", host="localhost", port=stranger.port)
-            assert set(told) == {"failed"}
+            response = await node.call("net.dial", host="127.0.0.1", port=stranger.port)
+            assert set(response) == {"failed"}
+            response = await node.call("net.dial", host="localhost", port=stranger.port)
+            assert set(response) == {"failed"}
         assert (friend.visits, stranger.visits) == (1, 0)
 
 
 @needs_confinement
 @pytest.mark.spec("DR-30.conformance-5")
-async def test_the_server_of_a_driver_with_code_is_confined_all_the_same(tmp_path: Path) -> None:
-    async with outside() as stranger:
-        workspace = dialling(tmp_path)
+async def test_driver_with_code_is_confined(tmp_path: Path) -> None:
+    async with greeting_server() as stranger:
+        workspace = dial_workspace(tmp_path)
         (tmp_path / ".drivers" / "dial-mcp" / "driver.py").write_text(
             "from interlock.drivers.sdk import define_driver\n"
             "def build_arguments(args):\n"
@@ -75,8 +75,8 @@ async def test_the_server_of_a_driver_with_code_is_confined_all_the_same(tmp_pat
             encoding="utf-8",
         )
         async with running(workspace, workspace.config(allow_code=["dial-mcp"])) as node:
-            told = await node.call("net.dial", host="a.example", port=1)
-            assert set(told) == {"failed"}
+            response = await node.call("net.dial", host="a.example", port=1)
+            assert set(response) == {"failed"}
         (called,) = workspace.heard("tools/call")
         assert called["params"]["arguments"]["port"] == stranger.port
         assert stranger.visits == 0
@@ -84,7 +84,7 @@ async def test_the_server_of_a_driver_with_code_is_confined_all_the_same(tmp_pat
 
 @needs_confinement
 @pytest.mark.spec("DR-30.auth-9")
-async def test_places_of_a_sign_in_are_readable_and_so_are_their_neighbours(tmp_path: Path) -> None:
+async def test_sign_in_folder_is_readable(tmp_path: Path) -> None:
     signed_in = tmp_path / "signed-in"
     signed_in.mkdir()
     token, neighbour = signed_in / "token.json", signed_in / "neighbour.json"
@@ -107,15 +107,15 @@ async def test_places_of_a_sign_in_are_readable_and_so_are_their_neighbours(tmp_
     )
 
     async with running(workspace) as node:
-        seen = (await node.call("env.look"))["environ"]
-        assert seen["READ"] == "a token, something else"
+        environ = (await node.call("env.look"))["environ"]
+        assert environ["READ"] == "a token, something else"
 
 
 @needs_confinement
 @pytest.mark.spec("DR-32.security-1", "DR-30.fields-3")
 @pytest.mark.parametrize("network", [{"egress": []}, None], ids=["empty", "missing"])
-async def test_without_egress_there_is_no_network(tmp_path: Path, network: Any) -> None:
-    async with outside() as stranger:
+async def test_missing_egress_means_no_network(tmp_path: Path, network: Any) -> None:
+    async with greeting_server() as stranger:
         workspace = Workspace(tmp_path)
         contract = workspace.contract("net.dial", inputs=PLACE, outputs=ANY)
         file = workspace.driver("dial-mcp", workspace.serves(contract, "dial"), network={})
@@ -123,33 +123,33 @@ async def test_without_egress_there_is_no_network(tmp_path: Path, network: Any) 
         said = "" if network is None else "network: {egress: []}\n"
         file.write_text(text.replace("network: {}\n", said))
         async with running(workspace) as node:
-            told = await node.call("net.dial", host="127.0.0.1", port=stranger.port)
-            assert set(told) == {"failed"}
+            response = await node.call("net.dial", host="127.0.0.1", port=stranger.port)
+            assert set(response) == {"failed"}
         assert stranger.visits == 0
 
 
 @needs_confinement
-async def test_a_place_that_was_asked_for_in_vain_is_in_the_journal(tmp_path: Path) -> None:
-    workspace = dialling(tmp_path, "a.example:443")
+async def test_denied_egress_is_journaled(tmp_path: Path) -> None:
+    workspace = dial_workspace(tmp_path, "a.example:443")
     ask = "CONNECT b.example:443 HTTP/1.1\r\nHost: b.example:443\r\n\r\n"
 
     async with running(workspace) as node:
-        told = await node.call("net.dial", host="127.0.0.1", port=PROXY, say=ask)
-        assert told["got"].startswith("HTTP/1.1 403")
+        response = await node.call("net.dial", host="127.0.0.1", port=PROXY, say=ask)
+        assert response["got"].startswith("HTTP/1.1 403")
         journal = node.node._journal
         assert journal is not None
         assert await journal.flush_async()
-        (row,) = [one for one in journal.tail(100) if one.verb == "egress"]
+        (row,) = [entry for entry in journal.tail(100) if entry.verb == "egress"]
         assert (row.name, row.outcome) == ("driver:dial-mcp@1", "refused")
         assert "b.example:443" in row.detail
 
 
 @pytest.mark.spec("DR-32.security-8")
-async def test_what_cannot_be_confined_is_not_started(
+async def test_unconfinable_server_is_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cannot_confine(monkeypatch)
-    workspace = dialling(tmp_path)
+    workspace = dial_workspace(tmp_path)
 
     naps: list[float] = []
 
@@ -171,73 +171,75 @@ async def test_what_cannot_be_confined_is_not_started(
 
 
 @pytest.mark.spec("DR-32.security-8")
-async def test_an_operator_may_let_it_run_all_the_same(
+async def test_advisory_sandbox_starts_unconfined_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cannot_confine(monkeypatch)
 
-    async with outside() as anybody:
-        workspace = dialling(tmp_path)
+    async with greeting_server() as anybody:
+        workspace = dial_workspace(tmp_path)
         async with running(workspace, workspace.config(sandbox="advisory")) as node:
-            told = await node.call("net.dial", host="127.0.0.1", port=anybody.port)
-            assert told == {"got": GREETING}
+            response = await node.call("net.dial", host="127.0.0.1", port=anybody.port)
+            assert response == {"got": GREETING}
             warnings = node.status("dial-mcp").warnings
-            assert any("without network confinement" in one for one in warnings)
+            assert any("without network confinement" in warning for warning in warnings)
 
 
 @needs_confinement
 @pytest.mark.spec("DR-30.security-4")
-async def test_the_whole_network_needs_the_operators_word(tmp_path: Path) -> None:
-    async with outside() as anybody:
-        workspace = dialling(tmp_path, "*")
+async def test_any_egress_requires_operator_consent(tmp_path: Path) -> None:
+    async with greeting_server() as anybody:
+        workspace = dial_workspace(tmp_path, "*")
         async with running(workspace) as node:
             status = node.status("dial-mcp")
             assert status.state == "refused"
             assert "any_egress" in status.problem
             assert node.tools == []
         async with running(workspace, workspace.config(any_egress=True)) as node:
-            told = await node.call("net.dial", host="127.0.0.1", port=anybody.port)
-            assert told == {"got": GREETING}
+            response = await node.call("net.dial", host="127.0.0.1", port=anybody.port)
+            assert response == {"got": GREETING}
 
 
 @needs_confinement
 @pytest.mark.spec("DR-30.security-4")
-async def test_this_machine_needs_the_operators_word(tmp_path: Path) -> None:
-    async with outside() as friend:
-        workspace = dialling(tmp_path, f"localhost:{friend.port}")
+async def test_local_egress_requires_operator_consent(tmp_path: Path) -> None:
+    async with greeting_server() as friend:
+        workspace = dial_workspace(tmp_path, f"localhost:{friend.port}")
         async with running(workspace, workspace.config(local_egress=False)) as node:
             status = node.status("dial-mcp")
             assert status.state == "refused"
             assert "drivers.local_egress: true" in status.problem
             assert node.tools == []
         async with running(workspace, workspace.config(local_egress=True)) as node:
-            told = await node.call("net.dial", host="localhost", port=friend.port)
-            assert told == {"got": GREETING}
+            response = await node.call("net.dial", host="localhost", port=friend.port)
+            assert response == {"got": GREETING}
 
 
 @needs_confinement
 @pytest.mark.spec("DR-32.security-1")
-@pytest.mark.parametrize("known", ["config", "kernel"], ids=["from its config", "chosen later"])
-async def test_a_driver_never_reaches_the_node_that_confines_it(
-    tmp_path: Path, known: str, free_port: int
+@pytest.mark.parametrize(
+    "port_source", ["config", "kernel"], ids=["from its config", "chosen later"]
+)
+async def test_driver_never_reaches_its_node(
+    tmp_path: Path, port_source: str, free_port: int
 ) -> None:
     """Not with the operator's word for this machine either: there its own calls are judged."""
     hosts = ("127.0.0.1", "localhost")
     ask = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
-    port = free_port if known == "config" else 0
-    workspace = dialling(tmp_path, *(f"{host}:{free_port}" for host in hosts))
+    port = free_port if port_source == "config" else 0
+    workspace = dial_workspace(tmp_path, *(f"{host}:{free_port}" for host in hosts))
     config = replace(workspace.config(), listen=f"127.0.0.1:{port}")
     async with running(workspace, config) as node:
         url = await node.node.listen()
         reached = urlsplit(url).port
-        if known == "kernel":
+        if port_source == "kernel":
             # What it says it may reach is only known now.
-            dialling(tmp_path, *(f"{host}:{reached}" for host in hosts), version="2.0.0")
+            dial_workspace(tmp_path, *(f"{host}:{reached}" for host in hosts), version="2.0.0")
             await node.until(lambda: node.status("dial-mcp").version == "2.0.0", "the new one")
         for host in hosts:
-            told = await node.call("net.dial", host=host, port=reached, say=ask)
-            assert set(told) == {"failed"}, told
+            response = await node.call("net.dial", host=host, port=reached, say=ask)
+            assert set(response) == {"failed"}, response
         # Somebody is there, for others.
         reader, writer = await asyncio.open_connection("127.0.0.1", reached)
         writer.write(ask.encode())
@@ -246,7 +248,7 @@ async def test_a_driver_never_reaches_the_node_that_confines_it(
 
 
 @pytest.mark.spec("DR-31.security-1")
-async def test_a_remote_server_over_plain_http_or_elsewhere_is_refused(tmp_path: Path) -> None:
+async def test_rejects_remote_server_outside_egress_or_over_plain_http(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     for id, url, egress in (
         ("plain-mcp", "http://mcp.example/mcp", ["mcp.example"]),
@@ -268,11 +270,11 @@ async def test_a_remote_server_over_plain_http_or_elsewhere_is_refused(tmp_path:
 
 def cannot_confine(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine that forbids namespaces."""
-    said = "this machine forbids user namespaces"
-    monkeypatch.setattr(driver_confinement, "confinement_problem", lambda: said)
+    message = "this machine forbids user namespaces"
+    monkeypatch.setattr(driver_confinement, "confinement_problem", lambda: message)
     opened = Confinement.open.__func__  # type: ignore[attr-defined]
 
     async def open_in_vain(cls: Any, *given: Any, **more: Any) -> Any:
-        return await opened(cls, *given, **more, problem=lambda: said)
+        return await opened(cls, *given, **more, problem=lambda: message)
 
     monkeypatch.setattr(Confinement, "open", classmethod(open_in_vain))

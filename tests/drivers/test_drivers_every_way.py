@@ -24,7 +24,7 @@ from interlock.topics.config import TopicsConfig
 from interlock.tree.config import ParentConfig
 from tests.aql.server.aql import FIVE, AqlClient
 from tests.drivers.driver_workspace import CLIENT, Workspace, running
-from tests.drivers.test_drivers_approvals import NOTE_IN, Human, held
+from tests.drivers.test_drivers_approvals import NOTE_IN, Approver, assert_pending
 from tests.support.http_client import message
 from tests.support.node import NodeThread
 from tests.support.timeouts import HANG_TIMEOUT
@@ -39,7 +39,7 @@ DRIVERS = DriversConfig(verify="first_use", local_egress=True)
 TOOL = "note.write"
 
 
-def notes(folder: Path) -> Workspace:
+def notes_workspace(folder: Path) -> Workspace:
     """A contract that asks for approval, and the driver of a tool that leaves a trace."""
     workspace = Workspace(folder)
     contract = workspace.contract(
@@ -49,7 +49,7 @@ def notes(folder: Path) -> Workspace:
     return workspace
 
 
-class Desk:
+class ApprovalNode:
     """A node that would let everything through, were it not for the contract."""
 
     def __init__(self, node: NodeThread, workspace: Workspace) -> None:
@@ -69,18 +69,20 @@ class Desk:
     def waiting(self) -> list[str]:
         approving = self.node.node.trust.approving
         assert approving is not None
-        found: list[str] = self.node.do(lambda: [one.tool for one in approving.approvals.pending()])
-        return found
+        result: list[str] = self.node.do(
+            lambda: [approval.tool for approval in approving.approvals.pending()]
+        )
+        return result
 
 
 @contextmanager
-def desk(folder: Path, **config: Any) -> Iterator[Desk]:
-    workspace = notes(folder)
+def approval_node(folder: Path, **config: Any) -> Iterator[ApprovalNode]:
+    workspace = notes_workspace(folder)
     state = str(folder / "state")
     settings = {"policy": ALLOW, "drivers": DRIVERS, "workshops": {}, "state_dir": state, **config}
     node = NodeThread(folder, **settings)
     try:
-        yield Desk(node, workspace)
+        yield ApprovalNode(node, workspace)
     finally:
         node.stop()
 
@@ -89,8 +91,8 @@ def desk(folder: Path, **config: Any) -> Iterator[Desk]:
 
 
 @pytest.mark.parametrize("name", [TOOL, "note__write"], ids=["id", "safe"])
-def test_by_every_name_and_on_every_wire(tmp_path: Path, name: str) -> None:
-    with desk(tmp_path) as one:
+def test_every_name_and_protocol_requires_approval(tmp_path: Path, name: str) -> None:
+    with approval_node(tmp_path) as one:
         node, params = one.node, {"name": name, "arguments": one.given}
         answers = [
             node.once(node.stateless("tools/call", params, name=name)),
@@ -113,9 +115,9 @@ def _hello() -> dict[str, Any]:
     }
 
 
-def test_a_server_that_is_shown_as_itself_opens_nothing(tmp_path: Path) -> None:
+def test_transparent_server_does_not_bypass_approval(tmp_path: Path) -> None:
     shop = ToolServer()
-    with desk(tmp_path, workshops={"shop": shop}) as one:
+    with approval_node(tmp_path, workshops={"shop": shop}) as one:
         node = one.node
         open_shop = ServerConfig(url=shop.url, expose="transparent")
         node.wait(node.node.apply(node.config(servers={"shop": open_shop})))
@@ -133,13 +135,13 @@ def test_a_server_that_is_shown_as_itself_opens_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
 @pytest.mark.parametrize("view", ["aql", "aql-single"])
-def test_as_an_operation(tmp_path: Path, view: str, era: str) -> None:
-    with desk(tmp_path, aql=AqlConfig()) as one:
+def test_aql_operation_requires_approval(tmp_path: Path, view: str, era: str) -> None:
+    with approval_node(tmp_path, aql=AqlConfig()) as one:
         client = AqlClient(one.node, f"?view={view}", era)
         single = "single" in view
-        listed = client.introspect()["operations"]
+        operations = client.introspect()["operations"]
         (operation,) = [
-            each for each in listed if "note" in each["name"] and "write" in each["name"]
+            tool for tool in operations if "note" in tool["name"] and "write" in tool["name"]
         ]
         name = operation["name"]
         family = operation["semantic_category"].lower()
@@ -167,11 +169,11 @@ def test_as_an_operation(tmp_path: Path, view: str, era: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mcp/request", "mcp/proposal"])
-def test_in_a_topic(tmp_path: Path, kind: str) -> None:
+def test_topic_call_requires_approval(tmp_path: Path, kind: str) -> None:
     seats = [{"callers": ["ada"], "capabilities": [f"{kind}:*", "chat"]}]
     topics = convert({"rooms": {"ops": {"node": "interlock", "participants": seats}}}, TopicsConfig)
     token = "token-of-ada-0123456789"
-    with desk(tmp_path, topics=topics, tokens={"ada": token}) as one:
+    with approval_node(tmp_path, topics=topics, tokens={"ada": token}) as one:
         params = {"name": TOOL, "arguments": one.given}
         payload: dict[str, Any] = {"method": "tools/call", "params": params}
         if kind == "mcp/request":
@@ -188,8 +190,8 @@ def test_in_a_topic(tmp_path: Path, kind: str) -> None:
                 )
                 return {"kind": "confirm"}
 
-        told = asyncio.run(body())
-        assert one.waiting() == [TOOL], told
+        result = asyncio.run(body())
+        assert one.waiting() == [TOOL], result
         assert one.workspace.heard("tools/call") == []
         assert not one.file.exists()
 
@@ -203,9 +205,9 @@ def _pending(node: Node) -> int:
 # -- a tree
 
 
-async def test_from_a_parent(tmp_path: Path) -> None:
-    workspace = notes(tmp_path)
-    human = Human(tmp_path)
+async def test_call_from_parent_requires_approval(tmp_path: Path) -> None:
+    workspace = notes_workspace(tmp_path)
+    human = Approver(tmp_path)
     file = tmp_path / "written"
 
     async with Grove(tmp_path) as grove:
@@ -222,8 +224,8 @@ async def test_from_a_parent(tmp_path: Path) -> None:
                 arguments=given,
             )  # fmt: skip
             async with asyncio.timeout(HANG_TIMEOUT):
-                told = json.loads((await root.pipeline.run(call)).result)
-            waiting = held(told)
+                data = json.loads((await root.pipeline.run(call)).result)
+            waiting = assert_pending(data)
             assert waiting["reason"].startswith("The contract requires approval")
             assert not file.exists()
             assert workspace.heard("tools/call") == []
@@ -235,13 +237,13 @@ async def test_from_a_parent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", ["allow", "confirm"], ids=["allowed", "confirmed"])
-def test_a_learned_rule_does_not_speak_for_a_contract(tmp_path: Path, policy: str) -> None:
+def test_learned_rule_does_not_approve_contract(tmp_path: Path, policy: str) -> None:
     """Neither alone nor where the rules would have somebody asked, too."""
     rule = LearnedRule(name="notes", then="allow", tools=[TOOL], open=["text", "file"])
     asks = [RuleConfig("ask", "confirm", tools=["note.*"])] if policy == "confirm" else []
     rules = PolicyConfig(default="allow", rules=asks, learned=[rule])
-    with desk(tmp_path, policy=rules) as one:
+    with approval_node(tmp_path, policy=rules) as one:
         params = {"name": TOOL, "arguments": one.given}
-        told = one.node.once(one.node.stateless("tools/call", params, name=TOOL))
-        one.nothing_was_done(told.result)
+        response = one.node.once(one.node.stateless("tools/call", params, name=TOOL))
+        one.nothing_was_done(response.result)
         assert one.waiting() == [TOOL]

@@ -39,21 +39,21 @@ class Naps:
         node.component(DriverFolders).drivers.lifecycle.sleep = self
 
 
-def two(workspace: Workspace, **fields: Any) -> None:
+def add_two_drivers(workspace: Workspace, **fields: Any) -> None:
     """A contract of two drivers: the server of the first breaks off in the middle of the call."""
     contract = workspace.contract(**fields)
     workspace.driver("a-mcp", workspace.serves(contract, "crash"))
     workspace.driver("b-mcp", workspace.echoes(contract))
 
 
-async def test_another_driver_takes_over_what_can_be_done_twice(tmp_path: Path) -> None:
+async def test_other_driver_serves_repeatable_call(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
-    two(workspace)
+    add_two_drivers(workspace)
 
     async with running(workspace) as node:
         assert (await node.call("text.echo", text="hello"))["said"] == "hello"
         rows = [row for _, row in await node.rows("driver.invoked", "tool.invoked")]
-        assert [(one.get("provider_id"), one["ok"]) for one in rows[:2]] == [
+        assert [(row.get("provider_id"), row["ok"]) for row in rows[:2]] == [
             ("a-mcp", False),
             ("b-mcp", True),
         ]
@@ -61,21 +61,19 @@ async def test_another_driver_takes_over_what_can_be_done_twice(tmp_path: Path) 
         assert rows[2]["retries"] == 1
 
 
-async def test_what_cannot_be_done_twice_is_not_tried_elsewhere(tmp_path: Path) -> None:
+async def test_unrepeatable_call_is_not_retried_elsewhere(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
-    two(workspace, risk_level=3)
+    add_two_drivers(workspace, risk_level=3)
 
     async with running(workspace, workspace.config(more=ALLOWED)) as node:
         error = await node.refused("text.echo", text="hello")
         assert error.failure.name == "upstream_lost"
-        assert [one["params"]["name"] for one in workspace.heard("tools/call")] == ["crash"]
+        assert [message["params"]["name"] for message in workspace.heard("tools/call")] == ["crash"]
         assert node.status("b-mcp").calls == 0
 
 
 @pytest.mark.parametrize("risk", [0, 3])
-async def test_a_server_that_never_heard_of_the_call_does_not_keep_others_from_it(
-    tmp_path: Path, risk: int
-) -> None:
+async def test_unreachable_server_falls_back_to_other_driver(tmp_path: Path, risk: int) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract(risk_level=risk)
     down = tmp_path / "down"
@@ -109,7 +107,7 @@ async def test_a_server_that_never_heard_of_the_call_does_not_keep_others_from_i
 
 
 @pytest.mark.spec("DR-30.health-2")
-async def test_a_server_that_crashed_and_is_back_is_used_again(tmp_path: Path) -> None:
+async def test_recovered_server_is_used_again(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     echo, crash = workspace.contract(), workspace.contract("text.crash", inputs=ANY)
     workspace.driver("a-mcp", workspace.echoes(echo), workspace.serves(crash, "crash"))
@@ -126,12 +124,12 @@ async def test_a_server_that_crashed_and_is_back_is_used_again(tmp_path: Path) -
         assert node.status("a-mcp").calls == 3
         assert node.status("b-mcp").calls == 0
         # Nobody ever sent the contract's own name to a server.
-        names = [one["params"]["name"] for one in workspace.heard("tools/call")]
+        names = [message["params"]["name"] for message in workspace.heard("tools/call")]
         assert names == ["echo", "crash", "echo"]
 
 
 @pytest.mark.spec("DR-30.resolver-4", "DR-30.resolver-13")
-async def test_a_call_goes_to_the_driver_that_it_is_pinned_to(tmp_path: Path) -> None:
+async def test_call_goes_to_pinned_driver(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     echo, fixed = workspace.contract(), workspace.contract("text.fixed")
     for id in ("a-mcp", "b-mcp"):
@@ -144,7 +142,7 @@ async def test_a_call_goes_to_the_driver_that_it_is_pinned_to(tmp_path: Path) ->
         await node.call("text.fixed", text="three")
         assert (node.status("a-mcp").calls, node.status("b-mcp").calls) == (1, 2)
         rows = [row for _, row in await node.rows("driver.resolved")]
-        assert [one["pinned_provider"] for one in rows] == [None, "b-mcp", "b-mcp"]
+        assert [row["pinned_provider"] for row in rows] == [None, "b-mcp", "b-mcp"]
         error = await node.refused("text.fixed", {"dev.interlock/driver": "a-mcp"}, text="x")
         assert error.failure.name == "policy_violation"
         error = await node.refused("text.echo", {"dev.interlock/driver": "c-mcp"}, text="x")
@@ -163,12 +161,12 @@ driver = define_driver(parse_tool_result=parse_tool_result)
 
 @pytest.mark.spec("DR-14.dispatch-1", "DR-14.dispatch-2")
 @pytest.mark.parametrize(
-    ("again", "contract", "entry", "times"),
+    ("retryable", "contract", "entry", "times"),
     [(True, 2, None, 2), (False, 2, None, 1), (True, 3, 1, 1), (True, 1, 3, 3)],
     ids=["retryable", "not retryable", "the entry says less", "the entry says more"],
 )
-async def test_the_node_tries_again_what_is_worth_it(
-    tmp_path: Path, again: bool, contract: int, entry: int | None, times: int
+async def test_retries_according_to_policy(
+    tmp_path: Path, retryable: bool, contract: int, entry: int | None, times: int
 ) -> None:
     workspace = Workspace(tmp_path)
     tool = workspace.contract(retry={"max_attempts": contract})
@@ -176,11 +174,11 @@ async def test_the_node_tries_again_what_is_worth_it(
     if entry is not None:
         more = {"retry_override": {"max_attempts": entry}}
     file = workspace.driver("echo-mcp", workspace.echoes(tool, **more))
-    (file.parent / "driver.py").write_text(FLAKY.format(again=again), encoding="utf-8")
+    (file.parent / "driver.py").write_text(FLAKY.format(again=retryable), encoding="utf-8")
 
     async with running(workspace, workspace.config(allow_code=["echo-mcp"])) as node:
-        told = await node.failed("text.echo", text="hello")
-        assert told == ("shop:busy", "Too much to do.")
+        response = await node.failed("text.echo", text="hello")
+        assert response == ("shop:busy", "Too much to do.")
         assert len(workspace.heard("tools/call")) == times
         ((_, row),) = await node.rows("tool.invoked")
         assert (row["retries"], row["ok"]) == (times - 1, False)
@@ -188,7 +186,7 @@ async def test_the_node_tries_again_what_is_worth_it(
 
 
 @pytest.mark.spec("DR-14.dispatch-1")
-async def test_a_server_that_breaks_off_is_asked_again_when_the_contract_says_so(
+async def test_crashed_call_is_retried_if_contract_allows(
     tmp_path: Path,
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -198,13 +196,13 @@ async def test_a_server_that_breaks_off_is_asked_again_when_the_contract_says_so
     async with running(workspace) as node:
         error = await node.refused("text.echo")
         assert error.failure.name == "upstream_lost"
-        births = {one["birth"] for one in workspace.heard("tools/call")}
+        births = {message["birth"] for message in workspace.heard("tools/call")}
         assert len(births) == 2
 
 
 @pytest.mark.spec("DR-14.fields-10", "DR-14.dispatch-2")
 @pytest.mark.parametrize("shortest", ["contract", "driver", "entry", "connection"])
-async def test_the_shortest_time_counts_and_the_server_is_told_to_stop(
+async def test_shortest_timeout_applies_and_server_is_cancelled(
     tmp_path: Path, shortest: str
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -223,7 +221,7 @@ async def test_the_shortest_time_counts_and_the_server_is_told_to_stop(
 
     async with running(workspace) as node:
         await node.until(lambda: node.tools, "the list")
-        await _awake(node)
+        await _start_server(node)
         began = time.monotonic()
         error = await node.refused("text.slow")
         assert error.failure.name == "deadline_exceeded"
@@ -233,13 +231,13 @@ async def test_the_shortest_time_counts_and_the_server_is_told_to_stop(
         assert row["ok"] is False
 
 
-async def test_progress_does_not_make_a_contract_last_longer(tmp_path: Path) -> None:
+async def test_progress_does_not_extend_timeout(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     slow = workspace.contract("text.slow", inputs=ANY, timeout_ms=400)
     workspace.driver("echo-mcp", workspace.serves(slow, "slow"))
 
     async with running(workspace) as node:
-        await _awake(node)
+        await _start_server(node)
         call = node.request(
             TOOLS_CALL, "text.slow", {}, meta={"progressToken": 1}, hear=lambda *_: None
         )
@@ -252,13 +250,13 @@ async def test_progress_does_not_make_a_contract_last_longer(tmp_path: Path) -> 
             b'{"progressToken":1,"progress":1}',
         )
         assert call.deadline == end
-        with pytest.raises(InterlockError) as told:
+        with pytest.raises(InterlockError) as error:
             await waiting
-        assert told.value.failure.name == "deadline_exceeded"
+        assert error.value.failure.name == "deadline_exceeded"
 
 
 @pytest.mark.spec("DR-30.conformance-3")
-async def test_a_call_that_is_cancelled_is_cancelled_at_the_server(tmp_path: Path) -> None:
+async def test_cancelled_call_is_cancelled_at_server(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     slow = workspace.contract("text.slow", inputs=ANY)
     workspace.driver("echo-mcp", workspace.serves(slow, "slow"))
@@ -271,9 +269,9 @@ async def test_a_call_that_is_cancelled_is_cancelled_at_the_server(tmp_path: Pat
         # The tool never answers by itself, and the call has more time than this test.
         assert call.deadline > time.monotonic()
         node.node.pipeline.cancel(call)
-        with pytest.raises(InterlockError) as told:
+        with pytest.raises(InterlockError) as error:
             await waiting
-        assert told.value.failure.name == "cancelled"
+        assert error.value.failure.name == "cancelled"
         await node.until(lambda: workspace.heard("notifications/cancelled"), "the word")
         (word,) = workspace.heard("notifications/cancelled")
         assert word["params"]["requestId"] == sent["id"]
@@ -283,7 +281,7 @@ async def test_a_call_that_is_cancelled_is_cancelled_at_the_server(tmp_path: Pat
         assert node.driver().server.is_idle
 
 
-async def test_who_waits_for_a_server_that_does_not_come_can_leave(tmp_path: Path) -> None:
+async def test_call_waiting_for_server_can_be_cancelled(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     down = tmp_path / "down"
     down.touch()
@@ -305,9 +303,7 @@ async def test_who_waits_for_a_server_that_does_not_come_can_leave(tmp_path: Pat
 
 @pytest.mark.spec("DR-32.adapter-1", "DR-32.transport-6")
 @pytest.mark.parametrize("kind", ["process", "remote"])
-async def test_attempts_to_reach_a_server_are_spaced_growingly(
-    tmp_path: Path, kind: str, free_port: int
-) -> None:
+async def test_connection_attempts_back_off(tmp_path: Path, kind: str, free_port: int) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     down = tmp_path / "down"
@@ -337,7 +333,7 @@ async def test_attempts_to_reach_a_server_are_spaced_growingly(
 
 
 @pytest.mark.spec("DR-32.open-3")
-async def test_no_more_servers_run_than_may(tmp_path: Path) -> None:
+async def test_limits_running_servers(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     slow = workspace.contract("text.slow", inputs=ANY)
     release = workspace.contract("text.release", inputs=ANY, outputs={"type": "string"})
@@ -367,7 +363,7 @@ async def test_no_more_servers_run_than_may(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-32.open-4")
-async def test_progress_passes_and_the_result_stays_one(tmp_path: Path) -> None:
+async def test_forwards_progress_and_one_result(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     inputs = {
         "type": "object",
@@ -377,29 +373,29 @@ async def test_progress_passes_and_the_result_stays_one(tmp_path: Path) -> None:
     tool = workspace.contract("text.progress", inputs=inputs)
     workspace.driver("echo-mcp", workspace.serves(tool, "progress"))
 
-    told: list[str] = []
+    events: list[str] = []
     async with running(workspace) as node:
         result = await node.result(
             "text.progress",
             {"steps": 3},
             meta={"progressToken": "mine"},
-            hear=lambda _call, method, _params: told.append(method),
+            hear=lambda _call, method, _params: events.append(method),
         )
-        assert told == ["notifications/progress"] * 3
+        assert events == ["notifications/progress"] * 3
         assert result["structuredContent"] == {"said": "done"}
 
 
-async def test_text_that_a_caller_sends_is_what_the_server_gets(tmp_path: Path) -> None:
+async def test_server_receives_text_unchanged(tmp_path: Path) -> None:
     """Whatever is in it, and whoever fails: nothing is sent in the contract's own words."""
     workspace = Workspace(tmp_path)
-    two(workspace, inputs=TEXT_IN)
+    add_two_drivers(workspace, inputs=TEXT_IN)
 
     async with running(workspace) as node:
         text = 'quotes " and \\ and \u2028 and \U0001f600'
         assert (await node.call("text.echo", text=text))["said"] == text
-        names = {one["params"]["name"] for one in workspace.heard("tools/call")}
+        names = {message["params"]["name"] for message in workspace.heard("tools/call")}
         assert names == {"crash", "echo"}
 
 
-async def _awake(node: Any) -> None:
+async def _start_server(node: Any) -> None:
     await node.driver().server.ensure_running()

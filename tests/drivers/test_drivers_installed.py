@@ -18,7 +18,7 @@ from tests.support.clock import ManualClock
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-def test_workspaces_share_nothing_that_was_installed(tmp_path: Path) -> None:
+def test_workspaces_share_no_installations(tmp_path: Path) -> None:
     environ = {"XDG_DATA_HOME": str(tmp_path / "data"), "XDG_STATE_HOME": str(tmp_path / "state")}
     one, other = tmp_path / "a" / "my shop", tmp_path / "b" / "my shop"
     for folder in (one, other):
@@ -38,11 +38,11 @@ def test_workspaces_share_nothing_that_was_installed(tmp_path: Path) -> None:
         assert first.parent in guarded_from_drivers(config, environ, other)
 
 
-def lacking(folder: Path) -> Workspace:
+def uninstalled_workspace(folder: Path) -> Workspace:
     """A driver whose program comes with it, but has to be put in its place first."""
     workspace = Workspace(folder)
     server = workspace.server()
-    args = [str(one) for one in server["args"]]
+    args = [str(arg) for arg in server["args"]]
     workspace.driver(
         "echo-mcp",
         workspace.echoes(workspace.contract()),
@@ -61,50 +61,50 @@ async def install(workspace: Workspace, manifest: DriverManifest) -> None:
     await prepare(manifest, folder=folder, allowed=True)
 
 
-async def refused(node: Running) -> str:
+async def expect_not_installed(node: Running) -> str:
     error = await node.refused("text.echo", text="hi")
     assert error.failure.name == "install_failed"
     return error.message
 
 
-async def test_a_call_right_after_an_install_works(tmp_path: Path) -> None:
-    workspace = lacking(tmp_path)
+async def test_call_after_install_works(tmp_path: Path) -> None:
+    workspace = uninstalled_workspace(tmp_path)
 
     async with running(workspace) as node:
-        await refused(node)
+        await expect_not_installed(node)
         # Also when nothing changed, the answer stays the same.
-        await refused(node)
+        await expect_not_installed(node)
         await install(workspace, node.driver().manifest)
         assert (await node.call("text.echo", text="hi"))["said"] == "hi"
         assert node.status().problem == ""
 
 
-async def test_an_install_is_noticed_without_a_call(tmp_path: Path) -> None:
-    workspace = lacking(tmp_path)
+async def test_install_is_noticed_without_call(tmp_path: Path) -> None:
+    workspace = uninstalled_workspace(tmp_path)
 
     async with running(workspace) as node:
-        await refused(node)
+        await expect_not_installed(node)
         assert node.status().state == "failing"
         await install(workspace, node.driver().manifest)
         await node.until(lambda: node.status().state != "failing", "the install is noticed")
         assert node.status().problem == ""
 
 
-async def test_what_came_by_another_way_is_found_after_a_while(
+async def test_external_installation_is_found_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workspace = lacking(tmp_path)
+    workspace = uninstalled_workspace(tmp_path)
     programs = tmp_path / "programs"
     programs.mkdir()
     monkeypatch.setenv("PATH", str(programs), prepend=":")
 
     clock = ManualClock()
     async with running(workspace, before=lambda node: use_clock(node, clock)) as node:
-        await refused(node)
+        await expect_not_installed(node)
         (programs / "no-such-program-here").symlink_to(
             tmp_path / ".drivers" / "echo-mcp" / "program"
         )
         clock.advance(RECHECK_SECONDS - 0.1)
-        await refused(node)
+        await expect_not_installed(node)
         clock.advance(0.2)
         assert (await node.call("text.echo", text="hi"))["said"] == "hi"

@@ -48,7 +48,7 @@ def workspace_of_two(folder: Path) -> Workspace:
     "DR-30.audit-1", "DR-30.audit-2", "DR-30.audit-3", "DR-30.identity-1", "DR-14.audit-1",
     "DR-32.adapter-4",
 )  # fmt: skip
-async def test_a_call_has_its_three_rows_in_order(tmp_path: Path) -> None:
+async def test_call_writes_three_entries_in_order(tmp_path: Path) -> None:
     workspace = workspace_of_two(tmp_path)
     place = str(tmp_path.resolve())
 
@@ -91,7 +91,7 @@ async def test_a_call_has_its_three_rows_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-30.audit-1", "DR-30.audit-2")
-async def test_a_call_that_nobody_can_serve_says_why_not(tmp_path: Path) -> None:
+async def test_unserved_call_journals_reasons(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     workspace.driver("abroad-mcp", workspace.echoes(contract), region=["moon"])
@@ -106,7 +106,9 @@ async def test_a_call_that_nobody_can_serve_says_why_not(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("DR-30.audit-4")
-async def test_what_was_said_is_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_journal_and_log_contain_no_arguments(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     workspace = workspace_of_two(tmp_path)
     inputs = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 5}}}
     strict = workspace.contract("text.short", inputs=inputs)
@@ -124,7 +126,7 @@ async def test_what_was_said_is_nowhere(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 @pytest.mark.spec("DR-30.audit-3")
-async def test_every_attempt_has_its_row(tmp_path: Path) -> None:
+async def test_every_attempt_has_own_entry(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     workspace.driver("a-mcp", workspace.serves(contract, "crash"))

@@ -14,7 +14,7 @@ from interlock.drivers.contract_tool import approval_floor, effect_level
 from interlock.drivers.limits import is_repeatable
 from tests.drivers.driver_workspace import ANY, Workspace, running
 from tests.drivers.making import contract
-from tests.drivers.test_drivers_approvals import ALLOWED, NOTE_IN, Human, held
+from tests.drivers.test_drivers_approvals import ALLOWED, NOTE_IN, Approver, assert_pending
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -37,11 +37,11 @@ READ, CHANGE, END = EffectLevel.READ_ONLY, EffectLevel.MUTATING, EffectLevel.IRR
         ({"destructiveHint": True, "readOnlyHint": True}, END),
     ],
 )
-def test_what_hints_say_that_a_tool_does_at_least(hints: Any, level: EffectLevel) -> None:
+def test_minimum_level_derives_from_hints(hints: Any, level: EffectLevel) -> None:
     assert minimum_level(hints) is level
 
 
-def test_harm_beyond_the_contract_is_neither_repeated_nor_waved_through() -> None:
+def test_harmful_tool_is_not_repeated_and_needs_approval() -> None:
     reads = contract()
     assert effect_level(reads) is READ
     assert is_repeatable(reads)
@@ -54,7 +54,7 @@ def test_harm_beyond_the_contract_is_neither_repeated_nor_waved_through() -> Non
     assert approval_floor(contract(risk_level=3), CHANGE) == ""
 
 
-def reading(folder: Path) -> Workspace:
+def reading_workspace(folder: Path) -> Workspace:
     """A contract that says nothing of what it changes, before a tool that says that it does."""
     workspace = Workspace(folder)
     said = workspace.contract("safe.read", inputs=NOTE_IN, outputs=ANY)
@@ -64,41 +64,41 @@ def reading(folder: Path) -> Workspace:
     return workspace
 
 
-async def test_a_call_waits_for_a_human_once_the_tool_was_listed(tmp_path: Path) -> None:
-    workspace, human = reading(tmp_path), Human(tmp_path)
+async def test_harmful_tool_requires_approval_once_listed(tmp_path: Path) -> None:
+    workspace, human = reading_workspace(tmp_path), Approver(tmp_path)
     notes = tmp_path / "notes"
-    given: dict[str, Any] = {"text": "x", "file": str(notes)}
+    arguments: dict[str, Any] = {"text": "x", "file": str(notes)}
 
     config = workspace.config(more=ALLOWED + human.config, verify="start")
     async with running(workspace, config) as node:
         await node.until(lambda: node.driver("note-mcp").verified)
         await node.until(lambda: not node.listed("safe.read")["annotations"]["readOnlyHint"])
         assert node.node.catalog.current.by_name["safe.read"].effect_name == "mutating"
-        waiting = held(await node.result("safe.read", given))
+        waiting = assert_pending(await node.result("safe.read", arguments))
         assert not notes.exists()
         await human.confirms(node, waiting)
         assert notes.read_text() == "x\n"
 
 
-async def test_a_call_that_was_allowed_before_is_not_made(tmp_path: Path) -> None:
-    workspace = reading(tmp_path)
+async def test_earlier_allowed_call_is_rechecked(tmp_path: Path) -> None:
+    workspace = reading_workspace(tmp_path)
     notes = tmp_path / "notes"
-    given: dict[str, Any] = {"text": "x", "file": str(notes)}
+    arguments: dict[str, Any] = {"text": "x", "file": str(notes)}
     rules = "policy: {default: deny, rules: [{name: r, then: allow, effects: [read_only]}]}\n"
 
     async with running(workspace, workspace.config(more=rules)) as node:
         # Its server is started for this call: nobody has seen its tools yet.
-        error = await node.refused("safe.read", **given)
+        error = await node.refused("safe.read", **arguments)
         assert "now declares that it is mutating" in error.message
-        again = await node.refused("safe.read", **given)
+        again = await node.refused("safe.read", **arguments)
         assert isinstance(again, HiddenToolError)
         assert again.reason.failure.name == "denied_by_policy"
         assert not notes.exists()
         assert workspace.heard("tools/call") == []
 
 
-async def test_one_driver_that_changes_things_is_enough(tmp_path: Path) -> None:
-    workspace = reading(tmp_path)
+async def test_one_mutating_driver_changes_contract_effect(tmp_path: Path) -> None:
+    workspace = reading_workspace(tmp_path)
     workspace.driver(
         "other-mcp",
         workspace.serves("./tools/safe.read-1/TOOL.md", "note"),
@@ -107,7 +107,7 @@ async def test_one_driver_that_changes_things_is_enough(tmp_path: Path) -> None:
 
     async with running(workspace, workspace.config(more=ALLOWED, verify="start")) as node:
         await node.until(
-            lambda: all(one.verified for one in node.drivers.lifecycle.drivers.values())
+            lambda: all(driver.verified for driver in node.drivers.lifecycle.drivers.values())
         )
         await node.until(lambda: not node.listed("safe.read")["annotations"]["readOnlyHint"])
         shutil.rmtree(workspace.folder / ".drivers" / "note-mcp")

@@ -17,20 +17,20 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 HEALTHY = {"method": "exec", "cmd": "test -e well", "every": "PT1S"}
 
 
-async def test_many_first_calls_start_one_server(tmp_path: Path) -> None:
+async def test_concurrent_first_calls_start_one_server(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     workspace.driver("echo-mcp", workspace.echoes(workspace.contract()))
 
     async with running(workspace) as node:
         texts = [str(number) for number in range(20)]
-        told = await asyncio.gather(*(node.call("text.echo", text=one) for one in texts))
-        assert [one["said"] for one in told] == texts
-        assert len({one["birth"] for one in told}) == 1
+        results = await asyncio.gather(*(node.call("text.echo", text=text) for text in texts))
+        assert [item["said"] for item in results] == texts
+        assert len({item["birth"] for item in results}) == 1
         assert len(workspace.heard("initialize")) == 1
 
 
 @pytest.mark.spec("DR-32.open-3")
-async def test_a_server_that_is_just_starting_is_not_ended_for_another(tmp_path: Path) -> None:
+async def test_starting_server_is_not_stopped_for_other(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     down = tmp_path / "down"
     down.touch()
@@ -65,7 +65,7 @@ async def test_a_server_that_is_just_starting_is_not_ended_for_another(tmp_path:
 
 
 @pytest.mark.spec("DR-30.health-2")
-async def test_a_driver_whose_check_fails_is_passed_over_until_it_is_well(tmp_path: Path) -> None:
+async def test_unhealthy_driver_is_skipped_until_healthy(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     workspace.driver(
@@ -88,7 +88,7 @@ async def test_a_driver_whose_check_fails_is_passed_over_until_it_is_well(tmp_pa
         assert (node.status("a-mcp").calls, node.status("b-mcp").calls) == (1, 1)
 
 
-async def test_checks_go_on_for_a_changed_driver_and_end_for_a_removed_one(tmp_path: Path) -> None:
+async def test_health_checks_follow_driver_changes(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     file = workspace.driver("echo-mcp", workspace.echoes(contract), health_check=HEALTHY)
@@ -111,7 +111,7 @@ async def test_checks_go_on_for_a_changed_driver_and_end_for_a_removed_one(tmp_p
         await node.until(lambda: not lifecycle._health_tasks, "the end of all checks")
 
 
-async def test_a_driver_that_is_no_more_is_not_looked_for(tmp_path: Path) -> None:
+async def test_removed_driver_is_not_restarted(tmp_path: Path) -> None:
     """Its server breaks off while its file is removed: nobody starts another one."""
     workspace = Workspace(tmp_path)
     slow = workspace.contract("text.slow", inputs=ANY)
@@ -140,13 +140,13 @@ async def test_a_driver_that_is_no_more_is_not_looked_for(tmp_path: Path) -> Non
 
 
 @pytest.mark.spec("DR-30.fields-2")
-async def test_a_driver_of_another_kind_is_known_and_not_run(tmp_path: Path) -> None:
+async def test_unsupported_driver_kind_is_listed_but_not_run(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     only = workspace.contract("text.only")
     file = workspace.driver("web", workspace.echoes(contract), workspace.echoes(only))
     lines = file.read_text(encoding="utf-8").splitlines()
-    kept = [one for one in lines if not one.startswith(("server:", "transport:"))]
+    kept = [line for line in lines if not line.startswith(("server:", "transport:"))]
     text = "\n".join(kept).replace('kind: "mcp"', 'kind: "http"')
     file.write_text(text, encoding="utf-8")
     workspace.driver("echo-mcp", workspace.echoes(contract))

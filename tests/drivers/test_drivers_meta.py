@@ -25,7 +25,7 @@ CONTEXT = "dev.interlock/context"
 DRIVER = "dev.interlock/driver"
 
 
-def tenants(folder: Path, **fields: Any) -> Workspace:
+def tenant_workspace(folder: Path, **fields: Any) -> Workspace:
     workspace = Workspace(folder)
     contract = workspace.contract("who.asks", inputs=ANY, outputs=ANY, **fields)
     file = workspace.driver("who-mcp", workspace.serves(contract, "show"))
@@ -34,12 +34,10 @@ def tenants(folder: Path, **fields: Any) -> Workspace:
 
 
 @pytest.mark.parametrize("described", [True, False])
-async def test_a_context_that_nobody_described_reaches_no_hook(
-    tmp_path: Path, described: bool
-) -> None:
+async def test_undeclared_context_reaches_no_hook(tmp_path: Path, described: bool) -> None:
     schema = {"type": "object", "properties": {"tenant": {"type": "string"}}}
     fields = {"metadata": {"contextSchema": schema}} if described else {}
-    workspace = tenants(tmp_path, **fields)
+    workspace = tenant_workspace(tmp_path, **fields)
 
     async with running(workspace, workspace.config(allow_code=["who-mcp"])) as node:
         await node.result("who.asks", {}, meta={CONTEXT: {"tenant": "another"}})
@@ -49,8 +47,8 @@ async def test_a_context_that_nobody_described_reaches_no_hook(
 
 
 @pytest.mark.parametrize("pin", [["nobody"], 1, {}, "", False])
-async def test_a_pin_that_is_no_text_is_refused(tmp_path: Path, pin: Any) -> None:
-    workspace = tenants(tmp_path)
+async def test_rejects_pin_that_is_not_text(tmp_path: Path, pin: Any) -> None:
+    workspace = tenant_workspace(tmp_path)
 
     async with running(workspace, workspace.config(allow_code=["who-mcp"])) as node:
         error = await node.refused("who.asks", {DRIVER: pin})
@@ -69,14 +67,14 @@ async def test_a_pin_that_is_no_text_is_refused(tmp_path: Path, pin: Any) -> Non
         ("a", "a-mcp@1", []),
     ],
 )
-def test_pins_that_both_hold_do_not_contradict(fixed: str, pinned: str, chosen: list[str]) -> None:
+def test_compatible_pins_do_not_conflict(fixed: str, pinned: str, chosen: list[str]) -> None:
     made = [
         candidate("a-mcp", version="1.0.0"),
         candidate("a-mcp", version="2.0.0"),
         candidate("b-mcp", version="1.0.0"),
     ]
     decision = decide(*made, workspace=Rules(pins={"image.create": fixed}), pinned=pinned)
-    assert [one.driver.key for one in decision.order] == chosen
+    assert [item.driver.key for item in decision.order] == chosen
     if not chosen:
         assert decision.failure is not None
         assert decision.failure.name == "policy_violation"

@@ -21,7 +21,7 @@ MESSAGE_IN = {
 }
 
 
-def both(folder: Path, contract: str) -> tuple[Workspace, Path, str]:
+def server_and_contract(folder: Path, contract: str) -> tuple[Workspace, Path, str]:
     """A workspace with a contract, beside a server `bank` that writes down what it hears."""
     workspace = Workspace(folder)
     named = workspace.contract(contract, inputs=MESSAGE_IN, outputs=ANY)
@@ -36,10 +36,10 @@ async def until_bank(node: Running) -> None:
     await node.until(lambda: "bank.add" in node.tools, "the server's tools")
 
 
-def test_a_contract_takes_no_name_of_a_server(
+def test_contract_does_not_replace_tool_of_server(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    workspace, heard, more = both(tmp_path, "bank.echo")
+    workspace, heard, more = server_and_contract(tmp_path, "bank.echo")
 
     async def body() -> None:
         async with running(workspace, workspace.config(more=more)) as node:
@@ -58,8 +58,8 @@ def test_a_contract_takes_no_name_of_a_server(
     assert caplog.text.count("contract bank.echo is not offered") == 1
 
 
-async def test_a_contract_beside_others_of_a_server_is_offered(tmp_path: Path) -> None:
-    workspace, _, more = both(tmp_path, "bank.other")
+async def test_contract_with_free_name_is_offered(tmp_path: Path) -> None:
+    workspace, _, more = server_and_contract(tmp_path, "bank.other")
 
     async with running(workspace, workspace.config(more=more)) as node:
         await until_bank(node)
@@ -70,8 +70,8 @@ async def test_a_contract_beside_others_of_a_server_is_offered(tmp_path: Path) -
         assert (status.names, status.problem) == (["bank.other"], "")
 
 
-async def test_what_a_contract_asks_for_is_not_asked_of_a_server(tmp_path: Path) -> None:
-    workspace, heard, more = both(tmp_path, "bank.echo")
+async def test_approval_of_shadowed_contract_does_not_apply_to_server(tmp_path: Path) -> None:
+    workspace, heard, more = server_and_contract(tmp_path, "bank.echo")
     workspace.contract("bank.echo", inputs=MESSAGE_IN, outputs=ANY, approval="always")
 
     async with running(workspace, workspace.config(more=more)) as node:
@@ -81,9 +81,9 @@ async def test_what_a_contract_asks_for_is_not_asked_of_a_server(tmp_path: Path)
         assert "tools/call" in heard.read_text()
 
 
-async def test_a_contract_takes_no_name_before_the_server_is_there(tmp_path: Path) -> None:
+async def test_contract_name_is_reserved_until_server_is_ready(tmp_path: Path) -> None:
     """A node that starts knows its contracts at once, and what its servers have only later."""
-    workspace, _, _ = both(tmp_path, "bank.echo")
+    workspace, _, _ = server_and_contract(tmp_path, "bank.echo")
     free = workspace.contract("bank.free", inputs=MESSAGE_IN, outputs=ANY)
     workspace.driver("free-mcp", workspace.serves(free, "echo"))
     down = tmp_path / "down"
@@ -97,8 +97,8 @@ async def test_a_contract_takes_no_name_before_the_server_is_there(tmp_path: Pat
             error = await node.refused(name, message="transfer")
             assert error.failure.name == "unknown_tool"
         assert node.tools == []
-        problems = [one.problem for one in node.drivers.contract_status()]
-        assert all("the server bank is not connected" in one for one in problems)
+        problems = [item.problem for item in node.drivers.contract_status()]
+        assert all("the server bank is not connected" in problem for problem in problems)
         down.unlink()
         await until_bank(node)
         assert node.node.catalog.current.by_name["bank.echo"].upstream == "bank"

@@ -28,7 +28,7 @@ FILES = {
 }
 
 
-def offering(folder: Path, **fields: Any) -> Workspace:
+def offers_workspace(folder: Path, **fields: Any) -> Workspace:
     """A driver whose server has prompts and resources, and may see the folder `files`."""
     workspace = Workspace(folder)
     files = folder / "files"
@@ -48,16 +48,16 @@ async def ask(node: Running, verb: str, name: str = "", **more: Any) -> Any:
     return await node.run(node.request(verb, name, **more))
 
 
-async def verified(node: Running) -> None:
+async def wait_until_verified(node: Running) -> None:
     await node.until(lambda: node.driver().verified, "the look at the server")
 
 
 @pytest.mark.spec("DR-32.prompts-1", "DR-32.prompts-2")
-async def test_a_declared_prompt_is_offered_as_it_is(tmp_path: Path) -> None:
-    workspace = offering(tmp_path, prompts=[SUMMARY])
+async def test_declared_prompt_is_offered_unchanged(tmp_path: Path) -> None:
+    workspace = offers_workspace(tmp_path, prompts=[SUMMARY])
 
     async with running(workspace, workspace.config(verify="start")) as node:
-        await verified(node)
+        await wait_until_verified(node)
         await node.until(lambda: node.pid() is None, "the end of the look")
         (prompt,) = (await ask(node, "prompts/list"))["prompts"]
         # The server's `another` is not declared.
@@ -73,13 +73,13 @@ async def test_a_declared_prompt_is_offered_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-32.prompts-2")
-async def test_a_block_of_a_skill_is_known_under_the_skill(tmp_path: Path) -> None:
+async def test_skill_block_is_named_after_skill(tmp_path: Path) -> None:
     skill = "./skills/summarize/SKILL.md"
     block = {**SUMMARY, "integrate_as": "skill_block", "skill_ref": skill}
-    workspace = offering(tmp_path, prompts=[block])
+    workspace = offers_workspace(tmp_path, prompts=[block])
 
     async with running(workspace, workspace.config(verify="start")) as node:
-        await verified(node)
+        await wait_until_verified(node)
         assert node.status().skills == {skill: ["summarize-document"]}
         (prompt,) = (await ask(node, "prompts/list"))["prompts"]
         assert prompt["_meta"]["dev.interlock/skill"] == skill
@@ -88,61 +88,66 @@ async def test_a_block_of_a_skill_is_known_under_the_skill(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("DR-32.resources-1", "DR-32.resources-2")
-async def test_a_reference_leads_to_the_servers_resource(tmp_path: Path) -> None:
-    workspace = offering(tmp_path, resources=[FILES])
+async def test_reference_reads_resource_of_server(tmp_path: Path) -> None:
+    workspace = offers_workspace(tmp_path, resources=[FILES])
     uri = f"file://{tmp_path}/files/note.txt"
 
     async with running(workspace, workspace.config(verify="start")) as node:
-        await verified(node)
-        listed = await ask(node, "resources/templates/list")
-        templates = {one["uriTemplate"] for one in listed["resourceTemplates"]}
+        await wait_until_verified(node)
+        response = await ask(node, "resources/templates/list")
+        templates = {template["uriTemplate"] for template in response["resourceTemplates"]}
         assert templates == {"file:///{path}", "mcp_filesystem:file:///{+path}"}
         for name in (f"mcp_filesystem:{uri}", uri):
             got = await ask(node, "resources/read", name)
             assert got["contents"][0]["text"] == "buy milk"
-        assert [one["params"]["uri"] for one in workspace.heard("resources/read")] == [uri, uri]
+        assert [message["params"]["uri"] for message in workspace.heard("resources/read")] == [
+            uri,
+            uri,
+        ]
 
 
 @pytest.mark.spec("DR-32.resources-1")
 async def test_only_declared_resources_can_be_read(tmp_path: Path) -> None:
     memo = {"uri_template": "memo://{day}", "integrate_as": "raw"}
-    workspace = offering(tmp_path, resources=[memo])
+    workspace = offers_workspace(tmp_path, resources=[memo])
     uri = f"file://{tmp_path}/files/note.txt"
 
     async with running(workspace, workspace.config(verify="start")) as node:
-        await verified(node)
+        await wait_until_verified(node)
         (resource,) = (await ask(node, "resources/list"))["resources"]
         assert resource["uri"] == "memo://today"
         got = await ask(node, "resources/read", "memo://today")
         assert got["contents"][0]["text"] == "nothing to do"
-        with pytest.raises(InterlockError) as told:
+        with pytest.raises(InterlockError) as error:
             await ask(node, "resources/read", uri)
-        assert told.value.failure.name == "unknown_resource"
+        assert error.value.failure.name == "unknown_resource"
         assert len(workspace.heard("resources/read")) == 1
 
 
 @pytest.mark.spec("DR-32.security-3")
-@pytest.mark.parametrize("way", ["outside.txt", "files/../outside.txt", "files/%2e%2e/outside.txt"])
-async def test_a_uri_does_not_lead_out_of_the_servers_folders(tmp_path: Path, way: str) -> None:
-    workspace = offering(tmp_path, resources=[FILES])
+@pytest.mark.parametrize(
+    "route", ["outside.txt", "files/../outside.txt", "files/%2e%2e/outside.txt"]
+)
+async def test_resource_uri_cannot_leave_declared_folders(tmp_path: Path, route: str) -> None:
+    workspace = offers_workspace(tmp_path, resources=[FILES])
 
     async with running(workspace, workspace.config(verify="start")) as node:
-        await verified(node)
-        for name in (f"mcp_filesystem:file://{tmp_path}/{way}", f"file://{tmp_path}/{way}"):
-            with pytest.raises(InterlockError) as told:
+        await wait_until_verified(node)
+        for name in (f"mcp_filesystem:file://{tmp_path}/{route}", f"file://{tmp_path}/{route}"):
+            with pytest.raises(InterlockError) as error:
                 await ask(node, "resources/read", name)
-            assert told.value.failure.name == "policy_violation"
+            assert error.value.failure.name == "policy_violation"
         assert workspace.heard("resources/read") == []
 
 
 @pytest.mark.spec("DR-32.resources-4")
-async def test_what_the_server_lacks_is_a_warning(tmp_path: Path) -> None:
+async def test_missing_prompts_and_resources_are_warned(tmp_path: Path) -> None:
     prompt = {**SUMMARY, "name": "nowhere"}
     resource = {"uri_template": "gone://{x}", "integrate_as": "raw"}
-    workspace = offering(tmp_path, prompts=[prompt], resources=[resource])
+    workspace = offers_workspace(tmp_path, prompts=[prompt], resources=[resource])
 
     async with running(workspace, workspace.config(verify="start")) as node:
-        await verified(node)
+        await wait_until_verified(node)
         warnings = "\n".join(node.status().warnings)
         assert "'nowhere'" in warnings
         assert "'gone://{x}'" in warnings
@@ -150,20 +155,20 @@ async def test_what_the_server_lacks_is_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-32.open-1")
-async def test_the_preview_can_be_off(tmp_path: Path) -> None:
-    workspace = offering(tmp_path, prompts=[SUMMARY], resources=[FILES])
+async def test_preview_can_be_disabled(tmp_path: Path) -> None:
+    workspace = offers_workspace(tmp_path, prompts=[SUMMARY], resources=[FILES])
 
     config = workspace.config(verify="start", preview=False)
     async with running(workspace, config) as node:
-        await verified(node)
+        await wait_until_verified(node)
         assert node.node.catalog.current.prompts == ()
         with pytest.raises(InterlockError):
             await ask(node, "prompts/get", "echo-mcp.summarize-document")
         assert (await node.call("text.echo", text="x"))["said"] == "x"
 
 
-async def test_two_majors_of_a_driver_keep_their_prompts_apart(tmp_path: Path) -> None:
-    workspace = offering(tmp_path, prompts=[SUMMARY])
+async def test_two_driver_majors_have_separate_prompts(tmp_path: Path) -> None:
+    workspace = offers_workspace(tmp_path, prompts=[SUMMARY])
     workspace.driver(
         "echo-mcp",
         workspace.echoes("./tools/text.echo-1/TOOL.md"),
@@ -175,22 +180,24 @@ async def test_two_majors_of_a_driver_keep_their_prompts_apart(tmp_path: Path) -
 
     async with running(workspace, workspace.config(verify="start")) as node:
         lifecycle = node.drivers.lifecycle
-        await node.until(lambda: all(one.verified for one in lifecycle.drivers.values()), "both")
-        names = {one["name"] for one in (await ask(node, "prompts/list"))["prompts"]}
+        await node.until(
+            lambda: all(driver.verified for driver in lifecycle.drivers.values()), "both"
+        )
+        names = {prompt["name"] for prompt in (await ask(node, "prompts/list"))["prompts"]}
         assert names == {
             "echo-mcp__summarize-document",
             "echo-mcp-v2__summarize-document",
         }
 
 
-async def test_what_a_driver_can_do_is_known_to_who_introduces_the_node(tmp_path: Path) -> None:
-    workspace = offering(tmp_path, prompts=[SUMMARY])
+async def test_driver_capabilities_are_announced(tmp_path: Path) -> None:
+    workspace = offers_workspace(tmp_path, prompts=[SUMMARY])
 
-    told: list[bool] = []
+    events: list[bool] = []
     async with running(workspace, workspace.config(verify="start")) as node:
-        node.drivers.on_capabilities_changed = lambda: told.append(True)
-        await verified(node)
-        await node.until(lambda: told, "the word")
+        node.drivers.on_capabilities_changed = lambda: events.append(True)
+        await wait_until_verified(node)
+        await node.until(lambda: events, "the word")
         (voice,) = node.drivers.introductions()
         assert "prompts" in voice.capabilities
         assert "resources" not in voice.capabilities

@@ -54,7 +54,7 @@ driver = define_driver(execute={{"note.write": serve}})
     ],
     ids=["auth_required", "tool_unavailable", "raised", "execute"],
 )
-async def test_no_name_of_an_error_makes_what_was_done_undone(tmp_path: Path, code: str) -> None:
+async def test_error_code_never_allows_repeating_dispatched_call(tmp_path: Path, code: str) -> None:
     workspace = Workspace(tmp_path)
     retry = {"max_attempts": 3, "initial_ms": 1}
     contract = workspace.contract(
@@ -77,7 +77,7 @@ async def test_no_name_of_an_error_makes_what_was_done_undone(tmp_path: Path, co
         assert node.status("b-mcp").calls == 0
 
 
-async def test_what_nobody_heard_of_goes_to_the_next(tmp_path: Path) -> None:
+async def test_undispatched_call_goes_to_next_driver(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract("note.write", inputs=NOTE_IN, outputs=ANY, risk_level=3)
     # Its server does not have the tool, which is seen when it is started for the call.
@@ -91,9 +91,7 @@ async def test_what_nobody_heard_of_goes_to_the_next(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", ["note", "nothing"])
-async def test_contract_is_dispatched_with_the_request_to_its_driver(
-    tmp_path: Path, tool: str
-) -> None:
+async def test_contract_call_is_dispatched_with_driver_request(tmp_path: Path, tool: str) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract("note.write", inputs=NOTE_IN, outputs=ANY, risk_level=3)
     workspace.driver("a-mcp", workspace.serves(contract, tool))
@@ -109,7 +107,7 @@ async def test_contract_is_dispatched_with_the_request_to_its_driver(
         assert call.is_dispatched is notes.exists() is (tool == "note")
 
 
-async def test_contract_that_failed_at_one_driver_stays_dispatched(tmp_path: Path) -> None:
+async def test_failed_contract_call_stays_dispatched(tmp_path: Path) -> None:
     """What may have been done at the first driver is not undone by an error of its code."""
     workspace = Workspace(tmp_path)
     contract = workspace.contract("note.write", inputs=NOTE_IN, outputs=ANY, risk_level=3)

@@ -10,7 +10,7 @@ import pytest
 from interlock.core.config import Config, parse_config
 from interlock.core.config.section import FeatureSection
 from interlock.drivers.paths import guarded_from_drivers, hidden_from_drivers
-from tests.drivers.sandbox.cells import all_tried, cell, needs_confinement
+from tests.drivers.sandbox.cells import attempt_all, needs_confinement, open_confinement
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -54,19 +54,19 @@ def workspace(folder: Path) -> Config:
 
 @needs_confinement
 @pytest.mark.spec("DR-32.security-1", "DR-30.security-1")
-async def test_whatever_decides_about_trust_is_not_a_drivers_to_write(tmp_path: Path) -> None:
+async def test_trust_files_are_not_writable_for_drivers(tmp_path: Path) -> None:
     config = workspace(tmp_path)
     environ = {"XDG_STATE_HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "conf")}
 
-    async with cell(
+    async with open_confinement(
         hidden=hidden_from_drivers(config, environ, tmp_path),
         read_only=guarded_from_drivers(config, environ, tmp_path),
     ) as inside:
-        written = await all_tried(inside, *(("written", tmp_path / one) for one in FILES))
+        written = await attempt_all(inside, *(("written", tmp_path / file) for file in FILES))
         assert dict(zip(FILES, written, strict=True)) == dict.fromkeys(FILES, "EROFS")
-        made = await all_tried(inside, *(("made", tmp_path / one / "evil") for one in ABSENT))
+        made = await attempt_all(inside, *(("made", tmp_path / item / "evil") for item in ABSENT))
         assert made == ["EROFS"] * len(ABSENT)
-        assert await all_tried(
+        assert await attempt_all(
             inside,
             ("listed", tmp_path / "state"),
             ("read", tmp_path / "journal.db"),
@@ -75,7 +75,7 @@ async def test_whatever_decides_about_trust_is_not_a_drivers_to_write(tmp_path: 
             ("renamed", tmp_path / "keys", tmp_path / "mine"),
         ) == [[], "", "", "EBUSY", "EBUSY"]
         # What says who somebody is: private keys and secrets, and those of operators.
-        assert await all_tried(
+        assert await attempt_all(
             inside,
             ("read", tmp_path / "tls/node.key"),
             ("read", tmp_path / "token.txt"),
@@ -84,12 +84,12 @@ async def test_whatever_decides_about_trust_is_not_a_drivers_to_write(tmp_path: 
             ("read", tmp_path / "tls/node.pem"),
         ) == ["", "", [], "ENOENT", "mine"]
         # The rest of the workspace is what it works in.
-        free = [tmp_path / one for one in ("data.txt", "new", ".git/index", "scripts/new")]
-        assert await all_tried(inside, *(("written", one) for one in free)) == ["done"] * 4
-    assert all((tmp_path / one).read_text(encoding="utf-8") == "mine" for one in FILES)
+        free = [tmp_path / item for item in ("data.txt", "new", ".git/index", "scripts/new")]
+        assert await attempt_all(inside, *(("written", item) for item in free)) == ["done"] * 4
+    assert all((tmp_path / file).read_text(encoding="utf-8") == "mine" for file in FILES)
 
 
-def test_a_text_that_is_no_path_does_no_harm(tmp_path: Path) -> None:
+def test_arguments_that_are_not_paths_are_ignored(tmp_path: Path) -> None:
     config = parse_config(
         "servers: {one: {command: x, args: ['" + "a" * 5000 + "', '~nobody-at-all/x', '.']}}\n"
     )
@@ -109,11 +109,11 @@ class Vault(FeatureSection, frozen=True):
         return (self.key, self.store)
 
 
-def test_private_files_of_other_features_are_hidden(tmp_path: Path) -> None:
+def test_private_files_of_features_are_hidden(tmp_path: Path) -> None:
     for name in ("vault.key", "vault.db", "vault.db-wal", "public.txt"):
         (tmp_path / name).touch()
     (tmp_path / "link.key").symlink_to("vault.key")
     config = Config(sections=[Vault(key="link.key", store="vault.db")])
     hidden = hidden_from_drivers(config, {"XDG_STATE_HOME": "/nowhere"}, tmp_path)
-    found = {path.name for path in hidden if path.parent == tmp_path.resolve()}
-    assert found == {"vault.key", "vault.db", "vault.db-wal"}
+    actual = {path.name for path in hidden if path.parent == tmp_path.resolve()}
+    assert actual == {"vault.key", "vault.db", "vault.db-wal"}

@@ -46,7 +46,7 @@ DEEP: dict[str, Any] = {"name": "a", "children": [{"name": "b", "children": [{"n
 
 
 @pytest.mark.parametrize("schema", [TREE, BY_NAME], ids=["root", "by name"])
-async def test_a_contract_about_itself_is_enforced_at_every_depth(
+async def test_recursive_contract_is_validated_at_every_depth(
     tmp_path: Path, schema: dict[str, Any]
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -73,7 +73,7 @@ async def test_a_contract_about_itself_is_enforced_at_every_depth(
         assert node.status("tree-mcp").state == "running"
 
 
-async def test_a_call_that_does_not_fit_holds_nobody_up(tmp_path: Path) -> None:
+async def test_invalid_call_does_not_block_others(tmp_path: Path) -> None:
     """Fourteen braces: to find every way in which they do not fit takes seconds, and each brace
     more doubles that."""
     workspace = Workspace(tmp_path)
@@ -90,7 +90,7 @@ async def test_a_call_that_does_not_fit_holds_nobody_up(tmp_path: Path) -> None:
         assert (await node.call("tree.show", n={"n": {}}))["arguments"] == {"n": {"n": {}}}
 
 
-async def test_an_answer_that_does_not_fit_holds_nobody_up(tmp_path: Path) -> None:
+async def test_invalid_response_does_not_block_others(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     outputs = {**TANGLED, "required": ["n"]}
     contract = workspace.contract("tree.show", inputs=ANY, outputs=outputs)
@@ -104,7 +104,7 @@ async def test_an_answer_that_does_not_fit_holds_nobody_up(tmp_path: Path) -> No
         assert error.failure.name == "output_parse_failed"
 
 
-def test_a_payload_for_the_registry_holds_nobody_up() -> None:
+def test_registry_validation_terminates_quickly() -> None:
     value: Any = 5
     for _ in range(14):
         value = {"n": value}
@@ -113,7 +113,7 @@ def test_a_payload_for_the_registry_holds_nobody_up() -> None:
     assert ValidatorCache().check("tangled", TANGLED, {"n": {"n": {}}}) == []
 
 
-async def test_what_a_driver_drops_is_refused_at_the_top_only(tmp_path: Path) -> None:
+async def test_dropped_input_is_rejected_at_top_level_only(tmp_path: Path) -> None:
     """Narrowing is about inputs of the call: a member of the same name further down is data."""
     workspace = Workspace(tmp_path)
     optional = {**TREE, "required": []}
@@ -122,27 +122,27 @@ async def test_what_a_driver_drops_is_refused_at_the_top_only(tmp_path: Path) ->
     workspace.driver("tree-mcp", entry)
 
     async with running(workspace) as node:
-        given: dict[str, Any] = {"children": [{"name": "b"}]}
-        assert (await node.call("tree.show", **given))["arguments"] == given
+        arguments: dict[str, Any] = {"children": [{"name": "b"}]}
+        assert (await node.call("tree.show", **arguments))["arguments"] == arguments
         error = await node.refused("tree.show", name="a")
         assert error.failure.name == "input_unsupported"
 
 
 @pytest.mark.parametrize("schema", [TREE, BY_NAME], ids=["root", "by name"])
-def test_changes_below_the_reference_are_seen_once(schema: dict[str, Any]) -> None:
+def test_recursive_schema_changes_are_reported_once(schema: dict[str, Any]) -> None:
     assert diff_schemas(schema, schema, "input") == []
     # The same, said in another way, and unfolded once.
-    assert not [one for one in diff_schemas(TREE, BY_NAME, "input") if one.breaking]
+    assert not [schema for schema in diff_schemas(TREE, BY_NAME, "input") if schema.breaking]
     once = {**TREE, "properties": {**TREE["properties"]}}
     once["properties"]["children"] = {"type": "array", "items": {**TREE, **_absolute()}}
     once["$defs"] = {"tree": BY_NAME["$defs"]["tree"]}
-    assert not [one for one in diff_schemas(schema, once, "input") if one.breaking]
+    assert not [item for item in diff_schemas(schema, once, "input") if item.breaking]
     smaller = {
         **TREE, "properties": {**TREE["properties"], "name": {"type": "string", "maxLength": 3}},
     }  # fmt: skip
     changes = diff_schemas(schema, smaller, "input")
-    assert [one for one in changes if one.breaking]
-    assert not [one for one in diff_schemas(smaller, schema, "input") if one.breaking]
+    assert [change for change in changes if change.breaking]
+    assert not [item for item in diff_schemas(smaller, schema, "input") if item.breaking]
 
 
 def _absolute() -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _absolute() -> dict[str, Any]:
     return {"properties": {"name": {"type": "string"}, "children": children}}
 
 
-async def test_a_contract_that_breaks_below_its_reference_is_held(tmp_path: Path) -> None:
+async def test_break_below_reference_blocks_contract(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     workspace.contract("tree.show", inputs=TREE, outputs=ANY)
     workspace.driver("tree-mcp", workspace.serves("./tools/tree.show-1/TOOL.md", "show"))

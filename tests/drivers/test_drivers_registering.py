@@ -17,7 +17,7 @@ NUMBER = {"type": "object", "properties": {"text": {"type": "number"}}, "require
 
 
 @pytest.mark.spec("DR-32.mapping-2", "DR-32.pertool-1", "DR-30.resolver-7")
-async def test_a_misspelt_tool_fails_when_the_node_starts_and_others_work(tmp_path: Path) -> None:
+async def test_misspelled_tool_fails_at_start_without_affecting_others(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     good, bad = workspace.contract(), workspace.contract("text.bad")
     workspace.driver("echo-mcp", workspace.echoes(good))
@@ -41,7 +41,7 @@ async def test_a_misspelt_tool_fails_when_the_node_starts_and_others_work(tmp_pa
 
 @pytest.mark.spec("DR-32.security-2", "DR-32.mapping-2")
 @pytest.mark.parametrize(
-    ("tool", "inputs", "entry", "words"),
+    ("tool", "inputs", "entry", "message"),
     [
         ("echo", TEXT_IN, {}, "requires 'message', but no input"),
         ("echo", OPTIONAL, {"argument_mapping": {"text": "message"}}, "an optional input"),
@@ -49,8 +49,8 @@ async def test_a_misspelt_tool_fails_when_the_node_starts_and_others_work(tmp_pa
     ],
     ids=["not supplied", "optional only", "another type"],
 )
-async def test_a_tool_that_does_not_fit_the_contract_fails_without_a_call(
-    tmp_path: Path, tool: str, inputs: dict[str, Any], entry: dict[str, Any], words: str
+async def test_mismatched_tool_fails_without_call(
+    tmp_path: Path, tool: str, inputs: dict[str, Any], entry: dict[str, Any], message: str
 ) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract(inputs=inputs)
@@ -58,7 +58,7 @@ async def test_a_tool_that_does_not_fit_the_contract_fails_without_a_call(
 
     async with running(workspace, workspace.config(verify="start")) as node:
         await node.until(lambda: node.status().state == "refused", "the refusal")
-        assert words in node.status().bindings[0].problems[0]
+        assert message in node.status().bindings[0].problems[0]
         await node.until(lambda: node.tools == [], "the empty list")
         error = await node.refused("text.echo", text="hello")
         assert error.failure.name == "unknown_tool"
@@ -66,7 +66,7 @@ async def test_a_tool_that_does_not_fit_the_contract_fails_without_a_call(
 
 
 @pytest.mark.spec("DR-32.mapping-4")
-async def test_where_nobody_looked_before_it_is_found_out_before_the_first_dispatch(
+async def test_unverified_driver_is_checked_before_first_dispatch(
     tmp_path: Path,
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -83,7 +83,7 @@ async def test_where_nobody_looked_before_it_is_found_out_before_the_first_dispa
 
 
 @pytest.mark.spec("DR-32.mapping-4")
-async def test_a_tool_that_the_server_drops_is_gone_and_one_that_is_back_is_served(
+async def test_tool_removed_and_restored_by_server_is_followed(
     tmp_path: Path,
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -111,7 +111,7 @@ async def test_a_tool_that_the_server_drops_is_gone_and_one_that_is_back_is_serv
         status = node.status()
         assert (status.state, status.pid) == ("running", pid)
         assert "'echo'" in next(
-            one.problems[0] for one in status.bindings if one.contract == "text.echo@1"
+            binding.problems[0] for binding in status.bindings if binding.contract == "text.echo@1"
         )
         error = await node.refused("text.echo", text="hello")
         assert error.failure.name == "unknown_tool"
@@ -121,7 +121,7 @@ async def test_a_tool_that_the_server_drops_is_gone_and_one_that_is_back_is_serv
 
 
 @pytest.mark.spec("DR-32.mapping-4")
-async def test_after_a_respawn_the_tools_are_looked_at_again(tmp_path: Path) -> None:
+async def test_restarted_server_is_checked_again(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     workspace.driver("echo-mcp", workspace.echoes(contract))
@@ -135,7 +135,7 @@ async def test_after_a_respawn_the_tools_are_looked_at_again(tmp_path: Path) -> 
 
 @pytest.mark.spec("DR-14.mutates-1")
 @pytest.mark.parametrize("strict", [False, True])
-async def test_a_tool_that_changes_more_than_the_contract_says_is_warned_of_or_refused(
+async def test_tool_exceeding_declared_effect_is_warned_or_rejected(
     tmp_path: Path, strict: bool
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -154,7 +154,7 @@ async def test_a_tool_that_changes_more_than_the_contract_says_is_warned_of_or_r
         assert (node.status().state == "refused") is strict
 
 
-async def test_servers_are_asked_a_few_at_a_time_and_no_more_than_may_run(tmp_path: Path) -> None:
+async def test_limits_concurrent_startup_checks(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     for number in range(5):
         contract = workspace.contract(f"text.echo{number}")
@@ -167,8 +167,8 @@ async def test_servers_are_asked_a_few_at_a_time_and_no_more_than_may_run(tmp_pa
 
         def all_looked_at() -> bool:
             nonlocal most
-            most = max(most, sum(one.supervisor is not None for one in drivers))
-            return all(one.verified for one in drivers)
+            most = max(most, sum(driver.supervisor is not None for driver in drivers))
+            return all(driver.verified for driver in drivers)
 
         await node.until(all_looked_at, "all of them")
         assert most <= 2

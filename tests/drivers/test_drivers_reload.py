@@ -21,7 +21,7 @@ from tests.support.upstreams import HANG_TIMEOUT
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-def pair(folder: Path) -> tuple[Workspace, str]:
+def pair_workspace(folder: Path) -> tuple[Workspace, str]:
     workspace = Workspace(folder)
     contract = workspace.contract()
     workspace.driver("echo-mcp", workspace.echoes(contract))
@@ -29,8 +29,8 @@ def pair(folder: Path) -> tuple[Workspace, str]:
     return workspace, contract
 
 
-async def test_a_changed_driver_gets_a_new_server_and_others_keep_theirs(tmp_path: Path) -> None:
-    workspace, contract = pair(tmp_path)
+async def test_changed_driver_gets_new_server_and_others_keep_theirs(tmp_path: Path) -> None:
+    workspace, contract = pair_workspace(tmp_path)
 
     async with running(workspace) as node:
         first = await node.call("text.echo", text="one")
@@ -50,8 +50,8 @@ async def test_a_changed_driver_gets_a_new_server_and_others_keep_theirs(tmp_pat
         assert node.status("other-mcp").calls == 1
 
 
-async def test_a_changed_contract_is_live(tmp_path: Path) -> None:
-    workspace, _ = pair(tmp_path)
+async def test_changed_contract_is_reloaded(tmp_path: Path) -> None:
+    workspace, _ = pair_workspace(tmp_path)
 
     async with running(workspace) as node:
         await node.call("text.echo", text="much too long for the next version")
@@ -72,8 +72,8 @@ async def test_a_changed_contract_is_live(tmp_path: Path) -> None:
         assert node.pid("other-mcp") == other
 
 
-async def test_a_new_driver_comes_and_a_removed_one_goes(tmp_path: Path) -> None:
-    workspace, _ = pair(tmp_path)
+async def test_added_driver_starts_and_removed_driver_stops(tmp_path: Path) -> None:
+    workspace, _ = pair_workspace(tmp_path)
 
     async with running(workspace) as node:
         await node.call("text.other", text="one")
@@ -88,7 +88,7 @@ async def test_a_new_driver_comes_and_a_removed_one_goes(tmp_path: Path) -> None
         await node.until(lambda: "text.third" not in node.tools, "the list without it")
         error = await node.refused("text.third", text="x")
         assert error.failure.name == "unknown_tool"
-        assert [one.id for one in node.drivers.status()] == [
+        assert [item.id for item in node.drivers.status()] == [
             "echo-mcp",
             "other-mcp",
         ]
@@ -96,8 +96,8 @@ async def test_a_new_driver_comes_and_a_removed_one_goes(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("DR-30.resolver-7")
-async def test_a_broken_file_is_not_loaded_at_start_and_says_why(tmp_path: Path) -> None:
-    workspace, contract = pair(tmp_path)
+async def test_broken_file_is_rejected_with_reason(tmp_path: Path) -> None:
+    workspace, contract = pair_workspace(tmp_path)
     file = workspace.driver("echo-mcp", workspace.echoes(contract), transport="ws")
 
     async with running(workspace) as node:
@@ -113,10 +113,10 @@ async def test_a_broken_file_is_not_loaded_at_start_and_says_why(tmp_path: Path)
 
 
 @pytest.mark.parametrize("wrong", ["validation", "syntax", "empty"])
-async def test_a_driver_whose_file_becomes_invalid_keeps_its_last_valid_version(
+async def test_invalidated_driver_keeps_last_valid_version(
     tmp_path: Path, wrong: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    workspace, contract = pair(tmp_path)
+    workspace, contract = pair_workspace(tmp_path)
 
     def spoil() -> Path:
         if wrong == "validation":
@@ -131,7 +131,7 @@ async def test_a_driver_whose_file_becomes_invalid_keeps_its_last_valid_version(
         assert node.status().problem == ""
         file = spoil()
         await node.until(lambda: node.status().problem, "the problem in the status")
-        assert [one.id for one in node.drivers.status()] == [
+        assert [item.id for item in node.drivers.status()] == [
             "echo-mcp",
             "other-mcp",
         ]
@@ -152,10 +152,10 @@ async def test_a_driver_whose_file_becomes_invalid_keeps_its_last_valid_version(
         assert node.status().problem == ""
 
 
-async def test_a_file_that_is_replaced_by_a_link_out_of_the_workspace_is_taken_out(
+async def test_file_replaced_by_external_symlink_is_removed(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    workspace, _ = pair(tmp_path)
+    workspace, _ = pair_workspace(tmp_path)
     outside = tmp_path_factory.mktemp("outside") / "DRIVER.md"
 
     async with running(workspace) as node:
@@ -168,7 +168,7 @@ async def test_a_file_that_is_replaced_by_a_link_out_of_the_workspace_is_taken_o
 
 
 @pytest.mark.parametrize("wrong", ["one", "2.0.0"], ids=["no-version", "out-of-range"])
-async def test_a_contract_version_is_mended_while_the_node_runs(tmp_path: Path, wrong: str) -> None:
+async def test_contract_version_can_be_fixed_while_running(tmp_path: Path, wrong: str) -> None:
     workspace = Workspace(tmp_path)
     file = tmp_path / workspace.contract("text.echo")
     workspace.driver("echo-mcp", workspace.echoes("./tools/text.echo-1/TOOL.md"))
@@ -182,21 +182,21 @@ async def test_a_contract_version_is_mended_while_the_node_runs(tmp_path: Path, 
         for _ in range(2):
             # A file that is being written may be seen empty first: that is refused too.
             await node.until(
-                lambda: any(wrong in one.problem for one in drivers.status()), "its problem"
+                lambda: any(wrong in item.problem for item in drivers.status()), "its problem"
             )
             assert node.tools == []
-            assert {one.state for one in drivers.status()} == {"refused"}
+            assert {item.state for item in drivers.status()} == {"refused"}
             file.write_text(good)
             await node.until(lambda: node.tools == ["text.echo"], "the contract")
             assert (await node.call("text.echo", text="one"))["said"] == "one"
-            assert [(one.id, one.state) for one in drivers.status()] == [("echo-mcp", "running")]
+            assert [(item.id, item.state) for item in drivers.status()] == [("echo-mcp", "running")]
             file.write_text(bad)
             await node.until(lambda: node.tools == [], "the list without it")
             error = await node.refused("text.echo", text="two")
             assert error.failure.name == "unknown_tool"
 
 
-async def test_a_call_under_way_is_answered_by_the_server_that_has_it(tmp_path: Path) -> None:
+async def test_running_call_finishes_on_old_server(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     slow = workspace.contract("text.slow", inputs=ANY)
     release = workspace.contract("text.release", inputs=ANY, outputs={"type": "string"})
@@ -204,7 +204,7 @@ async def test_a_call_under_way_is_answered_by_the_server_that_has_it(tmp_path: 
     workspace.driver("echo-mcp", *entries)
 
     async with running(workspace) as node:
-        waiting = asyncio.create_task(node.call("text.slow"))
+        call = asyncio.create_task(node.call("text.slow"))
         await node.until(lambda: workspace.heard("tools/call"), "the slow call")
         before = node.driver()
         old = before.supervisor
@@ -212,17 +212,17 @@ async def test_a_call_under_way_is_answered_by_the_server_that_has_it(tmp_path: 
         workspace.driver("echo-mcp", *entries, version="1.1.0")
         await node.until(lambda: node.status().version == "1.1.0", "the new file")
         # The old server still has the call; what is new goes to the new one.
-        assert not waiting.done()
+        assert not call.done()
         await node.result("text.release", {})
-        births = {one["birth"] for one in workspace.heard("tools/call")}
+        births = {message["birth"] for message in workspace.heard("tools/call")}
         assert len(births) == 2
         assert old.peer is not None
         await old.peer.request("tools/call", {"name": "release", "arguments": {}})
-        assert await waiting == {"said": "at last"}
+        assert await call == {"said": "at last"}
         await node.until(lambda: old.peer is None, "the end of the old server")
 
 
-async def test_who_waits_for_a_server_whose_driver_goes_is_told(tmp_path: Path) -> None:
+async def test_call_waiting_for_removed_driver_fails(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     down = tmp_path / "down"
@@ -239,10 +239,10 @@ async def test_who_waits_for_a_server_whose_driver_goes_is_told(tmp_path: Path) 
 
     async with running(workspace) as node:
         node.drivers.lifecycle.sleep = nap
-        waiting = asyncio.create_task(node.refused("text.echo", text="x"))
+        call = asyncio.create_task(node.refused("text.echo", text="x"))
         await napping.wait()
         file.unlink()
-        error = await waiting
+        error = await call
         assert error.failure.name == "upstream_unavailable"
         assert "was removed" in error.message
 
@@ -250,7 +250,7 @@ async def test_who_waits_for_a_server_whose_driver_goes_is_told(tmp_path: Path) 
 @pytest.mark.spec("DR-30.identity-2", "DR-32.identity-1")
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("change", ["narrowing", "transport"])
-async def test_a_change_that_needs_a_major_is_refused_without_one(
+async def test_breaking_driver_change_requires_new_major(
     tmp_path: Path, change: str, restarted: bool
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -295,8 +295,8 @@ async def test_a_change_that_needs_a_major_is_refused_without_one(
         assert node.status().version == "2.0.0"
 
 
-async def test_a_config_that_wants_no_drivers_takes_them_all_away(tmp_path: Path) -> None:
-    workspace, _ = pair(tmp_path)
+async def test_disabling_drivers_removes_all(tmp_path: Path) -> None:
+    workspace, _ = pair_workspace(tmp_path)
 
     async with running(workspace) as node:
         await node.call("text.echo", text="one")
@@ -312,7 +312,7 @@ async def test_a_config_that_wants_no_drivers_takes_them_all_away(tmp_path: Path
 # -- calls that are under way
 
 
-def waiting(folder: Path) -> tuple[Workspace, str]:
+def waiting_workspace(folder: Path) -> tuple[Workspace, str]:
     """A contract whose calls may take two minutes."""
     workspace = Workspace(folder)
     contract = workspace.contract("text.late", inputs=ANY, outputs=ANY, timeout_ms=120_000)
@@ -320,15 +320,15 @@ def waiting(folder: Path) -> tuple[Workspace, str]:
     return workspace, contract
 
 
-async def under_way(workspace: Workspace, node: Running) -> tuple[asyncio.Future[Any], Any]:
+async def start_slow_call(workspace: Workspace, node: Running) -> tuple[asyncio.Future[Any], Any]:
     """A call that its server has, and the supervisor of that."""
     late = asyncio.ensure_future(node.node.pipeline.run(node.request("tools/call", "text.late")))
     await node.until(lambda: workspace.heard("tools/call"), "the call")
     return late, node.driver("late-mcp").supervisor
 
 
-async def test_a_call_ends_by_its_own_deadline_when_its_driver_changes(tmp_path: Path) -> None:
-    workspace, contract = waiting(tmp_path)
+async def test_call_on_replaced_driver_ends_at_its_deadline(tmp_path: Path) -> None:
+    workspace, contract = waiting_workspace(tmp_path)
     clock = ManualClock()
     glances = 0
 
@@ -342,7 +342,7 @@ async def test_a_call_ends_by_its_own_deadline_when_its_driver_changes(tmp_path:
         node.component(DriverFolders).drivers.lifecycle.sleep = glance
 
     async with running(workspace, before=turned) as node:
-        late, server = await under_way(workspace, node)
+        late, server = await start_slow_call(workspace, node)
         workspace.driver("late-mcp", workspace.serves(contract, "slow"), version="1.1.0")
         await node.until(lambda: node.status("late-mcp").version == "1.1.0", "the new file")
         clock.advance(100)
@@ -354,11 +354,11 @@ async def test_a_call_ends_by_its_own_deadline_when_its_driver_changes(tmp_path:
         await node.until(lambda: server.peer is None, "nobody waits for it any more")
 
 
-async def test_a_node_that_stops_waits_for_nobody_at_an_old_server(tmp_path: Path) -> None:
-    workspace, contract = waiting(tmp_path)
+async def test_shutdown_does_not_wait_for_old_server(tmp_path: Path) -> None:
+    workspace, contract = waiting_workspace(tmp_path)
 
     async with running(workspace) as node:
-        late, server = await under_way(workspace, node)
+        late, server = await start_slow_call(workspace, node)
         workspace.driver("late-mcp", workspace.serves(contract, "slow"), version="1.1.0")
         await node.until(lambda: node.status("late-mcp").version == "1.1.0", "the new file")
         # As when the drivers' settings are others now.
@@ -369,11 +369,11 @@ async def test_a_node_that_stops_waits_for_nobody_at_an_old_server(tmp_path: Pat
             await late
 
 
-async def test_others_are_served_while_many_drivers_come(
+async def test_loading_many_drivers_does_not_block_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not all in one turn of the loop, however many files come at once."""
-    workspace, _ = pair(tmp_path)
+    workspace, _ = pair_workspace(tmp_path)
     turns = 0
     made_in: list[int] = []
     make = create_driver
@@ -399,24 +399,24 @@ async def test_others_are_served_while_many_drivers_come(
         await node.until(lambda: node.tools == ["text.echo", "text.other"])
         monkeypatch.setattr(node_drivers, "create_driver", made)
         turning = asyncio.ensure_future(turn())
-        for one in ahead.iterdir():
-            one.rename(tmp_path / ".drivers" / one.name)
+        for path in ahead.iterdir():
+            path.rename(tmp_path / ".drivers" / path.name)
         await node.until(lambda: len(node.tools) == 62, "all of them")
         turning.cancel()
         assert len(made_in) == 60
-        most = max(made_in.count(one) for one in set(made_in))
+        most = max(made_in.count(item) for item in set(made_in))
         assert most <= node_drivers.CREATE_BATCH_SIZE
         assert (await node.call("more.n59", text="x"))["said"] == "x"
 
 
-async def test_code_that_changes_while_it_is_read_is_read_again(
+async def test_code_changed_while_loading_is_reloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By what a file looked like before it was read it is known again."""
     workspace = Workspace(tmp_path)
     contract = workspace.contract(outputs=ANY)
     code = "from interlock.drivers.sdk import *\ndriver = define_driver(parse_tool_result={})\n"
-    first, second = (code.format(f'lambda _: {{"said": "{one}"}}') for one in ("one", "two"))
+    first, second = (code.format(f'lambda _: {{"said": "{item}"}}') for item in ("one", "two"))
     make = create_driver
 
     async with running(workspace, workspace.config(allow_code=["echo-mcp"])) as node:

@@ -48,7 +48,7 @@ def assert_nowhere(folder: Path) -> None:
 
 @pytest.mark.spec("DR-31.security-2")
 @pytest.mark.parametrize(
-    ("auth", "header", "shown"),
+    ("auth", "header", "expected"),
     [
         ({"type": "bearer", "secret": "${secrets.SHOP_KEY}"}, "authorization", f"Bearer {KEY}"),
         (
@@ -59,21 +59,21 @@ def assert_nowhere(folder: Path) -> None:
     ],
     ids=["bearer", "header"],
 )
-def test_a_secret_header_is_in_no_log_journal_or_file(
+def test_secret_header_is_in_no_log_journal_or_file(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     auth: dict[str, str],
     header: str,
-    shown: str,
+    expected: str,
 ) -> None:
     """Neither when the server is called nor when it repeats the header in its own words."""
     caplog.set_level(logging.DEBUG, logger="interlock")
     server = Streamable("stateless")
-    seen: list[str] = []
+    events: list[str] = []
     failing: list[Any] = []
 
     async def override(request: Request, answer: ResponseWriter) -> bool:
-        seen.append(request.headers.get(header, ""))
+        events.append(request.headers.get(header, ""))
         if request.rpc != "tools/call" or not failing:
             return False
         how, echoed = failing.pop(), dict(request.headers)
@@ -93,8 +93,8 @@ def test_a_secret_header_is_in_no_log_journal_or_file(
                 await node.call("shop.look")
                 for how in ("error", "500", "403"):
                     failing.append(how)
-                    told = await told_of_failure(node)
-                    assert KEY not in told, how
+                    response = await told_of_failure(node)
+                    assert KEY not in response, how
                 assert failing == []
                 status = node.status("shop-mcp")
                 assert KEY not in str(status)
@@ -110,15 +110,13 @@ def test_a_secret_header_is_in_no_log_journal_or_file(
 
     run(body)
     # The server itself was shown it, with every request.
-    assert set(seen) == {shown}
+    assert set(events) == {expected}
     assert any("shop-mcp" in record.getMessage() for record in caplog.records)
     assert KEY not in caplog.text
 
 
 @pytest.mark.spec("DR-31.security-2")
-def test_a_secret_header_that_is_echoed_at_the_start_is_masked(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_echoed_secret_header_is_masked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="interlock")
     server = Streamable("stateless")
 
@@ -146,7 +144,7 @@ def test_a_secret_header_that_is_echoed_at_the_start_is_masked(
 
 
 @pytest.mark.spec("DR-32.security-5")
-async def test_a_remote_server_with_a_self_signed_certificate_is_refused(tmp_path: Path) -> None:
+async def test_rejects_remote_server_with_self_signed_certificate(tmp_path: Path) -> None:
     _, context = self_signed(tmp_path)
     server = Streamable("stateless")
 
@@ -176,7 +174,7 @@ async def test_a_remote_server_with_a_self_signed_certificate_is_refused(tmp_pat
     ],
     ids=["another region", "a forbidden tag", "both fit"],
 )
-async def test_region_and_tags_hold_for_remote_drivers(
+async def test_region_and_tags_apply_to_remote_drivers(
     tmp_path: Path, settings: dict[str, Any], failure: str | None
 ) -> None:
     server = Streamable("stateless")

@@ -34,7 +34,7 @@ def entry(slug: str = "shop-key", **more: Any) -> dict[str, Any]:
     return {"slug": slug, "name": slug, "description": "A key.", **more}
 
 
-def shop(folder: Path, **more: Any) -> Workspace:
+def shop_workspace(folder: Path, **more: Any) -> Workspace:
     """A driver whose server is given a secret and says what it was given."""
     workspace = Workspace(folder)
     contract = workspace.contract("shop.look", inputs=ANY, outputs=ANY)
@@ -49,13 +49,13 @@ def shop(folder: Path, **more: Any) -> Workspace:
     return workspace
 
 
-def given(workspace: Workspace) -> Config:
+def secret_config(workspace: Workspace) -> Config:
     """A config that lets drivers have the variable."""
     return workspace.config(env_secrets=["SHOP_*"])
 
 
 @pytest.mark.spec("DR-32.server-6", "DR-32.adapter-6", "DR-19.reveal-1")
-def test_a_secret_reaches_its_server_and_nothing_else(
+def test_secret_reaches_its_server_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -65,35 +65,35 @@ def test_a_secret_reaches_its_server_and_nothing_else(
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     here = tmp_path / "here"
     here.mkdir()
-    workspace = shop(here)
+    workspace = shop_workspace(here)
     # It is looked for in the rest, so it must not be written by the server itself.
     workspace.heard_file.symlink_to("/dev/null")
 
     async def body() -> None:
-        async with running(workspace, given(workspace), environ={"SHOP_KEY": KEY}) as node:
-            seen = (await node.call("shop.look"))["environ"]
-            assert seen["KEY"] == f"key {KEY}"
-            assert seen["MODE"] == "${plain}"
+        async with running(workspace, secret_config(workspace), environ={"SHOP_KEY": KEY}) as node:
+            environ = (await node.call("shop.look"))["environ"]
+            assert environ["KEY"] == f"key {KEY}"
+            assert environ["MODE"] == "${plain}"
             # What the node has is not the server's: only what nobody can do without.
-            assert "FOO" not in seen
-            assert "SHOP_KEY" not in seen
-            assert set(seen) <= {"KEY", "MODE", "PATH", "HOME", "LANG", "TMPDIR", "LC_CTYPE"}
+            assert "FOO" not in environ
+            assert "SHOP_KEY" not in environ
+            assert set(environ) <= {"KEY", "MODE", "PATH", "HOME", "LANG", "TMPDIR", "LC_CTYPE"}
             assert KEY not in str(node.drivers.status())
             assert KEY.encode() not in encode_value(_plain(node.node.status()))
             (row,) = [row for _, row in await node.rows("secret.reveal")]
             assert row["slug"] == "shop-key"
             # While it runs, and afterwards.
-            _nowhere(KEY, here, temporary)
-        _nowhere(KEY, here, temporary)
+            _assert_absent(KEY, here, temporary)
+        _assert_absent(KEY, here, temporary)
 
     run(body)
     assert KEY not in caplog.text
 
 
-async def test_what_the_operator_passes_on_reaches_every_server_and_no_secret_with_it(
+async def test_passthrough_variables_reach_every_server_without_secrets(
     tmp_path: Path,
 ) -> None:
-    workspace = shop(tmp_path)
+    workspace = shop_workspace(tmp_path)
     environ = {
         "SHOP_KEY": KEY, "OTHER_KEY": NEWER, "TZ": "Europe/London", "MODE": "node's", "FOO": "1",
         "SHOP_PLACE": "here",
@@ -113,7 +113,7 @@ async def test_what_the_operator_passes_on_reaches_every_server_and_no_secret_wi
         assert seen.keys().isdisjoint({"SHOP_KEY", "OTHER_KEY", "FOO", "ABSENT"})
 
 
-async def test_a_pattern_passes_on_nothing_that_the_config_takes_for_others(tmp_path: Path) -> None:
+async def test_passthrough_pattern_excludes_config_secrets(tmp_path: Path) -> None:
     """The token of a server under `servers:` is no secret of drivers, and no business of theirs."""
     workspace = Workspace(tmp_path)
     look = workspace.contract("shop.look", inputs=ANY, outputs=ANY)
@@ -135,7 +135,7 @@ def _plain(value: Any) -> Any:
     return msgspec.to_builtins(value, enc_hook=str)
 
 
-def _nowhere(secret: str, *folders: Path) -> None:
+def _assert_absent(secret: str, *folders: Path) -> None:
     for folder in folders:
         for path in folder.rglob("*"):
             if path.is_file() and not path.is_symlink():
@@ -143,11 +143,9 @@ def _nowhere(secret: str, *folders: Path) -> None:
 
 
 @pytest.mark.spec("DR-19.reveal-1")
-def test_a_server_that_repeats_its_secret_is_masked_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_echoed_secret_is_masked_in_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    workspace = shop(tmp_path)
+    workspace = shop_workspace(tmp_path)
     noisy = "import os, sys; sys.exit(os.environ['KEY'])"
     contract = "./tools/shop.look-1/TOOL.md"
     workspace.driver(
@@ -164,7 +162,7 @@ def test_a_server_that_repeats_its_secret_is_masked_in_the_log(
     )
 
     async def body() -> None:
-        async with running(workspace, given(workspace), environ={"SHOP_KEY": KEY}) as node:
+        async with running(workspace, secret_config(workspace), environ={"SHOP_KEY": KEY}) as node:
             error = await node.refused("shop.look")
             assert error.failure.name == "upstream_unavailable"
             assert KEY not in error.message
@@ -176,7 +174,7 @@ def test_a_server_that_repeats_its_secret_is_masked_in_the_log(
 
 
 @pytest.mark.spec("DR-32.security-4")
-async def test_who_calls_is_in_the_arguments_and_not_in_the_process(tmp_path: Path) -> None:
+async def test_caller_context_is_in_arguments_not_in_process(tmp_path: Path) -> None:
     """One server for two tenants: what is theirs travels with the call."""
     workspace = Workspace(tmp_path)
     schema = {
@@ -203,9 +201,9 @@ async def test_who_calls_is_in_the_arguments_and_not_in_the_process(tmp_path: Pa
         births = set()
         for tenant in ("acme", "globex"):
             context = {"dev.interlock/context": {"tenant": tenant}}
-            told = await node.call("tenant.show", context, x=1)
-            assert told["arguments"] == {"x": 1, "tenant_id": tenant}
-            births.add(told["birth"])
+            response = await node.call("tenant.show", context, x=1)
+            assert response["arguments"] == {"x": 1, "tenant_id": tenant}
+            births.add(response["birth"])
         assert len(births) == 1
         seen = json.dumps(await node.call("tenant.look"))
         assert "acme" not in seen
@@ -213,7 +211,7 @@ async def test_who_calls_is_in_the_arguments_and_not_in_the_process(tmp_path: Pa
 
 
 @pytest.mark.spec("DR-14.define-3", "DR-30.conformance-2")
-async def test_a_context_that_does_not_fit_is_refused_before_anything_starts(
+async def test_invalid_context_is_rejected_before_server_starts(
     tmp_path: Path,
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -237,8 +235,8 @@ async def test_a_context_that_does_not_fit_is_refused_before_anything_starts(
 
 
 @pytest.mark.spec("DR-19.binding-3")
-async def test_a_secret_that_was_replaced_reaches_the_next_server(tmp_path: Path) -> None:
-    workspace = shop(tmp_path)
+async def test_replaced_secret_reaches_next_server(tmp_path: Path) -> None:
+    workspace = shop_workspace(tmp_path)
     place = tmp_path / "key.txt"
     place.write_text(KEY)
     os.chmod(place, 0o600)
@@ -259,8 +257,8 @@ async def test_a_secret_that_was_replaced_reaches_the_next_server(tmp_path: Path
         assert len(await node.rows("secret.reveal")) == 2
 
 
-async def test_a_missing_secret_names_itself_and_can_be_brought_later(tmp_path: Path) -> None:
-    workspace = shop(tmp_path)
+async def test_missing_secret_is_named_and_can_be_added_later(tmp_path: Path) -> None:
+    workspace = shop_workspace(tmp_path)
     place = tmp_path / "key.txt"
     config = workspace.config(secrets={"shop-key": "${file:key.txt}"})
 
@@ -279,11 +277,11 @@ async def test_a_missing_secret_names_itself_and_can_be_brought_later(tmp_path: 
 
 
 @pytest.mark.spec("DR-19.reveal-3", "DR-19.access-2")
-async def test_who_may_not_have_a_secret_does_not_get_it(tmp_path: Path) -> None:
-    workspace = shop(tmp_path)
+async def test_unauthorized_tool_gets_no_secret(tmp_path: Path) -> None:
+    workspace = shop_workspace(tmp_path)
     workspace.secrets(entry(access={"bind": [{"tool": "shop.other"}]}), driver="shop-mcp")
 
-    async with running(workspace, given(workspace), environ={"SHOP_KEY": KEY}) as node:
+    async with running(workspace, secret_config(workspace), environ={"SHOP_KEY": KEY}) as node:
         error = await node.refused("shop.look")
         assert error.failure.name == "auth_required"
         assert KEY not in error.message
@@ -302,9 +300,9 @@ async def test_who_may_not_have_a_secret_does_not_get_it(tmp_path: Path) -> None
         assert (await node.call("shop.look"))["environ"]["KEY"] == f"key {KEY}"
 
 
-async def test_a_variable_that_the_operator_does_not_name_is_nobodys(tmp_path: Path) -> None:
+async def test_unlisted_variable_is_not_available_as_secret(tmp_path: Path) -> None:
     """An inventory is the driver's own file: it could list whatever the node was started with."""
-    workspace = shop(tmp_path)
+    workspace = shop_workspace(tmp_path)
 
     for allowed in ([], ["SHOP", "KEY", "shop_*"]):
         config = workspace.config(env_secrets=allowed)
@@ -317,12 +315,12 @@ async def test_a_variable_that_the_operator_does_not_name_is_nobodys(tmp_path: P
             assert workspace.heard() == []
 
 
-def test_a_secret_that_two_inventories_list_is_neithers(tmp_path: Path) -> None:
+def test_secret_listed_in_two_inventories_is_unavailable(tmp_path: Path) -> None:
     """Not even with another slug for the same variable, whoever comes first."""
     for slug, more in (("shop-key", {}), ("aaa", {"metadata": {"bindings": {"env": "SHOP_KEY"}}})):
         folder = tmp_path / slug
         folder.mkdir()
-        workspace = shop(folder)
+        workspace = shop_workspace(folder)
         workspace.secrets(entry(slug, **more), driver="aaa-mcp")
         workspace.driver(
             "aaa-mcp",
@@ -332,18 +330,20 @@ def test_a_secret_that_two_inventories_list_is_neithers(tmp_path: Path) -> None:
         )
 
         async def body(workspace: Workspace = workspace) -> None:
-            async with running(workspace, given(workspace), environ={"SHOP_KEY": KEY}) as node:
+            async with running(
+                workspace, secret_config(workspace), environ={"SHOP_KEY": KEY}
+            ) as node:
                 assert node.tools == []
-                told = [one.problem for one in node.drivers.status()]
-                assert len(told) == 4
+                actual = [item.problem for item in node.drivers.status()]
+                assert len(actual) == 4
                 for id in ("aaa-mcp", "shop-mcp"):
-                    assert sum(f"{id}/SECRETS.md" in one for one in told) >= 2
+                    assert sum(f"{id}/SECRETS.md" in item for item in actual) >= 2
 
         run(body)
 
 
-async def test_a_secret_can_be_kept_for_named_drivers(tmp_path: Path) -> None:
-    workspace = shop(tmp_path)
+async def test_secret_can_be_limited_to_drivers(tmp_path: Path) -> None:
+    workspace = shop_workspace(tmp_path)
 
     for ids in (["other-mcp"], ["other-mcp", "shop-mcp"]):
         config = workspace.config(secrets={"shop-key": "${env:OWN}"}, secrets_for={"shop-key": ids})
@@ -357,7 +357,7 @@ async def test_a_secret_can_be_kept_for_named_drivers(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-32.mapping-4", "DR-30.auth-5")
-async def test_who_is_not_signed_in_is_told_how_to(tmp_path: Path) -> None:
+async def test_unauthed_error_explains_sign_in(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     login = {"url": "https://shop.example/login", "interactive": True}
@@ -381,7 +381,7 @@ async def test_who_is_not_signed_in_is_told_how_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-30.resolver-9")
-async def test_a_driver_that_somebody_signed_in_to_is_taken_again(tmp_path: Path) -> None:
+async def test_driver_is_used_again_after_sign_in(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     workspace.driver(

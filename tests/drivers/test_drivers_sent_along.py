@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.drivers.driver_workspace import ANY, Workspace, running
-from tests.drivers.test_drivers_approvals import ALLOWED, Human, held
+from tests.drivers.test_drivers_approvals import ALLOWED, Approver, assert_pending
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -31,7 +31,7 @@ driver = define_driver(build_arguments=build_arguments)
 BLUE = {CONTEXT: {"tenant": "blue"}}
 
 
-def tenants(folder: Path, *drivers: str) -> Workspace:
+def tenant_workspace(folder: Path, *drivers: str) -> Workspace:
     workspace = Workspace(folder)
     contract = workspace.contract(
         "who.asks",
@@ -46,31 +46,33 @@ def tenants(folder: Path, *drivers: str) -> Workspace:
     return workspace
 
 
-def sent(workspace: Workspace) -> list[Any]:
-    return [one["params"]["arguments"] for one in workspace.heard("tools/call")]
+def sent_contexts(workspace: Workspace) -> list[Any]:
+    return [message["params"]["arguments"] for message in workspace.heard("tools/call")]
 
 
-async def test_the_driver_gets_the_context_that_the_human_saw(tmp_path: Path) -> None:
-    workspace, human = tenants(tmp_path, "who-mcp"), Human(tmp_path)
+async def test_driver_receives_approved_context(tmp_path: Path) -> None:
+    workspace, human = tenant_workspace(tmp_path, "who-mcp"), Approver(tmp_path)
 
     config = workspace.config(more=ALLOWED + human.config, allow_code=["who-mcp"])
     async with running(workspace, config) as node:
-        blue = held(await node.result("who.asks", {}, meta=BLUE))
+        blue = assert_pending(await node.result("who.asks", {}, meta=BLUE))
         assert blue["meta"] == BLUE
-        green = held(await node.result("who.asks", {}, meta={CONTEXT: {"tenant": "green"}}))
+        green = assert_pending(
+            await node.result("who.asks", {}, meta={CONTEXT: {"tenant": "green"}})
+        )
         assert green["confirmation_id"] != blue["confirmation_id"]
-        assert sent(workspace) == []
+        assert sent_contexts(workspace) == []
         await human.confirms(node, blue)
-        assert sent(workspace) == [{"tenant": "blue"}]
+        assert sent_contexts(workspace) == [{"tenant": "blue"}]
         await human.confirms(node, green)
-        assert sent(workspace) == [{"tenant": "blue"}, {"tenant": "green"}]
+        assert sent_contexts(workspace) == [{"tenant": "blue"}, {"tenant": "green"}]
 
 
 @pytest.mark.parametrize("meta", [None, {CONTEXT: {"tenant": 5}}], ids=["missing", "wrong"])
-async def test_no_human_is_asked_about_a_context_that_does_not_fit(
+async def test_invalid_context_is_rejected_before_approval(
     tmp_path: Path, meta: dict[str, Any] | None
 ) -> None:
-    workspace, human = tenants(tmp_path, "who-mcp"), Human(tmp_path)
+    workspace, human = tenant_workspace(tmp_path, "who-mcp"), Approver(tmp_path)
 
     config = workspace.config(more=ALLOWED + human.config, allow_code=["who-mcp"])
     async with running(workspace, config) as node:
@@ -83,14 +85,14 @@ async def test_no_human_is_asked_about_a_context_that_does_not_fit(
 
 
 @pytest.mark.parametrize("pin", ["a-mcp", "b-mcp"])
-async def test_the_driver_that_the_call_asked_for_serves_it(tmp_path: Path, pin: str) -> None:
-    workspace, human = tenants(tmp_path, "a-mcp", "b-mcp"), Human(tmp_path)
+async def test_pinned_driver_serves_approved_call(tmp_path: Path, pin: str) -> None:
+    workspace, human = tenant_workspace(tmp_path, "a-mcp", "b-mcp"), Approver(tmp_path)
 
     config = workspace.config(more=ALLOWED + human.config, allow_code=["a-mcp", "b-mcp"])
     async with running(workspace, config) as node:
-        waiting = held(await node.result("who.asks", {}, meta={**BLUE, DRIVER: pin}))
+        waiting = assert_pending(await node.result("who.asks", {}, meta={**BLUE, DRIVER: pin}))
         assert waiting["meta"] == {**BLUE, DRIVER: pin}
         await human.confirms(node, waiting)
-        assert sent(workspace) == [{"tenant": "blue"}]
-        served = [one.id for one in node.drivers.status() if one.state == "running"]
+        assert sent_contexts(workspace) == [{"tenant": "blue"}]
+        served = [item.id for item in node.drivers.status() if item.state == "running"]
         assert served == [pin]

@@ -20,7 +20,7 @@ TRANSPORTS = pytest.mark.parametrize("transport", ["stdio", "http", "sse"])
 WHY = {"type": "object", "properties": {"why": {"type": "string"}}, "required": ["why"]}
 
 
-class Everywhere:
+class TransportWorld:
     """A driver with a few contracts, whose server is here or there."""
 
     def __init__(self, folder: Path, transport: str) -> None:
@@ -32,7 +32,7 @@ class Everywhere:
         self.remote: Remote | None = None
         self._stack = AsyncExitStack()
 
-    async def __aenter__(self) -> Everywhere:
+    async def __aenter__(self) -> TransportWorld:
         workspace = self.workspace
         block: dict[str, Any] = {}
         if self.transport != "stdio":
@@ -62,15 +62,15 @@ class Everywhere:
 
 @TRANSPORTS
 @pytest.mark.spec("DR-32.principles-4", "DR-32.transport-5")
-async def test_the_same_contract_over_every_transport(tmp_path: Path, transport: str) -> None:
-    async with Everywhere(tmp_path, transport) as where, running(where.workspace) as node:
+async def test_contract_works_over_every_transport(tmp_path: Path, transport: str) -> None:
+    async with TransportWorld(tmp_path, transport) as where, running(where.workspace) as node:
         workspace = where.workspace
         assert node.tools == ["text.echo", "text.slow", "text.wrong"]
-        told = await node.call("text.echo", text="hello")
-        assert told["said"] == "hello"
-        assert (await node.call("text.echo", text="again"))["birth"] == told["birth"]
+        response = await node.call("text.echo", text="hello")
+        assert response["said"] == "hello"
+        assert (await node.call("text.echo", text="again"))["birth"] == response["birth"]
         called = workspace.heard("tools/call")
-        assert [one["params"]["name"] for one in called] == ["echo", "echo"]
+        assert [item["params"]["name"] for item in called] == ["echo", "echo"]
         assert called[0]["params"]["arguments"] == {"message": "hello"}
         error = await node.refused("text.echo", text=5)
         assert error.failure.name == "invalid_arguments"
@@ -90,10 +90,10 @@ async def test_the_same_contract_over_every_transport(tmp_path: Path, transport:
 
 
 @TRANSPORTS
-async def test_a_tool_that_is_not_there_is_found_out_over_every_transport(
+async def test_missing_tool_is_detected_over_every_transport(
     tmp_path: Path, transport: str
 ) -> None:
-    async with Everywhere(tmp_path, transport) as where:
+    async with TransportWorld(tmp_path, transport) as where:
         workspace = where.workspace
         bad = workspace.contract("text.bad")
         block = {} if where.remote is None else where.remote.block(transport)
@@ -105,32 +105,32 @@ async def test_a_tool_that_is_not_there_is_found_out_over_every_transport(
 
 
 @pytest.mark.spec("DR-32.transport-2")
-async def test_one_event_stream_carries_all_calls(tmp_path: Path) -> None:
-    async with Everywhere(tmp_path, "sse") as where, running(where.workspace) as node:
+async def test_sse_uses_one_stream_for_all_calls(tmp_path: Path) -> None:
+    async with TransportWorld(tmp_path, "sse") as where, running(where.workspace) as node:
         texts = [f"text {number}" for number in range(10)]
-        told = await asyncio.gather(*(node.call("text.echo", text=one) for one in texts))
-        assert [one["said"] for one in told] == texts
+        results = await asyncio.gather(*(node.call("text.echo", text=text) for text in texts))
+        assert [item["said"] for item in results] == texts
         assert where.remote is not None
         assert where.remote.tap.said.count(b"GET /sse ") == 1
 
 
 @pytest.mark.spec("DR-32.transport-3")
-async def test_every_call_is_one_request_over_http(tmp_path: Path) -> None:
-    async with Everywhere(tmp_path, "http") as where, running(where.workspace) as node:
+async def test_http_uses_one_request_per_call(tmp_path: Path) -> None:
+    async with TransportWorld(tmp_path, "http") as where, running(where.workspace) as node:
         for number in range(5):
             await node.call("text.echo", text=str(number))
         assert where.remote is not None
-        said = bytes(where.remote.tap.said)
-        assert said.count(b'"method":"tools/call"') == 5
-        posts = [one for one in said.split(b"POST /mcp ")[1:] if b'"tools/call"' in one]
+        text = bytes(where.remote.tap.said)
+        assert text.count(b'"method":"tools/call"') == 5
+        posts = [item for item in text.split(b"POST /mcp ")[1:] if b'"tools/call"' in item]
         assert len(posts) == 5
 
 
 @pytest.mark.spec("DR-32.transport-5")
-async def test_sse_falls_back_to_what_servers_speak_today(tmp_path: Path) -> None:
+async def test_sse_falls_back_to_streamable_http(tmp_path: Path) -> None:
     """An endpoint that refuses the older stream is spoken to over streamable HTTP."""
 
-    async with Everywhere(tmp_path, "http") as where:
+    async with TransportWorld(tmp_path, "http") as where:
         assert where.remote is not None
         workspace = where.workspace
         block = where.remote.block("http")
@@ -145,24 +145,24 @@ async def test_sse_falls_back_to_what_servers_speak_today(tmp_path: Path) -> Non
         )
         async with running(workspace) as node:
             assert (await node.call("text.echo", text="x"))["said"] == "x"
-            said = bytes(where.remote.tap.said)
-            assert b"GET /mcp " in said
-            assert b"POST /mcp " in said
+            text = bytes(where.remote.tap.said)
+            assert b"GET /mcp " in text
+            assert b"POST /mcp " in text
 
 
 @pytest.mark.spec("DR-32.adapter-1")
 @pytest.mark.parametrize("transport", ["http", "sse"])
-async def test_a_connection_that_was_cut_is_opened_again(tmp_path: Path, transport: str) -> None:
-    async with Everywhere(tmp_path, transport) as where, running(where.workspace) as node:
+async def test_broken_connection_is_reopened(tmp_path: Path, transport: str) -> None:
+    async with TransportWorld(tmp_path, transport) as where, running(where.workspace) as node:
         await node.call("text.echo", text="one")
         assert where.remote is not None
         before = where.remote.tap.connections
         where.remote.tap.cut()
-        assert (await _in_the_end(node, "two"))["said"] == "two"
+        assert (await _call_until(node, "two"))["said"] == "two"
         assert where.remote.tap.connections > before
 
 
-async def _in_the_end(node: Running, text: str) -> Any:
+async def _call_until(node: Running, text: str) -> Any:
     """Once it is noticed that the connection is gone, calls wait for the next."""
     health = node.driver().health
     assert health is not None
@@ -175,7 +175,7 @@ async def _in_the_end(node: Running, text: str) -> Any:
 
 
 @pytest.mark.spec("DR-32.server-8", "DR-30.auth-2")
-async def test_a_remote_server_is_shown_the_secret_and_a_wrong_one_is_noticed(
+async def test_remote_server_receives_secret_and_wrong_secret_is_detected(
     tmp_path: Path,
 ) -> None:
     right, wrong = "the-right-key-0123456789", "a-wrong-key-0123456789"

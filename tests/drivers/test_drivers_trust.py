@@ -23,7 +23,7 @@ def key(folder: Path, name: str) -> Ed25519PrivateKey:
     return made
 
 
-async def test_unsigned_changed_and_foreign_drivers_are_not_used(tmp_path: Path) -> None:
+async def test_unsigned_changed_and_foreign_drivers_are_rejected(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     right, wrong = key(tmp_path, "right"), key(tmp_path, "wrong")
     folders = {}
@@ -40,16 +40,16 @@ async def test_unsigned_changed_and_foreign_drivers_are_not_used(tmp_path: Path)
     async with running(workspace, config) as node:
         assert node.tools == ["text.good-mcp"]
         assert (await node.call("text.good-mcp", text="x"))["said"] == "x"
-        told = {id: node.status(id).problem for id in folders}
-        assert told["good-mcp"] == ""
-        assert "not signed" in told["unsigned-mcp"]
-        assert "not in drivers.trust" in told["foreign-mcp"]
-        assert "driver.py changed" in told["changed-mcp"]
+        actual = {id: node.status(id).problem for id in folders}
+        assert actual["good-mcp"] == ""
+        assert "not signed" in actual["unsigned-mcp"]
+        assert "not in drivers.trust" in actual["foreign-mcp"]
+        assert "driver.py changed" in actual["changed-mcp"]
         states = {node.status(id).state for id in folders if id != "good-mcp"}
         assert states == {"refused"}
 
 
-async def test_a_signature_that_comes_or_goes_is_noticed(tmp_path: Path) -> None:
+async def test_added_or_removed_signature_is_noticed(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     right = key(tmp_path, "right")
     folder = workspace.driver("echo-mcp", workspace.echoes(workspace.contract())).parent
@@ -65,9 +65,7 @@ async def test_a_signature_that_comes_or_goes_is_noticed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("signed_again", [False, True])
-async def test_a_signed_driver_whose_file_becomes_invalid_is_taken_out(
-    tmp_path: Path, signed_again: bool
-) -> None:
+async def test_invalidated_signed_driver_is_removed(tmp_path: Path, signed_again: bool) -> None:
     """Its last valid version is not kept: the file is no longer the one that was signed."""
     workspace = Workspace(tmp_path)
     right = key(tmp_path, "right")
@@ -84,7 +82,7 @@ async def test_a_signed_driver_whose_file_becomes_invalid_is_taken_out(
         assert str(file) in node.status().problem
 
 
-async def test_a_driver_that_is_kept_is_taken_out_once_signatures_are_wanted(
+async def test_requiring_signatures_removes_retained_driver(
     tmp_path: Path,
 ) -> None:
     workspace = Workspace(tmp_path)
@@ -101,7 +99,7 @@ async def test_a_driver_that_is_kept_is_taken_out_once_signatures_are_wanted(
 
 
 @pytest.mark.spec("DR-30.security-2")
-async def test_a_tag_is_believed_of_those_who_are_trusted_with_it(tmp_path: Path) -> None:
+async def test_tag_counts_for_trusted_drivers_only(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     for id in ("honest-mcp", "boasting-mcp"):
@@ -111,7 +109,7 @@ async def test_a_tag_is_believed_of_those_who_are_trusted_with_it(tmp_path: Path
     async with running(workspace, workspace.config(policy=policy)) as node:
         await node.call("text.echo", text="x")
         assert node.status("honest-mcp").calls == 1
-        assert any("pii-safe" in one for one in node.status("boasting-mcp").warnings)
+        assert any("pii-safe" in warning for warning in node.status("boasting-mcp").warnings)
         pinned = {"dev.interlock/driver": "boasting-mcp"}
         error = await node.refused("text.echo", pinned, text="x")
         assert error.failure.name == "policy_violation"

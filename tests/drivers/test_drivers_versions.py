@@ -30,7 +30,7 @@ def two_majors(folder: Path) -> Workspace:
 
 
 @pytest.mark.spec("DR-14.fields-8", "ST-4.5.4-1")
-async def test_two_majors_of_a_contract_are_two_tools(tmp_path: Path) -> None:
+async def test_two_contract_majors_are_two_tools(tmp_path: Path) -> None:
     workspace = two_majors(tmp_path)
 
     async with running(workspace) as node:
@@ -42,7 +42,7 @@ async def test_two_majors_of_a_contract_are_two_tools(tmp_path: Path) -> None:
         error = await node.refused("v2.text.echo", text="d")
         assert error.failure.name == "invalid_arguments"
         assert (node.status("one-mcp").calls, node.status("two-mcp").calls) == (2, 1)
-        keys = {one.key: one.names for one in node.drivers.contract_status()}
+        keys = {item.key: item.names for item in node.drivers.contract_status()}
         assert keys == {
             "text.echo@1": ["text.echo", "v1.text.echo"],
             "text.echo@2": ["v2.text.echo"],
@@ -50,14 +50,14 @@ async def test_two_majors_of_a_contract_are_two_tools(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-30.identity-1")
-async def test_two_majors_of_a_driver_are_two_drivers(tmp_path: Path) -> None:
+async def test_two_driver_majors_are_two_drivers(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     workspace.driver("echo-mcp", workspace.echoes(contract), folder="echo-mcp")
     workspace.driver("echo-mcp", workspace.echoes(contract), folder="echo-2", version="2.0.0")
 
     async with running(workspace) as node:
-        versions = [one.version for one in node.drivers.status()]
+        versions = [item.version for item in node.drivers.status()]
         assert sorted(versions) == ["1.0.0", "2.0.0"]
         for pin in ("echo-mcp@1", "echo-mcp@2"):
             await node.call("text.echo", {"dev.interlock/driver": pin}, text="x")
@@ -66,17 +66,17 @@ async def test_two_majors_of_a_driver_are_two_drivers(tmp_path: Path) -> None:
             "driver:echo-mcp@1",
             "driver:echo-mcp@2",
         ]
-        assert len({one["birth"] for one in workspace.heard("tools/call")}) == 2
+        assert len({message["birth"] for message in workspace.heard("tools/call")}) == 2
 
 
 @pytest.mark.spec("ST-4.5.4-2", "ST-4.5.4-3")
-async def test_a_major_that_ends_is_announced_and_then_says_where_to_go_on(tmp_path: Path) -> None:
+async def test_ending_major_is_announced_and_then_redirects(tmp_path: Path) -> None:
     workspace = two_majors(tmp_path)
     now = time.time()
     end = MajorDeprecation(deprecated_at=now - 86_400, sunset_at=now + 3_600, migration_uri=MOVING)
 
     def deprecations(contracts: Iterable[ToolContract]) -> dict[str, MajorDeprecation]:
-        return {one.key: end for one in contracts if one.major == 1}
+        return {contract.key: end for contract in contracts if contract.major == 1}
 
     async with running(workspace) as node:
         drivers = node.drivers
@@ -104,7 +104,7 @@ async def test_a_major_that_ends_is_announced_and_then_says_where_to_go_on(tmp_p
 
 
 @pytest.mark.spec("ST-4.5.4-2")
-async def test_the_last_major_that_ended_still_says_so(tmp_path: Path) -> None:
+async def test_last_ended_major_still_explains(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract(mutates=["db:x"], approval="always")
     workspace.driver("echo-mcp", workspace.echoes(contract))
@@ -112,7 +112,9 @@ async def test_the_last_major_that_ended_still_says_so(tmp_path: Path) -> None:
 
     async with running(workspace) as node:
         drivers = node.drivers
-        drivers.publisher.deprecations = lambda contracts: {one.key: end for one in contracts}
+        drivers.publisher.deprecations = lambda contracts: {
+            contract.key: end for contract in contracts
+        }
         drivers.refresh()
         await node.until(lambda: node.tools == [], "the empty list")
         # Nobody is asked for a yes to something that is not done.
@@ -125,7 +127,7 @@ async def test_the_last_major_that_ended_still_says_so(tmp_path: Path) -> None:
         await node.until(lambda: node.tools == ["text.echo"], "its return")
 
 
-async def test_the_end_of_a_major_is_not_missed(tmp_path: Path) -> None:
+async def test_sunset_removes_major_on_time(tmp_path: Path) -> None:
     """A timer is set for it: nothing else has to happen."""
     workspace = two_majors(tmp_path)
 
@@ -134,7 +136,7 @@ async def test_the_end_of_a_major_is_not_missed(tmp_path: Path) -> None:
         now = time.time()
         end = MajorDeprecation(deprecated_at=now - 10, sunset_at=now + 0.3)
         publisher.deprecations = lambda contracts: {
-            one.key: end for one in contracts if one.major == 1
+            contract.key: end for contract in contracts if contract.major == 1
         }
         node.drivers.refresh()
         await node.until(lambda: publisher._end_timer is not None, "the timer")

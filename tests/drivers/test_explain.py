@@ -27,7 +27,7 @@ FOUR = (
 STRICT = SelectionPolicy(forbid=("bad",))
 
 
-def test_a_decision_is_told_phase_by_phase() -> None:
+def test_explains_decision_by_phase() -> None:
     assert explain(decide(*FOUR, workspace=STRICT)) == [
         "image.create 1.4.2: 4 drivers declare it",
         "  1. implements it: 4 of 4",
@@ -42,7 +42,7 @@ def test_a_decision_is_told_phase_by_phase() -> None:
     ]
 
 
-def test_a_failure_is_told_with_its_code() -> None:
+def test_explains_failure_with_code() -> None:
     lines = explain(decide(*FOUR, workspace=STRICT, pinned="bad-mcp"))
     assert lines[-1].startswith("  policy_violation: image.create is pinned to bad-mcp")
     assert "  4. pinned (bad-mcp): 0 of 2" in lines
@@ -50,7 +50,7 @@ def test_a_failure_is_told_with_its_code() -> None:
     assert explain(decide(FOUR[0]))[0] == "image.create 1.4.2: 1 driver declares it"
 
 
-def test_what_is_wrong_with_a_driver_is_told_once() -> None:
+def test_driver_problem_is_reported_once() -> None:
     lacking = "What lacking-mcp needs is not installed here. Run `interlock drivers install`."
     one = candidate("lacking-mcp", condition=DriverCondition(install_failed=lacking))
     decision = decide(one)
@@ -65,7 +65,7 @@ def test_what_is_wrong_with_a_driver_is_told_once() -> None:
 
 
 @pytest.mark.spec("DR-30.audit-2")
-def test_the_row_of_a_decision() -> None:
+def test_decision_has_journal_row() -> None:
     own = candidate("cheap-sdk", kind="sdk", units=9, using=entry(cost=Cost(units_per_call=4.0)))
     decision = decide(own, *FOUR[1:], workspace=STRICT)
     row = resolved_row(decision, user_id="dana", workspace_id="w1", at=1_700_000_000.25)
@@ -111,7 +111,7 @@ def ask(
 
 
 @pytest.mark.spec("DR-30.resolver-9")
-def test_a_decision_is_kept_until_a_driver_signs_in() -> None:
+def test_decision_is_cached_until_invalidated() -> None:
     cache = ResolverCache(LINUX)
     condition = DriverCondition(authed=False)
     cheap, dear = candidate("a-mcp", units=1, condition=condition), candidate("b-mcp", units=2)
@@ -128,7 +128,7 @@ def test_a_decision_is_kept_until_a_driver_signs_in() -> None:
 
 
 @pytest.mark.spec("DR-30.resolver-9")
-def test_what_a_decision_depends_on_is_in_its_key() -> None:
+def test_cache_key_has_every_decision_input() -> None:
     cache = ResolverCache(LINUX)
     narrow = candidate("a-mcp", using=entry(drop_inputs=("seed",)))
     wide = candidate("b-mcp", policy_tags=("bad",))
@@ -146,7 +146,7 @@ def test_what_a_decision_depends_on_is_in_its_key() -> None:
     assert fingerprint(STRICT) == fingerprint(SelectionPolicy(forbid=("bad",)))
 
 
-def test_time_alone_ends_a_decision() -> None:
+def test_cached_failure_expires_with_time() -> None:
     cache = ResolverCache(LINUX)
     ill = candidate("a-mcp", units=1, condition=DriverCondition(health_failed_at=NOW - 200))
     well = candidate("b-mcp", units=2)

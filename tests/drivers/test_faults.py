@@ -53,24 +53,24 @@ CODES = {
     ],
     ids=lambda value: value.name if isinstance(value, Failure) else str(value),
 )
-def test_each_failure_has_its_code(row: Failure, code: str) -> None:
+def test_each_failure_has_aip_code(row: Failure, code: str) -> None:
     error = InterlockError(row, "Something.")
     assert aip_code(error) == code
-    told = tool_result(error, 3.5)
-    assert told["ok"] is False
-    assert told["ms"] == 3.5
-    assert told["error"]["code"] == code
-    assert told["error"]["message"] == "Something."
+    envelope = tool_result(error, 3.5)
+    assert envelope["ok"] is False
+    assert envelope["ms"] == 3.5
+    assert envelope["error"]["code"] == code
+    assert envelope["error"]["message"] == "Something."
 
 
-def test_no_row_has_a_code_that_the_specifications_do_not_know() -> None:
+def test_every_failure_maps_to_specified_code() -> None:
     assert {aip_code(InterlockError(row, "")) for row in all_failures()} <= CODES
     assert aip_code(ProtocolError("x")) == "internal"
     assert aip_code(UpstreamResponseError(-32000, "x", None)) == "upstream_error"
 
 
 @pytest.mark.spec("DR-30.errors-1", "DR-14.errors-1")
-def test_the_envelope() -> None:
+def test_tool_result_has_envelope() -> None:
     assert tool_result(ExtractedValue({"a": 1}), 12.0) == {
         "ok": True,
         "value": {"a": 1},
@@ -94,7 +94,7 @@ def test_the_envelope() -> None:
 
 @pytest.mark.spec("DR-30.errors-1")
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("result", "expected"),
     [
         ({"structuredContent": {"a": 1}}, {"ok": True, "value": {"a": 1}, "ms": 1}),
         ({"content": []}, {"ok": True, "value": {"content": []}, "ms": 1}),
@@ -109,17 +109,17 @@ def test_the_envelope() -> None:
         ([1], {"ok": True, "value": [1], "ms": 1}),
     ],
 )
-def test_a_raw_result_has_the_same_envelope(result: object, told: dict[str, object]) -> None:
+def test_raw_result_has_same_envelope(result: object, expected: dict[str, object]) -> None:
     outcome = Outcome(json.dumps(result).encode(), Era.SESSION)
-    assert tool_result(outcome, 1) == told
+    assert tool_result(outcome, 1) == expected
 
 
-def test_a_result_that_is_no_json_is_an_error() -> None:
+def test_invalid_json_result_is_internal_error() -> None:
     assert tool_result(Outcome(b"{", Era.SESSION), 1)["error"]["code"] == "internal"
 
 
 @pytest.mark.spec("DR-30.errors-3")
-def test_a_code_of_a_tools_own_passes() -> None:
+def test_own_tool_code_passes_unchanged() -> None:
     error = ToolFault("stripe:card_declined", "The card was declined.", retryable=True)
     assert aip_code(error) == "stripe:card_declined"
     assert error.failure is errors.UPSTREAM_ERROR
@@ -138,19 +138,19 @@ def test_a_code_of_a_tools_own_passes() -> None:
 
 
 @pytest.mark.spec("DR-14.errors-1")
-def test_invalid_input_names_its_field_and_no_route_its_closest() -> None:
+def test_invalid_input_names_field_and_no_route_lists_rejections() -> None:
     shape = BoundEntry(contract(inputs=inputs("prompt", prompt="string")), entry()).shape
     with pytest.raises(InterlockError) as caught:
         shape.check_inputs({"prompt": 5})
-    told = tool_result(caught.value, 1)["error"]
-    assert told["code"] == "input_invalid"
-    assert told["field"] == "prompt"
-    assert told["cause"]["problems"][0]["pointer"] == "/prompt"
+    error = tool_result(caught.value, 1)["error"]
+    assert error["code"] == "input_invalid"
+    assert error["field"] == "prompt"
+    assert error["cause"]["problems"][0]["pointer"] == "/prompt"
     decision = decide(
         candidate("a-mcp", condition=DriverCondition(authed=False)),
         candidate("b-mcp", policy_tags=("bad",)),
         workspace=SelectionPolicy(forbid=("bad",)),
     )
-    told = tool_result(decision.error(), 1)["error"]
-    assert told["code"] == "no_route"
-    assert [one["driver"] for one in told["cause"]["rejected"]] == ["b-mcp@1", "a-mcp@1"]
+    error = tool_result(decision.error(), 1)["error"]
+    assert error["code"] == "no_route"
+    assert [item["driver"] for item in error["cause"]["rejected"]] == ["b-mcp@1", "a-mcp@1"]

@@ -12,7 +12,7 @@ import pytest
 from interlock.drivers.health import DEFAULT_CHECK_SECONDS, Health
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.manifests.model import HealthCheck, HttpProbe
-from tests.drivers.life_world import Naps, driver, hanging, told_by, web
+from tests.drivers.life_world import SleepRecorder, driver, hanging_command, read_child_pid, web
 from tests.support.clock import ManualClock
 from tests.support.upstreams import run as on_loop
 from tests.support.upstreams import wait_for_exit, with_timeout
@@ -20,7 +20,7 @@ from tests.support.upstreams import wait_for_exit, with_timeout
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-class Pinged:
+class PingRecorder:
     """The runtime's ping: works until it is told what goes wrong."""
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class Pinged:
 class World:
     def __init__(self, folder: Path, check: HealthCheck | None) -> None:
         self.clock = ManualClock(1_000_000.0)
-        self.naps = Naps(self.clock)
-        self.ping = Pinged()
+        self.naps = SleepRecorder(self.clock)
+        self.ping = PingRecorder()
         self.changes: list[bool] = []
         self.health = Health(
             driver(folder, health_check=check),
@@ -48,7 +48,7 @@ class World:
         )
 
 
-def checked(folder: Path, check: HealthCheck, **more: Any) -> tuple[bool, Health]:
+def run_check(folder: Path, check: HealthCheck, **more: Any) -> tuple[bool, Health]:
     world = World(folder, check)
     found: list[bool] = []
 
@@ -64,7 +64,7 @@ def checked(folder: Path, check: HealthCheck, **more: Any) -> tuple[bool, Health
 
 @pytest.mark.spec("DR-30.health-3")
 def test_noop_always_passes(tmp_path: Path) -> None:
-    fine, health = checked(tmp_path, HealthCheck("noop"))
+    fine, health = run_check(tmp_path, HealthCheck("noop"))
     assert fine
     assert health.is_available
     assert health.passed_at is not None
@@ -72,25 +72,25 @@ def test_noop_always_passes(tmp_path: Path) -> None:
 
 @pytest.mark.spec("DR-30.health-3")
 @pytest.mark.parametrize(
-    ("fails", "why"),
+    ("fails", "reason"),
     [
         (None, ""),
         (InterlockError(UPSTREAM_UNAVAILABLE, "Its server does not answer."), "does not answer"),
         (ConnectionRefusedError(111, "Connection refused"), "cannot be reached (connection"),
     ],
 )
-async def test_ping_asks_the_server(tmp_path: Path, fails: Exception | None, why: str) -> None:
+async def test_ping_calls_server(tmp_path: Path, fails: Exception | None, reason: str) -> None:
     world = World(tmp_path, HealthCheck("ping"))
     world.ping.fails = fails
     assert await world.health.check() is (fails is None)
     assert world.ping.times == 1
     assert world.health.is_available is (fails is None)
-    assert why in world.health.reason
+    assert reason in world.health.reason
 
 
 @pytest.mark.spec("DR-30.health-3")
 @pytest.mark.parametrize(
-    ("cmd", "expected", "fine"),
+    ("cmd", "expected", "passes"),
     [
         ("true", 0, True),
         ("false", 0, False),
@@ -99,25 +99,25 @@ async def test_ping_asks_the_server(tmp_path: Path, fails: Exception | None, why
         ("sh -c 'test -e DRIVER.md'", 0, True),
     ],
 )
-def test_exec_runs_a_command(tmp_path: Path, cmd: str, expected: int, fine: bool) -> None:
+def test_exec_runs_command(tmp_path: Path, cmd: str, expected: int, passes: bool) -> None:
     (tmp_path / "DRIVER.md").touch()
-    found, health = checked(tmp_path, HealthCheck("exec", cmd=cmd, expect_exit=expected))
-    assert found is fine
-    assert bool(health.reason) is not fine
+    found, health = run_check(tmp_path, HealthCheck("exec", cmd=cmd, expect_exit=expected))
+    assert found is passes
+    assert bool(health.reason) is not passes
 
 
 @pytest.mark.spec("DR-30.health-3")
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
-def test_http_asks_for_a_status(tmp_path: Path, method: Any) -> None:
+def test_http_expects_status(tmp_path: Path, method: Any) -> None:
     with web() as one:
         for status, fine in ((204, True), (200, False), (500, False)):
             probe = HttpProbe(one.status(status), method=method, expect_status=204)
-            found, health = checked(tmp_path, HealthCheck("http", http=probe))
+            found, health = run_check(tmp_path, HealthCheck("http", http=probe))
             assert found is fine
             assert fine or f"returned HTTP {status}, expected 204" in health.reason
     nobody = HttpProbe(one.status(200))
-    assert not checked(tmp_path, HealthCheck("http", http=nobody))[0]
-    found, health = checked(tmp_path, HealthCheck("http"))
+    assert not run_check(tmp_path, HealthCheck("http", http=nobody))[0]
+    found, health = run_check(tmp_path, HealthCheck("http"))
     assert not found
     assert "health_check.http is missing" in health.reason
 
@@ -126,7 +126,7 @@ def test_http_asks_for_a_status(tmp_path: Path, method: Any) -> None:
 
 
 @pytest.mark.spec("DR-30.health-2")
-async def test_a_failure_makes_it_unavailable_and_a_pass_available_again(tmp_path: Path) -> None:
+async def test_failure_makes_driver_unavailable_until_pass(tmp_path: Path) -> None:
     world = World(tmp_path, HealthCheck("ping"))
     assert world.health.is_available
     world.ping.fails = OSError("down")
@@ -143,7 +143,7 @@ async def test_a_failure_makes_it_unavailable_and_a_pass_available_again(tmp_pat
 
 
 @pytest.mark.spec("DR-30.health-3")
-def test_a_failure_counts_for_as_long_as_the_time_between_checks(tmp_path: Path) -> None:
+def test_failure_expires_after_check_interval(tmp_path: Path) -> None:
     for check, every in (
         (None, DEFAULT_CHECK_SECONDS),
         (HealthCheck("ping"), 300.0),
@@ -170,7 +170,7 @@ def _every(seconds: float) -> HealthCheck:
 
 
 @pytest.mark.spec("DR-30.health-3")
-async def test_without_a_check_it_is_healthy_until_a_call_fails_on_the_way(tmp_path: Path) -> None:
+async def test_driver_without_check_is_healthy_until_call_fails(tmp_path: Path) -> None:
     world = World(tmp_path, None)
     assert await world.health.check()
     assert world.health.is_available
@@ -182,7 +182,7 @@ async def test_without_a_check_it_is_healthy_until_a_call_fails_on_the_way(tmp_p
 
 
 @pytest.mark.spec("DR-30.health-2")
-async def test_it_is_looked_at_now_and_then(tmp_path: Path) -> None:
+async def test_health_is_checked_periodically(tmp_path: Path) -> None:
     world = World(tmp_path, HealthCheck("ping", every=120.0))
     seen = asyncio.Event()
     results: list[bool] = []
@@ -208,7 +208,7 @@ async def test_it_is_looked_at_now_and_then(tmp_path: Path) -> None:
 # -- who hangs
 
 
-async def test_the_time_for_an_answer(tmp_path: Path) -> None:
+async def test_health_check_times_out(tmp_path: Path) -> None:
     assert HealthCheck("ping").timeout_ms == 5000
 
     world = World(tmp_path, HealthCheck("ping", timeout_ms=100))
@@ -226,12 +226,12 @@ async def test_the_time_for_an_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-30.conformance-3")
-async def test_giving_up_ends_the_check_and_tells_nothing(tmp_path: Path) -> None:
-    with hanging(tmp_path) as (cmd, pipe):
+async def test_cancelled_check_reports_nothing(tmp_path: Path) -> None:
+    with hanging_command(tmp_path) as (cmd, pipe):
         check = HealthCheck("exec", cmd=shlex.join(cmd), timeout_ms=300_000)
         world = World(tmp_path, check)
         task = asyncio.ensure_future(world.health.check())
-        child = await with_timeout(told_by(pipe))
+        child = await with_timeout(read_child_pid(pipe))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await with_timeout(task, 1.0)

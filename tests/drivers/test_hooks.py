@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 @asynccontextmanager
-async def bound(folder: Path, code: str) -> AsyncIterator[tuple[Hooks, DriverBinding]]:
+async def bind_hooks(folder: Path, code: str) -> AsyncIterator[tuple[Hooks, DriverBinding]]:
     driver, tool = manifest(), contract()
     (entry,) = driver.implements
     text = ("from interlock.manifests.definitions import define_driver\n"
@@ -37,16 +37,16 @@ async def bound(folder: Path, code: str) -> AsyncIterator[tuple[Hooks, DriverBin
         text=text,
         digest=hashlib.sha256(text).hexdigest(),
     )
-    described = await inspect_code(read, unconfined, env={})
+    described = await inspect_code(read, no_confinement, env={})
     hooks, _ = make_hooks(driver, [tool.id], read, described)
-    hooks.process.open_confinement = unconfined
+    hooks.process.open_confinement = no_confinement
     try:
         yield hooks, DriverBinding(tool, entry, BoundEntry(tool, entry))
     finally:
         await hooks.process.close()
 
 
-async def unconfined() -> None:
+async def no_confinement() -> None:
     return None
 
 
@@ -59,23 +59,25 @@ driver = define_driver(parse_tool_result=parse_tool_result)
 """
 
 
-async def parsed(hooks: Hooks, binding: DriverBinding, made: Any, *, envelope: bool = False) -> Any:
+async def parse_result(
+    hooks: Hooks, binding: DriverBinding, made: Any, *, envelope: bool = False
+) -> Any:
     return await hooks.extract_value(binding, {"made": made, "envelope": envelope}, {})
 
 
 @pytest.mark.spec("DR-32.define-2", "DR-30.errors-1", "DR-16.io-2")
-async def test_a_hook_answers_with_a_value_or_an_envelope(tmp_path: Path) -> None:
-    async with bound(tmp_path, PARSES) as (hooks, binding):
+async def test_hook_returns_value_or_envelope(tmp_path: Path) -> None:
+    async with bind_hooks(tmp_path, PARSES) as (hooks, binding):
         assert not hooks.builds_arguments
-        assert await parsed(hooks, binding, {"said": "x"}) == {"said": "x"}
+        assert await parse_result(hooks, binding, {"said": "x"}) == {"said": "x"}
         made = {"value": {"said": "y"}}
-        assert await parsed(hooks, binding, made, envelope=True) == {"said": "y"}
+        assert await parse_result(hooks, binding, made, envelope=True) == {"said": "y"}
         # What the contract wants one member of may be that member's value alone.
-        assert await parsed(hooks, binding, "z") == {"said": "z"}
+        assert await parse_result(hooks, binding, "z") == {"said": "z"}
         # And it has to fit the contract.
-        with pytest.raises(InterlockError) as raised:
-            await parsed(hooks, binding, {"other": 1})
-        assert raised.value.failure.name == "output_parse_failed"
+        with pytest.raises(InterlockError) as error:
+            await parse_result(hooks, binding, {"other": 1})
+        assert error.value.failure.name == "output_parse_failed"
 
 
 CODES = {
@@ -89,13 +91,13 @@ CODES = {
 
 
 @pytest.mark.spec("DR-30.errors-2", "DR-30.errors-3")
-async def test_the_code_of_an_envelope_is_kept(tmp_path: Path) -> None:
-    async with bound(tmp_path, PARSES) as (hooks, binding):
+async def test_hook_error_code_is_kept(tmp_path: Path) -> None:
+    async with bind_hooks(tmp_path, PARSES) as (hooks, binding):
         for code, told in CODES.items():
             for retryable in (False, True):
                 made = {"ok": False, "code": code, "message": "No.", "retryable": retryable}
                 with pytest.raises(InterlockError) as raised:
-                    await parsed(hooks, binding, made, envelope=True)
+                    await parse_result(hooks, binding, made, envelope=True)
                 error = raised.value
                 assert (aip_code(error), error.message) == (told, "No.")
                 assert error.retryable is retryable
@@ -114,21 +116,21 @@ driver = define_driver(build_arguments=build_arguments)
 """
 
 
-async def test_arguments_have_to_be_an_object(tmp_path: Path) -> None:
-    async with bound(tmp_path, BUILDS) as (hooks, binding):
+async def test_built_arguments_must_be_object(tmp_path: Path) -> None:
+    async with bind_hooks(tmp_path, BUILDS) as (hooks, binding):
         assert hooks.builds_arguments
-        given = {"text": "hi"}
-        made = await hooks.arguments(binding, given, {"tenant": "acme"}, None)
+        arguments = {"text": "hi"}
+        made = await hooks.arguments(binding, arguments, {"tenant": "acme"}, None)
         assert made == {"message": ["text.echo", "echo", "", "acme"]}
         # A hook may not change what the caller sent.
-        assert given == {"text": "hi"}
-        with pytest.raises(InterlockError) as raised:
+        assert arguments == {"text": "hi"}
+        with pytest.raises(InterlockError) as error:
             await hooks.arguments(binding, {"text": "bad"}, {}, None)
-        assert "did not return a dict" in raised.value.message
+        assert "did not return a dict" in error.value.message
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
-def test_refreshing_may_be_a_plain_function(tmp_path: Path, kind: str) -> None:
+def test_refresh_may_be_plain_function(tmp_path: Path, kind: str) -> None:
     done = tmp_path / "done"
     code = f"""
 {kind} refresh():
@@ -140,12 +142,12 @@ driver = define_driver(refresh=refresh)
 """
 
     async def body() -> None:
-        async with bound(tmp_path, code) as (hooks, _):
+        async with bind_hooks(tmp_path, code) as (hooks, _):
             assert hooks.refresh is not None
             await hooks.refresh()
-            with pytest.raises(InterlockError) as raised:
+            with pytest.raises(InterlockError) as error:
                 await hooks.refresh()
-            assert raised.value.data == {"hook": "refresh", "raised": "SystemExit"}
+            assert error.value.data == {"hook": "refresh", "raised": "SystemExit"}
 
     run(body)
     assert done.read_bytes() == b"done"

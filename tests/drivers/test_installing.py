@@ -19,8 +19,8 @@ from interlock.drivers.installation import (
 from interlock.drivers.processes import run
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH
 from interlock.manifests.model import ServerBlock, VersionCheck
-from tests.drivers.life_installing import NOWHERE, World, fake, vendored
-from tests.drivers.life_world import driver, hanging, told_by
+from tests.drivers.life_installing import NOWHERE, World, add_fake_program, add_vendored_program
+from tests.drivers.life_world import driver, hanging_command, read_child_pid
 from tests.support.upstreams import wait_for_exit, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -35,7 +35,7 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.mark.spec("DR-30.install-4")
-async def test_without_permission_nothing_is_run_and_the_line_is_named(world: World) -> None:
+async def test_install_requires_permission(world: World) -> None:
     ran: list[Any] = []
 
     async def spy(cmd: Any, **more: Any) -> Any:
@@ -56,8 +56,8 @@ async def test_without_permission_nothing_is_run_and_the_line_is_named(world: Wo
 
 
 @pytest.mark.spec("DR-30.install-4")
-async def test_what_is_there_already_needs_no_permission(world: World) -> None:
-    vendored(world)
+async def test_existing_installation_needs_no_permission(world: World) -> None:
+    add_vendored_program(world)
     server = ServerBlock("binary", path="./tool")
     manifest = world.driver(("npm", {"package": "tiny-server"}), server=server)
     assert await world.prepare(manifest, allowed=False) == Installation()
@@ -74,7 +74,7 @@ async def test_what_is_there_already_needs_no_permission(world: World) -> None:
 
 
 @pytest.mark.spec("DR-32.server-5")
-async def test_a_remote_server_needs_no_install(world: World) -> None:
+async def test_remote_server_needs_no_install(world: World) -> None:
     server = ServerBlock("remote", url="https://mcp.example.com/v1")
     manifest = world.driver(("npm", {"package": "tiny-server"}), server=server)
     assert await world.prepare(manifest, allowed=False) == Installation()
@@ -84,7 +84,7 @@ async def test_a_remote_server_needs_no_install(world: World) -> None:
     assert world.warned == []
 
 
-async def test_a_driver_that_says_nothing_of_installing(world: World) -> None:
+async def test_driver_without_install_is_accepted(world: World) -> None:
     assert await world.prepare(world.driver(), allowed=False) == Installation()
 
 
@@ -92,15 +92,15 @@ async def test_a_driver_that_says_nothing_of_installing(world: World) -> None:
 
 
 @pytest.mark.spec("DR-30.install-1")
-async def test_the_first_way_that_works(world: World) -> None:
-    vendored(world)
+async def test_first_working_method_is_used(world: World) -> None:
+    add_vendored_program(world)
     manifest = world.driver(
         ("vendored", {"path": "./not-there"}),
         ("vendored", {"path": "./tool"}),
         ("vendored", {"path": "./never-tried"}),
     )
-    found = await world.prepare(manifest)
-    assert found == Installation(world.home / "tool", "", installed_now=True)
+    installation = await world.prepare(manifest)
+    assert installation == Installation(world.home / "tool", "", installed_now=True)
     assert world.told == [
         (0, 4, "vendored: ./not-there"),
         (1, 4, "vendored: ./tool"),
@@ -114,7 +114,7 @@ async def test_the_first_way_that_works(world: World) -> None:
 
 
 @pytest.mark.spec("DR-30.install-1")
-async def test_no_way_works(world: World) -> None:
+async def test_all_failed_methods_are_reported(world: World) -> None:
     manifest = world.driver(
         ("vendored", {"path": "./not-there"}),
         ("vendored", {"path": "../../outside"}),
@@ -129,8 +129,8 @@ async def test_no_way_works(world: World) -> None:
 
 
 @pytest.mark.spec("DR-30.install-4")
-async def test_ways_that_are_not_known_are_skipped(world: World) -> None:
-    vendored(world)
+async def test_unknown_methods_are_skipped(world: World) -> None:
+    add_vendored_program(world)
     manifest = world.driver(("brew", {"formula": "tiny"}), ("vendored", {"path": "./tool"}))
     assert (await world.prepare(manifest)).installed_now
     (warning,) = world.warned
@@ -142,22 +142,22 @@ async def test_ways_that_are_not_known_are_skipped(world: World) -> None:
 
 
 @pytest.mark.spec("DR-30.install-3")
-async def test_a_file_that_is_not_the_one_that_was_meant(world: World) -> None:
-    digest = vendored(world)
+async def test_rejects_file_with_wrong_digest(world: World) -> None:
+    digest = add_vendored_program(world)
     error = await world.failed(world.driver(("vendored", {"path": "tool", "sha256": NOWHERE})))
     assert f"tool is rejected: its SHA-256 is {digest}, expected {NOWHERE}" in error.message
     error = await world.failed(world.driver(("vendored", {"path": "tool", "sha256": "abc"})))
     assert "must be 64 hexadecimal digits" in error.message
-    given = {"path": "tool", "sha256": f"sha256:{digest.upper()}"}
-    assert (await world.prepare(world.driver(("vendored", given)))).installed_now
+    arguments = {"path": "tool", "sha256": f"sha256:{digest.upper()}"}
+    assert (await world.prepare(world.driver(("vendored", arguments)))).installed_now
 
 
 # -- what is checked afterwards
 
 
 @pytest.mark.spec("DR-30.install-3", "DR-30.install-2")
-async def test_the_version_is_checked_after_installing_and_before_every_use(world: World) -> None:
-    vendored(world, "#!/bin/sh\necho v0.4\n")
+async def test_version_is_checked_after_install_and_before_use(world: World) -> None:
+    add_vendored_program(world, "#!/bin/sh\necho v0.4\n")
     check = VersionCheck("./tool --version", r"v(\S+)", ">=0.5")
     server = ServerBlock("binary", path="./tool")
     manifest = world.driver(("vendored", {"path": "./tool"}), version_check=check, server=server)
@@ -167,14 +167,14 @@ async def test_the_version_is_checked_after_installing_and_before_every_use(worl
     assert [told for told in world.told if "installed" in told[2]] == [
         (1, 2, "vendored: installed")
     ]
-    vendored(world)
+    add_vendored_program(world)
     assert (await world.prepare(manifest)).version == "0.6.0"
-    vendored(world, "#!/bin/sh\necho v0.1\n")
+    add_vendored_program(world, "#!/bin/sh\necho v0.1\n")
     assert (await world.failed(manifest)).failure is VERSION_MISMATCH
 
 
-async def test_another_manifest_is_another_install(world: World) -> None:
-    vendored(world)
+async def test_changed_manifest_requires_new_install(world: World) -> None:
+    add_vendored_program(world)
     await world.prepare(world.driver(("vendored", {"path": "./tool"})))
     first = read_marker(world.folder)
     newer = world.driver(("vendored", {"path": "tool"}))
@@ -186,8 +186,8 @@ async def test_another_manifest_is_another_install(world: World) -> None:
     assert not (await world.prepare(newest, allowed=False)).installed_now
 
 
-async def test_what_was_cut_short_is_cleared_away(world: World) -> None:
-    vendored(world)
+async def test_interrupted_install_is_removed(world: World) -> None:
+    add_vendored_program(world)
     world.folder.mkdir(parents=True)
     (world.folder / "half").write_text("of something")
     (world.folder / MARKER).write_text('{"method": "npm"')
@@ -199,46 +199,46 @@ async def test_what_was_cut_short_is_cleared_away(world: World) -> None:
 
 
 @pytest.mark.spec("DR-30.conformance-3")
-async def test_giving_up_ends_the_installer(
+async def test_cancelled_install_ends_installer(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with hanging(tmp_path) as (_, pipe):
-        fake(tmp_path, "npm", f'sleep 300 & echo $! > "{pipe}"; wait', monkeypatch)
+    with hanging_command(tmp_path) as (_, pipe):
+        add_fake_program(tmp_path, "npm", f'sleep 300 & echo $! > "{pipe}"; wait', monkeypatch)
         manifest = world.driver(("npm", {"package": "tiny-server"}))
         task = asyncio.ensure_future(world.prepare(manifest))
-        child = await with_timeout(told_by(pipe))
+        child = await with_timeout(read_child_pid(pipe))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await with_timeout(task, 1.0)
         await wait_for_exit(child)
         assert read_marker(world.folder) is None
         # The next one is not locked out.
-        vendored(world)
+        add_vendored_program(world)
         await world.prepare(world.driver(("vendored", {"path": "./tool"})))
 
 
-async def test_two_at_once_install_once(
+async def test_concurrent_installs_run_once(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake(tmp_path, "npm", f"echo install >> {tmp_path / 'log'}", monkeypatch)
+    add_fake_program(tmp_path, "npm", f"echo install >> {tmp_path / 'log'}", monkeypatch)
     manifest = world.driver(("npm", {"package": "tiny-server"}))
 
     async def sleep(seconds: float) -> None:
         await asyncio.sleep(0.001)
 
-    found = await asyncio.gather(*(world.prepare(manifest, sleep=sleep) for _ in range(4)))
+    results = await asyncio.gather(*(world.prepare(manifest, sleep=sleep) for _ in range(4)))
     assert (tmp_path / "log").read_text() == "install\n"
-    assert sum(one.installed_now for one in found) == 1
+    assert sum(item.installed_now for item in results) == 1
 
 
-async def test_a_folder_that_cannot_be_written(world: World, tmp_path: Path) -> None:
+async def test_unwritable_folder_is_reported(world: World, tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file")
     error = await world.failed(world.driver(("vendored", {"path": "./tool"})))
     assert error.failure is INSTALL_FAILED
     assert "cannot be written" in error.message
 
 
-def test_each_driver_has_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_each_driver_has_own_folder(tmp_path: Path) -> None:
     one = driver(tmp_path, version="1.2.3")
     two = driver(tmp_path, version="2.0.0")
     assert driver_folder(tmp_path, one) == tmp_path / "drivers" / "tiny-mcp@1"
@@ -247,14 +247,14 @@ def test_each_driver_has_a_folder_of_its_own(tmp_path: Path) -> None:
     assert driver_folder(tmp_path, sly).parent == tmp_path / "drivers"
 
 
-async def test_an_installer_has_the_operators_settings_and_no_more(
+async def test_installer_environment_is_filtered(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NPM_CONFIG_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("A_SECRET_OF_THE_NODE", "hunter2-hunter2")
-    fake(tmp_path, "npm", f"env > {tmp_path / 'env'}", monkeypatch)
+    add_fake_program(tmp_path, "npm", f"env > {tmp_path / 'env'}", monkeypatch)
 
     await world.prepare(world.driver(("npm", {"package": "tiny-server"})))
-    known = (tmp_path / "env").read_text()
-    assert "NPM_CONFIG_CACHE" in known
-    assert "A_SECRET_OF_THE_NODE" not in known
+    output = (tmp_path / "env").read_text()
+    assert "NPM_CONFIG_CACHE" in output
+    assert "A_SECRET_OF_THE_NODE" not in output

@@ -38,20 +38,20 @@ def world(tmp_path: Path) -> World:
 
 @requires_npm
 @pytest.mark.spec("DR-30.install-3")
-async def test_npm_installs_a_package_into_the_drivers_own_folder(world: World) -> None:
+async def test_npm_installs_into_driver_folder(world: World) -> None:
     digest = npm_package(world.home / "tiny.tgz")
     step = {"package": "./tiny.tgz", "global": True, "sha256": digest}
     manifest = world.driver(("npm", step), version_check=CHECK)
-    found = await world.prepare(manifest)
-    assert found == Installation(
+    installation = await world.prepare(manifest)
+    assert installation == Installation(
         world.folder / "node_modules" / ".bin" / "tiny-server", "0.6.0", installed_now=True
     )
     assert any("never globally" in warning for warning in world.warned)
     # No code of the package ran.
     assert not (world.folder / "run-by-npm").exists()
     # It runs as it is: nobody is asked for anything.
-    assert found.program is not None
-    ran = await run([str(found.program), "a", "b"], env={}, cwd=None, timeout=HANG_TIMEOUT)
+    assert installation.program is not None
+    ran = await run([str(installation.program), "a", "b"], env={}, cwd=None, timeout=HANG_TIMEOUT)
     assert ran.out.strip() == "tiny v0.6.0 a,b"
     # Before the next use it is only looked at.
     assert not (await world.prepare(manifest, allowed=False)).installed_now
@@ -63,7 +63,7 @@ async def test_npm_installs_a_package_into_the_drivers_own_folder(world: World) 
 
 @requires_npm
 @pytest.mark.spec("DR-30.install-2")
-async def test_a_package_that_is_too_old_after_all(world: World) -> None:
+async def test_rejects_package_with_old_version(world: World) -> None:
     npm_package(world.home / "tiny.tgz", "0.4.0")
     manifest = world.driver(("npm", {"package": "./tiny.tgz"}), version_check=CHECK)
     error = await world.failed(manifest)
@@ -74,16 +74,16 @@ async def test_a_package_that_is_too_old_after_all(world: World) -> None:
 
 
 @requires_npm
-async def test_npm_from_its_registry(world: World) -> None:
+async def test_npm_installs_from_registry(world: World) -> None:
     assert NPM is not None
-    asked = subprocess.run(
+    result = subprocess.run(
         [NPM, "view", "semver@7.6.3", "version", "--fetch-retries=0", "--fetch-timeout=10000"],
         capture_output=True,
         text=True,
         timeout=HANG_TIMEOUT,
         check=False,
     )
-    if asked.returncode != 0 or asked.stdout.strip() != "7.6.3":
+    if result.returncode != 0 or result.stdout.strip() != "7.6.3":
         pytest.skip("npm's registry cannot be reached")
 
     server = ServerBlock("npm", package="semver@7.6.3")
@@ -94,11 +94,11 @@ async def test_npm_from_its_registry(world: World) -> None:
         server=server,
         version_check=VersionCheck("npx semver --help", r"SemVer (\S+)", "^7.0.0"),
     )
-    found = await world.prepare(manifest)
-    assert found.version == "7.6.3"
-    assert found.program is not None
+    installation = await world.prepare(manifest)
+    assert installation.version == "7.6.3"
+    assert installation.program is not None
     ran = await run(
-        [str(found.program), "-r", "^1", "1.4.2"], env={}, cwd=None, timeout=HANG_TIMEOUT
+        [str(installation.program), "-r", "^1", "1.4.2"], env={}, cwd=None, timeout=HANG_TIMEOUT
     )
     assert ran.out.strip() == "1.4.2"
     # The first way was refused for its hash.
@@ -113,7 +113,7 @@ async def test_npm_from_its_registry(world: World) -> None:
      "file:../x", "npm:other", "tiny;id", "./tiny.zip"],
 )  # fmt: skip
 @pytest.mark.parametrize("method", ["npm", "pip"])
-async def test_what_is_no_package_never_reaches_an_installer(
+async def test_invalid_package_name_reaches_no_installer(
     world: World, package: str, method: str
 ) -> None:
     async def never(cmd: Any, **more: Any) -> Any:
@@ -137,18 +137,18 @@ async def test_what_is_no_package_never_reaches_an_installer(
         ("", ""),
     ],
 )
-def test_the_name_of_a_package(spec: str, name: str) -> None:
+def test_parses_package_names(spec: str, name: str) -> None:
     assert package_name(spec) == name
 
 
-def test_the_program_of_a_package(world: World) -> None:
+def test_finds_program_of_package(world: World) -> None:
     def said(bins: Any, name: str = "@scope/tiny") -> str | None:
         package = world.folder / "node_modules" / name
         package.mkdir(parents=True, exist_ok=True)
         (package / "package.json").write_text(json.dumps({"version": "1.0.0", "bin": bins}))
         manifest = world.driver(server=ServerBlock("npm", package=name))
-        found = installed_bin(manifest, world.folder)
-        return None if found is None else found.name
+        result = installed_bin(manifest, world.folder)
+        return None if result is None else result.name
 
     bins = world.folder / "node_modules" / ".bin"
     bins.mkdir(parents=True)
@@ -193,7 +193,7 @@ def empty_registry() -> Iterator[str]:
 
 @requires_npm
 @pytest.mark.parametrize("hashed", [False, True], ids=["install", "pack"])
-async def test_what_npm_says_of_a_package_that_is_not_there(
+async def test_reports_npm_error_for_missing_package(
     world: World, hashed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = {"package": "tiny-server", **({"sha256": NOWHERE} if hashed else {})}
@@ -208,7 +208,7 @@ async def test_what_npm_says_of_a_package_that_is_not_there(
 
 
 @requires_npm
-async def test_what_npm_says_where_there_is_no_network(
+async def test_reports_npm_error_without_network(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with empty_registry() as url:
@@ -220,7 +220,7 @@ async def test_what_npm_says_where_there_is_no_network(
     assert ".." not in error.message
 
 
-async def test_npm_gives_up_soon_unless_it_is_set_up_otherwise(
+async def test_npm_timeouts_have_short_defaults(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[list[str]] = []
@@ -241,7 +241,7 @@ async def test_npm_gives_up_soon_unless_it_is_set_up_otherwise(
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("stderr", "expected"),
     [
         (
             "npm ERR! code ENOTFOUND\nnpm ERR! syscall getaddrinfo\nnpm ERR! errno ENOTFOUND\n"
@@ -255,5 +255,5 @@ async def test_npm_gives_up_soon_unless_it_is_set_up_otherwise(
     ],
     ids=["no-network", "code-only", "not-npm", "silent"],
 )
-def test_why_npm_failed(said: str, told: str) -> None:
-    assert npm_error(CommandResult(1, err=said)) == told
+def test_extracts_npm_error(stderr: str, expected: str) -> None:
+    assert npm_error(CommandResult(1, err=stderr)) == expected

@@ -19,7 +19,7 @@ from interlock.drivers.download import DownloadError, unpack
 from interlock.drivers.processes import run
 from interlock.errors import INSTALL_FAILED
 from interlock.manifests.model import ServerBlock
-from tests.drivers.life_installing import NOWHERE, World, fake
+from tests.drivers.life_installing import NOWHERE, World, add_fake_program
 from tests.drivers.life_world import Web, web
 from tests.support.timeouts import HANG_TIMEOUT
 
@@ -72,7 +72,7 @@ def _urlsafe(content: bytes) -> str:
 
 
 @pytest.mark.spec("DR-30.install-3")
-async def test_pip_installs_a_wheel_into_an_environment_of_its_own(
+async def test_pip_installs_into_own_environment(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -84,9 +84,9 @@ async def test_pip_installs_a_wheel_into_an_environment_of_its_own(
         ("pip", {"package": f"./{name}", "sha256": digest}),
         server=BINARY,
     )
-    found = await world.prepare(manifest)
-    assert found.program == world.folder / "venv" / "bin" / "tiny-server"
-    ran = await run([str(found.program)], env={}, cwd=None, timeout=HANG_TIMEOUT)
+    installation = await world.prepare(manifest)
+    assert installation.program == world.folder / "venv" / "bin" / "tiny-server"
+    ran = await run([str(installation.program)], env={}, cwd=None, timeout=HANG_TIMEOUT)
     assert ran.out.strip() == "tiny v0.6.0", ran.err
     assert [told[0] for told in world.told] == [0, 1, 2, 3]
     # By a name that no index has.
@@ -111,7 +111,7 @@ async def test_pip_installs_a_wheel_into_an_environment_of_its_own(
         ({"image": "h:5000/p", "sha256": NOWHERE}, "", f"h:5000/p@sha256:{NOWHERE}"),
     ],
 )
-async def test_docker_pulls_an_image(
+async def test_docker_pulls_image(
     world: World,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -119,24 +119,26 @@ async def test_docker_pulls_an_image(
     image: str,
     pulled: str,
 ) -> None:
-    fake(tmp_path, "docker", f'[ "$1" = pull ] && echo "$@" > {tmp_path / "asked"}', monkeypatch)
+    add_fake_program(
+        tmp_path, "docker", f'[ "$1" = pull ] && echo "$@" > {tmp_path / "asked"}', monkeypatch
+    )
 
     server = ServerBlock("docker", image=image or "unknown")
     assert (await world.prepare(world.driver(("docker", settings), server=server))).installed_now
     assert (tmp_path / "asked").read_text() == f"pull --quiet {pulled}\n"
 
 
-async def test_an_image_that_is_there_is_not_pulled(
+async def test_existing_image_is_not_pulled(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake(tmp_path, "docker", '[ "$*" = "image inspect mcp/postgres" ]', monkeypatch)
+    add_fake_program(tmp_path, "docker", '[ "$*" = "image inspect mcp/postgres" ]', monkeypatch)
 
     server = ServerBlock("docker", image="mcp/postgres")
-    found = await world.prepare(world.driver(("docker", {}), server=server), allowed=False)
-    assert not found.installed_now
+    installation = await world.prepare(world.driver(("docker", {}), server=server), allowed=False)
+    assert not installation.installed_now
 
 
-async def test_without_an_engine(
+async def test_missing_docker_is_reported(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -155,7 +157,7 @@ async def test_without_an_engine(
 
 
 @pytest.mark.spec("DR-30.install-3")
-async def test_a_program_is_fetched_and_checked(world: World, site: Web) -> None:
+async def test_download_is_fetched_and_verified(world: World, site: Web) -> None:
     site.files["tiny-server"] = SCRIPT
     site.moved["latest"] = f"{site.base}/file/tiny-server"
     url = f"{site.base}/file/latest"
@@ -166,13 +168,13 @@ async def test_a_program_is_fetched_and_checked(world: World, site: Web) -> None
     # Nothing of it stays.
     assert [path for path in world.folder.rglob("*") if path.is_file()] == []
     step = {"url": url, "sha256": sha256(SCRIPT), "bin": "tiny-server"}
-    found = await world.prepare(world.driver(("download", step), server=BINARY))
-    assert found.program == world.folder / "download" / "tiny-server"
-    ran = await run([str(found.program)], env={}, cwd=None, timeout=HANG_TIMEOUT)
+    installation = await world.prepare(world.driver(("download", step), server=BINARY))
+    assert installation.program == world.folder / "download" / "tiny-server"
+    ran = await run([str(installation.program)], env={}, cwd=None, timeout=HANG_TIMEOUT)
     assert ran.out == "tiny v0.6.0\n"
 
 
-async def test_what_is_not_fetched(world: World, site: Web) -> None:
+async def test_rejects_unsafe_downloads(world: World, site: Web) -> None:
     site.moved["out"] = "http://example.com/x"
     site.moved["file"] = "file:///etc/passwd"
 
@@ -218,22 +220,22 @@ def archive(kind: str, files: dict[str, bytes], link: str = "") -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["tar.gz", "zip"])
-async def test_an_archive_is_taken_apart(world: World, site: Web, kind: str) -> None:
+async def test_archive_is_unpacked(world: World, site: Web, kind: str) -> None:
     packed = archive(kind, {"dist/bin/tiny-server": SCRIPT, "dist/README": b"text"})
     site.files[f"tiny.{kind}"] = packed
     url = f"{site.base}/file/tiny.{kind}"
     step = {"url": url, "sha256": sha256(packed), "bin": "dist/bin/tiny-server"}
-    found = await world.prepare(world.driver(("download", step), server=BINARY))
-    assert found.program is not None
-    assert os.access(found.program, os.X_OK)
-    ran = await run([str(found.program)], env={}, cwd=None, timeout=HANG_TIMEOUT)
+    installation = await world.prepare(world.driver(("download", step), server=BINARY))
+    assert installation.program is not None
+    assert os.access(installation.program, os.X_OK)
+    ran = await run([str(installation.program)], env={}, cwd=None, timeout=HANG_TIMEOUT)
     assert ran.out == "tiny v0.6.0\n"
     assert not (world.folder / "download" / ".part").exists()
 
 
 @pytest.mark.parametrize("kind", ["tar.gz", "zip"])
 @pytest.mark.parametrize(
-    ("files", "link", "why"),
+    ("files", "link", "reason"),
     [
         ({"../evil": b"x"}, "", "a path outside of its folder"),
         ({"/etc/evil": b"x"}, "", "a path outside of its folder"),
@@ -242,8 +244,8 @@ async def test_an_archive_is_taken_apart(world: World, site: Web, kind: str) -> 
         ({"twice": b"x", "twice/": b"y"}, "", "cannot be read|would"),
     ],
 )
-def test_an_archive_that_is_after_something(
-    tmp_path: Path, kind: str, files: dict[str, bytes], link: str, why: str
+def test_rejects_malicious_archive(
+    tmp_path: Path, kind: str, files: dict[str, bytes], link: str, reason: str
 ) -> None:
     target = tmp_path / "deep" / "target"
     target.mkdir(parents=True)
@@ -252,13 +254,13 @@ def test_an_archive_that_is_after_something(
     if "twice/" in files and kind == "zip":
         unpack(path, f"x.{kind}", target)  # a folder's entry, of which nothing is written
         return
-    with pytest.raises(DownloadError, match=why):
+    with pytest.raises(DownloadError, match=reason):
         unpack(path, f"x.{kind}", target)
     assert not (tmp_path / "deep" / "evil").exists()
     assert not (tmp_path / "evil").exists()
 
 
-def test_an_archive_that_holds_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_oversized_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "archive"
     path.write_bytes(archive("zip", {f"f{number}": b"0" * 1000 for number in range(10)}))
     monkeypatch.setattr(installing_download, "MAX_UNPACKED_BYTES", 9_999)
@@ -272,7 +274,7 @@ def test_an_archive_that_holds_too_much(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", ["x.zip", "x.tar.gz", "x.tgz"])
-def test_what_is_no_archive(tmp_path: Path, name: str) -> None:
+def test_rejects_invalid_archive(tmp_path: Path, name: str) -> None:
     path = tmp_path / "archive"
     path.write_bytes(b"not an archive")
     with pytest.raises(DownloadError, match="cannot be read"):

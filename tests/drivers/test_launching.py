@@ -33,37 +33,42 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 REMOTE = ServerBlock("remote", url="https://mcp.acme.example/sse")
 
 
-def started(folder: Path, server: ServerBlock, **more: Any) -> list[str]:
+def start_command(folder: Path, server: ServerBlock, **more: Any) -> list[str]:
     driver = manifest(folder / ".drivers" / "x-mcp", server=server)
     return server_command(driver, workspace=folder, installed=more.pop("installed", None), **more)
 
 
 @pytest.mark.spec("DR-32.server-2")
-def test_a_program_is_started_as_it_is_declared(tmp_path: Path) -> None:
+def test_command_derives_from_server_block(tmp_path: Path) -> None:
     declared = ServerBlock("binary", path="/usr/local/bin/mcp-filesystem", args=("/workspace",))
-    assert started(tmp_path, declared) == ["/usr/local/bin/mcp-filesystem", "/workspace"]
+    assert start_command(tmp_path, declared) == ["/usr/local/bin/mcp-filesystem", "/workspace"]
     named = ServerBlock("binary", path="python3", args=("-m", "x"))
-    assert started(tmp_path, named) == ["python3", "-m", "x"]
+    assert start_command(tmp_path, named) == ["python3", "-m", "x"]
 
 
-def test_a_program_with_a_slash_is_beside_the_driver_or_in_the_workspace(tmp_path: Path) -> None:
+def test_relative_program_is_in_driver_folder_or_workspace(tmp_path: Path) -> None:
     one = ServerBlock("binary", path="./bin/serve")
-    assert started(tmp_path, one) == [str(tmp_path / "bin/serve")]
+    assert start_command(tmp_path, one) == [str(tmp_path / "bin/serve")]
     beside = tmp_path / ".drivers" / "x-mcp" / "bin" / "serve"
     beside.parent.mkdir(parents=True)
     beside.touch()
-    assert started(tmp_path, one) == [str(beside)]
+    assert start_command(tmp_path, one) == [str(beside)]
 
 
 @pytest.mark.spec("DR-32.server-3", "DR-32.server-10")
-def test_a_package_is_started_from_its_copy_and_never_fetched(tmp_path: Path) -> None:
+def test_package_starts_from_installed_copy(tmp_path: Path) -> None:
     package = ServerBlock("npm", package="@x/server@1.2.3", args=("/workspace",))
-    assert started(tmp_path, package) == ["npx", "--no-install", "@x/server@1.2.3", "/workspace"]
+    assert start_command(tmp_path, package) == [
+        "npx",
+        "--no-install",
+        "@x/server@1.2.3",
+        "/workspace",
+    ]
     copy = tmp_path / "server"
-    assert started(tmp_path, package, installed=copy) == [str(copy), "/workspace"]
+    assert start_command(tmp_path, package, installed=copy) == [str(copy), "/workspace"]
 
 
-def test_a_command_without_arguments_is_one_word(tmp_path: Path) -> None:
+def test_command_with_spaces_is_one_argument(tmp_path: Path) -> None:
     server = ServerBlock("binary", path="/opt/my server/run")
     config = server_config(manifest(server=server), workspace=tmp_path, installed=None)
     connector = DriverConnector(
@@ -73,7 +78,7 @@ def test_a_command_without_arguments_is_one_word(tmp_path: Path) -> None:
     assert connector._split_command(config) == ["/opt/my server/run"]
 
 
-def test_a_server_has_the_time_of_its_connection_and_one_for_all(tmp_path: Path) -> None:
+def test_server_config_has_folder_and_timeout(tmp_path: Path) -> None:
     driver = manifest(connection=ConnectionOptions(timeout_ms=4_500))
     config = server_config(driver, workspace=tmp_path, installed=None)
     assert (config.start_timeout, config.sessions) == (4.5, "shared")
@@ -82,11 +87,11 @@ def test_a_server_has_the_time_of_its_connection_and_one_for_all(tmp_path: Path)
     assert server_config(hasty, workspace=tmp_path, installed=None).start_timeout == 1.0
 
 
-def test_a_container_over_http_is_not_run_here(tmp_path: Path) -> None:
+def test_rejects_container_over_http(tmp_path: Path) -> None:
     server = ServerBlock("docker", image="x/y:1", port=8080)
-    with pytest.raises(InterlockError) as told:
+    with pytest.raises(InterlockError) as error:
         server_config(manifest(server=server, transport="http"), workspace=tmp_path, installed=None)
-    assert "server.kind: remote" in told.value.message
+    assert "server.kind: remote" in error.value.message
 
 
 @pytest.mark.spec("DR-32.server-8")
@@ -100,7 +105,7 @@ def test_a_container_over_http_is_not_run_here(tmp_path: Path) -> None:
     ],
     ids=["nothing", "the first secret", "bearer", "header"],
 )
-def test_a_remote_server_is_shown_who_calls(
+def test_remote_server_receives_auth_headers(
     tmp_path: Path,
     auth: RemoteAuth | None,
     state: tuple[str, ...],
@@ -124,7 +129,7 @@ def test_a_remote_server_is_shown_who_calls(
         (UpstreamLostError(UPSTREAM_UNAVAILABLE, "", was_sent=False, status=503), False),
     ],
 )
-def test_what_somebody_has_to_mend_is_not_tried_again(error: InterlockError, lasting: bool) -> None:
+def test_permanent_failures_are_not_retried(error: InterlockError, lasting: bool) -> None:
     assert is_permanent(error) is lasting
 
 
@@ -132,18 +137,18 @@ secrets = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3)
 
 
 @given(secrets, secrets)
-def test_a_mark_tells_secrets_apart_and_says_nothing_of_them(
+def test_mark_distinguishes_secrets_without_revealing(
     one: dict[str, str], other: dict[str, str]
 ) -> None:
     assert (marked(one) == marked(other)) is (one == other)
     assert len(marked(one)) == 32
 
 
-def test_where_a_secret_ends_and_the_next_begins_counts() -> None:
+def test_mark_depends_on_value_boundaries() -> None:
     assert marked({"A": "bc", "D": "e"}) != marked({"A": "b", "D": "ce"})
 
 
-async def test_secrets_are_not_kept_by_who_connects(tmp_path: Path) -> None:
+async def test_connector_keeps_no_secrets(tmp_path: Path) -> None:
     """A connection that fails leaves nothing of them either."""
     server = ServerBlock("binary", path="/does/not/exist", env={"KEY": "${secrets.KEY}"})
     driver = manifest(server=server)
@@ -160,7 +165,7 @@ async def test_secrets_are_not_kept_by_who_connects(tmp_path: Path) -> None:
         await connector.connect()
     assert connector.last_error is not None
     assert connector.mark == marked({"KEY": "the-secret-0123456789"})
-    kept = {name: one for name, one in vars(connector).items() if name != "mask"}
+    kept = {name: item for name, item in vars(connector).items() if name != "mask"}
     assert "the-secret" not in repr(kept)
 
 

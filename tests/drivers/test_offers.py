@@ -18,15 +18,15 @@ from tests.drivers.driver_parts import manifest
 FILES = DeclaredResource("file:///{path}", "ref_kind", "Files.", "mcp_filesystem")
 
 
-def listed(*entries: Any) -> list[Raw]:
-    return [Raw(json.dumps(one).encode()) for one in entries]
+def list_raw(*entries: Any) -> list[Raw]:
+    return [Raw(json.dumps(entry).encode()) for entry in entries]
 
 
 def plain(entries: list[bytes]) -> list[Any]:
-    return [json.loads(one) for one in entries]
+    return [json.loads(entry) for entry in entries]
 
 
-def test_only_declared_prompts_are_offered_in_their_own_words() -> None:
+def test_only_declared_prompts_are_offered() -> None:
     driver = manifest(
         prompts=(
             DeclaredPrompt("a", "raw"),
@@ -36,7 +36,7 @@ def test_only_declared_prompts_are_offered_in_their_own_words() -> None:
     )
     kept, missing = declared_prompts(
         driver,
-        listed(
+        list_raw(
             {"name": "a", "description": "A."},
             {"name": "b", "description": "B.", "_meta": {"x": 1}},
             {"name": "d"},
@@ -52,12 +52,12 @@ def test_only_declared_prompts_are_offered_in_their_own_words() -> None:
 
 
 @pytest.mark.spec("DR-32.resources-2")
-def test_a_kind_of_reference_has_a_template_of_its_own() -> None:
+def test_reference_kind_has_own_template() -> None:
     driver = manifest(resources=(FILES, DeclaredResource("gone://{x}", "raw")))
     kept, templates, missing = declared_resources(
         driver,
-        listed({"uri": "file:///a/b", "name": "b"}, {"uri": "memo://x", "name": "x"}),
-        listed({"uriTemplate": "file:///{path}", "name": "files"}, {"uriTemplate": "memo://{d}"}),
+        list_raw({"uri": "file:///a/b", "name": "b"}, {"uri": "memo://x", "name": "x"}),
+        list_raw({"uriTemplate": "file:///{path}", "name": "files"}, {"uriTemplate": "memo://{d}"}),
     )
     assert plain(kept) == [{"uri": "file:///a/b", "name": "b"}]
     assert plain(templates) == [
@@ -80,13 +80,13 @@ def test_a_kind_of_reference_has_a_template_of_its_own() -> None:
         ("file:///{path}", "file:///{path}"),
     ],
 )
-def test_declared_uris_pass_in_the_servers_words(uri: str, own: str) -> None:
+def test_declared_uris_map_to_server_uris(uri: str, own: str) -> None:
     uris = DeclaredUris(manifest(resources=(FILES,)), None, os.path.realpath)
     assert uris.server_uri(uri) == own
 
 
 @pytest.mark.spec("DR-32.security-3")
-def test_what_is_not_declared_or_leads_out_is_refused(tmp_path: Path) -> None:
+def test_undeclared_or_escaping_uri_is_rejected(tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
     (inside / "way-out").symlink_to(tmp_path)
@@ -100,6 +100,6 @@ def test_what_is_not_declared_or_leads_out_is_refused(tmp_path: Path) -> None:
         (f"file://{inside}/../a", "policy_violation"),
         (f"file://{inside}/way-out/a", "policy_violation"),
     ):
-        with pytest.raises(InterlockError) as told:
+        with pytest.raises(InterlockError) as error:
             uris.server_uri(uri)
-        assert told.value.failure.name == code, uri
+        assert error.value.failure.name == code, uri

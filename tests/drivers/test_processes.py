@@ -20,7 +20,7 @@ from interlock.drivers.processes import (
     run,
     split_command,
 )
-from tests.drivers.life_world import PYTHON, hanging, told_by
+from tests.drivers.life_world import PYTHON, hanging_command, read_child_pid
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.upstreams import LOOPS, is_running, wait_for_exit, with_timeout
 from tests.support.upstreams import run as on_loop
@@ -30,19 +30,19 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 SECRET = "hunter2-hunter2"
 
 
-def ran(cmd: str | list[str], *, timeout: float = 20.0, **more: object) -> CommandResult:
+def run_command(cmd: str | list[str], *, timeout: float = 20.0, **more: object) -> CommandResult:
     found: list[CommandResult] = []
 
     async def main() -> None:
-        given: dict[str, object] = {"env": {}, "cwd": None, "timeout": timeout, **more}
-        found.append(await run(cmd, **given))  # type: ignore[arg-type]
+        arguments: dict[str, object] = {"env": {}, "cwd": None, "timeout": timeout, **more}
+        found.append(await run(cmd, **arguments))  # type: ignore[arg-type]
 
     on_loop(main)
     return found[0]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_status_and_both_outputs(loop: str) -> None:
+def test_returns_status_and_both_outputs(loop: str) -> None:
     async def main() -> None:
         one = await run(
             [PYTHON, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"],
@@ -59,16 +59,16 @@ def test_status_and_both_outputs(loop: str) -> None:
     on_loop(main, loop=loop)
 
 
-def test_a_line_is_split_and_no_shell_reads_it(tmp_path: Path) -> None:
+def test_command_line_is_split_without_shell(tmp_path: Path) -> None:
     left = tmp_path / "left"
     line = f'{PYTHON} -c "import sys; print(sys.argv[1:])" "a b" $HOME ; touch {left} `id` | cat'
-    one = ran(line)
+    one = run_command(line)
     assert one.out.strip() == repr(["a b", "$HOME", ";", "touch", str(left), "`id`", "|", "cat"])
     assert not left.exists()
 
 
 @pytest.mark.parametrize(
-    ("cmd", "why"),
+    ("cmd", "reason"),
     [
         ("", "it is empty"),
         ("   ", "it is empty"),
@@ -79,51 +79,51 @@ def test_a_line_is_split_and_no_shell_reads_it(tmp_path: Path) -> None:
         ("no-such-program-anywhere --version", "there is no no-such-program-anywhere"),
     ],
 )
-def test_what_cannot_be_started_says_why(cmd: str | list[str], why: str) -> None:
-    one = ran(cmd)
+def test_start_failure_has_reason(cmd: str | list[str], reason: str) -> None:
+    one = run_command(cmd)
     assert one.status == EXIT_NOT_RUN
-    assert why in one.start_error
+    assert reason in one.start_error
     assert one.ending == one.start_error
     assert not one.exited_with(EXIT_NOT_RUN)
 
 
-def test_a_file_that_is_no_program(tmp_path: Path) -> None:
+def test_unexecutable_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(b"\0\1\2")
-    assert f"{path} cannot be run (permission denied)" in ran([str(path)]).start_error
+    assert f"{path} cannot be run (permission denied)" in run_command([str(path)]).start_error
     path.chmod(0o700)
-    assert f"{path} cannot be run (exec format error)" in ran([str(path)]).start_error
+    assert f"{path} cannot be run (exec format error)" in run_command([str(path)]).start_error
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    assert str(tmp_path / "gone") in ran(["true"], cwd=str(tmp_path / "gone")).start_error
+def test_missing_working_folder_is_reported(tmp_path: Path) -> None:
+    assert str(tmp_path / "gone") in run_command(["true"], cwd=str(tmp_path / "gone")).start_error
 
 
 @pytest.mark.spec("DR-32.adapter-6")
-def test_the_environment_is_the_safe_part_and_what_is_given(
+def test_environment_is_filtered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FOO", "1")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("TMPDIR", "/tmp")
     monkeypatch.setenv("LANG", "C.UTF-8")
-    one = ran(["env"], env={"GIVEN": "yes"})
+    one = run_command(["env"], env={"GIVEN": "yes"})
     found = dict(line.split("=", 1) for line in one.out.splitlines())
     assert found["GIVEN"] == "yes"
     assert set(found) == {"PATH", "HOME", "LANG", "TMPDIR", "GIVEN"}
     assert found["PATH"] == os.environ["PATH"]
 
 
-def test_what_it_is_told_on_its_input() -> None:
+def test_input_is_written_to_command() -> None:
     text = b"x" * 300_000
-    one = ran([PYTHON, "-c", "import sys; print(len(sys.stdin.buffer.read()))"], stdin=text)
+    one = run_command([PYTHON, "-c", "import sys; print(len(sys.stdin.buffer.read()))"], stdin=text)
     assert one.out.strip() == "300000"
     # Without any it reads the end at once, and does not wait for a human.
-    assert ran(["cat"]).exited_with(0)
+    assert run_command(["cat"]).exited_with(0)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_it_ended_before_it_was_told_anything(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_may_end_before_reading_input(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     connect = Process.connect
 
     async def late(process: Process) -> None:
@@ -139,43 +139,43 @@ def test_it_ended_before_it_was_told_anything(loop: str, monkeypatch: pytest.Mon
     on_loop(main, loop=loop)
 
 
-def test_more_output_than_is_kept() -> None:
-    one = ran([PYTHON, "-c", f"print('x' * {4 * MAX_OUTPUT_BYTES})"])
+def test_long_output_is_truncated() -> None:
+    one = run_command([PYTHON, "-c", f"print('x' * {4 * MAX_OUTPUT_BYTES})"])
     assert one.exited_with(0)
     assert one.cut
     assert len(one.out) == MAX_OUTPUT_BYTES
-    assert not ran(["echo", "short"]).cut
+    assert not run_command(["echo", "short"]).cut
 
 
-def test_what_it_wrote_is_not_shown() -> None:
-    one = ran(["echo", SECRET])
+def test_repr_hides_output() -> None:
+    one = run_command(["echo", SECRET])
     assert SECRET in one.out
     assert SECRET not in repr(one)
     assert SECRET not in f"{one}"
     assert SECRET not in one.ending
 
 
-def test_last_words_fit_into_a_sentence() -> None:
+def test_last_line_is_sanitized_and_short() -> None:
     assert CommandResult(1, err="first\n\x1b[31mlast\n\n").last_line == "\ufffd[31mlast"
     assert CommandResult(1, out="only out\n").last_line == "only out"
     assert CommandResult(1).last_line == ""
     assert len(CommandResult(1, err="y" * 5000).last_line) == 200
 
 
-async def test_when_its_time_is_up_everything_it_started_ends() -> None:
+async def test_timeout_ends_all_children() -> None:
     one = await run(["sh", "-c", "sleep 300 & echo $!; wait"], env={}, cwd=None, timeout=0.3)
     assert one.timed_out
     assert one.ending == "it did not end within its timeout"
     await wait_for_exit(int(one.out))
 
 
-async def test_what_it_leaves_behind_ends_with_it() -> None:
+async def test_remaining_children_end_with_command() -> None:
     one = await run(["sh", "-c", "sleep 300 & echo $!"], env={}, cwd=None, timeout=HANG_TIMEOUT)
     assert one.exited_with(0)
     await wait_for_exit(int(one.out))
 
 
-async def test_a_child_that_left_the_group_holds_nobody_up(tmp_path: Path) -> None:
+async def test_detached_child_does_not_block(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     leaves = """setsid sh -c 'echo $$ > "$0"; exec sleep 300' "$0" & read pid < "$0"; echo $pid"""
@@ -187,11 +187,11 @@ async def test_a_child_that_left_the_group_holds_nobody_up(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_who_gives_up_takes_it_all_along(tmp_path: Path, loop: str) -> None:
+def test_cancelling_ends_all_children(tmp_path: Path, loop: str) -> None:
     async def main() -> None:
-        with hanging(tmp_path) as (cmd, pipe):
+        with hanging_command(tmp_path) as (cmd, pipe):
             task = asyncio.ensure_future(run(cmd, env={}, cwd=None, timeout=300.0))
-            child = await with_timeout(told_by(pipe))
+            child = await with_timeout(read_child_pid(pipe))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await with_timeout(task, 1.0)
@@ -200,7 +200,7 @@ def test_who_gives_up_takes_it_all_along(tmp_path: Path, loop: str) -> None:
     on_loop(main, loop=loop)
 
 
-def test_words_of_a_line() -> None:
+def test_split_command_splits_text() -> None:
     assert split_command("npx @scope/pkg --flag 'a b'") == ["npx", "@scope/pkg", "--flag", "a b"]
     assert split_command(("a", "b c")) == ["a", "b c"]
 
@@ -256,19 +256,19 @@ def at_a_terminal(typed: str, cmd: list[str], timeout: float) -> tuple[list[obje
             os.close(reader)
 
 
-def test_an_interactive_command_gets_the_terminal_and_gives_it_back() -> None:
+def test_interactive_command_gets_and_returns_terminal() -> None:
     script = "import os; name = input('who? '); print('hello', name, os.isatty(0)); exit(7)"
-    found, said = at_a_terminal("somebody\n", [PYTHON, "-c", script], 20.0)
-    assert found == [7, False, True], said
-    assert "hello somebody True" in said
+    found, message = at_a_terminal("somebody\n", [PYTHON, "-c", script], 20.0)
+    assert found == [7, False, True], message
+    assert "hello somebody True" in message
 
 
-def test_nobody_types_anything() -> None:
-    found, said = at_a_terminal("", [PYTHON, "-c", "input('who? ')"], 1.0)
-    assert found == [-9, True, True], said
+def test_interactive_command_times_out() -> None:
+    found, message = at_a_terminal("", [PYTHON, "-c", "input('who? ')"], 1.0)
+    assert found == [-9, True, True], message
 
 
-async def test_without_a_terminal_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_interactive_command_requires_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "isatty", lambda fd: False)
     one = await processes.run_in_terminal(["true"], env={}, cwd=None, timeout=1.0)
     assert one.status == EXIT_NOT_RUN

@@ -24,9 +24,9 @@ from tests.drivers.making import (
     decide,
     driver,
     entry,
-    ids,
     inputs,
-    reasons,
+    rejection_reasons,
+    selected_ids,
 )
 
 SEEDED = contract(inputs=inputs("prompt", prompt="string", seed="integer"))
@@ -36,7 +36,7 @@ SEEDED = contract(inputs=inputs("prompt", prompt="string", seed="integer"))
 
 
 @pytest.mark.spec("DR-30.resolver-1", "DR-30.implements-8")
-def test_only_who_implements_the_version_within_the_constraints_is_asked() -> None:
+def test_filters_by_version_kind_and_inputs() -> None:
     of = contract(
         inputs=SEEDED.inputs, driver_constraints=DriverConstraints(forbid=("cli", "banned-sdk"))
     )
@@ -49,8 +49,8 @@ def test_only_who_implements_the_version_within_the_constraints_is_asked() -> No
         of=of,
         given=("prompt", "seed"),
     )
-    assert ids(decision) == ["good-mcp"]
-    assert reasons(decision) == {
+    assert selected_ids(decision) == ["good-mcp"]
+    assert rejection_reasons(decision) == {
         "old-mcp": (1, "tool_unavailable"),
         "shell-cli": (1, "no_route"),
         "banned-sdk": (1, "no_route"),
@@ -68,26 +68,26 @@ def test_only_who_implements_the_version_within_the_constraints_is_asked() -> No
         DriverConstraints(forbid=("a-mcp", "b-mcp@1")),
     ],
 )
-def test_what_the_contract_forbids_is_never_chosen(constraints: DriverConstraints) -> None:
+def test_forbidden_driver_is_never_selected(constraints: DriverConstraints) -> None:
     of = contract(driver_constraints=constraints)
     decision = decide(candidate("a-mcp"), candidate("b-mcp"), of=of)
     assert decision.selected is None
     assert decision.failure is errors.NO_ROUTE
     with_another = decide(candidate("a-mcp"), candidate("c-sdk", kind="sdk"), of=of)
-    assert ids(with_another) == ["c-sdk"]
+    assert selected_ids(with_another) == ["c-sdk"]
 
 
-def test_a_narrow_driver_serves_calls_that_do_not_need_what_it_lacks() -> None:
+def test_narrow_driver_serves_calls_without_dropped_inputs() -> None:
     narrow = candidate("narrow-mcp", using=entry(drop_inputs=("seed",)))
-    assert ids(decide(narrow, of=SEEDED, given=("prompt",))) == ["narrow-mcp"]
+    assert selected_ids(decide(narrow, of=SEEDED, given=("prompt",))) == ["narrow-mcp"]
 
 
-def test_a_driver_that_was_refused_is_not_taken() -> None:
+def test_rejected_driver_is_not_selected() -> None:
     refused = candidate(
         "a-mcp", condition=DriverCondition(rejection="the server has no tool 'make'")
     )
     decision = decide(refused, candidate("b-mcp"))
-    assert ids(decision) == ["b-mcp"]
+    assert selected_ids(decision) == ["b-mcp"]
     assert decision.rejected[0].reason == "the server has no tool 'make'"
 
 
@@ -105,23 +105,25 @@ def test_a_driver_that_was_refused_is_not_taken() -> None:
         (DriverCondition(circuit_open=True), "tool_unavailable"),
     ],
 )
-def test_who_is_not_able_to_is_left_out(condition: DriverCondition, code: str) -> None:
+def test_unavailable_driver_is_not_selected(condition: DriverCondition, code: str) -> None:
     decision = decide(candidate("a-mcp", condition=condition), candidate("b-mcp"))
-    assert ids(decision) == ["b-mcp"]
-    assert reasons(decision) == {"a-mcp": (2, code)}
+    assert selected_ids(decision) == ["b-mcp"]
+    assert rejection_reasons(decision) == {"a-mcp": (2, code)}
     assert decision.passed_capability == 1
 
 
 @pytest.mark.spec("DR-30.resolver-2")
-def test_a_login_only_driver_may_be_taken_to_sign_in() -> None:
-    assert ids(decide(candidate("a-mcp", condition=DriverCondition(authed=False, login_only=True))))
+def test_login_only_driver_may_be_selected() -> None:
+    assert selected_ids(
+        decide(candidate("a-mcp", condition=DriverCondition(authed=False, login_only=True)))
+    )
 
 
 @pytest.mark.spec("DR-30.health-2", "DR-30.health-3")
-def test_a_failed_check_counts_for_one_period() -> None:
+def test_failed_check_counts_for_one_interval() -> None:
     def left(condition: DriverCondition, every: float | None = None) -> list[str]:
         check = None if every is None else HealthCheck("ping", every=every)
-        return ids(decide(candidate("a-mcp", condition=condition, health_check=check)))
+        return selected_ids(decide(candidate("a-mcp", condition=condition, health_check=check)))
 
     assert left(DriverCondition(health_failed_at=NOW - 240)) == []
     assert left(DriverCondition(health_failed_at=NOW - 360)) == ["a-mcp"]
@@ -134,7 +136,7 @@ def test_a_failed_check_counts_for_one_period() -> None:
 
 @pytest.mark.spec("DR-30.fields-7")
 @pytest.mark.parametrize(
-    ("requires", "words"),
+    ("requires", "message"),
     [
         (MachineRequirements(os=("windows",)), "requires windows, this machine is linux"),
         (MachineRequirements(os=("darwin", "windows")), "requires darwin or windows"),
@@ -143,31 +145,31 @@ def test_a_failed_check_counts_for_one_period() -> None:
         (MachineRequirements(min_memory_mb=4_001), "4001 MB of memory, the machine has 4000"),
     ],
 )
-def test_a_driver_for_other_machines_is_dropped_as_not_able(
-    requires: MachineRequirements, words: str
+def test_driver_for_other_machine_is_not_selected(
+    requires: MachineRequirements, message: str
 ) -> None:
     decision = decide(candidate("a-mcp", requires=requires), candidate("b-mcp"))
-    assert ids(decision) == ["b-mcp"]
+    assert selected_ids(decision) == ["b-mcp"]
     assert decision.rejected[0].phase == 2
-    assert words in decision.rejected[0].reason
+    assert message in decision.rejected[0].reason
 
 
-def test_a_driver_for_this_machine_is_taken() -> None:
+def test_driver_for_this_machine_is_selected() -> None:
     fits = MachineRequirements(
         os=("linux",), arch=("x64", "arm64"), min_disk_mb=10_000, min_memory_mb=4_000
     )
-    assert ids(decide(candidate("a-mcp", requires=fits))) == ["a-mcp"]
+    assert selected_ids(decide(candidate("a-mcp", requires=fits))) == ["a-mcp"]
 
 
-def test_a_small_machine_is_another_machine() -> None:
+def test_machine_requirements_compare_memory() -> None:
     small = Machine("linux", "arm", 1, 1)
     of = candidate("a-mcp", requires=MachineRequirements(min_memory_mb=512))
-    assert ids(decide(of, machine=LINUX)) == ["a-mcp"]
-    assert ids(decide(of, machine=small)) == []
+    assert selected_ids(decide(of, machine=LINUX)) == ["a-mcp"]
+    assert selected_ids(decide(of, machine=small)) == []
 
 
 @pytest.mark.spec("DR-30.implements-6")
-def test_three_contracts_of_one_driver_need_one_sign_in() -> None:
+def test_contracts_of_driver_share_sign_in() -> None:
     condition = DriverCondition(authed=False)
     contracts = [contract(id) for id in ("fs-read", "fs-write", "fs-list")]
     entries = [entry(of.id, tool=of.id) for of in contracts]
@@ -214,31 +216,31 @@ def test_three_contracts_of_one_driver_need_one_sign_in() -> None:
         (SelectionPolicy(forbid=("EU", "e", "eu2")), ["both", "eu", "none", "pii"]),
     ],
 )
-def test_policy_tags(workspace: SelectionPolicy, left: list[str]) -> None:
+def test_policy_tags_filter_drivers(workspace: SelectionPolicy, left: list[str]) -> None:
     tags = {"none": (), "eu": ("eu",), "pii": ("pii",), "both": ("eu", "pii")}
     made = [candidate(id, policy_tags=said) for id, said in tags.items()]
     decision = decide(*made, workspace=workspace)
-    assert ids(decision) == left
+    assert selected_ids(decision) == left
     assert decision.passed_policy == len(left)
-    assert all(why == (3, "policy_violation") for why in reasons(decision).values())
+    assert all(why == (3, "policy_violation") for why in rejection_reasons(decision).values())
 
 
 @pytest.mark.spec("DR-30.security-2")
-def test_a_tag_that_a_driver_only_gives_itself_does_not_count_for_it() -> None:
+def test_untrusted_tag_does_not_satisfy_requirement() -> None:
     workspace = SelectionPolicy(require=("pii-safe",), trusted_tags={"pii-safe": ("known-mcp",)})
     liar, known = (candidate(id, policy_tags=("pii-safe",)) for id in ("liar-mcp", "known-mcp"))
-    assert ids(decide(liar, known, workspace=workspace)) == ["known-mcp"]
+    assert selected_ids(decide(liar, known, workspace=workspace)) == ["known-mcp"]
     assert trusted_policy_tags(liar.driver, workspace) == ()
     assert "liar-mcp" in tag_warnings(liar.driver, workspace)[0]
     assert tag_warnings(known.driver, workspace) == []
     # What it says against itself is believed.
     against = SelectionPolicy(forbid=("pii-safe",), trusted_tags={"pii-safe": ("known-mcp",)})
-    assert ids(decide(liar, known, workspace=against)) == []
+    assert selected_ids(decide(liar, known, workspace=against)) == []
 
 
 @pytest.mark.spec("DR-30.resolver-3", "DR-30.resolver-8")
 @pytest.mark.parametrize(
-    ("region", "wanted", "passes"),
+    ("region", "expected", "passes"),
     [
         (("eu",), None, True),
         (("eu",), "eu", True),
@@ -249,19 +251,19 @@ def test_a_tag_that_a_driver_only_gives_itself_does_not_count_for_it() -> None:
         (("self-hosted",), "eu", False),
     ],
 )
-def test_the_region_is_exact_or_global(
-    region: tuple[str, ...], wanted: str | None, passes: bool
+def test_region_matches_exactly_or_global(
+    region: tuple[str, ...], expected: str | None, passes: bool
 ) -> None:
-    decision = decide(candidate("a-mcp", region=region), workspace=SelectionPolicy(region=wanted))
+    decision = decide(candidate("a-mcp", region=region), workspace=SelectionPolicy(region=expected))
     assert (decision.selected is not None) is passes
     if not passes:
-        assert reasons(decision) == {"a-mcp": (3, "region_mismatch")}
+        assert rejection_reasons(decision) == {"a-mcp": (3, "region_mismatch")}
 
 
 @pytest.mark.spec("DR-30.resolver-11")
-def test_global_is_good_enough_unless_the_workspace_is_strict() -> None:
+def test_global_region_is_accepted_unless_strict() -> None:
     anywhere = candidate("a-mcp", region=("global",))
-    assert ids(decide(anywhere, workspace=SelectionPolicy(region="EU"))) == ["a-mcp"]
+    assert selected_ids(decide(anywhere, workspace=SelectionPolicy(region="EU"))) == ["a-mcp"]
     strict = decide(anywhere, workspace=SelectionPolicy(region="EU", strict_region=True))
     assert strict.failure is errors.NO_ROUTE_IN_REGION
     assert "EU" in strict.message
@@ -273,6 +275,6 @@ def test_global_is_good_enough_unless_the_workspace_is_strict() -> None:
     assert other.failure is errors.NO_ROUTE
 
 
-def test_whom_a_reason_is_about_is_told_also_where_its_words_hold_the_id() -> None:
+def test_rejection_message_names_driver_once() -> None:
     decision = decide(candidate("it", condition=DriverCondition(health_failed_at=NOW - 1)))
     assert decision.message.endswith("it@1: its last health check failed.")

@@ -13,7 +13,16 @@ from interlock import errors
 from interlock.drivers.resolver import Candidate, DriverCondition, SelectionPolicy, bind
 from interlock.drivers.translation import BoundEntry
 from interlock.manifests.model import ArgumentMapping, Cost, DriverConstraints, MachineRequirements
-from tests.drivers.making import NOW, candidate, contract, decide, entry, ids, inputs, reasons
+from tests.drivers.making import (
+    NOW,
+    candidate,
+    contract,
+    decide,
+    entry,
+    inputs,
+    rejection_reasons,
+    selected_ids,
+)
 
 SEEDED = contract(inputs=inputs("prompt", prompt="string", seed="integer"))
 
@@ -22,22 +31,22 @@ SEEDED = contract(inputs=inputs("prompt", prompt="string", seed="integer"))
 
 
 @pytest.mark.spec("DR-30.resolver-4")
-def test_a_pin_is_taken_however_dear_it_is_and_by_nobody_else() -> None:
+def test_pin_overrides_price_and_excludes_others() -> None:
     cheap, dear = candidate("cheap-mcp", units=1), candidate("dear-mcp", units=9)
-    assert ids(decide(cheap, dear)) == ["cheap-mcp", "dear-mcp"]
+    assert selected_ids(decide(cheap, dear)) == ["cheap-mcp", "dear-mcp"]
     pinned = decide(cheap, dear, pinned="dear-mcp")
-    assert ids(pinned) == ["dear-mcp"]
-    assert reasons(pinned) == {"cheap-mcp": (4, "not_pinned")}
+    assert selected_ids(pinned) == ["dear-mcp"]
+    assert rejection_reasons(pinned) == {"cheap-mcp": (4, "not_pinned")}
     assert pinned.pinned == "dear-mcp"
     by_workspace = decide(cheap, dear, workspace=SelectionPolicy(pins={"image.create": "dear-mcp"}))
-    assert ids(by_workspace) == ["dear-mcp"]
+    assert selected_ids(by_workspace) == ["dear-mcp"]
     by_major = decide(cheap, dear, workspace=SelectionPolicy(pins={"image.create@1": "dear-mcp@1"}))
-    assert ids(by_major) == ["dear-mcp"]
+    assert selected_ids(by_major) == ["dear-mcp"]
 
 
 @pytest.mark.spec("DR-30.resolver-4", "DR-30.resolver-13")
 @pytest.mark.parametrize(
-    ("said", "workspace", "row"),
+    ("fields", "workspace", "row"),
     [
         ({"policy_tags": ("bad",)}, SelectionPolicy(forbid=("bad",)), errors.POLICY_VIOLATION),
         ({"region": ("us",)}, SelectionPolicy(region="eu"), errors.REGION_MISMATCH),
@@ -58,30 +67,30 @@ def test_a_pin_is_taken_however_dear_it_is_and_by_nobody_else() -> None:
         ),
     ],
 )
-def test_a_pin_that_was_filtered_says_by_what(
-    said: dict[str, Any], workspace: SelectionPolicy, row: errors.Failure
+def test_filtered_pin_reports_filter(
+    fields: dict[str, Any], workspace: SelectionPolicy, row: errors.Failure
 ) -> None:
     other = candidate("other-mcp", region=("eu", "us"))
-    decision = decide(candidate("a-mcp", **said), other, workspace=workspace, pinned="a-mcp")
+    decision = decide(candidate("a-mcp", **fields), other, workspace=workspace, pinned="a-mcp")
     assert decision.selected is None
     assert decision.failure is row
     assert "a-mcp" in decision.message
 
 
 @pytest.mark.spec("DR-30.resolver-4")
-def test_a_pin_to_a_driver_that_is_not_there() -> None:
+def test_pin_to_missing_driver_fails() -> None:
     decision = decide(candidate("a-mcp"), pinned="b-mcp")
     assert decision.failure is errors.PINNED_PROVIDER_UNAVAILABLE
     assert decide(pinned="b-mcp").failure is errors.PINNED_PROVIDER_UNAVAILABLE
 
 
-def test_a_call_cannot_undo_the_pin_of_the_workspace() -> None:
+def test_call_pin_cannot_override_workspace_pin() -> None:
     workspace = SelectionPolicy(pins={"image.create": "a-mcp"})
     made = candidate("a-mcp"), candidate("b-mcp")
     decision = decide(*made, workspace=workspace, pinned="b-mcp")
     assert decision.failure is errors.POLICY_VIOLATION
     assert decision.order == ()
-    assert ids(decide(*made, workspace=workspace, pinned="a-mcp")) == ["a-mcp"]
+    assert selected_ids(decide(*made, workspace=workspace, pinned="a-mcp")) == ["a-mcp"]
 
 
 # --- phase 5: in which order ---
@@ -109,50 +118,50 @@ def test_a_call_cannot_undo_the_pin_of_the_workspace() -> None:
         (candidate("a-mcp", version="2.0.0"), candidate("a-mcp", version="1.9.0")),
     ],
 )
-def test_each_tie_break(first: Candidate, second: Candidate) -> None:
+def test_applies_each_tie_break(first: Candidate, second: Candidate) -> None:
     assert decide(first, second).order == (first, second)
     assert decide(second, first).order == (first, second)
 
 
 @pytest.mark.spec("DR-30.resolver-12")
-def test_the_contracts_default_comes_first_and_who_has_no_price_last() -> None:
+def test_default_implementation_is_first_and_unpriced_last() -> None:
     of = contract(default_implementation="dear-mcp")
     dear, cheap = candidate("dear-mcp", units=900), candidate("cheap-mcp", units=1)
-    assert ids(decide(cheap, dear, of=of)) == ["dear-mcp", "cheap-mcp"]
+    assert selected_ids(decide(cheap, dear, of=of)) == ["dear-mcp", "cheap-mcp"]
     # One that is not able to is nobody's default.
     ill = candidate("dear-mcp", units=900, condition=DriverCondition(authed=False))
-    assert ids(decide(cheap, ill, of=of)) == ["cheap-mcp"]
+    assert selected_ids(decide(cheap, ill, of=of)) == ["cheap-mcp"]
     priced = candidate("z-mcp", units=4)
     unpriced = [
         candidate(f"{word}-mcp", cost=Cost(cost_class=word))
         for word in ("expensive", "trivial", "metered")
     ]
-    assert ids(decide(priced, *unpriced)) == [
+    assert selected_ids(decide(priced, *unpriced)) == [
         "z-mcp", "trivial-mcp", "metered-mcp", "expensive-mcp",
     ]  # fmt: skip
 
 
-def test_prices_are_compared_within_one_currency() -> None:
+def test_prices_compare_within_currency() -> None:
     made = [
         candidate("usd-9", cost=Cost(units_per_call=9.0)),
         candidate("usd-5", cost=Cost(units_per_call=5.0, currency="usd")),
         candidate("eur-1", cost=Cost(cost_class="metered", units_per_call=1.0, currency="EUR")),
         candidate("eur-0", cost=Cost(units_per_call=0.0, currency="EUR")),
     ]
-    assert ids(decide(*made)) == ["eur-0", "usd-5", "usd-9", "eur-1"]
+    assert selected_ids(decide(*made)) == ["eur-0", "usd-5", "usd-9", "eur-1"]
 
 
 @pytest.mark.spec("DR-30.fields-5")
-def test_the_price_of_the_entry_counts_before_that_of_the_driver() -> None:
+def test_entry_price_overrides_driver_price() -> None:
     own = candidate("a-mcp", units=9, using=entry(cost=Cost(units_per_call=4.0)))
-    assert ids(decide(own, candidate("b-mcp", units=5))) == ["a-mcp", "b-mcp"]
+    assert selected_ids(decide(own, candidate("b-mcp", units=5))) == ["a-mcp", "b-mcp"]
 
 
 # --- phase 6: bound ---
 
 
 @pytest.mark.spec("DR-30.resolver-6")
-def test_what_is_bound_has_its_driver_its_input_and_its_context() -> None:
+def test_bound_call_has_driver_input_and_context() -> None:
     of = contract(inputs=inputs("prompt", prompt="string", aspect="string"))
     using = entry(mapping={"aspect": ArgumentMapping("aspect_ratio")})
     selected = decide(candidate("a-mcp", using=using), of=of).selected
@@ -166,14 +175,14 @@ def test_what_is_bound_has_its_driver_its_input_and_its_context() -> None:
 # --- nobody is left ---
 
 
-def test_no_driver_at_all() -> None:
+def test_no_driver_is_no_route() -> None:
     decision = decide()
     assert decision.failure is errors.NO_ROUTE
     assert decision.error().data == {"contract": "image.create", "rejected": []}
 
 
 @pytest.mark.spec("DR-30.resolver-13", "DR-30.implements-2")
-def test_inputs_that_no_driver_takes_are_named() -> None:
+def test_unsupported_inputs_are_named() -> None:
     narrow = [
         candidate("a-mcp", using=entry(drop_inputs=("seed",))),
         candidate("b-mcp", using=entry(drop_inputs=("size", "seed"))),
@@ -201,7 +210,7 @@ def test_inputs_that_no_driver_takes_are_named() -> None:
         (DriverCondition(circuit_open=True), errors.TOOL_UNAVAILABLE),
     ],
 )
-def test_one_reason_for_all_is_the_answer(condition: DriverCondition, row: errors.Failure) -> None:
+def test_common_reason_becomes_failure(condition: DriverCondition, row: errors.Failure) -> None:
     made = [candidate(id, condition=condition) for id in ("a-mcp", "b-mcp")]
     assert decide(*made).failure is row
     mixed = decide(
@@ -211,16 +220,16 @@ def test_one_reason_for_all_is_the_answer(condition: DriverCondition, row: error
 
 
 @pytest.mark.spec("DR-14.errors-1")
-def test_the_closest_rejects_are_told() -> None:
+def test_closest_rejections_are_listed() -> None:
     made = [candidate(f"a{n}-mcp", using=entry(version="^9.0.0")) for n in range(8)]
     late = candidate("z-mcp", policy_tags=("bad",))
     decision = decide(*made, late, workspace=SelectionPolicy(forbid=("bad",)))
     error = decision.error()
     assert error.failure is errors.NO_ROUTE
     assert error.data is not None
-    told = error.data["rejected"]
-    assert len(told) == 5
-    assert told[0] == {
+    rejected = error.data["rejected"]
+    assert len(rejected) == 5
+    assert rejected[0] == {
         "driver": "z-mcp@1",
         "phase": 3,
         "reason": "the policy forbids the tag bad",
@@ -228,7 +237,7 @@ def test_the_closest_rejects_are_told() -> None:
     }
 
 
-def test_what_only_health_keeps_away_may_be_tried_again() -> None:
+def test_unhealthy_only_rejection_is_retryable() -> None:
     ill = candidate("a-mcp", condition=DriverCondition(health_failed_at=NOW - 299.5))
     worse = candidate(
         "b-mcp", condition=DriverCondition(health_failed_at=NOW - 299.9, authed=False)
@@ -240,7 +249,7 @@ def test_what_only_health_keeps_away_may_be_tried_again() -> None:
 
 
 @pytest.mark.spec("DR-30.resolver-10")
-def test_the_showcase_of_the_specification() -> None:
+def test_specification_example_is_selected() -> None:
     def all_four(**ill: DriverCondition) -> list[Candidate]:
         return [
             candidate(
@@ -271,7 +280,7 @@ def test_the_showcase_of_the_specification() -> None:
 
 # --- always the same ---
 
-standings = st.builds(
+conditions = st.builds(
     DriverCondition,
     rejection=st.sampled_from(["", "", "", "broken"]),
     install_failed=st.sampled_from(["", "", "", "no npm"]),
@@ -301,7 +310,7 @@ candidates = st.builds(
     tags,
     st.sampled_from([("eu",), ("global",), ("us",), ("eu", "us")]),
     st.sampled_from([(), (), ("seed",)]),
-    standings,
+    conditions,
 )
 workspaces = st.builds(
     SelectionPolicy,
@@ -321,7 +330,7 @@ questions = st.tuples(
 
 @pytest.mark.spec("DR-32.motive-2")
 @given(questions, st.randoms(use_true_random=False))
-def test_the_order_of_the_drivers_changes_nothing(question: Any, chance: random.Random) -> None:
+def test_candidate_order_does_not_change_decision(question: Any, chance: random.Random) -> None:
     made, workspace, pinned, given_ = question
     shuffled = list(made)
     chance.shuffle(shuffled)
@@ -331,16 +340,16 @@ def test_the_order_of_the_drivers_changes_nothing(question: Any, chance: random.
 
 
 @given(questions)
-def test_everybody_is_chosen_from_or_rejected_once_and_by_the_phases(question: Any) -> None:
+def test_every_candidate_is_selected_or_rejected_once(question: Any) -> None:
     made, workspace, pinned, given_ = question
     decision = decide(*made, of=SEEDED, workspace=workspace, pinned=pinned, given=given_)
-    left = [one.driver.key for one in decision.order]
-    out = [one.driver for one in decision.rejected]
-    assert sorted(left + out) == sorted(one.driver.key for one in made)
-    assert [one.phase for one in decision.rejected] == sorted(
-        one.phase for one in decision.rejected
+    left = [item.driver.key for item in decision.order]
+    out = [item.driver for item in decision.rejected]
+    assert sorted(left + out) == sorted(item.driver.key for item in made)
+    assert [item.phase for item in decision.rejected] == sorted(
+        item.phase for item in decision.rejected
     )
-    by_phase = {n: sum(one.phase == n for one in decision.rejected) for n in range(1, 5)}
+    by_phase = {n: sum(item.phase == n for item in decision.rejected) for n in range(1, 5)}
     assert decision.total == len(made)
     assert decision.passed_capability == len(made) - by_phase[1] - by_phase[2]
     assert decision.passed_policy == decision.passed_capability - by_phase[3]
@@ -348,13 +357,13 @@ def test_everybody_is_chosen_from_or_rejected_once_and_by_the_phases(question: A
     assert (decision.selected is None) == (decision.failure is not None)
     if decision.selected is not None:
         assert decision.selected is decision.order[0]
-    for one in decision.order:
-        assert one.condition.authed or one.condition.login_only
-        assert not one.condition.rejection
-        assert not set(one.driver.policy_tags) & set(workspace.forbid)
-        assert "seed" not in given_ or "seed" not in one.entry.drop_inputs
+    for element in decision.order:
+        assert element.condition.authed or element.condition.login_only
+        assert not element.condition.rejection
+        assert not set(element.driver.policy_tags) & set(workspace.forbid)
+        assert "seed" not in given_ or "seed" not in element.entry.drop_inputs
     if decision.failure is not None:
         assert decision.message
         assert decision.error().failure is decision.failure
-    prices = [one.driver.cost.units_per_call for one in decision.order if one.driver.cost]
+    prices = [item.driver.cost.units_per_call for item in decision.order if item.driver.cost]
     assert prices == sorted(prices)  # type: ignore[type-var]

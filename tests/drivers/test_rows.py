@@ -31,7 +31,7 @@ def request(name: str) -> Call:
     return call
 
 
-class Kept:
+class RowRecorder:
     """The rows that were written, by a clock that a test turns."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Kept:
         self.rows.append(dict(row))
 
 
-def decided(pinned: str | None = None) -> Any:
+def decide_driver(pinned: str | None = None) -> Any:
     driver = manifest()
     candidate = Candidate(driver, driver.implements[0], DriverCondition())
     return route(
@@ -56,8 +56,8 @@ def decided(pinned: str | None = None) -> Any:
 
 
 @given(st.lists(st.floats(0, 4e9), min_size=1, max_size=5))
-def test_the_time_is_that_of_the_clock(times: list[float]) -> None:
-    kept, decision = Kept(), decided()
+def test_row_time_follows_clock(times: list[float]) -> None:
+    kept, decision = RowRecorder(), decide_driver()
     for kept.now in times:
         kept.writer.record_choice(request("x"), contract(), decision)
         # To the millisecond, however it is rounded.
@@ -65,11 +65,11 @@ def test_the_time_is_that_of_the_clock(times: list[float]) -> None:
         assert told in {format_utc_ms(kept.now), format_utc_ms(max(kept.now - 0.001, 0.0))}
 
 
-def test_one_decision_serves_several_callers_and_another_is_told_apart() -> None:
-    kept, decision, pinned = Kept(), decided(), decided("echo-mcp")
+def test_shared_decision_rows_name_each_caller() -> None:
+    kept, decision, pinned = RowRecorder(), decide_driver(), decide_driver("echo-mcp")
     kept.now = 1_700_000_000.5
-    for name, one in (("ann", decision), ("bob", decision), ("ann", pinned), ("bob", decision)):
-        kept.writer.record_choice(request(name), contract(), one)
-        whole = resolved_row(one, user_id=name, workspace_id="/here", at=kept.now)
+    for name, item in (("ann", decision), ("bob", decision), ("ann", pinned), ("bob", decision)):
+        kept.writer.record_choice(request(name), contract(), item)
+        whole = resolved_row(item, user_id=name, workspace_id="/here", at=kept.now)
         assert kept.rows[-1] == whole
         assert list(kept.rows[-1]) == list(whole)

@@ -17,7 +17,14 @@ from interlock.drivers.sign_in_state import DriverSignIn
 from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.errors import AUTH_FAILED, InterlockError
 from interlock.manifests.model import Auth, Completion, DriverManifest, HttpProbe, Login
-from tests.drivers.life_world import PYTHON, Naps, driver, hanging, told_by, web
+from tests.drivers.life_world import (
+    PYTHON,
+    SleepRecorder,
+    driver,
+    hanging_command,
+    read_child_pid,
+    web,
+)
 from tests.support.clock import ManualClock
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.upstreams import run as on_loop
@@ -34,7 +41,7 @@ async def no_page(url: str) -> None:
     raise AssertionError(f"nobody should see {url}")
 
 
-async def failed(manifest: DriverManifest, **more: Any) -> InterlockError:
+async def sign_in_error(manifest: DriverManifest, **more: Any) -> InterlockError:
     with pytest.raises(InterlockError) as error:
         await with_timeout(sign_in(manifest, **{"open_url": no_page, **more}))
     assert error.value.failure is AUTH_FAILED
@@ -46,37 +53,39 @@ async def failed(manifest: DriverManifest, **more: Any) -> InterlockError:
 
 
 @pytest.mark.spec("DR-30.auth-8")
-async def test_a_command_that_ends_well(tmp_path: Path) -> None:
+async def test_successful_command_signs_in(tmp_path: Path) -> None:
     await sign_in(with_login(tmp_path, cmd="touch signed-in"), open_url=no_page)
     assert (tmp_path / "signed-in").exists()
-    error = await failed(with_login(tmp_path, cmd="false"))
+    error = await sign_in_error(with_login(tmp_path, cmd="false"))
     assert "auth.login.cmd: exit status 1" in error.message
-    await failed(with_login(tmp_path, cmd="no-such-program"))
+    await sign_in_error(with_login(tmp_path, cmd="no-such-program"))
 
 
 @pytest.mark.spec("DR-30.auth-8")
-async def test_an_exit_code_that_means_success(tmp_path: Path) -> None:
+async def test_configured_exit_code_means_success(tmp_path: Path) -> None:
     cmd = shlex.join(["sh", "-c", "exit 3"])
     ended = with_login(tmp_path, cmd=cmd, completes_when=Completion(exit_code=3))
     await sign_in(ended, open_url=no_page)
-    await failed(with_login(tmp_path, cmd="true", completes_when=Completion(exit_code=3)))
+    await sign_in_error(with_login(tmp_path, cmd="true", completes_when=Completion(exit_code=3)))
 
 
 @pytest.mark.spec("DR-30.auth-8")
-async def test_another_command_decides(tmp_path: Path) -> None:
-    done = Completion(cmd="test -e token", exit_code=0)
-    await failed(with_login(tmp_path, cmd="true", completes_when=done))
-    await sign_in(with_login(tmp_path, cmd="touch token", completes_when=done), open_url=no_page)
+async def test_completion_command_decides(tmp_path: Path) -> None:
+    completion = Completion(cmd="test -e token", exit_code=0)
+    await sign_in_error(with_login(tmp_path, cmd="true", completes_when=completion))
+    await sign_in(
+        with_login(tmp_path, cmd="touch token", completes_when=completion), open_url=no_page
+    )
 
 
 @pytest.mark.spec("DR-30.auth-8")
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
-def test_an_answer_over_http_decides(tmp_path: Path, method: Any) -> None:
+def test_completion_http_status_decides(tmp_path: Path, method: Any) -> None:
     async def main() -> None:
         store = SqliteSignInStore(tmp_path / "state.db")
         for status, fine in ((200, True), (403, False), (302, False)):
-            done = Completion(http=HttpProbe(one.status(status), method=method))
-            manifest = with_login(tmp_path, cmd="true", completes_when=done)
+            completion = Completion(http=HttpProbe(one.status(status), method=method))
+            manifest = with_login(tmp_path, cmd="true", completes_when=completion)
             state = DriverSignIn(manifest, workspace="w", user="u", store=store)
             one.asked.clear()
             if fine:
@@ -94,36 +103,38 @@ def test_an_answer_over_http_decides(tmp_path: Path, method: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "why"),
+    ("url", "reason"),
     [
         ("http://127.0.0.1:1/", "127.0.0.1:1"),
         ("http://example.com/", "must be an https URL"),
         ("ftp://127.0.0.1/", "must be an https URL"),
     ],
 )
-async def test_a_place_that_cannot_be_asked(tmp_path: Path, url: str, why: str) -> None:
-    done = Completion(http=HttpProbe(url))
-    error = await failed(with_login(tmp_path, cmd="true", completes_when=done))
-    assert why in error.message
+async def test_unreachable_completion_url_is_reported(
+    tmp_path: Path, url: str, reason: str
+) -> None:
+    completion = Completion(http=HttpProbe(url))
+    error = await sign_in_error(with_login(tmp_path, cmd="true", completes_when=completion))
+    assert reason in error.message
 
 
-async def test_an_interactive_command_gets_the_terminal(tmp_path: Path) -> None:
+async def test_interactive_command_requires_terminal(tmp_path: Path) -> None:
     manifest = with_login(tmp_path, cmd="gh auth login", interactive=True)
     # There is none in a test, and a human who cannot be asked is not waited for.
-    error = await failed(manifest)
+    error = await sign_in_error(manifest)
     assert "needs a terminal" in error.message
 
 
-async def test_a_driver_without_a_login(tmp_path: Path) -> None:
+async def test_rejects_driver_without_login(tmp_path: Path) -> None:
     for auth in (None, Auth(), Auth(login=Login())):
-        error = await failed(driver(tmp_path, auth=auth))
+        error = await sign_in_error(driver(tmp_path, auth=auth))
         assert "has no login" in error.message
 
 
 # -- by a page
 
 
-class Human:
+class BrowserUser:
     """Follows the page that it is shown back to this machine."""
 
     def __init__(self, query: str) -> None:
@@ -146,7 +157,7 @@ PAGE = "https://auth.example.com/login/oauth/authorize?client_id=me"
 
 
 @pytest.mark.spec("DR-30.auth-7", "DR-30.auth-8")
-def test_there_and_back_and_complete(tmp_path: Path) -> None:
+def test_callback_signs_in(tmp_path: Path) -> None:
     async def main() -> None:
         brought: list[Mapping[str, str]] = []
 
@@ -154,7 +165,7 @@ def test_there_and_back_and_complete(tmp_path: Path) -> None:
             brought.append(said)
 
         for status in (200, 403):
-            human = Human("code=c0de")
+            human = BrowserUser("code=c0de")
             manifest = with_login(
                 tmp_path,
                 url=PAGE,
@@ -164,7 +175,7 @@ def test_there_and_back_and_complete(tmp_path: Path) -> None:
             if status == 200:
                 await with_timeout(sign_in(manifest, open_url=human, on_callback=on_callback))
             else:
-                error = await failed(manifest, open_url=human, on_callback=on_callback)
+                error = await sign_in_error(manifest, open_url=human, on_callback=on_callback)
                 assert "returned HTTP 403, expected 200" in error.message
                 assert "c0de" not in error.message
             assert human.statuses == [200]
@@ -175,33 +186,33 @@ def test_there_and_back_and_complete(tmp_path: Path) -> None:
         on_loop(main)
 
 
-async def test_without_a_condition_coming_back_is_enough(tmp_path: Path) -> None:
+async def test_callback_without_condition_completes_login(tmp_path: Path) -> None:
     manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
-    await with_timeout(sign_in(manifest, open_url=Human("code=c")))
+    await with_timeout(sign_in(manifest, open_url=BrowserUser("code=c")))
 
 
 @pytest.mark.parametrize(
-    ("error", "shown"), [("access_denied", "access_denied"), ("%3Cb%3E", "an unnamed error")]
+    ("error", "expected"), [("access_denied", "access_denied"), ("%3Cb%3E", "an unnamed error")]
 )
-async def test_refused_in_the_browser(tmp_path: Path, error: str, shown: str) -> None:
+async def test_login_page_error_is_reported(tmp_path: Path, error: str, expected: str) -> None:
     manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
-    told = await failed(manifest, open_url=Human(f"error={error}"))
-    assert f"the login page reported an error ({shown})" in told.message
+    failure = await sign_in_error(manifest, open_url=BrowserUser(f"error={error}"))
+    assert f"the login page reported an error ({expected})" in failure.message
 
 
-async def test_nobody_comes_back(tmp_path: Path) -> None:
+async def test_missing_callback_times_out(tmp_path: Path) -> None:
     async def ignored(page: str) -> None:
         """The human is away."""
 
     manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
-    error = await failed(manifest, open_url=ignored, timeout=0.01)
+    error = await sign_in_error(manifest, open_url=ignored, timeout=0.01)
     assert "the browser did not return" in error.message
 
 
 @pytest.mark.spec("DR-30.auth-8")
-async def test_a_page_without_a_way_back_is_looked_after(tmp_path: Path) -> None:
+async def test_page_without_callback_is_polled(tmp_path: Path) -> None:
     clock, shown = ManualClock(1_000_000.0), list[str]()
-    naps = Naps(clock)
+    naps = SleepRecorder(clock)
 
     async def show(page: str) -> None:
         shown.append(page)
@@ -209,8 +220,8 @@ async def test_a_page_without_a_way_back_is_looked_after(tmp_path: Path) -> None
     async def ask(probe: HttpProbe, *, timeout: float) -> int:
         return 200 if len(naps.taken) >= 3 else 401
 
-    done = Completion(http=HttpProbe("https://auth.example.com/me"))
-    manifest = with_login(tmp_path, url=PAGE, completes_when=done)
+    completion = Completion(http=HttpProbe("https://auth.example.com/me"))
+    manifest = with_login(tmp_path, url=PAGE, completes_when=completion)
     await sign_in(manifest, open_url=show, ask=ask, sleep=naps, clock=clock)
     assert shown == [PAGE]
     assert naps.taken == [POLL_SECONDS] * 3
@@ -220,14 +231,16 @@ async def test_a_page_without_a_way_back_is_looked_after(tmp_path: Path) -> None
     async def never(probe: HttpProbe, *, timeout: float) -> int:
         return 401
 
-    error = await failed(manifest, open_url=show, ask=never, sleep=naps, clock=clock, timeout=10.0)
+    error = await sign_in_error(
+        manifest, open_url=show, ask=never, sleep=naps, clock=clock, timeout=10.0
+    )
     assert "not completed within 10 s" in error.message
     assert "HTTP 401" in error.message
     assert sum(naps.taken) == 10.0
 
 
-async def test_a_page_of_which_nobody_could_tell_when_it_is_done(tmp_path: Path) -> None:
-    error = await failed(with_login(tmp_path, url=PAGE))
+async def test_page_requires_callback_or_condition(tmp_path: Path) -> None:
+    error = await sign_in_error(with_login(tmp_path, url=PAGE))
     assert "needs requires_callback_url or completes_when" in error.message
 
 
@@ -235,11 +248,11 @@ async def test_a_page_of_which_nobody_could_tell_when_it_is_done(tmp_path: Path)
 
 
 @pytest.mark.spec("DR-30.conformance-3")
-async def test_giving_up_ends_the_command(tmp_path: Path) -> None:
-    with hanging(tmp_path) as (cmd, pipe):
+async def test_cancelling_ends_command(tmp_path: Path) -> None:
+    with hanging_command(tmp_path) as (cmd, pipe):
         manifest = with_login(tmp_path, cmd=shlex.join(cmd))
         task = asyncio.ensure_future(sign_in(manifest, open_url=no_page))
-        child = await with_timeout(told_by(pipe))
+        child = await with_timeout(read_child_pid(pipe))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await with_timeout(task, 1.0)
@@ -247,7 +260,7 @@ async def test_giving_up_ends_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-30.conformance-3")
-async def test_giving_up_closes_the_way_back(tmp_path: Path) -> None:
+async def test_cancelling_closes_callback(tmp_path: Path) -> None:
     shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def show(page: str) -> None:
@@ -263,12 +276,14 @@ async def test_giving_up_closes_the_way_back(tmp_path: Path) -> None:
         await asyncio.open_connection("127.0.0.1", back.port)
 
 
-async def test_what_the_command_may_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_login_command_environment_is_filtered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NOT_FOR_IT", "hunter2-hunter2")
 
     script = "import os; open('env', 'w').write(repr(dict(os.environ)))"
     cmd = shlex.join([PYTHON, "-c", script])
     await sign_in(with_login(tmp_path, cmd=cmd), open_url=no_page, env={"GIVEN": "yes"})
-    known = (tmp_path / "env").read_text(encoding="utf-8")
-    assert "GIVEN" in known
-    assert "NOT_FOR_IT" not in known
+    output = (tmp_path / "env").read_text(encoding="utf-8")
+    assert "GIVEN" in output
+    assert "NOT_FOR_IT" not in output

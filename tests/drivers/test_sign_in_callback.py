@@ -22,7 +22,7 @@ def state_of(page: str) -> str:
     return parse_qs(urlsplit(page).query)["state"][0]
 
 
-async def knock(
+async def request_callback(
     callback: CallbackListener,
     query: str,
     *,
@@ -32,10 +32,10 @@ async def knock(
     headers: str = "",
 ) -> int:
     """One request; the status of its answer, or 0 when there was none."""
-    found = urlsplit(callback.address)
-    reader, writer = await asyncio.open_connection("127.0.0.1", found.port)
-    host = host or f"127.0.0.1:{found.port}"
-    line = f"{method} {path or found.path}?{query} HTTP/1.1\r\n"
+    result = urlsplit(callback.address)
+    reader, writer = await asyncio.open_connection("127.0.0.1", result.port)
+    host = host or f"127.0.0.1:{result.port}"
+    line = f"{method} {path or result.path}?{query} HTTP/1.1\r\n"
     writer.write(f"{line}Host: {host}\r\n{headers}\r\n".encode())
     answer = (await with_timeout(reader.read())).decode()
     writer.close()
@@ -51,25 +51,25 @@ async def open_callback() -> AsyncIterator[tuple[CallbackListener, ManualClock, 
 
 
 @pytest.mark.spec("DR-30.auth-7")
-async def test_one_visit_and_no_second_one() -> None:
+async def test_callback_is_single_use() -> None:
     async with open_callback() as (callback, _clock, state):
         coming = asyncio.ensure_future(callback.wait_for_callback())
-        assert await knock(callback, f"code=c0de&state={state}") == 200
+        assert await request_callback(callback, f"code=c0de&state={state}") == 200
         assert await with_timeout(coming) == {"code": "c0de"}
-        assert await knock(callback, f"code=c0de&state={state}") == 410
-        assert await knock(callback, f"code=other&state={state}") == 410
+        assert await request_callback(callback, f"code=c0de&state={state}") == 410
+        assert await request_callback(callback, f"code=other&state={state}") == 410
 
 
 @pytest.mark.spec("DR-30.auth-7")
-async def test_who_comes_late_is_refused() -> None:
+async def test_rejects_late_callback() -> None:
     async with open_callback() as (callback, clock, state):
         clock.now += 60.0
-        assert await knock(callback, f"code=c&state={state}") == 410
+        assert await request_callback(callback, f"code=c&state={state}") == 410
         clock.now -= 0.5
-        assert await knock(callback, f"code=c&state={state}") == 200
+        assert await request_callback(callback, f"code=c&state={state}") == 200
 
 
-async def test_nobody_comes() -> None:
+async def test_missing_callback_times_out() -> None:
     async with CallbackListener(timeout=0.01) as callback:
         with pytest.raises(SignInTimeout):
             await callback.wait_for_callback()
@@ -77,7 +77,7 @@ async def test_nobody_comes() -> None:
 
 @pytest.mark.spec("DR-30.auth-7")
 @pytest.mark.parametrize(
-    ("asked", "status"),
+    ("options", "status"),
     [
         # Other names for this machine, as a rebound one has.
         ({"host": "evil.example.com"}, 421),
@@ -95,15 +95,15 @@ async def test_nobody_comes() -> None:
         ({"path": "//[/callback"}, 400),
     ],
 )
-async def test_whoever_else_knocks_is_refused_and_does_not_use_it_up(
-    asked: dict[str, str], status: int
+async def test_rejects_foreign_requests_without_using_callback(
+    options: dict[str, str], status: int
 ) -> None:
     async with open_callback() as (callback, _clock, state):
-        assert await knock(callback, f"code=c&state={state}", **asked) == status
+        assert await request_callback(callback, f"code=c&state={state}", **options) == status
         browser = (
             "Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\nSec-Fetch-Site: cross-site\r\n"
         )
-        assert await knock(callback, f"code=c&state={state}", headers=browser) == 200
+        assert await request_callback(callback, f"code=c&state={state}", headers=browser) == 200
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ async def test_whoever_else_knocks_is_refused_and_does_not_use_it_up(
         ("a=1&" * 60 + "state={state}", 400),
     ],
 )
-async def test_an_answer_that_is_not_ours(query: str, status: int) -> None:
+async def test_rejects_invalid_callback_parameters(query: str, status: int) -> None:
     async with open_callback() as (callback, _clock, state):
-        assert await knock(callback, query.format(state=state)) == status
-        assert await knock(callback, f"state={state}") == 200
+        assert await request_callback(callback, query.format(state=state)) == status
+        assert await request_callback(callback, f"state={state}") == 200
 
 
-async def test_what_is_no_request() -> None:
+async def test_rejects_malformed_request() -> None:
     async with open_callback() as (callback, _clock, _state):
         port = urlsplit(callback.address).port
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -132,7 +132,7 @@ async def test_what_is_no_request() -> None:
         writer.close()
 
 
-async def test_the_page_is_told_where_to_come_back_to() -> None:
+async def test_login_url_has_callback_address_and_state() -> None:
     async with open_callback() as (callback, _clock, state):
         page = urlsplit(callback.login_url(PAGE))
         assert page.netloc == "auth.example.com"
@@ -146,6 +146,6 @@ async def test_the_page_is_told_where_to_come_back_to() -> None:
             assert state_of(another.login_url(PAGE)) != state
 
 
-async def test_only_loopback_is_listened_on() -> None:
+async def test_callback_listens_on_loopback_only() -> None:
     async with open_callback() as (callback, _clock, _state):
         assert callback._callback.hosts() == {"127.0.0.1"}

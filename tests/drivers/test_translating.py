@@ -32,20 +32,20 @@ def arguments(given: dict[str, Any], of: ToolContract = READ, **said: Any) -> di
 
 
 def text(*said: str) -> dict[str, Any]:
-    return {"content": [{"type": "text", "text": one} for one in said]}
+    return {"content": [{"type": "text", "text": item} for item in said]}
 
 
-def refused(of: ToolContract, result: dict[str, Any], **said: Any) -> InterlockError:
-    with pytest.raises(InterlockError) as caught:
+def output_error(of: ToolContract, result: dict[str, Any], **said: Any) -> InterlockError:
+    with pytest.raises(InterlockError) as error:
         contract_value(of, entry(**said), result)
-    return caught.value
+    return error.value
 
 
 # --- the way out ---
 
 
 @pytest.mark.spec("DR-32.pertool-2")
-def test_arguments_are_the_inputs_unless_they_are_renamed() -> None:
+def test_arguments_are_inputs_unless_renamed() -> None:
     of = contract(inputs=inputs("sql", sql="string"))
     assert arguments({"sql": "select 1"}, of, argument_mapping={"sql": "query"}) == {
         "query": "select 1"
@@ -54,7 +54,7 @@ def test_arguments_are_the_inputs_unless_they_are_renamed() -> None:
 
 
 @pytest.mark.spec("DR-32.pertool-6")
-def test_what_is_not_mentioned_passes_and_mapping_comes_first() -> None:
+def test_unmentioned_inputs_pass_and_mapping_runs_first() -> None:
     given = {"path": "/a", "mode": "r"}
     assert arguments(given, argument_mapping={"path": "p"}) == {"p": "/a", "mode": "r"}
     both = {"mapping": {"path": "b"}, "argument_mapping": {"b": "c"}}
@@ -67,7 +67,7 @@ def test_what_is_not_mentioned_passes_and_mapping_comes_first() -> None:
 
 
 @pytest.mark.spec("DR-30.implements-5", "DR-30.implements-7")
-def test_the_long_form_of_a_mapping_finds_its_direction() -> None:
+def test_long_mapping_finds_its_direction() -> None:
     of = contract(inputs=inputs(prompt="string", aspect="string"))
     square = {"square": lambda value: f"{value}!"}
     # `from` is no input of the contract, so it is the driver's name for the key.
@@ -83,7 +83,7 @@ def test_the_long_form_of_a_mapping_finds_its_direction() -> None:
     assert driver_input(of, other, {"aspect": "1:1"}, square) == {"ratio": "1:1", "shape": "1:1!"}
 
 
-def test_a_transformer_that_is_not_there_or_fails() -> None:
+def test_missing_or_failing_transformer_is_error() -> None:
     using = entry(mapping={"path": ArgumentMapping("file", "upper")})
     with pytest.raises(InterlockError) as missing:
         BoundEntry(READ, using)
@@ -100,16 +100,16 @@ def test_a_transformer_that_is_not_there_or_fails() -> None:
 
 
 @pytest.mark.spec("DR-30.implements-2")
-def test_an_input_that_the_driver_drops_is_refused_and_not_lost() -> None:
+def test_dropped_input_is_rejected() -> None:
     bound = BoundEntry(READ, entry(drop_inputs=("limit", "mode")))
     assert bound.unsupported_inputs({"path": "/a"}) == []
     assert bound.unsupported_inputs({"mode": "r", "path": "/a", "limit": 1}) == ["mode", "limit"]
-    with pytest.raises(InterlockError) as caught:
+    with pytest.raises(InterlockError) as error:
         bound.arguments({"path": "/a", "limit": 1})
-    assert caught.value.failure is errors.INPUT_UNSUPPORTED
-    assert aip_code(caught.value) == "input_unsupported"
-    assert "'limit'" in caught.value.message
-    assert caught.value.data == {"contract": "fs-read", "fields": ["limit"]}
+    assert error.value.failure is errors.INPUT_UNSUPPORTED
+    assert aip_code(error.value) == "input_unsupported"
+    assert "'limit'" in error.value.message
+    assert error.value.data == {"contract": "fs-read", "fields": ["limit"]}
 
 
 names = st.sampled_from("abcdefgh")
@@ -122,7 +122,7 @@ names = st.sampled_from("abcdefgh")
     st.sets(names),
     st.sets(names),
 )
-def test_renaming_can_be_undone(
+def test_renaming_is_reversible(
     given: dict[str, Any], first: list[str], second: list[str], some: set[str], others: set[str]
 ) -> None:
     """Renames that collide nowhere, some of them left out where they change nothing."""
@@ -143,7 +143,7 @@ def test_renaming_can_be_undone(
 
 
 @pytest.mark.spec("DR-16.io-1")
-def test_inputs_are_checked_with_pointers() -> None:
+def test_input_errors_have_pointers() -> None:
     shape = ContractShape(
         contract(inputs=inputs("size", size=inputs("w", w="integer"), **{"a/b~c": "string"}))
     )
@@ -153,7 +153,7 @@ def test_inputs_are_checked_with_pointers() -> None:
     error = caught.value
     assert aip_code(error) == "input_invalid"
     assert error.data is not None
-    pointers = [one["pointer"] for one in error.data["problems"]]
+    pointers = [problem["pointer"] for problem in error.data["problems"]]
     assert pointers == ["/size/w", "/a~1b~0c"]
     assert "hunter2" not in error.message + json.dumps(error.data)
     with pytest.raises(InterlockError) as at_the_root:
@@ -162,22 +162,22 @@ def test_inputs_are_checked_with_pointers() -> None:
     assert at_the_root.value.data["problems"][0]["field"] == "inputs"
 
 
-def test_the_context_is_checked_where_the_contract_says_what_is_in_it() -> None:
+def test_context_is_validated_if_declared() -> None:
     ContractShape(contract()).check_context({})
     shape = ContractShape(contract(context_schema=inputs("tenant_id", tenant_id="string")))
     shape.check_context({"tenant_id": "t"})
-    with pytest.raises(InterlockError) as caught:
+    with pytest.raises(InterlockError) as error:
         shape.check_context({})
-    assert aip_code(caught.value) == "input_invalid"
-    assert caught.value.data is not None
-    assert caught.value.data["problems"][0]["field"] == "context"
+    assert aip_code(error.value) == "input_invalid"
+    assert error.value.data is not None
+    assert error.value.data["problems"][0]["field"] == "context"
 
 
-def test_a_contract_whose_schema_is_none_says_so() -> None:
-    with pytest.raises(InterlockError) as caught:
+def test_rejects_contract_with_invalid_schema() -> None:
+    with pytest.raises(InterlockError) as error:
         ContractShape(contract(outputs={"type": "strange"}))
-    assert caught.value.failure is errors.TOOL_UNAVAILABLE
-    assert "`outputs`" in caught.value.message
+    assert error.value.failure is errors.TOOL_UNAVAILABLE
+    assert "`outputs`" in error.value.message
     with pytest.raises(InterlockError):
         ContractShape(contract(inputs={"$ref": "https://example.invalid/schema"}))
 
@@ -208,12 +208,12 @@ PICTURE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
         ({}, "$", {"content": []}),
     ],
 )
-def test_what_the_path_sees(result: dict[str, Any], path: str, value: Any) -> None:
+def test_path_extracts_value(result: dict[str, Any], path: str, value: Any) -> None:
     assert contract_value(ANYTHING, entry(result_extract=path), result) == ExtractedValue(value)
 
 
 @pytest.mark.spec("DR-32.pertool-7")
-def test_a_contract_that_wants_a_text_gets_it() -> None:
+def test_text_is_extracted_for_string_outputs() -> None:
     of = contract(outputs={"type": "string"})
     assert contract_value(of, entry(), text("hello")).value == "hello"
     # Also when it happens to be JSON.
@@ -221,7 +221,7 @@ def test_a_contract_that_wants_a_text_gets_it() -> None:
     # Also below a picture, which is no text.
     below = {"content": [PICTURE, *text("hello", "more")["content"]]}
     assert contract_value(of, entry(), below).value == "hello"
-    assert refused(of, {"content": [PICTURE]}).failure is errors.OUTPUT_PARSE_FAILED
+    assert output_error(of, {"content": [PICTURE]}).failure is errors.OUTPUT_PARSE_FAILED
 
 
 @pytest.mark.spec("DR-32.pertool-7")
@@ -229,8 +229,8 @@ def test_a_contract_that_wants_a_text_gets_it() -> None:
     "result",
     [text("hello"), text('"x"'), {"content": [PICTURE]}, {}, {"structuredContent": {"y": 1}}],
 )
-def test_a_path_that_finds_nothing_is_an_error_and_never_null(result: dict[str, Any]) -> None:
-    error = refused(ANYTHING, result, result_extract="$.x")
+def test_missing_path_is_error(result: dict[str, Any]) -> None:
+    error = output_error(ANYTHING, result, result_extract="$.x")
     assert error.failure is errors.OUTPUT_PARSE_FAILED
     assert aip_code(error) == "output_parse_failed"
     assert error.data is not None
@@ -239,10 +239,10 @@ def test_a_path_that_finds_nothing_is_an_error_and_never_null(result: dict[str, 
 
 
 @pytest.mark.spec("DR-32.pertool-8")
-def test_a_bare_value_is_put_into_the_only_required_member() -> None:
+def test_bare_value_is_wrapped_into_required_member() -> None:
     result = {"structuredContent": {"contents": "hi", "mime_type": "text/plain"}}
-    found = contract_value(READ, entry(result_extract="$.contents"), result)
-    assert found == ExtractedValue({"contents": "hi"}, wrapped=True)
+    value = contract_value(READ, entry(result_extract="$.contents"), result)
+    assert value == ExtractedValue({"contents": "hi"}, wrapped=True)
     whole = {"structuredContent": {"contents": "hi"}}
     assert contract_value(READ, entry(), whole) == ExtractedValue({"contents": "hi"}, wrapped=False)
 
@@ -256,15 +256,15 @@ def test_a_bare_value_is_put_into_the_only_required_member() -> None:
         inputs("contents", contents="integer"),
     ],
 )
-def test_nothing_else_is_made_to_fit(outputs: dict[str, Any]) -> None:
+def test_other_outputs_are_not_wrapped(outputs: dict[str, Any]) -> None:
     of = contract("fs-read", outputs=outputs)
-    error = refused(of, {"structuredContent": {"contents": "hi"}}, result_extract="$.contents")
+    error = output_error(of, {"structuredContent": {"contents": "hi"}}, result_extract="$.contents")
     assert error.failure is errors.OUTPUT_PARSE_FAILED
 
 
 @pytest.mark.spec("DR-16.io-2")
-def test_an_output_of_the_wrong_type_is_an_error_that_says_where() -> None:
-    error = refused(READ, {"structuredContent": {"contents": 5, "mime": "hunter2"}})
+def test_output_error_has_pointer_without_value() -> None:
+    error = output_error(READ, {"structuredContent": {"contents": 5, "mime": "hunter2"}})
     assert error.failure is errors.OUTPUT_PARSE_FAILED
     assert error.data is not None
     assert error.data["problems"][0]["pointer"] == "/contents"
@@ -272,7 +272,7 @@ def test_an_output_of_the_wrong_type_is_an_error_that_says_where() -> None:
 
 
 @pytest.mark.spec("DR-30.implements-3")
-def test_outputs_that_the_driver_drops_are_not_seen() -> None:
+def test_dropped_outputs_are_removed() -> None:
     result = {"structuredContent": {"contents": "hi", "mime": "text/plain"}}
     assert contract_value(READ, entry(drop_outputs=("mime",)), result).value == {"contents": "hi"}
     assert contract_value(READ, entry(), result).value == result["structuredContent"]
@@ -291,27 +291,27 @@ def test_outputs_that_the_driver_drops_are_not_seen() -> None:
         ({"isError": True, "structuredContent": {"contents": "x"}, **text("half")}, "half"),
     ],
 )
-def test_an_error_of_the_tool_is_its_words(result: dict[str, Any], message: str) -> None:
-    error = refused(READ, result)
+def test_tool_error_keeps_its_message(result: dict[str, Any], message: str) -> None:
+    error = output_error(READ, result)
     assert aip_code(error) == "upstream_error"
     assert error.message == message
 
 
 @given(json_values.objects)
-def test_no_result_breaks_it(result: dict[str, Any]) -> None:
+def test_arbitrary_result_never_crashes(result: dict[str, Any]) -> None:
     for path in ("$", "$.a[*]"):
-        failure, found = None, None
+        failure, value = None, None
         try:
-            found = contract_value(READ, entry(result_extract=path), result)
+            value = contract_value(READ, entry(result_extract=path), result)
         except InterlockError as error:
             failure = error.failure
-        if found is None:
+        if value is None:
             assert failure in (errors.OUTPUT_PARSE_FAILED, errors.UPSTREAM_ERROR)
         else:
-            assert ContractShape(READ).is_output(found.value)
+            assert ContractShape(READ).is_output(value.value)
 
 
-def test_a_shape_can_be_shared_and_code_may_make_the_value() -> None:
+def test_shape_can_be_shared_and_hook_values_are_checked() -> None:
     shape = ContractShape(READ)
     one, other = BoundEntry(READ, entry(), shape=shape), BoundEntry(READ, entry("b"), shape=shape)
     assert one.shape is other.shape
@@ -321,7 +321,7 @@ def test_a_shape_can_be_shared_and_code_may_make_the_value() -> None:
     assert hook.check_value({"contents": "hi"}).value == {"contents": "hi"}
 
 
-def test_a_path_that_is_none_is_refused_when_it_is_bound() -> None:
-    with pytest.raises(InterlockError) as caught:
+def test_rejects_invalid_path_when_binding() -> None:
+    with pytest.raises(InterlockError) as error:
         BoundEntry(READ, entry(result_extract="$..x"))
-    assert caught.value.failure is errors.TOOL_UNAVAILABLE
+    assert error.value.failure is errors.TOOL_UNAVAILABLE

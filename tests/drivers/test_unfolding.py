@@ -12,7 +12,7 @@ from interlock.errors import InterlockError
 from tests.drivers.making import READ, contract
 
 
-def doubling(steps: int, word: str = "allOf", how: str = "#/$defs/a{}") -> dict[str, Any]:
+def doubling_schema(steps: int, word: str = "allOf", how: str = "#/$defs/a{}") -> dict[str, Any]:
     """Each step refers to the next one twice."""
     parts: dict[str, Any] = {
         f"a{i}": {"$anchor": f"a{i}", "$id": f"a{i}", word: [{"$ref": how.format(i + 1)}] * 2}
@@ -25,28 +25,28 @@ def doubling(steps: int, word: str = "allOf", how: str = "#/$defs/a{}") -> dict[
     return {"type": "object", "$defs": parts, "$ref": how.format(0)}
 
 
-@pytest.mark.parametrize("how", ["#/$defs/a{}", "#a{}", "a{}", "#/%24defs/a{}"])
-@pytest.mark.parametrize("word", ["allOf", "anyOf", "oneOf"])
-def test_what_grows_without_end_is_too_large(word: str, how: str) -> None:
-    assert SchemaSize(doubling(30, word, how)).is_too_large
-    assert not SchemaSize(doubling(5, word, how)).is_too_large
+@pytest.mark.parametrize("form", ["#/$defs/a{}", "#a{}", "a{}", "#/%24defs/a{}"])
+@pytest.mark.parametrize("schema_keyword", ["allOf", "anyOf", "oneOf"])
+def test_exponential_schema_is_too_large(schema_keyword: str, form: str) -> None:
+    assert SchemaSize(doubling_schema(30, schema_keyword, form)).is_too_large
+    assert not SchemaSize(doubling_schema(5, schema_keyword, form)).is_too_large
 
 
-def test_it_is_found_below_any_member() -> None:
-    grown = doubling(30)
+def test_large_schema_is_found_below_any_member() -> None:
+    grown = doubling_schema(30)
     parts = grown.pop("$defs")
     for name in ("enum", "const", "a"):
         assert SchemaSize({"$defs": parts, "properties": {name: grown}}).is_too_large
 
 
-def test_what_refers_to_itself_is_walked_once() -> None:
+def test_recursive_schema_is_counted_once() -> None:
     tree = {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}}
     assert not SchemaSize(tree).is_too_large
     assert not SchemaSize({"$ref": "#"}).is_too_large
     assert not SchemaSize(READ.inputs).is_too_large
 
 
-def test_what_lies_too_deep_is_too_large() -> None:
+def test_deeply_nested_schema_is_too_large() -> None:
     deep: Any = {}
     for _ in range(100_000):
         deep = {"not": deep}
@@ -54,10 +54,10 @@ def test_what_lies_too_deep_is_too_large() -> None:
 
 
 @pytest.mark.parametrize(
-    ("member", "word"),
+    ("member", "schema_keyword"),
     [("inputs", "inputs"), ("outputs", "outputs"), ("context_schema", "contextSchema")],
 )
-def test_such_a_contract_is_refused_with_a_sentence(member: str, word: str) -> None:
-    with pytest.raises(InterlockError) as caught:
-        ContractShape(replace(contract(), **{member: doubling(30)}))
-    assert f"`{word}` has more than" in caught.value.message
+def test_rejects_contract_with_oversized_schema(member: str, schema_keyword: str) -> None:
+    with pytest.raises(InterlockError) as error:
+        ContractShape(replace(contract(), **{member: doubling_schema(30)}))
+    assert f"`{schema_keyword}` has more than" in error.value.message

@@ -49,7 +49,7 @@ def problem(of: ToolContract, given: dict[str, Any], *roots: Path) -> str:
 
 
 @pytest.mark.spec("DR-32.security-3")
-def test_files_in_the_folder_pass_and_others_do_not(folder: Path) -> None:
+def test_accepts_files_inside_folder_only(folder: Path) -> None:
     outside = folder.parent
     for good in ("a", "in", "new/file", "b%20c%3F", ""):
         assert problem(OPEN, {"uri": f"file://{folder}/{good}"}, folder) == "", good
@@ -79,16 +79,16 @@ def test_files_in_the_folder_pass_and_others_do_not(folder: Path) -> None:
 
 
 @pytest.mark.spec("DR-32.security-3")
-def test_a_uri_is_found_wherever_it_stands(folder: Path) -> None:
+def test_uri_is_found_at_any_depth(folder: Path) -> None:
     bad = "file:///etc/passwd"
     for given_ in ({"note": bad}, {"x": {"y": [1, {"z": bad}]}}, {"uri": [bad]}):
         assert "leads out" in problem(OPEN, given_, folder)
-    with pytest.raises(InterlockError) as caught:
+    with pytest.raises(InterlockError) as error:
         check_uris(OPEN, {"x": {"y": [bad]}}, [str(folder)], resolve=os.path.realpath)
-    assert caught.value.data == {"contract": "fs-open", "field": "x.y.0"}
+    assert error.value.data == {"contract": "fs-open", "field": "x.y.0"}
 
 
-def test_a_reference_stays_in_the_folders(folder: Path) -> None:
+def test_reference_stays_inside_folders(folder: Path) -> None:
     for good in ("a", "sub/b", "a#part", "https://example.com/../x", "urn:a:b"):
         assert problem(REFERENCE, {"uri": good, "all": [good]}, folder) == "", good
     for bad in ("../secret/key", "out/key", "/etc/passwd", "//server/share", "%2e%2e/secret/key"):
@@ -98,14 +98,14 @@ def test_a_reference_stays_in_the_folders(folder: Path) -> None:
         assert problem(OPEN, {"uri": bad}, folder) == ""
 
 
-def test_without_folders_no_file_may_be_named(folder: Path) -> None:
+def test_file_uri_requires_declared_folder(folder: Path) -> None:
     given_ = {"uri": f"file://{folder}/a"}
     assert "declares no folder" in problem(OPEN, given_)
     check_uris(OPEN, given_, None, resolve=os.path.realpath)
     assert problem(OPEN, {"uri": "text"}) == ""
 
 
-def test_several_folders(folder: Path) -> None:
+def test_accepts_files_in_several_folders(folder: Path) -> None:
     other = folder.parent / "workspace2"
     assert problem(OPEN, {"uri": f"file://{other}/x"}, folder, other) == ""
     # A folder that is itself a link counts as what it leads to.
@@ -128,7 +128,7 @@ pieces = st.sampled_from(
     below=st.booleans(),
     start=st.sampled_from(["file://", "file:", "FILE://localhost", ""]),
 )
-def test_what_passes_is_inside_however_it_is_read(
+def test_accepted_uri_is_inside_under_any_decoding(
     folder: Path, parts: list[str], below: bool, start: str
 ) -> None:
     path = (quote(str(folder)) if below else "") + "/" + "/".join(parts)

@@ -80,12 +80,12 @@ BACKENDS = [in_memory, environment, env_file, configured]
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda one: one.__name__)
-def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
+def backend_and_change(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
     result: Made = request.param(tmp_path)
     return result
 
 
-def fetched(backend: SecretBackend, slug: str) -> str | None:
+def fetch_secret(backend: SecretBackend, slug: str) -> str | None:
     return asyncio.run(fetch_value(backend, secret(slug)))
 
 
@@ -93,21 +93,23 @@ def fetched(backend: SecretBackend, slug: str) -> str | None:
 
 
 @pytest.mark.spec("DR-19.binding-4")
-def test_what_is_there_is_found_and_nothing_else(made: Made) -> None:
-    backend, change = made
-    assert fetched(backend, "stripe-api-key") is None
+def test_finds_stored_value_only(backend_and_change: Made) -> None:
+    backend, change = backend_and_change
+    assert fetch_secret(backend, "stripe-api-key") is None
     change("stripe-api-key", VALUE)
-    assert fetched(backend, "stripe-api-key") == VALUE
-    assert fetched(backend, "stripe") is None
-    assert fetched(backend, "github-token") is None
+    assert fetch_secret(backend, "stripe-api-key") == VALUE
+    assert fetch_secret(backend, "stripe") is None
+    assert fetch_secret(backend, "github-token") is None
     known = {"name": "Key", "description": "Of Stripe."}
     handle = define_secret(known, slug="stripe-api-key", vault=backend, record=lambda row: None)
     assert asyncio.run(handle.reveal({})) == VALUE
 
 
 @pytest.mark.spec("DR-19.reveal-1")
-def test_nothing_is_kept_and_nothing_is_shown(made: Made, caplog: pytest.LogCaptureFixture) -> None:
-    backend, change = made
+def test_values_are_neither_cached_nor_printed(
+    backend_and_change: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend, change = backend_and_change
     caplog.set_level(logging.DEBUG)
     vault = Vault([backend])
     entry = secret("stripe-api-key")
@@ -121,10 +123,10 @@ def test_nothing_is_kept_and_nothing_is_shown(made: Made, caplog: pytest.LogCapt
     assert VALUE not in repr(vars(vault))
 
 
-def test_an_empty_value_is_none(made: Made) -> None:
-    backend, change = made
+def test_empty_value_is_missing(backend_and_change: Made) -> None:
+    backend, change = backend_and_change
     change("stripe-api-key", "")
-    assert fetched(backend, "stripe-api-key") is None
+    assert fetch_secret(backend, "stripe-api-key") is None
     assert asyncio.run(Vault([backend]).has(secret("stripe-api-key"))) is False
 
 
@@ -139,20 +141,20 @@ def test_backends_are_asked_in_order() -> None:
     assert asyncio.run(vault.value(secret("c-key"))) is None
 
 
-def test_a_backend_is_told_what_the_inventory_says() -> None:
-    heard: list[tuple[str, Mapping[str, Any]]] = []
+def test_backend_receives_inventory_fields() -> None:
+    messages: list[tuple[str, Mapping[str, Any]]] = []
 
     class Spy:
         async def fetch(self, slug: str, backend: Mapping[str, Any]) -> str | None:
-            heard.append((slug, backend))
+            messages.append((slug, backend))
             return None
 
     entry = secret("pay/stripe-api-key", backend={"kind": "hsm", "path": "kv/1"}, env="STRIPE")
     assert asyncio.run(Vault([Spy()]).value(entry)) is None
-    assert heard == [("pay/stripe-api-key", {"kind": "hsm", "path": "kv/1", "env": "STRIPE"})]
+    assert messages == [("pay/stripe-api-key", {"kind": "hsm", "path": "kv/1", "env": "STRIPE"})]
 
 
-def test_of_the_environment_only_what_is_allowed() -> None:
+def test_environment_backend_reads_allowed_variables() -> None:
     environ = {"SHOP_KEY": "one", "SHOP_ID": "two", "DATABASE_PASSWORD": "three"}
     for allowed, there in (
         ([], []),
@@ -161,9 +163,9 @@ def test_of_the_environment_only_what_is_allowed() -> None:
         (["shop_*", "SHOP", "KEY"], []),
     ):
         backend = EnvironmentBackend(allowed, environ)
-        found = [one for one in ("shop-key", "shop-id", "database-password")
-                 if fetched(backend, one)]  # fmt: skip
-        assert found == there
+        actual = [item for item in ("shop-key", "shop-id", "database-password")
+                 if fetch_secret(backend, item)]  # fmt: skip
+        assert actual == there
 
 
 # -- names
@@ -181,33 +183,33 @@ def test_of_the_environment_only_what_is_allowed() -> None:
         ("GITHUB_TOKEN", secret("github-oauth-access-token", env="GITHUB_TOKEN")),
     ],
 )
-def test_from_a_name_to_a_secret(name: str, entry: SecretEntry) -> None:
-    listed = inventory(entry, secret("something-else"))
+def test_secret_is_found_by_variable_name(name: str, entry: SecretEntry) -> None:
+    listing = inventory(entry, secret("something-else"))
     assert variable_name(entry) == name
-    assert entry_named(name, listed) is entry
-    assert entry_named(f"{name}_NOT", listed) is None
+    assert entry_named(name, listing) is entry
+    assert entry_named(f"{name}_NOT", listing) is None
     environ = {name: VALUE}
     assert asyncio.run(Vault([EnvironmentBackend([name], environ)]).value(entry)) == VALUE
 
 
 @pytest.mark.spec("DR-19.binding-1")
-def test_an_override_takes_the_place_of_the_rule() -> None:
-    listed = inventory(secret("github-oauth-access-token", env="GITHUB_TOKEN"))
-    assert entry_named("GITHUB_OAUTH_ACCESS_TOKEN", listed) is None
+def test_env_binding_overrides_name_rule() -> None:
+    listing = inventory(secret("github-oauth-access-token", env="GITHUB_TOKEN"))
+    assert entry_named("GITHUB_OAUTH_ACCESS_TOKEN", listing) is None
     several = inventory(secret("db", env="DATABASE_URL", env_names=("DATABASE_URL", "PG_URL")))
     assert entry_named("PG_URL", several) is several.entries["db"]
 
 
-def test_a_name_that_could_be_two_is_refused() -> None:
-    listed = inventory(secret("a-key"), secret("other", env="A_KEY"))
+def test_rejects_ambiguous_name() -> None:
+    listing = inventory(secret("a-key"), secret("other", env="A_KEY"))
     with pytest.raises(VaultError, match="A_KEY is the name of a-key and other"):
-        entry_named("A_KEY", listed)
+        entry_named("A_KEY", listing)
 
 
 # -- files of variables
 
 
-def test_lines_as_many_programs_write_them() -> None:
+def test_parses_common_env_file_lines() -> None:
     text = "\n".join(
         [
             "# a comment",
@@ -246,54 +248,54 @@ values = st.text(alphabet=string.printable.replace("\n", "").replace("\r", "") +
 
 
 @given(st.dictionaries(names, values))
-def test_what_is_written_in_quotes_is_read_as_it_was(given_values: dict[str, str]) -> None:
+def test_quoted_values_are_read_unchanged(given_values: dict[str, str]) -> None:
     text = "".join(f'{name}="{value}"\n' for name, value in given_values.items())
     assert read_env_file(text) == given_values
 
 
 @given(st.text())
-def test_any_text_is_read(text: str) -> None:
+def test_arbitrary_text_is_readable(text: str) -> None:
     for name, value in read_env_file(text).items():
         assert "\n" not in value
         assert name.isidentifier()
 
 
-def test_a_file_that_others_can_read_is_warned_of_once(tmp_path: Path) -> None:
+def test_warns_once_about_readable_secret_file(tmp_path: Path) -> None:
     path, warned = tmp_path / "secrets.env", list[str]()
     path.write_text(f"A_KEY={VALUE}\n", encoding="utf-8")
     path.chmod(0o644)
     backend = EnvFileBackend(path, warn=warned.append)
-    assert fetched(backend, "a-key") == VALUE
-    assert fetched(backend, "a-key") == VALUE
+    assert fetch_secret(backend, "a-key") == VALUE
+    assert fetch_secret(backend, "a-key") == VALUE
     (warning,) = warned
     assert f"chmod 600 {path}" in warning
     assert VALUE not in warning
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
+    ("content", "reason"),
     [(b"A_KEY=\xff\n", "is not UTF-8"), (b"#" * (1024 * 1024 + 1), "larger than 1 MiB")],
 )
-def test_a_file_that_is_none(tmp_path: Path, content: bytes, why: str) -> None:
+def test_rejects_invalid_secret_file(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "secrets.env"
     path.write_bytes(content)
     path.chmod(0o600)
-    with pytest.raises(VaultError, match=why):
-        fetched(EnvFileBackend(path), "a-key")
+    with pytest.raises(VaultError, match=reason):
+        fetch_secret(EnvFileBackend(path), "a-key")
 
 
-def test_a_folder_instead_of_a_file(tmp_path: Path) -> None:
+def test_rejects_folder_as_secret_file(tmp_path: Path) -> None:
     with pytest.raises(VaultError, match="cannot be read"):
-        fetched(EnvFileBackend(tmp_path), "a-key")
+        fetch_secret(EnvFileBackend(tmp_path), "a-key")
 
 
-def test_a_reference_that_leads_nowhere_names_its_variable(tmp_path: Path) -> None:
+def test_unresolved_reference_names_variable(tmp_path: Path) -> None:
     backend = ConfigBackend(
         {"a-key": "${env:NOT_SET_ANYWHERE}"},
         lambda text: resolve(text, environ={}, base_dir=tmp_path),
     )
     with pytest.raises(VaultError, match=r"drivers\.secrets\.a-key: .*NOT_SET_ANYWHERE"):
-        fetched(backend, "a-key")
+        fetch_secret(backend, "a-key")
 
 
 # -- sign-ins
@@ -306,21 +308,21 @@ def grant(token: str, **more: Any) -> str:
 def oauth_vault(
     kept: str, clock: ManualClock, renewed: str | None = None
 ) -> tuple[Vault, list[Any]]:
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     async def renew(entry: SecretEntry, said: Mapping[str, Any]) -> str:
-        asked.append((entry.slug, dict(said)))
+        requests.append((entry.slug, dict(said)))
         return renewed or ""
 
     given_renew = None if renewed is None else renew
-    return Vault([MemoryBackend({"gh": kept})], renew=given_renew, now=clock), asked
+    return Vault([MemoryBackend({"gh": kept})], renew=given_renew, now=clock), requests
 
 
 GH = secret("gh", kind="oauth")
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "token",
     [
         grant("t0ken-of-now"),
         grant("t0ken-of-now", expires_at=1_000_001),
@@ -331,8 +333,8 @@ GH = secret("gh", kind="oauth")
         "t0ken-of-now",
     ],
 )
-def test_a_token_that_has_not_ended_is_bound(kept: str) -> None:
-    vault, asked = oauth_vault(kept, ManualClock(1_000_000.0), renewed="another")
+def test_valid_token_is_not_refreshed(token: str) -> None:
+    vault, asked = oauth_vault(token, ManualClock(1_000_000.0), renewed="another")
     assert asyncio.run(vault.value(GH)) == "t0ken-of-now"
     assert asked == []
 
@@ -343,7 +345,7 @@ def test_a_token_that_has_not_ended_is_bound(kept: str) -> None:
     [{"expires_at": 999_999}, {"expiresAt": 1_000_000}, {"expiresAt": "1970-01-12T13:46:39Z"},
      {"expires_at": "1970-01-12T13:46:39"}],
 )  # fmt: skip
-def test_one_that_has_ended_is_renewed_and_the_new_one_bound(moment: dict[str, Any]) -> None:
+def test_expired_token_is_refreshed(moment: dict[str, Any]) -> None:
     kept = grant("t0ken-of-old", **moment)
     vault, asked = oauth_vault(kept, ManualClock(1_000_000.0), renewed=grant("t0ken-of-now"))
     assert asyncio.run(vault.value(GH)) == "t0ken-of-now"
@@ -355,12 +357,12 @@ def test_one_that_has_ended_is_renewed_and_the_new_one_bound(moment: dict[str, A
     assert asyncio.run(vault.value(GH)) == "t0ken-of-now"
 
 
-def test_one_that_has_ended_and_cannot_be_renewed() -> None:
+def test_expired_token_without_refresh_is_error() -> None:
     kept = grant("t0ken-of-old", expires_at=1)
     vault, _ = oauth_vault(kept, ManualClock(1_000_000.0))
-    with pytest.raises(VaultError, match="token of gh has expired: sign in again") as trouble:
+    with pytest.raises(VaultError, match="token of gh has expired: sign in again") as error:
         asyncio.run(vault.value(GH))
-    assert "t0ken" not in str(trouble.value)
+    assert "t0ken" not in str(error.value)
     vault, _ = oauth_vault(
         kept, ManualClock(1_000_000.0), renewed=grant("t0ken-of-old", expires_at=2)
     )
@@ -372,7 +374,7 @@ def test_one_that_has_ended_and_cannot_be_renewed() -> None:
     assert asked == []
 
 
-def test_other_kinds_are_bound_as_they_are() -> None:
+def test_other_kinds_are_returned_unchanged() -> None:
     text = grant("inside", expires_at=1)
     vault = Vault([MemoryBackend({"gh": text})])
     for kind in ("opaque", "json", "keypair"):

@@ -48,19 +48,19 @@ class Spy:
         return self._values.get(slug)
 
 
-def listed(*entries: tuple[str, str]) -> tuple[AccessEntry, ...]:
+def access_entries(*entries: tuple[str, str]) -> tuple[AccessEntry, ...]:
     return tuple(AccessEntry(kind, value) for kind, value in entries)  # type: ignore[arg-type]
 
 
 def granted_by(
     entry: SecretEntry, operation: AccessOperation, requester: SecretRequester
 ) -> str | None:
-    found = check_access(entry, operation, requester.context)
-    assert found.granted is bool(found.grant)
-    return found.grant or None
+    result = check_access(entry, operation, requester.context)
+    assert result.granted is bool(result.grant)
+    return result.grant or None
 
 
-def bound(
+def bind_secrets(
     names: list[str],
     having: SecretsInventory,
     spy: Spy,
@@ -89,7 +89,7 @@ ONES = {
 
 
 @pytest.mark.spec("DR-19.access-1")
-def test_any_entry_that_fits_grants() -> None:
+def test_any_matching_entry_grants_access() -> None:
     """Each kind not listed, listed for who asks, or for somebody else."""
     for choice in itertools.product((None, True, False), repeat=len(ONES)):
         entries = [
@@ -98,31 +98,34 @@ def test_any_entry_that_fits_grants() -> None:
             if fits is not None
         ]
         fitting = {f"{kind}:{value}" for kind, value in entries if ONES[kind][0] == value}
-        found = granted_by(secret("a-key", access={"bind": listed(*entries)}), "bind", ASKER)
+        result = granted_by(
+            secret("a-key", access={"bind": access_entries(*entries)}), "bind", ASKER
+        )
         # An empty list is for nobody; that is what is left of one with unknown kinds only.
-        assert found in fitting if fitting else found is None
+        assert result in fitting if fitting else result is None
 
 
-def test_an_operation_that_is_not_named_is_open() -> None:
-    entry = secret("a-key", access={"reveal": listed(("role", "admin"))})
+def test_unlisted_operation_is_open() -> None:
+    entry = secret("a-key", access={"reveal": access_entries(("role", "admin"))})
     assert granted_by(entry, "bind", ASKER) == OPEN
     assert granted_by(entry, "reveal", ASKER) is None
     # Who has no name is nobody's user.
-    entry = secret("a-key", access={"bind": listed(("userId", ""), ("workflow", ""))})
+    entry = secret("a-key", access={"bind": access_entries(("userId", ""), ("workflow", ""))})
     assert granted_by(entry, "bind", SecretRequester("a-driver")) is None
 
 
 @pytest.mark.spec("DR-19.access-2", "DR-19.reveal-2", "DR-19.reveal-3")
-def test_who_may_not_have_it_does_not_reach_the_vault() -> None:
+def test_unauthorized_requester_does_not_reach_vault() -> None:
     spy, rows = Spy(postgres_url=VALUE, a_key="v"), list[dict[str, Any]]()
     having = inventory(
-        secret("a-key"), secret("postgres-url", access={"bind": listed(("tool", "fs-read"))})
+        secret("a-key"),
+        secret("postgres-url", access={"bind": access_entries(("tool", "fs-read"))}),
     )
-    with pytest.raises(InterlockError) as refused:
-        bound(["A_KEY", "POSTGRES_URL"], having, spy, rows)
-    assert refused.value.failure is AUTH_REQUIRED
-    assert "postgres-url" in refused.value.message
-    assert "db-list, db-query" in refused.value.message
+    with pytest.raises(InterlockError) as error:
+        bind_secrets(["A_KEY", "POSTGRES_URL"], having, spy, rows)
+    assert error.value.failure is AUTH_REQUIRED
+    assert "postgres-url" in error.value.message
+    assert "db-list, db-query" in error.value.message
     # Not even for the one that it may have.
     assert spy.asked == []
     (row,) = rows
@@ -132,10 +135,12 @@ def test_who_may_not_have_it_does_not_reach_the_vault() -> None:
 
 
 @pytest.mark.spec("DR-19.reveal-2", "DR-19.reveal-3")
-def test_one_tool_of_the_driver_is_enough_and_is_written_down() -> None:
+def test_access_by_one_tool_is_granted_and_recorded() -> None:
     spy, rows = Spy(postgres_url=VALUE), list[dict[str, Any]]()
-    having = inventory(secret("postgres-url", access={"bind": listed(("tool", "db-query"))}))
-    values = bound(
+    having = inventory(
+        secret("postgres-url", access={"bind": access_entries(("tool", "db-query"))})
+    )
+    values = bind_secrets(
         ["POSTGRES_URL", "POSTGRES_URL"], having, spy, rows, SecretRequester("pg", TOOLS)
     )
     assert values == {"POSTGRES_URL": VALUE}
@@ -151,10 +156,10 @@ def test_one_tool_of_the_driver_is_enough_and_is_written_down() -> None:
         }
     ]
     assert VALUE not in json.dumps(rows)
-    assert bound([], having, spy, rows) == {}
+    assert bind_secrets([], having, spy, rows) == {}
 
 
-def test_what_cannot_be_written_down_is_not_given() -> None:
+def test_unrecordable_access_is_rejected() -> None:
     def record(row: dict[str, Any]) -> None:
         raise OSError("the disk is full")
 
@@ -163,10 +168,12 @@ def test_what_cannot_be_written_down_is_not_given() -> None:
         asyncio.run(handle.reveal(ASKER.context))
 
 
-def test_a_secret_without_a_value_says_how_to_give_it() -> None:
+def test_missing_value_error_explains_setup() -> None:
     spy, rows = Spy(), list[dict[str, Any]]()
     with pytest.raises(InterlockError) as missing:
-        bound(["POSTGRES_URL"], inventory(secret("postgres-url", name="The database")), spy, rows)
+        bind_secrets(
+            ["POSTGRES_URL"], inventory(secret("postgres-url", name="The database")), spy, rows
+        )
     assert missing.value.failure is AUTH_REQUIRED
     for part in ("postgres-url", "The database", "POSTGRES_URL", "interlock.yaml", "secrets:"):
         assert part in missing.value.message
@@ -175,29 +182,32 @@ def test_a_secret_without_a_value_says_how_to_give_it() -> None:
     assert rows == []
 
 
-def test_a_name_that_is_in_no_inventory() -> None:
+def test_name_outside_inventories_is_error() -> None:
     with pytest.raises(InterlockError, match=r"\$\{secrets.NEVER_SEEN\} is not in an inventory"):
-        bound(["NEVER_SEEN"], inventory(), Spy(), [])
+        bind_secrets(["NEVER_SEEN"], inventory(), Spy(), [])
     both = inventory(secret("a-key"), secret("other", env="A_KEY"))
     with pytest.raises(InterlockError, match="A_KEY is the name of a-key and other"):
-        bound(["A_KEY"], both, Spy(), [])
+        bind_secrets(["A_KEY"], both, Spy(), [])
 
 
-def test_a_vault_that_cannot_answer_is_told_in_a_sentence() -> None:
+def test_vault_error_is_one_sentence() -> None:
     vault = Vault([MemoryBackend({"gh": '{"access_token": "t0ken-old", "expires_at": 1}'})])
     handle = SecretHandle(secret("gh", kind="oauth"), vault, lambda row: None)
-    with pytest.raises(InterlockError, match=r"gh is not available: .* sign in again") as trouble:
+    with pytest.raises(InterlockError, match=r"gh is not available: .* sign in again") as error:
         asyncio.run(handle.reveal(ASKER.context))
-    assert "t0ken-old" not in trouble.value.message
+    assert "t0ken-old" not in error.value.message
 
 
 @pytest.mark.spec("DR-19.binding-4")
-def test_a_handle_has_what_is_known_and_two_things_to_do() -> None:
+def test_handle_exposes_metadata_and_reveals_value() -> None:
     rows: list[dict[str, Any]] = []
     entry = secret(
         "billing/stripe-api-key",
         kind="opaque",
-        access={"reveal": listed(("role", "ops")), "rotate": listed(("role", "admin"))},
+        access={
+            "reveal": access_entries(("role", "ops")),
+            "rotate": access_entries(("role", "admin")),
+        },
         retention="P7Y",
         pii=True,
         classification=("pci",),
@@ -220,11 +230,11 @@ def test_a_handle_has_what_is_known_and_two_things_to_do() -> None:
     assert VALUE not in repr(handle)
 
 
-def test_what_could_not_be_bound_now() -> None:
+def test_unresolved_lists_unavailable_names() -> None:
     spy = Spy(a_key="v", b_key="v")
     having = inventory(
         secret("a-key"),
-        secret("b-key", access={"bind": listed(("tool", "other"))}),
+        secret("b-key", access={"bind": access_entries(("tool", "other"))}),
         secret("c-key"),
         secret("d-key", env="TWICE"),
         secret("e-key", env="TWICE"),
@@ -235,7 +245,7 @@ def test_what_could_not_be_bound_now() -> None:
     assert "b-key" not in spy.asked
 
 
-def test_bound_values_show_their_names_only() -> None:
+def test_repr_shows_names_only() -> None:
     values = SecretValues({"A_KEY": VALUE})
     assert values["A_KEY"] == VALUE
     for shown in (repr(values), str(values), f"{values}", f"{[values]}", "%s" % values):  # noqa: UP031
@@ -244,7 +254,7 @@ def test_bound_values_show_their_names_only() -> None:
 
 
 @pytest.mark.spec("DR-32.server-6", "DR-19.reveal-1")
-def test_a_child_has_the_value_and_nobody_else(
+def test_only_child_process_receives_value(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a manifest's env to the environment of a real process."""
@@ -284,5 +294,5 @@ def test_a_child_has_the_value_and_nobody_else(
         assert not path.is_file() or VALUE.encode() not in path.read_bytes()
 
 
-def test_an_entry_of_the_inventory_never_had_a_value() -> None:
+def test_inventory_entry_has_no_value() -> None:
     assert not {"value", "plaintext", "token"} & set(SecretEntry.__struct_fields__)

@@ -18,7 +18,7 @@ ONE, TWO, THREE = (contract(version=version) for version in ("1.4.2", "2.0.0", "
 END = MajorDeprecation(deprecated_at=100.0, sunset_at=200.0, migration_uri="https://example.com/v2")
 
 
-def test_one_major_has_its_own_name() -> None:
+def test_single_major_has_own_name() -> None:
     assert offered_names([ONE]) == {"image.create": ONE}
     assert offered_names([]) == {}
     only_two = ContractVersions([TWO])
@@ -30,7 +30,7 @@ def test_one_major_has_its_own_name() -> None:
 
 
 @pytest.mark.spec("DR-14.fields-8")
-def test_every_major_has_a_name_and_the_bare_one_is_the_oldests() -> None:
+def test_oldest_major_has_bare_name() -> None:
     for given in ([ONE, TWO], [TWO, ONE]):
         assert offered_names(given) == {
             "image.create": ONE,
@@ -42,7 +42,7 @@ def test_every_major_has_a_name_and_the_bare_one_is_the_oldests() -> None:
     assert offered_names([ONE, newer])["image.create"] is newer
 
 
-def test_before_its_sunset_a_major_is_served_and_says_so() -> None:
+def test_deprecated_major_is_served_until_sunset() -> None:
     versions = ContractVersions([ONE, TWO], {"image.create@1": END}, now=199.0)
     assert versions.find("image.create") is ONE
     assert versions.find("v1.image.create") is ONE
@@ -56,47 +56,47 @@ def test_before_its_sunset_a_major_is_served_and_says_so() -> None:
     assert "migration_uri" not in MajorDeprecation(1.0).notice()
 
 
-def test_after_its_sunset_it_is_not_offered_and_says_where_to_go() -> None:
+def test_ended_major_is_removed_with_migration_hint() -> None:
     versions = ContractVersions([ONE, TWO, THREE], {"image.create@1": END}, now=200.0)
     assert versions.names == {
         "image.create": TWO,
         "v2.image.create": TWO,
         "v3.image.create": THREE,
     }
-    with pytest.raises(InterlockError) as caught:
+    with pytest.raises(InterlockError) as error:
         versions.find("v1.image.create")
-    assert caught.value.failure is errors.DEPRECATED_VERSION
-    assert caught.value.data is not None
-    assert caught.value.data["migration_uri"] == "https://example.com/v2"
-    assert caught.value.data["version"] == "1.4.2"
-    assert "https://example.com/v2" in caught.value.message
+    assert error.value.failure is errors.DEPRECATED_VERSION
+    assert error.value.data is not None
+    assert error.value.data["migration_uri"] == "https://example.com/v2"
+    assert error.value.data["version"] == "1.4.2"
+    assert "https://example.com/v2" in error.value.message
 
 
-def test_the_name_of_a_major_stays_when_it_is_the_last() -> None:
+def test_last_major_keeps_its_name() -> None:
     versions = ContractVersions([ONE, TWO], {"image.create@1": END}, now=200.0)
     assert versions.names == {"image.create": TWO, "v2.image.create": TWO}
 
 
-def test_a_contract_that_ended_altogether() -> None:
+def test_fully_ended_contract_is_rejected() -> None:
     versions = ContractVersions([ONE], {"image.create@1": MajorDeprecation(0.0, 10.0)}, now=10.0)
     assert versions.names == {}
     for name in ("image.create", "v1.image.create"):
-        with pytest.raises(InterlockError) as caught:
+        with pytest.raises(InterlockError) as error:
             versions.find(name)
-        assert caught.value.failure is errors.DEPRECATED_VERSION
-        assert caught.value.data is not None
-        assert caught.value.data["migration_uri"] == ""
+        assert error.value.failure is errors.DEPRECATED_VERSION
+        assert error.value.data is not None
+        assert error.value.data["migration_uri"] == ""
     assert versions.find("v2.image.create") is None
 
 
-def test_half_a_year_unless_somebody_says_otherwise() -> None:
+def test_default_sunset_is_half_a_year() -> None:
     ends = {"image.create@1": MajorDeprecation(1000.0)}
     assert "image.create" in offered_names([ONE], ends, now=1000.0 + DEFAULT_SUNSET_SECONDS - 1)
     assert offered_names([ONE], ends, now=1000.0 + DEFAULT_SUNSET_SECONDS) == {}
     assert DEFAULT_SUNSET_SECONDS == 180 * 24 * 3600
 
 
-def test_an_id_that_looks_like_a_major_of_another_keeps_its_name() -> None:
+def test_conflicting_id_keeps_its_name() -> None:
     own = contract("v2.image.create")
     for given in ([ONE, TWO, own], [own, TWO, ONE]):
         versions = ContractVersions(given)

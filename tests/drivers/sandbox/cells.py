@@ -29,15 +29,15 @@ GREETING = "hello from outside"
 PLAIN = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
 
 
-async def here(host: str, port: int) -> list[str]:
+async def resolve_to_loopback(host: str, port: int) -> list[str]:
     """Every name leads to this machine."""
     return ["127.0.0.1"]
 
 
 @asynccontextmanager
-async def cell(*egress: str, **options: Any) -> AsyncIterator[Confinement]:
+async def open_confinement(*egress: str, **options: Any) -> AsyncIterator[Confinement]:
     """A confinement, open while the block lasts."""
-    options.setdefault("resolve", here)
+    options.setdefault("resolve", resolve_to_loopback)
     one = await Confinement.open("the prisoner", egress, **options)
     try:
         yield one
@@ -45,7 +45,7 @@ async def cell(*egress: str, **options: Any) -> AsyncIterator[Confinement]:
         await with_timeout(one.close())
 
 
-async def ran(
+async def run_command(
     confinement: Confinement | None,
     *argv: str,
     env: Mapping[str, str] = PLAIN,
@@ -84,25 +84,25 @@ async def _tell(stdin: asyncio.StreamWriter, say: bytes) -> None:
 
 async def tried(confinement: Confinement | None, *words: object, **more: Any) -> Any:
     """What came of an attempt of the prisoner: its success, or the name of its failure."""
-    (answer,) = await all_tried(confinement, words, **more)
+    (answer,) = await attempt_all(confinement, words, **more)
     return answer
 
 
-async def all_tried(
+async def attempt_all(
     confinement: Confinement | None, *attempts: Sequence[object], **more: Any
 ) -> list[Any]:
     """The same for several attempts of one prisoner, one after the other."""
     plain = json.dumps([[str(word) for word in attempt] for attempt in attempts])
     command = [sys.executable, "-I", "-S", str(PRISONER), plain]
-    status, output, errors = await ran(confinement, *command, **more)
+    status, output, errors = await run_command(confinement, *command, **more)
     assert status == 0, errors
     return [
-        answer["got"] if "got" in answer else Failed(answer["error"], answer["text"])
+        answer["got"] if "got" in answer else FailedAttempt(answer["error"], answer["text"])
         for answer in json.loads(output)
     ]
 
 
-class Failed:
+class FailedAttempt:
     """An attempt that failed."""
 
     def __init__(self, name: str, text: str) -> None:
@@ -118,7 +118,7 @@ class Failed:
         return f"Failed({self.name}: {self.text})"
 
 
-class Outside:
+class GreetingServer:
     """Somebody outside who greets whoever gets through, and counts them."""
 
     def __init__(self) -> None:
@@ -155,9 +155,9 @@ class Outside:
 
 
 @asynccontextmanager
-async def outside() -> AsyncIterator[Outside]:
+async def greeting_server() -> AsyncIterator[GreetingServer]:
     """Somebody at a port of this machine's loopback."""
-    one = Outside()
+    one = GreetingServer()
     await one.listen()
     try:
         yield one

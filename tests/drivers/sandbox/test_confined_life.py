@@ -18,7 +18,13 @@ from interlock.core.upstreams.transports import stdio
 from interlock.core.upstreams.transports.stdio import StdioTransport
 from interlock.core.upstreams.transports.transport import EarlyReceiver, TransportRequest
 from interlock.drivers.sandbox.confinement import Confinement
-from tests.drivers.sandbox.cells import LOOPS, PLAIN, cell, needs_confinement, ran
+from tests.drivers.sandbox.cells import (
+    LOOPS,
+    PLAIN,
+    needs_confinement,
+    open_confinement,
+    run_command,
+)
 from tests.support.upstreams import is_running, run, wait_for_exit, with_timeout
 
 pytestmark = [needs_confinement, pytest.mark.usefixtures("no_leaks")]
@@ -47,7 +53,7 @@ while "stubborn" in sys.argv or "closes" in sys.argv:
 """
 
 
-class Heard(EarlyReceiver):
+class ReceivedMessages(EarlyReceiver):
     """Keeps what a link delivers."""
 
     def __init__(self) -> None:
@@ -62,19 +68,19 @@ class Heard(EarlyReceiver):
         self.end.set_result(reason)
 
 
-class HeardLink(StdioTransport):
+class RecordingTransport(StdioTransport):
     """Hears from the start: a process can be faster than its parent."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.receiver = self.heard = Heard()
+        self.receiver = self.heard = ReceivedMessages()
 
 
 @asynccontextmanager
-async def linked(
+async def start_transport(
     inside: Confinement, *argv: str, cwd: Path | None = None
-) -> AsyncIterator[tuple[StdioTransport, Heard]]:
-    link = await HeardLink.start(
+) -> AsyncIterator[tuple[StdioTransport, ReceivedMessages]]:
+    link = await RecordingTransport.start(
         "the prisoner",
         inside.argv(argv),
         env=inside.environment(PLAIN),
@@ -90,7 +96,7 @@ def server(*habits: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", SERVER, *habits]
 
 
-def family(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
     """A process and everything that came of it, as the machine numbers them."""
     found, at = [pid], 0
     while at < len(found):
@@ -104,61 +110,66 @@ def family(pid: int) -> list[int]:
 @LOOPS
 @pytest.mark.spec("DR-32.server-10")
 @pytest.mark.parametrize("egress", [[], ["a.example"]], ids=["none", "named"])
-def test_an_mcp_server_works_inside(egress: list[str], loop: str) -> None:
+def test_confined_mcp_server_works(egress: list[str], loop: str) -> None:
     """The demo server, which is installed and needs no network."""
 
     async def body() -> None:
         async with (
-            cell(*egress) as inside,
-            linked(inside, sys.executable, "-m", "interlock.demo") as (link, heard),
+            open_confinement(*egress) as inside,
+            start_transport(inside, sys.executable, "-m", "interlock.demo") as (link, heard),
         ):
             hello = {
                 "protocolVersion": "2025-11-25",
                 "capabilities": {},
                 "clientInfo": {"name": "test", "version": "0"},
             }
-            await say(link, id=1, method="initialize", params=hello)
+            await post_message(link, id=1, method="initialize", params=hello)
             answer = json.loads(await with_timeout(heard.messages.get()))
             assert answer["result"]["serverInfo"]["name"] == "interlock-demo"
-            await say(link, method="notifications/initialized")
-            await say(link, id=2, method="tools/list")
+            await post_message(link, method="notifications/initialized")
+            await post_message(link, id=2, method="tools/list")
             names = [
                 tool["name"]
                 for tool in json.loads(await with_timeout(heard.messages.get()))["result"]["tools"]
             ]
             assert names
             assert link.pid is not None
-            pids = family(link.pid)
+            pids = process_tree(link.pid)
             assert len(pids) == 3
         assert not any(map(is_running, pids))
 
     run(body, loop=loop)
 
 
-async def say(link: StdioTransport, **message: object) -> None:
+async def post_message(link: StdioTransport, **message: object) -> None:
     await link.post_and_wait(json.dumps({"jsonrpc": "2.0", **message}).encode())
 
 
 @LOOPS
-@pytest.mark.parametrize("how", ["close", "group", "launcher", "server"])
-def test_nothing_is_left(how: str, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["close", "group", "launcher", "server"])
+def test_kill_ends_all_processes_of_server(
+    method: str, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Children and those that left their session: all end, whichever of them is killed."""
     monkeypatch.setattr(stdio, "EXIT_TIMEOUT_SECONDS", 0.2)
 
     async def body() -> None:
-        async with cell("a.example") as inside:
-            async with linked(inside, *server("child", "daemon", "stubborn")) as (link, heard):
+        async with open_confinement("a.example") as inside:
+            async with start_transport(inside, *server("child", "daemon", "stubborn")) as (
+                link,
+                heard,
+            ):
                 await with_timeout(heard.messages.get())
                 assert link.pid is not None
-                pids = family(link.pid)
+                pids = process_tree(link.pid)
                 assert len(pids) == 5
-                if how == "group":
+                if method == "group":
                     os.killpg(link.pid, signal.SIGKILL)
-                elif how == "launcher":
+                elif method == "launcher":
                     os.kill(link.pid, signal.SIGKILL)
-                elif how == "server":
+                elif method == "server":
                     os.kill(pids[2], signal.SIGKILL)
-                if how != "close":
+                if method != "close":
                     assert "SIGKILL" in await with_timeout(heard.end)
             for pid in pids:
                 await wait_for_exit(pid)
@@ -166,25 +177,28 @@ def test_nothing_is_left(how: str, loop: str, monkeypatch: pytest.MonkeyPatch) -
     run(body, loop=loop)
 
 
-async def test_a_server_is_asked_to_leave_and_does() -> None:
+async def test_server_ends_when_asked_to_exit() -> None:
     """The group is told; who launched it waits, and ends as the server does."""
 
-    async with cell() as inside:
-        async with linked(inside, *server()) as (link, heard):
+    async with open_confinement() as inside:
+        async with start_transport(inside, *server()) as (link, heard):
             await with_timeout(heard.messages.get())
             assert link.pid is not None
             os.killpg(link.pid, signal.SIGTERM)
             assert await with_timeout(heard.end) == "ended by SIGTERM"
-        async with linked(inside, *server()) as (link, heard):
+        async with start_transport(inside, *server()) as (link, heard):
             await with_timeout(heard.messages.get())
 
 
 @LOOPS
-def test_its_pipes_are_held_by_nobody_else(loop: str) -> None:
+def test_launcher_holds_no_pipes_of_server(loop: str) -> None:
     """A server that closes its output is seen to, while it lives."""
 
     async def body() -> None:
-        async with cell() as inside, linked(inside, *server("closes")) as (_, heard):
+        async with (
+            open_confinement() as inside,
+            start_transport(inside, *server("closes")) as (_, heard),
+        ):
             assert await with_timeout(heard.end) == "it closed its output"
 
     run(body, loop=loop)
@@ -194,23 +208,27 @@ def test_its_pipes_are_held_by_nobody_else(loop: str) -> None:
     ("command", "status"),
     [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", -9), ("kill -15 $$", -15), ("kill -11 $$", -11)],
 )
-async def test_it_ends_as_the_server_does(command: str, status: int) -> None:
-    async with cell() as inside:
-        assert await ran(inside, "sh", "-c", command) == (status, "", "")
+async def test_launcher_exits_with_status_of_command(command: str, status: int) -> None:
+    async with open_confinement() as inside:
+        assert await run_command(inside, "sh", "-c", command) == (status, "", "")
 
 
-async def test_streams_go_through() -> None:
+async def test_launcher_passes_standard_streams() -> None:
     data = os.urandom(300_000).hex().encode()
-    async with cell() as inside:
-        status, output, errors = await ran(inside, "sh", "-c", "cat; echo done >&2", say=data)
+    async with open_confinement() as inside:
+        status, output, errors = await run_command(
+            inside, "sh", "-c", "cat; echo done >&2", say=data
+        )
         assert (status, output, errors) == (0, data.decode(), "done\n")
 
 
-async def test_what_a_shell_expects_of_signals_is_so() -> None:
+async def test_launcher_restores_default_signals() -> None:
     """A broken pipe ends a program, as it does outside: Python's own setting is not handed on."""
 
-    async with cell() as inside:
-        _, output, _ = await ran(inside, "sh", "-c", "grep -E 'SigIgn|SigBlk' /proc/self/status")
+    async with open_confinement() as inside:
+        _, output, _ = await run_command(
+            inside, "sh", "-c", "grep -E 'SigIgn|SigBlk' /proc/self/status"
+        )
         blocked, ignored = (int(line.split()[1], 16) for line in output.splitlines())
         assert blocked == 0
         # What whoever started the node ignores (as `nohup` does) is handed on, as outside.
@@ -226,23 +244,23 @@ async def test_what_a_shell_expects_of_signals_is_so() -> None:
         (["/etc/passwd"], 126, "cannot run '/etc/passwd': Permission denied"),
     ],
 )
-async def test_a_program_that_cannot_be_run(argv: list[str], status: int, says: str) -> None:
-    async with cell() as inside:
-        found, output, errors = await ran(inside, *argv)
+async def test_launcher_reports_unrunnable_program(argv: list[str], status: int, says: str) -> None:
+    async with open_confinement() as inside:
+        found, output, errors = await run_command(inside, *argv)
         assert (found, output) == (status, "")
         assert says in errors
 
 
-async def test_a_program_is_found_on_its_own_path(tmp_path: Path) -> None:
+async def test_program_is_found_on_given_path(tmp_path: Path) -> None:
     program = tmp_path / "here" / "program"
     program.parent.mkdir()
     program.write_text('#!/bin/sh\necho found "$@"\n', encoding="utf-8")
     program.chmod(0o755)
     path = f"/nowhere:{program.parent}:{os.environ['PATH']}"
-    async with cell() as inside:
-        assert (await ran(inside, "program", "a b", env={"PATH": path}))[1] == "found a b\n"
-        found = await ran(inside, "./program", env={"PATH": path}, cwd=program.parent)
-        assert found[1] == "found\n"
+    async with open_confinement() as inside:
+        assert (await run_command(inside, "program", "a b", env={"PATH": path}))[1] == "found a b\n"
+        result = await run_command(inside, "./program", env={"PATH": path}, cwd=program.parent)
+        assert result[1] == "found\n"
 
 
 NODE = """
@@ -261,7 +279,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_server_does_not_outlive_its_node(tmp_path: Path) -> None:
+async def test_server_ends_with_killed_node(tmp_path: Path) -> None:
     """Killed, so that it cannot see to anything itself."""
 
     node = await asyncio.create_subprocess_exec(
@@ -273,9 +291,9 @@ async def test_a_server_does_not_outlive_its_node(tmp_path: Path) -> None:
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert node.stdout is not None
-    said = {(await with_timeout(node.stdout.readline())).strip() for _ in range(2)}
-    said.remove(b"ready")
-    pids = family(int(said.pop()))
+    actual = {(await with_timeout(node.stdout.readline())).strip() for _ in range(2)}
+    actual.remove(b"ready")
+    pids = process_tree(int(actual.pop()))
     assert len(pids) >= 3
     node.kill()
     await with_timeout(node.wait())

@@ -17,7 +17,7 @@ EVERYTHING = Egress.compile(["*"], any_egress=True)
 
 
 @pytest.mark.spec("DR-32.server-10", "DR-32.security-8", "DR-30.fields-3")
-def test_no_network_for_an_empty_egress() -> None:
+def test_empty_egress_has_no_network() -> None:
     argv = docker_argv("mcp/postgres:1.2", ["--x", "a b"], ["DATABASE_URL", "B"], egress=NOTHING)
     assert argv == [
         "docker", "run", "-i", "--rm", "--network", "none", "-e", "DATABASE_URL", "-e", "B",
@@ -35,18 +35,18 @@ def test_no_network_for_an_empty_egress() -> None:
         (NOTHING, 8080, "cannot be reached at port 8080"),
     ],
 )
-def test_what_an_engine_cannot_confine_is_refused(
+def test_rejects_egress_that_engine_cannot_enforce(
     egress: Egress, port: int | None, says: str
 ) -> None:
-    with pytest.raises(InterlockError, match=says) as caught:
+    with pytest.raises(InterlockError, match=says) as error:
         docker_argv("mcp/postgres", [], [], egress=egress, port=port, key="postgres@1")
-    assert caught.value.failure is SANDBOX_UNAVAILABLE
-    assert "postgres@1" in caught.value.message
+    assert error.value.failure is SANDBOX_UNAVAILABLE
+    assert "postgres@1" in error.value.message
     argv = docker_argv("mcp/postgres", [], [], egress=egress, port=port, advisory=True)
     assert "--network" not in argv
 
 
-def test_everything_is_the_engines_own_network() -> None:
+def test_any_egress_uses_network_of_engine() -> None:
     argv = docker_argv("x", ["y"], [], egress=EVERYTHING, port=8080)
     assert argv == ["docker", "run", "-i", "--rm", "-p", "127.0.0.1:8080:8080", "x", "y"]
 
@@ -60,25 +60,25 @@ def test_everything_is_the_engines_own_network() -> None:
         "registry.example/a@sha256:" + "0" * 64,
     ],
 )
-def test_names_of_images(image: str) -> None:
+def test_accepts_image_names(image: str) -> None:
     assert docker_argv(image, [], [], egress=NOTHING)[-1] == image
 
 
 @pytest.mark.parametrize(
     "image", ["", "-v/:/host", "--privileged", "a b", "a;b", "a\nb", "/x", "a/../b", "x" * 600]
 )
-def test_what_is_no_image_is_no_option_either(image: str) -> None:
-    with pytest.raises(InterlockError) as caught:
+def test_rejects_invalid_image_names(image: str) -> None:
+    with pytest.raises(InterlockError) as error:
         docker_argv(image, [], [], egress=NOTHING)
-    assert caught.value.failure is CONFIG
+    assert error.value.failure is CONFIG
 
 
 @pytest.mark.parametrize("name", ["", "A=s3cret", "--x", "A B", "1A"])
-def test_a_variable_is_named_and_its_value_is_not(name: str) -> None:
-    with pytest.raises(InterlockError) as caught:
+def test_invalid_variable_name_is_rejected_without_value(name: str) -> None:
+    with pytest.raises(InterlockError) as error:
         docker_argv("x", [], [name], egress=NOTHING)
-    assert caught.value.failure is CONFIG
-    assert "s3cret" not in caught.value.message
+    assert error.value.failure is CONFIG
+    assert "s3cret" not in error.value.message
 
 
 @pytest.mark.parametrize(
@@ -89,21 +89,19 @@ def test_a_variable_is_named_and_its_value_is_not(name: str) -> None:
         "BASH_ENV", "PYTHONPATH", "DYLD_INSERT_LIBRARIES",
     ],
 )  # fmt: skip
-def test_a_variable_that_the_client_heeds_itself_is_refused(name: str) -> None:
+def test_rejects_variables_read_by_client(name: str) -> None:
     assert name in env_problem(["DATABASE_URL", name])
-    with pytest.raises(InterlockError, match=f"contains {name}, which the client") as caught:
+    with pytest.raises(InterlockError, match=f"contains {name}, which the client") as error:
         docker_argv("x", [], ["DATABASE_URL", name], egress=NOTHING)
-    assert caught.value.failure is CONFIG
+    assert error.value.failure is CONFIG
 
 
 @pytest.mark.parametrize("name", ["DATABASE_URL", "GITHUB_TOKEN", "GOOGLE_KEY", "MY_PATH", "HOMES"])
-def test_other_variables_are_the_containers(name: str) -> None:
+def test_accepts_other_variables(name: str) -> None:
     assert env_problem([name]) == ""
 
 
-def test_the_client_is_the_one_of_the_nodes_own_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_client_is_found_on_path_of_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("here", "there"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "docker").write_text("#!/bin/sh\n")
@@ -112,6 +110,6 @@ def test_the_client_is_the_one_of_the_nodes_own_path(
     # Where the node is started from, it may be a stranger's workspace.
     path = os.pathsep.join(["", ".", "../here", str(tmp_path / "none"), str(tmp_path / "there")])
     assert find_client({"PATH": path}) == str(tmp_path / "there" / "docker")
-    with pytest.raises(InterlockError, match="docker is not on the node's PATH") as caught:
+    with pytest.raises(InterlockError, match="docker is not on the node's PATH") as error:
         find_client({"PATH": ".:"}, key="box-mcp")
-    assert caught.value.failure is TOOL_UNAVAILABLE
+    assert error.value.failure is TOOL_UNAVAILABLE

@@ -15,19 +15,23 @@ from interlock.drivers.sandbox.listener_handover import ListenerHandover
 from interlock.drivers.sandbox.patterns import Egress, HostPort
 from interlock.drivers.sandbox.plan import EgressRoutes
 from interlock.drivers.sandbox.proxy import Proxy
-from tests.drivers.sandbox.cells import LOOPS, here
+from tests.drivers.sandbox.cells import LOOPS, resolve_to_loopback
 from tests.support.upstreams import run, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 @asynccontextmanager
-async def opened(path: Path, *listen: HostPort) -> AsyncIterator[ListenerHandover]:
+async def open_handover(path: Path, *listen: HostPort) -> AsyncIterator[ListenerHandover]:
     door = ListenerHandover(
         path,
         list(listen),
         lambda: Proxy(
-            "x", Egress(), EgressRoutes(), resolve=here, on_refusal=lambda host, port: None
+            "x",
+            Egress(),
+            EgressRoutes(),
+            resolve=resolve_to_loopback,
+            on_refusal=lambda host, port: None,
         ),
     )
     try:
@@ -36,7 +40,7 @@ async def opened(path: Path, *listen: HostPort) -> AsyncIterator[ListenerHandove
         await with_timeout(door.close())
 
 
-async def handed_over(path: Path, numbers: Sequence[int], data: bytes = b".") -> bytes:
+async def hand_over(path: Path, numbers: Sequence[int], data: bytes = b".") -> bytes:
     """What the door says to somebody who comes with these files."""
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as guest:
@@ -53,18 +57,18 @@ async def handed_over(path: Path, numbers: Sequence[int], data: bytes = b".") ->
 
 
 @LOOPS
-def test_the_sockets_of_the_plan_are_taken(loop: str, tmp_path: Path) -> None:
+def test_accepts_requested_sockets(loop: str, tmp_path: Path) -> None:
     async def body() -> None:
         with socket.create_server(("127.0.0.1", 0)) as one:
             asked = HostPort(*one.getsockname())
-            async with opened(tmp_path / "door", asked):
-                assert await handed_over(tmp_path / "door", [one.fileno()]) == b"."
+            async with open_handover(tmp_path / "door", asked):
+                assert await hand_over(tmp_path / "door", [one.fileno()]) == b"."
 
     run(body, loop=loop)
 
 
 @LOOPS
-def test_other_files_are_not(loop: str, tmp_path: Path) -> None:
+def test_rejects_other_files(loop: str, tmp_path: Path) -> None:
     async def body() -> None:
         with (
             socket.create_server(("127.0.0.1", 0)) as one,
@@ -73,7 +77,7 @@ def test_other_files_are_not(loop: str, tmp_path: Path) -> None:
             socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
             (tmp_path / "file").open("wb") as file,
         ):
-            async with opened(tmp_path / "door", HostPort(*one.getsockname())):
+            async with open_handover(tmp_path / "door", HostPort(*one.getsockname())):
                 for wrong in (
                     [],
                     [other],
@@ -83,38 +87,36 @@ def test_other_files_are_not(loop: str, tmp_path: Path) -> None:
                     [one, one],
                     [one, file],
                 ):
-                    numbers = [each.fileno() for each in wrong]  # type: ignore[attr-defined]
-                    assert await handed_over(tmp_path / "door", numbers) == b"", wrong
-                assert await handed_over(tmp_path / "door", [], b"") == b""
+                    numbers = [item.fileno() for item in wrong]  # type: ignore[attr-defined]
+                    assert await hand_over(tmp_path / "door", numbers) == b"", wrong
+                assert await hand_over(tmp_path / "door", [], b"") == b""
                 # It is still there for those who do as they should.
-                assert await handed_over(tmp_path / "door", [one.fileno()]) == b"."
+                assert await hand_over(tmp_path / "door", [one.fileno()]) == b"."
 
     run(body, loop=loop)
 
 
-async def test_somebody_who_only_waits_is_let_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_idle_guest_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door_module, "_SENDING_SECONDS", 0.05)
 
     loop = asyncio.get_running_loop()
-    async with opened(tmp_path / "door", HostPort("127.0.0.1", 1)):
+    async with open_handover(tmp_path / "door", HostPort("127.0.0.1", 1)):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as guest:
             guest.setblocking(False)
             await loop.sock_connect(guest, str(tmp_path / "door"))
             assert await with_timeout(loop.sock_recv(guest, 1)) == b""
 
 
-async def test_another_user_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rejects_other_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door_module.os, "geteuid", lambda: 4711)  # type: ignore[attr-defined]
 
     with socket.create_server(("127.0.0.1", 0)) as one:
-        async with opened(tmp_path / "door", HostPort(*one.getsockname())):
-            assert await handed_over(tmp_path / "door", [one.fileno()]) == b""
+        async with open_handover(tmp_path / "door", HostPort(*one.getsockname())):
+            assert await hand_over(tmp_path / "door", [one.fileno()]) == b""
 
 
-async def test_a_place_that_is_taken(tmp_path: Path) -> None:
+async def test_occupied_socket_path_fails(tmp_path: Path) -> None:
     (tmp_path / "door").touch()
     with pytest.raises(OSError, match="in use"):
-        async with opened(tmp_path / "door"):
+        async with open_handover(tmp_path / "door"):
             pass

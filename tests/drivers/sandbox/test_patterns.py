@@ -65,7 +65,7 @@ def allows(pattern: str, host: str, port: int = 443) -> bool:
         ("github.com", "gith\u00fcb.com", 443, False),
     ],
 )
-def test_what_a_pattern_lets_through(pattern: str, host: str, port: int, expected: bool) -> None:
+def test_pattern_allows_expected_hosts(pattern: str, host: str, port: int, expected: bool) -> None:
     assert allows(pattern, host, port) is expected
 
 
@@ -114,15 +114,15 @@ def test_what_a_pattern_lets_through(pattern: str, host: str, port: int, expecte
         ("010.0.0.5", ""),
     ],
 )
-def test_what_is_no_pattern(pattern: str, says: str) -> None:
-    with pytest.raises(ValueError) as caught:
+def test_rejects_invalid_patterns(pattern: str, says: str) -> None:
+    with pytest.raises(ValueError) as error:
         Egress.compile([pattern])
-    assert says in str(caught.value)
-    assert repr(pattern) in str(caught.value)
+    assert says in str(error.value)
+    assert repr(pattern) in str(error.value)
 
 
 @pytest.mark.spec("DR-30.security-4")
-def test_everything_needs_consent() -> None:
+def test_wildcard_requires_any_egress() -> None:
     with pytest.raises(ValueError, match="any_egress"):
         Egress.compile(["a.example", "*"])
     everything = Egress.compile(["*"], any_egress=True)
@@ -140,7 +140,7 @@ def test_everything_needs_consent() -> None:
         "[64:ff9b::7f00:1]:80", "[2002:7f00:1::]:80", "[::7f00:1]:80",
     ],
 )  # fmt: skip
-def test_this_machine_needs_consent(pattern: str) -> None:
+def test_loopback_requires_local_egress(pattern: str) -> None:
     with pytest.raises(ValueError, match="local_egress"):
         Egress.compile(["a.example", pattern])
     assert not Egress.compile([pattern], local_egress=True).is_empty
@@ -155,21 +155,21 @@ def test_this_machine_needs_consent(pattern: str) -> None:
         "::ffff:169.254.169.254", "[64:ff9b::a9fe:a9fe]:80", "[2002:a9fe:a9fe::1]:80",
     ],
 )  # fmt: skip
-def test_where_clouds_keep_credentials_no_pattern_leads(pattern: str) -> None:
+def test_rejects_cloud_metadata_addresses(pattern: str) -> None:
     for consent in (False, True):
         with pytest.raises(ValueError, match="no driver may reach"):
             Egress.compile([pattern], local_egress=consent)
 
 
 @pytest.mark.spec("DR-30.fields-3")
-def test_empty_is_nothing() -> None:
+def test_empty_egress_allows_nothing() -> None:
     nothing = Egress.compile([])
     assert nothing.is_empty
     assert nothing == Egress()
     assert not nothing.allows("localhost", 80)
 
 
-def test_places_are_in_order_and_once() -> None:
+def test_places_are_ordered_and_unique() -> None:
     egress = Egress.compile(["b.example:1", "a.example", "B.example:1", "*.c.example"])
     assert egress.places == (
         HostPort("b.example", 1),
@@ -184,7 +184,7 @@ def test_places_are_in_order_and_once() -> None:
 
 
 @given(NAMES, PORTS)
-def test_a_name_lets_itself_through_and_no_other(name: str, port: int) -> None:
+def test_host_pattern_allows_only_itself(name: str, port: int) -> None:
     egress = Egress.compile([f"{name}:{port}"])
     assert egress.allows(name, port)
     assert egress.allows(name.upper() + ".", port)
@@ -194,7 +194,7 @@ def test_a_name_lets_itself_through_and_no_other(name: str, port: int) -> None:
 
 
 @given(DOMAINS, st.lists(LABELS, min_size=1, max_size=3))
-def test_a_suffix_lets_through_what_is_below_and_never_itself(name: str, more: list[str]) -> None:
+def test_suffix_pattern_allows_only_subdomains(name: str, more: list[str]) -> None:
     egress = Egress.compile([f"*.{name}"])
     assert egress.allows(".".join([*more, name]), 443)
     assert not egress.allows(name, 443)
@@ -202,12 +202,12 @@ def test_a_suffix_lets_through_what_is_below_and_never_itself(name: str, more: l
 
 
 @given(DOMAINS, NAMES)
-def test_below_means_ends_with_a_dot_and_the_suffix(suffix: str, host: str) -> None:
+def test_suffix_matches_at_dot(suffix: str, host: str) -> None:
     assert allows(f"*.{suffix}", host) is host.endswith(f".{suffix}")
 
 
 @given(ADDRESSES, ADDRESSES, PORTS)
-def test_an_address_lets_only_itself_through(one: str, other: str, port: int) -> None:
+def test_address_pattern_allows_only_itself(one: str, other: str, port: int) -> None:
     pattern = f"[{one}]:{port}" if ":" in one else f"{one}:{port}"
     egress = Egress.compile([pattern], local_egress=True)
     assert egress.allows(one, port)
@@ -215,13 +215,13 @@ def test_an_address_lets_only_itself_through(one: str, other: str, port: int) ->
 
 
 @given(st.lists(NAMES, max_size=4), st.text(max_size=30), st.integers())
-def test_any_text_is_answered(patterns: list[str], host: str, port: int) -> None:
+def test_allows_accepts_any_text(patterns: list[str], host: str, port: int) -> None:
     allowed = Egress.compile(patterns).allows(host, port)
     assert not allowed or normal_host(host) in patterns
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_a_pattern_or_a_ValueError(pattern: str) -> None:
+def test_any_text_compiles_or_raises_value_error(pattern: str) -> None:
     try:
         egress = Egress.compile([pattern])
     except ValueError:
@@ -232,5 +232,5 @@ def test_any_text_is_a_pattern_or_a_ValueError(pattern: str) -> None:
 
 
 @given(st.one_of(NAMES, ADDRESSES))
-def test_a_normal_host_stays_as_it_is(host: str) -> None:
+def test_normal_host_is_idempotent(host: str) -> None:
     assert normal_host(normal_host(host)) == normal_host(host)

@@ -16,40 +16,40 @@ from interlock.drivers.sandbox.patterns import Egress, HostPort
 from interlock.drivers.sandbox.plan import EgressRoutes, command_line, encode_plan
 
 
-def ways(*patterns: str) -> EgressRoutes:
+def compile_routes(*patterns: str) -> EgressRoutes:
     return EgressRoutes.to(Egress.compile(patterns, local_egress=True), has_ipv6=True)
 
 
-def test_each_name_has_an_address_of_its_own() -> None:
-    found = ways("a.example", "b.example:5432", "*.c.example", "a.example:8080")
-    assert found.hosts == {"a.example": "127.64.0.1", "b.example": "127.64.0.2"}
-    assert found.places == {
+def test_each_name_has_own_address() -> None:
+    routes = compile_routes("a.example", "b.example:5432", "*.c.example", "a.example:8080")
+    assert routes.hosts == {"a.example": "127.64.0.1", "b.example": "127.64.0.2"}
+    assert routes.places == {
         HostPort("127.64.0.1", 80): "a.example",
         HostPort("127.64.0.1", 443): "a.example",
         HostPort("127.64.0.2", 5432): "b.example",
         HostPort("127.64.0.1", 8080): "a.example",
     }
-    assert found.addresses == []
-    assert found.listen == [
+    assert routes.addresses == []
+    assert routes.listen == [
         HostPort("127.0.0.1", 3128),
         *(HostPort("0.0.0.0", port) for port in (80, 443, 5432, 8080)),
     ]
-    lines = found.hosts_file.splitlines()
+    lines = routes.hosts_file.splitlines()
     assert "127.0.0.1 localhost" in lines
     assert "127.64.0.1 a.example" in lines
     assert "127.64.0.2 b.example" in lines
 
 
-def test_addresses_stand_for_themselves() -> None:
-    found = ways("10.0.0.5:22", "[2001:db8::1]:22", "localhost:5432")
-    assert found.places == {
+def test_addresses_route_to_themselves() -> None:
+    routes = compile_routes("10.0.0.5:22", "[2001:db8::1]:22", "localhost:5432")
+    assert routes.places == {
         HostPort("10.0.0.5", 22): "10.0.0.5",
         HostPort("2001:db8::1", 22): "2001:db8::1",
         HostPort("127.0.0.1", 5432): "localhost",
         HostPort("::1", 5432): "localhost",
     }
-    assert found.addresses == ["10.0.0.5", "2001:db8::1"]
-    assert set(found.listen[1:]) == {
+    assert routes.addresses == ["10.0.0.5", "2001:db8::1"]
+    assert set(routes.listen[1:]) == {
         HostPort("0.0.0.0", 22),
         HostPort("::", 22),
         HostPort("0.0.0.0", 5432),
@@ -57,38 +57,38 @@ def test_addresses_stand_for_themselves() -> None:
     }
 
 
-def test_a_machine_without_ipv6() -> None:
+def test_routes_without_ipv6() -> None:
     named = Egress.compile(["localhost:5432", "a.example:1"], local_egress=True)
-    found = EgressRoutes.to(named, has_ipv6=False)
-    assert not any(":" in place.host for place in found.places)
+    result = EgressRoutes.to(named, has_ipv6=False)
+    assert not any(":" in place.host for place in result.places)
     with pytest.raises(ValueError, match="has no IPv6"):
         EgressRoutes.to(Egress.compile(["[2001:db8::1]:22"]), has_ipv6=False)
 
 
-def test_the_proxy_is_in_nobodys_way() -> None:
-    assert ways("localhost:3128", "a.example:3129").proxy_port == 3130
+def test_proxy_port_avoids_listed_ports() -> None:
+    assert compile_routes("localhost:3128", "a.example:3129").proxy_port == 3130
 
 
-def test_there_are_only_so_many_ports() -> None:
+def test_limits_number_of_ports() -> None:
     with pytest.raises(ValueError, match="40 different ports"):
-        ways(*(f"a.example:{port}" for port in range(1, 41)))
+        compile_routes(*(f"a.example:{port}" for port in range(1, 41)))
 
 
 @given(st.lists(st.from_regex(r"\A[a-z]{1,8}\.example(:[1-9][0-9]?)?\Z"), max_size=30))
-def test_no_two_names_share_an_address(patterns: list[str]) -> None:
+def test_names_share_no_address(patterns: list[str]) -> None:
     egress = Egress.compile(patterns)
     try:
-        found = EgressRoutes.to(egress)
+        result = EgressRoutes.to(egress)
     except ValueError:
         return
-    assert len(set(found.hosts.values())) == len(found.hosts)
-    for (address, port), host in found.places.items():
-        assert found.hosts[host] == address
+    assert len(set(result.hosts.values())) == len(result.hosts)
+    for (address, port), host in result.places.items():
+        assert result.hosts[host] == address
         assert egress.allows(host, port)
-    assert len(found.places) == len(egress.places)
+    assert len(result.places) == len(egress.places)
 
 
-def test_a_plan_covers_what_it_has_to(tmp_path: Path) -> None:
+def test_plan_covers_required_folders(tmp_path: Path) -> None:
     (tmp_path / "node" / "deep").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "node")
     word = encode_plan(
@@ -113,7 +113,7 @@ def test_a_plan_covers_what_it_has_to(tmp_path: Path) -> None:
     assert plan["root"] is (os.geteuid() == 0)
 
 
-def test_a_command_stays_a_list_of_words() -> None:
+def test_command_line_keeps_arguments_separate() -> None:
     argv = ["npx", "-y", "a b", "--", "$(x)"]
     assert command_line("github@1", argv)[-6:] == ["github@1", *argv]
 
@@ -121,7 +121,7 @@ def test_a_command_stays_a_list_of_words() -> None:
 # -- what was refused
 
 
-def test_a_refusal_is_told_once_in_a_while() -> None:
+def test_repeated_denial_is_reported_once_per_interval() -> None:
     now, told = [0.0], []
     refusals = EgressDenialReporter(lambda *place: told.append(place), clock=lambda: now[0])
     for _ in range(100):
@@ -136,7 +136,7 @@ def test_a_refusal_is_told_once_in_a_while() -> None:
     assert told[2:] == [("a.example", 443)]
 
 
-def test_somebody_who_tries_every_port_fills_no_journal() -> None:
+def test_denials_of_many_ports_are_limited() -> None:
     now, told = [0.0], []
     refusals = EgressDenialReporter(lambda *place: told.append(place), clock=lambda: now[0])
     for port in range(1, 5000):
@@ -147,5 +147,5 @@ def test_somebody_who_tries_every_port_fills_no_journal() -> None:
     assert told[-1] == ("a.example", 4999)
 
 
-def test_nobody_has_to_listen() -> None:
+def test_denial_reporter_works_without_callback() -> None:
     EgressDenialReporter(None, clock=lambda: 0.0).note("a.example", 443)

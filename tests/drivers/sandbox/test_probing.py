@@ -27,21 +27,21 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 Done = subprocess.CompletedProcess[str]
 
 
-def ended(status: int, output: str = "", errors: str = "") -> Callable[[], Done]:
+def completed_process(status: int, output: str = "", errors: str = "") -> Callable[[], Done]:
     return lambda: subprocess.CompletedProcess([], status, output, errors)
 
 
 @needs_confinement
-def test_it_is_really_tried() -> None:
+def test_this_machine_can_confine() -> None:
     assert find_problem() is None
     assert confinement_problem() is None
 
 
 @needs_confinement
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_an_ordinary_user_can_confine_too() -> None:
+def test_unprivileged_user_can_confine() -> None:
     program = "from interlock.drivers.sandbox.self_test import find_problem; print(find_problem())"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program],
         user=65534,
         group=65534,
@@ -52,47 +52,60 @@ def test_an_ordinary_user_can_confine_too() -> None:
         timeout=HANG_TIMEOUT,
         check=False,
     )
-    if "Permission denied" in done.stderr or "No module" in done.stderr:
+    if "Permission denied" in result.stderr or "No module" in result.stderr:
         pytest.skip("nobody else may read this copy of the code")
-    assert (done.stdout.strip(), done.stderr) == ("None", "")
+    assert (result.stdout.strip(), result.stderr) == ("None", "")
 
 
 @pytest.mark.spec("DR-32.security-8", "DR-30.security-1")
 @pytest.mark.parametrize(
-    ("found", "says"),
+    ("findings", "says"),
     [
         ({"system": "darwin"}, "only on Linux, this is darwin"),
         ({"machine": "vax"}, "there is no system call filter for this machine type (vax)"),
         (
-            {"attempt": ended(126, "", "interlock: a process cannot be confined: new namespaces")},
+            {
+                "attempt": completed_process(
+                    126, "", "interlock: a process cannot be confined: new namespaces"
+                )
+            },
             "a process cannot be confined: new namespaces",
         ),
-        ({"attempt": ended(1, "", "it has a way to 192.0.2.1")}, "it has a way to 192.0.2.1"),
-        ({"attempt": ended(0, "something else")}, "ended with status 0"),
-        ({"attempt": ended(-9)}, "ended with status -9"),
+        (
+            {"attempt": completed_process(1, "", "it has a way to 192.0.2.1")},
+            "it has a way to 192.0.2.1",
+        ),
+        ({"attempt": completed_process(0, "something else")}, "ended with status 0"),
+        ({"attempt": completed_process(-9)}, "ended with status -9"),
     ],
 )
-async def test_a_machine_that_cannot(found: dict[str, object], says: str, tmp_path: Path) -> None:
-    problem = find_problem(**{"settings": tmp_path, **found})  # type: ignore[arg-type]
+async def test_incapable_machine_is_reported(
+    findings: dict[str, object], says: str, tmp_path: Path
+) -> None:
+    problem = find_problem(**{"settings": tmp_path, **findings})  # type: ignore[arg-type]
     assert problem is not None
     assert says in problem
 
-    with pytest.raises(InterlockError) as caught:
+    with pytest.raises(InterlockError) as error:
         await Confinement.open("github@1", [], problem=lambda: problem)
-    assert caught.value.failure is SANDBOX_UNAVAILABLE
-    assert problem in caught.value.message
-    assert "github@1 is not started" in caught.value.message
-    assert "drivers.sandbox: advisory" in caught.value.message
+    assert error.value.failure is SANDBOX_UNAVAILABLE
+    assert problem in error.value.message
+    assert "github@1 is not started" in error.value.message
+    assert "drivers.sandbox: advisory" in error.value.message
 
 
-def test_it_is_tried_once_unless_the_machine_was_too_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    tries: list[Done | None] = [None, ended(1, "", "no way")(), ended(0, "confined")()]
+def test_self_test_result_is_cached_unless_it_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[Done | None] = [
+        None,
+        completed_process(1, "", "no way")(),
+        completed_process(0, "confined")(),
+    ]
 
     def attempt() -> Done:
-        done = tries.pop(0)
-        if done is None:
+        result = tries.pop(0)
+        if result is None:
             raise subprocess.TimeoutExpired("x", 20)
-        return done
+        return result
 
     monkeypatch.setattr(probing, "_known", [])
     monkeypatch.setattr(probing, "_confine_one", attempt)
@@ -102,7 +115,7 @@ def test_it_is_tried_once_unless_the_machine_was_too_busy(monkeypatch: pytest.Mo
     assert len(tries) == 1
 
 
-def test_an_attempt_that_fails_itself(tmp_path: Path) -> None:
+def test_failed_self_test_is_reported(tmp_path: Path) -> None:
     def late() -> Done:
         raise subprocess.TimeoutExpired("x", 20)
 
@@ -121,10 +134,10 @@ def test_an_attempt_that_fails_itself(tmp_path: Path) -> None:
         ("user/max_user_namespaces", "0", "max_user_namespaces"),
     ],
 )
-def test_what_to_do_is_said(name: str, value: str, says: str, tmp_path: Path) -> None:
+def test_problem_suggests_system_setting(name: str, value: str, says: str, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir()
     (tmp_path / name).write_text(f"{value}\n", encoding="ascii")
-    problem = find_problem(ended(126, "", "interlock: no"), settings=tmp_path)
+    problem = find_problem(completed_process(126, "", "interlock: no"), settings=tmp_path)
     assert problem is not None
     assert problem.startswith("no; ")
     assert says in problem
@@ -133,7 +146,7 @@ def test_what_to_do_is_said(name: str, value: str, says: str, tmp_path: Path) ->
 @needs_confinement
 @pytest.mark.spec("DR-32.security-8")
 @pytest.mark.parametrize("wrong", ["folder", "socket", "filter", "parent"])
-def test_a_confinement_that_fails_half_way_runs_nothing(wrong: str, tmp_path: Path) -> None:
+def test_failed_confinement_step_runs_nothing(wrong: str, tmp_path: Path) -> None:
     """Whatever step it is: the command is not reached."""
     described = marshal.loads(
         bytes.fromhex(
@@ -148,7 +161,7 @@ def test_a_confinement_that_fails_half_way_runs_nothing(wrong: str, tmp_path: Pa
         "filter": b"\xff" * 16,
         "parent": 1,
     }[wrong]
-    done = subprocess.run(
+    result = subprocess.run(
         command_line("github@1", ["echo", "it runs"]),
         env={PLAN: marshal.dumps(described).hex(), "interlock:PATH": os.environ["PATH"]},
         capture_output=True,
@@ -156,12 +169,12 @@ def test_a_confinement_that_fails_half_way_runs_nothing(wrong: str, tmp_path: Pa
         timeout=HANG_TIMEOUT,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (126, "")
-    assert done.stderr.startswith("interlock: github@1 cannot be confined: ")
+    assert (result.returncode, result.stdout) == (126, "")
+    assert result.stderr.startswith("interlock: github@1 cannot be confined: ")
 
 
-def test_without_a_plan_nothing_is_run() -> None:
-    done = subprocess.run(
+def test_launcher_without_plan_runs_nothing() -> None:
+    result = subprocess.run(
         command_line("github@1", ["echo", "it runs"]),
         env={},
         capture_output=True,
@@ -169,10 +182,10 @@ def test_without_a_plan_nothing_is_run() -> None:
         timeout=HANG_TIMEOUT,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (126, "")
+    assert (result.returncode, result.stdout) == (126, "")
 
 
-def test_both_sides_use_the_same_words() -> None:
+def test_plan_and_launcher_share_variable_names() -> None:
     assert launcher.PLAN == plan.PLAN
     assert launcher.PREFIX.decode() == plan.ENVIRONMENT_PREFIX
 
@@ -181,15 +194,15 @@ def test_both_sides_use_the_same_words() -> None:
 @pytest.mark.parametrize(
     "egress", [["*"], ["https://a.example"], [f"a.example:{n}" for n in range(1, 40)]]
 )
-async def test_an_egress_that_is_none_is_refused_before_anything(egress: list[str]) -> None:
-    with pytest.raises(InterlockError) as caught:
+async def test_rejects_invalid_egress_first(egress: list[str]) -> None:
+    with pytest.raises(InterlockError) as error:
         await Confinement.open("github@1", egress, problem=lambda: "not asked")
-    assert caught.value.failure is CONFIG
-    assert caught.value.message.startswith("github@1: ")
+    assert error.value.failure is CONFIG
+    assert error.value.message.startswith("github@1: ")
 
 
 @needs_confinement
-async def test_a_folder_for_sockets_that_is_too_long(
+async def test_long_socket_folder_uses_shorter_path(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     long = tmp_path / ("x" * 100)

@@ -16,7 +16,7 @@ from interlock.drivers.sandbox import proxy as proxy_module
 from interlock.drivers.sandbox.patterns import Egress, HostPort
 from interlock.drivers.sandbox.plan import EgressRoutes
 from interlock.drivers.sandbox.proxy import MAX_HEAD_BYTES, Proxy
-from tests.drivers.sandbox.cells import GREETING, LOOPS, here, outside
+from tests.drivers.sandbox.cells import GREETING, LOOPS, greeting_server, resolve_to_loopback
 from tests.support.upstreams import run, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -67,7 +67,7 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(port: int, *, resolve: Any = here) -> AsyncIterator[Bench]:
+async def bench(port: int, *, resolve: Any = resolve_to_loopback) -> AsyncIterator[Bench]:
     listening = [
         socket.create_server(("127.0.0.1", 0)),
         socket.create_server((STANDS_FOR_IT, port)),
@@ -120,25 +120,25 @@ def connect(host: str, port: int) -> bytes:
         ),
     ],
 )
-def test_what_is_refused(data: bytes, status: bytes, loop: str, free_port: int) -> None:
+def test_rejects_bad_proxy_requests(data: bytes, status: bytes, loop: str, free_port: int) -> None:
     async def body() -> None:
-        asked: list[str] = []
+        requests: list[str] = []
 
         async def resolve(host: str, port: int) -> list[str]:
-            asked.append(host)
+            requests.append(host)
             return []
 
         async with bench(free_port, resolve=resolve) as one:
             answer = await one.answer(data, end=True)
             assert answer.startswith(b"HTTP/1.1 " + status)
             assert b"pass" not in answer
-            assert not asked
+            assert not requests
 
     run(body, loop=loop)
 
 
 @LOOPS
-def test_a_request_that_ends_in_the_middle(loop: str, free_port: int) -> None:
+def test_incomplete_request_is_closed(loop: str, free_port: int) -> None:
     async def body() -> None:
         async with bench(free_port) as one:
             assert (await one.answer(b"CONNECT a.ex", end=True)).startswith(b"HTTP/1.1 400")
@@ -147,7 +147,7 @@ def test_a_request_that_ends_in_the_middle(loop: str, free_port: int) -> None:
     run(body, loop=loop)
 
 
-async def test_a_request_that_never_ends(monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
+async def test_slow_request_times_out(monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
     monkeypatch.setattr(proxy_module, "HEAD_TIMEOUT_SECONDS", 0.05)
 
     async with bench(free_port) as one:
@@ -156,9 +156,9 @@ async def test_a_request_that_never_ends(monkeypatch: pytest.MonkeyPatch, free_p
 
 
 @LOOPS
-def test_a_request_byte_by_byte(loop: str) -> None:
+def test_accepts_request_in_single_bytes(loop: str) -> None:
     async def body() -> None:
-        async with outside() as other, bench(other.port) as one:
+        async with greeting_server() as other, bench(other.port) as one:
             reader, writer = await one.client()
             writer.transport.get_extra_info("socket").setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
@@ -173,9 +173,9 @@ def test_a_request_byte_by_byte(loop: str) -> None:
 
 
 @LOOPS
-def test_what_came_with_the_request_goes_on(loop: str) -> None:
+def test_forwards_data_sent_with_request(loop: str) -> None:
     async def body() -> None:
-        async with outside() as other, bench(other.port) as one:
+        async with greeting_server() as other, bench(other.port) as one:
             await one.answer(connect("a.example", other.port) + b"early", end=True)
             plain = f"PUT http://a.example:{other.port}/x HTTP/1.1\r\nContent-Length: 2\r\n\r\n{{}}"
             await one.answer(plain.encode(), end=True)
@@ -187,15 +187,15 @@ def test_what_came_with_the_request_goes_on(loop: str) -> None:
 
 @LOOPS
 @RAW
-def test_much_goes_both_ways_whole(raw: bool, loop: str) -> None:
+def test_forwards_large_data_in_both_directions(raw: bool, loop: str) -> None:
     """More than fits into anybody's buffers, with an end that is said one side at a time."""
 
     async def body() -> None:
         data = os.urandom(1024) * (8 * 1024)
-        seen: list[bytes] = []
+        events: list[bytes] = []
 
         async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            seen.append(await reader.read())
+            events.append(await reader.read())
             writer.write(data)
             await writer.drain()
             writer.close()
@@ -206,13 +206,13 @@ def test_much_goes_both_ways_whole(raw: bool, loop: str) -> None:
             await with_timeout(writer.drain())
             writer.write_eof()
             assert await with_timeout(reader.read()) == data
-            assert seen == [data]
+            assert events == [data]
 
     run(body, loop=loop)
 
 
 @LOOPS
-def test_who_does_not_read_is_not_read_from(loop: str) -> None:
+def test_slow_reader_stops_reading_from_sender(loop: str) -> None:
     """What nobody takes piles up with its sender, not in the node."""
 
     async def body() -> None:
@@ -244,7 +244,7 @@ def test_who_does_not_read_is_not_read_from(loop: str) -> None:
 
 @LOOPS
 @RAW
-def test_a_host_that_goes_away(raw: bool, loop: str) -> None:
+def test_host_disconnect_closes_client(raw: bool, loop: str) -> None:
     async def body() -> None:
         async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readexactly(1)
@@ -261,7 +261,7 @@ def test_a_host_that_goes_away(raw: bool, loop: str) -> None:
 
 @LOOPS
 @RAW
-def test_a_client_that_goes_away(raw: bool, loop: str) -> None:
+def test_client_disconnect_closes_host(raw: bool, loop: str) -> None:
     async def body() -> None:
         left: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
@@ -282,7 +282,7 @@ def test_a_client_that_goes_away(raw: bool, loop: str) -> None:
 
 
 @LOOPS
-def test_a_connection_that_is_half_open_and_silent_is_cut(
+def test_silent_half_closed_connection_times_out(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proxy_module, "HALF_CLOSED_TIMEOUT_SECONDS", 0.05)
@@ -306,11 +306,11 @@ def test_a_connection_that_is_half_open_and_silent_is_cut(
 
 
 @LOOPS
-def test_there_are_only_so_many(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_connections(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy_module, "MAX_CONNECTIONS", 2)
 
     async def body() -> None:
-        async with outside() as other, bench(other.port) as one:
+        async with greeting_server() as other, bench(other.port) as one:
             for _ in range(2):
                 _, writer = await one.client()
                 writer.write(b"CONNECT")
@@ -323,7 +323,7 @@ def test_there_are_only_so_many(loop: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @LOOPS
-def test_all_addresses_are_tried(loop: str, free_port: int) -> None:
+def test_tries_all_addresses(loop: str, free_port: int) -> None:
     async def body() -> None:
         async def two(host: str, port: int) -> Sequence[str]:
             return ["127.0.0.9", "::1", "127.0.0.1"]
@@ -331,7 +331,7 @@ def test_all_addresses_are_tried(loop: str, free_port: int) -> None:
         async def none(host: str, port: int) -> Sequence[str]:
             return []
 
-        async with outside() as other:
+        async with greeting_server() as other:
             async with bench(other.port, resolve=two) as one:
                 answer = await one.answer(connect("a.example", other.port), end=True)
                 assert answer == ESTABLISHED + GREETING.encode()
@@ -342,7 +342,7 @@ def test_all_addresses_are_tried(loop: str, free_port: int) -> None:
     run(body, loop=loop)
 
 
-async def test_a_host_that_never_answers(monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
+async def test_unresponsive_host_times_out(monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
     monkeypatch.setattr(proxy_module, "CONNECT_TIMEOUT_SECONDS", 0.05)
 
     async def never(host: str, port: int) -> Sequence[str]:

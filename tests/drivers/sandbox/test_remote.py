@@ -23,7 +23,7 @@ from interlock.errors import CONFIG, POLICY_VIOLATION, Failure, InterlockError
         ("http://[::1]:9000/mcp", ["[::1]:9000"]),
     ],
 )
-def test_what_may_be_connected_to(url: str, egress: list[str]) -> None:
+def test_accepts_remote_url_listed_in_egress(url: str, egress: list[str]) -> None:
     check_remote(url, egress, local_egress=True)
     check_remote(url, Egress.compile(egress, local_egress=True))
 
@@ -41,21 +41,21 @@ def test_what_may_be_connected_to(url: str, egress: list[str]) -> None:
         ("http://127.0.0.1:9000/mcp", ["127.0.0.1"], "127.0.0.1:9000"),
     ],
 )
-def test_what_may_not(url: str, egress: list[str], write: str) -> None:
-    with pytest.raises(InterlockError) as caught:
+def test_rejects_remote_url_outside_egress(url: str, egress: list[str], write: str) -> None:
+    with pytest.raises(InterlockError) as error:
         check_remote(url, egress, local_egress=True, key="acme@1")
-    assert caught.value.failure is POLICY_VIOLATION
-    assert caught.value.message.startswith("acme@1: ")
-    assert f'egress: ["{write}"]' in caught.value.message
+    assert error.value.failure is POLICY_VIOLATION
+    assert error.value.message.startswith("acme@1: ")
+    assert f'egress: ["{write}"]' in error.value.message
     check_remote(url, [write], local_egress=True)
 
 
 @pytest.mark.spec("DR-31.security-1")
 @pytest.mark.parametrize("host", ["mcp.acme.com", "10.0.0.5", "localhost.example", "example"])
-def test_plain_http_goes_no_further_than_this_machine(host: str) -> None:
-    with pytest.raises(InterlockError, match="Use https") as caught:
+def test_plain_http_is_limited_to_loopback(host: str) -> None:
+    with pytest.raises(InterlockError, match="Use https") as error:
         check_remote(f"http://{host}/mcp", [host])
-    assert caught.value.failure is POLICY_VIOLATION
+    assert error.value.failure is POLICY_VIOLATION
 
 
 @pytest.mark.parametrize(
@@ -70,30 +70,30 @@ def test_plain_http_goes_no_further_than_this_machine(host: str) -> None:
         ("https://mcp.acme.com/", ["*"], CONFIG),
     ],
 )
-def test_what_is_no_address(url: str, egress: list[str], failure: Failure) -> None:
-    with pytest.raises(InterlockError) as caught:
+def test_rejects_invalid_remote_urls(url: str, egress: list[str], failure: Failure) -> None:
+    with pytest.raises(InterlockError) as error:
         check_remote(url, egress)
-    assert caught.value.failure is failure
-    assert "s3cret" not in caught.value.message
+    assert error.value.failure is failure
+    assert "s3cret" not in error.value.message
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "0.0.0.0"])
-def test_this_machine_needs_consent(host: str) -> None:
-    with pytest.raises(InterlockError, match="local_egress") as caught:
+def test_loopback_requires_local_egress(host: str) -> None:
+    with pytest.raises(InterlockError, match="local_egress") as error:
         check_remote(f"https://{host}:9000/mcp", [f"{host}:9000"])
-    assert caught.value.failure is CONFIG
+    assert error.value.failure is CONFIG
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
-def test_a_driver_is_not_the_node_itself(host: str) -> None:
+def test_rejects_address_of_node(host: str) -> None:
     never, egress = [("127.0.0.1", 8420)], [f"{host}:8420", f"{host}:8421"]
     check_remote(f"http://{host}:8421/mcp", egress, local_egress=True, never=never)
-    with pytest.raises(InterlockError, match="an address of this node") as caught:
+    with pytest.raises(InterlockError, match="an address of this node") as error:
         check_remote(f"http://{host}:8420/mcp", egress, local_egress=True, never=never)
-    assert caught.value.failure is POLICY_VIOLATION
+    assert error.value.failure is POLICY_VIOLATION
 
 
-def test_everything_with_consent() -> None:
+def test_any_egress_still_requires_https() -> None:
     check_remote("https://mcp.acme.com/", ["*"], any_egress=True)
     with pytest.raises(InterlockError, match="Use https"):
         check_remote("http://mcp.acme.com/", ["*"], any_egress=True)

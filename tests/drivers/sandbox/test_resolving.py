@@ -40,7 +40,7 @@ Local:
 """
 
 
-def resolved(host: str, *addresses: str) -> list[str]:
+def resolve_host(host: str, *addresses: str) -> list[str]:
     """What is found when the machine's resolver says this."""
 
     async def body() -> list[str]:
@@ -99,17 +99,17 @@ def resolved(host: str, *addresses: str) -> list[str]:
         ("2001:db8:5::a", True),
     ],
 )
-def test_what_is_outside(address: str, outside: bool) -> None:
+def test_classifies_outside_addresses(address: str, outside: bool) -> None:
     own = [ip_network("127.0.0.0/8"), ip_network("203.0.113.9"), ip_network("2001:db8:5::9")]
     assert is_outside(address, lambda: own) is outside
 
 
-def test_the_machines_own_addresses_are_those_that_can_be_bound() -> None:
+def test_own_networks_can_be_bound() -> None:
     """Asked of the kernel in another way: nothing else lets itself be bound."""
-    found = own_networks()
-    assert ip_network("127.0.0.0/8") in found
-    assert ip_network("::1/128") in found or not Path("/proc/net/if_inet6").exists()
-    for network in found:
+    result = own_networks()
+    assert ip_network("127.0.0.0/8") in result
+    assert ip_network("::1/128") in result or not Path("/proc/net/if_inet6").exists()
+    for network in result:
         family = socket.AF_INET if network.version == 4 else socket.AF_INET6
         address = str(network.network_address)
         assert not is_outside(address)
@@ -119,7 +119,7 @@ def test_the_machines_own_addresses_are_those_that_can_be_bound() -> None:
             one.bind((address, 0))
 
 
-def test_how_the_kernel_tells_its_addresses(tmp_path: Path) -> None:
+def test_parses_kernel_address_tables(tmp_path: Path) -> None:
     (tmp_path / "fib_trie").write_text(FIB_TRIE, encoding="ascii")
     (tmp_path / "if_inet6").write_text(
         "20010db8000000000000000000000007 02 40 00 80     eth0\n", encoding="ascii"
@@ -131,25 +131,29 @@ def test_how_the_kernel_tells_its_addresses(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-32.security-1")
-def test_a_name_that_leads_to_this_machine_leads_nowhere() -> None:
-    assert resolved("a.example", "127.0.0.1", "10.0.0.5", "10.0.0.5") == ["10.0.0.5"]
+def test_rejects_name_resolving_to_loopback() -> None:
+    assert resolve_host("a.example", "127.0.0.1", "10.0.0.5", "10.0.0.5") == ["10.0.0.5"]
     with pytest.raises(
         OSError, match=r"a\.example resolves to 169\.254\.169\.254, which is not allowed"
     ):
-        resolved("a.example", "169.254.169.254")
+        resolve_host("a.example", "169.254.169.254")
     with pytest.raises(OSError, match="no address"):
-        resolved("a.example")
+        resolve_host("a.example")
 
 
-def test_no_name_leads_to_an_interface_of_this_machine() -> None:
-    own = [one for one in own_networks() if one.num_addresses == 1 and not one.is_loopback]
+def test_rejects_name_resolving_to_own_interface() -> None:
+    own = [
+        network
+        for network in own_networks()
+        if network.num_addresses == 1 and not network.is_loopback
+    ]
     for network in own:
         address = str(network.network_address)
         with pytest.raises(OSError, match="which is not allowed"):
-            resolved("a.example", address)
+            resolve_host("a.example", address)
 
 
-def test_where_the_node_listens_nothing_leads() -> None:
+def test_rejects_name_resolving_to_node_listener() -> None:
     own = [ip_network("127.0.0.0/8"), ip_network("203.0.113.9")]
     places = [("0.0.0.0", 8420), ("198.51.100.7", 8421)]
 
@@ -175,8 +179,8 @@ def test_where_the_node_listens_nothing_leads() -> None:
         tried("localhost", 5432, "127.0.0.1")
 
 
-def test_what_is_named_itself_is_meant() -> None:
-    assert resolved("127.0.0.1") == ["127.0.0.1"]
-    assert resolved("::1") == ["::1"]
-    assert resolved("localhost") == ["127.0.0.1", "::1"]
-    assert resolved("db.localhost") == ["127.0.0.1", "::1"]
+def test_literal_address_resolves_to_itself() -> None:
+    assert resolve_host("127.0.0.1") == ["127.0.0.1"]
+    assert resolve_host("::1") == ["::1"]
+    assert resolve_host("localhost") == ["127.0.0.1", "::1"]
+    assert resolve_host("db.localhost") == ["127.0.0.1", "::1"]

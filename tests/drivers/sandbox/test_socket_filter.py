@@ -32,7 +32,7 @@ NEWUSER = 0x10000000
 REFUSED_FAMILY = ERRNO | EAFNOSUPPORT
 
 
-def verdict(program: bytes, number: int, *arguments: int, architecture: int) -> int:
+def evaluate_filter(program: bytes, number: int, *arguments: int, architecture: int) -> int:
     """What the program says of a call. Raises when it leaves its own end or loads nonsense."""
     call = struct.pack("=iIQ6Q", number, architecture, 0, *(*arguments, *[0] * 6)[:6])
     steps = list(struct.iter_unpack("=HBBI", program))
@@ -51,10 +51,12 @@ def verdict(program: bytes, number: int, *arguments: int, architecture: int) -> 
             at += true if holds[code] else false
 
 
-def on(machine: str, name: str, *arguments: int) -> int:
+def run_filter(machine: str, name: str, *arguments: int) -> int:
     program = socket_filter(machine)
     assert program is not None
-    return verdict(program, CALLS[machine][name], *arguments, architecture=ARCHITECTURE[machine])
+    return evaluate_filter(
+        program, CALLS[machine][name], *arguments, architecture=ARCHITECTURE[machine]
+    )
 
 
 @MACHINES
@@ -94,37 +96,37 @@ def on(machine: str, name: str, *arguments: int) -> int:
         ("connect", (3,), ALLOW),
     ],
 )
-def test_what_is_allowed(
+def test_filter_decides_system_calls(
     machine: str, name: str, arguments: tuple[int, ...], expected: int
 ) -> None:
-    assert on(machine, name, *arguments) == expected
+    assert run_filter(machine, name, *arguments) == expected
 
 
-def test_other_ways_to_number_calls_are_none() -> None:
+def test_other_call_numbering_is_rejected() -> None:
     program = socket_filter("x86_64")
     assert program is not None
-    assert verdict(program, 102, architecture=0x40000003) == KILL  # 32 bits: socketcall
-    assert verdict(program, 0x40000000 | 41, 1, architecture=X86) == ERRNO | ENOSYS  # x32
-    assert verdict(program, 41, 2, architecture=ARM) == KILL
+    assert evaluate_filter(program, 102, architecture=0x40000003) == KILL  # 32 bits: socketcall
+    assert evaluate_filter(program, 0x40000000 | 41, 1, architecture=X86) == ERRNO | ENOSYS  # x32
+    assert evaluate_filter(program, 41, 2, architecture=ARM) == KILL
 
 
-def test_an_unknown_machine_has_no_filter() -> None:
+def test_unknown_machine_has_no_filter() -> None:
     assert socket_filter("vax") is None
 
 
 @MACHINES
 @given(number=st.integers(0, 600), arguments=st.lists(st.integers(0, 2**64 - 1), max_size=6))
-def test_every_call_gets_a_verdict(machine: str, number: int, arguments: list[int]) -> None:
+def test_every_call_gets_verdict(machine: str, number: int, arguments: list[int]) -> None:
     program = socket_filter(machine)
     assert program is not None
-    found = verdict(program, number, *arguments, architecture=ARCHITECTURE[machine])
-    assert found == ALLOW or found & 0xFFFF0000 == ERRNO
+    result = evaluate_filter(program, number, *arguments, architecture=ARCHITECTURE[machine])
+    assert result == ALLOW or result & 0xFFFF0000 == ERRNO
 
 
 @MACHINES
 @given(family=st.integers(0, 2**32 - 1), kind=st.integers(0, 2**32 - 1))
-def test_no_other_family_passes(machine: str, family: int, kind: int) -> None:
+def test_other_socket_families_are_rejected(machine: str, family: int, kind: int) -> None:
     inner = {socket.AF_INET, socket.AF_INET6}
     for protocol in (0, 1):
-        passes = on(machine, "socket", family, kind, protocol) == ALLOW
+        passes = run_filter(machine, "socket", family, kind, protocol) == ALLOW
         assert passes is (family in inner or (family == socket.AF_NETLINK and protocol == 0))

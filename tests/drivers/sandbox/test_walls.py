@@ -16,11 +16,11 @@ import pytest
 from tests.drivers.sandbox.cells import (
     GREETING,
     PLAIN,
-    all_tried,
-    cell,
+    attempt_all,
+    greeting_server,
     needs_confinement,
-    outside,
-    ran,
+    open_confinement,
+    run_command,
     tried,
 )
 
@@ -33,19 +33,19 @@ SOCK_DGRAM = 2
 
 @pytest.mark.spec("DR-32.security-1", "DR-32.security-8", "DR-30.security-1", "DR-30.fields-3")
 @pytest.mark.parametrize("egress", [[], ["db.example:1", "*.example.org"]], ids=["none", "named"])
-async def test_a_port_of_the_machine_is_out_of_reach(egress: list[str]) -> None:
-    async with outside() as other, cell(*egress) as inside:
+async def test_ports_of_machine_are_unreachable(egress: list[str]) -> None:
+    async with greeting_server() as other, open_confinement(*egress) as inside:
         assert await tried(None, "tcp", "127.0.0.1", other.port) == GREETING
         hosts = ("127.0.0.1", "localhost", "0.0.0.0", "127.1.2.3")
         attempts = [("tcp", host, other.port) for host in hosts]
-        assert await all_tried(inside, *attempts) == ["ECONNREFUSED"] * len(hosts)
+        assert await attempt_all(inside, *attempts) == ["ECONNREFUSED"] * len(hosts)
         assert other.visits == 1
 
 
 @pytest.mark.spec("DR-32.security-1", "DR-30.security-1")
-async def test_no_other_address_has_a_way() -> None:
-    async with cell() as inside:
-        around, *answers = await all_tried(
+async def test_other_addresses_have_no_route() -> None:
+    async with open_confinement() as inside:
+        around, *answers = await attempt_all(
             inside,
             ("around",),
             ("tcp", "192.0.2.1", 443),
@@ -67,16 +67,16 @@ async def test_datagrams_stay_inside(host: str) -> None:
         port = other.getsockname()[1]
         assert await tried(None, "udp", host, port) == "sent"
         assert other.recv(10) == b"hello"
-        async with cell() as inside:
+        async with open_confinement() as inside:
             assert await tried(inside, "udp", host, port) == "sent"
         with pytest.raises(BlockingIOError):
             other.recv(10)
 
 
 @pytest.mark.spec("DR-32.security-1")
-async def test_names_are_asked_of_nobody() -> None:
-    async with cell("db.example:5432") as inside:
-        known, unknown, resolver = await all_tried(
+async def test_names_are_not_sent_to_resolver() -> None:
+    async with open_confinement("db.example:5432") as inside:
+        known, unknown, resolver = await attempt_all(
             inside,
             ("resolved", "db.example"),
             ("resolved", "other.example"),
@@ -88,24 +88,24 @@ async def test_names_are_asked_of_nobody() -> None:
 
 
 @pytest.mark.spec("DR-32.security-1")
-async def test_unix_sockets_are_out_of_reach(tmp_path: Path) -> None:
-    async with outside() as other, cell() as inside:
+async def test_unix_sockets_are_unreachable(tmp_path: Path) -> None:
+    async with greeting_server() as other, open_confinement() as inside:
         path, name = str(tmp_path / "s"), f"@interlock-test-{os.getpid()}"
         await other.listen(path=path)
         await other.listen(path=f"\0{name[1:]}")
         attempts = [("unix", path), ("unix", name)]
-        assert await all_tried(None, *attempts) == [GREETING] * 2
-        assert await all_tried(inside, *attempts) == ["EAFNOSUPPORT"] * 2
+        assert await attempt_all(None, *attempts) == [GREETING] * 2
+        assert await attempt_all(inside, *attempts) == ["EAFNOSUPPORT"] * 2
         assert other.visits == 2
 
 
 @pytest.mark.spec("DR-32.security-1")
-async def test_sockets_that_know_no_namespace_cannot_be_made() -> None:
-    async with cell() as inside:
+async def test_sockets_outside_namespaces_cannot_be_created() -> None:
+    async with open_confinement() as inside:
         families = (AF_VSOCK, AF_PACKET, socket.AF_UNIX, 38, 44)
         attempts = [("family", family) for family in families]
-        assert await all_tried(inside, *attempts) == ["EAFNOSUPPORT"] * len(families)
-        assert await all_tried(
+        assert await attempt_all(inside, *attempts) == ["EAFNOSUPPORT"] * len(families)
+        assert await attempt_all(
             inside,
             ("pair", SOCK_DGRAM),
             ("ring",),
@@ -117,11 +117,11 @@ async def test_sockets_that_know_no_namespace_cannot_be_made() -> None:
 
 
 @pytest.mark.spec("DR-32.security-1", "DR-30.security-1")
-async def test_there_are_no_rights_and_no_way_to_get_some() -> None:
-    async with cell() as inside:
+async def test_process_has_no_privileges() -> None:
+    async with open_confinement() as inside:
         attempts = [("cloned",), ("cloned3",), ("administrator",)]
-        assert await all_tried(None, *attempts) == ["done"] * 3
-        status, *answers = await all_tried(inside, ("status",), *attempts)
+        assert await attempt_all(None, *attempts) == ["done"] * 3
+        status, *answers = await attempt_all(inside, ("status",), *attempts)
         assert answers == ["EPERM", "ENOSYS", "EPERM"]
         for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
             assert int(status[name], 16) == 0, name
@@ -130,11 +130,11 @@ async def test_there_are_no_rights_and_no_way_to_get_some() -> None:
 
 
 @pytest.mark.spec("DR-32.security-1")
-async def test_other_processes_are_not_there(tmp_path: Path) -> None:
+async def test_other_processes_are_invisible(tmp_path: Path) -> None:
     own = os.getpid()
-    async with cell() as inside:
+    async with open_confinement() as inside:
         assert await tried(None, "signalled", own) == "could"
-        around, *answers = await all_tried(
+        around, *answers = await attempt_all(
             inside,
             ("around",),
             ("signalled", own),
@@ -144,7 +144,7 @@ async def test_other_processes_are_not_there(tmp_path: Path) -> None:
         assert answers == ["ESRCH", "ESRCH", "ENOENT"]
         assert around["processes"] == [1, 2]
         # The first process is ours, and closed to it.
-        assert await all_tried(
+        assert await attempt_all(
             inside,
             ("trace", 1),
             ("enter", "/proc/1/ns/net"),
@@ -154,14 +154,14 @@ async def test_other_processes_are_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-32.security-1")
-async def test_no_namespace_can_be_entered(tmp_path: Path) -> None:
+async def test_namespaces_cannot_be_entered(tmp_path: Path) -> None:
     """Not even one whose file lies about: to enter takes rights over it."""
 
-    async with cell() as inside:
+    async with open_confinement() as inside:
         assert await tried(inside, "enter", "/proc/self/ns/net") == "EPERM"
 
 
-async def test_covers_cannot_be_lifted(tmp_path: Path) -> None:
+async def test_covers_cannot_be_removed(tmp_path: Path) -> None:
     state, config = tmp_path / "state", tmp_path / "node.yaml"
     state.mkdir()
     (state / "secret").write_text("s3cret", encoding="utf-8")
@@ -169,8 +169,8 @@ async def test_covers_cannot_be_lifted(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(state)
     covered = {"hidden": [link, config, tmp_path / "absent"]}
-    async with cell(**covered) as inside:
-        assert await all_tried(
+    async with open_confinement(**covered) as inside:
+        assert await attempt_all(
             inside,
             ("listed", state),
             ("read", state / "secret"),
@@ -181,25 +181,25 @@ async def test_covers_cannot_be_lifted(tmp_path: Path) -> None:
     assert await tried(None, "read", state / "secret") == "s3cret"
 
 
-async def test_a_folder_that_is_hidden_is_no_place_to_stand(tmp_path: Path) -> None:
+async def test_hidden_folder_cannot_be_working_folder(tmp_path: Path) -> None:
     state = tmp_path / "state"
     (state / "deep").mkdir(parents=True)
     (state / "secret").write_text("s3cret", encoding="utf-8")
-    async with cell(hidden=[state]) as inside:
+    async with open_confinement(hidden=[state]) as inside:
         assert await tried(inside, "listed", ".", cwd=state) == []
-        status, _, errors = await ran(inside, "true", cwd=state / "deep")
+        status, _, errors = await run_command(inside, "true", cwd=state / "deep")
         assert (status, "No such file" in errors) == (126, True)
 
 
-async def test_what_says_what_it_may_do_cannot_be_changed(tmp_path: Path) -> None:
+async def test_driver_manifest_cannot_be_changed(tmp_path: Path) -> None:
     """A driver that could write its own DRIVER.md would choose its own egress."""
 
     drivers, manifest = tmp_path / ".drivers", tmp_path / ".drivers" / "DRIVER.md"
     drivers.mkdir()
     manifest.write_text("egress: []", encoding="utf-8")
-    async with cell(read_only=[drivers]) as inside:
+    async with open_confinement(read_only=[drivers]) as inside:
         launcher = Path(sys.modules["interlock"].__path__[0]) / "drivers/sandbox/launcher.py"
-        answers = await all_tried(
+        answers = await attempt_all(
             inside,
             ("read", manifest),
             ("written", manifest),
@@ -216,11 +216,11 @@ async def test_what_says_what_it_may_do_cannot_be_changed(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root could do that outside")
 @pytest.mark.spec("DR-32.security-1")
-async def test_roots_number_is_worth_nothing() -> None:
+async def test_root_user_cannot_access_devices() -> None:
     """Root's files are open to root's number, whatever its rights; so they are not there."""
 
-    async with cell() as inside:
-        around, *answers = await all_tried(
+    async with open_confinement() as inside:
+        around, *answers = await attempt_all(
             inside,
             ("around",),
             ("opened", "/proc/sys/kernel/core_pattern"),
@@ -238,13 +238,13 @@ async def test_roots_number_is_worth_nothing() -> None:
 
 
 @pytest.mark.spec("DR-32.security-1")
-async def test_terminals_of_others_are_not_there() -> None:
+async def test_other_terminals_are_inaccessible() -> None:
     leader, follower = os.openpty()
     name = os.ttyname(follower)
     try:
-        async with cell() as inside:
+        async with open_confinement() as inside:
             assert await tried(None, "opened", name) == "done"
-            assert await all_tried(inside, ("opened", name), ("listed", "/dev/shm")) == [
+            assert await attempt_all(inside, ("opened", name), ("listed", "/dev/shm")) == [
                 "ENOENT",
                 [],
             ]
@@ -258,18 +258,18 @@ async def test_terminals_of_others_are_not_there() -> None:
 # -- what is in there
 
 
-async def test_it_is_who_it_was_where_it_was(tmp_path: Path) -> None:
-    async with cell() as inside:
+async def test_user_and_working_folder_are_kept(tmp_path: Path) -> None:
+    async with open_confinement() as inside:
         around = await tried(inside, "around", cwd=tmp_path)
         assert (around["uid"], around["gid"]) == (os.geteuid(), os.getegid())
         assert around["cwd"] == str(tmp_path)
         assert around["files"] == [0, 1, 2]
 
 
-async def test_its_environment_is_its_own() -> None:
+async def test_environment_is_filtered() -> None:
     """Names that a loader or Python would heed before the confinement have no effect on it."""
 
-    given = {
+    arguments = {
         **PLAIN,
         "LD_PRELOAD": "/nowhere/evil.so",
         "PYTHONPATH": "/nowhere",
@@ -279,28 +279,28 @@ async def test_its_environment_is_its_own() -> None:
         "no_proxy": "*",
         "XDG_RUNTIME_DIR": "/run/user/0",
     }
-    async with cell() as inside:
-        shown = inside.environment(given)
+    async with open_confinement() as inside:
+        shown = inside.environment(arguments)
         assert not {"LD_PRELOAD", "PYTHONPATH", "PATH"} & set(shown)
         assert not any("s3cret" in word for word in inside.argv(["x"]))
-        status, output, errors = await ran(inside, "/usr/bin/env", "-0", env=given)
+        status, output, errors = await run_command(inside, "/usr/bin/env", "-0", env=arguments)
         assert status == 0
         # The loader of `env` complains; the launcher's, before it, had nothing to load.
         assert errors.count("evil.so") == 1
         found = dict(pair.split("=", 1) for pair in output.split("\0") if pair)
         assert found == {
             name: value
-            for name, value in given.items()
+            for name, value in arguments.items()
             if name not in ("HTTPS_PROXY", "no_proxy", "XDG_RUNTIME_DIR")
         }
 
 
 @pytest.mark.spec("DR-30.security-4")
-async def test_everything_is_the_network_and_not_the_node() -> None:
+async def test_any_egress_uses_network_without_privileges() -> None:
     """With consent: the machine's own network, but still no rights, and no view of the rest."""
 
-    async with outside() as other, cell("*", any_egress=True) as inside:
-        greeting, signalled, status, environment = await all_tried(
+    async with greeting_server() as other, open_confinement("*", any_egress=True) as inside:
+        greeting, signalled, status, environment = await attempt_all(
             inside,
             ("tcp", "127.0.0.1", other.port),
             ("signalled", os.getpid()),

@@ -20,12 +20,12 @@ from tests.drivers.sandbox.cells import (
     GREETING,
     LOOPS,
     PLAIN,
-    all_tried,
-    cell,
-    here,
+    attempt_all,
+    greeting_server,
     needs_confinement,
-    outside,
-    ran,
+    open_confinement,
+    resolve_to_loopback,
+    run_command,
     tried,
 )
 from tests.support.programs import NODE, requires_node
@@ -34,9 +34,9 @@ from tests.support.upstreams import run, with_timeout
 pytestmark = [needs_confinement, pytest.mark.usefixtures("no_leaks")]
 
 OWN = [
-    str(one.network_address)
-    for one in own_networks()
-    if one.version == 4 and one.num_addresses == 1 and not one.is_loopback
+    str(network.network_address)
+    for network in own_networks()
+    if network.version == 4 and network.num_addresses == 1 and not network.is_loopback
 ]
 """What others call this machine by."""
 ESTABLISHED = "HTTP/1.1 200 Connection established"
@@ -45,15 +45,15 @@ FORBIDDEN = "HTTP/1.1 403 Forbidden"
 
 @LOOPS
 @pytest.mark.spec("DR-32.security-1", "DR-32.security-8", "DR-32.server-10")
-def test_a_named_host_is_reached_by_a_program_that_knows_no_proxy(loop: str) -> None:
+def test_listed_host_is_reached_without_proxy_support(loop: str) -> None:
     """As a database's driver does: first it fails, then its host is listed, and it works."""
 
     async def body() -> None:
-        async with outside() as other:
+        async with greeting_server() as other:
             attempt = ("tcp", "db.example", other.port, "select 1")
-            async with cell() as inside:
+            async with open_confinement() as inside:
                 assert await tried(inside, *attempt) == "gaierror"
-            async with cell(f"db.example:{other.port}") as inside:
+            async with open_confinement(f"db.example:{other.port}") as inside:
                 assert await tried(inside, *attempt) == GREETING
             assert other.visits == 1
             assert other.said == [b"select 1"]
@@ -63,24 +63,24 @@ def test_a_named_host_is_reached_by_a_program_that_knows_no_proxy(loop: str) -> 
 
 @LOOPS
 @pytest.mark.spec("DR-32.security-1", "DR-30.security-4")
-def test_a_tunnel_leads_to_listed_hosts_only(loop: str) -> None:
+def test_tunnel_reaches_listed_hosts_only(loop: str) -> None:
     async def body() -> None:
         refused: list[tuple[str, int]] = []
-        asked: list[tuple[str, int]] = []
+        requests: list[tuple[str, int]] = []
 
         async def resolve(host: str, port: int) -> list[str]:
-            asked.append((host, port))
+            requests.append((host, port))
             return ["127.0.0.1"]
 
-        async with outside() as other:
+        async with greeting_server() as other:
             port = other.port
-            async with cell(
+            async with open_confinement(
                 f"*.example.org:{port}",
                 f"exact.example:{port}",
                 resolve=resolve,
                 on_refused=lambda host, port: refused.append((host, port)),
             ) as inside:
-                answers = await all_tried(
+                answers = await attempt_all(
                     inside,
                     *(
                         ("tunnelled", host, port)
@@ -97,7 +97,7 @@ def test_a_tunnel_leads_to_listed_hosts_only(loop: str) -> None:
             assert [answer[0] for answer in answers] == [ESTABLISHED] * 2 + [FORBIDDEN] * 4
             assert [answer[1] for answer in answers[:2]] == [GREETING] * 2
             assert f"example.org:{port} is not in network.egress of the prisoner." in answers[2][1]
-            assert asked == [("api.example.org", port), ("exact.example", port)]
+            assert requests == [("api.example.org", port), ("exact.example", port)]
             assert other.visits == 2
             assert refused == [
                 ("example.org", port),
@@ -111,7 +111,7 @@ def test_a_tunnel_leads_to_listed_hosts_only(loop: str) -> None:
 
 @LOOPS
 @pytest.mark.spec("DR-32.security-1")
-def test_libraries_that_heed_the_environment_find_the_proxy(loop: str) -> None:
+def test_proxy_environment_reaches_listed_hosts(loop: str) -> None:
     async def body() -> None:
         heads: list[bytes] = []
 
@@ -122,8 +122,8 @@ def test_libraries_that_heed_the_environment_find_the_proxy(loop: str) -> None:
 
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        async with server, cell(f"*.example.org:{port}") as inside:
-            fetched, refused = await all_tried(
+        async with server, open_confinement(f"*.example.org:{port}") as inside:
+            fetched, refused = await attempt_all(
                 inside,
                 ("fetched", f"http://api.example.org:{port}/x"),
                 ("fetched", f"http://other.example:{port}/x"),
@@ -136,42 +136,42 @@ def test_libraries_that_heed_the_environment_find_the_proxy(loop: str) -> None:
     run(body, loop=loop)
 
 
-async def test_an_address_and_localhost_are_themselves() -> None:
+async def test_listed_addresses_and_localhost_are_reached() -> None:
     """Named as they stand, they lead to the node's machine and network, from where it is."""
 
-    seen: list[str] = []
+    events: list[str] = []
 
     async def resolve(host: str, port: int) -> list[str]:
-        seen.append(host)
+        events.append(host)
         return ["127.0.0.1"]
 
-    async with outside() as other:
+    async with greeting_server() as other:
         port = other.port
         named = [f"192.0.2.7:{port}", f"[2001:db8::7]:{port}", f"localhost:{port}"]
-        async with cell(*named, resolve=resolve, local_egress=True) as inside:
+        async with open_confinement(*named, resolve=resolve, local_egress=True) as inside:
             hosts = ("192.0.2.7", "2001:db8::7", "127.0.0.1", "::1", "localhost")
-            answers = await all_tried(inside, *(("tcp", host, port) for host in hosts))
+            answers = await attempt_all(inside, *(("tcp", host, port) for host in hosts))
             assert answers == [GREETING] * 5
-            assert seen == ["192.0.2.7", "2001:db8::7", *["localhost"] * 3]
+            assert events == ["192.0.2.7", "2001:db8::7", *["localhost"] * 3]
             assert await tried(inside, "tcp", "192.0.2.8", port) == "ENETUNREACH"
 
 
 @pytest.mark.spec("DR-32.security-1")
-async def test_the_node_itself_is_not_reached_whatever_is_named() -> None:
+async def test_node_is_never_reached() -> None:
     """Other programs of this machine with consent; the node's own door never."""
 
-    async with outside() as node, outside() as other:
+    async with greeting_server() as node, greeting_server() as other:
         named = [f"localhost:{node.port}", f"127.0.0.1:{node.port}", f"localhost:{other.port}"]
         with pytest.raises(InterlockError, match="local_egress"):
             await Confinement.open("the prisoner", named)
-        async with cell(
+        async with open_confinement(
             *named,
             f"a.example:{node.port}",
             local_egress=True,
             resolve=resolve_outside,
             never=[("127.0.0.1", node.port)],
         ) as inside:
-            raw, proxied, address, allowed = await all_tried(
+            raw, proxied, address, allowed = await attempt_all(
                 inside,
                 ("tcp", "localhost", node.port),
                 ("tunnelled", "localhost", node.port),
@@ -185,41 +185,41 @@ async def test_the_node_itself_is_not_reached_whatever_is_named() -> None:
 
 
 @pytest.mark.skipif(not OWN, reason="this machine has no address but its loopback")
-async def test_an_address_of_this_machine_needs_the_same_consent() -> None:
+async def test_address_of_machine_requires_local_egress() -> None:
     own = OWN[0]
     with socket.create_server((own, 0)) as listening:
         port = listening.getsockname()[1]
-        async with outside() as other:
+        async with greeting_server() as other:
             await other.listen_on(listening)
             attempt = ("tcp", own, port)
-            async with cell(f"{own}:{port}", resolve=resolve_outside) as inside:
+            async with open_confinement(f"{own}:{port}", resolve=resolve_outside) as inside:
                 assert await tried(inside, *attempt) == "ECONNRESET"
             consent = {"resolve": resolve_outside, "local_egress": True}
-            async with cell(f"{own}:{port}", **consent) as inside:
+            async with open_confinement(f"{own}:{port}", **consent) as inside:
                 assert await tried(inside, *attempt) == GREETING
             assert other.visits == 1
 
 
-async def test_a_name_does_not_stand_for_another() -> None:
+async def test_name_address_reaches_its_name_only() -> None:
     """Each has an address of its own; one that is nobody's is closed at once, and told."""
 
-    seen: list[str] = []
+    events: list[str] = []
     refused: list[tuple[str, int]] = []
 
     async def resolve(host: str, port: int) -> list[str]:
-        seen.append(host)
+        events.append(host)
         return ["127.0.0.1"]
 
-    async with outside() as other:
+    async with greeting_server() as other:
         port = other.port
-        async with cell(
+        async with open_confinement(
             f"a.example:{port}",
             f"b.example:{port}",
             "c.example:1",
             resolve=resolve,
             on_refused=lambda host, port: refused.append((host, port)),
         ) as inside:
-            answers = await all_tried(
+            answers = await attempt_all(
                 inside,
                 ("tcp", "b.example", port),
                 ("tcp", "a.example", port),
@@ -228,15 +228,15 @@ async def test_a_name_does_not_stand_for_another() -> None:
             )
             assert answers[:2] == [GREETING] * 2
             assert answers[2:] == ["ECONNRESET"] * 2
-            assert seen == ["b.example", "a.example"]
+            assert events == ["b.example", "a.example"]
             assert refused == [("127.64.0.3", port), ("127.0.0.1", port)]
 
 
-async def test_a_host_that_is_not_there() -> None:
-    async with outside() as gone:
+async def test_unavailable_host_is_reported() -> None:
+    async with greeting_server() as gone:
         port = gone.port
-    async with cell(f"a.example:{port}") as inside:
-        raw, proxied = await all_tried(
+    async with open_confinement(f"a.example:{port}") as inside:
+        raw, proxied = await attempt_all(
             inside, ("tcp", "a.example", port), ("tunnelled", "a.example", port)
         )
         assert raw == "ECONNRESET"
@@ -244,24 +244,22 @@ async def test_a_host_that_is_not_there() -> None:
         assert "could not be reached from the node" in proxied[1]
 
 
-async def test_ports_of_the_web_are_there_without_being_named() -> None:
+async def test_host_without_port_allows_web_ports() -> None:
     wanted: list[int] = []
 
     async def resolve(host: str, port: int) -> list[str]:
         wanted.append(port)
         raise OSError("nowhere")
 
-    async with cell("a.example", resolve=resolve) as inside:
+    async with open_confinement("a.example", resolve=resolve) as inside:
         attempts = [("tcp", "a.example", port) for port in (80, 443, 8080)]
-        answers = await all_tried(inside, *attempts)
+        answers = await attempt_all(inside, *attempts)
         assert answers == ["ECONNRESET", "ECONNRESET", "ECONNREFUSED"]
         assert wanted == [80, 443]
 
 
 @LOOPS
-def test_every_start_has_its_own_way_and_loses_it_with_its_end(
-    loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_start_has_own_proxy_until_its_end(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
         closed: asyncio.Queue[None] = asyncio.Queue()
         close = Proxy.close
@@ -271,7 +269,10 @@ def test_every_start_has_its_own_way_and_loses_it_with_its_end(
             closed.put_nowait(None)
 
         monkeypatch.setattr(Proxy, "close", noticed)
-        async with outside() as other, cell(f"a.example:{other.port}") as inside:
+        async with (
+            greeting_server() as other,
+            open_confinement(f"a.example:{other.port}") as inside,
+        ):
             before = len(os.listdir("/proc/self/fd"))
             attempt = ("tcp", "a.example", other.port)
             answers = await asyncio.gather(*(tried(inside, *attempt) for _ in range(4)))
@@ -287,7 +288,7 @@ def test_every_start_has_its_own_way_and_loses_it_with_its_end(
 
 
 @LOOPS
-def test_closing_cuts_what_is_under_way(loop: str) -> None:
+def test_closing_cuts_connections(loop: str) -> None:
     async def body() -> None:
         reached = asyncio.Event()
 
@@ -299,7 +300,7 @@ def test_closing_cuts_what_is_under_way(loop: str) -> None:
         server = await asyncio.start_server(hold, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with server:
-            async with cell(f"a.example:{port}") as inside:
+            async with open_confinement(f"a.example:{port}") as inside:
                 trying = asyncio.create_task(tried(inside, "tcp", "a.example", port))
                 await with_timeout(reached.wait())
             assert await with_timeout(trying) in ("ECONNRESET", "")
@@ -333,7 +334,7 @@ const web = (host) => fetch(`http://${host}:${port}/`)
 
 @requires_node
 @pytest.mark.spec("DR-32.security-1")
-async def test_node_goes_the_same_ways(tmp_path: Path) -> None:
+async def test_nodejs_program_reaches_listed_hosts(tmp_path: Path) -> None:
     assert NODE is not None
     script = tmp_path / "program.cjs"
     script.write_text(NODE_PROGRAM, encoding="utf-8")
@@ -346,8 +347,8 @@ async def test_node_goes_the_same_ways(tmp_path: Path) -> None:
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with server, cell(f"a.example:{port}", resolve=here) as inside:
-        status, output, errors = await ran(inside, NODE, str(script), str(port))
+    async with server, open_confinement(f"a.example:{port}", resolve=resolve_to_loopback) as inside:
+        status, output, errors = await run_command(inside, NODE, str(script), str(port))
     assert status == 0, errors
     raw, raw_other, raw_machine, web, web_other = json.loads(output)
     assert raw.endswith("hi")
@@ -358,14 +359,14 @@ async def test_node_goes_the_same_ways(tmp_path: Path) -> None:
     assert web_other in ("EAI_AGAIN", "ENOTFOUND") or web_other.startswith("403")
 
 
-async def test_nothing_is_a_way_out_when_the_node_is_not_there() -> None:
+async def test_missing_proxy_prevents_start() -> None:
     """The launcher, without the node's ear: no server is run."""
 
-    async with cell("a.example:1") as inside:
+    async with open_confinement("a.example:1") as inside:
         argv, env = (
             inside.argv([sys.executable, "-c", "print('ran')"]),
             inside.environment(PLAIN),
         )
-    status, output, errors = await ran(None, *argv, env=env)
+    status, output, errors = await run_command(None, *argv, env=env)
     assert (status, output) == (126, "")
     assert errors.startswith("interlock: the prisoner cannot be confined: No such file")

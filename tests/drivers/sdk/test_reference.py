@@ -21,7 +21,7 @@ from interlock.drivers.sdk import (
 )
 from interlock.errors import InterlockError
 from tests.drivers.driver_workspace import ANY, SERVER, Workspace
-from tests.drivers.sandbox.cells import needs_confinement, outside
+from tests.drivers.sandbox.cells import greeting_server, needs_confinement
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.upstreams import is_running, with_timeout
 
@@ -41,14 +41,14 @@ PAIRS = {
 
 
 @pytest.mark.spec("DR-32.adapter-5", "DR-32.define-4")
-def test_every_name_is_there_in_both_spellings() -> None:
+def test_exports_snake_case_and_camel_case_names() -> None:
     for snake, camel in PAIRS.items():
         assert getattr(interlock.drivers.sdk, snake) is getattr(interlock.drivers.sdk, camel)
         assert {snake, camel} <= set(interlock.drivers.sdk.__all__)
 
 
 @pytest.mark.spec("DR-30.conformance-4")
-def test_importing_does_nothing(tmp_path: Path) -> None:
+def test_import_has_no_side_effects(tmp_path: Path) -> None:
     """Neither the package nor a driver.py opens a file or a socket while it is imported."""
     code = """
         from interlock.drivers.sdk import HookResult, define_driver, define_tool
@@ -86,14 +86,14 @@ def test_importing_does_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-32.adapter-5")
-async def test_a_drivers_server_can_be_reached_without_a_node(tmp_path: Path) -> None:
+async def test_connects_to_server_of_driver_without_node(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     file = workspace.driver("echo-mcp", workspace.echoes(workspace.contract()))
 
     for driver in (file, file.parent, str(file.parent)):
         async with connect_mcp_server(driver) as server:
             pid = server.peer.transport.pid  # type: ignore[attr-defined]
-            names = [one["name"] for one in await list_mcp_tools(server)]
+            names = [tool["name"] for tool in await list_mcp_tools(server)]
             assert names[:2] == ["echo", "add"]
             result = await call_mcp_tool(server, "add", {"a": 1, "b": 2})
             assert result["structuredContent"]["sum"] == 3
@@ -109,7 +109,7 @@ async def test_a_drivers_server_can_be_reached_without_a_node(tmp_path: Path) ->
 
 
 @pytest.mark.spec("DR-32.adapter-5", "DR-32.define-1")
-async def test_a_definition_can_be_connected_to_as_well(tmp_path: Path) -> None:
+async def test_connects_to_defined_driver(tmp_path: Path) -> None:
     driver = define_mcp_driver(
         name="Echo",
         id="echo-mcp",
@@ -136,7 +136,7 @@ async def test_a_definition_can_be_connected_to_as_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DR-32.adapter-5")
-async def test_new_prompts_are_heard_of(tmp_path: Path) -> None:
+async def test_subscription_reports_new_prompts(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     file = workspace.driver(
         "echo-mcp",
@@ -146,11 +146,11 @@ async def test_new_prompts_are_heard_of(tmp_path: Path) -> None:
 
     async with connect_mcp_server(file) as server:
         prompts = subscribe_mcp_prompts(server)
-        names = [one["name"] for one in await with_timeout(anext(prompts))]
+        names = [item["name"] for item in await with_timeout(anext(prompts))]
         assert names == ["summarize-document", "another"]
         waiting = asyncio.ensure_future(anext(prompts))
         await call_mcp_tool(server, "forget", {"name": "another"})
-        names = [one["name"] for one in await with_timeout(waiting)]
+        names = [item["name"] for item in await with_timeout(waiting)]
         assert names == ["summarize-document"]
         waiting = asyncio.ensure_future(anext(prompts))
         with pytest.raises(InterlockError):
@@ -161,12 +161,12 @@ async def test_new_prompts_are_heard_of(tmp_path: Path) -> None:
 
 
 @needs_confinement
-async def test_what_is_reached_without_a_node_is_confined_all_the_same(tmp_path: Path) -> None:
+async def test_connected_server_is_confined(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     workspace.secrets({"slug": "shop-key", "name": "Key", "description": "A key."})
     contract = workspace.contract("net.dial", inputs=ANY, outputs=ANY)
 
-    async with outside() as stranger:
+    async with greeting_server() as stranger:
         file = workspace.driver(
             "echo-mcp",
             workspace.serves(contract, "environ"),
@@ -177,8 +177,8 @@ async def test_what_is_reached_without_a_node_is_confined_all_the_same(tmp_path:
         config = workspace.config(env_secrets=["SHOP_KEY"])
         async with connect_mcp_server(file, config=config, environ=environ) as server:
             place = {"host": "127.0.0.1", "port": stranger.port}
-            told = (await call_mcp_tool(server, "dial", place))["structuredContent"]
-            assert set(told) == {"failed"}
+            content = (await call_mcp_tool(server, "dial", place))["structuredContent"]
+            assert set(content) == {"failed"}
             seen = (await call_mcp_tool(server, "environ"))["structuredContent"]["environ"]
             assert seen["KEY"] == "the-key-0123456789"
             assert "FOO" not in seen
@@ -190,16 +190,16 @@ async def test_what_is_reached_without_a_node_is_confined_all_the_same(tmp_path:
     assert stranger.visits == 0
 
 
-async def test_a_config_counts_where_there_is_one(tmp_path: Path) -> None:
+async def test_connection_applies_config(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     file = workspace.driver(
         "echo-mcp", workspace.echoes(workspace.contract()), network={"egress": ["*"]}
     )
 
-    with pytest.raises(InterlockError) as told:
+    with pytest.raises(InterlockError) as error:
         async with connect_mcp_server(file):
             raise AssertionError("nobody allowed that")
-    assert "any_egress" in told.value.message
+    assert "any_egress" in error.value.message
     config = parse_config("drivers: {any_egress: true}\n")
     async with connect_mcp_server(file, config=config) as server:
         assert await list_mcp_tools(server)
