@@ -125,7 +125,9 @@ class Fortress(NodeThread):
 
     def config(self, **changes: Any) -> Config:
         whole = super().config(**changes)
-        return replace(whole, tokens=[replace(one, may=MAY[one.name]) for one in whole.tokens])
+        return replace(
+            whole, tokens=[replace(token, may=MAY[token.name]) for token in whole.tokens]
+        )
 
     def stop(self) -> None:
         logging.getLogger("interlock").removeHandler(self.faults)
@@ -142,10 +144,10 @@ class Fortress(NodeThread):
     def settle(self) -> None:
         """Wait until everything that was said has come to its end, also in the vault."""
         self.until(lambda: not list(self.node.pipeline.running_calls()), "calls are under way")
-        with Lines(self) as face:
+        with Lines(self) as client:
             tools = self.node.catalog.current.tools
-            name = next(one.canonical for one in tools if one.upstream_name == "look")
-            assert face.result("tools/call", {"name": name})["isError"] is False
+            name = next(tool.canonical for tool in tools if tool.upstream_name == "look")
+            assert client.result("tools/call", {"name": name})["isError"] is False
 
     def must_be_intact(self) -> None:
         """The vault was opened with what the keeper let through, once each, and nothing else."""
@@ -156,10 +158,10 @@ class Fortress(NodeThread):
 
     # -- the keeper
 
-    def approve(self, face: Face, told: dict[str, Any], arguments: Any) -> Any:
+    def approve(self, client: AdversaryClient, told: dict[str, Any], arguments: Any) -> Any:
         """Let a call through. What the one who brings the proof is told."""
         self.allowed.append(arguments)
-        return face.confirm(told["confirmation_id"], self.proof(told))
+        return client.confirm(told["confirmation_id"], self.proof(told))
 
     def proof(self, told: dict[str, Any], key: Any = None, **changes: Any) -> str:
         """What the keeper, or somebody else, signs about a held call."""
@@ -177,14 +179,14 @@ class Fortress(NodeThread):
         return sign(key or self.keeper, claims, algorithm)
 
 
-class Face(ABC):
+class AdversaryClient(ABC):
     """A door, and the model's client before it."""
 
     def __init__(self, node: Fortress) -> None:
         self.node = node
         self._ids = itertools.count(1)
 
-    def __enter__(self) -> Face:
+    def __enter__(self) -> AdversaryClient:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -206,9 +208,9 @@ class Face(ABC):
     def ask(self, method: str, params: dict[str, Any] | None = None) -> Any:
         """The answer to a request in order."""
         id = f"r{next(self._ids)}"
-        for one in self.say(message(method, self.fit(params or {}), id), id):
-            if isinstance(one, dict) and one.get("id") == id and "method" not in one:
-                return one
+        for item in self.say(message(method, self.fit(params or {}), id), id):
+            if isinstance(item, dict) and item.get("id") == id and "method" not in item:
+                return item
         raise AssertionError(f"{method} was not answered")
 
     def result(self, method: str, params: dict[str, Any] | None = None) -> Any:
@@ -222,15 +224,15 @@ class Face(ABC):
 
     def hold(self, arguments: Any) -> dict[str, Any]:
         """What a model is told whose call waits."""
-        told: dict[str, Any] = self.call(arguments)["result"]["structuredContent"]
-        assert told["status"] == REQUIRED
-        return told
+        content: dict[str, Any] = self.call(arguments)["result"]["structuredContent"]
+        assert content["status"] == REQUIRED
+        return content
 
     def confirm(self, id: str, proof: Any) -> Any:
         return self.ask("mcpax/confirm", {"confirmation_id": id, "proof": proof})
 
 
-class _Http(Face):
+class _Http(AdversaryClient):
     token = MODEL
 
     @property
@@ -283,8 +285,8 @@ class Stateless(_Http):
     def headers_of(self, body: bytes) -> list[tuple[str, str]]:
         """Headers that fit the body as far as it can be read."""
         try:
-            said = json.loads(body)
-            method, params = said["method"], said.get("params") or {}
+            data = json.loads(body)
+            method, params = data["method"], data.get("params") or {}
             named = mcp_name(method, params)
             lines = stateless_headers(method, named)
             return [(key, encode_header_value(value)) for key, value in lines]
@@ -292,22 +294,22 @@ class Stateless(_Http):
             return [("MCP-Protocol-Version", STATELESS)]
 
 
-class Channel(Face):
+class Channel(AdversaryClient):
     """A door by which messages come back in their own time."""
 
     def say(self, body: bytes, id: Any = None) -> list[Any]:
-        heard: list[Any] = []
+        messages: list[Any] = []
         end = f"end {next(_numbers)}"
         wanted = {end, id} if self.send(body) and id is not None else {end}
         self.send(message("ping", {}, end))
         while wanted:
             one = self.heard()
-            heard.append(one)
+            messages.append(one)
             for part in one if isinstance(one, list) else [one]:
                 if "method" not in part:
                     # What cannot be read is answered too, but to nobody.
                     wanted.discard(id if part.get("id") is None else part["id"])
-        return heard
+        return messages
 
     @abstractmethod
     def send(self, body: bytes) -> bool:
@@ -409,31 +411,36 @@ class OldSse(_Http, Channel):
         return one
 
 
-FACES: Final = (*(f"http {one}" for one in mcp.REVISIONS), "sse", "lines", "stateless lines")
+CLIENTS: Final = (
+    *(f"http {revision}" for revision in mcp.REVISIONS),
+    "sse",
+    "lines",
+    "stateless lines",
+)
 """Every door but `interlock stdio`, which is a program of its own."""
 
 
 @contextmanager
-def door(node: Fortress, which: str, **more: Any) -> Iterator[Face]:
+def open_client(node: Fortress, which: str, **more: Any) -> Iterator[AdversaryClient]:
     """The client before one of FACES."""
-    face: Face
+    client: AdversaryClient
     if which == f"http {STATELESS}":
-        face = Stateless(node, **more)
+        client = Stateless(node, **more)
     elif which.startswith("http "):
-        face = HttpSession(node, which.removeprefix("http "), **more)
+        client = HttpSession(node, which.removeprefix("http "), **more)
     elif which == "sse":
-        face = OldSse(node)
+        client = OldSse(node)
     else:
-        face = (Lines if which == "lines" else StatelessLines)(node, **more)
-    with face:
-        yield face
+        client = (Lines if which == "lines" else StatelessLines)(node, **more)
+    with client:
+        yield client
 
 
 def in_order(many: list[Any]) -> list[str]:
-    return sorted(json.dumps(one, sort_keys=True) for one in many)
+    return sorted(json.dumps(item, sort_keys=True) for item in many)
 
 
-def standing(folder: Path, **more: Any) -> Iterator[Fortress]:
+def running_fortress(folder: Path, **more: Any) -> Iterator[Fortress]:
     """For a fixture: a node with a token for the model."""
     node = Fortress(folder, tokens=TOKENS, **more)
     try:
@@ -463,5 +470,5 @@ def messages_in(answer: HttpResponse) -> list[Any]:
         return [json.loads(text) for text in texts if text]
     if not answer.headers.get("content-type", "").startswith("application/json"):
         return []
-    said = json.loads(answer.body)
-    return said if isinstance(said, list) else [said]
+    data = json.loads(answer.body)
+    return data if isinstance(data, list) else [data]

@@ -36,15 +36,15 @@ def call(world: CommandLine, tool: str, *words: str) -> subprocess.CompletedProc
 
 
 def result(world: CommandLine, tool: str, *words: str) -> Any:
-    done = call(world, tool, *words)
-    assert done.returncode == 0, done.stdout + done.stderr
+    response = call(world, tool, *words)
+    assert response.returncode == 0, response.stdout + response.stderr
     try:
-        return json.loads(done.stdout)
+        return json.loads(response.stdout)
     except json.JSONDecodeError:
-        return done.stdout.rstrip("\n")
+        return response.stdout.rstrip("\n")
 
 
-def confirmed(world: CommandLine, tool: str, *words: str) -> Any:
+def confirm_call(world: CommandLine, tool: str, *words: str) -> Any:
     """The result of a call that a human has to confirm first."""
     waits = call(world, tool, *words)
     assert waits.returncode == 1
@@ -53,17 +53,17 @@ def confirmed(world: CommandLine, tool: str, *words: str) -> Any:
         made = world.run_here("keys", "new", "duty", "--no-passphrase")
         assert made.returncode == 0, made.stderr
     [waiting] = json.loads(world.run_here("approvals", "--json").stdout)["approvals"]
-    done = world.run_here("approve", waiting["id"], "--key", "duty", "--yes")
-    assert done.returncode == 0, done.stdout + done.stderr
+    outcome = world.run_here("approve", waiting["id"], "--key", "duty", "--yes")
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     return result(world, tool, *words, "--approval", waiting["id"])
 
 
-def in_journal(world: CommandLine) -> list[dict[str, Any]]:
-    done = world.run_here("audit", "search", "--json", "fs-*")
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def read_journal(world: CommandLine) -> list[dict[str, Any]]:
+    outcome = world.run_here("audit", "search", "--json", "fs-*")
+    return [json.loads(line) for line in outcome.stdout.splitlines()]
 
 
-def copied(world: CommandLine, source: Path, **drivers: Any) -> Path:
+def copy_examples(world: CommandLine, source: Path, **drivers: Any) -> Path:
     """A copy of an example is the world's folder, and its config listens where it may."""
     shutil.copytree(source, world.cwd, dirs_exist_ok=True)
     path = world.cwd / "interlock.yaml"
@@ -74,12 +74,12 @@ def copied(world: CommandLine, source: Path, **drivers: Any) -> Path:
     return path
 
 
-def installed(world: CommandLine, *ids: str) -> None:
+def install_drivers(world: CommandLine, *ids: str) -> None:
     """Have drivers installed for real; skips where their packages cannot be had."""
     for id in ids:
-        done = with_npm(world, "drivers", "install", id, "--yes")
-        assert done.returncode == 0, done.stderr
-        assert f"{id} is installed" in done.stdout
+        outcome = with_npm(world, "drivers", "install", id, "--yes")
+        assert outcome.returncode == 0, outcome.stderr
+        assert f"{id} is installed" in outcome.stdout
 
 
 def with_npm(world: CommandLine, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -97,7 +97,7 @@ def with_npm(world: CommandLine, *arguments: str) -> subprocess.CompletedProcess
         )
         environ.setdefault(f"npm_config_{name}", asked.stdout.strip())
     try:
-        done = subprocess.run(
+        outcome = subprocess.run(
             [*INTERLOCK, *arguments],
             cwd=world.cwd,
             env=environ,
@@ -109,6 +109,6 @@ def with_npm(world: CommandLine, *arguments: str) -> subprocess.CompletedProcess
         )
     except subprocess.TimeoutExpired:
         pytest.skip(f"npm did not install within {FETCH_SECONDS} s")
-    if "Cannot install" in done.stderr:
-        pytest.skip(done.stderr.strip().splitlines()[-1])
-    return done
+    if "Cannot install" in outcome.stderr:
+        pytest.skip(outcome.stderr.strip().splitlines()[-1])
+    return outcome

@@ -16,7 +16,7 @@ from interlock.aql.config import AqlConfig, SafetyConfig
 from interlock.contracts.schemas.reader import read_json, read_yaml
 from interlock.topics.config import TopicsConfig
 from tests.behaviour.adversary import CLERK, TOKENS, Fortress, Stateless
-from tests.behaviour.test_aql_adversary import Keep
+from tests.behaviour.test_aql_adversary import SafetyNode
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals.gated import sign
 
@@ -27,14 +27,14 @@ JSON = SCHEMAS / "json" / "interlock" / "v1"
 # -- the schemas, and how strictly they are taken
 
 
-def strictly(schema: Any) -> Any:
+def strict_schema(schema: Any) -> Any:
     """The same, with every member that is not declared refused: nothing may be written that is in
     no schema."""
     if isinstance(schema, list):
-        return [strictly(one) for one in schema]
+        return [strict_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    strict = {key: strictly(one) for key, one in schema.items()}
+    strict = {key: strict_schema(item) for key, item in schema.items()}
     if "properties" in strict and isinstance(strict["properties"], dict):
         strict.setdefault("additionalProperties", False)
     return strict
@@ -49,12 +49,12 @@ def openapi_document() -> dict[str, Any]:
     return read_yaml(path.name, path.read_text(encoding="utf-8"))
 
 
-def must_be(name: str, value: Any) -> None:
+def assert_matches(name: str, value: Any) -> None:
     """Whether this is a NAME, with nothing missing and nothing more."""
-    validator = jsonschema_rs.validator_for(strictly(schema_of(name)))
+    validator = jsonschema_rs.validator_for(strict_schema(schema_of(name)))
     wrong = [
-        f"{'/'.join(map(str, one.instance_path))}: {one.message}"
-        for one in validator.iter_errors(value)
+        f"{'/'.join(map(str, error.instance_path))}: {error.message}"
+        for error in validator.iter_errors(value)
     ]
     assert wrong == [], (name, wrong)
 
@@ -62,7 +62,7 @@ def must_be(name: str, value: Any) -> None:
 # -- a node with everything
 
 
-class Office(Keep):
+class Office(SafetyNode):
     """A node with a child, a topic, the safety loop, and somebody for each of its doors."""
 
     def __init__(self, folder: Path) -> None:

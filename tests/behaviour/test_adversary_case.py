@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.behaviour.adversary import FACES, TOOL, Fortress, door, fresh, standing
+from tests.behaviour.adversary import CLIENTS, TOOL, Fortress, fresh, open_client, running_fortress
 
 pytestmark = pytest.mark.spec("AX-11.3-4")
-doors = pytest.mark.parametrize("which", FACES)
+doors = pytest.mark.parametrize("which", CLIENTS)
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fortress]:
     folder = tmp_path_factory.mktemp("case") / "node"
-    yield from standing(folder, servers={"vault": Fortress.vault(folder, any_case=True)})
+    yield from running_fortress(folder, servers={"vault": Fortress.vault(folder, any_case=True)})
 
 
 @pytest.fixture
@@ -38,53 +38,55 @@ BESIDE: list[dict[str, Any]] = [
 
 
 @doors
-def test_no_second_name_opens_it(node: Fortress, which: str) -> None:
-    with door(node, which) as face:
-        assert "result" in face.ask("tools/call", LOOK)
+def test_other_spelling_of_name_does_not_bypass_approval(node: Fortress, which: str) -> None:
+    with open_client(node, which) as client:
+        assert "result" in client.ask("tools/call", LOOK)
         for more in BESIDE:
-            answer = face.ask("tools/call", {**LOOK, **more})
+            answer = client.ask("tools/call", {**LOOK, **more})
             assert answer["error"]["code"] == -32602, answer
             # In front of the known ones they are no better.
-            answer = face.ask("tools/call", {**more, **LOOK})
+            answer = client.ask("tools/call", {**more, **LOOK})
             assert answer["error"]["code"] == -32602, answer
         for verb, params, twin in (
             ("resources/read", {"uri": "vault://open"}, {"URI": "file:///etc/passwd"}),
             ("prompts/get", {"name": "vault.open"}, {"Name": "other"}),
         ):
-            answer = face.ask(verb, {**params, **twin})
+            answer = client.ask(verb, {**params, **twin})
             assert answer["error"]["code"] == -32602, answer
 
 
 @doors
-def test_what_was_approved_is_what_is_read(node: Fortress, which: str) -> None:
-    with door(node, which) as face:
+def test_approved_arguments_are_arguments_sent(node: Fortress, which: str) -> None:
+    with open_client(node, which) as client:
         seen = fresh()
-        told = face.hold(seen)
-        answer = face.call(seen, Arguments=fresh())
+        pending = client.hold(seen)
+        answer = client.call(seen, Arguments=fresh())
         assert answer["error"]["code"] == -32602, answer
-        node.approve(face, told, seen)
+        node.approve(client, pending, seen)
 
 
 @doors
-def test_no_second_method_opens_it(node: Fortress, which: str) -> None:
-    with door(node, which) as face:
-        listing = json.dumps(face.fit({})).encode()
-        opening = json.dumps(face.fit({"name": TOOL, "arguments": fresh()})).encode()
+def test_other_method_does_not_bypass_approval(node: Fortress, which: str) -> None:
+    with open_client(node, which) as client:
+        listing = json.dumps(client.fit({})).encode()
+        opening = json.dumps(client.fit({"name": TOOL, "arguments": fresh()})).encode()
         for twin in (b"Method", b"METHOD"):
             body = (
                 b'{"jsonrpc":"2.0","id":"case","method":"tools/list","params":%b,"%b":"tools/call",'
                 b'"Params":%b}' % (listing, twin, opening)
             )
-            answers = [one for one in face.say(body, "case") if one.get("id") == "case"]
+            answers = [item for item in client.say(body, "case") if item.get("id") == "case"]
             # On the old wire the post itself is turned away.
-            assert [one["error"]["code"] for one in answers] == [-32600] * (which != "sse")
+            assert [response["error"]["code"] for response in answers] == [-32600] * (
+                which != "sse"
+            )
 
 
-def test_no_batch_opens_it(node: Fortress) -> None:
-    with door(node, "http 2025-03-26") as face:
+def test_batch_does_not_bypass_approval(node: Fortress) -> None:
+    with open_client(node, "http 2025-03-26") as client:
         calls = [
             {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {**LOOK, **more}}
             for number, more in enumerate(BESIDE)
         ]
-        answers = face.say(json.dumps(calls).encode())
-        assert [one["error"]["code"] for one in answers] == [-32602] * len(BESIDE)
+        answers = client.say(json.dumps(calls).encode())
+        assert [response["error"]["code"] for response in answers] == [-32602] * len(BESIDE)

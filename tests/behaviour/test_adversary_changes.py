@@ -16,13 +16,13 @@ from tests.behaviour.adversary import (
     REQUIRED,
     TOKENS,
     TOOL,
-    Face,
+    AdversaryClient,
     Fortress,
     HttpSession,
     Lines,
     Stateless,
     fresh,
-    standing,
+    running_fortress,
 )
 from tests.behaviour.servers.vault import LOOK, OPEN
 from tests.behaviour.test_adversary_messages import NAMES
@@ -32,7 +32,7 @@ Start = Callable[..., Fortress]
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fortress]:
-    yield from standing(tmp_path_factory.mktemp("changes") / "node")
+    yield from running_fortress(tmp_path_factory.mktemp("changes") / "node")
 
 
 @pytest.fixture
@@ -56,16 +56,16 @@ def start_node(tmp_path: Path) -> Iterator[Start]:
         return started[-1]
 
     yield begin
-    for one in started:
-        one.stop()
+    for call in started:
+        call.stop()
 
 
 def relabel(node: Fortress, tools: list[Any]) -> None:
     """Let the server list other tools, and wait until the node has heard of it."""
     before = node.node.catalog.offering("vault")
     node.definitions.write_text(json.dumps(tools))
-    with Lines(node) as face:
-        face.ask("tools/call", {"name": "vault.look", "arguments": {}})
+    with Lines(node) as client:
+        client.ask("tools/call", {"name": "vault.look", "arguments": {}})
     node.until(lambda: node.node.catalog.offering("vault") is not before, "it lists others")
 
 
@@ -80,35 +80,35 @@ OTHERS = [
 ]
 
 
-def spelt(arguments: str, face: Face) -> Any:
+def call_raw(arguments: str, client: AdversaryClient) -> Any:
     """Call with exactly these bytes as arguments."""
-    params = json.dumps(face.fit({"name": TOOL}))
+    params = json.dumps(client.fit({"name": TOOL}))
     body = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}'
     body = body.replace('"name":', f'"arguments":{arguments},"name":', 1)
-    (answer,) = face.say(body.encode(), 1)
+    (answer,) = client.say(body.encode(), 1)
     return answer
 
 
 @pytest.mark.spec("AX-11.3-13")
 @pytest.mark.parametrize("other", OTHERS)
-def test_an_approval_is_for_these_arguments_only(node: Fortress, other: str) -> None:
-    face = HttpSession(node, "2025-11-25")
+def test_approval_is_for_exact_arguments(node: Fortress, other: str) -> None:
+    client = HttpSession(node, "2025-11-25")
     approved = BASE % fresh()["door"]
     changed = approved.replace('"amount":1', other, 1)
     same = json.loads(changed) == json.loads(approved) and other == '"amount":1'
-    told = spelt(approved, face)["result"]["structuredContent"]
-    before = spelt(changed, face)
-    proof = node.proof(told)
+    content = call_raw(approved, client)["result"]["structuredContent"]
+    before = call_raw(changed, client)
+    proof = node.proof(content)
     if not same:
-        found = before.get("result", {}).get("structuredContent", {})
-        assert found.get("args_sha256") != told["args_sha256"], before
-        if found:
-            answer = face.confirm(found["confirmation_id"], proof)
+        response = before.get("result", {}).get("structuredContent", {})
+        assert response.get("args_sha256") != content["args_sha256"], before
+        if response:
+            answer = client.confirm(response["confirmation_id"], proof)
             assert answer["error"]["code"] == -31007
     node.allowed.append(json.loads(approved))
-    assert "The vault is open" in str(face.confirm(told["confirmation_id"], proof))
+    assert "The vault is open" in str(client.confirm(content["confirmation_id"], proof))
     # What was let through does not let the other through, neither now nor later.
-    assert "The vault is open" not in str(spelt(changed, face)) or same
+    assert "The vault is open" not in str(call_raw(changed, client)) or same
 
 
 SPELLINGS = [
@@ -117,74 +117,74 @@ SPELLINGS = [
 ]
 
 
-def test_another_spelling_of_the_same_call_is_the_same_call_and_happens_once(
+def test_other_spelling_of_call_shares_one_approval(
     node: Fortress,
 ) -> None:
-    face = HttpSession(node, "2025-11-25")
+    client = HttpSession(node, "2025-11-25")
     number = fresh()["door"]
-    told = spelt(BASE % number, face)["result"]["structuredContent"]
+    content = call_raw(BASE % number, client)["result"]["structuredContent"]
     for spelling in SPELLINGS:
-        again = spelt(spelling % number, face)["result"]["structuredContent"]
-        assert again["confirmation_id"] == told["confirmation_id"]
-    node.approve(face, told, json.loads(BASE % number))
+        again = call_raw(spelling % number, client)["result"]["structuredContent"]
+        assert again["confirmation_id"] == content["confirmation_id"]
+    node.approve(client, content, json.loads(BASE % number))
     for spelling in SPELLINGS:
-        again = spelt(spelling % number, face)["result"]["structuredContent"]
-        assert again["confirmation_id"] != told["confirmation_id"]
+        again = call_raw(spelling % number, client)["result"]["structuredContent"]
+        assert again["confirmation_id"] != content["confirmation_id"]
 
 
 @pytest.mark.parametrize(
     "number", ["9007199254740993.0", "0.1000000000000000055511151231257827", "1e-400", "1e-9999999"]
 )
-def test_a_number_is_what_the_human_sees(node: Fortress, number: str) -> None:
+def test_rejects_number_with_too_many_digits(node: Fortress, number: str) -> None:
     """The vault may reckon with more digits than the one who shows the call."""
-    face = HttpSession(node, "2025-11-25")
-    answer = spelt(f'{{"amount":{number},"at":{fresh()["door"]}}}', face)
+    client = HttpSession(node, "2025-11-25")
+    answer = call_raw(f'{{"amount":{number},"at":{fresh()["door"]}}}', client)
     assert answer["result"]["isError"]
     assert "too many digits" in str(answer)
 
 
 @pytest.mark.parametrize("twice", ['"to":"a","to":"b"', '"x":{"to":1,"t\\u006f":2}'])
-def test_arguments_with_two_meanings_do_not_even_wait(node: Fortress, twice: str) -> None:
+def test_rejects_duplicate_members_before_approval(node: Fortress, twice: str) -> None:
     """A human would see the one, and the vault, which reads the first, would do the other."""
-    answer = spelt(f'{{{twice},"at":{fresh()["door"]}}}', HttpSession(node, "2025-11-25"))
+    answer = call_raw(f'{{{twice},"at":{fresh()["door"]}}}', HttpSession(node, "2025-11-25"))
     assert answer["result"]["isError"]
     assert "occurs twice" in str(answer)
     assert "args_sha256" not in str(answer)
 
 
-def test_what_is_shown_is_what_is_sent(node: Fortress) -> None:
-    face = HttpSession(node, "2025-11-25")
+def test_shown_arguments_are_sent(node: Fortress) -> None:
+    client = HttpSession(node, "2025-11-25")
     arguments = fresh(large=9007199254740992, text="\u202egnihton", deep=[[{"a": [None, 0.5]}]])
-    told = face.hold(arguments)
-    assert told["arguments"] == arguments
-    node.approve(face, told, arguments)
+    pending = client.hold(arguments)
+    assert pending["arguments"] == arguments
+    node.approve(client, pending, arguments)
 
 
-def test_nobody_collects_the_outcome_of_another(node: Fortress) -> None:
+def test_outcome_belongs_to_its_caller(node: Fortress) -> None:
     """The same arguments of somebody else are another call, and wait on their own. A handle is good
     for its own caller."""
     arguments = fresh()
     model, clerk = Stateless(node), Stateless(node)
     clerk.token = CLERK
-    told = model.hold(arguments)
-    node.approve(Lines(node), told, arguments)
-    handle = {APPROVAL: told["confirmation_id"]}
-    assert clerk.hold(arguments)["confirmation_id"] != told["confirmation_id"]
+    pending = model.hold(arguments)
+    node.approve(Lines(node), pending, arguments)
+    handle = {APPROVAL: pending["confirmation_id"]}
+    assert clerk.hold(arguments)["confirmation_id"] != pending["confirmation_id"]
     assert "The vault is open" not in str(clerk.call(arguments, _meta=handle))
     assert "The vault is open" not in str(model.call(arguments))
     assert "The vault is open" in str(model.call(arguments, _meta=handle))
     assert "The vault is open" not in str(model.call(arguments, _meta=handle))
 
 
-def test_a_server_that_goes_without_an_answer_is_not_asked_again(start_node: Start) -> None:
+def test_call_to_unresponsive_server_is_not_repeated(start_node: Start) -> None:
     node = start_node()
-    face = HttpSession(node, "2025-11-25")
+    client = HttpSession(node, "2025-11-25")
     arguments = fresh(vanish=True)
-    told = face.hold(arguments)
-    answer = node.approve(face, told, arguments)
+    pending = client.hold(arguments)
+    answer = node.approve(client, pending, arguments)
     assert "error" in answer
     for _ in range(3):
-        face.call(arguments)
+        client.call(arguments)
     node.until(lambda: node.node.catalog.find(TOOL) is not None, "it is back")
     assert node.opened() == [arguments]
 
@@ -205,62 +205,54 @@ DISGUISES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("disguise", DISGUISES)
-def test_a_tool_that_changes_after_an_approval_is_not_called(
-    start_node: Start, disguise: str
-) -> None:
+def test_tool_changed_after_approval_is_not_called(start_node: Start, disguise: str) -> None:
     """Neither with the approval of what it was, nor as what it says to be now."""
     node = start_node(tools=[OPEN, LOOK])
-    face = HttpSession(node, "2025-11-25")
+    client = HttpSession(node, "2025-11-25")
     arguments, waiting = fresh(), fresh()
-    node.approve(face, face.hold(arguments), arguments)
-    told = face.hold(waiting)
+    node.approve(client, client.hold(arguments), arguments)
+    pending = client.hold(waiting)
     relabel(node, [{**OPEN, **DISGUISES[disguise]}, LOOK])
-    answer = face.confirm(told["confirmation_id"], node.proof(told))
+    answer = client.confirm(pending["confirmation_id"], node.proof(pending))
     assert "The vault is open" not in str(answer)
     for attempt in (waiting, arguments, fresh(), {}):
-        assert "The vault is open" not in str(face.call(attempt))
+        assert "The vault is open" not in str(client.call(attempt))
     node.must_be_intact()
 
 
 @pytest.mark.parametrize("disguise", DISGUISES)
-def test_a_tool_that_changes_while_its_call_waits_is_not_called_by_that_approval(
-    start_node: Start, disguise: str
-) -> None:
+def test_tool_changed_while_pending_is_not_called(start_node: Start, disguise: str) -> None:
     node = start_node(tools=[OPEN, LOOK], pins=PinsConfig(mode="first_seen"))
-    face = HttpSession(node, "2025-11-25")
+    client = HttpSession(node, "2025-11-25")
     waiting = fresh()
-    told = face.hold(waiting)
+    pending = client.hold(waiting)
     relabel(node, [{**OPEN, **DISGUISES[disguise]}, LOOK])
-    answer = face.confirm(told["confirmation_id"], node.proof(told))
+    answer = client.confirm(pending["confirmation_id"], node.proof(pending))
     assert "The vault is open" not in str(answer)
-    assert "The vault is open" not in str(face.call(waiting))
+    assert "The vault is open" not in str(client.call(waiting))
     node.must_be_intact()
 
 
 @pytest.mark.parametrize("disguise", DISGUISES)
-def test_without_pins_an_approval_is_for_the_tool_as_it_was(
-    start_node: Start, disguise: str
-) -> None:
+def test_approval_without_pins_is_for_unchanged_tool(start_node: Start, disguise: str) -> None:
     node = start_node(tools=[OPEN, LOOK], pins=PinsConfig(mode="off"))
-    face = HttpSession(node, "2025-11-25")
-    told = face.hold(fresh())
+    client = HttpSession(node, "2025-11-25")
+    pending = client.hold(fresh())
     relabel(node, [{**OPEN, **DISGUISES[disguise]}, LOOK])
-    answer = face.confirm(told["confirmation_id"], node.proof(told))
+    answer = client.confirm(pending["confirmation_id"], node.proof(pending))
     assert "changed since it was approved" in answer["error"]["message"]
     node.must_be_intact()
 
 
 @pytest.mark.parametrize("derived", [True, ["mutable", "reversible"]], ids=str)
-def test_what_a_tool_says_that_others_derived_lowers_nothing(
-    start_node: Start, derived: Any
-) -> None:
+def test_derived_annotations_do_not_lower_effect(start_node: Start, derived: Any) -> None:
     """That is no part of its contract, so it may not decide what a human is asked about either."""
     node = start_node(tools=[OPEN, LOOK])
-    face = HttpSession(node, "2025-11-25")
+    client = HttpSession(node, "2025-11-25")
     arguments = fresh()
-    node.approve(face, face.hold(arguments), arguments)
+    node.approve(client, client.hold(arguments), arguments)
     relabel(node, [{**OPEN, "_meta": {**HARMLESS, "x-mcpax-derived": derived}}, LOOK])
-    assert face.hold(fresh())["action"] == "confirm"
+    assert client.hold(fresh())["action"] == "confirm"
     node.must_be_intact()
 
 
@@ -285,28 +277,28 @@ UNRELATED = RuleConfig("others", "deny", tools=["other.*"])
 
 @pytest.mark.parametrize("rules", [[], [UNRELATED]], ids=["no rules", "rules"])
 @pytest.mark.parametrize("exposed", EXPOSED)
-def test_however_a_server_is_shown_it_stays_shut(
+def test_exposed_server_does_not_bypass_approval(
     start_node: Start, exposed: str, rules: list[RuleConfig]
 ) -> None:
     node = start_node(vault=EXPOSED[exposed], policy=PolicyConfig(rules=rules))
-    faces: list[Face] = [HttpSession(node, "2025-11-25"), Stateless(node)]
-    for face in faces:
+    clients: list[AdversaryClient] = [HttpSession(node, "2025-11-25"), Stateless(node)]
+    for client in clients:
         for name in [*NAMES, "peek", "vault.peek", "vault__peek", "Peek", "look"]:
             if exposed == "renamed to look harmless" and name in ("look", "vault.look"):
                 continue
-            assert "The vault is open" not in str(face.call(fresh(), name)), name
+            assert "The vault is open" not in str(client.call(fresh(), name)), name
     assert node.opened() == []
 
 
-def test_a_renamed_tool_is_not_there_under_its_own_name(start_node: Start) -> None:
+def test_renamed_tool_is_unknown_under_original_name(start_node: Start) -> None:
     node = start_node(vault=EXPOSED["transparent, renamed"])
-    face = HttpSession(node, "2025-11-25")
-    assert "error" in face.call(fresh(), "open")
-    told = face.call(fresh(), "peek")["result"]["structuredContent"]
-    assert (told["status"], told["tool"]) == (REQUIRED, "vault.peek")
+    client = HttpSession(node, "2025-11-25")
+    assert "error" in client.call(fresh(), "open")
+    content = client.call(fresh(), "peek")["result"]["structuredContent"]
+    assert (content["status"], content["tool"]) == (REQUIRED, "vault.peek")
 
 
-def test_a_rule_about_a_server_holds_for_what_it_does_not_list(start_node: Start) -> None:
+def test_deny_rule_covers_unlisted_tools(start_node: Start) -> None:
     rule = RuleConfig("none of it", "deny", tools=["vault.*"])
     node = start_node(vault=EXPOSED["transparent"], policy=PolicyConfig(rules=[rule]))
     for name in ("open", "Open", "secretly", "vault.open"):
@@ -315,23 +307,23 @@ def test_a_rule_about_a_server_holds_for_what_it_does_not_list(start_node: Start
     assert node.opened() == []
 
 
-def test_a_server_that_lies_about_itself_is_held_to_what_the_config_says(start_node: Start) -> None:
+def test_config_overrides_annotations_of_server(start_node: Start) -> None:
     for settings in ({"trust_annotations": False}, {"effects": {"open": "irreversible"}}):
         rule = RuleConfig("careful", "confirm", tools=["vault.open"])
         policy = PolicyConfig(rules=[rule] if "effects" not in settings else [])
         lying = {**OPEN, "annotations": READ_ONLY}
         node = start_node(tools=[lying, LOOK], vault=settings, policy=policy)
-        face = HttpSession(node, "2025-11-25")
-        assert face.hold(fresh())["action"] == "confirm"
+        client = HttpSession(node, "2025-11-25")
+        assert client.hold(fresh())["action"] == "confirm"
         assert node.opened() == []
 
 
-def test_a_rule_about_arguments_cannot_be_talked_around(start_node: Start) -> None:
+def test_ambiguous_arguments_do_not_bypass_condition(start_node: Start) -> None:
     """The vault reads the first of two members, the node the last."""
     rule = RuleConfig("much", "confirm", tools=["vault.*"], when="args.amount > 100")
     lying = {**OPEN, "annotations": {"readOnlyHint": False, "destructiveHint": False}}
     node = start_node(tools=[lying, LOOK], policy=PolicyConfig(rules=[rule]))
-    face = HttpSession(node, "2025-11-25")
+    client = HttpSession(node, "2025-11-25")
     for arguments in (
         '{"amount":1000}',
         '{"amount":1000,"amount":1}',
@@ -346,9 +338,9 @@ def test_a_rule_about_arguments_cannot_be_talked_around(start_node: Start) -> No
         "{}",
         "null",
     ):
-        assert "The vault is open" not in str(spelt(arguments, face)), arguments
+        assert "The vault is open" not in str(call_raw(arguments, client)), arguments
     assert node.opened() == []
-    assert "The vault is open" in str(spelt('{"amount":100}', face))
+    assert "The vault is open" in str(call_raw('{"amount":100}', client))
 
 
 # -- methods that only the server knows
@@ -359,35 +351,35 @@ METHODS = ["vault/open", "open", "notifications/open", *OTHER_SPELLINGS]
 
 
 @pytest.mark.parametrize("expose", ["prefixed", "transparent"])
-def test_a_method_that_nobody_knows_reaches_no_server(start_node: Start, expose: str) -> None:
+def test_unknown_method_reaches_no_server(start_node: Start, expose: str) -> None:
     """Shown as itself or not: unless client and server agreed on an extension, it goes nowhere."""
     node = start_node(vault={"expose": expose})
-    faces: list[Face] = [HttpSession(node, "2025-11-25"), Stateless(node)]
+    clients: list[AdversaryClient] = [HttpSession(node, "2025-11-25"), Stateless(node)]
     if expose == "prefixed":
-        faces += [HttpSession(node, "2025-11-25", EXTENSION), Stateless(node, EXTENSION)]
-    for face in faces:
+        clients += [HttpSession(node, "2025-11-25", EXTENSION), Stateless(node, EXTENSION)]
+    for client in clients:
         for method in METHODS:
             params = {"name": "open", "arguments": fresh()}
-            assert "error" in face.ask(method, params), method
+            assert "error" in client.ask(method, params), method
     assert node.opened() == []
 
 
-def test_an_extension_brings_no_other_spelling_of_a_call(start_node: Start) -> None:
+def test_extension_adds_no_other_call_method(start_node: Start) -> None:
     node = start_node(vault={"expose": "transparent"})
-    for face in (HttpSession(node, "2025-11-25", EXTENSION), Stateless(node, EXTENSION)):
+    for client in (HttpSession(node, "2025-11-25", EXTENSION), Stateless(node, EXTENSION)):
         for method in OTHER_SPELLINGS:
-            answer = face.ask(method, {"name": "open", "arguments": fresh()})
+            answer = client.ask(method, {"name": "open", "arguments": fresh()})
             assert answer["error"]["code"] in (-32601, -32020), method
     assert node.opened() == []
 
 
-def test_a_rule_stops_the_methods_of_an_extension(start_node: Start) -> None:
+def test_rule_denies_methods_of_extension(start_node: Start) -> None:
     """A server that is shown as itself gets what belongs to an extension, unless a rule says no."""
     rule = RuleConfig("ours", "confirm", kinds=["mcp/request:*"])
     node = start_node(vault={"expose": "transparent"}, policy=PolicyConfig(rules=[rule]))
-    for face in (HttpSession(node, "2025-11-25", EXTENSION), Stateless(node, EXTENSION)):
+    for client in (HttpSession(node, "2025-11-25", EXTENSION), Stateless(node, EXTENSION)):
         for method in ("vault/open", "open", "a/b/open"):
-            answer = face.ask(method, {"name": "open", "arguments": fresh()})
+            answer = client.ask(method, {"name": "open", "arguments": fresh()})
             assert answer["error"]["data"].get("rule") == "ours", (method, answer)
     assert node.opened() == []
 
@@ -395,20 +387,24 @@ def test_a_rule_stops_the_methods_of_an_extension(start_node: Start) -> None:
 # -- a node without tokens
 
 
-def test_the_machines_own_user_needs_a_proof_as_well(tmp_path: Path) -> None:
+def test_local_user_needs_proof(tmp_path: Path) -> None:
     """Whoever starts a model on this machine is known by no token: its calls wait all the same."""
     node = Fortress(tmp_path / "node")
     try:
-        faces: list[Face] = [HttpSession(node, "2025-11-25"), Stateless(node), Lines(node)]
-        for face in faces:
+        clients: list[AdversaryClient] = [
+            HttpSession(node, "2025-11-25"),
+            Stateless(node),
+            Lines(node),
+        ]
+        for client in clients:
             for name in NAMES:
-                assert "The vault is open" not in str(face.call(fresh(), name))
+                assert "The vault is open" not in str(client.call(fresh(), name))
             arguments = fresh()
-            told = face.hold(arguments)
-            for proof in ("", told["nonce"], told["confirmation_id"]):
-                assert "error" in face.confirm(told["confirmation_id"], proof)
-            node.approve(face, told, arguments)
+            pending = client.hold(arguments)
+            for proof in ("", pending["nonce"], pending["confirmation_id"]):
+                assert "error" in client.confirm(pending["confirmation_id"], proof)
+            node.approve(client, pending, arguments)
         node.must_be_intact()
-        faces[-1].close()
+        clients[-1].close()
     finally:
         node.stop()

@@ -27,7 +27,7 @@ from tests.behaviour.adversary import (
     REQUIRED,
     TOOL,
     URL_CAPABLE,
-    Face,
+    AdversaryClient,
     Fortress,
     HttpSession,
     Lines,
@@ -36,12 +36,18 @@ from tests.behaviour.adversary import (
     StatelessLines,
     fresh,
     in_order,
-    standing,
+    running_fortress,
 )
-from tests.behaviour.test_adversary_messages import ADDED, FORGED, METHODS, NAMES, twins
+from tests.behaviour.test_adversary_messages import (
+    ADDED,
+    FORGED,
+    METHODS,
+    NAMES,
+    duplicate_member_calls,
+)
 from tests.support.http_client import message
 
-STRANGER = OKPKey.generate_key("Ed25519")
+UNENROLLED = OKPKey.generate_key("Ed25519")
 FEW_ARGUMENTS = [{"door": number} for number in (-1, -2, -3)]
 """Few enough that the same call is often made again."""
 
@@ -53,7 +59,7 @@ class Doors:
         self.node = node
         clerk = Stateless(node)
         clerk.token = CLERK
-        self.faces: list[Face] = [
+        self.faces: list[AdversaryClient] = [
             HttpSession(node, "2025-11-25"),
             HttpSession(node, "2025-03-26"),
             HttpSession(node, "2025-11-25", URL_CAPABLE),
@@ -66,8 +72,8 @@ class Doors:
         ]
 
     def close(self) -> None:
-        for face in self.faces:
-            face.close()
+        for client in self.faces:
+            client.close()
 
 
 class Model(RuleBasedStateMachine):
@@ -116,31 +122,31 @@ class Model(RuleBasedStateMachine):
         meta=st.sampled_from([{}, *FORGED]),
     )
     def call(self, door: int, arguments: Any, name: str, more: Any, meta: Any) -> Any:
-        face = self.doors.faces[door]
-        answer = face.call(arguments, name, **{**more, **({"_meta": meta} if meta else {})})
-        return (face, arguments, self.told_of(answer))
+        client = self.doors.faces[door]
+        answer = client.call(arguments, name, **{**more, **({"_meta": meta} if meta else {})})
+        return (client, arguments, self.told_of(answer))
 
     @rule(door=st.integers(0, 8), name=st.sampled_from(NAMES), arguments=st.integers(0, 2))
     def misspell(self, door: int, name: str, arguments: int) -> None:
-        face = self.doors.faces[door]
+        client = self.doors.faces[door]
         if name not in (TOOL, "vault__open"):
-            face.call(FEW_ARGUMENTS[arguments], name)
+            client.call(FEW_ARGUMENTS[arguments], name)
 
     @rule(door=st.integers(0, 8), method=st.sampled_from(METHODS), known=waiting)
     def say(self, door: int, method: str, known: Any) -> None:
-        face = self.doors.faces[door]
+        client = self.doors.faces[door]
         if method == "initialize":
             return
         id = (known[2] or {}).get("confirmation_id", "x")
         params = {"name": TOOL, "taskId": id, "confirmation_id": id, "arguments": known[1]}
-        face.say(message(method, face.fit(params), "m"), "m")
+        client.say(message(method, client.fit(params), "m"), "m")
 
     @rule(door=st.integers(0, 8), which=st.integers(0, 30))
     def stutter(self, door: int, which: int) -> None:
-        face = self.doors.faces[door]
-        bodies = twins(face)
+        client = self.doors.faces[door]
+        bodies = duplicate_member_calls(client)
         body = bodies[which % len(bodies)]
-        face.say(body, None if b'"result"' in body else "twin")
+        client.say(body, None if b'"result"' in body else "twin")
 
     @rule(door=st.integers(0, 8), known=waiting, how=st.integers(0, 5))
     def forge(self, door: int, known: Any, how: int) -> None:
@@ -150,7 +156,7 @@ class Model(RuleBasedStateMachine):
         made = [
             told["nonce"],
             told["args_sha256"],
-            self.node.proof(told, STRANGER),
+            self.node.proof(told, UNENROLLED),
             self.node.proof(told, decision="approved"),
             self.node.proof(told, exp=1, iat=0),
             self.node.proof(told, aud="elsewhere"),
@@ -161,16 +167,16 @@ class Model(RuleBasedStateMachine):
     @rule(known=waiting, action=st.sampled_from(["accept", "cancel", "decline"]))
     def come_back(self, known: Any, action: str) -> None:
         """With the state that was given. To decline withdraws the call; others decide nothing."""
-        face, arguments, told = known
+        client, arguments, told = known
         if told is not None and told.get("requestState"):
             answered = {"inputResponses": {"approval": {"action": action}}}
             answered["requestState"] = told["requestState"]
             if action == "accept" and told["confirmation_id"] not in self.decided:
                 # The node keeps it waiting for the operator. This client does not stay.
-                assert isinstance(face, Stateless)
-                face.call_and_leave(arguments, **answered)
+                assert isinstance(client, Stateless)
+                client.call_and_leave(arguments, **answered)
                 return
-            face.call(arguments, **answered)
+            client.call(arguments, **answered)
             if action == "decline":
                 self.decided.setdefault(told["confirmation_id"], "")
 
@@ -198,10 +204,10 @@ class Model(RuleBasedStateMachine):
         id, proof = seen
         if proof is None:
             return
-        face = self.doors.faces[door]
-        assert "error" in face.confirm(id, proof)
+        client = self.doors.faces[door]
+        assert "error" in client.confirm(id, proof)
         if known[2] is not None:
-            assert "error" in face.confirm(known[2]["confirmation_id"], proof)
+            assert "error" in client.confirm(known[2]["confirmation_id"], proof)
 
     @invariant()
     def opened_as_decided(self) -> None:
@@ -213,14 +219,14 @@ class Model(RuleBasedStateMachine):
 
 @pytest.fixture(scope="module")
 def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
-    for node in standing(tmp_path_factory.mktemp("machine") / "node"):
+    for node in running_fortress(tmp_path_factory.mktemp("machine") / "node"):
         doors = Doors(node)
         yield doors
         doors.close()
 
 
 @pytest.mark.spec("AX-11.3-4", "AX-11.3-7", "AX-11.3-13", "AQ-8.7.3-5")
-def test_no_order_of_messages_opens_it_without_a_decision(doors: Doors) -> None:
+def test_message_order_does_not_bypass_approval(doors: Doors) -> None:
     Model.doors = doors
     run_state_machine_as_test(
         Model,
@@ -236,6 +242,6 @@ def test_no_order_of_messages_opens_it_without_a_decision(doors: Doors) -> None:
     # The machine did see both sides: what was decided happened.
     assert doors.node.allowed
     last = fresh()
-    face = doors.faces[0]
-    doors.node.approve(face, face.hold(last), last)
+    client = doors.faces[0]
+    doors.node.approve(client, client.hold(last), last)
     assert last in doors.node.opened()

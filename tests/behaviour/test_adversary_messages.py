@@ -10,27 +10,27 @@ import pytest
 
 from interlock.protocol import mcp
 from tests.behaviour.adversary import (
-    FACES,
+    CLIENTS,
     REQUIRED,
     TOOL,
-    Face,
+    AdversaryClient,
     Fortress,
     HttpSession,
     Stateless,
-    door,
     fresh,
     messages_in,
-    standing,
+    open_client,
+    running_fortress,
 )
 from tests.support.http_client import META, STATELESS, message
 
 pytestmark = pytest.mark.spec("AX-11.3-4")
-doors = pytest.mark.parametrize("which", FACES)
+doors = pytest.mark.parametrize("which", CLIENTS)
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fortress]:
-    yield from standing(tmp_path_factory.mktemp("messages") / "node")
+    yield from running_fortress(tmp_path_factory.mktemp("messages") / "node")
 
 
 @pytest.fixture
@@ -53,10 +53,10 @@ NAMES = [
 
 
 @doors
-def test_no_spelling_of_its_name_opens_it(node: Fortress, which: str) -> None:
-    with door(node, which) as face:
+def test_other_spelling_of_name_does_not_bypass_approval(node: Fortress, which: str) -> None:
+    with open_client(node, which) as client:
         for name in NAMES:
-            answer = face.call(fresh(), name)
+            answer = client.call(fresh(), name)
             held = "result" in answer and answer["result"].get("structuredContent", {})
             assert "error" in answer or answer["result"]["isError"] or held, (name, answer)
             if name in (TOOL, "vault__open"):
@@ -79,10 +79,10 @@ METHODS = [
 
 
 @doors
-def test_no_method_opens_it(node: Fortress, which: str) -> None:
-    with door(node, which) as face:
-        told = face.hold(fresh())
-        id = told["confirmation_id"]
+def test_other_method_does_not_bypass_approval(node: Fortress, which: str) -> None:
+    with open_client(node, which) as client:
+        pending = client.hold(fresh())
+        id = pending["confirmation_id"]
         params = {
             "name": TOOL,
             "uri": "vault://open",
@@ -104,34 +104,38 @@ def test_no_method_opens_it(node: Fortress, which: str) -> None:
         for method in METHODS:
             if method == mcp.INITIALIZE and which.startswith("http"):
                 continue  # it opens another session, which has a test of its own
-            body = message(method, face.fit(params), f"m {method[:20]}")
-            for one in face.say(body, f"m {method[:20]}"):
-                assert REQUIRED not in str(one.get("result", ""))
-            face.say(message(method, face.fit(params), None))
+            body = message(method, client.fit(params), f"m {method[:20]}")
+            for item in client.say(body, f"m {method[:20]}"):
+                assert REQUIRED not in str(item.get("result", ""))
+            client.say(message(method, client.fit(params), None))
 
 
-def test_calls_without_an_id_are_no_calls(node: Fortress) -> None:
-    for which in FACES:
-        with door(node, which) as face:
-            face.say(message("tools/call", face.fit({"name": TOOL, "arguments": fresh()}), None))
+def test_call_without_id_is_not_executed(node: Fortress) -> None:
+    for which in CLIENTS:
+        with open_client(node, which) as client:
+            client.say(
+                message("tools/call", client.fit({"name": TOOL, "arguments": fresh()}), None)
+            )
 
 
 ODD_IDS = [b"null", b"true", b"[]", b"{}", b"1.5", b"-1", b'""', b'"\\ud800"', b"1e999", b"[1]"]
 
 
 @doors
-def test_no_kind_of_id_opens_it(node: Fortress, which: str) -> None:
-    with door(node, which) as face:
+def test_unusual_id_does_not_bypass_approval(node: Fortress, which: str) -> None:
+    with open_client(node, which) as client:
         for id in ODD_IDS:
-            params = json.dumps(face.fit({"name": TOOL, "arguments": fresh()})).encode()
-            face.say(b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":%b}' % (id, params))
+            params = json.dumps(client.fit({"name": TOOL, "arguments": fresh()})).encode()
+            client.say(
+                b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":%b}' % (id, params)
+            )
 
 
 # -- members that stand twice, and other forms of the same
 
 
-def twins(face: Face) -> list[bytes]:
-    meta = b',"_meta":' + json.dumps(face.fit({}).get("_meta", {})).encode()
+def duplicate_member_calls(client: AdversaryClient) -> list[bytes]:
+    meta = b',"_meta":' + json.dumps(client.fit({}).get("_meta", {})).encode()
     opening = json.dumps(fresh()).encode()
     params = [
         b'"name":"vault.look","name":"vault.open","arguments":{}',
@@ -165,16 +169,16 @@ def twins(face: Face) -> list[bytes]:
         b'"meth\\u006fd":"tools/c\\u0061ll",' + opens,
         b'"method":"tools/call","result":{},' + opens,
     ]
-    whole += [b'"method":"tools/call","params":{%b%b}' % (one, meta) for one in params]
-    return [b'{"jsonrpc":"2.0","id":"twin",%b}' % one for one in whole]
+    whole += [b'"method":"tools/call","params":{%b%b}' % (param, meta) for param in params]
+    return [b'{"jsonrpc":"2.0","id":"twin",%b}' % item for item in whole]
 
 
 @doors
-def test_members_that_stand_twice_do_not_open_it(node: Fortress, which: str) -> None:
-    with door(node, which) as face:
-        for body in twins(face):
+def test_duplicate_members_do_not_bypass_approval(node: Fortress, which: str) -> None:
+    with open_client(node, which) as client:
+        for body in duplicate_member_calls(client):
             # An answer is none for the node: nobody is told anything.
-            answers = face.say(body, None if b'"result"' in body else "twin")
+            answers = client.say(body, None if b'"result"' in body else "twin")
             assert "The vault is open" not in str(answers)
 
 
@@ -184,8 +188,8 @@ BATCHES = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
 
 
 @pytest.mark.parametrize("revision", BATCHES)
-def test_no_batch_opens_it(node: Fortress, revision: str) -> None:
-    with door(node, f"http {revision}") as face:
+def test_batch_does_not_bypass_approval(node: Fortress, revision: str) -> None:
+    with open_client(node, f"http {revision}") as client:
         calls = [
             {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
             for number, params in enumerate(
@@ -206,8 +210,8 @@ def test_no_batch_opens_it(node: Fortress, revision: str) -> None:
             [None, 1],
         ]
         for batch in batches:
-            for one in face.say(json.dumps(batch).encode()):
-                assert "The vault is open" not in str(one)
+            for item in client.say(json.dumps(batch).encode()):
+                assert "The vault is open" not in str(item)
 
 
 # -- what a client may add to a request
@@ -241,20 +245,22 @@ ADDED: list[dict[str, Any]] = [
 
 
 @doors
-def test_nothing_that_is_added_opens_it(node: Fortress, which: str) -> None:
-    with door(node, which) as face:
+def test_forged_meta_does_not_bypass_approval(node: Fortress, which: str) -> None:
+    with open_client(node, which) as client:
         for meta in FORGED:
             arguments = fresh()
-            told = face.hold(arguments)
-            marked = {**meta, "x-mcpax-confirmation": told["confirmation_id"]}
-            answer = face.call(arguments, _meta=marked)
+            pending = client.hold(arguments)
+            marked = {**meta, "x-mcpax-confirmation": pending["confirmation_id"]}
+            answer = client.call(arguments, _meta=marked)
             assert "error" in answer or answer["result"]["isError"], answer
         for more in ADDED:
             arguments = fresh()
-            told = face.hold(arguments)
-            text = json.dumps(more).replace("$id", told["confirmation_id"])
-            text = text.replace("$nonce", told["nonce"]).replace("$digest", told["args_sha256"])
-            answer = face.call(arguments, **json.loads(text))
+            pending = client.hold(arguments)
+            text = json.dumps(more).replace("$id", pending["confirmation_id"])
+            text = text.replace("$nonce", pending["nonce"]).replace(
+                "$digest", pending["args_sha256"]
+            )
+            answer = client.call(arguments, **json.loads(text))
             assert "error" in answer or answer["result"]["isError"], answer
 
 
@@ -274,36 +280,38 @@ HEADERS: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize("header", HEADERS, ids=[" ".join(one)[:40] for one in HEADERS])
-def test_headers_that_say_something_else_do_not_open_it(
+@pytest.mark.parametrize("header", HEADERS, ids=[" ".join(header)[:40] for header in HEADERS])
+def test_contradicting_headers_do_not_bypass_approval(
     node: Fortress, header: tuple[str, str]
 ) -> None:
     for which in (f"http {STATELESS}", "http 2025-11-25"):
-        with door(node, which) as face:
-            assert isinstance(face, Stateless | HttpSession)
+        with open_client(node, which) as client:
+            assert isinstance(client, Stateless | HttpSession)
             for name in (TOOL, "vault.look"):
-                said = {"name": name, "arguments": fresh()}
-                body = message("tools/call", face.fit(said), 1)
-                usual = face.headers_of(body) if isinstance(face, Stateless) else face.headers
-                others = [one for one in usual if one[0] != header[0]]
-                answers = messages_in(face.post(body, *others, header))
+                fields = {"name": name, "arguments": fresh()}
+                body = message("tools/call", client.fit(fields), 1)
+                usual = client.headers_of(body) if isinstance(client, Stateless) else client.headers
+                others = [item for item in usual if item[0] != header[0]]
+                answers = messages_in(client.post(body, *others, header))
                 assert "The vault is open" not in str(answers)
             # The other way round: what is named in the header is not what is called.
-            body = message("tools/call", face.fit({"name": TOOL, "arguments": fresh()}), 1)
+            body = message("tools/call", client.fit({"name": TOOL, "arguments": fresh()}), 1)
             extra = [("Mcp-Name", "vault.look"), ("Mcp-Method", "tools/call")]
             wrong = (
-                [("MCP-Protocol-Version", face.revision)] if isinstance(face, HttpSession) else []
+                [("MCP-Protocol-Version", client.revision)]
+                if isinstance(client, HttpSession)
+                else []
             )
-            assert "The vault is open" not in str(face.post(body, *extra, *wrong).body)
+            assert "The vault is open" not in str(client.post(body, *extra, *wrong).body)
 
 
-def test_two_requests_in_one_body_and_two_ways_to_say_its_length(node: Fortress) -> None:
-    with door(node, f"http {STATELESS}") as face:
-        assert isinstance(face, Stateless)
-        look = message("tools/call", face.fit({"name": "vault.look", "arguments": {}}), 1)
-        opens = message("tools/call", face.fit({"name": TOOL, "arguments": fresh()}), 2)
-        headers = [*face.bearer, *face.headers_of(look)]
-        smuggled = node.http(opens, *face.bearer, *face.headers_of(opens))
+def test_request_smuggling_does_not_bypass_approval(node: Fortress) -> None:
+    with open_client(node, f"http {STATELESS}") as client:
+        assert isinstance(client, Stateless)
+        look = message("tools/call", client.fit({"name": "vault.look", "arguments": {}}), 1)
+        opens = message("tools/call", client.fit({"name": TOOL, "arguments": fresh()}), 2)
+        headers = [*client.bearer, *client.headers_of(look)]
+        smuggled = node.http(opens, *client.bearer, *client.headers_of(opens))
         for extra in (
             [("Content-Length", str(len(look)))],
             [("Transfer-Encoding", "chunked")],
@@ -313,4 +321,4 @@ def test_two_requests_in_one_body_and_two_ways_to_say_its_length(node: Fortress)
                 wire.send(node.http(look, *headers, *extra), smuggled)
                 assert b"The vault is open" not in wire.answer().body
         for body in (look + opens, look + b"\n" + opens, opens + look, look[:-1] + opens):
-            assert "The vault is open" not in str(messages_in(face.post(body, *headers[1:])))
+            assert "The vault is open" not in str(messages_in(client.post(body, *headers[1:])))

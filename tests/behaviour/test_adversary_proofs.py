@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from joserfc.jwk import OKPKey
 
 from tests.behaviour.adversary import (
-    FACES,
+    CLIENTS,
     MODEL,
     REQUIRED,
     TOOL,
@@ -26,20 +26,20 @@ from tests.behaviour.adversary import (
     HttpSession,
     Lines,
     Stateless,
-    door,
     fresh,
-    standing,
+    open_client,
+    running_fortress,
 )
 from tests.support.http_client import STATELESS, message
 
-doors = pytest.mark.parametrize("which", FACES)
-STRANGER = OKPKey.generate_key("Ed25519")
+doors = pytest.mark.parametrize("which", CLIENTS)
+UNENROLLED = OKPKey.generate_key("Ed25519")
 Told = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fortress]:
-    yield from standing(tmp_path_factory.mktemp("proofs") / "node")
+    yield from running_fortress(tmp_path_factory.mktemp("proofs") / "node")
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def b64(data: bytes) -> str:
 
 def unsigned(node: Fortress, told: Told, alg: str, **header: Any) -> str:
     """The right claims under a header of one's own, without the last part."""
-    claims = node.proof(told, STRANGER).split(".")[1]
+    claims = node.proof(told, UNENROLLED).split(".")[1]
     return b64(json.dumps({"alg": alg, **header}).encode()) + "." + claims
 
 
@@ -66,11 +66,11 @@ def public(node: Fortress) -> bytes:
     return bytes(node.keeper.as_pem(private=False))
 
 
-def embedded(node: Fortress, told: Told) -> str:
+def embedded_key(node: Fortress, told: Told) -> str:
     """Signed with a key that the proof itself brings along."""
-    words = unsigned(node, told, "EdDSA", jwk=STRANGER.as_dict(private=False), kid="keeper")
-    assert isinstance(STRANGER.private_key, Ed25519PrivateKey)
-    signature = STRANGER.private_key.sign(words.encode())
+    words = unsigned(node, told, "EdDSA", jwk=UNENROLLED.as_dict(private=False), kid="keeper")
+    assert isinstance(UNENROLLED.private_key, Ed25519PrivateKey)
+    signature = UNENROLLED.private_key.sign(words.encode())
     return f"{words}.{b64(signature)}"
 
 
@@ -96,8 +96,8 @@ FORGERIES: dict[str, Callable[[Fortress, Told], Any]] = {
     "the word": lambda node, told: "approve",
     "the url": lambda node, told: told.get("url", "x"),
     "its own token": lambda node, told: MODEL,
-    "a key of its own": lambda node, told: node.proof(told, STRANGER),
-    "a key of its own called keeper": embedded,
+    "a key of its own": lambda node, told: node.proof(told, UNENROLLED),
+    "a key of its own called keeper": embedded_key,
     "its own key, an anchor": lambda node, told: node.proof(told, node.own),
     "an engine for other tools": lambda node, told: node.proof(
         told, node.engine, nonce=told["nonce"]
@@ -141,60 +141,60 @@ FORGERIES: dict[str, Callable[[Fortress, Told], Any]] = {
 @pytest.mark.spec("AX-11.3-7")
 @pytest.mark.spec("AX-11.3-13")
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_nothing_that_is_no_proof_opens_it(node: Fortress, forgery: str) -> None:
+def test_rejects_forged_proofs(node: Fortress, forgery: str) -> None:
     for which in ("http 2025-06-18", f"http {STATELESS}", "lines"):
-        with door(node, which) as face:
+        with open_client(node, which) as client:
             arguments = fresh()
-            told = face.hold(arguments)
+            pending = client.hold(arguments)
             if forgery == "its own key, an anchor" and which == "lines":
                 continue  # by that door the caller is the node's own user, and not the model
-            answer = face.confirm(told["confirmation_id"], FORGERIES[forgery](node, told))
+            answer = client.confirm(pending["confirmation_id"], FORGERIES[forgery](node, pending))
             assert answer["error"]["code"] in (-31007, -31031, -32602), answer
             # It was not spoilt either: it still waits for the keeper.
-            again = face.call(arguments)["result"]["structuredContent"]
-            assert again["confirmation_id"] == told["confirmation_id"]
+            again = client.call(arguments)["result"]["structuredContent"]
+            assert again["confirmation_id"] == pending["confirmation_id"]
 
 
 @pytest.mark.spec("AX-11.3-13")
 @doors
-def test_a_proof_counts_once(node: Fortress, which: str) -> None:
-    with door(node, which) as face:
+def test_proof_is_single_use(node: Fortress, which: str) -> None:
+    with open_client(node, which) as client:
         arguments = fresh()
-        told = face.hold(arguments)
-        proof = node.proof(told)
+        pending = client.hold(arguments)
+        proof = node.proof(pending)
         node.allowed.append(arguments)
-        assert "result" in face.confirm(told["confirmation_id"], proof)
+        assert "result" in client.confirm(pending["confirmation_id"], proof)
         for _ in range(3):
-            answer = face.confirm(told["confirmation_id"], proof)
+            answer = client.confirm(pending["confirmation_id"], proof)
             assert "decided already" in answer["error"]["message"]
         # The same call again is another call: the old proof is not for it, under whichever id.
-        again = face.hold(arguments)
-        assert again["confirmation_id"] != told["confirmation_id"]
-        assert face.confirm(again["confirmation_id"], proof)["error"]["code"] == -31007
+        again = client.hold(arguments)
+        assert again["confirmation_id"] != pending["confirmation_id"]
+        assert client.confirm(again["confirmation_id"], proof)["error"]["code"] == -31007
 
 
 @pytest.mark.spec("AX-11.3-7")
-def test_a_proof_of_one_call_is_none_of_another(node: Fortress) -> None:
-    with door(node, "http 2025-11-25") as face:
-        one, other = face.hold(fresh()), face.hold(fresh())
+def test_proof_is_bound_to_its_call(node: Fortress) -> None:
+    with open_client(node, "http 2025-11-25") as client:
+        one, other = client.hold(fresh()), client.hold(fresh())
         proof = node.proof(one)
-        assert face.confirm(other["confirmation_id"], proof)["error"]["code"] == -31007
+        assert client.confirm(other["confirmation_id"], proof)["error"]["code"] == -31007
         mixed = node.proof({**other, "args_sha256": one["args_sha256"]})
-        assert face.confirm(other["confirmation_id"], mixed)["error"]["code"] == -31007
-        assert face.confirm(one["confirmation_id"], mixed)["error"]["code"] == -31007
+        assert client.confirm(other["confirmation_id"], mixed)["error"]["code"] == -31007
+        assert client.confirm(one["confirmation_id"], mixed)["error"]["code"] == -31007
 
 
-def test_a_refusal_opens_nothing_and_cannot_be_taken_back(node: Fortress) -> None:
-    with door(node, "http 2025-11-25") as face:
+def test_rejection_is_final(node: Fortress) -> None:
+    with open_client(node, "http 2025-11-25") as client:
         arguments = fresh()
-        told = face.hold(arguments)
-        refusal = node.proof(told, decision="refuse")
-        assert face.confirm(told["confirmation_id"], refusal)["result"]["status"] == "refused"
-        answer = face.confirm(told["confirmation_id"], node.proof(told))
+        pending = client.hold(arguments)
+        refusal = node.proof(pending, decision="refuse")
+        assert client.confirm(pending["confirmation_id"], refusal)["result"]["status"] == "refused"
+        answer = client.confirm(pending["confirmation_id"], node.proof(pending))
         assert "decided already" in answer["error"]["message"]
-        refused = face.call(arguments)
-        assert "refused" in str(refused)
-        assert face.hold(arguments)["confirmation_id"] != told["confirmation_id"]
+        response = client.call(arguments)
+        assert "refused" in str(response)
+        assert client.hold(arguments)["confirmation_id"] != pending["confirmation_id"]
 
 
 ODD_CONFIRMS: list[Any] = [
@@ -211,14 +211,14 @@ ODD_CONFIRMS: list[Any] = [
 
 
 @doors
-def test_confirming_in_no_order_opens_nothing(node: Fortress, which: str) -> None:
-    with door(node, which) as face:
-        told = face.hold(fresh())
+def test_malformed_confirmations_approve_nothing(node: Fortress, which: str) -> None:
+    with open_client(node, which) as client:
+        pending = client.hold(fresh())
         for params in ODD_CONFIRMS:
-            text = json.dumps(params).replace("$id", told["confirmation_id"])
-            body = json.dumps(face.fit(json.loads(text)))
+            text = json.dumps(params).replace("$id", pending["confirmation_id"])
+            body = json.dumps(client.fit(json.loads(text)))
             said = f'{{"jsonrpc":"2.0","id":"c","method":"mcpax/confirm","params":{body}}}'
-            for answer in face.say(said.encode(), "c"):
+            for answer in client.say(said.encode(), "c"):
                 assert "error" in answer or answer.get("result") == {}, answer
 
 
@@ -226,7 +226,7 @@ def test_confirming_in_no_order_opens_nothing(node: Fortress, which: str) -> Non
 
 
 @pytest.mark.spec("AQ-8.7.3-5")
-def test_a_client_that_accepts_for_its_user_only_waits(node: Fortress) -> None:
+def test_accepting_elicitation_does_not_approve(node: Fortress) -> None:
     """On the stateless wire: `accept` says that the page was opened, not what was decided there."""
     arguments = fresh()
     capable = Stateless(node, URL_CAPABLE)
@@ -251,8 +251,8 @@ def test_a_client_that_accepts_for_its_user_only_waits(node: Fortress) -> None:
     # The first approval was declined above, so this is the state of the one that is pending now.
     state = capable.call(arguments)["result"]["requestState"]
     accepting = {"inputResponses": {key: {"action": "accept", "content": {"approved": True}}}}
-    said = {"name": TOOL, "arguments": arguments, **accepting, "requestState": state}
-    body = message("tools/call", capable.fit(said), 1)
+    fields = {"name": TOOL, "arguments": arguments, **accepting, "requestState": state}
+    body = message("tools/call", capable.fit(fields), 1)
     with node.connect() as wire:
         wire.send(node.http(body, *capable.bearer, *capable.headers_of(body)))
         node.until(lambda: list(node.node.pipeline.running_calls()), "it waits")
@@ -261,25 +261,25 @@ def test_a_client_that_accepts_for_its_user_only_waits(node: Fortress) -> None:
 
 
 @pytest.mark.spec("AQ-8.7.3-5")
-def test_the_answers_of_a_session_client_open_nothing(node: Fortress) -> None:
-    for face in (
+def test_session_client_responses_do_not_approve(node: Fortress) -> None:
+    for client in (
         HttpSession(node, "2025-11-25", URL_CAPABLE),
         Lines(node, "2025-11-25", URL_CAPABLE),
     ):
-        with face:
+        with client:
             arguments = fresh()
-            error = face.call(arguments)["error"]
+            error = client.call(arguments)["error"]
             assert error["code"] == -32042
             id = error["data"]["elicitations"][0]["elicitationId"]
             accept = {"action": "accept", "content": {"approved": True, "elicitationId": id}}
             for said in (id, 0, 1, "r1", None):
-                face.say(json.dumps({"jsonrpc": "2.0", "id": said, "result": accept}).encode())
-            face.say(message("notifications/elicitation/complete", {"elicitationId": id}, None))
-            face.ask("elicitation/create", {"elicitationId": id, "action": "accept"})
-            assert face.call(arguments)["error"]["code"] == -32042
+                client.say(json.dumps({"jsonrpc": "2.0", "id": said, "result": accept}).encode())
+            client.say(message("notifications/elicitation/complete", {"elicitationId": id}, None))
+            client.ask("elicitation/create", {"elicitationId": id, "action": "accept"})
+            assert client.call(arguments)["error"]["code"] == -32042
 
 
-def test_state_is_of_use_to_nobody_else_and_for_nothing_else(node: Fortress) -> None:
+def test_input_state_is_bound_to_caller_and_call(node: Fortress) -> None:
     arguments = fresh()
     capable = Stateless(node, URL_CAPABLE)
     state = capable.call(arguments)["result"]["requestState"]
@@ -297,81 +297,88 @@ def test_state_is_of_use_to_nobody_else_and_for_nothing_else(node: Fortress) -> 
 # -- two at once
 
 
-def at_once(*doing: Callable[[], Any]) -> list[Any]:
+def run_concurrently(*doing: Callable[[], Any]) -> list[Any]:
     with ThreadPoolExecutor(len(doing)) as pool:
-        return [one.result() for one in [pool.submit(do) for do in doing]]
+        return [item.result() for item in [pool.submit(do) for do in doing]]
 
 
 @pytest.mark.spec("AX-11.3-13")
-def test_two_confirms_at_once_open_it_once(node: Fortress) -> None:
-    faces = [Stateless(node) for _ in range(8)]
+def test_concurrent_confirmations_run_call_once(node: Fortress) -> None:
+    clients = [Stateless(node) for _ in range(8)]
     for _ in range(5):
         arguments = fresh()
-        told = faces[0].hold(arguments)
-        proofs = [node.proof(told, iat=int(time.time()) - number) for number in range(8)]
+        pending = clients[0].hold(arguments)
+        proofs = [node.proof(pending, iat=int(time.time()) - number) for number in range(8)]
         node.allowed.append(arguments)
 
-        pairs = zip(faces, proofs, strict=True)
-        answers = at_once(*(partial(f.confirm, told["confirmation_id"], p) for f, p in pairs))
-        assert sum("result" in one for one in answers) == 1
+        pairs = zip(clients, proofs, strict=True)
+        answers = run_concurrently(
+            *(partial(f.confirm, pending["confirmation_id"], p) for f, p in pairs)
+        )
+        assert sum("result" in response for response in answers) == 1
 
 
-def test_identical_calls_at_once_wait_for_one_approval(node: Fortress) -> None:
-    faces = [Stateless(node) for _ in range(8)]
+def test_identical_concurrent_calls_share_approval(node: Fortress) -> None:
+    clients = [Stateless(node) for _ in range(8)]
     arguments = fresh()
-    answers = at_once(*(partial(one.hold, arguments) for one in faces))
-    assert len({one["confirmation_id"] for one in answers}) == 1
+    answers = run_concurrently(*(partial(server.hold, arguments) for server in clients))
+    assert len({response["confirmation_id"] for response in answers}) == 1
     proof = node.proof(answers[0])
     node.allowed.append(arguments)
-    confirm = partial(faces[0].confirm, answers[0]["confirmation_id"], proof)
-    told = at_once(*(partial(one.call, arguments) for one in faces[1:]), confirm)
-    assert "The vault is open" in str(told[-1])
+    confirm = partial(clients[0].confirm, answers[0]["confirmation_id"], proof)
+    details = run_concurrently(
+        *(partial(server.call, arguments) for server in clients[1:]), confirm
+    )
+    assert "The vault is open" in str(details[-1])
     # Nobody who asked meanwhile made it happen again; whoever came later waits for a new decision.
-    assert all("The vault is open" in str(one) or REQUIRED in str(one) for one in told)
+    assert all("The vault is open" in str(item) or REQUIRED in str(item) for item in details)
 
 
-def test_a_call_that_is_cancelled_while_it_is_confirmed_happens_at_most_once(
+def test_cancelled_call_runs_at_most_once_when_confirmed(
     node: Fortress,
 ) -> None:
-    with door(node, "http 2025-11-25") as face, door(node, "http 2025-11-25") as other:
+    with (
+        open_client(node, "http 2025-11-25") as client,
+        open_client(node, "http 2025-11-25") as other,
+    ):
         arguments = fresh()
-        told = face.hold(arguments)
-        proof = node.proof(told)
-        params = {"confirmation_id": told["confirmation_id"], "proof": proof}
+        pending = client.hold(arguments)
+        proof = node.proof(pending)
+        params = {"confirmation_id": pending["confirmation_id"], "proof": proof}
         node.allowed.append(arguments)
         # Cancelling the request that brought the proof does not undo the decision.
-        at_once(
-            lambda: face.say(message("mcpax/confirm", params, "brought")),
-            lambda: face.say(message("notifications/cancelled", {"requestId": "brought"}, None)),
+        run_concurrently(
+            lambda: client.say(message("mcpax/confirm", params, "brought")),
+            lambda: client.say(message("notifications/cancelled", {"requestId": "brought"}, None)),
             lambda: other.call(arguments),
-            lambda: face.say(message("notifications/cancelled", {"requestId": "r1"}, None)),
-            lambda: other.confirm(told["confirmation_id"], proof),
+            lambda: client.say(message("notifications/cancelled", {"requestId": "r1"}, None)),
+            lambda: other.confirm(pending["confirmation_id"], proof),
         )
         # Nobody waits any more for what then happens.
         node.until(lambda: arguments in node.opened(), "it is opened")
 
 
 @pytest.fixture
-def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fortress]:
+def short_expiry_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fortress]:
     """A node whose approvals expire at once."""
     folder = tmp_path_factory.mktemp("hasty") / "node"
-    yield from standing(folder, approvals={"expiry": 0.2})
+    yield from running_fortress(folder, approvals={"expiry": 0.2})
 
 
-def test_a_proof_that_comes_too_late_opens_nothing(hasty: Fortress) -> None:
-    approving = hasty.node.trust.approving
+def test_rejects_late_proof(short_expiry_node: Fortress) -> None:
+    approving = short_expiry_node.node.trust.approving
     assert approving is not None
-    face = HttpSession(hasty, "2025-11-25")
+    client = HttpSession(short_expiry_node, "2025-11-25")
     arguments = fresh()
-    told = face.hold(arguments)
-    id, proof = told["confirmation_id"], hasty.proof(told)
+    pending = client.hold(arguments)
+    id, proof = pending["confirmation_id"], short_expiry_node.proof(pending)
 
     def expired() -> bool:
-        found = approving.approvals.find(id)
-        return found is not None and found.state == "expired"
+        record = approving.approvals.find(id)
+        return record is not None and record.state == "expired"
 
-    hasty.until(expired, "it expires")
-    assert "can no longer be confirmed" in face.confirm(id, proof)["error"]["message"]
-    again = face.hold(arguments)
+    short_expiry_node.until(expired, "it expires")
+    assert "can no longer be confirmed" in client.confirm(id, proof)["error"]["message"]
+    again = client.hold(arguments)
     assert again["confirmation_id"] != id
-    assert "error" in face.confirm(again["confirmation_id"], proof)
+    assert "error" in client.confirm(again["confirmation_id"], proof)

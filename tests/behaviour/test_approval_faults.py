@@ -37,7 +37,7 @@ CASES = [
 ]
 
 
-class Desk:
+class CrashingNode:
     """One machine, its operator's key, and a client that speaks plain HTTP."""
 
     def __init__(self, folder: Path) -> None:
@@ -130,8 +130,8 @@ class Desk:
         url = f"{node.url.rpartition('/')[0]}/approvals/{id}"
         request = urllib.request.Request(url, headers={"Accept": "application/json"})
         with urllib.request.urlopen(request, timeout=HANG_TIMEOUT) as response:
-            found: dict[str, Any] = json.load(response)
-        about: dict[str, Any] = found.get("approval", found)
+            records: dict[str, Any] = json.load(response)
+        about: dict[str, Any] = records.get("approval", records)
         return about
 
     def executed(self, button: str) -> int:
@@ -142,13 +142,13 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path)
-    yield desk
-    desk.world.close()
+def crashing_node(tmp_path: Path) -> Iterator[CrashingNode]:
+    crashing_node = CrashingNode(tmp_path)
+    yield crashing_node
+    crashing_node.world.close()
 
 
-def _held(answer: Any) -> dict[str, Any] | None:
+def _is_pending(answer: Any) -> dict[str, Any] | None:
     """What a caller knows of its approval, if it was told."""
     content = answer.get("structuredContent") if isinstance(answer, dict) else None
     if isinstance(content, dict) and content.get("status") == "confirmation_required":
@@ -156,57 +156,62 @@ def _held(answer: Any) -> dict[str, Any] | None:
     return None
 
 
-def _go_all_the_way(desk: Desk, node: NodeProcess) -> dict[str, Any]:
+def _run_approval(crashing_node: CrashingNode, node: NodeProcess) -> dict[str, Any]:
     """Everything that can happen to approvals, for as long as the node lives."""
-    told: dict[str, Any] = {}
-    told["a"] = held = _held(desk.press(node, "a"))
+    details: dict[str, Any] = {}
+    details["a"] = held = _is_pending(crashing_node.press(node, "a"))
     if held is None:
-        return told
-    told["proof"] = proof = desk.proof(held)
-    if desk.answer(node, held, proof) is None or desk.press(node, "a", held) is None:
-        return told
-    told["b"] = held = _held(desk.press(node, "b"))
+        return details
+    details["proof"] = proof = crashing_node.proof(held)
+    if (
+        crashing_node.answer(node, held, proof) is None
+        or crashing_node.press(node, "a", held) is None
+    ):
+        return details
+    details["b"] = held = _is_pending(crashing_node.press(node, "b"))
     if held is not None:
-        told["refusal"] = desk.proof(held, "refuse")
-        desk.confirm(node, held, told["refusal"])
-    return told
+        details["refusal"] = crashing_node.proof(held, "refuse")
+        crashing_node.confirm(node, held, details["refusal"])
+    return details
 
 
 @pytest.mark.parametrize(("point", "after"), CASES)
-def test_killed_at(desk: Desk, point: str, after: int) -> None:
-    node = desk.up(INTERLOCK_FAULT=point, INTERLOCK_FAULT_AFTER=str(after))
-    told = _go_all_the_way(desk, node)
+def test_kill_at_any_point_executes_at_most_once(
+    crashing_node: CrashingNode, point: str, after: int
+) -> None:
+    node = crashing_node.up(INTERLOCK_FAULT=point, INTERLOCK_FAULT_AFTER=str(after))
+    response = _run_approval(crashing_node, node)
     assert node.process.wait(HANG_TIMEOUT) == -signal.SIGKILL, "the point was never reached"
-    before = desk.executed("a")
+    before = crashing_node.executed("a")
     assert before <= 1
-    assert desk.executed("b") == 0
+    assert crashing_node.executed("b") == 0
 
-    node = desk.up()
+    node = crashing_node.up()
     for button, proof in (("a", "proof"), ("b", "refusal")):
-        held = told.get(button)
+        held = response.get(button)
         if held is None:
             continue
         # Whoever was told of an approval can ask what became of it.
-        state = desk.seen(node, held["confirmation_id"])["state"]
+        state = crashing_node.seen(node, held["confirmation_id"])["state"]
         assert state in TOLD
         if state in NOT_EXECUTED:
-            assert desk.executed(button) == 0
-        if proof in told and state != "pending":
+            assert crashing_node.executed(button) == 0
+        if proof in response and state != "pending":
             # What was used is used.
-            again = desk.confirm(node, held, told[proof])
+            again = crashing_node.confirm(node, held, response[proof])
             assert again["code"] in (-31035, -31008), again
         elif state == "pending":
-            desk.confirm(node, held, desk.proof(held))
-            assert desk.executed(button) == 1
-            again = desk.confirm(node, held, desk.proof(held))
+            crashing_node.confirm(node, held, crashing_node.proof(held))
+            assert crashing_node.executed(button) == 1
+            again = crashing_node.confirm(node, held, crashing_node.proof(held))
             assert again["code"] == -31035
         # Its caller comes back: it is told, or it waits anew, or what was approved is made now.
         for _ in range(3):
-            assert desk.press(node, button, held) is not None
-        assert desk.executed(button) <= 1
+            assert crashing_node.press(node, button, held) is not None
+        assert crashing_node.executed(button) <= 1
     # And a new one goes all the way.
-    held = _held(desk.press(node, "c"))
+    held = _is_pending(crashing_node.press(node, "c"))
     assert held is not None
-    assert desk.confirm(node, held, desk.proof(held))["content"]
-    assert desk.executed("c") == 1
+    assert crashing_node.confirm(node, held, crashing_node.proof(held))["content"]
+    assert crashing_node.executed("c") == 1
     assert node.end() == 0

@@ -66,14 +66,14 @@ class Place:
         with urllib.request.urlopen(
             urllib.request.Request(url, headers=headers), timeout=HANG_TIMEOUT
         ) as page:
-            shown = json.load(page)
-        shown = shown.get("approval", shown)
-        assert shown["tool"] == "s.press"
+            response = json.load(page)
+        response = response.get("approval", response)
+        assert response["tool"] == "s.press"
         now = int(time.time())
         claims = {
-            "aud": shown["aud"],
-            "jti": shown["id"],
-            "args_sha256": shown["args_sha256"],
+            "aud": response["aud"],
+            "jti": response["id"],
+            "args_sha256": response["args_sha256"],
             "iat": now,
             "exp": now + 300,
             "decision": decision,
@@ -100,7 +100,7 @@ def text(result: types.CallToolResult) -> str:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_plain_client_is_told_what_to_do(place: Place, mode: Any) -> None:
+async def test_plain_client_receives_approval_instructions(place: Place, mode: Any) -> None:
     async with Client(place.url, mode=mode) as client:
         result = await client.call_tool("s.press", {"button": "a"})
         assert result.is_error
@@ -127,13 +127,13 @@ async def test_a_plain_client_is_told_what_to_do(place: Place, mode: Any) -> Non
 
 
 @pytest.mark.parametrize("patient", [True, False], ids=["decides first", "decides later"])
-async def test_the_stateless_wire(place: Place, patient: bool) -> None:
-    asked: list[types.ElicitRequestURLParams] = []
+async def test_stateless_client_opens_page(place: Place, patient: bool) -> None:
+    requests: list[types.ElicitRequestURLParams] = []
     deciding: list[asyncio.Task[Any]] = []
 
     async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
         assert isinstance(params, types.ElicitRequestURLParams)
-        asked.append(params)
+        requests.append(params)
         task = asyncio.ensure_future(place.decides(params.url))
         deciding.append(task)
         if patient:
@@ -145,11 +145,11 @@ async def test_the_stateless_wire(place: Place, patient: bool) -> None:
         assert text(result) == "press: done"
         assert not result.is_error
         await asyncio.gather(*deciding)
-    assert len(asked) == 1
+    assert len(requests) == 1
     assert place.executed() == 1
 
 
-async def test_the_stateless_wire_when_the_user_does_not_want_to(place: Place) -> None:
+async def test_stateless_client_declines(place: Place) -> None:
     async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
         return types.ElicitResult(action="decline")
 
@@ -159,7 +159,7 @@ async def test_the_stateless_wire_when_the_user_does_not_want_to(place: Place) -
     assert place.executed() == 0
 
 
-async def test_the_stateless_wire_when_a_human_refuses(place: Place) -> None:
+async def test_operator_rejects_call_of_stateless_client(place: Place) -> None:
     async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
         assert isinstance(params, types.ElicitRequestURLParams)
         await place.decides(params.url, "refuse", reason="too dangerous")
@@ -171,7 +171,7 @@ async def test_the_stateless_wire_when_a_human_refuses(place: Place) -> None:
     assert place.executed() == 0
 
 
-async def test_the_session_wire(place: Place) -> None:
+async def test_session_client_opens_page(place: Place) -> None:
     told: asyncio.Queue[types.ElicitCompleteNotification] = asyncio.Queue()
 
     async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
@@ -202,7 +202,7 @@ async def test_the_session_wire(place: Place) -> None:
     assert place.executed() == 1
 
 
-async def test_who_opens_no_page_decides_nothing(place: Place) -> None:
+async def test_accepting_without_page_approves_nothing(place: Place) -> None:
     """Whatever a client says that its user did: without a proof nothing happens."""
 
     rounds = 0
@@ -217,7 +217,7 @@ async def test_who_opens_no_page_decides_nothing(place: Place) -> None:
         # The retry waits for the human; nobody comes, and the client gives up.
         inbox = place.node.node.trust.approving.approvals._inbox  # type: ignore[union-attr]
         await asyncio.to_thread(
-            wait_until, "the retry waits", lambda: any(one.waiters for one in inbox)
+            wait_until, "the retry waits", lambda: any(item.waiters for item in inbox)
         )
         assert not call.done()
         call.cancel()
@@ -226,23 +226,23 @@ async def test_who_opens_no_page_decides_nothing(place: Place) -> None:
     assert place.executed() == 0
 
 
-@pytest.mark.parametrize("wire", ["http session", "http stateless", "lines"])
-def test_a_proof_comes_by_every_wire(place: Place, wire: str) -> None:
+@pytest.mark.parametrize("protocol", ["http session", "http stateless", "lines"])
+def test_proof_is_accepted_over_every_protocol(place: Place, protocol: str) -> None:
     """`mcpax/confirm`, from a client that was given a proof by its user."""
     node = place.node
-    press = {"name": "s.press", "arguments": {"button": wire}}
+    press = {"name": "s.press", "arguments": {"button": protocol}}
 
     def asked(method: str, params: dict[str, Any]) -> Any:
-        if wire == "http session":
+        if protocol == "http session":
             return node.once(session.request(method, params)).json
-        if wire == "http stateless":
+        if protocol == "http stateless":
             name = params.get("name")
             return node.once(node.stateless(method, params, name=name)).json
         lines.send(message(method, params, 1) + b"\n")
         return lines.line()
 
     with node.local() as lines:
-        if wire == "lines":
+        if protocol == "lines":
             lines.send(message("initialize", initialize("2025-11-25"), 0) + b"\n")
             assert lines.line()["result"]
         session = node.session()

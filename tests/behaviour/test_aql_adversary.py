@@ -16,20 +16,20 @@ from interlock.aql.config import AqlConfig, SafetyConfig
 from interlock.aql.safety.store import SafetyChallenge
 from tests.behaviour.adversary import (
     CLERK,
-    FACES,
+    CLIENTS,
     TOKENS,
     Fortress,
     HttpSession,
     Stateless,
-    door,
     fresh,
+    open_client,
 )
 from tests.support.http_client import HttpResponse, message
 
 pytestmark = pytest.mark.feature("aql")
 
 WHO = ("model", "token", "")
-BY_MODEL_FACES = [one for one in FACES if "lines" not in one]
+BY_MODEL_FACES = [server for server in CLIENTS if "lines" not in server]
 
 
 class View(Stateless):
@@ -48,24 +48,24 @@ class View(Stateless):
 
     def raw(self, **arguments: Any) -> dict[str, Any]:
         """What the one endpoint answers."""
-        told = self.ask("tools/call", {"name": "mcp_aql", "arguments": arguments})
-        assert "result" in told, told
-        envelope: dict[str, Any] = json.loads(told["result"]["content"][0]["text"])
+        response = self.ask("tools/call", {"name": "mcp_aql", "arguments": arguments})
+        assert "result" in response, response
+        envelope: dict[str, Any] = json.loads(response["result"]["content"][0]["text"])
         return envelope
 
     def do(self, operation: str, **params: Any) -> dict[str, Any]:
         return self.raw(operation=operation, params=params)
 
     def data(self, operation: str, **params: Any) -> dict[str, Any]:
-        told = self.do(operation, **params)
-        assert told["success"], told
-        data: dict[str, Any] = told["data"]
+        result = self.do(operation, **params)
+        assert result["success"], result
+        data: dict[str, Any] = result["data"]
         return data
 
     def refused(self, operation: str, **params: Any) -> dict[str, Any]:
-        told = self.do(operation, **params)
-        assert not told["success"], told
-        error: dict[str, Any] = told["error"]
+        result = self.do(operation, **params)
+        assert not result["success"], result
+        error: dict[str, Any] = result["error"]
         return error
 
     def report(self, hint: str, **more: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class View(Stateless):
         return sorted(found, key=lambda one: (-len(one), one))
 
 
-class Keep(Fortress):
+class SafetyNode(Fortress):
     """The fortress with the safety loop."""
 
     def __init__(self, folder: Path, **safety: Any) -> None:
@@ -102,12 +102,12 @@ class Keep(Fortress):
         assert approving is not None
         record = self.do(lambda: approving.approvals.find(id))
         assert record is not None
-        told = {
+        details = {
             "aud": record.audience,
             "confirmation_id": record.id,
             "args_sha256": record.digest,
         }
-        self.wait(approving.approvals.confirm(id, self.proof(told)))
+        self.wait(approving.approvals.confirm(id, self.proof(details)))
 
     def waiting(self, tool: str) -> str:
         """The id of an approval that the loop asked for."""
@@ -116,10 +116,14 @@ class Keep(Fortress):
         found: list[str] = []
 
         def look() -> bool:
-            found[:] = [one.id for one in approving.approvals.pending() if one.tool == tool]
+            found[:] = [
+                approval.id for approval in approving.approvals.pending() if approval.tool == tool
+            ]
             if tool == "aql.unblock":
                 # One whose challenge was replaced may be pending for a moment longer.
-                asked = [one.approval for one in self.node.component(Aql).safety.challenges]
+                asked = [
+                    challenge.approval for challenge in self.node.component(Aql).safety.challenges
+                ]
                 found[:] = [id for id in found if id in asked] if all(asked) else []
             return bool(found)
 
@@ -140,8 +144,8 @@ class Keep(Fortress):
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Keep]:
-    keep = Keep(tmp_path / "node")
+def node(tmp_path: Path) -> Iterator[SafetyNode]:
+    keep = SafetyNode(tmp_path / "node")
     try:
         yield keep
         keep.must_be_intact()
@@ -156,13 +160,13 @@ def is_refused(answer: Any, reason: str) -> bool:
 
 
 @pytest.mark.spec("AQ-8.6.2-1", "AQ-8.6.2-3", "AQ-8.6.3-1", "AQ-8.6.5-1", "AQ-8.6-1")
-def test_nothing_unreported_is_done_by_any_door(node: Keep) -> None:
+def test_unreported_operations_are_rejected_everywhere(node: SafetyNode) -> None:
     model = View(node)
     node.begin(model)
     for which in BY_MODEL_FACES:
-        with door(node, which) as face:
-            assert is_refused(face.call({}, name="vault.look"), "Not reported"), which
-            assert is_refused(face.call(fresh()), "Not reported"), which
+        with open_client(node, which) as client:
+            assert is_refused(client.call({}, name="vault.look"), "Not reported"), which
+            assert is_refused(client.call(fresh()), "Not reported"), which
     for view in ("aql", "aql-single", "aql-all", "auto", "semantic"):
         other = View(node, view)
         for endpoint, operation in [
@@ -173,10 +177,10 @@ def test_nothing_unreported_is_done_by_any_door(node: Keep) -> None:
             ("mcp_aql_query", "vault_look"),
             ("mcp_aql_operate", "vault_open"),
         ]:
-            told = other.ask(
+            response = other.ask(
                 "tools/call", {"name": endpoint, "arguments": {"operation": operation}}
             )
-            text = json.dumps(told)
+            text = json.dumps(response)
             assert '\\"success\\":true' not in text, (view, endpoint, text)
     for arguments in (
         {"operations": [{"operation": "vault_look"}, {"operation": "vault_open"}]},
@@ -196,7 +200,7 @@ def test_nothing_unreported_is_done_by_any_door(node: Keep) -> None:
 @pytest.mark.spec(
     "AQ-8.6.4-1", "AQ-8.7.3-5", "AQ-8.8.2-2", "AQ-8.8.3-2", "AQ-8.8.4-1", "AQ-8.8.5-1", "AQ-8.6-2"
 )
-def test_a_blocked_model_gets_nowhere_with_all_it_was_told(node: Keep) -> None:
+def test_blocked_agent_cannot_unblock_itself(node: SafetyNode) -> None:
     model = View(node)
     execution = node.begin(model)
     stopped = model.report("drop_table users")
@@ -220,8 +224,8 @@ def test_a_blocked_model_gets_nowhere_with_all_it_was_told(node: Keep) -> None:
         ("aql_unblock", {"challenge_id": challenge}),
         ("aql.unblock", {"challenge_id": challenge}),
     ]:
-        told = model.do(operation, **params)
-        assert not told["success"] or operation == "list_executions", (operation, told)
+        output = model.do(operation, **params)
+        assert not output["success"] or operation == "list_executions", (operation, output)
     with HttpSession(node, "2025-11-25") as plain:
         for name in ("aql.unblock", "aql__unblock", "aql.verify_challenge", "aql.proceed"):
             answer = plain.call({"challenge_id": challenge}, name=name)
@@ -232,11 +236,11 @@ def test_a_blocked_model_gets_nowhere_with_all_it_was_told(node: Keep) -> None:
     seen = model.strings()
     assert unblock not in seen
     tried = [*seen[:40], challenge, execution, "A" * 32, "AAAA-" * 7 + "AAAA", "000000", "", "null"]
-    codes = {node.code(one.id) for one in node.challenges()}
+    codes = {node.code(challenge.id) for challenge in node.challenges()}
     for text in tried:
-        for id in {challenge, *(one.id for one in node.challenges())}:
+        for id in {challenge, *(challenge.id for challenge in node.challenges())}:
             model.do("verify_challenge", challenge_id=id, code=text or " ")
-            codes |= {node.code(one.id) for one in node.challenges()}
+            codes |= {node.code(challenge.id) for challenge in node.challenges()}
     limited = model.refused("verify_challenge", challenge_id=challenge, code="x")
     assert limited["code"] == "RATE_LIMIT_EXCEEDED"
     waiting = node.waiting("aql.unblock")
@@ -261,10 +265,10 @@ def test_a_blocked_model_gets_nowhere_with_all_it_was_told(node: Keep) -> None:
             answer = node.once(node.http(sent, *bearer, method=method, path=path))
             model.heard.append(answer.body.decode("utf-8", "replace"))
     assert node.blocked()
-    told = " ".join(model.heard)  # type: ignore[assignment]
+    output = " ".join(model.heard)  # type: ignore[assignment]
     for code in codes:
-        assert code not in told
-        assert code.replace("-", "") not in told
+        assert code not in output
+        assert code.replace("-", "") not in output
     # The keeper decides, and only then it goes on.
     node.approve_id(node.waiting("aql.unblock"))
     assert not node.blocked()
@@ -273,7 +277,7 @@ def test_a_blocked_model_gets_nowhere_with_all_it_was_told(node: Keep) -> None:
 
 
 @pytest.mark.spec("AQ-8.7.3-6", "AQ-8.6.4-2", "AQ-8.7.3-5")
-def test_a_pause_is_not_confirmed_by_whoever_paused(node: Keep) -> None:
+def test_agent_cannot_confirm_its_own_pause(node: SafetyNode) -> None:
     model = View(node)
     node.begin(model)
     paused = model.report("open the vault door", next_operation="vault_open")
@@ -312,9 +316,9 @@ def test_a_pause_is_not_confirmed_by_whoever_paused(node: Keep) -> None:
 
 
 @pytest.mark.spec("AQ-8.8.3-1", "AQ-8.8.2-3")
-def test_the_block_and_the_limit_outlive_the_node(tmp_path: Path) -> None:
+def test_block_and_step_limit_survive_restart(tmp_path: Path) -> None:
     folder = tmp_path / "node"
-    first = Keep(folder)
+    first = SafetyNode(folder)
     try:
         model = View(first)
         first.begin(model)
@@ -327,7 +331,7 @@ def test_the_block_and_the_limit_outlive_the_node(tmp_path: Path) -> None:
         first.waiting("aql.unblock")
     finally:
         first.stop()
-    second = Keep(folder)
+    second = SafetyNode(folder)
     try:
         model = View(second)
         assert second.blocked()
@@ -346,7 +350,7 @@ def test_the_block_and_the_limit_outlive_the_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AQ-8.8.2-3", "AQ-8.8-1")
-def test_a_code_that_anna_tells_lets_it_go_on(node: Keep) -> None:
+def test_code_from_operator_unblocks_agent(node: SafetyNode) -> None:
     model = View(node)
     node.begin(model)
     paused = model.report("purge the mail queue of staging")
@@ -359,7 +363,7 @@ def test_a_code_that_anna_tells_lets_it_go_on(node: Keep) -> None:
     assert again["code"] == "TOKEN_INVALID"
 
 
-def test_messages_in_the_middle_of_it(node: Keep) -> None:
+def test_malformed_messages_do_not_unblock(node: SafetyNode) -> None:
     """What cannot be read is no way around it, either."""
     model = View(node)
     node.begin(model)

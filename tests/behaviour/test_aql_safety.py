@@ -13,31 +13,31 @@ from interlock.core.config import Config
 from interlock.core.journal.reader import JournalReader
 from interlock.protocol.aql_terms import RESERVED_OPERATIONS
 from tests.behaviour.adversary import TOKENS, Fortress
-from tests.behaviour.test_aql_adversary import Keep, View
+from tests.behaviour.test_aql_adversary import SafetyNode, View
 
 pytestmark = pytest.mark.feature("aql")
 
 
 @pytest.mark.spec("AQ-8.6.1-2", "AQ-8.6.1-3", "AQ-8.6.7-1", "AQ-8.7.4-1", "AQ-8.7.2-2")
 @pytest.mark.parametrize("mode", ["enforcing", "monitoring", "logging", "disabled"])
-def test_a_node_says_how_it_watches(tmp_path: Path, mode: Any) -> None:
+def test_introspection_reports_safety_mode(tmp_path: Path, mode: Any) -> None:
     config = AqlConfig(safety=SafetyConfig(mode=mode, max_steps=7))
     node = Fortress(tmp_path / "node", tokens=TOKENS, aql=config)
     try:
         model = View(node)
-        told = model.data("introspect", query="operations")
-        assert f'"execution_safety_loop": "{mode}"' in json.dumps(told["_protocol"])
+        response = model.data("introspect", query="operations")
+        assert f'"execution_safety_loop": "{mode}"' in json.dumps(response["_protocol"])
         policy = json.dumps(model.data("introspect", query="safety_policy"))
         assert '"maxAutonomousSteps": 7' in policy
         assert "rm -rf*" in policy
         assert f'"{mode}"' in policy
-        listed = json.dumps(told["operations"])
-        found = json.dumps(
+        listing = json.dumps(response["operations"])
+        result = json.dumps(
             model.data("introspect", query="operations", search="execute an agent, report a step")
         )
-        assert ("execute_agent" in listed) == ("execute_agent" in found) == (mode != "disabled")
-        assert ("record_execution_step" in listed) == (mode != "disabled")
-        assert "confirm_operation" in listed
+        assert ("execute_agent" in listing) == ("execute_agent" in result) == (mode != "disabled")
+        assert ("record_execution_step" in listing) == (mode != "disabled")
+        assert "confirm_operation" in listing
         named = model.data("introspect", query="operations", name="execute_agent")
         assert named["operation"]["name"] == "execute_agent"
         # Without an execution nothing is directed.
@@ -48,7 +48,7 @@ def test_a_node_says_how_it_watches(tmp_path: Path, mode: Any) -> None:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    keep = Keep(tmp_path_factory.mktemp("safety") / "node")
+    keep = SafetyNode(tmp_path_factory.mktemp("safety") / "node")
     try:
         yield keep
     finally:
@@ -68,28 +68,28 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Any:
         ("confirm_operation", "mcp_aql_execute"),
     ],
 )
-def test_each_operation_has_its_endpoint(node: Keep, operation: str, endpoint: str) -> None:
+def test_each_operation_has_its_endpoint(node: SafetyNode, operation: str, endpoint: str) -> None:
     model = View(node, "aql")
     wrong = "mcp_aql_execute" if endpoint != "mcp_aql_execute" else "mcp_aql_create"
-    told = model.ask("tools/call", {"name": wrong, "arguments": {"operation": operation}})
-    error = json.loads(told["result"]["content"][0]["text"])["error"]
+    response = model.ask("tools/call", {"name": wrong, "arguments": {"operation": operation}})
+    error = json.loads(response["result"]["content"][0]["text"])["error"]
     assert error["code"] == "VALIDATION_ENDPOINT_MISMATCH"
     assert error["details"]["expected_endpoint"] == endpoint
 
 
 @pytest.mark.spec("AQ-8.5.4-2")
-def test_the_spelling_of_the_draft_is_understood(node: Keep) -> None:
+def test_accepts_draft_parameter_spelling(node: SafetyNode) -> None:
     model = View(node)
     id = node.begin(model, "speller")
     try:
-        told = model.data(
+        response = model.data(
             "record_execution_step",
             element_name="speller",
             nextActionHint="look at the vault",
             stepDescription="Nothing yet.",
             outcome="skipped",
         )
-        assert told["continue"] is True
+        assert response["continue"] is True
         shown = json.dumps(
             model.data("introspect", query="operations", name="record_execution_step")
         )
@@ -100,20 +100,20 @@ def test_the_spelling_of_the_draft_is_understood(node: Keep) -> None:
 
 
 @pytest.mark.spec("AQ-ESL-4.2-1")
-def test_every_execution_is_asked_about_and_no_report(node: Keep) -> None:
+def test_execution_requires_confirmation_and_report_does_not(node: SafetyNode) -> None:
     """That one was confirmed confirms no other, and a confirmation needs none."""
     model = View(node)
     id = node.begin(model, "reporter")
     try:
         for hint in ("look at the vault", "look again"):
-            told = model.data(
+            response = model.data(
                 "record_execution_step",
                 element_name="reporter",
                 next_action_hint=hint,
                 step_description="Nothing yet.",
                 outcome="skipped",
             )
-            assert told["continue"] is True
+            assert response["continue"] is True
         for _ in range(2):
             held = model.refused("execute_agent", element_name="other")
             assert held["code"] == "CONFIRMATION_REQUIRED"
@@ -161,7 +161,7 @@ def test_an_approval_expires_earlier_if_its_call_is_more_dangerous(
 
 
 @pytest.mark.spec("AQ-8.6.5-1", "AQ-ESL-3.3-1", "AQ-8.6.2-2")
-def test_an_agent_is_told_to_report_first(node: Keep) -> None:
+def test_agent_is_instructed_to_report_first(node: SafetyNode) -> None:
     model = View(node)
     error = model.refused("execute_agent", element_name="told")
     assert error["code"] == "CONFIRMATION_REQUIRED"
@@ -176,8 +176,8 @@ def test_an_agent_is_told_to_report_first(node: Keep) -> None:
 
 
 @pytest.mark.spec("AQ-8.6.3-1")
-def test_the_journal_has_what_was_reported_before_what_was_done(tmp_path: Path) -> None:
-    node = Keep(tmp_path / "node")
+def test_report_is_journaled_before_operation(tmp_path: Path) -> None:
+    node = SafetyNode(tmp_path / "node")
     try:
         model = View(node)
         node.begin(model)
@@ -187,7 +187,7 @@ def test_the_journal_has_what_was_reported_before_what_was_done(tmp_path: Path) 
     finally:
         node.stop()
     [path] = (tmp_path / "node").glob("journal*.db")
-    rows = [(one.verb, one.name, one.outcome) for one in JournalReader(path).read()]
+    rows = [(item.verb, item.name, item.outcome) for item in JournalReader(path).read()]
     words = [
         rows.index(("safety", "model", "unreported_action")),
         rows.index(("tools/call", "vault.look", "denied_by_policy")),
@@ -197,7 +197,7 @@ def test_the_journal_has_what_was_reported_before_what_was_done(tmp_path: Path) 
     assert words == sorted(words)
 
 
-class Dongle(Keep):
+class ServerlessNode(SafetyNode):
     """A node that has nothing to call: it only judges what agents are about to do elsewhere."""
 
     def config(self, **changes: Any) -> Config:
@@ -205,12 +205,14 @@ class Dongle(Keep):
 
 
 @pytest.mark.spec("AQ-8.6.6-1", "AQ-GK-7.2-1")
-def test_a_node_without_servers_judges_what_is_done_elsewhere(tmp_path: Path) -> None:
-    node = Dongle(tmp_path / "node")
+def test_node_without_servers_evaluates_external_operations(tmp_path: Path) -> None:
+    node = ServerlessNode(tmp_path / "node")
     try:
         model = View(node)
-        told = model.data("introspect", query="operations")
-        assert {one["name"] for one in told["operations"]} >= RESERVED_OPERATIONS.keys()
+        response = model.data("introspect", query="operations")
+        assert {
+            operation["name"] for operation in response["operations"]
+        } >= RESERVED_OPERATIONS.keys()
         node.begin(model)
         directives = {
             hint: model.report(hint)
@@ -221,7 +223,12 @@ def test_a_node_without_servers_judges_what_is_done_elsewhere(tmp_path: Path) ->
                 "run rm -rf /var/lib on the host",
             )
         }
-        assert [one["continue"] for one in directives.values()] == [True, False, True, False]
+        assert [directive["continue"] for directive in directives.values()] == [
+            True,
+            False,
+            True,
+            False,
+        ]
         assert directives["run rm -rf /var/lib on the host"]["stopped"] is True
         assert model.refused("record_execution_step", element_name="agent", next_action_hint="x")
     finally:

@@ -12,7 +12,7 @@ import pytest
 from mcp import Client
 
 from interlock.core.config import ServerConfig
-from tests.behaviour.test_four_cells import complete, over_a_pipe, told, with_client
+from tests.behaviour.test_four_cells import call_json, complete, over_a_pipe, with_client
 from tests.behaviour.test_isolation import TOKENS, bearer
 from tests.support.http_client import (
     META,
@@ -33,7 +33,7 @@ every_server = pytest.mark.parametrize("server", SERVERS)
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
+def guarded_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     with complete("session", "hs") as hs, complete("stateless", "hl") as hl:
         servers = {
             "hs": ServerConfig(url=hs),
@@ -49,7 +49,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
 
 
 @contextmanager
-def only(server: str) -> Iterator[dict[str, ServerConfig]]:
+def single_server(server: str) -> Iterator[dict[str, ServerConfig]]:
     """One of the servers, and no other."""
     era = "session" if server.endswith("s") else "stateless"
     if server.startswith("p"):
@@ -79,7 +79,7 @@ def ask(
     return node.once(node.http(body, *stateless_headers("tools/call", name), bearer(caller)))
 
 
-def question(answer: HttpResponse) -> tuple[str, str]:
+def read_input_request(answer: HttpResponse) -> tuple[str, str]:
     """The key of the one question in an answer, and the state to bring back."""
     result = answer.result
     assert result["resultType"] == "input_required", result
@@ -87,7 +87,7 @@ def question(answer: HttpResponse) -> tuple[str, str]:
     return key, result["requestState"]
 
 
-def refused(answer: HttpResponse) -> None:
+def assert_state_rejected(answer: HttpResponse) -> None:
     assert (answer.status, answer.error["code"]) == (400, -32602), answer
     assert answer.error["data"]["reason"] == "invalid_request_state"
 
@@ -96,85 +96,93 @@ def refused(answer: HttpResponse) -> None:
 
 
 @every_server
-def test_it_works_when_nothing_is_wrong(guarded: NodeThread, server: str) -> None:
-    key, state = question(ask(guarded, server))
-    done = ask(guarded, server, inputResponses={key: ANSWER}, requestState=state)
-    assert "somebody" in done.result["content"][0]["text"]
+def test_valid_input_completes_call(guarded_node: NodeThread, server: str) -> None:
+    key, state = read_input_request(ask(guarded_node, server))
+    response = ask(guarded_node, server, inputResponses={key: ANSWER}, requestState=state)
+    assert "somebody" in response.result["content"][0]["text"]
 
 
 @every_server
 @pytest.mark.parametrize(
     "forged", ["", "x", "i1.", "i1.AAAA", "i1." + "A" * 200, '{"for": ["form"]}', 7, None, {}]
 )
-def test_forged_state(guarded: NodeThread, server: str, forged: Any) -> None:
-    answer = ask(guarded, server, inputResponses={"form": ANSWER}, requestState=forged)
+def test_rejects_forged_state(guarded_node: NodeThread, server: str, forged: Any) -> None:
+    answer = ask(guarded_node, server, inputResponses={"form": ANSWER}, requestState=forged)
     if forged is None:
         # Nothing is nothing at all: the server asks once more, or says what is wrong with it.
         assert answer.status in (200, 400)
     else:
-        refused(answer)
+        assert_state_rejected(answer)
 
 
 @every_server
 @pytest.mark.parametrize("place", [5, -1])
-def test_state_with_a_changed_byte(guarded: NodeThread, server: str, place: int) -> None:
-    key, state = question(ask(guarded, server))
+def test_rejects_state_with_changed_byte(guarded_node: NodeThread, server: str, place: int) -> None:
+    key, state = read_input_request(ask(guarded_node, server))
     letters = list(state)
     letters[place] = "A" if letters[place] != "A" else "B"
     if place == -1:
         letters.append("A")
-    refused(ask(guarded, server, inputResponses={key: ANSWER}, requestState="".join(letters)))
+    assert_state_rejected(
+        ask(guarded_node, server, inputResponses={key: ANSWER}, requestState="".join(letters))
+    )
     # The right one still works.
-    done = ask(guarded, server, inputResponses={key: ANSWER}, requestState=state)
-    assert done.status == 200
+    response = ask(guarded_node, server, inputResponses={key: ANSWER}, requestState=state)
+    assert response.status == 200
 
 
 @every_server
-def test_state_of_another_caller_request_or_server(guarded: NodeThread, server: str) -> None:
-    key, state = question(ask(guarded, server))
+def test_state_is_bound_to_caller_request_and_server(guarded_node: NodeThread, server: str) -> None:
+    key, state = read_input_request(ask(guarded_node, server))
     brought: dict[str, Any] = {"inputResponses": {key: ANSWER}, "requestState": state}
-    refused(ask(guarded, server, caller="auditor", **brought))
-    refused(ask(guarded, server, arguments={"kind": "sampling"}, **brought))
-    refused(ask(guarded, server, tool="ask_twice", arguments={}, **brought))
+    assert_state_rejected(ask(guarded_node, server, caller="auditor", **brought))
+    assert_state_rejected(ask(guarded_node, server, arguments={"kind": "sampling"}, **brought))
+    assert_state_rejected(ask(guarded_node, server, tool="ask_twice", arguments={}, **brought))
     for other in SERVERS:
         if other != server:
-            refused(ask(guarded, other, **brought))
-    assert ask(guarded, server, **brought).status == 200
+            assert_state_rejected(ask(guarded_node, other, **brought))
+    assert ask(guarded_node, server, **brought).status == 200
 
 
 @pytest.mark.parametrize("server", ["hs", "ps"])
-def test_a_held_call_is_fetched_once(guarded: NodeThread, server: str) -> None:
-    key, state = question(ask(guarded, server))
+def test_pending_call_is_resumed_once(guarded_node: NodeThread, server: str) -> None:
+    key, state = read_input_request(ask(guarded_node, server))
     brought: dict[str, Any] = {"inputResponses": {key: ANSWER}, "requestState": state}
-    assert ask(guarded, server, **brought).status == 200
-    refused(ask(guarded, server, **brought))
+    assert ask(guarded_node, server, **brought).status == 200
+    assert_state_rejected(ask(guarded_node, server, **brought))
 
 
 @every_server
-def test_stale_state(start_node: Any, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with only(server) as servers:
+def test_rejects_expired_state(
+    start_node: Any, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with single_server(server) as servers:
         node: NodeThread = start_node(
             workshops={}, servers=servers, tokens=TOKENS, input_timeout=60.0
         )
-        key, state = question(ask(node, server))
+        key, state = read_input_request(ask(node, server))
         seals = node.node.pipeline._input._seals
         now = seals._wall_clock()
         node.do(lambda: monkeypatch.setattr(seals, "_wall_clock", lambda: now + 61.0))
-        refused(ask(node, server, inputResponses={key: ANSWER}, requestState=state))
+        assert_state_rejected(ask(node, server, inputResponses={key: ANSWER}, requestState=state))
 
 
 @pytest.mark.parametrize("server", ["hs", "ps"])
-def test_an_incomplete_or_strange_answer(guarded: NodeThread, server: str) -> None:
-    key, state = question(ask(guarded, server))
+def test_rejects_incomplete_or_malformed_input_response(
+    guarded_node: NodeThread, server: str
+) -> None:
+    key, state = read_input_request(ask(guarded_node, server))
     wrong: Any
     for wrong in ([], "x", {key: "text"}, {key: None}):
-        answer = ask(guarded, server, inputResponses=wrong, requestState=state)
+        answer = ask(guarded_node, server, inputResponses=wrong, requestState=state)
         assert (answer.status, answer.error["code"]) == (400, -32602)
-    again, state = question(
-        ask(guarded, server, inputResponses={"other": ANSWER}, requestState=state)
+    again, state = read_input_request(
+        ask(guarded_node, server, inputResponses={"other": ANSWER}, requestState=state)
     )
-    done = ask(guarded, server, inputResponses={again: ANSWER, "other": ANSWER}, requestState=state)
-    assert "somebody" in done.result["content"][0]["text"]
+    response = ask(
+        guarded_node, server, inputResponses={again: ANSWER, "other": ANSWER}, requestState=state
+    )
+    assert "somebody" in response.result["content"][0]["text"]
 
 
 # -- capabilities
@@ -192,40 +200,42 @@ def test_an_incomplete_or_strange_answer(guarded: NodeThread, server: str) -> No
         ("roots", FORM, {"roots": {}}),
     ],
 )
-def test_a_missing_capability(
-    guarded: NodeThread, server: str, kind: str, able: Any, required: Any
+def test_missing_capability_is_reported(
+    guarded_node: NodeThread, server: str, kind: str, able: Any, required: Any
 ) -> None:
-    answer = ask(guarded, server, arguments={"kind": kind}, capabilities=able)
+    answer = ask(guarded_node, server, arguments={"kind": kind}, capabilities=able)
     assert (answer.status, answer.error["code"]) == (400, -32021)
     assert answer.error["data"]["requiredCapabilities"] == required
 
 
 @pytest.mark.parametrize("server", ["hs", "ps"])
-def test_a_second_question_that_the_client_cannot_answer(guarded: NodeThread, server: str) -> None:
+def test_later_client_request_without_capability_fails(
+    guarded_node: NodeThread, server: str
+) -> None:
     """What was promised holds for every question of a call, not only for the first."""
-    first = ask(guarded, server, tool="ask_twice", arguments={}, capabilities=FORM)
-    key, state = question(first)
-    done = ask(
-        guarded, server, tool="ask_twice", arguments={}, capabilities=FORM,
+    first = ask(guarded_node, server, tool="ask_twice", arguments={}, capabilities=FORM)
+    key, state = read_input_request(first)
+    response = ask(
+        guarded_node, server, tool="ask_twice", arguments={}, capabilities=FORM,
         inputResponses={key: ANSWER}, requestState=state,
     )  # fmt: skip
-    found = json.loads(done.result["content"][0]["text"])
-    assert found["form"]["action"] == "accept"
-    assert found["sampling"]["error"] in (-32601, -32602, -32600)
+    data = json.loads(response.result["content"][0]["text"])
+    assert data["form"]["action"] == "accept"
+    assert data["sampling"]["error"] in (-32601, -32602, -32600)
 
 
 @pytest.mark.parametrize("server", ["hs", "ps"])
-def test_an_old_empty_object_means_forms(guarded: NodeThread, server: str) -> None:
-    key, state = question(ask(guarded, server, capabilities={"elicitation": {}}))
-    done = ask(
-        guarded, server, capabilities={"elicitation": {}},
+def test_empty_elicitation_capability_means_forms(guarded_node: NodeThread, server: str) -> None:
+    key, state = read_input_request(ask(guarded_node, server, capabilities={"elicitation": {}}))
+    response = ask(
+        guarded_node, server, capabilities={"elicitation": {}},
         inputResponses={key: ANSWER}, requestState=state,
     )  # fmt: skip
-    assert "somebody" in done.result["content"][0]["text"]
+    assert "somebody" in response.result["content"][0]["text"]
 
 
 @every_server
-def test_a_refusal_of_a_session_client(server: str, start_node: Any) -> None:
+def test_rejection_by_session_client_reaches_server(server: str, start_node: Any) -> None:
     """There is no word for it on the stateless wire: there the call ends with it."""
 
     async def refuse(context: Any, params: Any) -> Any:
@@ -233,15 +243,15 @@ def test_a_refusal_of_a_session_client(server: str, start_node: Any) -> None:
 
     async def body(client: Client) -> None:
         if server in ("hs", "ps"):
-            found = await told(client, f"{server}.ask", kind="sampling")
-            assert found["sampling"] == {"error": -1, "message": "The user said no."}
+            result = await call_json(client, f"{server}.ask", kind="sampling")
+            assert result["sampling"] == {"error": -1, "message": "The user said no."}
         else:
             with pytest.raises(Exception, match=r"The user said no\."):
                 await client.call_tool(f"{server}.ask", {"kind": "sampling"})
         # Nobody waits for it any more.
         assert not list(node.node.pipeline.running_calls())
 
-    with only(server) as servers:
+    with single_server(server) as servers:
         node: NodeThread = start_node(workshops={}, servers=servers)
         with_client(node, "http", "legacy", body, sampling_callback=refuse)
 
@@ -250,8 +260,8 @@ def test_a_refusal_of_a_session_client(server: str, start_node: Any) -> None:
 
 
 @every_server
-def test_headers_that_say_something_else(guarded: NodeThread, server: str) -> None:
-    other = next(one for one in SERVERS if one != server)
+def test_rejects_contradicting_headers(guarded_node: NodeThread, server: str) -> None:
+    other = next(item for item in SERVERS if item != server)
     body = message("tools/call", {"name": f"{server}.recall", "arguments": {}, "_meta": meta()})
     for headers in (
         stateless_headers("tools/call", f"{other}.recall"),
@@ -259,23 +269,23 @@ def test_headers_that_say_something_else(guarded: NodeThread, server: str) -> No
         stateless_headers("tools/call"),
         [("MCP-Protocol-Version", STATELESS), ("Mcp-Name", f"{server}.recall")],
     ):
-        answer = guarded.once(guarded.http(body, *headers, bearer("operator")))
+        answer = guarded_node.once(guarded_node.http(body, *headers, bearer("operator")))
         assert (answer.status, answer.error["code"]) == (400, -32020)
     read = message("resources/read", {"uri": f"note://{server}/own", "_meta": meta()})
     headers = stateless_headers("resources/read", f"note://{other}/own")
-    answer = guarded.once(guarded.http(read, *headers, bearer("operator")))
+    answer = guarded_node.once(guarded_node.http(read, *headers, bearer("operator")))
     assert (answer.status, answer.error["code"]) == (400, -32020)
 
 
 @pytest.mark.spec("ST-4.4.2-12")
-def test_a_version_that_nobody_speaks(guarded: NodeThread) -> None:
+def test_rejects_unknown_protocol_version(guarded_node: NodeThread) -> None:
     said = meta("2031-01-01")
     body = message("tools/call", {"name": "hs.recall", "arguments": {}, "_meta": said})
     headers = [
         ("MCP-Protocol-Version", "2031-01-01"),
         *stateless_headers("tools/call", "hs.recall")[1:],
     ]
-    answer = guarded.once(guarded.http(body, *headers, bearer("operator")))
+    answer = guarded_node.once(guarded_node.http(body, *headers, bearer("operator")))
     assert (answer.status, answer.error["code"]) == (400, -32022)
     assert STATELESS in answer.error["data"]["supported"]
     assert answer.error["data"]["requested"] == "2031-01-01"
@@ -284,7 +294,7 @@ def test_a_version_that_nobody_speaks(guarded: NodeThread) -> None:
 @pytest.mark.parametrize(
     "method", ["tools/list", "prompts/list", "resources/list", "resources/templates/list"]
 )
-def test_cursors(start_node: Any, method: str) -> None:
+def test_rejects_invalid_cursors(start_node: Any, method: str) -> None:
     with complete("session", "hs") as hs:
         node: NodeThread = start_node(
             workshops={}, servers={"hs": ServerConfig(url=hs)}, page_size=1
@@ -305,34 +315,38 @@ def test_cursors(start_node: Any, method: str) -> None:
             assert (answer.status, answer.error["code"]) == (400, -32602)
 
 
-def test_sessions_and_events_that_never_were(guarded: NodeThread) -> None:
-    mine = guarded.session("2025-11-25", bearer("operator"))
+def test_rejects_unknown_sessions_and_events(guarded_node: NodeThread) -> None:
+    mine = guarded_node.session("2025-11-25", bearer("operator"))
     for forged in ("x", mine.id + "x", mine.id[:-1]):
         headers = [("Mcp-Session-Id", forged), bearer("operator")]
         for request in (
-            guarded.http(message("ping"), *headers),
-            guarded.http(b"", *headers, method="GET"),
-            guarded.http(b"", *headers, method="DELETE"),
+            guarded_node.http(message("ping"), *headers),
+            guarded_node.http(b"", *headers, method="GET"),
+            guarded_node.http(b"", *headers, method="DELETE"),
         ):
-            assert guarded.once(request).status == 404
+            assert guarded_node.once(request).status == 404
     for event in ("x", "0", "999999", f"{mine.id}:1"):
-        answer = guarded.once(mine.get(("Last-Event-ID", event)))
+        answer = guarded_node.once(mine.get(("Last-Event-ID", event)))
         assert answer.status in (400, 404), event
-    assert guarded.once(mine.request("ping")).status == 200
+    assert guarded_node.once(mine.request("ping")).status == 200
 
 
-def test_a_level_that_there_is_not(guarded: NodeThread) -> None:
-    session = guarded.session("2025-11-25", bearer("operator"))
+def test_rejects_unknown_log_level(guarded_node: NodeThread) -> None:
+    session = guarded_node.session("2025-11-25", bearer("operator"))
     for level in ("loud", "", 5, None):
-        answer = guarded.once(session.request("logging/setLevel", {"level": level}))
+        answer = guarded_node.once(session.request("logging/setLevel", {"level": level}))
         assert answer.error["code"] == -32602
 
 
-def test_a_client_that_hangs_up_is_forgotten(guarded: NodeThread) -> None:
+def test_disconnecting_client_cancels_call(guarded_node: NodeThread) -> None:
     """On the stateless wire that is a cancellation, also for who was to be asked."""
     name = "hs.wait"
     body = message("tools/call", {"name": name, "arguments": {"name": "hung-up"}, "_meta": meta()})
-    with guarded.connect() as wire:
-        wire.send(guarded.http(body, *stateless_headers("tools/call", name), bearer("auditor")))
-        guarded.until(lambda: list(guarded.node.pipeline.running_calls()), "it is under way")
-    guarded.until(lambda: not list(guarded.node.pipeline.running_calls()), "it is over")
+    with guarded_node.connect() as wire:
+        wire.send(
+            guarded_node.http(body, *stateless_headers("tools/call", name), bearer("auditor"))
+        )
+        guarded_node.until(
+            lambda: list(guarded_node.node.pipeline.running_calls()), "it is under way"
+        )
+    guarded_node.until(lambda: not list(guarded_node.node.pipeline.running_calls()), "it is over")

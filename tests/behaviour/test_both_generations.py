@@ -49,13 +49,13 @@ async def sample(context: Any, params: Any) -> types.CreateMessageResult:
     return types.CreateMessageResult(role="assistant", content=content, model="m")
 
 
-def started(folder: Path, **settings: Any) -> dict[str, ServerConfig]:
+def started_servers(folder: Path, **settings: Any) -> dict[str, ServerConfig]:
     script = folder / "both.py"
     script.write_text(BOTH)
     return {"both": ServerConfig(command=sys.executable, args=[str(script)], **settings)}
 
 
-async def told(client: Client, tool: str) -> str:
+async def call_text(client: Client, tool: str) -> str:
     answer = await client.call_tool(f"both.{tool}", {})
     assert isinstance(answer.content[0], types.TextContent)
     return answer.content[0].text
@@ -72,56 +72,56 @@ def clients() -> Makers:
 
 def pids(node: NodeThread, clients: Makers) -> dict[str, str]:
     async def body() -> dict[str, str]:
-        found = {}
+        actual = {}
         async with asyncio.timeout(HANG_TIMEOUT):
             for name, make in clients.items():
                 async with make(node.url) as client:
-                    found[name] = await told(client, "pid")
-        return found
+                    actual[name] = await call_text(client, "pid")
+        return actual
 
     return asyncio.run(body())
 
 
-def answer_of(node: NodeThread, make: Callable[[str], Client]) -> str:
+def ask_text(node: NodeThread, make: Callable[[str], Client]) -> str:
     async def body() -> str:
         async with asyncio.timeout(HANG_TIMEOUT), make(node.url) as client:
-            return await told(client, "ask")
+            return await call_text(client, "ask")
 
     return asyncio.run(body())
 
 
-def test_session_client_is_asked_in_its_own_generation(
+def test_session_client_uses_session_server_process(
     start_node: Any, tmp_path: Path, clients: Any
 ) -> None:
-    node = start_node(workshops={}, servers=started(tmp_path))
-    assert answer_of(node, clients["asked"]) == "sampled"
-    found = pids(node, clients)
+    node = start_node(workshops={}, servers=started_servers(tmp_path))
+    assert ask_text(node, clients["asked"]) == "sampled"
+    result = pids(node, clients)
     # Only a client that answers something costs a process.
-    assert found["asked"] != found["stateless"]
-    assert found["session"] == found["stateless"]
+    assert result["asked"] != result["stateless"]
+    assert result["session"] == result["stateless"]
 
 
-def test_pinned_to_sessions_one_process_serves_all(
+def test_pinned_session_server_has_one_process(
     start_node: Any, tmp_path: Path, clients: Any
 ) -> None:
-    node = start_node(workshops={}, servers=started(tmp_path, protocol="session"))
-    assert answer_of(node, clients["asked"]) == "sampled"
+    node = start_node(workshops={}, servers=started_servers(tmp_path, protocol="session"))
+    assert ask_text(node, clients["asked"]) == "sampled"
     # The node asks the stateless client on behalf of the server.
-    assert answer_of(node, clients["stateless"]) == "sampled"
+    assert ask_text(node, clients["stateless"]) == "sampled"
     assert len(set(pids(node, clients).values())) == 1
 
 
-def test_pinned_to_stateless_one_process_serves_all(
+def test_pinned_stateless_server_has_one_process(
     start_node: Any, tmp_path: Path, clients: Any
 ) -> None:
-    node = start_node(workshops={}, servers=started(tmp_path, protocol="stateless"))
-    with pytest.raises(BaseExceptionGroup) as caught:
-        answer_of(node, clients["asked"])
-    assert caught.group_contains(MCPError)
+    node = start_node(workshops={}, servers=started_servers(tmp_path, protocol="stateless"))
+    with pytest.raises(BaseExceptionGroup) as error:
+        ask_text(node, clients["asked"])
+    assert error.group_contains(MCPError)
     assert len(set(pids(node, clients).values())) == 1
 
 
-def test_server_without_the_pinned_generation_is_reported(start_node: Any, tmp_path: Path) -> None:
+def test_server_without_pinned_generation_is_reported(start_node: Any, tmp_path: Path) -> None:
     old = ServerConfig(
         command=sys.executable, args=[str(OFFICIAL), "stdio", "older"], protocol="stateless"
     )
@@ -130,8 +130,8 @@ def test_server_without_the_pinned_generation_is_reported(start_node: Any, tmp_p
     assert "protocol: stateless" in (upstream.problem or "")
 
 
-def test_private_sessions_of_a_stateless_server_are_refused() -> None:
+def test_rejects_private_sessions_of_stateless_server() -> None:
     text = "servers: {a: {command: x, protocol: stateless, sessions: private}}"
-    with pytest.raises(InterlockError) as caught:
+    with pytest.raises(InterlockError) as error:
         parse_config(text)
-    assert "servers.a.sessions" in caught.value.message
+    assert "servers.a.sessions" in error.value.message

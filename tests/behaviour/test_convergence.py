@@ -58,18 +58,19 @@ def availability(node: NodeProcess) -> dict[str, str]:
     async def ask() -> dict[str, str]:
         tools = await list_for_ax(node.url)
         return {
-            name: one["_meta"]["x-mcpax-capability"]["availability"] for name, one in tools.items()
+            name: item["_meta"]["x-mcpax-capability"]["availability"]
+            for name, item in tools.items()
         }
 
     return asyncio.run(ask())
 
 
-def moment(what: str, node: NodeProcess, right: Callable[[dict[str, str]], bool]) -> float:
+def time_until(what: str, node: NodeProcess, right: Callable[[dict[str, str]], bool]) -> float:
     """When the node's list was found to be right."""
     return wait_until(what, lambda: time.time() if right(availability(node)) else None)
 
 
-def works(node: NodeProcess, name: str) -> bool:
+def can_call(node: NodeProcess, name: str) -> bool:
     async def ask() -> bool:
         async with Client(node.url) as client:
             return not (await client.call_tool(name, {})).is_error
@@ -78,32 +79,34 @@ def works(node: NodeProcess, name: str) -> bool:
 
 
 @pytest.mark.spec("AX-13.3-1", "AX-13.3-3", "AX-13.3-4")
-def test_a_lost_branch_is_known_at_the_root_within_three_intervals(
+def test_lost_branch_is_reported_at_root_within_three_heartbeats(
     worlds: list[CommandLine],
 ) -> None:
     nodes = [start(worlds, level) for level in range(len(LEVELS))]
     root, _, site, cell = nodes
-    everything = moment("everything", root, lambda listed: TOOL in listed and OTHER in listed)
+    everything = time_until("everything", root, lambda listed: TOOL in listed and OTHER in listed)
     assert everything
-    assert works(root, TOOL)
+    assert can_call(root, TOOL)
     cell.process.kill()
     cell.process.wait(HANG_TIMEOUT)
-    right = moment("the loss at the root", root, lambda listed: listed[TOOL] == "degraded")
-    lost = next(one for one in site.status()["upstreams"] if one["segment"] == "cell")
+    right = time_until("the loss at the root", root, lambda listed: listed[TOOL] == "degraded")
+    lost = next(
+        upstream for upstream in site.status()["upstreams"] if upstream["segment"] == "cell"
+    )
     assert lost["state"] == "degraded"
     assert right - lost["since"] < 3 * INTERVAL
     # Whatever is not behind it is as it was.
     assert availability(root)[OTHER] != "degraded"
-    assert works(root, OTHER)
-    told = json.loads(worlds[0].run_here("tree", "--json").stdout)
-    (region,) = told["children"]
-    seen = {one["name"]: one["state"] for one in region["children"]}
-    assert seen == {"demo": "ready", "site": "ready"}
+    assert can_call(root, OTHER)
+    data = json.loads(worlds[0].run_here("tree", "--json").stdout)
+    (region,) = data["children"]
+    actual = {child["name"]: child["state"] for child in region["children"]}
+    assert actual == {"demo": "ready", "site": "ready"}
     # It comes back: nobody but its own node is started again.
     start(worlds, 3)
     # Its new list is empty until its own server is there.
-    moment("its return", root, lambda listed: listed.get(TOOL, "degraded") != "degraded")
-    assert works(root, TOOL)
+    time_until("its return", root, lambda listed: listed.get(TOOL, "degraded") != "degraded")
+    assert can_call(root, TOOL)
 
 
 LEAF = """
@@ -117,7 +120,7 @@ leaf.run(sys.argv[1], heartbeat=0.5)
 
 
 @pytest.mark.spec("AX-13.1-2", "AX-13.2-1")
-def test_who_comes_back_with_the_same_list_is_no_longer_degraded(worlds: list[CommandLine]) -> None:
+def test_returning_child_is_no_longer_degraded(worlds: list[CommandLine]) -> None:
     root = start(worlds, 0)
     script = worlds[0].folder / "leaf.py"
     script.write_text(LEAF, encoding="utf-8")
@@ -125,8 +128,10 @@ def test_who_comes_back_with_the_same_list_is_no_longer_degraded(worlds: list[Co
     for _ in range(2):
         leaf = subprocess.Popen(command, env=worlds[0].environ)
         try:
-            moment("it", root, lambda listed: listed.get("leaf.where", "degraded") != "degraded")
+            time_until(
+                "it", root, lambda listed: listed.get("leaf.where", "degraded") != "degraded"
+            )
         finally:
             leaf.kill()
             leaf.wait()
-        moment("its loss", root, lambda listed: listed["leaf.where"] == "degraded")
+        time_until("its loss", root, lambda listed: listed["leaf.where"] == "degraded")

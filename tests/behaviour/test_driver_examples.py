@@ -31,8 +31,8 @@ from tests.behaviour.driver_examples import (
     EXAMPLES,
     PATTERNS,
     call,
-    confirmed,
-    copied,
+    confirm_call,
+    copy_examples,
     names,
     result,
 )
@@ -72,14 +72,14 @@ def driver(workspace: Workspace, id: str) -> DriverManifest:
 # -- the files
 
 
-def test_all_of_them_are_right() -> None:
+def test_all_examples_are_valid() -> None:
     for folder in (EXAMPLES, PATTERNS):
-        desk = project_of(load_config(folder / "interlock.yaml"), folder)
-        assert desk.workspace.problems == {}
-    assert {one.partition("@")[0] for one in load_workspace(EXAMPLES).drivers} == PUBLIC
+        project = project_of(load_config(folder / "interlock.yaml"), folder)
+        assert project.workspace.problems == {}
+    assert {driver.partition("@")[0] for driver in load_workspace(EXAMPLES).drivers} == PUBLIC
 
 
-def test_the_readme_names_every_driver_and_its_server() -> None:
+def test_readme_names_every_driver_and_server() -> None:
     text = (EXAMPLES / "README.md").read_text()
     for manifest in load_workspace(EXAMPLES).drivers.values():
         server = manifest.server
@@ -88,7 +88,7 @@ def test_the_readme_names_every_driver_and_its_server() -> None:
         assert f"| `{manifest.id}` | `{named}` |" in text
 
 
-def test_what_the_readme_says_can_be_typed(world: CommandLine) -> None:
+def test_readme_commands_work(world: CommandLine) -> None:
     """Every command of it that installs nothing and asks nobody, as it stands there."""
     text = (EXAMPLES / "README.md").read_text()
     first, _, second = text.partition("## The patterns of AIP-32")
@@ -101,32 +101,34 @@ def test_what_the_readme_says_can_be_typed(world: CommandLine) -> None:
                 continue
             lines += 1
             config = str(folder / "interlock.yaml")
-            done = world.run_here(*words[1:], "-c", config)
+            outcome = world.run_here(*words[1:], "-c", config)
             # Without anything installed no driver can serve a call: that is what is explained.
             expected = 1 if words[2] == "explain" else 0
-            assert done.returncode == expected, f"{line}: {done.stdout}{done.stderr}"
-            assert "Traceback" not in done.stderr
+            assert outcome.returncode == expected, f"{line}: {outcome.stdout}{outcome.stderr}"
+            assert "Traceback" not in outcome.stderr
     assert lines == 9
 
 
-def test_nothing_of_the_examples_is_checked_with_a_complaint(world: CommandLine) -> None:
+def test_examples_pass_driver_check(world: CommandLine) -> None:
     for folder, warnings in (
         (EXAMPLES, {"any_egress"}),
         (PATTERNS, {"hard_coded_path", "refresh_without_hook"}),
     ):
-        done = world.run_here("drivers", "check", "--json", "-c", str(folder / "interlock.yaml"))
-        assert done.returncode == 0, done.stdout
-        told = json.loads(done.stdout)
-        assert {one["code"] for one in told["warnings"]} == warnings
+        outcome = world.run_here("drivers", "check", "--json", "-c", str(folder / "interlock.yaml"))
+        assert outcome.returncode == 0, outcome.stdout
+        data = json.loads(outcome.stdout)
+        assert {warning["code"] for warning in data["warnings"]} == warnings
 
 
 @pytest.mark.spec("DR-32.motive-1")
-def test_one_declaration_for_four_ways(patterns: Workspace) -> None:
+def test_patterns_cover_all_server_kinds(patterns: Workspace) -> None:
     """npm without auth, docker with a secret, remote with a key, npm with OAuth: one reader, and
     one function from what was read to what is started or reached."""
     assert patterns.problems == {}
     kinds = {
-        one.id: (one.server.kind, one.transport) for one in patterns.drivers.values() if one.server
+        driver.id: (driver.server.kind, driver.transport)
+        for driver in patterns.drivers.values()
+        if driver.server
     }
     assert kinds == {
         "filesystem-mcp": ("npm", "stdio"),
@@ -135,8 +137,8 @@ def test_one_declaration_for_four_ways(patterns: Workspace) -> None:
         "github-mcp": ("npm", "stdio"),
     }
     made = {
-        one.id: server_config(one, workspace=PATTERNS, installed=None)
-        for one in patterns.drivers.values()
+        driver.id: server_config(driver, workspace=PATTERNS, installed=None)
+        for driver in patterns.drivers.values()
     }
     assert made["filesystem-mcp"].command == "npx"
     assert made["filesystem-mcp"].args == [
@@ -149,7 +151,7 @@ def test_one_declaration_for_four_ways(patterns: Workspace) -> None:
     }
 
 
-def test_the_example_says_what_aip_32_says(patterns: Workspace) -> None:
+def test_filesystem_example_matches_aip_32(patterns: Workspace) -> None:
     one = driver(patterns, "filesystem-mcp")
     assert one.protocol_version == "2025-03-26"
     check = one.version_check
@@ -169,9 +171,7 @@ def test_the_example_says_what_aip_32_says(patterns: Workspace) -> None:
     assert [(step.method, step.settings["global"]) for step in one.install] == [("npm", False)]
 
 
-def test_the_container_is_parsed_and_its_command_shown(
-    patterns: Workspace, world: CommandLine
-) -> None:
+def test_container_command_is_shown(patterns: Workspace, world: CommandLine) -> None:
     one = driver(patterns, "postgres-mcp")
     assert one.auth is not None
     assert one.auth.expiry_detect == ("exception:ConnectionRefused",)
@@ -185,14 +185,14 @@ def test_the_container_is_parsed_and_its_command_shown(
     ]  # fmt: skip
     assert server_command(one, workspace=PATTERNS, installed=None) == command
     config = str(PATTERNS / "interlock.yaml")
-    shown = world.run_here("drivers", "show", "postgres-mcp", "-c", config, PATH="")
-    assert shlex.join(command) in shown.stdout
+    outcome = world.run_here("drivers", "show", "postgres-mcp", "-c", config, PATH="")
+    assert shlex.join(command) in outcome.stdout
 
 
 @pytest.mark.spec("DR-32.example-2", "DR-32.principles-3")
-def test_the_container_s_contracts_are_served(world: CommandLine) -> None:
+def test_container_contracts_are_served(world: CommandLine) -> None:
     """With an engine that runs the stand-in, whatever the image is called."""
-    copied(world, PATTERNS)
+    copy_examples(world, PATTERNS)
     notes, engine = world.folder / "notes", world.folder / "engine"
     engine.mkdir()
     executable(
@@ -224,7 +224,7 @@ def executable(path: Path, script: str) -> None:
 
 
 @pytest.mark.spec("DR-32.example-3")
-def test_the_remote_server_is_reached_at_its_host_only(patterns: Workspace) -> None:
+def test_remote_server_is_reached_at_its_host_only(patterns: Workspace) -> None:
     one = driver(patterns, "acme-mcp")
     assert one.server is not None
     assert one.auth is not None
@@ -239,12 +239,14 @@ def test_the_remote_server_is_reached_at_its_host_only(patterns: Workspace) -> N
     check_remote(one.server.url, one.egress)
     with pytest.raises(InterlockError):
         check_remote("https://other.acme.com/v1", one.egress)
-    maps(one, {"query": "x"}, "search", {"q": "x"}, {"hits": []}, {"hits": []})
-    maps(one, {"id": "7"}, "get_document", {"doc_id": "7"}, {"content": "t"}, {"content": "t"})
+    assert_mapping(one, {"query": "x"}, "search", {"q": "x"}, {"hits": []}, {"hits": []})
+    assert_mapping(
+        one, {"id": "7"}, "get_document", {"doc_id": "7"}, {"content": "t"}, {"content": "t"}
+    )
 
 
 @pytest.mark.spec("DR-32.example-4")
-def test_the_sign_in_is_as_it_was_declared(patterns: Workspace, world: CommandLine) -> None:
+def test_oauth_pattern_passes_check(patterns: Workspace, world: CommandLine) -> None:
     one = driver(patterns, "github-mcp")
     assert one.auth is not None
     assert one.server is not None
@@ -257,18 +259,18 @@ def test_the_sign_in_is_as_it_was_declared(patterns: Workspace, world: CommandLi
     assert (probe.method, probe.expect_status) == ("GET", 200)
     assert refresh is not None
     assert (refresh.cmd, refresh.every) == ("", 3600.0)
-    done = world.run_here("drivers", "check", "-c", str(PATTERNS / "interlock.yaml"))
-    assert "the sign-in will expire" in done.stderr
+    outcome = world.run_here("drivers", "check", "-c", str(PATTERNS / "interlock.yaml"))
+    assert "the sign-in will expire" in outcome.stderr
     # With the hook there is nothing to warn of.
-    copied = world.cwd / "patterns"
-    shutil.copytree(PATTERNS, copied)
-    (copied / ".drivers/github-mcp/driver.py").write_text("# its hooks\n")
-    done = world.run_here("drivers", "check", "patterns")
-    assert done.returncode == 0
-    assert "the sign-in will expire" not in done.stderr
+    folder = world.cwd / "patterns"
+    shutil.copytree(PATTERNS, folder)
+    (folder / ".drivers/github-mcp/driver.py").write_text("# its hooks\n")
+    outcome = world.run_here("drivers", "check", "patterns")
+    assert outcome.returncode == 0
+    assert "the sign-in will expire" not in outcome.stderr
 
 
-def maps(
+def assert_mapping(
     manifest: DriverManifest,
     inputs: dict[str, Any],
     tool: str,
@@ -313,12 +315,12 @@ def stand_in_for_npm(
 
 
 @pytest.mark.spec("DR-32.example-1", "DR-32.principles-2", "DR-32.principles-3", "DR-32.meta-1")
-def test_aip_32_s_own_example_is_served(world: CommandLine) -> None:
+def test_aip_32_example_is_served(world: CommandLine) -> None:
     """The driver as it stands in AIP-32, its package stood in for by a server that answers as the
     one did for which AIP-32 was written."""
-    said = (EXAMPLES.parents[1] / "docs" / "drivers.md").read_text()
-    assert all(f"AIP-{number}" in said for number in (32, 30, 14, 16, 19))
-    config = load_config(copied(world, PATTERNS))
+    output = (EXAMPLES.parents[1] / "docs" / "drivers.md").read_text()
+    assert all(f"AIP-{number}" in output for number in (32, 30, 14, 16, 19))
+    config = load_config(copy_examples(world, PATTERNS))
     one = driver(load_workspace(world.cwd), "filesystem-mcp")
     assert [path.name for path in one.folder.iterdir()] == ["DRIVER.md"]
     notes = world.folder / "notes"
@@ -330,7 +332,7 @@ def test_aip_32_s_own_example_is_served(world: CommandLine) -> None:
     (target / "a.txt").write_text("Hello.")
     read = result(world, "fs-read", f"path={target}/a.txt")
     assert read == {"contents": "Hello."}
-    assert confirmed(world, "fs-write", f"path={target}/b.txt", "content=new") == {"written": 3}
+    assert confirm_call(world, "fs-write", f"path={target}/b.txt", "content=new") == {"written": 3}
     assert (target / "b.txt").read_text() == "new"
     assert result(world, "fs-list", f"path={target}") == {"entries": ["a.txt", "b.txt"]}
     asked = [json.loads(line) for line in notes.read_text().splitlines()]

@@ -12,11 +12,11 @@ from interlock.manifests.workspace import load_workspace
 from tests.behaviour.driver_examples import (
     EXAMPLES,
     call,
-    confirmed,
-    copied,
-    in_journal,
-    installed,
+    confirm_call,
+    copy_examples,
+    install_drivers,
     names,
+    read_journal,
     result,
     with_npm,
 )
@@ -42,13 +42,13 @@ def world(tmp_path: Path) -> Iterator[CommandLine]:
 
 @requires_npm
 @pytest.mark.spec("DR-32.compat-3", "DR-32.principles-2", "DR-32.principles-3")
-def test_public_servers_for_real(world: CommandLine) -> None:
+def test_public_npm_servers_work(world: CommandLine) -> None:
     """As the README has it: check, install, try, run, read, list, and write with a human's yes."""
-    copied(world, EXAMPLES)
+    copy_examples(world, EXAMPLES)
     before = world.run_here("drivers", "list", "--json")
-    states = {one["id"]: one["state"] for one in json.loads(before.stdout)["drivers"]}
+    states = {driver["id"]: driver["state"] for driver in json.loads(before.stdout)["drivers"]}
     assert states["filesystem-mcp"] == "failing"
-    installed(world, "filesystem-mcp", "everything-mcp")
+    install_drivers(world, "filesystem-mcp", "everything-mcp")
     live = world.run("drivers", "check", ".drivers/filesystem-mcp", "--live")
     assert live.returncode == 0, live.stdout + live.stderr
     assert "✓ filesystem-mcp: 4 of 4 contracts fit" in live.stdout
@@ -57,13 +57,13 @@ def test_public_servers_for_real(world: CommandLine) -> None:
     assert "✓ filesystem-mcp  fs-read: a greeting" in tried.stdout
 
     node = world.up()
-    contracts = {one.partition("@")[0] for one in load_workspace(EXAMPLES).contracts}
+    contracts = {contract.partition("@")[0] for contract in load_workspace(EXAMPLES).contracts}
     assert names(node) == contracts
     greeting = (EXAMPLES / "files/welcome.txt").read_text()
     assert result(world, "fs-read", "path=files/welcome.txt") == {"contents": greeting}
     assert result(world, "fs-list", "path=files") == {"listing": "[FILE] welcome.txt"}
     assert "welcome.txt" in result(world, "fs-search", "path=.", "pattern=**/*.txt")["found"]
-    written = confirmed(world, "fs-write", "path=files/note.txt", "content=hello")
+    written = confirm_call(world, "fs-write", "path=files/note.txt", "content=hello")
     assert "note.txt" in written["message"]
     assert (world.cwd / "files/note.txt").read_text() == "hello"
     assert result(world, "demo.sum", "a=2", "b=3") == "The sum of 2 and 3 is 5."
@@ -73,17 +73,18 @@ def test_public_servers_for_real(world: CommandLine) -> None:
     outside = call(world, "fs-read", f"path={world.folder}/outside.txt")
     assert outside.returncode == 1
 
-    rows = {one["id"]: one for one in node.status()["drivers"]}
-    assert {id for id, one in rows.items() if one["state"] == "running"} == {
+    rows = {driver["id"]: driver for driver in node.status()["drivers"]}
+    assert {id for id, item in rows.items() if item["state"] == "running"} == {
         "filesystem-mcp",
         "everything-mcp",
     }
-    listed = world.run_here("drivers", "list")
-    assert "filesystem-mcp" in listed.stdout
-    assert "running" in listed.stdout
+    outcome = world.run_here("drivers", "list")
+    assert "filesystem-mcp" in outcome.stdout
+    assert "running" in outcome.stdout
     pids = [rows[id]["pid"] for id in ("filesystem-mcp", "everything-mcp")]
     wait_until(
-        "the calls in the journal", lambda: {row["verb"] for row in in_journal(world)} >= JOURNALLED
+        "the calls in the journal",
+        lambda: {row["verb"] for row in read_journal(world)} >= JOURNALLED,
     )
     node.end()
     for pid in pids:
@@ -92,16 +93,16 @@ def test_public_servers_for_real(world: CommandLine) -> None:
 
 @requires_npm
 @pytest.mark.spec("DR-32.skill-1")
-def test_a_driver_is_made_for_a_package_of_npm(world: CommandLine) -> None:
+def test_new_driver_for_npm_package_works(world: CommandLine) -> None:
     """Kind, package and tools in; files out that validate as they are, and that work."""
     world.config()
-    made = with_npm(
+    outcome = with_npm(
         world,
         *("drivers", "new", "npm", "@modelcontextprotocol/server-filesystem", "--yes"),
         *("--tools", "read_text_file:fs-read,list_directory:fs-list", "--", "."),
     )
-    assert made.returncode == 0, made.stderr
-    assert ".drivers/filesystem-mcp/DRIVER.md" in made.stdout
+    assert outcome.returncode == 0, outcome.stderr
+    assert ".drivers/filesystem-mcp/DRIVER.md" in outcome.stdout
     checked = world.run("drivers", "check", "--live", "--strict")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     (world.cwd / "hello.txt").write_text("Hello.")

@@ -64,14 +64,14 @@ class Example:
         assert lines
         for line in lines:
             words = shlex.split(line)[1:]
-            done = self.world.run(*words, "--config", str(self.folder / config))
-            assert done.returncode == 0, f"{line}: {done.stderr}"
+            result = self.world.run(*words, "--config", str(self.folder / config))
+            assert result.returncode == 0, f"{line}: {result.stderr}"
 
     def tree(self, config: str) -> dict[str, Any]:
-        done = self.world.run("tree", "--json", "--config", str(self.folder / config))
-        assert done.returncode == 0, done.stderr
-        told: dict[str, Any] = json.loads(done.stdout)
-        return told
+        result = self.world.run("tree", "--json", "--config", str(self.folder / config))
+        assert result.returncode == 0, result.stderr
+        data: dict[str, Any] = json.loads(result.stdout)
+        return data
 
 
 @pytest.fixture
@@ -88,9 +88,9 @@ def names(node: NodeProcess) -> set[str]:
 
     async def ask() -> set[str]:
         async with Client(node.url) as client:
-            listed = {tool.name for tool in (await client.list_tools()).tools}
-            assert not any("." in name for name in listed)
-            return {name.replace("__", ".") for name in listed}
+            listing = {tool.name for tool in (await client.list_tools()).tools}
+            assert not any("." in name for name in listing)
+            return {name.replace("__", ".") for name in listing}
 
     return asyncio.run(ask())
 
@@ -107,14 +107,14 @@ def call(node: NodeProcess, name: str, arguments: dict[str, Any] | None = None) 
     return asyncio.run(ask())
 
 
-def shape(tree: dict[str, Any]) -> Any:
+def tree_names(tree: dict[str, Any]) -> Any:
     """Names alone: a leaf by its name, everything else with what is below it."""
     if not tree["children"]:
         return tree["name"]
-    return {tree["name"]: [shape(one) for one in tree["children"]]}
+    return {tree["name"]: [tree_names(child) for child in tree["children"]]}
 
 
-def started_below(pid: int) -> list[int]:
+def child_pids(pid: int) -> list[int]:
     """Every process that the node started, and what those started."""
     found: list[int] = []
     waiting = [pid]
@@ -128,25 +128,25 @@ def started_below(pid: int) -> list[int]:
 
 @pytest.mark.feature("tree")
 @pytest.mark.spec("AX-C.1-1", "AX-1.1-1", "AX-3.1-1")
-def test_saas(world: CommandLine) -> None:
+def test_saas_example_works(world: CommandLine) -> None:
     example = Example(world, "saas")
     node = example.up("interlock.yaml", SAAS)
     assert names(node) == SAAS
     assert call(node, "google_drive.read_file", {"name": "minutes"}) == "Everybody agreed."
-    made = call(node, "jira.create_issue", {"summary": "Try it"})
-    assert call(node, "jira.get_issue", {"key": made["key"]})["summary"] == "Try it"
+    response = call(node, "jira.create_issue", {"summary": "Try it"})
+    assert call(node, "jira.get_issue", {"key": response["key"]})["summary"] == "Try it"
     assert "Lime Works" in call(node, "salesforce.list_accounts", {"region": "south"})
     tree = example.tree("interlock.yaml")
-    assert shape(tree) == {"root": ["google_drive", "jira", "salesforce"]}
-    assert {one["role"] for one in tree["children"]} == {"leaf"}
-    assert {one["link"] for one in tree["children"]} == {"ax"}
-    assert [one["calls"] for one in tree["children"]] == [1, 2, 1]
+    assert tree_names(tree) == {"root": ["google_drive", "jira", "salesforce"]}
+    assert {child["role"] for child in tree["children"]} == {"leaf"}
+    assert {child["link"] for child in tree["children"]} == {"ax"}
+    assert [child["calls"] for child in tree["children"]] == [1, 2, 1]
     example.as_written("interlock.yaml")
 
 
 @pytest.mark.feature("tree")
 @pytest.mark.spec("AX-C.3-1", "AX-1.1-2")
-def test_regional(world: CommandLine) -> None:
+def test_regional_example_works(world: CommandLine) -> None:
     example = Example(world, "regional")
     node = example.up("global.yaml", REGIONAL)
     assert names(node) == REGIONAL
@@ -156,11 +156,11 @@ def test_regional(world: CommandLine) -> None:
     counted = call(node, "global.eu.west.stock", {"item": "bolts"})
     assert counted == {"site": "eu-west", "item": "bolts", "count": 700}
     tree = example.tree("global.yaml")
-    assert shape(tree) == {"global": [{"eu": ["east", "west"]}, {"us": ["east", "west"]}]}
-    assert [one["role"] for one in tree["children"]] == ["aggregator", "aggregator"]
-    assert [one["calls"] for one in tree["children"]] == [3, 2]
+    assert tree_names(tree) == {"global": [{"eu": ["east", "west"]}, {"us": ["east", "west"]}]}
+    assert [child["role"] for child in tree["children"]] == ["aggregator", "aggregator"]
+    assert [child["calls"] for child in tree["children"]] == [3, 2]
     example.as_written("global.yaml")
-    below = started_below(node.process.pid)
+    below = child_pids(node.process.pid)
     assert len(below) == 6
     assert node.end() == 0
     wait_until_gone(below)
@@ -168,7 +168,7 @@ def test_regional(world: CommandLine) -> None:
 
 @pytest.mark.feature("tree")
 @pytest.mark.spec("AX-2-2", "AX-2-3", "AX-3.1-1", "AX-3.1-2", "AX-1.1-2")
-def test_three_levels(world: CommandLine) -> None:
+def test_three_levels_example_works(world: CommandLine) -> None:
     example = Example(world, "three-levels")
     node = example.up("root.yaml", AT_ROOT)
     assert names(node) == AT_ROOT
@@ -182,11 +182,11 @@ def test_three_levels(world: CommandLine) -> None:
     # The other one was not touched.
     assert call(node, "regional.edge.m1.set_led", {"level": 1})["before"] == 0
     tree = example.tree("root.yaml")
-    assert shape(tree) == {"root": ["local", {"regional": ["cloud", {"edge": ["m1", "m2"]}]}]}
+    assert tree_names(tree) == {"root": ["local", {"regional": ["cloud", {"edge": ["m1", "m2"]}]}]}
     regional = tree["children"][1]
     edge = regional["children"][1]
     assert (regional["calls"], edge["calls"]) == (6, 5)
-    assert [one["calls"] for one in edge["children"]] == [2, 3]
+    assert [child["calls"] for child in edge["children"]] == [2, 3]
     text = world.run("tree", "--config", str(example.folder / "root.yaml")).stdout
     # Two of the nodes have a tool of their own, which is listed above them.
     assert text.startswith("3 nodes · 4 servers · 6 tools · no problems\n")
@@ -204,7 +204,7 @@ def test_three_levels(world: CommandLine) -> None:
         ("edge.yaml", AT_EDGE, "m1.read_sensor"),
     ],
 )
-def test_each_node_of_it_works_alone(
+def test_each_node_of_three_levels_works_alone(
     world: CommandLine, config: str, expected: set[str], called: str
 ) -> None:
     node = Example(world, "three-levels").up(config, expected)
@@ -214,20 +214,20 @@ def test_each_node_of_it_works_alone(
 
 @pytest.mark.feature("tree")
 @pytest.mark.spec("AX-3.1-4", "AX-3.2-1")
-def test_a_client_of_a_tree_reads_plain_mcp(world: CommandLine) -> None:
+def test_client_of_tree_sees_plain_mcp(world: CommandLine) -> None:
     example = Example(world, "three-levels")
     example.up("root.yaml", AT_ROOT)
     socket = next(iter(world.state.rglob("node.sock")))
 
     async def talk() -> list[dict[str, Any]]:
         reader, writer = await asyncio.open_unix_connection(str(socket), limit=1 << 24)
-        heard: list[dict[str, Any]] = []
+        messages: list[dict[str, Any]] = []
 
         async def ask(id: int, method: str, params: dict[str, Any]) -> None:
             message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
             writer.write(json.dumps(message).encode() + b"\n")
-            while not heard or heard[-1].get("id") != id:
-                heard.append(json.loads(await reader.readline()))
+            while not messages or messages[-1].get("id") != id:
+                messages.append(json.loads(await reader.readline()))
 
         hello = {
             "protocolVersion": "2025-11-25",
@@ -241,26 +241,28 @@ def test_a_client_of_a_tree_reads_plain_mcp(world: CommandLine) -> None:
         await ask(4, "tools/call", {"name": "regional.nowhere", "arguments": {}})
         await ask(5, "ping", {})
         writer.close()
-        return heard
+        return messages
 
-    heard = asyncio.run(talk())
-    assert [one.get("method", "") for one in heard if "mcpax" in one.get("method", "")] == []
-    sensor = next(one for one in heard if one.get("id") == 3)["result"]
+    messages = asyncio.run(talk())
+    assert [
+        message.get("method", "") for message in messages if "mcpax" in message.get("method", "")
+    ] == []
+    sensor = next(message for message in messages if message.get("id") == 3)["result"]
     assert sensor["structuredContent"]["device"] == "m1"
     # Nothing of how it got there: no route, no session, no address.
-    told = json.dumps(sensor)
-    assert not any(word in told for word in ("mcpax", "session", "127.0.0.1", "route"))
+    response = json.dumps(sensor)
+    assert not any(word in response for word in ("mcpax", "session", "127.0.0.1", "route"))
 
 
 @pytest.mark.feature("tree")
-def test_the_commands_of_every_readme_are_real(world: CommandLine) -> None:
+def test_readme_commands_exist(world: CommandLine) -> None:
     """What a README tells to start is there, and every tool that it calls exists."""
     for name, listed in (("saas", SAAS), ("regional", REGIONAL), ("three-levels", AT_ROOT)):
         text = (EXAMPLES / name / "README.md").read_text()
         lines = [line.strip() for line in text.splitlines() if line.startswith("    interlock ")]
         configs = [line.split()[3] for line in lines if line.startswith("interlock up")]
         assert configs
-        assert all((EXAMPLES.parent / one).is_file() for one in configs)
+        assert all((EXAMPLES.parent / config).is_file() for config in configs)
         called = [line.split()[2] for line in lines if line.startswith("interlock call")]
         assert called
         assert set(called) <= listed
@@ -269,7 +271,7 @@ def test_the_commands_of_every_readme_are_real(world: CommandLine) -> None:
 
 
 @pytest.mark.feature("tree")
-def test_guarded(world: CommandLine) -> None:
+def test_guarded_example_works(world: CommandLine) -> None:
     example = Example(world, "guarded")
     config = str(example.folder / "interlock.yaml")
     example.up("interlock.yaml", {"bank.balance", "bank.pay"})
@@ -282,8 +284,8 @@ def test_guarded(world: CommandLine) -> None:
     text = (example.folder / "README.md").read_text()
     for line in text.splitlines():
         if line.startswith("    interlock call "):
-            done = run(*shlex.split(line)[1:])
-            assert done.returncode == 0, done.stderr
+            result = run(*shlex.split(line)[1:])
+            assert result.returncode == 0, result.stderr
     big = ("call", "bank.pay", "account=supplier", "cents=250000")
     held = run(*big)
     assert held.returncode == 1

@@ -35,11 +35,11 @@ SERVERS = {
     "hb": ("http", "both"),
 }
 """By segment: how it is reached, and what it speaks."""
-CLIENTS = [(face, mode) for face in ("http", "lines") for mode in ("legacy", "auto")]
+CLIENTS = [(transport, mode) for transport in ("http", "lines") for mode in ("legacy", "auto")]
 REVISIONS = {"legacy": "2025-11-25", "auto": "2026-07-28"}
 
 every_server = pytest.mark.parametrize("server", SERVERS)
-every_client = pytest.mark.parametrize(("face", "mode"), CLIENTS)
+every_client = pytest.mark.parametrize(("transport", "mode"), CLIENTS)
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def over_a_pipe(era: str, name: str) -> ServerConfig:
 
 
 @pytest.fixture(scope="module")
-def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
+def six_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
     with complete("session", "hs") as hs, complete("stateless", "hl") as hl:
         with complete("both", "hb") as hb:
             urls = {"hs": hs, "hl": hl, "hb": hb}
@@ -93,8 +93,8 @@ async def lines(path: str) -> AsyncIterator[Any]:
 
         async def write() -> None:
             async with out:
-                async for one in out:
-                    line = one.message.model_dump_json(by_alias=True, exclude_unset=True)
+                async for item in out:
+                    line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
                     await stream.send(line.encode() + b"\n")
 
         async with anyio.create_task_group() as tasks, messages, answers:
@@ -106,13 +106,13 @@ async def lines(path: str) -> AsyncIterator[Any]:
 
 def with_client(
     node: NodeThread,
-    face: str,
+    transport: str,
     mode: str,
     body: Callable[[Client], Awaitable[None]],
     **settings: Any,
 ) -> None:
     where: Any = node.url
-    if face == "lines":
+    if transport == "lines":
         path = node.node.listeners._unix_path or node.wait(node.node.listen_locally())
         where = lines(str(path))
 
@@ -127,10 +127,10 @@ def with_client(
 
 @asynccontextmanager
 async def open_client(
-    node: NodeThread, face: str, mode: str, **settings: Any
+    node: NodeThread, transport: str, mode: str, **settings: Any
 ) -> AsyncIterator[Client]:
     where: Any = node.url
-    if face == "lines":
+    if transport == "lines":
         path = node.node.listeners._unix_path or node.wait(node.node.listen_locally())
         where = lines(str(path))
 
@@ -146,7 +146,7 @@ def text_of(result: Any) -> str:
     return text
 
 
-async def told(client: Client, tool: str, **arguments: Any) -> Any:
+async def call_json(client: Client, tool: str, **arguments: Any) -> Any:
     """What a tool says, when it says it in JSON."""
     return json.loads(text_of(await client.call_tool(tool, arguments)))
 
@@ -196,13 +196,15 @@ EXPECTED: dict[str, Any] = {
 
 @every_client
 @every_server
-async def test_questions(six: NodeThread, server: str, face: str, mode: str) -> None:
-    async with open_client(six, face, mode, **ABLE) as client:
+async def test_client_requests_reach_client(
+    six_servers: NodeThread, server: str, transport: str, mode: str
+) -> None:
+    async with open_client(six_servers, transport, mode, **ABLE) as client:
         for kind, expected in EXPECTED.items():
-            found = await told(client, f"{server}.ask", kind=kind)
-            found[kind].pop("resultType", None)
-            assert found == {kind: expected}
-        twice = await told(client, f"{server}.ask_twice")
+            result = await call_json(client, f"{server}.ask", kind=kind)
+            result[kind].pop("resultType", None)
+            assert result == {kind: expected}
+        twice = await call_json(client, f"{server}.ask_twice")
         assert twice["form"]["content"] == {"name": "somebody"}
         assert twice["sampling"]["model"] == "a-model"
         got = await client.get_prompt(f"{server}.asks")
@@ -213,43 +215,45 @@ async def test_questions(six: NodeThread, server: str, face: str, mode: str) -> 
 
 @every_client
 @every_server
-def test_a_client_that_declines(six: NodeThread, server: str, face: str, mode: str) -> None:
+def test_client_declines_request(
+    six_servers: NodeThread, server: str, transport: str, mode: str
+) -> None:
     async def decline(context: Any, params: Any) -> Any:
         return types.ElicitResult(action="decline")
 
     async def body(client: Client) -> None:
-        found = await told(client, f"{server}.ask", kind="form")
-        assert found["form"]["action"] == "decline"
+        result = await call_json(client, f"{server}.ask", kind="form")
+        assert result["form"]["action"] == "decline"
 
-    with_client(six, face, mode, body, elicitation_callback=decline)
+    with_client(six_servers, transport, mode, body, elicitation_callback=decline)
 
 
 @every_client
 @every_server
 @pytest.mark.parametrize("kind", ["sampling", "form", "url", "roots"])
-async def test_a_client_that_cannot(
-    six: NodeThread, server: str, face: str, mode: str, kind: str
+async def test_client_request_without_capability_fails(
+    six_servers: NodeThread, server: str, transport: str, mode: str, kind: str
 ) -> None:
-    async with open_client(six, face, mode) as client:
+    async with open_client(six_servers, transport, mode) as client:
         speaks = text_of(await client.call_tool(f"{server}.protocol", {}))
         if speaks != "2026-07-28":
             # The server is told, and the call goes on.
-            found = await told(client, f"{server}.ask", kind=kind)
-            assert found[kind]["error"] in (-32601, -32602, -32600)
+            result = await call_json(client, f"{server}.ask", kind=kind)
+            assert result[kind]["error"] in (-32601, -32602, -32600)
         else:
-            with pytest.raises(MCPError) as refused:
+            with pytest.raises(MCPError) as error:
                 await client.call_tool(f"{server}.ask", {"kind": kind})
-            assert refused.value.error.code == (-32021 if mode == "auto" else -32601)
+            assert error.value.error.code == (-32021 if mode == "auto" else -32601)
         assert text_of(await client.call_tool(f"{server}.report", {"steps": 1})) == "reported"
 
 
 @every_client
 @every_server
-async def test_what_the_server_learns_of_its_client(
-    six: NodeThread, server: str, face: str, mode: str
+async def test_server_learns_capabilities_of_client(
+    six_servers: NodeThread, server: str, transport: str, mode: str
 ) -> None:
-    async with open_client(six, face, mode, **ABLE) as client:
-        can = await told(client, f"{server}.client")
+    async with open_client(six_servers, transport, mode, **ABLE) as client:
+        can = await call_json(client, f"{server}.client")
         if server == "ps":
             # One process, one session for everybody: it is promised what the node can relay.
             assert {"sampling", "elicitation", "roots"} <= set(can)
@@ -264,9 +268,11 @@ async def test_what_the_server_learns_of_its_client(
 
 @every_client
 @every_server
-async def test_answers_are_whole(six: NodeThread, server: str, face: str, mode: str) -> None:
-    async with open_client(six, face, mode) as client:
-        tools = {one.name: one for one in (await client.list_tools()).tools}
+async def test_results_are_complete(
+    six_servers: NodeThread, server: str, transport: str, mode: str
+) -> None:
+    async with open_client(six_servers, transport, mode) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         rich = tools[f"{server}__rich"]
         assert rich.title == "A rich one"
         assert rich.icons is not None
@@ -297,38 +303,40 @@ async def test_answers_are_whole(six: NodeThread, server: str, face: str, mode: 
 @pytest.mark.spec("AX-10.1-3")
 @every_client
 @every_server
-async def test_meta_of_a_request(six: NodeThread, server: str, face: str, mode: str) -> None:
-    async with open_client(six, face, mode) as client:
+async def test_request_meta_is_forwarded(
+    six_servers: NodeThread, server: str, transport: str, mode: str
+) -> None:
+    async with open_client(six_servers, transport, mode) as client:
         trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-        given: Any = {"traceparent": trace, "tracestate": "a=1", "baggage": "b=2"}
+        arguments: Any = {"traceparent": trace, "tracestate": "a=1", "baggage": "b=2"}
         for_the_node: Any = {"io.modelcontextprotocol/private": "hop", "com.acme/token": "secret"}
-        result = await client.call_tool(f"{server}.seen", {}, meta={**given, **for_the_node})  # type: ignore[arg-type]
-        seen = json.loads(text_of(result))["_meta"]
-        for key, value in given.items():
-            assert seen.pop(key) == value
-        assert not seen.keys() & for_the_node.keys()
+        result = await client.call_tool(f"{server}.seen", {}, meta={**arguments, **for_the_node})  # type: ignore[arg-type]
+        message = json.loads(text_of(result))["_meta"]
+        for key, value in arguments.items():
+            assert message.pop(key) == value
+        assert not message.keys() & for_the_node.keys()
         speaks = text_of(await client.call_tool(f"{server}.protocol", {}))
         if speaks == "2026-07-28":
-            assert seen["io.modelcontextprotocol/protocolVersion"] == speaks
-            assert "io.modelcontextprotocol/private" not in seen
-            assert seen["io.modelcontextprotocol/clientInfo"]["name"] == "interlock"
+            assert message["io.modelcontextprotocol/protocolVersion"] == speaks
+            assert "io.modelcontextprotocol/private" not in message
+            assert message["io.modelcontextprotocol/clientInfo"]["name"] == "interlock"
         else:
-            assert not [key for key in seen if key.startswith("io.modelcontextprotocol/")]
+            assert not [key for key in message if key.startswith("io.modelcontextprotocol/")]
 
 
 @every_client
 @every_server
-async def test_resources_prompts_and_completion(
-    six: NodeThread, server: str, face: str, mode: str
+async def test_resources_prompts_and_completion_work(
+    six_servers: NodeThread, server: str, transport: str, mode: str
 ) -> None:
-    async with open_client(six, face, mode) as client:
-        listed = {one.uri: one for one in (await client.list_resources()).resources}
-        own = listed[f"note://{server}/own"]
+    async with open_client(six_servers, transport, mode) as client:
+        listing = {resource.uri: resource for resource in (await client.list_resources()).resources}
+        own = listing[f"note://{server}/own"]
         assert (own.title, own.mime_type, own.size) == ("Its own", "text/plain", 3)
         assert own.icons is not None
         assert own.meta == {"com.example/resource": 1}
         templates = (await client.list_resource_templates()).resource_templates
-        assert f"day://{server}/{{day}}" in {one.uri_template for one in templates}
+        assert f"day://{server}/{{day}}" in {template.uri_template for template in templates}
         for uri in (f"note://{server}/own", f"day://{server}/monday"):
             read = await client.read_resource(uri)
             words, blob = read.contents
@@ -340,7 +348,7 @@ async def test_resources_prompts_and_completion(
         with pytest.raises(MCPError) as missing:
             await client.read_resource(f"day://{server}/nowhere")
         assert missing.value.error.code == (-32602 if mode == "auto" else -32002)
-        prompts = {one.name: one for one in (await client.list_prompts()).prompts}
+        prompts = {prompt.name: prompt for prompt in (await client.list_prompts()).prompts}
         review = prompts[f"{server}__review"]
         assert review.title == "Review"
         assert review.arguments is not None
@@ -352,14 +360,14 @@ async def test_resources_prompts_and_completion(
         assert isinstance(first, types.TextContent)
         assert first.text == f"Review this C code for {server}."
         about = types.PromptReference(type="ref/prompt", name=f"{server}.review")
-        found = await client.complete(
+        completion = await client.complete(
             about, {"name": "lang", "value": "P"}, context_arguments={"x": "y"}
         )
-        assert found.completion.values == ["P+", f"{server}|review", "y"]
-        assert (found.completion.total, found.completion.has_more) == (9, True)
+        assert completion.completion.values == ["P+", f"{server}|review", "y"]
+        assert (completion.completion.total, completion.completion.has_more) == (9, True)
         day = types.ResourceTemplateReference(type="ref/resource", uri=f"day://{server}/{{day}}")
-        found = await client.complete(day, {"name": "day", "value": "m"})
-        assert found.completion.values == ["m+", f"{server}|day://{server}/{{day}}"]
+        completion = await client.complete(day, {"name": "day", "value": "m"})
+        assert completion.completion.values == ["m+", f"{server}|day://{server}/{{day}}"]
         assert f"Ask {server} for anything." in (client.instructions or "")
 
 
@@ -368,59 +376,67 @@ async def test_resources_prompts_and_completion(
 
 @every_client
 @every_server
-def test_logs(six: NodeThread, server: str, face: str, mode: str) -> None:
-    heard: list[str] = []
+def test_log_messages_reach_client(
+    six_servers: NodeThread, server: str, transport: str, mode: str
+) -> None:
+    messages: list[str] = []
 
     async def log(params: types.LoggingMessageNotificationParams) -> None:
         assert params.logger == "complete"
-        heard.append(params.level)
+        messages.append(params.level)
 
     async def body(client: Client) -> None:
         if mode == "legacy":
             await client.set_logging_level("warning")
         await client.call_tool(f"{server}.log", {})
         # Nothing overtakes on one stream; the answer came last.
-        assert heard == ["warning", "error"]
+        assert messages == ["warning", "error"]
 
     level = "warning" if mode == "auto" else None
-    with_client(six, face, mode, body, logging_callback=log, log_level=level)
+    with_client(six_servers, transport, mode, body, logging_callback=log, log_level=level)
 
 
 @every_client
 @every_server
-def test_no_logs_for_who_did_not_ask(six: NodeThread, server: str, face: str, mode: str) -> None:
-    heard: list[str] = []
+def test_client_without_log_level_gets_no_messages(
+    six_servers: NodeThread, server: str, transport: str, mode: str
+) -> None:
+    messages: list[str] = []
 
     async def log(params: types.LoggingMessageNotificationParams) -> None:
-        heard.append(params.level)
+        messages.append(params.level)
 
     async def body(client: Client) -> None:
         if mode == "legacy":
             await client.set_logging_level("emergency")
         await client.call_tool(f"{server}.log", {})
-        assert not heard
+        assert not messages
 
-    with_client(six, face, mode, body, logging_callback=log)
+    with_client(six_servers, transport, mode, body, logging_callback=log)
 
 
 @every_client
 @every_server
-async def test_progress(six: NodeThread, server: str, face: str, mode: str) -> None:
-    heard: list[tuple[float, float | None, str | None]] = []
+async def test_progress_reaches_client(
+    six_servers: NodeThread, server: str, transport: str, mode: str
+) -> None:
+    messages: list[tuple[float, float | None, str | None]] = []
 
     async def progress(done: float, total: float | None, message: str | None) -> None:
-        heard.append((done, total, message))
+        messages.append((done, total, message))
 
-    async with open_client(six, face, mode) as client:
+    async with open_client(six_servers, transport, mode) as client:
         arguments = {"steps": 3}
         result = await client.call_tool(f"{server}.report", arguments, progress_callback=progress)  # type: ignore[arg-type]
         assert text_of(result) == "reported"
-        assert heard == [(step, 3, f"step {step}") for step in (1, 2, 3)]
+        assert messages == [(step, 3, f"step {step}") for step in (1, 2, 3)]
 
 
 @every_client
 @every_server
-def test_a_new_tool_is_announced_once(six: NodeThread, server: str, face: str, mode: str) -> None:
+def test_new_tool_is_announced_once(
+    six_servers: NodeThread, server: str, transport: str, mode: str
+) -> None:
     news: asyncio.Queue[str] = asyncio.Queue()
 
     async def hear(message: Any) -> None:
@@ -431,10 +447,10 @@ def test_a_new_tool_is_announced_once(six: NodeThread, server: str, face: str, m
         await client.call_tool(f"{server}.learn", {"kind": "tools", "name": name})
         assert await news.get() == "tools"
         # The list that is announced is ready.
-        assert f"{server}__{name}" in {one.name for one in (await client.list_tools()).tools}
+        assert f"{server}__{name}" in {tool.name for tool in (await client.list_tools()).tools}
 
     async def body(client: Client) -> None:
-        name = f"new_{server}_{face}_{mode}"
+        name = f"new_{server}_{transport}_{mode}"
         if mode == "legacy":
             await changed_and_listed(client, name)
             await changed_and_listed(client, name + "_2")
@@ -451,12 +467,14 @@ def test_a_new_tool_is_announced_once(six: NodeThread, server: str, face: str, m
                 task.cancel()
         assert news.empty()
 
-    with_client(six, face, mode, body, message_handler=hear)
+    with_client(six_servers, transport, mode, body, message_handler=hear)
 
 
 @every_client
 @every_server
-def test_a_resource_that_changes(six: NodeThread, server: str, face: str, mode: str) -> None:
+def test_resource_update_reaches_client(
+    six_servers: NodeThread, server: str, transport: str, mode: str
+) -> None:
     updates: asyncio.Queue[str] = asyncio.Queue()
     uri = f"note://{server}/own"
 
@@ -477,19 +495,21 @@ def test_a_resource_that_changes(six: NodeThread, server: str, face: str, mode: 
                 assert event.uri == uri  # type: ignore[union-attr]
                 break
 
-    with_client(six, face, mode, body, message_handler=hear)
+    with_client(six_servers, transport, mode, body, message_handler=hear)
 
 
 @every_client
 @every_server
-async def test_a_call_that_is_given_up(six: NodeThread, server: str, face: str, mode: str) -> None:
-    async with open_client(six, face, mode) as client:
+async def test_cancelled_call_ends(
+    six_servers: NodeThread, server: str, transport: str, mode: str
+) -> None:
+    async with open_client(six_servers, transport, mode) as client:
         begun = asyncio.Event()
 
         async def progress(*_: Any) -> None:
             begun.set()
 
-        name = f"{server}-{face}-{mode}"
+        name = f"{server}-{transport}-{mode}"
         call = asyncio.create_task(
             client.call_tool(f"{server}.wait", {"name": name}, progress_callback=progress)  # type: ignore[arg-type]
         )
@@ -497,4 +517,4 @@ async def test_a_call_that_is_given_up(six: NodeThread, server: str, face: str, 
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         assert text_of(await client.call_tool(f"{server}.report", {"steps": 1})) == "reported"
-        assert not six.do(lambda: list(six.node.pipeline.running_calls()))
+        assert not six_servers.do(lambda: list(six_servers.node.pipeline.running_calls()))

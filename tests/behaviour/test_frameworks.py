@@ -54,20 +54,23 @@ class ModelApi(ThreadingHTTPServer):
         self.server_close()
 
     def answer(self, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        self.offered = [one["function"]["name"] for one in request.get("tools", ())]
+        self.offered = [item["function"]["name"] for item in request.get("tools", ())]
         self.rejected += [name for name in self.offered if not ACCEPTED.fullmatch(name)]
         if self.rejected:
             problem = f"Invalid 'tools[0].function.name': {self.rejected[0]!r}"
             return 400, {"error": {"message": problem, "type": "invalid_request_error"}}
         last = request["messages"][-1]
         if last["role"] == "tool":
-            said = {"role": "assistant", "content": f"The tool said {json.dumps(last['content'])}"}
-            return 200, _completion(said, "stop")
+            fields = {
+                "role": "assistant",
+                "content": f"The tool said {json.dumps(last['content'])}",
+            }
+            return 200, _completion(fields, "stop")
         [name] = [name for name in self.offered if name.endswith("add")]
         call = {"name": name, "arguments": json.dumps({"a": 2, "b": 3})}
         calls = [{"id": "call_1", "type": "function", "function": call}]
-        said = {"role": "assistant", "content": None, "tool_calls": calls}  # type: ignore[dict-item]
-        return 200, _completion(said, "tool_calls")
+        fields = {"role": "assistant", "content": None, "tool_calls": calls}  # type: ignore[dict-item]
+        return 200, _completion(fields, "tool_calls")
 
 
 class _Completions(BaseHTTPRequestHandler):
@@ -113,7 +116,7 @@ def run_agent(framework: str, node: NodeThread, api: ModelApi) -> subprocess.Com
 
 @pytest.mark.spec("AX-4.1-6")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_framework_calls_a_tool_through_a_node(
+def test_framework_calls_tool_through_node(
     start_node: Callable[..., NodeThread],
     server_for: Callable[..., ServerConfig],
     model_api: ModelApi,
@@ -128,15 +131,15 @@ def test_a_framework_calls_a_tool_through_a_node(
     assert re.search(r'"sum\W+5', ran.stdout)
     # Under its canonical name in the node's own books.
     entries = JournalReader(node.folder / "journal.db").tail(100)
-    assert [one.name for one in entries if one.verb == TOOLS_CALL] == ["office.add"]
+    assert [entry.name for entry in entries if entry.verb == TOOLS_CALL] == ["office.add"]
 
 
-def test_the_model_api_rejects_a_dotted_name(model_api: ModelApi) -> None:
+def test_model_api_rejects_dotted_name(model_api: ModelApi) -> None:
     """Otherwise the tests above would prove nothing."""
     function = {"name": "office.add", "parameters": {"type": "object"}}
-    asked = {
+    request = {
         "messages": [{"role": "user", "content": "Add."}],
         "tools": [{"type": "function", "function": function}],
     }
-    status, _ = model_api.answer(asked)
+    status, _ = model_api.answer(request)
     assert (status, model_api.rejected) == (400, ["office.add"])

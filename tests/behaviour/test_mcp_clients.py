@@ -61,12 +61,12 @@ def text_of(result: Any) -> str:
 
 @pytest.mark.spec("AX-1.1-1", "AX-3.1-1")
 @both_modes
-async def test_one_flat_list_of_everything(four: NodeThread, mode: str) -> None:
+async def test_lists_tools_of_all_servers(four: NodeThread, mode: str) -> None:
     async with open_client(four, mode) as client:
         assert client.protocol_version == MODES[mode]
         assert client.server_info is not None
         assert client.server_info.name == "interlock"
-        names = [one.name for one in (await client.list_tools()).tools]
+        names = [tool.name for tool in (await client.list_tools()).tools]
         own = ["add", "echo", "learn", "refuse", "report", "wait_for_ever"]
         for segment in UPSTREAMS:
             assert [name for name in names if name.startswith(f"{segment}__")][:6] == [
@@ -76,9 +76,9 @@ async def test_one_flat_list_of_everything(four: NodeThread, mode: str) -> None:
 
 
 @pytest.mark.spec("ST-4.4.2-12")
-def test_which_era_each_upstream_speaks(four: NodeThread) -> None:
+def test_each_upstream_uses_its_protocol_generation(four: NodeThread) -> None:
     status = four.do(four.node.status)
-    assert {one.key: one.revision for one in status.upstreams} == {
+    assert {upstream.key: upstream.revision for upstream in status.upstreams} == {
         segment: "2026-07-28" if era == "both" else "2025-11-25"
         for segment, (_, era) in UPSTREAMS.items()
     }
@@ -87,7 +87,7 @@ def test_which_era_each_upstream_speaks(four: NodeThread) -> None:
 @pytest.mark.spec("AX-1.1-1", "ST-4.4.2-12")
 @both_modes
 @every_upstream
-async def test_calls(four: NodeThread, mode: str, upstream: str) -> None:
+async def test_tool_calls_work(four: NodeThread, mode: str, upstream: str) -> None:
     async with open_client(four, mode) as client:
         assert text_of(await client.call_tool(f"{upstream}.echo", {"text": "Grüezi"})) == "Grüezi"
         result = await client.call_tool(f"{upstream}.add", {"a": 2, "b": 3})
@@ -102,21 +102,21 @@ async def test_calls(four: NodeThread, mode: str, upstream: str) -> None:
 
 @both_modes
 @every_upstream
-async def test_progress(four: NodeThread, mode: str, upstream: str) -> None:
+async def test_progress_reaches_client(four: NodeThread, mode: str, upstream: str) -> None:
     async with open_client(four, mode) as client:
-        heard: list[Any] = []
+        messages: list[Any] = []
 
         async def hear(progress: float, total: float | None, message: str | None) -> None:
-            heard.append((progress, total, message))
+            messages.append((progress, total, message))
 
         result = await client.call_tool(f"{upstream}.report", {"steps": 3}, progress_callback=hear)
         assert text_of(result) == "reported"
-        assert heard == [(step, 3, f"step {step}") for step in (1, 2, 3)]
+        assert messages == [(step, 3, f"step {step}") for step in (1, 2, 3)]
 
 
 @both_modes
 @every_upstream
-def test_a_call_that_is_given_up(four: NodeThread, mode: str, upstream: str) -> None:
+def test_cancelled_call_ends(four: NodeThread, mode: str, upstream: str) -> None:
     async def body(client: Client) -> None:
         waiting = asyncio.Event()
 
@@ -139,7 +139,7 @@ def test_a_call_that_is_given_up(four: NodeThread, mode: str, upstream: str) -> 
 
 @both_modes
 @every_upstream
-async def test_arguments_that_do_not_fit(four: NodeThread, mode: str, upstream: str) -> None:
+async def test_invalid_arguments_are_reported(four: NodeThread, mode: str, upstream: str) -> None:
     async with open_client(four, mode) as client:
         result = await client.call_tool(f"{upstream}.add", {"a": "two"})
         assert result.is_error
@@ -147,27 +147,27 @@ async def test_arguments_that_do_not_fit(four: NodeThread, mode: str, upstream: 
 
 
 @both_modes
-async def test_a_tool_that_is_not_there(four: NodeThread, mode: str) -> None:
+async def test_unknown_tool_is_reported(four: NodeThread, mode: str) -> None:
     async with open_client(four, mode) as client:
-        with pytest.raises(MCPError) as caught:
+        with pytest.raises(MCPError) as error:
             await client.call_tool("web.ecko", {})
-        assert caught.value.code == -32602
-        assert "web.echo" in str(caught.value)
+        assert error.value.code == -32602
+        assert "web.echo" in str(error.value)
         # The session, where there is one, goes on.
         assert text_of(await client.call_tool("web.echo", {"text": "on"})) == "on"
 
 
 @both_modes
-async def test_what_the_node_does_not_serve(four: NodeThread, mode: str) -> None:
+async def test_unsupported_methods_are_reported(four: NodeThread, mode: str) -> None:
     async with open_client(four, mode) as client:
-        with pytest.raises(MCPError) as caught:
+        with pytest.raises(MCPError) as error:
             await client.get_prompt("nope", {})
-        assert caught.value.code == -32602
+        assert error.value.code == -32602
         assert text_of(await client.call_tool("web.echo", {"text": "on"})) == "on"
 
 
 @both_modes
-async def test_many_calls_at_once(four: NodeThread, mode: str) -> None:
+async def test_concurrent_calls_work(four: NodeThread, mode: str) -> None:
     async with open_client(four, mode) as client:
         calls = [
             client.call_tool(f"{upstream}.echo", {"text": f"{upstream} {number}"})
@@ -175,14 +175,14 @@ async def test_many_calls_at_once(four: NodeThread, mode: str) -> None:
             for upstream in UPSTREAMS
         ]
         results = await asyncio.gather(*calls)
-        assert [text_of(one) for one in results] == [
+        assert [text_of(result) for result in results] == [
             f"{upstream} {number}" for number in range(8) for upstream in UPSTREAMS
         ]
 
 
 @pytest.mark.spec("ST-4.4.3-6")
 @both_modes
-async def test_clients_come_and_go(four: NodeThread, mode: str) -> None:
+async def test_clients_connect_and_disconnect(four: NodeThread, mode: str) -> None:
     async with open_client(four, mode) as stays:
         for _ in range(3):
             async with Client(four.url, mode=mode) as goes:
@@ -192,20 +192,20 @@ async def test_clients_come_and_go(four: NodeThread, mode: str) -> None:
 
 @pytest.mark.spec("AX-4.1-6")
 @both_modes
-async def test_an_unknown_client_sees_names_without_dots(four: NodeThread, mode: str) -> None:
+async def test_unknown_client_sees_names_without_dots(four: NodeThread, mode: str) -> None:
     async with open_client(four, mode) as client:
-        names = [one.name for one in (await client.list_tools()).tools]
+        names = [tool.name for tool in (await client.list_tools()).tools]
         assert "web__echo" in names
         assert not any("." in name for name in names)
         assert text_of(await client.call_tool("web__echo", {"text": "hi"})) == "hi"
 
 
 @both_modes
-async def test_a_client_without_a_model_sees_canonical_names(four: NodeThread, mode: str) -> None:
+async def test_client_without_model_sees_canonical_names(four: NodeThread, mode: str) -> None:
     async with open_client(
         four, mode, client_info=Implementation(name="inspector-client", version="2")
     ) as client:
-        names = [one.name for one in (await client.list_tools()).tools]
+        names = [tool.name for tool in (await client.list_tools()).tools]
         assert "web.echo" in names
         assert text_of(await client.call_tool("web.echo", {"text": "hi"})) == "hi"
 
@@ -216,13 +216,13 @@ async def test_a_client_without_a_model_sees_canonical_names(four: NodeThread, m
 @pytest.mark.spec("ST-4.4.2-5")
 @both_modes
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_a_change_reaches_the_client(start_node: Any, mode: str, era: str) -> None:
+def test_tool_list_change_reaches_client(start_node: Any, mode: str, era: str) -> None:
     shop = ToolServer(era)
     node = start_node(workshops={"shop": shop})
     shop.wait_for(lambda: shop._listening, "the node to listen")
 
     async def names(client: Client) -> list[str]:
-        return [one.name for one in (await client.list_tools()).tools]
+        return [tool.name for tool in (await client.list_tools()).tools]
 
     async def stateless(client: Client) -> None:
         async with client.listen(tools_list_changed=True) as subscription:
@@ -256,7 +256,7 @@ def test_a_change_reaches_the_client(start_node: Any, mode: str, era: str) -> No
 
 @both_modes
 @pytest.mark.parametrize("segment", ["pipe", "web"])
-async def test_an_official_server_that_learns(
+async def test_added_tool_of_official_server_is_called(
     start_node: Any, server_for: Any, mode: str, segment: str
 ) -> None:
     node = start_node(workshops={}, servers={segment: server_for(segment)})
@@ -272,7 +272,7 @@ async def test_an_official_server_that_learns(
 
 @pytest.mark.spec("ST-4.4.2-9")
 @both_modes
-async def test_a_changed_schema_holds_at_once(start_node: Any, mode: str) -> None:
+async def test_changed_schema_applies_at_once(start_node: Any, mode: str) -> None:
     node = start_node()
     shop = node.shop
     shop.wait_for(lambda: shop._listening, "the node to listen")
@@ -294,7 +294,7 @@ async def test_a_changed_schema_holds_at_once(start_node: Any, mode: str) -> Non
 
 @pytest.mark.spec("AX-5.1-1", "ST-4.4.4-5")
 @both_modes
-def test_a_list_that_has_not_changed_is_not_asked_for_again(start_node: Any, mode: str) -> None:
+def test_unchanged_list_is_requested_once(start_node: Any, mode: str) -> None:
     node = start_node()
 
     async def body(client: Client) -> None:
@@ -310,9 +310,7 @@ def test_a_list_that_has_not_changed_is_not_asked_for_again(start_node: Any, mod
 
 @both_modes
 @pytest.mark.parametrize("era", ["session", "stateless"])
-async def test_the_upstream_hears_of_a_call_that_is_given_up(
-    start_node: Any, mode: str, era: str
-) -> None:
+async def test_cancellation_reaches_upstream(start_node: Any, mode: str, era: str) -> None:
     shop = ToolServer(era)
     node = start_node(workshops={"shop": shop})
 
@@ -334,7 +332,7 @@ async def test_the_upstream_hears_of_a_call_that_is_given_up(
 
 @pytest.mark.spec("AX-1.1-1")
 @both_modes
-def test_interlock_up_with_its_demo(tmp_path: Path, mode: str) -> None:
+def test_up_serves_demo(tmp_path: Path, mode: str) -> None:
     world = CommandLine(tmp_path)
     world.config({"demo": DEMO})
     try:
@@ -343,7 +341,7 @@ def test_interlock_up_with_its_demo(tmp_path: Path, mode: str) -> None:
 
         async def body(client: Client) -> None:
             assert client.protocol_version == MODES[mode]
-            names = [one.name for one in (await client.list_tools()).tools]
+            names = [tool.name for tool in (await client.list_tools()).tools]
             assert "demo__time_now" in names
             assert "demo__notes_delete" in names
             result = await client.call_tool("demo.text_stats", {"text": "one two"})
@@ -360,7 +358,7 @@ def test_interlock_up_with_its_demo(tmp_path: Path, mode: str) -> None:
 
 @pytest.mark.spec("AX-1-3")
 @both_modes
-def test_a_node_behind_a_node_behind_a_node(start_node: Any, mode: str) -> None:
+def test_chained_nodes_work(start_node: Any, mode: str) -> None:
     edge = start_node()
     region = start_node(
         workshops={"local": ToolServer()}, servers={"edge": ServerConfig(url=edge.url)}
@@ -370,20 +368,20 @@ def test_a_node_behind_a_node_behind_a_node(start_node: Any, mode: str) -> None:
     )
 
     async def body(client: Client) -> None:
-        names = [one.name for one in (await client.list_tools()).tools]
+        names = [tool.name for tool in (await client.list_tools()).tools]
         assert "here__echo" in names
         assert "region__local_echo" in names
         (deep,) = [name for name in names if name.endswith("shop_echo")]
         assert text_of(await client.call_tool(deep, {"text": "down there"})) == "down there"
 
-        heard: list[float] = []
+        messages: list[float] = []
 
         async def hear(progress: float, total: float | None, message: str | None) -> None:
-            heard.append(progress)
+            messages.append(progress)
 
         report = deep.replace("echo", "report")
         await client.call_tool(report, {"steps": 3}, progress_callback=hear)
-        assert heard == [1, 2, 3]
+        assert messages == [1, 2, 3]
 
     with_client(root, mode, body)
     assert len(edge.shop.calls("echo")) == 1
@@ -393,7 +391,7 @@ def test_a_node_behind_a_node_behind_a_node(start_node: Any, mode: str) -> None:
 
 
 @pytest.mark.spec("AX-1.1-8")
-def test_a_callers_token_stops_here_and_the_nodes_own_goes_on(start_node: Any) -> None:
+def test_caller_token_is_not_forwarded(start_node: Any) -> None:
     shop = ToolServer()
     node = start_node(
         workshops={"shop": shop}, tokens={"clerk": "clerks-own", "up": "for-the-shop"}

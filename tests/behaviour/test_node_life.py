@@ -19,7 +19,7 @@ from tests.support.tool_server import ToolServer
 
 def names(node: NodeThread) -> set[str]:
     tools = node.once(node.stateless("tools/list")).result["tools"]
-    return {one["name"].partition("__")[0] for one in tools}
+    return {tool["name"].partition("__")[0] for tool in tools}
 
 
 def apply(node: NodeThread, **changes: Any) -> Any:
@@ -29,7 +29,7 @@ def apply(node: NodeThread, **changes: Any) -> Any:
 
 
 @pytest.mark.spec("ST-4.4.1-1")
-def test_a_server_is_added_and_taken_away_while_the_node_runs(start_node: Any) -> None:
+def test_server_is_added_and_removed_while_running(start_node: Any) -> None:
     shop, other = ToolServer(), ToolServer("stateless")
     node = start_node(workshops={"shop": shop, "other": other})
     everything = node.config().servers
@@ -52,7 +52,7 @@ def test_a_server_is_added_and_taken_away_while_the_node_runs(start_node: Any) -
     assert len(shop.heard_of("tools/list")) == lists
 
 
-def test_a_server_that_moves_to_where_nobody_answers_is_no_longer_shown(start_node: Any) -> None:
+def test_server_with_unreachable_new_address_is_not_listed(start_node: Any) -> None:
     shop = ToolServer()
     node = start_node(workshops={"shop": shop})
     assert names(node) == {"shop"}
@@ -63,7 +63,7 @@ def test_a_server_that_moves_to_where_nobody_answers_is_no_longer_shown(start_no
     assert names(node) == {"shop"}
 
 
-def test_a_config_that_cannot_be_used_changes_nothing(start_node: Any) -> None:
+def test_rejected_config_changes_nothing(start_node: Any) -> None:
     node = start_node(tokens={"clerk": "s3cret"})
     missing = node.config(tokens=[{"name": "clerk", "token": "${env:NOT_THERE}"}], servers={})
     with pytest.raises(InterlockError, match="NOT_THERE"):
@@ -72,7 +72,7 @@ def test_a_config_that_cannot_be_used_changes_nothing(start_node: Any) -> None:
     assert result_text(node.once(node.call("echo", {"text": "x"}, 1, token))) == "x"
 
 
-def test_pages_of_a_list_change_with_the_config(start_node: Any) -> None:
+def test_list_pages_follow_config(start_node: Any) -> None:
     node = start_node()
     everything = node.once(node.stateless("tools/list")).result["tools"]
     apply(node, page_size=3)
@@ -88,7 +88,7 @@ def test_pages_of_a_list_change_with_the_config(start_node: Any) -> None:
     assert found == everything
 
 
-def test_a_call_waits_no_longer_than_the_new_config_says(start_node: Any) -> None:
+def test_reloaded_timeout_applies(start_node: Any) -> None:
     node = start_node()
     apply(node, timeout=0.05)
     answer = node.once(node.call("hold", {"text": "too long"}))
@@ -98,13 +98,13 @@ def test_a_call_waits_no_longer_than_the_new_config_says(start_node: Any) -> Non
     node.shop.wait_for(lambda: node.shop.heard_of("notifications/cancelled", requestId=held))
 
 
-def test_as_many_calls_at_once_as_the_config_says(start_node: Any) -> None:
+def test_concurrency_limit_applies(start_node: Any) -> None:
     node = start_node(limits={"concurrent_calls": 1})
     with node.connect() as wire:
         wire.send(node.call("hold", {"text": "one"}))
         held = node.shop.wait_for_hold("one")
-        refused = node.once(node.call("echo", {"text": "two"}))
-        assert (refused.status, refused.error["data"]["error"]) == (503, "too_busy")
+        response = node.once(node.call("echo", {"text": "two"}))
+        assert (response.status, response.error["data"]["error"]) == (503, "too_busy")
         session = node.once(node.call("echo", {"text": "two"}))
         assert session.error["data"]["retryable"] is True
         node.do(lambda: node.shop.release(held))
@@ -115,7 +115,7 @@ def test_as_many_calls_at_once_as_the_config_says(start_node: Any) -> None:
 # -- where it listens
 
 
-def test_two_nodes_in_one_state_folder(start_node: Any, tmp_path: Path) -> None:
+def test_node_sharing_state_folder_gets_no_socket(start_node: Any, tmp_path: Path) -> None:
     shared = str(tmp_path / "shared")
     first, second = start_node(state_dir=shared), start_node(state_dir=shared)
     with first.local() as wire:
@@ -130,7 +130,7 @@ def test_two_nodes_in_one_state_folder(start_node: Any, tmp_path: Path) -> None:
         assert wire.line()["result"] == {}
 
 
-def test_a_socket_that_was_left_over(start_node: Any) -> None:
+def test_stale_socket_is_replaced(start_node: Any) -> None:
     node = start_node()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(node.folder / "node.sock"))
@@ -139,7 +139,7 @@ def test_a_socket_that_was_left_over(start_node: Any) -> None:
         assert wire.line()["result"] == {}
 
 
-def test_an_address_that_is_taken(plain_port: int) -> None:
+def test_rejects_taken_address(plain_port: int) -> None:
     with pytest.raises(InterlockError, match="Another program listens there"):
         HttpServer("127.0.0.1", plain_port)
 
@@ -153,12 +153,12 @@ def plain_port() -> Any:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
-def test_an_address_that_is_not_ours(host: str) -> None:
+def test_rejects_foreign_address(host: str) -> None:
     with pytest.raises(InterlockError, match="Set `listen` to an address of this machine"):
         HttpServer(host, 0)
 
 
-def test_ipv6(start_node: Any) -> None:
+def test_listens_on_ipv6(start_node: Any) -> None:
     with socket.socket(socket.AF_INET6) as probe:
         try:
             probe.bind(("::1", 0))

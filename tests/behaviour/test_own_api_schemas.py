@@ -32,7 +32,7 @@ from tests.behaviour.office import (
     SCHEMAS,
     Caller,
     Office,
-    must_be,
+    assert_matches,
     openapi_document,
     schema_of,
 )
@@ -69,7 +69,7 @@ def child(office: Office, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     try:
         node.do(node.node.settled)
         office.until(
-            lambda: any("edge.shop." in one for one in office.node.catalog.current.by_name),
+            lambda: any("edge.shop." in item for item in office.node.catalog.current.by_name),
             "the child's tools",
         )
         yield node
@@ -93,7 +93,7 @@ def client_module() -> Iterator[Any]:
 # -- what a live node answers
 
 
-def test_every_path_of_the_node_is_in_the_document(office: Office) -> None:
+def test_every_path_is_documented(office: Office) -> None:
     paths = set(openapi_document()["paths"])
     table = office.node.listeners.table
     served = {*table.status, *table.public}
@@ -103,30 +103,30 @@ def test_every_path_of_the_node_is_in_the_document(office: Office) -> None:
         if path.startswith("/contracts") or "oauth-protected-resource" in path:
             # There where the config wants them; their own tests show it.
             continue
-        told = office.told(path.replace("{id}", "x"), MODEL)
-        assert told != {"error": "not_found", "message": unknown}, path
+        response = office.told(path.replace("{id}", "x"), MODEL)
+        assert response != {"error": "not_found", "message": unknown}, path
 
 
-def test_how_it_fares(office: Office, child: NodeThread) -> None:
-    must_be("Health", office.told("/healthz", None))
+def test_status_matches_schema(office: Office, child: NodeThread) -> None:
+    assert_matches("Health", office.told("/healthz", None))
     status = office.told("/status")
-    must_be("NodeStatus", status)
-    assert {one["key"] for one in status["upstreams"]} == {"vault", "ax:edge"}
+    assert_matches("NodeStatus", status)
+    assert {upstream["key"] for upstream in status["upstreams"]} == {"vault", "ax:edge"}
     assert status["journal"]["state"] == "ok"
     with urllib.request.urlopen(f"http://127.0.0.1:{child.port}/status") as answer:
         below = json.load(answer)
-    must_be("NodeStatus", below)
+    assert_matches("NodeStatus", below)
     assert below["parent"]["state"] == "registered"
     tree = office.told("/tree")
-    must_be("TreeNode", tree)
+    assert_matches("TreeNode", tree)
     assert tree["children"][0]["children"][0]["name"] == "shop"
     routes = office.told("/routes")
-    must_be("RoutingTable", {"routes": routes})
+    assert_matches("RoutingTable", {"routes": routes})
     assert any(name.startswith("edge.shop.") for name in routes)
-    must_be("KeySet", office.told("/.well-known/jwks.json", None))
+    assert_matches("KeySet", office.told("/.well-known/jwks.json", None))
 
 
-async def test_how_drivers_fare(tmp_path: Path) -> None:
+async def test_driver_status_matches_schema(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract()
     workspace.driver("echo-mcp", workspace.echoes(contract))
@@ -136,22 +136,24 @@ async def test_how_drivers_fare(tmp_path: Path) -> None:
     async with on_workspace(workspace) as node:
 
         def look() -> dict[str, str]:
-            told = json.loads(msgspec.json.encode(node.node.report().document()))
-            must_be("NodeStatus", told)
-            assert [one["key"] for one in told["contracts"]] == ["text.echo@1"]
-            return {one["id"]: one["state"] for one in told["drivers"]}
+            message = json.loads(msgspec.json.encode(node.node.report().document()))
+            assert_matches("NodeStatus", message)
+            assert [contract["key"] for contract in message["contracts"]] == ["text.echo@1"]
+            return {driver["id"]: driver["state"] for driver in message["drivers"]}
 
         assert look() == {"broken": "refused", "echo-mcp": "unverified"}
         await node.call("text.echo", text="hello")
         assert look() == {"broken": "refused", "echo-mcp": "running"}
 
 
-def test_where_tokens_are(office: Office) -> None:
+def test_resource_metadata_matches_schema(office: Office) -> None:
     metadata = ResourceMetadata("https://a.example/mcp", ["https://b.example"], mcp_path="/mcp")
     challenges = office.node.trust.identity.challenges
     office.do(lambda: setattr(challenges, "metadata", metadata))
     try:
-        must_be("ResourceMetadata", office.told("/.well-known/oauth-protected-resource", None))
+        assert_matches(
+            "ResourceMetadata", office.told("/.well-known/oauth-protected-resource", None)
+        )
     finally:
         office.do(lambda: setattr(challenges, "metadata", None))
 
@@ -168,104 +170,108 @@ def test_where_tokens_are(office: Office) -> None:
         ("/approvals/codes", CLERK, 403),
     ],
 )
-def test_what_it_refuses(office: Office, path: str, token: str | None, status: int) -> None:
+def test_errors_match_schema(office: Office, path: str, token: str | None, status: int) -> None:
     got, told = office.answer(path, token)
     assert got == status
-    must_be("Error", told)
+    assert_matches("Error", told)
 
 
-def test_a_call_that_waits(office: Office) -> None:
+def test_approvals_match_schema(office: Office) -> None:
     model = Caller(office)
     arguments = fresh()
     result = model.call(arguments)["result"]
-    must_be("ToolCallResult", {key: one for key, one in result.items() if key != "resultType"})
-    must_be("HeldCall", result["structuredContent"])
-    must_be("ToolCallRequest", {"name": "vault.open", "arguments": arguments})
+    assert_matches(
+        "ToolCallResult", {key: item for key, item in result.items() if key != "resultType"}
+    )
+    assert_matches("HeldCall", result["structuredContent"])
+    assert_matches("ToolCallRequest", {"name": "vault.open", "arguments": arguments})
     id = result["structuredContent"]["confirmation_id"]
-    listed = office.told("/approvals")
-    must_be("ApprovalList", listed)
-    assert id in [one["id"] for one in listed["approvals"]]
+    listing = office.told("/approvals")
+    assert_matches("ApprovalList", listing)
+    assert id in [approval["id"] for approval in listing["approvals"]]
     approval = office.told(f"/approvals/{id}", None)
-    must_be("Approval", approval)
-    must_be("Approval", office.told(f"/approvals/{id}/revealed"))
+    assert_matches("Approval", approval)
+    assert_matches("Approval", office.told(f"/approvals/{id}/revealed"))
     decision = {"proof": office.signed(approval), "accept_masked": True}
-    must_be("Decision", decision)
+    assert_matches("Decision", decision)
     office.allowed.append(arguments)
     decided = office.told(f"/approvals/{id}", None, decision)
-    must_be("Decided", decided)
-    must_be("Approval", decided)
+    assert_matches("Decided", decided)
+    assert_matches("Approval", decided)
     assert (decided["state"], decided["outcome"]) == ("done", "ok")
-    must_be("Approval", office.told(f"/approvals/{id}", None))
-    refused = model.hold(fresh())
-    no = office.told(f"/approvals/{refused['confirmation_id']}", None)
+    assert_matches("Approval", office.told(f"/approvals/{id}", None))
+    pending = model.hold(fresh())
+    no = office.told(f"/approvals/{pending['confirmation_id']}", None)
     decision = {"proof": office.signed(no, "refuse")}
-    must_be("Decided", office.told(f"/approvals/{no['id']}", None, decision))
+    assert_matches("Decided", office.told(f"/approvals/{no['id']}", None, decision))
 
 
-def test_operators_and_codes(office: Office) -> None:
+def test_operator_sessions_and_codes_match_schema(office: Office) -> None:
     question = office.told("/approvals/session", None)
-    must_be("SessionQuestion", question)
+    assert_matches("SessionQuestion", question)
     answer = office.sign_in(question)
-    must_be("SessionAnswer", answer)
+    assert_matches("SessionAnswer", answer)
     session = office.told("/approvals/session", None, answer)
-    must_be("OperatorSession", session)
+    assert_matches("OperatorSession", session)
     model = View(office)
     office.begin(model)
     assert model.report("drop_table users")["stopped"] is True
     office.waiting("aql.unblock")
     header = {"Interlock_Session": session["session"]}
     desk = office.told("/approvals/codes", None, **header)
-    must_be("SafetyDesk", desk)
+    assert_matches("SafetyDesk", desk)
     assert desk["challenges"]
     assert desk["blocks"]
     wanted = {"renew": desk["challenges"][0]["id"]}
-    must_be("SafetyRequest", wanted)
+    assert_matches("SafetyRequest", wanted)
     renewed = office.told("/approvals/codes", None, wanted, **header)
-    must_be("SafetyAnswer", renewed)
-    must_be("Challenge", renewed)
+    assert_matches("SafetyAnswer", renewed)
+    assert_matches("Challenge", renewed)
     ended = office.told("/approvals/codes", None, {"end": desk["executions"][0]["id"]}, **header)
-    must_be("SafetyAnswer", ended)
-    must_be("Execution", ended)
+    assert_matches("SafetyAnswer", ended)
+    assert_matches("Execution", ended)
 
 
-def test_enrolling(office: Office) -> None:
+def test_enrolment_matches_schema(office: Office) -> None:
     approving = office.node.trust.approving
     assert approving is not None
     code = approving.operators.store.invite(Invitation("ada"))
-    asked = {"code": code}
-    must_be("Enrolment", asked)
-    must_be("Enrolled", office.told("/approvals/enrol", None, asked))
+    request = {"code": code}
+    assert_matches("Enrolment", request)
+    assert_matches("Enrolled", office.told("/approvals/enrol", None, request))
 
 
-async def test_topics(office: Office) -> None:
+async def test_topics_match_schema(office: Office) -> None:
     url = f"ws://127.0.0.1:{office.port}/ws?topic={ROOM}"
     headers = {"Authorization": f"Bearer {MODEL}"}
     async with connect(url, additional_headers=headers, proxy=None) as socket:
         await socket.recv()
         present = await asyncio.to_thread(office.told, "/admin/participants")
-        must_be("ParticipantList", present)
-        must_be("TopicList", await asyncio.to_thread(office.told, "/admin/topics"))
-        one = next(one for one in present["participants"] if one["topic"] == ROOM)
+        assert_matches("ParticipantList", present)
+        assert_matches("TopicList", await asyncio.to_thread(office.told, "/admin/topics"))
+        one = next(
+            participant for participant in present["participants"] if participant["topic"] == ROOM
+        )
         change = {"add": ["chat"], "remove": []}
-        must_be("CapabilityChange", change)
+        assert_matches("CapabilityChange", change)
         path = f"/admin/participants/{one['participantId']}/capabilities?topic={ROOM}"
         changed = await asyncio.to_thread(office.told, path, CLERK, change)
-        must_be("CapabilitiesChanged", changed)
-        must_be("NodeStatus", await asyncio.to_thread(office.told, "/status"))
+        assert_matches("CapabilitiesChanged", changed)
+        assert_matches("NodeStatus", await asyncio.to_thread(office.told, "/status"))
 
 
 # -- the generated client
 
 
 @pytest.mark.spec("ST-4.6.3-4")
-def test_the_generated_client_asks_a_live_node(
+def test_generated_client_reads_live_node(
     office: Office, child: NodeThread, client_module: Any
 ) -> None:
     client = client_module.Client(office.base, token=CLERK)
     assert client.get_health().status == "ok"
     status = client.get_status()
     assert isinstance(status, client_module.NodeStatus)
-    assert {one.key: one.state for one in status.upstreams} == {
+    assert {upstream.key: upstream.state for upstream in status.upstreams} == {
         "vault": "ready",
         "ax:edge": "ready",
     }
@@ -273,20 +279,20 @@ def test_the_generated_client_asks_a_live_node(
     assert any(name.startswith("edge.shop.") for name in client.get_routes())
     assert client.get_keys().keys
     assert client.list_participants(topic="none").participants == []
-    with pytest.raises(client_module.ResponseError) as refused:
+    with pytest.raises(client_module.ResponseError) as error:
         client_module.Client(office.base).get_status()
-    assert refused.value.status == 401
-    assert refused.value.data["error"] == "unauthenticated"
+    assert error.value.status == 401
+    assert error.value.data["error"] == "unauthenticated"
 
 
 @pytest.mark.spec("ST-4.6.3-4")
-def test_the_generated_client_decides(office: Office, client_module: Any) -> None:
+def test_generated_client_decides_approval(office: Office, client_module: Any) -> None:
     client = client_module.Client(office.base, token=CLERK)
     arguments = fresh()
     id = Caller(office).hold(arguments)["confirmation_id"]
-    assert id in [one.id for one in client.list_approvals().approvals]
+    assert id in [approval.id for approval in client.list_approvals().approvals]
     first = next(client.follow_approvals())
-    assert id in [one.id for one in first.approvals]
+    assert id in [approval.id for approval in first.approvals]
     approval = client.get_approval(id)
     assert (approval.state, approval.tool) == ("pending", "vault.open")
     story = client.follow_approval(id)
@@ -309,16 +315,23 @@ def test_the_generated_client_decides(office: Office, client_module: Any) -> Non
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> Iterator[NodeThread]:
+def registry_node(tmp_path: Path) -> Iterator[NodeThread]:
     """A node with a registry, in which the node's own API is published."""
     registry = ContractRegistry(tmp_path / "registry")
     try:
-        for one in list_publications(build_all(SCHEMAS)):
-            source = contract_records.Provenance(one.source, GENERATOR, "2026-05-01T12:00:00Z")
-            contract = contract_records.Contract(
-                one.name, one.version, one.domain, one.protocol, one.document, source
+        for publication in list_publications(build_all(SCHEMAS)):
+            source = contract_records.Provenance(
+                publication.source, GENERATOR, "2026-05-01T12:00:00Z"
             )
-            if one.name in ("NodeStatus", "TopicStatus", "interlock.v1"):
+            contract = contract_records.Contract(
+                publication.name,
+                publication.version,
+                publication.domain,
+                publication.protocol,
+                publication.document,
+                source,
+            )
+            if publication.name in ("NodeStatus", "TopicStatus", "interlock.v1"):
                 registry.publish(contract, author="ada", reason="first")
         registry.deprecate("TopicStatus", 1, author="ada", migration_uri="https://a.example/2")
     finally:
@@ -332,8 +345,8 @@ def library(tmp_path: Path) -> Iterator[NodeThread]:
         node.stop()
 
 
-def test_the_registry(library: NodeThread, client_module: Any) -> None:
-    base = f"http://127.0.0.1:{library.port}"
+def test_registry_matches_schema(registry_node: NodeThread, client_module: Any) -> None:
+    base = f"http://127.0.0.1:{registry_node.port}"
 
     def told(path: str, sent: Any = None) -> Any:
         body = None if sent is None else json.dumps(sent).encode()
@@ -343,23 +356,23 @@ def test_the_registry(library: NodeThread, client_module: Any) -> None:
         with urllib.request.urlopen(request, timeout=HANG_TIMEOUT) as answer:
             return json.load(answer)
 
-    listed = told("/contracts")
-    must_be("ContractList", listed)
-    assert len(listed["contracts"]) == 3
-    must_be("ContractDocument", told("/contracts/NodeStatus?version=1.x"))
-    must_be("ContractDocument", told("/contracts/interlock.v1?protocol=openapi"))
-    must_be("ContractLog", told("/contracts/TopicStatus/log"))
+    listing = told("/contracts")
+    assert_matches("ContractList", listing)
+    assert len(listing["contracts"]) == 3
+    assert_matches("ContractDocument", told("/contracts/NodeStatus?version=1.x"))
+    assert_matches("ContractDocument", told("/contracts/interlock.v1?protocol=openapi"))
+    assert_matches("ContractLog", told("/contracts/TopicStatus/log"))
     checked = told("/contracts/TopicStatus/validate", {"members": "x"})
-    must_be("ContractValidation", checked)
+    assert_matches("ContractValidation", checked)
     assert checked["deprecation"] is not None
     client = client_module.Client(base)
-    found = client.get_contract("NodeStatus", version="1.x", protocol="json-schema")
-    assert found.schema == {
-        key: one for key, one in schema_of("NodeStatus").items() if key != "x-generated-from"
+    result = client.get_contract("NodeStatus", version="1.x", protocol="json-schema")
+    assert result.schema == {
+        key: item for key, item in schema_of("NodeStatus").items() if key != "x-generated-from"
     }
-    assert found.provenance.source == "proto/interlock/v1/status.proto"
+    assert result.provenance.source == "proto/interlock/v1/status.proto"
     topics = client.list_contracts(domain="interlock.v1", name="Topic*").contracts
-    assert [one.name for one in topics] == ["TopicStatus"]
+    assert [topic.name for topic in topics] == ["TopicStatus"]
     assert client.get_contract("TopicStatus").deprecation.major == 1
     assert client.get_contract_log("NodeStatus", count=1).log[0].author == "ada"
     # The node's own status is what its published contract asks for.
@@ -367,7 +380,7 @@ def test_the_registry(library: NodeThread, client_module: Any) -> None:
     assert client.validate_contract("NodeStatus", status).valid
     wrong = client.validate_contract("NodeStatus", None)
     assert (wrong.valid, wrong.errors[0].path) == (False, "")
-    with pytest.raises(client_module.ResponseError) as refused:
+    with pytest.raises(client_module.ResponseError) as error:
         client.get_contract("NodeStatus", version="9.x")
-    assert refused.value.status == 404
-    must_be("Error", refused.value.data)
+    assert error.value.status == 404
+    assert_matches("Error", error.value.data)

@@ -38,16 +38,16 @@ from tests.behaviour.office import JSON, SCHEMAS, openapi_document, schema_of
 
 
 @pytest.mark.spec("ST-4.6.2-1", "ST-4.6.3-5")
-def test_what_is_committed_is_what_the_source_gives() -> None:
+def test_committed_files_are_up_to_date() -> None:
     built = build_all(SCHEMAS)
-    assert [str(one) for one in built.problems] == []
-    assert [str(one) for one in built.find_outdated()] == []
-    kinds = {one.kind for one in built.files}
+    assert [str(problem) for problem in built.problems] == []
+    assert [str(item) for item in built.find_outdated()] == []
+    kinds = {file.kind for file in built.files}
     assert kinds == {"proto", "json", "openapi", "python"}
 
 
 @pytest.mark.spec("ST-4.6.1-1")
-def test_each_of_the_three_validates_by_its_own_tool() -> None:
+def test_generated_schemas_are_valid() -> None:
     protos = build_all(SCHEMAS).protos
     assert "interlock.v1.NodeStatus" in protos.messages
     for path in sorted(JSON.glob("*.schema.json")):
@@ -63,14 +63,14 @@ def test_everything_is_described() -> None:
         assert file.description, file.name
         for message in file.messages:
             assert message.description, message.full_name
-            assert all(one.description for one in message.fields), message.full_name
+            assert all(field.description for field in message.fields), message.full_name
         for enum in file.enums:
             assert enum.description, enum.full_name
             assert enum.values[0].name.endswith("_UNSPECIFIED")
             assert enum.values[0].number == 0
-            assert all(one.description for one in enum.values), enum.full_name
+            assert all(value.description for value in enum.values), enum.full_name
         for service in file.services:
-            assert all(one.description for one in service.methods), service.full_name
+            assert all(method.description for method in service.methods), service.full_name
 
 
 WHOLE_STATUS = msgspec.defstruct(
@@ -122,33 +122,34 @@ SAID_MORE_CLOSELY = {
 
 
 @pytest.mark.parametrize("name", STRUCTS)
-def test_every_field_of_a_struct_is_in_the_source(name: str) -> None:
+def test_struct_fields_match_schema(name: str) -> None:
     struct = msgspec.json.schema(STRUCTS[name])
     ours = schema_of(name)
-    found = [
-        one
-        for one in find_differences(
+    actual = [
+        difference
+        for difference in find_differences(
             TypeDescription("the code", struct, struct), TypeDescription("schemas/", ours, ours)
         )
         # What is always written has a default in the code, or is a word of an enum there.
-        if " is required in schemas/ only" not in one and "certain values in schemas/" not in one
+        if " is required in schemas/ only" not in difference
+        and "certain values in schemas/" not in difference
     ]
-    known = SAID_MORE_CLOSELY.get(name, ())
-    assert [one for one in found if not one.startswith(known or ("\0",))] == []
+    response = SAID_MORE_CLOSELY.get(name, ())
+    assert [item for item in actual if not item.startswith(response or ("\0",))] == []
 
 
 @pytest.mark.parametrize(
     ("file", "name", "words"),
     [
-        ("NodeStatus", "UpstreamState", [one.value for one in UpstreamState]),
-        ("NodeStatus", "Circuit", [one.value for one in Circuit]),
-        ("NodeStatus", "ParentState", [one.value for one in RegistrantState]),
+        ("NodeStatus", "UpstreamState", [item.value for item in UpstreamState]),
+        ("NodeStatus", "Circuit", [item.value for item in Circuit]),
+        ("NodeStatus", "ParentState", [item.value for item in RegistrantState]),
         ("Approval", "ApprovalState", [*record.TRANSITIONS, "passed_on"]),
     ],
 )
-def test_every_word_of_an_enum_is_in_the_source(file: str, name: str, words: list[str]) -> None:
+def test_enum_values_match_schema(file: str, name: str, words: list[str]) -> None:
     assert set(schema_of(file)["$defs"][name]["enum"]) == set(words)
 
 
-def test_the_journal_tells_what_the_source_says() -> None:
+def test_journal_health_matches_schema() -> None:
     assert list(schema_of("JournalHealth")["properties"]) == list(JournalHealth._fields)

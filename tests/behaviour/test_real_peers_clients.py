@@ -85,7 +85,7 @@ def drive(
 ) -> Ran:
     """The official client does these steps, one after the other."""
     folder = fetch(fetched.SDK_1 if mode == "session" else fetched.SDK_2)
-    done = subprocess.run(
+    result = subprocess.run(
         [program, str(CLIENT), str(folder), mode, transport, url],
         input="".join(json.dumps(step) + "\n" for step in steps),
         capture_output=True,
@@ -93,9 +93,9 @@ def drive(
         timeout=SECONDS,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(lines) == len(steps), (lines, done.stderr)
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert len(lines) == len(steps), (lines, result.stderr)
     return Ran(lines)
 
 
@@ -108,7 +108,7 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 
 
 def text(result: dict[str, Any]) -> str:
-    return "\n".join(one["text"] for one in result["content"] if one["type"] == "text")
+    return "\n".join(item["text"] for item in result["content"] if item["type"] == "text")
 
 
 # -- the official TypeScript clients
@@ -116,7 +116,7 @@ def text(result: dict[str, Any]) -> str:
 
 @pytest.mark.spec("AX-1.1-1", "ST-4.4.1-2")
 @every_mode
-def test_everything_that_is_offered(program: str, node: NodeThread, mode: str) -> None:
+def test_all_features_are_listed(program: str, node: NodeThread, mode: str) -> None:
     steps = [
         do("getServerVersion"),
         do("getServerCapabilities"),
@@ -145,10 +145,10 @@ def test_everything_that_is_offered(program: str, node: NodeThread, mode: str) -
     assert set(ran.next()) >= {"tools", "resources", "prompts", "completions", "logging"}
     names = {tool["name"] for tool in ran.next()["tools"]}
     assert {"every__echo", "every__trigger-sampling-request", "both__add"} <= names
-    assert STATIC in {one["uri"] for one in ran.next()["resources"]}
-    templates = {one["uriTemplate"] for one in ran.next()["resourceTemplates"]}
+    assert STATIC in {resource["uri"] for resource in ran.next()["resources"]}
+    templates = {template["uriTemplate"] for template in ran.next()["resourceTemplates"]}
     assert "demo://resource/dynamic/text/{resourceId}" in templates
-    assert "every__simple-prompt" in {one["name"] for one in ran.next()["prompts"]}
+    assert "every__simple-prompt" in {prompt["name"] for prompt in ran.next()["prompts"]}
     assert text(ran.next()) == "Echo: Grüezi"
     assert ran.next()["structuredContent"] == {"sum": 5}
     assert "Everything Server" in ran.next()["contents"][0]["text"]
@@ -162,7 +162,7 @@ def test_everything_that_is_offered(program: str, node: NodeThread, mode: str) -
 
 
 @every_mode
-def test_what_is_asked_of_the_client(program: str, node: NodeThread, mode: str) -> None:
+def test_client_requests_reach_client(program: str, node: NodeThread, mode: str) -> None:
     page = "https://example.com/agree"
     ran = drive(
         program,
@@ -180,7 +180,7 @@ def test_what_is_asked_of_the_client(program: str, node: NodeThread, mode: str) 
 
 
 @every_mode
-def test_progress(program: str, node: NodeThread, mode: str) -> None:
+def test_progress_reaches_client(program: str, node: NodeThread, mode: str) -> None:
     step = call("every.trigger-long-running-operation", duration=0.3, steps=3)
     result, heard = drive(program, mode, node.url, {**step, "progress": True}).progress()
     assert "completed" in text(result)
@@ -188,7 +188,7 @@ def test_progress(program: str, node: NodeThread, mode: str) -> None:
 
 
 @every_mode
-def test_resource_updates(program: str, node: NodeThread, mode: str) -> None:
+def test_resource_updates_reach_client(program: str, node: NodeThread, mode: str) -> None:
     stateless = mode in ("modern", "auto")
     ran = drive(
         program,
@@ -208,7 +208,7 @@ def test_resource_updates(program: str, node: NodeThread, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["session", "legacy"])
-def test_log_messages(program: str, node: NodeThread, mode: str) -> None:
+def test_log_messages_reach_client(program: str, node: NodeThread, mode: str) -> None:
     ran = drive(
         program,
         mode,
@@ -225,7 +225,7 @@ def test_log_messages(program: str, node: NodeThread, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["session", "legacy"])
-def test_the_old_transport_of_two_addresses(program: str, node: NodeThread, mode: str) -> None:
+def test_legacy_sse_transport_works(program: str, node: NodeThread, mode: str) -> None:
     """HTTP+SSE of 2024-11-05, which old clients still speak."""
     address = node.url.rpartition("/")[0] + "/sse"
     ran = drive(
@@ -247,7 +247,7 @@ def test_the_old_transport_of_two_addresses(program: str, node: NodeThread, mode
 
 
 @every_mode
-def test_a_client_that_starts_programs(program: str, tmp_path: Path, mode: str) -> None:
+def test_stdio_command_works(program: str, tmp_path: Path, mode: str) -> None:
     """`interlock stdio`, as a client has it in its config."""
     world = CommandLine(tmp_path)
     everything = fetch(fetched.SERVER_EVERYTHING) / "dist" / "index.js"
@@ -299,9 +299,9 @@ class Inspector:
         )
 
     def result(self, era: str, method: str, *more: str) -> Any:
-        done = self.ask(era, method, *more)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)["result"]
+        response = self.ask(era, method, *more)
+        assert response.returncode == 0, response.stderr
+        return json.loads(response.stdout)["result"]
 
 
 @pytest.fixture
@@ -310,7 +310,7 @@ def inspector(program: str, node: NodeThread, tmp_path: Path) -> Inspector:
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-def test_the_inspector(inspector: Inspector, era: str) -> None:
+def test_inspector_lists_and_calls(inspector: Inspector, era: str) -> None:
     names = {tool["name"] for tool in inspector.result(era, "tools/list")["tools"]}
     assert {"every.echo", "both.add"} <= names
     echo = ["--tool-name", "every.echo", "--tool-args-json", '{"message":"hi"}']
@@ -322,6 +322,6 @@ def test_the_inspector(inspector: Inspector, era: str) -> None:
     assert "Bern" in got["messages"][0]["content"]["text"]
 
 
-def test_the_inspector_hears_of_a_tool_that_fails(inspector: Inspector) -> None:
+def test_inspector_reports_failed_tool(inspector: Inspector) -> None:
     refuse = ["--tool-name", "both.refuse", "--tool-args-json", '{"why":"no"}']
     assert inspector.ask("legacy", "tools/call", *refuse).returncode == 5

@@ -156,7 +156,7 @@ async def open_client(node: NodeThread, mode: str, **settings: Any) -> AsyncIter
 
 
 def texts(result: Any) -> str:
-    return "\n".join(one.text for one in result.content if isinstance(one, TextContent))
+    return "\n".join(item.text for item in result.content if isinstance(item, TextContent))
 
 
 # -- what server-everything offers
@@ -164,7 +164,7 @@ def texts(result: Any) -> str:
 
 @both_modes
 @every_transport
-async def test_tools(node: NodeThread, mode: str) -> None:
+async def test_tools_work(node: NodeThread, mode: str) -> None:
     async with open_client(node, mode) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert {"every__echo", "every__get-sum", "every__trigger-sampling-request"} <= set(tools)
@@ -175,13 +175,13 @@ async def test_tools(node: NodeThread, mode: str) -> None:
         assert weather.structured_content is not None
         assert weather.structured_content["temperature"] == 33
         (image,) = [
-            one
-            for one in (await client.call_tool("every.get-tiny-image", {})).content
-            if isinstance(one, ImageContent)
+            item
+            for item in (await client.call_tool("every.get-tiny-image", {})).content
+            if isinstance(item, ImageContent)
         ]
         assert base64.b64decode(image.data).startswith(b"\x89PNG")
         links = await client.call_tool("every.get-resource-links", {"count": 3})
-        assert [one.type for one in links.content].count("resource_link") == 3
+        assert [item.type for item in links.content].count("resource_link") == 3
         marked = await client.call_tool(
             "every.get-annotated-message", {"messageType": "error", "includeImage": False}
         )
@@ -191,12 +191,12 @@ async def test_tools(node: NodeThread, mode: str) -> None:
 
 @both_modes
 @every_transport
-async def test_progress(node: NodeThread, mode: str) -> None:
+async def test_progress_reaches_client(node: NodeThread, mode: str) -> None:
     async with open_client(node, mode) as client:
-        heard: list[tuple[float, float | None]] = []
+        messages: list[tuple[float, float | None]] = []
 
         async def hear(progress: float, total: float | None, message: str | None) -> None:
-            heard.append((progress, total))
+            messages.append((progress, total))
 
         result = await client.call_tool(
             "every.trigger-long-running-operation",
@@ -204,19 +204,19 @@ async def test_progress(node: NodeThread, mode: str) -> None:
             progress_callback=hear,
         )
         assert "completed" in texts(result)
-        assert heard == [(1, 3), (2, 3), (3, 3)]
+        assert messages == [(1, 3), (2, 3), (3, 3)]
 
 
 @both_modes
 @every_transport
-async def test_resources(node: NodeThread, mode: str) -> None:
+async def test_resources_work(node: NodeThread, mode: str) -> None:
     async with open_client(node, mode) as client:
-        listed = {one.uri: one for one in (await client.list_resources()).resources}
-        assert STATIC in listed
-        assert listed[STATIC].mime_type == "text/markdown"
+        listing = {resource.uri: resource for resource in (await client.list_resources()).resources}
+        assert STATIC in listing
+        assert listing[STATIC].mime_type == "text/markdown"
         templates = (await client.list_resource_templates()).resource_templates
         assert "demo://resource/dynamic/text/{resourceId}" in [
-            one.uri_template for one in templates
+            template.uri_template for template in templates
         ]
         (static,) = (await client.read_resource(STATIC)).contents
         assert isinstance(static, TextResourceContents)
@@ -233,25 +233,25 @@ async def test_resources(node: NodeThread, mode: str) -> None:
 @pytest.mark.spec("ST-4.4.1-7")
 @both_modes
 @every_transport
-async def test_prompts_and_completion(node: NodeThread, mode: str) -> None:
+async def test_prompts_and_completion_work(node: NodeThread, mode: str) -> None:
     async with open_client(node, mode) as client:
-        prompts = {one.name: one for one in (await client.list_prompts()).prompts}
+        prompts = {prompt.name: prompt for prompt in (await client.list_prompts()).prompts}
         assert {"every__simple-prompt", "every__args-prompt"} <= set(prompts)
         got = await client.get_prompt("every.args-prompt", {"city": "Bern", "state": "BE"})
-        (said,) = got.messages
-        assert isinstance(said.content, TextContent)
-        assert "Bern" in said.content.text
-        with pytest.raises(MCPError) as caught:
+        (message,) = got.messages
+        assert isinstance(message.content, TextContent)
+        assert "Bern" in message.content.text
+        with pytest.raises(MCPError) as error:
             await client.get_prompt("every.args-prompt", {})
-        assert caught.value.code == -32602
+        assert error.value.code == -32602
         team = PromptReference(type="ref/prompt", name="every.completable-prompt")
-        found = await client.complete(team, {"name": "department", "value": "S"})
-        assert found.completion.values == ["Sales", "Support"]
+        completion = await client.complete(team, {"name": "department", "value": "S"})
+        assert completion.completion.values == ["Sales", "Support"]
         context = {"department": "Sales"}
-        found = await client.complete(
+        completion = await client.complete(
             team, {"name": "name", "value": "E"}, context_arguments=context
         )
-        assert found.completion.values == ["Eve"]
+        assert completion.completion.values == ["Eve"]
 
 
 # -- what it asks of its clients
@@ -269,7 +269,7 @@ async def complete(
 
 @both_modes
 @every_transport
-async def test_sampling(node: NodeThread, mode: str) -> None:
+async def test_sampling_reaches_client(node: NodeThread, mode: str) -> None:
     async with open_client(node, mode, sampling_callback=complete) as client:
         arguments = {"prompt": "Which way?", "maxTokens": 77}
         result = await client.call_tool("every.trigger-sampling-request", arguments)
@@ -279,11 +279,11 @@ async def test_sampling(node: NodeThread, mode: str) -> None:
 
 @both_modes
 @every_transport
-def test_elicitation(node: NodeThread, mode: str) -> None:
-    asked: list[ElicitRequestParams] = []
+def test_form_elicitation_reaches_client(node: NodeThread, mode: str) -> None:
+    requests: list[ElicitRequestParams] = []
 
     async def fill_in(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-        asked.append(params)
+        requests.append(params)
         return ElicitResult(action="accept", content={"name": "A. Person", "integer": 7})
 
     async def body(client: Client) -> None:
@@ -292,7 +292,7 @@ def test_elicitation(node: NodeThread, mode: str) -> None:
         assert "Favorite Integer: 7" in texts(result)
 
     with_client(node, mode, body, elicitation_callback=fill_in)
-    (form,) = asked
+    (form,) = requests
     assert isinstance(form, ElicitRequestFormParams)
     fields = form.requested_schema["properties"]
     assert fields["number"]["default"] == 3.14
@@ -302,7 +302,7 @@ def test_elicitation(node: NodeThread, mode: str) -> None:
 @both_modes
 @every_transport
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-def test_elicitation_that_is_refused(node: NodeThread, mode: str, action: Any) -> None:
+def test_declined_elicitation_reaches_server(node: NodeThread, mode: str, action: Any) -> None:
     async def refuse(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
         return ElicitResult(action=action)
 
@@ -315,12 +315,12 @@ def test_elicitation_that_is_refused(node: NodeThread, mode: str, action: Any) -
 
 @both_modes
 @every_transport
-def test_elicitation_by_a_page(node: NodeThread, mode: str) -> None:
+def test_url_elicitation_reaches_client(node: NodeThread, mode: str) -> None:
     page = "https://example.com/agree"
-    asked: list[ElicitRequestParams] = []
+    requests: list[ElicitRequestParams] = []
 
     async def open_page(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-        asked.append(params)
+        requests.append(params)
         return ElicitResult(action="accept")
 
     async def body(client: Client) -> None:
@@ -328,13 +328,13 @@ def test_elicitation_by_a_page(node: NodeThread, mode: str) -> None:
         assert "completed the URL elicitation" in texts(result)
 
     with_client(node, mode, body, elicitation_callback=open_page)
-    (shown,) = asked
+    (shown,) = requests
     assert isinstance(shown, ElicitRequestURLParams)
     assert shown.url == page
 
 
 @both_modes
-def test_roots(nodes: dict[str, NodeThread], mode: str) -> None:
+def test_roots_reach_server(nodes: dict[str, NodeThread], mode: str) -> None:
     async def roots(context: ClientRequestContext) -> ListRootsResult:
         return ListRootsResult(roots=[Root(uri="file:///some/where", name="Where")])  # type: ignore[arg-type]
 
@@ -347,7 +347,7 @@ def test_roots(nodes: dict[str, NodeThread], mode: str) -> None:
 
 @both_modes
 @pytest.mark.parametrize("transport", ["http", "sse"])
-async def test_one_callers_roots_are_not_anothers(
+async def test_roots_are_separate_per_client(
     nodes: dict[str, NodeThread], start_node: Any, transport: str, mode: str
 ) -> None:
     """Each has a session of its own with the server, whatever the era of the client."""
@@ -378,8 +378,8 @@ async def test_one_callers_roots_are_not_anothers(
         clerk, guard = await ask(stack, "clerk"), await ask(stack, "guard")
         for _ in range(2):
             said = [await clerk(), await guard()]
-            assert ["file:///clerk" in one for one in said] == [True, False]
-            assert ["file:///guard" in one for one in said] == [False, True]
+            assert ["file:///clerk" in item for item in said] == [True, False]
+            assert ["file:///guard" in item for item in said] == [False, True]
 
 
 @both_modes
@@ -387,7 +387,9 @@ async def test_one_callers_roots_are_not_anothers(
 @pytest.mark.parametrize(
     "tool", ["trigger-sampling-request", "trigger-elicitation-request", "get-roots-list"]
 )
-async def test_a_client_that_cannot_answer(node: NodeThread, mode: str, tool: str) -> None:
+async def test_client_without_capability_completes_call(
+    node: NodeThread, mode: str, tool: str
+) -> None:
     """The call comes to an end, and the node goes on."""
 
     async with open_client(node, mode) as client:
@@ -405,13 +407,13 @@ async def test_a_client_that_cannot_answer(node: NodeThread, mode: str, tool: st
 
 
 @every_transport
-def test_log_messages(node: NodeThread) -> None:
+def test_log_messages_reach_client(node: NodeThread) -> None:
     """The server says something of its own at once, at a level that chance picks."""
-    heard: list[str] = []
+    messages: list[str] = []
     came = asyncio.Event()
 
     async def hear(message: LoggingMessageNotificationParams) -> None:
-        heard.append(str(message.data))
+        messages.append(str(message.data))
         if "evel" in str(message.data):
             came.set()
 
@@ -426,7 +428,7 @@ def test_log_messages(node: NodeThread) -> None:
 
 @both_modes
 @every_transport
-def test_resource_updates(node: NodeThread, mode: str) -> None:
+def test_resource_updates_reach_client(node: NodeThread, mode: str) -> None:
     toggle = "every.toggle-subscriber-updates"
     heard = asyncio.Event()
 
@@ -459,7 +461,9 @@ def test_resource_updates(node: NodeThread, mode: str) -> None:
 
 
 @both_modes
-async def test_files(node_program: str, start_node: Any, tmp_path: Path, mode: str) -> None:
+async def test_filesystem_server_works(
+    node_program: str, start_node: Any, tmp_path: Path, mode: str
+) -> None:
     folder = tmp_path / "allowed"
     folder.mkdir()
     (folder / "a.txt").write_text("Grüezi\n", encoding="utf-8")
@@ -484,7 +488,7 @@ async def test_files(node_program: str, start_node: Any, tmp_path: Path, mode: s
 
 
 @pytest.mark.parametrize("mode", ["legacy"])
-async def test_files_of_a_clients_own_roots(
+async def test_filesystem_server_uses_roots_of_client(
     node_program: str, start_node: Any, tmp_path: Path, mode: str
 ) -> None:
     """With a process of its own the server serves what its client opens to it, and nothing else."""
@@ -508,8 +512,8 @@ async def test_files_of_a_clients_own_roots(
     async def allowed(client: Client, name: str) -> None:
         # The server asks for the roots when it has been greeted, beside the first calls.
         while True:
-            said = texts(await client.call_tool("files.list_allowed_directories", {}))
-            if str(folders[name]) in said:
+            output = texts(await client.call_tool("files.list_allowed_directories", {}))
+            if str(folders[name]) in output:
                 break
         read = await client.call_tool("files.read_text_file", {"path": f"{folders[name]}/a.txt"})
         assert texts(read) == name

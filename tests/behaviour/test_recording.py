@@ -50,7 +50,7 @@ class Recording(NodeThread):
 
 
 @pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Any]:
+def start_recording(tmp_path: Path) -> Iterator[Any]:
     started: list[Recording] = []
 
     def start() -> Recording:
@@ -62,8 +62,8 @@ def begin(tmp_path: Path) -> Iterator[Any]:
         node.stop()
 
 
-def test_a_call_that_changes_something_is_written_down_before_and_after(begin: Any) -> None:
-    node = begin()
+def test_mutating_call_is_journaled_before_and_after(start_recording: Any) -> None:
+    node = start_recording()
     assert node.adds() == {}
     # It left when the first entry was on disk: nobody had to ask for that.
     [before] = node.rows("shop.add")[:1]
@@ -79,8 +79,8 @@ def test_a_call_that_changes_something_is_written_down_before_and_after(begin: A
     assert verify(node.journal).is_intact
 
 
-def test_a_call_of_which_no_end_is_known_stands_in_the_journal(begin: Any) -> None:
-    node = begin()
+def test_unfinished_call_stays_in_journal(start_recording: Any) -> None:
+    node = start_recording()
     with node.connect() as wire:
         wire.send(node.call("hold"))
         node.shop.wait_for(lambda: node.shop.calls("hold"))
@@ -88,20 +88,18 @@ def test_a_call_of_which_no_end_is_known_stands_in_the_journal(begin: Any) -> No
         assert (row.name, row.outcome) == ("shop.hold", "dispatching")
 
 
-def refused(error: dict[str, Any]) -> bool:
+def is_unrecordable(error: dict[str, Any]) -> bool:
     return error.get("code") == -31037 and "journal cannot be written" in error["message"]
 
 
-def test_a_node_with_a_damaged_journal_says_so_reads_on_and_changes_nothing(
-    tmp_path: Path, begin: Any
-) -> None:
+def test_damaged_journal_allows_reads_only(tmp_path: Path, start_recording: Any) -> None:
     (tmp_path / "journal.db").write_bytes(b"not what it was\n" * 500)
-    node = begin()
+    node = start_recording()
     health = node.health()
     assert health["state"] == "failing"
     assert "Move it aside" in health["reason"]
     assert node.reads()
-    assert refused(node.adds())
+    assert is_unrecordable(node.adds())
     assert not node.shop.calls("add")
     assert (tmp_path / "journal.db").read_bytes() == b"not what it was\n" * 500
     # A person moves it aside, and all is well without a restart.
@@ -116,12 +114,12 @@ def test_a_node_with_a_damaged_journal_says_so_reads_on_and_changes_nothing(
     assert verify(node.journal).is_intact
 
 
-def test_a_journal_that_is_overwritten_under_a_running_node(begin: Any) -> None:
-    node = begin()
+def test_overwritten_journal_rejects_mutating_calls(start_recording: Any) -> None:
+    node = start_recording()
     assert node.adds() == {}
     with open(node.journal, "r+b") as file:
         file.write(b"overwritten by another program " * 200)
-    assert refused(node.adds())
+    assert is_unrecordable(node.adds())
     assert "overwritten" in node.health()["reason"]
     assert len(node.shop.calls("add")) == 1
     assert node.reads()

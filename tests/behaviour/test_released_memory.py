@@ -45,7 +45,7 @@ def memory_of(node: NodeProcess) -> int:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-def upgraded(world: CommandLine, path: str) -> socket.socket:
+def open_websocket(world: CommandLine, path: str) -> socket.socket:
     """A WebSocket."""
     link = socket.create_connection(("127.0.0.1", world.port), timeout=HANG_TIMEOUT)
     key = base64.b64encode(os.urandom(16)).decode()
@@ -77,14 +77,14 @@ def leave(link: socket.socket) -> None:
 
 
 def leave_half_to_a_topic(world: CommandLine) -> None:
-    link = upgraded(world, "/ws?topic=hall")
+    link = open_websocket(world, "/ws?topic=hall")
     link.sendall(frame_head(MEBIBYTE) + b"x" * (1000 * 1024))
     leave(link)
 
 
 def leave_half_unregistered(world: CommandLine) -> None:
     """Somebody on `/ax` who has not registered may send 64 KiB."""
-    links = [upgraded(world, "/ax") for _ in range(50)]
+    links = [open_websocket(world, "/ax") for _ in range(50)]
     for link in links:
         link.sendall(frame_head(64 * 1024) + b"x" * (63 * 1024))
     for link in links:
@@ -138,7 +138,7 @@ def leave_half_registered(world: CommandLine) -> None:
         pytest.param(leave_half_registered, 4, marks=pytest.mark.feature("tree")),
     ],
 )
-def test_half_a_message_is_released_with_its_connection(
+def test_incomplete_message_is_freed_with_connection(
     world: CommandLine, attack: Callable[[CommandLine], None], times: int
 ) -> None:
     hall = {"access": "public", "guest_message": "1MiB"}
@@ -151,7 +151,7 @@ def test_half_a_message_is_released_with_its_connection(
     assert memory_of(node) - before < KEPT
 
 
-class Boaster(BaseHTTPRequestHandler):
+class OversizedResponder(BaseHTTPRequestHandler):
     """An MCP server whose tool answers with more than a message may have."""
 
     protocol_version = "HTTP/1.1"
@@ -208,8 +208,8 @@ class Quiet(ThreadingHTTPServer):
 
 
 @pytest.fixture
-def boaster() -> Iterator[str]:
-    server = Quiet(("127.0.0.1", 0), Boaster)
+def oversized_server() -> Iterator[str]:
+    server = Quiet(("127.0.0.1", 0), OversizedResponder)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/mcp"
@@ -218,15 +218,15 @@ def boaster() -> Iterator[str]:
     thread.join(HANG_TIMEOUT)
 
 
-def test_an_answer_that_is_too_long_is_released(world: CommandLine, boaster: str) -> None:
-    world.config({"boaster": {"url": boaster}})
+def test_oversized_response_is_freed(world: CommandLine, oversized_server: str) -> None:
+    world.config({"boaster": {"url": oversized_server}})
     node = world.up()
     node.wait_for_line("boaster is ready")
 
     def call() -> None:
-        done = world.run("call", "boaster.boast")
-        assert done.returncode != 0
-        assert "bytes" in done.stderr, done.stderr
+        result = world.run("call", "boaster.boast")
+        assert result.returncode != 0
+        assert "bytes" in result.stderr, result.stderr
 
     call()
     before = memory_of(node)

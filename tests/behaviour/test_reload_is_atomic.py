@@ -26,7 +26,9 @@ ORDER = (
 )  # fmt: skip
 OF_CORE = {"listeners", "trust", "settings", "upstreams", "introduction"}
 COMPONENTS = tuple(
-    name for name in ORDER if name in OF_CORE or name in {one.name for one in load_features()}
+    name
+    for name in ORDER
+    if name in OF_CORE or name in {feature.name for feature in load_features()}
 )
 FAULT = InterlockError(INTERNAL, "The disk is full.")
 
@@ -55,7 +57,9 @@ def observe(node: NodeThread) -> dict[str, Any]:
     return {
         "tools": [tool["name"] for tool in tools["tools"]],
         "pages": "nextCursor" in tools,
-        "upstreams": [(one.key, one.state, one.restarts) for one in status.upstreams],
+        "upstreams": [
+            (upstream.key, upstream.state, upstream.restarts) for upstream in status.upstreams
+        ],
         "policy": status.policy,
         "topics": sorted(node.do(node.node.report).part(TopicsStatus).topics),
         "problems": status.problems,
@@ -94,7 +98,7 @@ def changed_config(node: NodeThread) -> Config:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before-its-work", "after-its-work"])
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_failure_of_any_component_restores_the_previous_config(
+def test_failing_component_restores_previous_config(
     node: NodeThread, name: str, after: bool
 ) -> None:
     before, config = observe(node), node.node.config
@@ -108,8 +112,8 @@ def test_failure_of_any_component_restores_the_previous_config(
     change = node.wait(node.node.apply(changed_config(node)))
     assert change.added == ("added",)
     assert sorted(node.do(node.node.report).part(TopicsStatus).topics) == ["ops"]
-    refused = node.once(node.call("echo", {"text": "x"}))
-    assert refused.status == 401
+    response = node.once(node.call("echo", {"text": "x"}))
+    assert response.status == 401
 
 
 def test_failing_check_changes_nothing(node: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +138,7 @@ def test_failing_check_changes_nothing(node: NodeThread, monkeypatch: pytest.Mon
     assert observe(node) == before
 
 
-def test_component_that_fails_to_restore_does_not_keep_others_from_it(
+def test_failing_restore_does_not_affect_others(
     node: NodeThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = observe(node)
@@ -151,7 +155,7 @@ def test_component_that_fails_to_restore_does_not_keep_others_from_it(
     assert any("automation" in record.getMessage() for record in caplog.records)
 
 
-def test_failing_stop_does_not_prevent_the_others(
+def test_failing_stop_does_not_affect_others(
     start_node: Callable[..., NodeThread],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

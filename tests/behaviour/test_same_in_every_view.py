@@ -43,7 +43,7 @@ def outcome_of(text: str) -> str:
 
 
 @contextmanager
-def in_a_view(folder: Path, ledger: Path, view: str, era: str) -> Iterator[Outcome]:
+def in_view(folder: Path, ledger: Path, view: str, era: str) -> Iterator[Outcome]:
     place = Weather(folder)
     place.ledger = ledger
     try:
@@ -78,7 +78,7 @@ def transparent(folder: Path, ledger: Path) -> Iterator[Outcome]:
 
 
 @contextmanager
-def through_a_parent(folder: Path, ledger: Path) -> Iterator[Outcome]:
+def through_parent(folder: Path, ledger: Path) -> Iterator[Outcome]:
     """The child's own gate is open, so that the parent's is seen."""
     (folder / "child").mkdir()
     (folder / "parent").mkdir()
@@ -103,7 +103,7 @@ def through_a_parent(folder: Path, ledger: Path) -> Iterator[Outcome]:
 
 
 @contextmanager
-def at_the_terminal(folder: Path, ledger: Path) -> Iterator[Outcome]:
+def at_terminal(folder: Path, ledger: Path) -> Iterator[Outcome]:
     world = CommandLine(folder)
     try:
         world.config({"weather": {"command": sys.executable, "args": [str(WEATHER), str(ledger)]}})
@@ -112,11 +112,11 @@ def at_the_terminal(folder: Path, ledger: Path) -> Iterator[Outcome]:
 
         def call(tool: str, arguments: dict[str, Any]) -> str:
             given = ("--json", json.dumps(arguments), "--json-output")
-            done = world.run_here("call", f"weather.{tool}", *given)
+            result = world.run_here("call", f"weather.{tool}", *given)
             waiting = json.loads(world.run_here("approvals", "--json").stdout)["approvals"]
             held = len(waiting) - len(seen)
-            seen.update(one["id"] for one in waiting)
-            assert bool(held) == (done.returncode != 0), done.stderr
+            seen.update(task["id"] for task in waiting)
+            assert bool(held) == (result.returncode != 0), result.stderr
             return "waits" if held else "runs"
 
         yield call
@@ -125,7 +125,7 @@ def at_the_terminal(folder: Path, ledger: Path) -> Iterator[Outcome]:
 
 
 @contextmanager
-def in_a_topic(folder: Path, ledger: Path) -> Iterator[Outcome]:
+def in_topic(folder: Path, ledger: Path) -> Iterator[Outcome]:
     """A participant that may make requests, and so need not propose."""
     seats = [{"callers": ["caller"], "capabilities": ["mcp/request:*", "chat"]}]
     node = NodeThread(
@@ -143,10 +143,10 @@ def in_a_topic(folder: Path, ledger: Path) -> Iterator[Outcome]:
         async with joined(url, token("caller")) as peer:
             payload = rpc("tools/call", {"name": f"weather.{tool}", "arguments": arguments})
             kind = f"mcp/request:tools/call:weather.{tool}"
-            said = await peer.say(kind, payload, to=[NODE])
-            heard = await peer.until(lambda one: one.get("correlation_id") == said)
-            assert heard["kind"].startswith("mcp/response"), heard
-            return outcome_of(json.dumps(heard["payload"]))
+            request = await peer.say(kind, payload, to=[NODE])
+            message = await peer.until(lambda one: one.get("correlation_id") == request)
+            assert message["kind"].startswith("mcp/response"), message
+            return outcome_of(json.dumps(message["payload"]))
 
     try:
         yield lambda tool, arguments: asyncio.run(say(tool, arguments))
@@ -156,44 +156,42 @@ def in_a_topic(folder: Path, ledger: Path) -> Iterator[Outcome]:
 
 WAYS: dict[str, Callable[[Path, Path], Any]] = {
     **{
-        f"{view} {era}": lambda folder, ledger, view=view, era=era: in_a_view(
+        f"{view} {era}": lambda folder, ledger, view=view, era=era: in_view(
             folder, ledger, view, era
         )
         for view in ("plain", "aql", "aql-single")
         for era in ERAS
     },
     "transparent": transparent,
-    "parent": through_a_parent,
-    "interlock call": at_the_terminal,
-    "topic request": in_a_topic,
+    "parent": through_parent,
+    "interlock call": at_terminal,
+    "topic request": in_topic,
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_the_same_calls_wait_whichever_way_they_come(way: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("route", WAYS)
+def test_same_calls_are_pending_in_every_view(route: str, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
-    with WAYS[way](tmp_path, ledger) as call:
-        found = {f"{tool} {given}": call(tool, given) for tool, given in HELD}
-        assert found == dict.fromkeys(found, "waits")
+    with WAYS[route](tmp_path, ledger) as call:
+        actual = {f"{tool} {given}": call(tool, given) for tool, given in HELD}
+        assert actual == dict.fromkeys(actual, "waits")
         assert not ledger.exists()
-        found = {f"{tool} {given}": call(tool, given) for tool, given, _ in RUNNING}
-        assert found == dict.fromkeys(found, "runs")
+        actual = {f"{tool} {given}": call(tool, given) for tool, given, _ in RUNNING}
+        assert actual == dict.fromkeys(actual, "runs")
         assert ledger.read_text().split("\n") == [*(what for *_, what in RUNNING), ""]
 
 
 @pytest.mark.parametrize("view", ["plain", "aql", "aql-single"])
-def test_names_of_dangerous_operations_need_a_persons_own_key_in_every_view(
-    view: str, tmp_path: Path
-) -> None:
+def test_dangerous_names_require_operator_in_every_view(view: str, tmp_path: Path) -> None:
     place = Weather(tmp_path)
     try:
         for tool, given in HELD:
             place.call(view, "stateless", tool, given)
         pending = place.node.node.trust.approving.approvals.pending()  # type: ignore[union-attr]
-        found = {record.tool.rpartition(".")[2]: record.action for record in pending}
+        actual = {record.tool.rpartition(".")[2]: record.action for record in pending}
     finally:
         place.node.stop()
-    assert found == {
+    assert actual == {
         "delete_station": "confirm",
         "manage_stations": "confirm",
         "drop_stations": "verify",

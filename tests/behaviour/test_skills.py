@@ -61,7 +61,7 @@ def test_skills_are_announced_and_listed(node: NodeThread, ask: Ask) -> None:
     assert opened["extensions"][EXTENSION] == {"directoryRead": True}
     skills = all_skills(ask)
     # Both servers have a template for all of these: each is shown in the form that tells whose.
-    assert sorted(one["uri"] for one in skills) == [
+    assert sorted(skill["uri"] for skill in skills) == [
         "interlock:one:skill://only-one/SKILL.md", "interlock:one:skill://shared/SKILL.md",
         "interlock:two:skill://b/SKILL.md", "interlock:two:skill://shared/SKILL.md",
     ]  # fmt: skip
@@ -74,7 +74,7 @@ def test_skills_are_announced_and_listed(node: NodeThread, ask: Ask) -> None:
         }  # fmt: skip
 
 
-def test_every_file_is_what_its_digest_says(ask: Ask) -> None:
+def test_files_match_digests(ask: Ask) -> None:
     for skill in all_skills(ask):
         assert ask("skills/get", {"uri": skill["uri"]}).result["skill"] == skill
         assert skill["uri"] in [file["uri"] for file in skill["resources"]]
@@ -86,18 +86,18 @@ def test_every_file_is_what_its_digest_says(ask: Ask) -> None:
             assert file["digest"] == f"sha256:{hashlib.sha256(raw).hexdigest()}"
 
 
-def test_a_directory_is_read(ask: Ask) -> None:
+def test_directory_is_read(ask: Ask) -> None:
     uri = "interlock:two:skill://shared/notes"
     (child,) = ask("resources/directory/read", {"uri": uri}).result["resources"]
     assert child["uri"] == "interlock:two:skill://shared/notes/more.md"
 
 
-def test_unknown_skill(ask: Ask) -> None:
+def test_unknown_skill_is_reported(ask: Ask) -> None:
     answer = ask("skills/get", {"uri": "interlock:one:skill://none/SKILL.md"})
     assert answer.error["code"] == -32602
 
 
-def test_one_server_with_skills_among_others(start_node: Any) -> None:
+def test_transparent_server_with_skills_works(start_node: Any) -> None:
     node = start_node(servers={"one": serving("one", "a", "hidden")})
     session = node.session()
     (skill,) = node.once(session.request("skills/list", {})).result["skills"]
@@ -113,7 +113,7 @@ def test_one_server_with_skills_among_others(start_node: Any) -> None:
     assert child["uri"] == "skill://a/notes/more.md"
 
 
-def test_a_rule_names_the_uri_of_a_skill_and_of_a_directory(start_node: Any) -> None:
+def test_rule_matches_uri_of_skill_and_directory(start_node: Any) -> None:
     """The member `uri` of the request reaches the policy, in both generations."""
     rule = RuleConfig(
         name="hidden",
@@ -139,7 +139,7 @@ def test_a_rule_names_the_uri_of_a_skill_and_of_a_directory(start_node: Any) -> 
                     assert answer.error["data"]["rule"] == "hidden"
 
 
-def test_without_skills_the_methods_are_unknown(start_node: Any) -> None:
+def test_skill_methods_are_unknown_without_skills(start_node: Any) -> None:
     node = start_node()
     session = node.session()
     assert EXTENSION not in session.opened["capabilities"].get("extensions", {})

@@ -105,13 +105,13 @@ CLIENT_MEMBERS = {
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_reads_records_with_the_stored_names(record: Any, members: dict[str, Any]) -> None:
+def test_stored_member_names_are_unchanged(record: Any, members: dict[str, Any]) -> None:
     kind = type(record)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(members), type=kind) == record
     encoded = msgspec.msgpack.decode(msgspec.msgpack.encode(record))
     assert members.keys() <= encoded.keys()
 
 
-def test_names_the_owners_of_executions_and_challenges_as_stored() -> None:
+def test_owner_member_names_are_unchanged() -> None:
     assert "who" in AgentExecution.__struct_encode_fields__
     assert {"who", "sealed"} <= set(SafetyChallenge.__struct_encode_fields__)

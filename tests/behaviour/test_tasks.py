@@ -57,10 +57,10 @@ class TaskClient:
         """Ask, as clients do, until the task is in one of these."""
         end = time.monotonic() + 10
         while time.monotonic() < end:
-            shown = self.get(id)
-            if shown["status"] in statuses:
-                return shown
-        raise AssertionError(shown)
+            response = self.get(id)
+            if response["status"] in statuses:
+                return response
+        raise AssertionError(response)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ session_servers = pytest.mark.parametrize("server", ["pipe", "http"])
 
 
 @session_servers
-def test_what_a_session_server_asks_becomes_a_task(operator: TaskClient, server: str) -> None:
+def test_client_request_of_session_server_becomes_task(operator: TaskClient, server: str) -> None:
     created = operator.call(f"{server}.ask_twice").result
     assert (created["resultType"], created["status"]) == ("task", "input_required")
     assert set(created) == {
@@ -103,34 +103,35 @@ def test_what_a_session_server_asks_becomes_a_task(operator: TaskClient, server:
     ack = operator.about("update", id, inputResponses={key: YES}).result
     assert ack == {"resultType": "complete"}
     # The server asks a second time, for something else.
-    shown = operator.until(id, "input_required")
-    ((other, asked),) = shown["inputRequests"].items()
+    message = operator.until(id, "input_required")
+    ((other, asked),) = message["inputRequests"].items()
     assert other != key
     assert asked["method"] == "sampling/createMessage"
     sample = {"role": "assistant", "content": {"type": "text", "text": "left"}, "model": "m"}
     operator.about("update", id, inputResponses={other: sample})
-    shown = operator.until(id, "completed")
-    (content,) = shown["result"]["content"]
+    message = operator.until(id, "completed")
+    (content,) = message["result"]["content"]
     assert '"Ada"' in content["text"]
     assert '"left"' in content["text"]
-    assert "resultType" not in shown["result"]
+    assert "resultType" not in message["result"]
 
 
 @session_servers
-def test_a_cancelled_task_frees_its_server(
-    node: NodeThread, operator: TaskClient, server: str
-) -> None:
+def test_cancelled_task_frees_server(node: NodeThread, operator: TaskClient, server: str) -> None:
     id = operator.call(f"{server}.ask", kind="form").result["taskId"]
     assert operator.about("cancel", id).result == {"resultType": "complete"}
     assert operator.get(id)["status"] == "cancelled"
     assert operator.about("cancel", id).result == {"resultType": "complete"}
     supervisor = node.node.supervisor(server)
-    peers = [supervisor.peer, *(one.peer for one in supervisor.session_pool._sessions.values())]
-    assert not any(one.client_requests._open or one.pending for one in peers if one is not None)
+    peers = [
+        supervisor.peer,
+        *(session.peer for session in supervisor.session_pool._sessions.values()),
+    ]
+    assert not any(peer.client_requests._open or peer.pending for peer in peers if peer is not None)
 
 
 @session_servers
-def test_without_the_extension_the_question_is_the_answer(node: NodeThread, server: str) -> None:
+def test_client_without_extension_gets_input_request(node: NodeThread, server: str) -> None:
     plain = TaskClient(node, CANNOT, TOKENS["operator"])
     result = plain.call(f"{server}.ask", kind="form").result
     assert result["resultType"] == "input_required"
@@ -141,19 +142,19 @@ def test_without_the_extension_the_question_is_the_answer(node: NodeThread, serv
 # -- a stateless server with tasks
 
 
-def test_a_stateless_servers_task_from_its_beginning_to_its_end(operator: TaskClient) -> None:
+def test_task_of_stateless_server_completes_or_fails(operator: TaskClient) -> None:
     created = operator.call("jobs.confirm_delete", filename="x").result
     assert created["resultType"] == "task"
     id = created["taskId"]
-    shown = operator.until(id, "input_required")
-    answers = {key: {"action": "accept", "content": {}} for key in shown["inputRequests"]}
+    message = operator.until(id, "input_required")
+    answers = {key: {"action": "accept", "content": {}} for key in message["inputRequests"]}
     assert operator.about("update", id, inputResponses=answers).result["resultType"] == "complete"
     assert operator.until(id, "completed")["result"]["content"][0]["text"] == "deleted"
     failed = operator.until(operator.call("jobs.protocol_error_job").result["taskId"], "failed")
     assert failed["error"]["code"] == -32603
 
 
-def test_a_server_that_needs_tasks_says_so_itself(node: NodeThread) -> None:
+def test_server_requiring_tasks_reports_error(node: NodeThread) -> None:
     answer = TaskClient(node, CANNOT, TOKENS["operator"]).call("jobs.failing_job")
     assert (answer.status, answer.error["code"]) == (400, -32021)
 
@@ -162,7 +163,7 @@ def test_a_server_that_needs_tasks_says_so_itself(node: NodeThread) -> None:
 
 
 @pytest.mark.parametrize("tool", ["jobs.slow_compute", "pipe.ask"])
-def test_a_task_is_its_callers_alone(node: NodeThread, operator: TaskClient, tool: str) -> None:
+def test_task_belongs_to_its_caller(node: NodeThread, operator: TaskClient, tool: str) -> None:
     arguments: dict[str, Any] = {"seconds": 30} if tool.startswith("jobs") else {"kind": "form"}
     id = operator.call(tool, **arguments).result["taskId"]
     auditor = TaskClient(node, token=TOKENS["auditor"])
@@ -174,7 +175,7 @@ def test_a_task_is_its_callers_alone(node: NodeThread, operator: TaskClient, too
     operator.about("cancel", id)
 
 
-def test_what_is_refused(node: NodeThread, operator: TaskClient) -> None:
+def test_rejects_invalid_task_requests(node: NodeThread, operator: TaskClient) -> None:
     for verb in ("get", "update", "cancel"):
         assert operator.about(verb, "nonsense", inputResponses={}).error["code"] == -32602
         answer = TaskClient(node, CANNOT, TOKENS["operator"]).about(verb, "x", inputResponses={})
@@ -191,37 +192,37 @@ def test_what_is_refused(node: NodeThread, operator: TaskClient) -> None:
     assert TaskClient(node).call("pipe.ask", kind="form").status == 401
 
 
-def test_listening_for_tasks_needs_the_extension(node: NodeThread, operator: TaskClient) -> None:
-    asked = {"notifications": {"taskIds": ["x"], "toolsListChanged": True}}
+def test_task_subscription_requires_extension(node: NodeThread, operator: TaskClient) -> None:
+    request = {"notifications": {"taskIds": ["x"], "toolsListChanged": True}}
     plain = TaskClient(node, CANNOT, TOKENS["operator"])
-    answer = plain.send("subscriptions/listen", asked)
+    answer = plain.send("subscriptions/listen", request)
     assert (answer.status, answer.error["code"]) == (400, -32021)
     with node.connect() as wire:
         token = ("Authorization", f"Bearer {TOKENS['operator']}")
         more = {META + "clientCapabilities": CAN}
-        wire.send(node.stateless("subscriptions/listen", asked, 1, token, more_meta=more))
+        wire.send(node.stateless("subscriptions/listen", request, 1, token, more_meta=more))
         assert wire.head()[0] == 200
         # They are not told yet: who listens has to ask.
         assert wire.event()["params"]["notifications"] == {"toolsListChanged": True}
 
 
-def test_the_journal_says_what_was_done_with_a_task(node: NodeThread, operator: TaskClient) -> None:
+def test_task_requests_are_journaled(node: NodeThread, operator: TaskClient) -> None:
     id = operator.call("pipe.ask", kind="form").result["taskId"]
     operator.get(id)
     operator.about("cancel", id)
 
     node.do(lambda: node.node._journal.flush())  # type: ignore[union-attr]
     entries = JournalReader(node.folder / "journal.db").tail(10)
-    found = [(one.verb, one.outcome) for one in entries]
-    assert ("tools/call", "input_required") in found
-    assert ("notifications/tasks", "cancelled") in found
-    assert {("tasks/get", "ok"), ("tasks/cancel", "ok")} <= set(found)
+    actual = [(entry.verb, entry.outcome) for entry in entries]
+    assert ("tools/call", "input_required") in actual
+    assert ("notifications/tasks", "cancelled") in actual
+    assert {("tasks/get", "ok"), ("tasks/cancel", "ok")} <= set(actual)
 
 
 # -- what is offered
 
 
-def offered(node: NodeThread) -> tuple[Any, Any]:
+def offered_capabilities(node: NodeThread) -> tuple[Any, Any]:
     """The capabilities that a stateless client and a session client are told."""
     discovered = node.once(node.stateless("server/discover")).result["capabilities"]
     return discovered, node.session().opened["capabilities"]
@@ -229,18 +230,18 @@ def offered(node: NodeThread) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("expose", ["transparent", "prefixed"])
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_tasks_are_offered_where_a_server_may_ask_on_the_way(
+def test_tasks_are_offered_for_session_servers(
     start_node: Callable[..., NodeThread], era: str, expose: Any
 ) -> None:
     server = over_a_pipe(era, "one")
     server = ServerConfig(command=server.command, args=server.args, expose=expose)
-    discovered, opened = offered(start_node(workshops={}, servers={"one": server}))
+    discovered, opened = offered_capabilities(start_node(workshops={}, servers={"one": server}))
     assert (EXTENSION in discovered.get("extensions", {})) == (era == "session")
     assert EXTENSION not in opened.get("extensions", {})
 
 
 @pytest.mark.parametrize("expose", ["transparent", "prefixed"])
-def test_tasks_are_offered_where_a_server_has_them(
+def test_tasks_are_offered_if_server_supports_them(
     start_node: Callable[..., NodeThread], expose: Any
 ) -> None:
     # Those of the session wire are another matter, between two neighbours.
@@ -249,17 +250,19 @@ def test_tasks_are_offered_where_a_server_has_them(
     servers = {"shop": ServerConfig(url=shop.url, expose=expose)}
     node.wait(node.node.apply(node.config(servers=servers)))
     node.wait(node.node.until_settled(10))
-    for capabilities in offered(node):
+    for capabilities in offered_capabilities(node):
         assert "tasks" not in capabilities
         assert "extensions" not in capabilities
     with tasks_server() as jobs:
         server = ServerConfig(url=jobs, expose=expose)
-        discovered, opened = offered(start_node(workshops={}, servers={"jobs": server}))
+        discovered, opened = offered_capabilities(
+            start_node(workshops={}, servers={"jobs": server})
+        )
         assert discovered["extensions"] == {EXTENSION: {}}
         assert "extensions" not in opened
 
 
-def test_through_nodes_in_a_row(start_node: Callable[..., NodeThread]) -> None:
+def test_tasks_work_through_chained_nodes(start_node: Callable[..., NodeThread]) -> None:
     server = over_a_pipe("session", "one")
     server = ServerConfig(command=server.command, args=server.args, expose="transparent")
     for _ in range(3):

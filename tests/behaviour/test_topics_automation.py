@@ -69,7 +69,7 @@ def propose(proposer: Guest, path: str) -> str:
 
 
 @pytest.mark.spec("MX-2.1-2", "MX-9.4-2")
-async def test_what_a_human_taught_is_fulfilled_alone_and_the_rest_waits(tmp_path: Path) -> None:
+async def test_learned_rule_fulfils_matching_proposals_only(tmp_path: Path) -> None:
     table = Supervised(tmp_path)
     proposer = table.let_in("ada", PROPOSES)
     for number in range(6):
@@ -80,7 +80,7 @@ async def test_what_a_human_taught_is_fulfilled_alone_and_the_rest_waits(tmp_pat
     # What is on its way to the disk is on it then.
     table.memory.close()
     history = table.memory.history()
-    assert [(one.source, one.verdict) for one in history] == [("proposal", "approve")] * 6
+    assert [(entry.source, entry.verdict) for entry in history] == [("proposal", "approve")] * 6
     [found] = suggest(history, DECISIONS)
     authorizer = table.gated.authorizer
     authorizer.install(learned_step(LearnedRules([found.rule], audit=table.gated.rig.audit)))
@@ -183,23 +183,23 @@ class Office:
         self.url = f"ws{self.node.url.rpartition('/')[0].removeprefix('http')}/ws?topic={TOPIC}"
 
     def run(self, *arguments: str) -> str:
-        done = self.world.run(*arguments, PROPOSER=TOKEN)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        result = self.world.run(*arguments, PROPOSER=TOKEN)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
 
     async def told(self, *arguments: str) -> Any:
         return json.loads(await asyncio.to_thread(self.run, *arguments, "--json"))
 
     async def waiting(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = (await self.told("approvals"))["approvals"]
-        return found
+        approvals: list[dict[str, Any]] = (await self.told("approvals"))["approvals"]
+        return approvals
 
     def suggested(self) -> list[dict[str, Any]]:
         """What is suggested, once the last decision is on the disk."""
 
         def found() -> list[dict[str, Any]] | None:
-            told = json.loads(self.run("automation", "--json"))
-            return told["suggestions"] or None
+            message = json.loads(self.run("automation", "--json"))
+            return message["suggestions"] or None
 
         return wait_until("a suggestion", found)
 
@@ -213,7 +213,7 @@ class Office:
         await asyncio.to_thread(self.node.wait_for_line, "config reloaded: .*policy")
 
 
-async def proposed(peer: Peer, path: Path) -> tuple[str, Envelope]:
+async def propose_write(peer: Peer, path: Path) -> tuple[str, Envelope]:
     """What is proposed, and the first that is heard of it."""
     params = {"name": "files.write_file", "arguments": {"path": str(path), "content": "hello"}}
     id = await peer.say(
@@ -224,45 +224,45 @@ async def proposed(peer: Peer, path: Path) -> tuple[str, Envelope]:
     return id, await peer.until(lambda one: one.get("correlation_id") == id)
 
 
-async def fulfilled(peer: Peer, fulfilment: Envelope) -> None:
+async def assert_fulfilled(peer: Peer, fulfilment: Envelope) -> None:
     assert fulfilment["kind"] == "mcp/request:tools/call:files.write_file"
     response = await peer.until(lambda one: one.get("correlation_id") == fulfilment["id"])
     assert response["payload"]["result"]["content"][0]["text"] == "written"
 
 
 @pytest.mark.spec("MX-9.4-2")
-def test_a_rule_is_taught_accepted_and_taken_back(world: CommandLine) -> None:
+def test_rule_is_learned_accepted_and_reverted(world: CommandLine) -> None:
     office = Office(world)
 
     async def run() -> None:
         async with joined(office.url, TOKEN) as peer:
             for number in range(5):
-                _, word = await proposed(peer, office.notes / f"{number}.md")
+                _, word = await propose_write(peer, office.notes / f"{number}.md")
                 assert word["kind"] == "chat"
                 [waits] = await office.waiting()
                 await office.approve(waits["id"])
-                await fulfilled(peer, await peer.until(lambda one: one["kind"] != "chat"))
+                await assert_fulfilled(peer, await peer.until(lambda one: one["kind"] != "chat"))
                 assert (office.notes / f"{number}.md").read_text() == "hello"
             [suggestion] = await asyncio.to_thread(office.suggested)
             assert suggestion["evidence"]["by"] == {"chief": 5}
-            shown = await asyncio.to_thread(office.run, "automation", "show", suggestion["id"])
-            assert "agrees with 5 of 5 decisions" in shown
+            result = await asyncio.to_thread(office.run, "automation", "show", suggestion["id"])
+            assert "agrees with 5 of 5 decisions" in result
             await office.change("accept", suggestion["id"], "--yes")
 
-            _, fulfilment = await proposed(peer, office.notes / "new.md")
+            _, fulfilment = await propose_write(peer, office.notes / "new.md")
             assert fulfilment["payload"]["params"]["_meta"]["interlock/approval"] == BY_A_RULE
-            await fulfilled(peer, fulfilment)
+            await assert_fulfilled(peer, fulfilment)
             assert (office.notes / "new.md").read_text() == "hello"
             assert await office.waiting() == []
 
             outside = world.cwd / "outside.md"
             for path in (outside, office.notes / ".." / "outside.md"):
-                _, word = await proposed(peer, path)
+                _, word = await propose_write(peer, path)
                 assert word["kind"] == "chat"
             assert len(await office.waiting()) == 2
 
             await office.change("revert", suggestion["rule"]["name"])
-            _, word = await proposed(peer, office.notes / "newer.md")
+            _, word = await propose_write(peer, office.notes / "newer.md")
             assert word["kind"] == "chat"
             [waits] = await office.waiting()
             assert waits["arguments"]["path"].endswith("newer.md")

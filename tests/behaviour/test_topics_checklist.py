@@ -11,13 +11,13 @@ import pytest
 
 from tests.behaviour.topic_rooms import (
     LIBRARIES,
+    JoinRejected,
     Joins,
     Place,
     Play,
-    Refused,
-    a_place,
     is_now,
     player,
+    running_place,
 )
 from tests.topics.peers import Peer
 
@@ -34,7 +34,7 @@ REQUEST = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    yield from a_place(tmp_path_factory.mktemp("topics"))
+    yield from running_place(tmp_path_factory.mktemp("topics"))
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -49,29 +49,29 @@ def play(request: pytest.FixtureRequest, place: Place) -> Play:
 @pytest.mark.spec("MX-8.1-2")
 @pytest.mark.spec("MX-8.1-3")
 @pytest.mark.spec("MX-8.1-4")
-def test_connections(place: Place, play: Play) -> None:
+def test_participants_connect(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
         agent = await join(topic, "agent")
         assert agent.id == "agent"
         for who, status in (("nobody-knows-this", 401), (None, 401)):
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(JoinRejected) as error:
                 await join(topic, who)
-            assert refused.value.status == status
-        with pytest.raises(Refused) as refused:
+            assert error.value.status == status
+        with pytest.raises(JoinRejected) as error:
             await join(place.topic("closed"), "agent")
-        assert refused.value.status == 403
-        with pytest.raises(Refused) as refused:
+        assert error.value.status == 403
+        with pytest.raises(JoinRejected) as error:
             await join("", "agent")
-        assert refused.value.status == 400
+        assert error.value.status == 400
         # There is a state for each, until it leaves.
         worker = await join(topic, "worker")
-        others = [one["id"] for one in worker.welcome["payload"]["participants"]]
+        others = [participant["id"] for participant in worker.welcome["payload"]["participants"]]
         assert others == ["agent"]
         await agent.socket.close()
         await worker.until(lambda one: one["payload"].get("event") == "leave")
         monitor = await join(topic, "monitor")
-        others = [one["id"] for one in monitor.welcome["payload"]["participants"]]
+        others = [participant["id"] for participant in monitor.welcome["payload"]["participants"]]
         assert others == ["worker"]
 
     play(test)
@@ -108,8 +108,8 @@ def test_capabilities_are_enforced(place: Place, play: Play) -> None:
             passed = [await peer.say(kind) for kind in kinds]
             blocked = {await peer.say(kind): kind for kind in refused[name]}
             marker = await peer.chat("end")
-            heard = [one for one in await observer.all_until(marker) if one["from"] == name]
-            assert [one["id"] for one in heard] == passed
+            heard = [item for item in await observer.all_until(marker) if item["from"] == name]
+            assert [message["id"] for message in heard] == passed
             for id, kind in blocked.items():
                 error = await peer.refusal(id)
                 assert error["error"] == "capability_violation"
@@ -120,7 +120,7 @@ def test_capabilities_are_enforced(place: Place, play: Play) -> None:
 
 
 @pytest.mark.spec("MX-6.2a-4")
-def test_the_thousandth_message_is_looked_at_like_the_first(place: Place, play: Play) -> None:
+def test_rate_limit_checks_every_message(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
         agent, observer = await join(topic, "agent"), await join(topic, "observer")
@@ -129,8 +129,8 @@ def test_the_thousandth_message_is_looked_at_like_the_first(place: Place, play: 
         blocked = await agent.say(CALL, REQUEST)
         assert (await agent.refusal(blocked))["error"] == "capability_violation"
         marker = await agent.chat("end")
-        heard = [one for one in await observer.all_until(marker) if one["from"] == "agent"]
-        assert [one["kind"] for one in heard] == ["chat"] * 999
+        heard = [item for item in await observer.all_until(marker) if item["from"] == "agent"]
+        assert [message["kind"] for message in heard] == ["chat"] * 999
 
     play(test)
 
@@ -140,7 +140,7 @@ def test_the_thousandth_message_is_looked_at_like_the_first(place: Place, play: 
 
 @pytest.mark.spec("MX-8.1-9")
 @pytest.mark.spec("MX-8.1-10")
-def test_welcome_and_presence(place: Place, play: Play) -> None:
+def test_welcome_and_presence_are_sent(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
         supervisor = await join(topic, "supervisor")
@@ -164,7 +164,7 @@ def test_welcome_and_presence(place: Place, play: Play) -> None:
 
 
 @pytest.mark.spec("MX-3-16")
-def test_whatever_the_gateway_says_has_a_time(place: Place, play: Play) -> None:
+def test_gateway_messages_have_timestamp(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
         observer, agent = await join(topic, "observer"), await join(topic, "agent")
@@ -185,7 +185,7 @@ def test_whatever_the_gateway_says_has_a_time(place: Place, play: Play) -> None:
 
 @pytest.mark.spec("MX-8.1-11")
 @pytest.mark.spec("MX-8.1-12")
-def test_errors_and_the_reserved_namespace(place: Place, play: Play) -> None:
+def test_errors_and_reserved_kinds_are_handled(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
         boss, observer = await join(topic, "administrator"), await join(topic, "observer")
@@ -203,10 +203,10 @@ def test_errors_and_the_reserved_namespace(place: Place, play: Play) -> None:
         await boss.socket.send("this is not JSON")
         assert (await boss.until("system/error"))["payload"]["error"] == "malformed_envelope"
         marker = await boss.chat("end")
-        heard = await observer.all_until(marker)
+        messages = await observer.all_until(marker)
         # Only what the gateway itself said.
-        assert {one["from"] for one in heard} == {"system:gateway"}
-        assert {one["kind"] for one in heard} == {"system/presence"}
+        assert {message["from"] for message in messages} == {"system:gateway"}
+        assert {message["kind"] for message in messages} == {"system/presence"}
 
     play(test)
 
@@ -219,7 +219,7 @@ def test_errors_and_the_reserved_namespace(place: Place, play: Play) -> None:
 @pytest.mark.spec("MX-2.1-4")
 @pytest.mark.spec("MX-2.2-1")
 @pytest.mark.spec("MX-3.3-4")
-def test_routing(place: Place, play: Play) -> None:
+def test_messages_are_routed(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
         boss = await join(topic, "administrator")
@@ -238,7 +238,7 @@ def test_routing(place: Place, play: Play) -> None:
         said = [to_worker, to_agent, sample["id"], empty]
 
         async def heard_by(peer: Peer) -> list[str]:
-            return [one["id"] for one in await peer.all_until(marker) if one["from"] == boss.id]
+            return [item["id"] for item in await peer.all_until(marker) if item["from"] == boss.id]
 
         # There is no secrecy: who wants to hear everything does.
         assert await heard_by(everything) == said
@@ -248,7 +248,7 @@ def test_routing(place: Place, play: Play) -> None:
 
 
 @pytest.mark.spec("MX-2.2-1")
-def test_people_are_told_that_there_is_no_secrecy() -> None:
+def test_docs_state_topics_are_not_confidential() -> None:
     page = (Path(__file__).parents[2] / "docs" / "topics.md").read_text("utf-8")
     assert "A topic is open to all its members." in page
     assert "no private\nchannels and no encryption between members" in page
@@ -257,9 +257,7 @@ def test_people_are_told_that_there_is_no_secrecy() -> None:
 @pytest.mark.spec("MX-8.1-15")
 @pytest.mark.spec("MX-8.1-16")
 @pytest.mark.spec("MX-1-1")
-def test_envelopes_pass_as_they_are_and_payloads_are_not_looked_at(
-    place: Place, play: Play
-) -> None:
+def test_envelopes_pass_unchanged(place: Place, play: Play) -> None:
     """Spaces, order, numbers, unknown members, and a payload that is a lie about its kind."""
     odd = (
         '{ "x-more": [1, 2.50, 1e3], "payload" : {"method":"resources/read", "n": 1.0, '

@@ -14,12 +14,12 @@ from tests.behaviour.topic_rooms import (
     LIBRARIES,
     MIXED,
     TOKENS,
+    JoinRejected,
     Joins,
     Place,
     Play,
-    Refused,
-    a_place,
     player,
+    running_place,
 )
 from tests.topics.peers import Peer
 
@@ -34,7 +34,7 @@ PROPOSAL = f"mcp/proposal:tools/call:{CONTEXT}"
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    yield from a_place(tmp_path_factory.mktemp("topics"))
+    yield from running_place(tmp_path_factory.mktemp("topics"))
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -58,7 +58,7 @@ async def proposed_by(agent: Peer) -> str:
 @pytest.mark.spec("MX-9.1-1")
 @pytest.mark.spec("MX-1-1")
 @pytest.mark.spec("MX-2.1-3")
-def test_a_workflow_of_proposals(place: Place, play: Play) -> None:
+def test_proposal_workflow_completes(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
         worker = await join(topic, "worker")
@@ -75,8 +75,8 @@ def test_a_workflow_of_proposals(place: Place, play: Play) -> None:
         # 3. What it proposes, everybody sees; nobody has seen the request.
         proposal = await proposed_by(agent)
         for peer in (worker, human, observer):
-            told = await peer.all_until(proposal)
-            assert direct not in [one["id"] for one in told]
+            messages = await peer.all_until(proposal)
+            assert direct not in [item["id"] for item in messages]
         # 4. and 5. One who may makes the real call, which names the proposal.
         fulfilment = await human.say(REQUEST, call(), to=["worker"], correlation_id=proposal)
         request = await worker.until(fulfilment)
@@ -96,7 +96,7 @@ def test_a_workflow_of_proposals(place: Place, play: Play) -> None:
 
 @pytest.mark.spec("MX-7-2")
 @pytest.mark.spec("MX-2.1-3")
-def test_the_four_pillars(place: Place, play: Play) -> None:
+def test_four_pillars_hold(place: Place, play: Play) -> None:
     """Capabilities, a gateway that looks at kinds alone, receivers that look at all of it, and a
     namespace that is the gateway's."""
     done: list[str] = []
@@ -137,9 +137,9 @@ def test_the_four_pillars(place: Place, play: Play) -> None:
             for kind_of_gateways in ("system/error", "system/presence"):
                 forged = await human.say(kind_of_gateways, {"error": "x", "message": "x"})
                 assert "reserved" in (await human.refusal(forged))["message"]
-            told = await agent.all_until(await human.say("anything", {}))
-            kinds = [one["kind"] for one in told if one["from"] == "supervisor"]
-            assert not [one for one in kinds if one.startswith("system/")]
+            messages = await agent.all_until(await human.say("anything", {}))
+            kinds = [item["kind"] for item in messages if item["from"] == "supervisor"]
+            assert not [kind for kind in kinds if kind.startswith("system/")]
             # And what is what it says is done.
             asked = await human.say(kind, call_of["safe"], to=["worker"])
             answer = await human.until(lambda one: one.get("correlation_id") == asked)
@@ -154,7 +154,7 @@ def test_the_four_pillars(place: Place, play: Play) -> None:
 @pytest.mark.spec("MX-9.2-1")
 @pytest.mark.spec("MX-7.1-4")
 @pytest.mark.spec("MX-5.1-1")
-def test_capabilities_grow_with_trust(place: Place, play: Play) -> None:
+def test_capabilities_can_be_granted(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
         worker, agent = await join(topic, "worker"), await join(topic, "newcomer")
@@ -167,8 +167,8 @@ def test_capabilities_grow_with_trust(place: Place, play: Play) -> None:
         granted = welcome["payload"]["you"]["capabilities"]
         assert granted == answer.json()["newCapabilities"]
         passed = await agent.say(REQUEST, call(), to=["worker"])
-        told = await worker.all_until(passed)
-        assert blocked not in [one["id"] for one in told]
+        messages = await worker.all_until(passed)
+        assert blocked not in [item["id"] for item in messages]
         # Only by somebody who may, and not by oneself.
         for by in ("newcomer", "supervisor"):
             answer = await place.change("newcomer", topic, by=by, add=["mcp/*"])
@@ -179,7 +179,7 @@ def test_capabilities_grow_with_trust(place: Place, play: Play) -> None:
 
 @pytest.mark.spec("MX-9.3-1")
 @pytest.mark.spec("MX-5.1-1")
-def test_different_capabilities_in_one_topic(place: Place, play: Play) -> None:
+def test_participants_have_different_capabilities(place: Place, play: Play) -> None:
     """Each with exactly what the example gives it, and so not even with chat."""
     kinds = {
         "request": "mcp/request:tools/call:x",
@@ -202,11 +202,13 @@ def test_different_capabilities_in_one_topic(place: Place, play: Play) -> None:
         observer = await join(topic, "observer")
         for name, peer in peers.items():
             assert peer.capabilities == MIXED[name]
-            said = {await peer.say(kind): word for word, kind in kinds.items()}
+            actual = {await peer.say(kind): word for word, kind in kinds.items()}
             end = await peer.say(kinds[granted[name][0]])
-            heard = await observer.all_until(end)
-            assert [said[one["id"]] for one in heard if one["from"] == name] == granted[name]
-            for id, word in said.items():
+            messages = await observer.all_until(end)
+            assert [
+                actual[message["id"]] for message in messages if message["from"] == name
+            ] == granted[name]
+            for id, word in actual.items():
                 if word not in granted[name]:
                     error = await peer.refusal(id)
                     assert error["error"] == "capability_violation"
@@ -216,7 +218,7 @@ def test_different_capabilities_in_one_topic(place: Place, play: Play) -> None:
 
 
 @pytest.mark.spec("MX-9.4-1")
-def test_a_human_has_an_orchestrator_fulfil_what_was_proposed(
+def test_approved_proposal_is_fulfilled_by_orchestrator(
     place: Place, play: Play, tmp_path: Path
 ) -> None:
     """The worker is a program of the library's, with a tool that writes files."""
@@ -249,10 +251,10 @@ def test_a_human_has_an_orchestrator_fulfil_what_was_proposed(
                 {"method": "tools/call", "params": params},
                 to=["worker"],
             )
-            seen = await human.until(proposal)
-            assert (seen["from"], seen["payload"]["params"]) == ("agent", params)
+            message = await human.until(proposal)
+            assert (message["from"], message["payload"]["params"]) == ("agent", params)
             known = await orchestrator.until(proposal)
-            directed = await human.chat(f"fulfil {seen['id']}", to=["administrator"])
+            directed = await human.chat(f"fulfil {message['id']}", to=["administrator"])
             await orchestrator.until(directed)
             # Until the human has said so, nothing was done.
             assert not target.exists()
@@ -279,19 +281,19 @@ def test_a_human_has_an_orchestrator_fulfil_what_was_proposed(
 
 
 @pytest.mark.spec("MX-2.1-1")
-def test_several_people_look_after_an_agent(place: Place, play: Play) -> None:
+def test_several_operators_supervise_agent(place: Place, play: Play) -> None:
     """Both see what it proposes, and either may fulfil it."""
 
     async def test(join: Joins) -> None:
         topic = place.topic()
         people = [await join(topic, "administrator"), await join(topic, "supervisor")]
         agent, worker = await join(topic, "agent"), await join(topic, "worker")
-        for one, other in (people, reversed(people)):
+        for item, other in (people, reversed(people)):
             proposal = await proposed_by(agent)
-            assert (await one.until(proposal))["from"] == "agent"
+            assert (await item.until(proposal))["from"] == "agent"
             assert (await other.until(proposal))["from"] == "agent"
-            fulfilment = await one.say(REQUEST, call(), to=["worker"], correlation_id=proposal)
-            assert (await worker.until(fulfilment))["from"] == one.id
+            fulfilment = await item.say(REQUEST, call(), to=["worker"], correlation_id=proposal)
+            assert (await worker.until(fulfilment))["from"] == item.id
             # The other sees that it is done.
             assert (await other.until(fulfilment))["correlation_id"] == proposal
 
@@ -299,7 +301,7 @@ def test_several_people_look_after_an_agent(place: Place, play: Play) -> None:
 
 
 @pytest.mark.spec("MX-7.1-1")
-def test_newcomers_start_with_the_least(place: Place, play: Play) -> None:
+def test_new_participants_have_default_capabilities(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         # Whoever is known, where nobody said what it may; and who is not.
         for topic, who in ((place.topic("house"), "agent"), (place.topic("open"), None)):
@@ -310,7 +312,7 @@ def test_newcomers_start_with_the_least(place: Place, play: Play) -> None:
 
 
 @pytest.mark.spec("MX-5.1-1")
-def test_topics_are_public_private_or_restricted(place: Place, play: Play) -> None:
+def test_topic_access_is_enforced(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         admitted = {
             "open": {"administrator": True, "agent": True, None: True},
@@ -324,8 +326,8 @@ def test_topics_are_public_private_or_restricted(place: Place, play: Play) -> No
                     peer = await join(topic, who)
                     assert peer.id == who or (who is None and peer.id.startswith("guest-"))
                 else:
-                    with pytest.raises(Refused) as refused:
+                    with pytest.raises(JoinRejected) as error:
                         await join(topic, who)
-                    assert refused.value.status == (401 if who is None else 403)
+                    assert error.value.status == (401 if who is None else 403)
 
     play(test)

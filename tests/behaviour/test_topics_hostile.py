@@ -16,12 +16,12 @@ from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 from tests.behaviour.topic_rooms import (
     LIBRARIES,
     TOKENS,
+    JoinRejected,
     Joins,
     Place,
     Play,
-    Refused,
-    a_place,
     player,
+    running_place,
 )
 from tests.topics.peers import HANG_TIMEOUT, Peer
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.feature("topics"), pytest.mark.timeout(1800)]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    yield from a_place(tmp_path_factory.mktemp("topics"))
+    yield from running_place(tmp_path_factory.mktemp("topics"))
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -38,7 +38,7 @@ def play(request: pytest.FixtureRequest, place: Place) -> Play:
     return player(place, request.param)
 
 
-def bad_of(peer: Peer) -> list[tuple[str, str]]:
+def invalid_messages(peer: Peer) -> list[tuple[str, str]]:
     """What it may not send, and the error that comes of it."""
 
     def changed(**members: Any) -> str:
@@ -81,7 +81,7 @@ def bad_of(peer: Peer) -> list[tuple[str, str]]:
     ]
 
 
-def told_of(peer: Peer) -> list[tuple[str, str, str]]:
+def described_errors(peer: Peer) -> list[tuple[str, str, str]]:
     """One of each class of what is bad: the text, the error, and what its message has to say."""
 
     def changed(**members: Any) -> str:
@@ -103,39 +103,39 @@ def told_of(peer: Peer) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_what_is_bad_is_told_in_words_that_help(place: Place, play: Play) -> None:
+def test_invalid_messages_get_helpful_errors(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
         await join(topic, "observer")
         agent = await join(topic, "agent")
-        for text, error, words in told_of(agent):
+        for text, error, words in described_errors(agent):
             await agent.socket.send(text)
-            told = (await agent.until("system/error"))["payload"]
-            assert (told["error"], words in told["message"]) == (error, True), told
+            payload = (await agent.until("system/error"))["payload"]
+            assert (payload["error"], words in payload["message"]) == (error, True), payload
 
     play(test)
 
 
-def test_nothing_bad_passes_and_nobody_is_closed_for_it(place: Place, play: Play) -> None:
+def test_invalid_messages_are_not_forwarded(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
         observer, agent = await join(topic, "observer"), await join(topic, "agent")
-        for text, error in bad_of(agent):
+        for text, error in invalid_messages(agent):
             await agent.socket.send(text)
             told = await agent.until("system/error")
             assert told["payload"]["error"] == error, text[:200]
             assert told["to"] == ["agent"]
             assert told["payload"]["message"]
         marker = await agent.chat("still here")
-        heard = await observer.all_until(marker)
-        assert {one["from"] for one in heard} == {"system:gateway"}
-        assert {one["kind"] for one in heard} == {"system/presence"}
+        messages = await observer.all_until(marker)
+        assert {message["from"] for message in messages} == {"system:gateway"}
+        assert {message["kind"] for message in messages} == {"system/presence"}
 
     play(test)
 
 
 @pytest.mark.spec("MX-6.4a-3")
-def test_what_closes_a_connection(place: Place, play: Play) -> None:
+def test_protocol_violations_close_connection(place: Place, play: Play) -> None:
     """Only what the wire itself forbids, and one is told why."""
     forbidden: list[tuple[str | bytes, int, str]] = [
         (b"binary", 1003, "Only text messages are accepted, no binary messages."),
@@ -162,18 +162,20 @@ def test_what_closes_a_connection(place: Place, play: Play) -> None:
 
 
 @pytest.mark.spec("MX-6.4a-3")
-def test_too_many_messages_a_second(place: Place, play: Play) -> None:
+def test_limits_message_rate(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic("paced")
         agent, observer = await join(topic, "agent"), await join(topic, "observer")
-        said = [await agent.chat() for _ in range(150)]
+        actual = [await agent.chat() for _ in range(150)]
         told = await agent.until("system/error")
         assert told["payload"]["error"] == "rate_limited"
-        assert told["correlation_id"] in said
+        assert told["correlation_id"] in actual
         marker = await observer.chat("end")
-        heard = await agent.all_until(marker)
+        messages = await agent.all_until(marker)
         # Not each is answered: it hears now and then that this is too much.
-        errors = [one["payload"]["error"] for one in heard if one["kind"] == "system/error"]
+        errors = [
+            message["payload"]["error"] for message in messages if message["kind"] == "system/error"
+        ]
         assert {*errors} <= {"rate_limited"}
         assert len(errors) < 75
         # What it may say in a second was passed on.
@@ -183,7 +185,7 @@ def test_too_many_messages_a_second(place: Place, play: Play) -> None:
 
 
 @pytest.mark.spec("MX-6.2a-8")
-def test_a_second_connection_takes_the_place_of_the_first(place: Place, play: Play) -> None:
+def test_second_connection_replaces_first(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
         observer = await join(topic, "observer")
@@ -191,32 +193,36 @@ def test_a_second_connection_takes_the_place_of_the_first(place: Place, play: Pl
         newer = await join(topic, "agent")
         assert (await older.closed())[0] == 4009
         marker = await newer.chat("it is me")
-        heard = await observer.all_until(marker)
-        joins = [one for one in heard if one["payload"]["participant"]["id"] == "agent"]
-        assert [one["payload"]["event"] for one in joins] == ["join"]
+        messages = await observer.all_until(marker)
+        joins = [
+            message for message in messages if message["payload"]["participant"]["id"] == "agent"
+        ]
+        assert [join["payload"]["event"] for join in joins] == ["join"]
         third = await join(topic, "monitor")
-        others = [one["id"] for one in third.welcome["payload"]["participants"]]
+        others = [participant["id"] for participant in third.welcome["payload"]["participants"]]
         assert sorted(others) == ["agent", "observer"]
 
     play(test)
 
 
 @pytest.mark.spec("MX-6.2a-7")
-def test_tokens_in_the_url(place: Place, play: Play) -> None:
+def test_rejects_token_in_url(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic("open")
         for name in ("token", "access_token", "bearer", "authorization", "api_key", "key", "auth"):
             for who in ("agent", None):
-                with pytest.raises(Refused) as refused:
+                with pytest.raises(JoinRejected) as error:
                     await join(topic, who, f"&{name}={TOKENS['agent']}")
-                assert refused.value.status == 400
+                assert error.value.status == 400
 
     play(test)
-    journal = b"".join(one.read_bytes() for one in place.running.folder.rglob("*") if one.is_file())
+    journal = b"".join(
+        path.read_bytes() for path in place.running.folder.rglob("*") if path.is_file()
+    )
     assert TOKENS["agent"].encode() not in journal
 
 
-def test_ids_that_are_guessed_and_bytes_that_are_not_http(place: Place) -> None:
+def test_unknown_ids_and_malformed_http_are_rejected(place: Place) -> None:
     """Nothing that is no request opens anything, and the node goes on."""
 
     async def test(join: Joins) -> None:
@@ -235,7 +241,7 @@ def test_ids_that_are_guessed_and_bytes_that_are_not_http(place: Place) -> None:
             answer = await asyncio.wait_for(reader.read(), HANG_TIMEOUT)
             assert b" 101 " not in answer
             writer.close()
-        with pytest.raises(InvalidStatus) as refused:
+        with pytest.raises(InvalidStatus) as error:
             async with connect(
                 place.url(topic),
                 additional_headers={"Authorization": f"Bearer {TOKENS['agent']}"},
@@ -243,7 +249,7 @@ def test_ids_that_are_guessed_and_bytes_that_are_not_http(place: Place) -> None:
                 proxy=None,
             ):
                 raise AssertionError("it was let in")
-        assert refused.value.response.status_code == 403
+        assert error.value.response.status_code == 403
         marker = await observer.chat("end")
         agent = await join(topic, "agent")
         assert agent.welcome["payload"]["participants"][0]["id"] == "observer"
@@ -252,7 +258,9 @@ def test_ids_that_are_guessed_and_bytes_that_are_not_http(place: Place) -> None:
     player(place, "websockets")(test)
 
 
-async def sleeper(place: Place, topic: str) -> tuple[socket.socket, asyncio.StreamReader]:
+async def join_without_reading(
+    place: Place, topic: str
+) -> tuple[socket.socket, asyncio.StreamReader]:
     """A participant that comes in and then reads nothing; its reader is given for later."""
     sock = socket.socket()
     sock.setblocking(False)
@@ -270,7 +278,7 @@ async def sleeper(place: Place, topic: str) -> tuple[socket.socket, asyncio.Stre
 
 
 @pytest.mark.spec("MX-6.4a-3")
-def test_one_that_never_reads(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_reader_is_closed_if_configured(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `overflow: close` it is let go; the others hear everything meanwhile."""
     # Its buffers are the smallest there are: on a busy machine it takes long to read all of it.
     monkeypatch.setattr("interlock.channels.websocket.CLOSING", HANG_TIMEOUT)
@@ -278,12 +286,12 @@ def test_one_that_never_reads(place: Place, monkeypatch: pytest.MonkeyPatch) -> 
     async def test(join: Joins) -> None:
         topic = place.topic("strict")
         agent, observer = await join(topic, "agent"), await join(topic, "observer")
-        sock, reader = await sleeper(place, topic)
+        sock, reader = await join_without_reading(place, topic)
         gone = False
         while not gone:
             id = await agent.chat("x" * 8000)
-            heard = await observer.all_until(id)
-            gone = any(one["payload"].get("event") == "leave" for one in heard)
+            messages = await observer.all_until(id)
+            gone = any(message["payload"].get("event") == "leave" for message in messages)
         # It finds out when it reads.
         told, seen = (1013).to_bytes(2, "big") + b"You did not read", b""
         async with asyncio.timeout(HANG_TIMEOUT):
@@ -296,11 +304,11 @@ def test_one_that_never_reads(place: Place, monkeypatch: pytest.MonkeyPatch) -> 
     player(place, "websockets")(test)
 
 
-def test_one_that_reads_late_is_told_what_it_lost(place: Place) -> None:
+def test_slow_reader_learns_of_lost_messages(place: Place) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic("slow")
         agent, observer = await join(topic, "agent"), await join(topic, "observer")
-        sock, reader = await sleeper(place, topic)
+        sock, reader = await join_without_reading(place, topic)
         for _ in range(200):
             # Far more than all buffers in between take.
             id = await agent.chat("x" * 60_000)
@@ -314,7 +322,7 @@ def test_one_that_reads_late_is_told_what_it_lost(place: Place) -> None:
     player(place, "websockets")(test)
 
 
-def knocking(place: Place, topic: str) -> bytes:
+def guest_request(place: Place, topic: str) -> bytes:
     """The request of a guest who comes without a token."""
     lines = (
         f"GET /ws?topic={topic} HTTP/1.1", f"Host: 127.0.0.1:{place.running.port}",
@@ -324,14 +332,14 @@ def knocking(place: Place, topic: str) -> bytes:
     return "\r\n".join(lines).encode()
 
 
-def test_ten_thousand_come_and_go(place: Place) -> None:
+def test_many_participants_come_and_go(place: Place) -> None:
     """Some say that they leave, others are gone without a word; each is told of once."""
     goodbye = b"\x88\x82\x00\x00\x00\x00" + (1000).to_bytes(2, "big")
     at_once, rounds = 50, 200
 
     async def test(join: Joins) -> None:
         topic = place.topic("open")
-        knock = knocking(place, topic)
+        knock = guest_request(place, topic)
 
         async def come_and_go(number: int) -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", place.running.port)
@@ -352,16 +360,16 @@ def test_ten_thousand_come_and_go(place: Place) -> None:
                     guests.create_task(come_and_go(number))
             left = 0
             while left < at_once:
-                told = (await observer.until("system/presence"))["payload"]
-                seen.setdefault(told["participant"]["id"], []).append(told["event"])
-                left += told["event"] == "leave"
+                payload = (await observer.until("system/presence"))["payload"]
+                seen.setdefault(payload["participant"]["id"], []).append(payload["event"])
+                left += payload["event"] == "leave"
         assert seen.pop("observer") == ["join"]
         # The id of a guest who is gone may be another's, so many there are.
         for events in seen.values():
             assert events == ["join", "leave"] * (len(events) // 2)
         assert sum(map(len, seen.values())) == 2 * at_once * rounds
         newcomer = await join(topic, "agent")
-        others = [one["id"] for one in newcomer.welcome["payload"]["participants"]]
+        others = [participant["id"] for participant in newcomer.welcome["payload"]["participants"]]
         assert others == ["observer"]
         assert place.running.complaints == []
 

@@ -46,7 +46,7 @@ def status_at(url: str, bearer: str) -> tuple[int, str]:
             return refused.code, refused.read().decode()
 
 
-def test_who_may_only_join_proposes_and_calls_nothing(world: CommandLine) -> None:
+def test_join_only_participant_proposes_and_calls_nothing(world: CommandLine) -> None:
     seats = [
         {"callers": ["agent"], "profile": "proposal_only"},
         {"callers": ["boss"], "profile": "full_access"},

@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 from joserfc.jwk import OKPKey
 
-from tests.behaviour.topic_office import NODE, PRESS, TOPIC, Office, fulfilled, proposed, rpc, token
+from tests.behaviour.topic_office import (
+    NODE,
+    PRESS,
+    TOPIC,
+    Office,
+    propose_press,
+    receive_fulfilment,
+    rpc,
+    token,
+)
 from tests.behaviour.topic_rooms import is_now
 from tests.support.command_line import CommandLine
 
@@ -35,28 +44,28 @@ def office(world: CommandLine) -> Office:
 
 
 @pytest.mark.spec("MX-9.4-1", "MX-7.1-3")
-def test_a_key_at_the_terminal_fulfils_a_proposal_in_the_room(office: Office) -> None:
+def test_approval_at_terminal_fulfils_proposal(office: Office) -> None:
     phrase = office.world.cwd / "phrase"
     phrase.write_text("open sesame\n", encoding="utf-8")
     # The config names an operator, so that one confirms who enrols.
     clerk = office.world.cwd / "clerk-private.pem"
     clerk.write_bytes(office.key.as_pem(private=True))
     clerk.chmod(0o600)
-    made = office.world.run(
+    outcome = office.world.run(
         "keys", "new", "chief", "--passphrase-file", "phrase", "--by", str(clerk)
     )
-    assert made.returncode == 0, made.stderr
+    assert outcome.returncode == 0, outcome.stderr
 
     async def run() -> None:
         async with office.everybody() as peers:
-            proposal, shown = await proposed(office, peers)
+            proposal, shown = await propose_press(office, peers)
             words = f"in the topic {TOPIC} by proposer. All participants see the outcome"
             listed = await asyncio.to_thread(office.world.run, "approvals")
             assert f"called by proposer, proposed {words}" in listed.stdout
             approve = ("approve", "--yes", "--key", "chief", "--passphrase-file", "phrase")
-            done = await asyncio.to_thread(office.world.run, *approve, "--", shown["id"])
-            assert done.returncode == 0, done.stderr
-            fulfilment, response = await fulfilled(peers, proposal)
+            result = await asyncio.to_thread(office.world.run, *approve, "--", shown["id"])
+            assert result.returncode == 0, result.stderr
+            fulfilment, response = await receive_fulfilment(peers, proposal)
             assert (fulfilment["from"], fulfilment["to"]) == (NODE, [NODE])
             params = fulfilment["payload"]["params"]
             assert (params["name"], params["arguments"]) == (PRESS["name"], PRESS["arguments"])
@@ -73,11 +82,11 @@ def test_a_key_at_the_terminal_fulfils_a_proposal_in_the_room(office: Office) ->
     assert "by chief" in rows[1]["detail"]
 
 
-async def test_the_page_fulfils_a_proposal_in_the_room_and_nobody_else_s_word_does(
+async def test_approval_page_fulfils_proposal(
     office: Office,
 ) -> None:
     async with office.everybody() as peers:
-        proposal, shown = await proposed(office, peers)
+        proposal, shown = await propose_press(office, peers)
         path = f"/approvals/{shown['id']}"
         own = OKPKey.generate_key("Ed25519")
         # Whoever proposed it has a token, and may say what it likes.
@@ -92,17 +101,17 @@ async def test_the_page_fulfils_a_proposal_in_the_room_and_nobody_else_s_word_do
         assert office.pressed() == []
         code, _ = await asyncio.to_thread(office.ask, path, {"proof": office.proof(shown)})
         assert code == 200
-        fulfilment, response = await fulfilled(peers, proposal)
+        fulfilment, response = await receive_fulfilment(peers, proposal)
         approved = fulfilment["payload"]["params"]["_meta"]["interlock/approval"]
         assert approved == {"by": "clerk", "proof": "operator"}
         assert response["correlation_id"] == fulfilment["id"]
         assert office.pressed() == [["press", {"button": "red"}]]
 
 
-def test_a_proposal_outlives_the_node(office: Office) -> None:
+def test_proposal_survives_restart(office: Office) -> None:
     async def before() -> tuple[str, dict[str, Any]]:
         async with office.everybody() as peers:
-            return await proposed(office, peers)
+            return await propose_press(office, peers)
 
     async def after() -> None:
         async with office.everybody() as peers:
@@ -111,7 +120,7 @@ def test_a_proposal_outlives_the_node(office: Office) -> None:
             path = f"/approvals/{shown['id']}"
             code, _ = await asyncio.to_thread(office.ask, path, {"proof": office.proof(shown)})
             assert code == 200
-            fulfilment, response = await fulfilled(peers, proposal)
+            fulfilment, response = await receive_fulfilment(peers, proposal)
             assert fulfilment["payload"]["params"]["arguments"] == PRESS["arguments"]
             assert response["payload"]["result"]["content"][0]["text"] == "press: done"
 
@@ -122,7 +131,7 @@ def test_a_proposal_outlives_the_node(office: Office) -> None:
     assert office.pressed() == [["press", {"button": "red"}]]
 
 
-def test_an_answer_outlives_a_new_seat_of_the_node(world: CommandLine, tmp_path: Path) -> None:
+def test_result_survives_reconnect_of_node(world: CommandLine, tmp_path: Path) -> None:
     """The config changes while what a human let through is under way."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -130,7 +139,7 @@ def test_an_answer_outlives_a_new_seat_of_the_node(world: CommandLine, tmp_path:
 
     async def run() -> None:
         async with office.everybody() as peers:
-            proposal, shown = await proposed(office, peers)
+            proposal, shown = await propose_press(office, peers)
             path = f"/approvals/{shown['id']}"
             approving = asyncio.create_task(
                 asyncio.to_thread(office.ask, path, {"proof": office.proof(shown)})
@@ -156,69 +165,74 @@ def test_an_answer_outlives_a_new_seat_of_the_node(world: CommandLine, tmp_path:
     assert office.pressed() == [["press", {"button": "red"}]]
 
 
-async def test_a_refusal_is_told_to_whoever_proposed(office: Office) -> None:
+async def test_rejection_reaches_proposer(office: Office) -> None:
     async with office.everybody() as peers:
-        proposal, shown = await proposed(office, peers)
+        proposal, shown = await propose_press(office, peers)
         refuse = ("reject", "--reason", "not on a Friday", "--", shown["id"])
-        done = await asyncio.to_thread(office.world.run, *refuse)
-        assert done.returncode == 0, done.stderr
+        result = await asyncio.to_thread(office.world.run, *refuse)
+        assert result.returncode == 0, result.stderr
         word = await peers["proposer"].until(lambda one: one.get("correlation_id") == proposal)
         assert (word["kind"], word["to"]) == ("chat", ["proposer"])
         assert "not on a Friday" in word["payload"]["text"]
         assert office.pressed() == []
 
 
-async def test_a_request_to_the_node_has_the_sender_s_rights_and_no_more(office: Office) -> None:
+async def test_request_to_node_uses_permissions_of_sender(office: Office) -> None:
     async with office.everybody() as peers:
         human, orchestrator = peers["human"], peers["orchestrator"]
-        asked = await human.say("mcp/request:tools/list", rpc("tools/list", {}), to=[NODE])
-        answer = await human.until(lambda one: one.get("correlation_id") == asked)
+        request = await human.say("mcp/request:tools/list", rpc("tools/list", {}), to=[NODE])
+        answer = await human.until(lambda one: one.get("correlation_id") == request)
         assert answer["kind"] == "mcp/response:tools/list"
-        listed = {tool["name"] for tool in answer["payload"]["result"]["tools"]}
-        assert listed == {"ledger.look", "ledger.note", "ledger.press"}
+        listing = {tool["name"] for tool in answer["payload"]["result"]["tools"]}
+        assert listing == {"ledger.look", "ledger.note", "ledger.press"}
         look = rpc("tools/call", {"name": "ledger.look", "arguments": {}}, 7)
-        asked = await orchestrator.say("mcp/request:tools/call:ledger.look", look, to=[NODE])
-        answer = await orchestrator.until(lambda one: one.get("correlation_id") == asked)
+        request = await orchestrator.say("mcp/request:tools/call:ledger.look", look, to=[NODE])
+        answer = await orchestrator.until(lambda one: one.get("correlation_id") == request)
         assert answer["payload"]["result"]["content"][0]["text"] == "look: done"
         # What cannot be undone waits for a human on this face as on every other.
-        asked = await orchestrator.say(
+        request = await orchestrator.say(
             "mcp/request:tools/call:ledger.press", rpc("tools/call", PRESS, 8), to=[NODE]
         )
-        answer = await orchestrator.until(lambda one: one.get("correlation_id") == asked)
+        answer = await orchestrator.until(lambda one: one.get("correlation_id") == request)
         held = answer["payload"]["result"]["structuredContent"]
         assert held["status"] == "confirmation_required"
         # And a message is no proof.
         confirm = {"confirmation_id": held["confirmation_id"], "proof": "yes"}
-        asked = await orchestrator.say(
+        request = await orchestrator.say(
             "mcp/request:mcpax/confirm", rpc("mcpax/confirm", confirm, 9), to=[NODE]
         )
-        answer = await orchestrator.until(lambda one: one.get("correlation_id") == asked)
+        answer = await orchestrator.until(lambda one: one.get("correlation_id") == request)
         assert answer["payload"]["error"]["code"] == -32601
         assert office.pressed() == []
 
 
 @pytest.mark.spec("MX-3-16")
-async def test_whatever_the_node_says_has_a_time(office: Office) -> None:
+async def test_node_messages_have_timestamp(office: Office) -> None:
     async with office.everybody() as peers:
-        asked = await peers["human"].say("mcp/request:tools/list", rpc("tools/list", {}), to=[NODE])
-        proposal, shown = await proposed(office, peers)
-        answer = await peers["worker"].until(lambda one: one.get("correlation_id") == asked)
+        request = await peers["human"].say(
+            "mcp/request:tools/list", rpc("tools/list", {}), to=[NODE]
+        )
+        proposal, shown = await propose_press(office, peers)
+        answer = await peers["worker"].until(lambda one: one.get("correlation_id") == request)
         word = await peers["worker"].until(lambda one: one.get("correlation_id") == proposal)
         path = f"/approvals/{shown['id']}"
         await asyncio.to_thread(office.ask, path, {"proof": office.proof(shown)})
-        fulfilment, response = await fulfilled(peers, proposal)
+        fulfilment, response = await receive_fulfilment(peers, proposal)
         assert (answer["kind"], word["kind"]) == ("mcp/response:tools/list", "chat")
         for said in (answer, word, fulfilment, response):
             assert said["from"] == NODE
             assert is_now(said["ts"])
 
 
-def test_a_topic_is_in_the_journal_only_where_that_was_chosen(world: CommandLine) -> None:
+def test_topic_is_journaled_only_if_configured(world: CommandLine) -> None:
     office = Office(world, record="heads")
 
     async def run() -> None:
         async with office.everybody() as peers:
-            others = [one["id"] for one in peers["human"].welcome["payload"]["participants"]]
+            others = [
+                participant["id"]
+                for participant in peers["human"].welcome["payload"]["participants"]
+            ]
             assert {NODE, "recorder"} <= set(others)
             await peers["human"].chat("the words are not kept", to=["worker"])
             await peers["worker"].until("chat")

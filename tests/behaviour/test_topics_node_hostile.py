@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.behaviour.topic_office import NODE, PRESS, Office, fulfilled, proposed, rpc
+from tests.behaviour.topic_office import NODE, PRESS, Office, propose_press, receive_fulfilment, rpc
 from tests.support.command_line import CommandLine
 from tests.topics.peers import Envelope, Peer
 
@@ -45,9 +45,9 @@ def new_office(tmp_path: Path) -> Iterator[Office]:
 
 async def answer(peer: Peer, about: str) -> Envelope:
     """What the node says about a message."""
-    told = await peer.until(lambda one: one.get("correlation_id") == about)
-    assert told["from"] == NODE
-    return told
+    message = await peer.until(lambda one: one.get("correlation_id") == about)
+    assert message["from"] == NODE
+    return message
 
 
 @pytest.mark.spec("MX-4.3-2", "MX-4.3-5", "MX-7-1")
@@ -61,7 +61,7 @@ async def answer(peer: Peer, about: str) -> Envelope:
         ("mcp/request:tools/call:ledger.note", rpc("tools/list", NOTE)),
     ],
 )
-def test_a_request_whose_kind_lies_calls_nothing(
+def test_contradicting_request_kind_calls_nothing(
     office: Office, kind: str, payload: dict[str, Any]
 ) -> None:
     before = office.pressed()
@@ -72,33 +72,33 @@ def test_a_request_whose_kind_lies_calls_nothing(
             lie = await orchestrator.say(kind, payload, to=[NODE])
             # The room has heard it: no gateway looks into a payload.
             assert (await human.until(lie))["payload"] == payload
-            told = await answer(orchestrator, lie)
-            assert told["kind"] == kind.replace("request", "response", 1)
-            assert told["to"] == ["orchestrator"]
-            assert told["payload"]["id"] == payload["id"]
-            assert told["payload"]["error"]["code"] == -32600
-            assert "kind" in told["payload"]["error"]["message"]
+            details = await answer(orchestrator, lie)
+            assert details["kind"] == kind.replace("request", "response", 1)
+            assert details["to"] == ["orchestrator"]
+            assert details["payload"]["id"] == payload["id"]
+            assert details["payload"]["error"]["code"] == -32600
+            assert "kind" in details["payload"]["error"]["message"]
             # Whatever would have come of it has come by now: it is one after the other.
             look = await orchestrator.say(
                 "mcp/request:tools/call:ledger.look", rpc("tools/call", LOOK, 2), to=[NODE]
             )
-            done = await answer(orchestrator, look)
-            assert done["payload"]["result"]["content"][0]["text"] == "look: done"
+            response = await answer(orchestrator, look)
+            assert response["payload"]["result"]["content"][0]["text"] == "look: done"
 
     asyncio.run(run())
     assert office.pressed() == before
 
 
-def test_the_same_request_with_a_kind_that_is_true_is_a_call(office: Office) -> None:
+def test_correct_request_kind_calls_tool(office: Office) -> None:
     """So that the lies fail for what they say, and for nothing else."""
     before = office.pressed()
 
     async def run() -> None:
         async with office.everybody() as peers:
             orchestrator = peers["orchestrator"]
-            asked = await orchestrator.say(CALL_NOTE, rpc("tools/call", NOTE), to=[NODE])
-            done = await answer(orchestrator, asked)
-            assert done["payload"]["result"]["content"][0]["text"] == "note: done"
+            request = await orchestrator.say(CALL_NOTE, rpc("tools/call", NOTE), to=[NODE])
+            response = await answer(orchestrator, request)
+            assert response["payload"]["result"]["content"][0]["text"] == "note: done"
 
     asyncio.run(run())
     assert office.pressed() == [*before, ["note", {"text": "mine"}]]
@@ -113,7 +113,7 @@ def test_the_same_request_with_a_kind_that_is_true_is_a_call(office: Office) -> 
         ("mcp/proposal:tools/call:ledger.press", {"method": "tools/list", "params": PRESS}),
     ],
 )
-def test_a_proposal_whose_kind_lies_is_put_before_nobody(
+def test_contradicting_proposal_kind_is_ignored(
     office: Office, kind: str, payload: dict[str, Any]
 ) -> None:
     before = office.pressed()
@@ -123,47 +123,47 @@ def test_a_proposal_whose_kind_lies_is_put_before_nobody(
             proposer, human = peers["proposer"], peers["human"]
             lie = await proposer.say(kind, payload, to=[NODE])
             assert (await human.until(lie))["payload"] == payload
-            told = await answer(proposer, lie)
-            assert (told["kind"], told["to"]) == ("chat", ["proposer"])
-            assert told["payload"]["text"].startswith("Rejected:")
-            assert "kind" in told["payload"]["text"]
+            response = await answer(proposer, lie)
+            assert (response["kind"], response["to"]) == ("chat", ["proposer"])
+            assert response["payload"]["text"].startswith("Rejected:")
+            assert "kind" in response["payload"]["text"]
             assert await asyncio.to_thread(office.waiting) == []
 
     asyncio.run(run())
     assert office.pressed() == before
 
 
-def test_an_id_that_was_there_asks_the_node_for_nothing(office: Office) -> None:
+def test_repeated_id_is_ignored(office: Office) -> None:
     """Not once more, not for something else, not by another, and not as a proposal."""
     before = office.pressed()
 
     async def run() -> None:
         async with office.everybody() as peers:
             orchestrator, proposer = peers["orchestrator"], peers["proposer"]
-            asked = await orchestrator.say(CALL_NOTE, rpc("tools/call", NOTE), to=[NODE])
-            assert "result" in (await answer(orchestrator, asked))["payload"]
+            request = await orchestrator.say(CALL_NOTE, rpc("tools/call", NOTE), to=[NODE])
+            assert "result" in (await answer(orchestrator, request))["payload"]
             again = {"name": "ledger.note", "arguments": {"text": "again"}}
             for number, params in enumerate((NOTE, again), 2):
                 await orchestrator.say(
-                    CALL_NOTE, rpc("tools/call", params, number), to=[NODE], id=asked
+                    CALL_NOTE, rpc("tools/call", params, number), to=[NODE], id=request
                 )
-                await told_of_reuse(orchestrator, asked)
+                await expect_reuse_notice(orchestrator, request)
             await proposer.say(
                 "mcp/proposal:tools/call:ledger.press",
                 {"method": "tools/call", "params": PRESS},
                 to=[NODE],
-                id=asked,
+                id=request,
             )
-            await told_of_reuse(proposer, asked)
+            await expect_reuse_notice(proposer, request)
             assert await asyncio.to_thread(office.waiting) == []
             # Nobody was answered a second time: the tool does one after the other, this last.
             look = await orchestrator.say(
                 "mcp/request:tools/call:ledger.look", rpc("tools/call", LOOK, 9), to=[NODE]
             )
             last = await answer(orchestrator, look)
-            heard = await peers["human"].all_until(last["id"])
-            answers = [one for one in heard if one.get("correlation_id") == asked]
-            assert [one["payload"]["id"] for one in answers] == [1]
+            messages = await peers["human"].all_until(last["id"])
+            answers = [message for message in messages if message.get("correlation_id") == request]
+            assert [response["payload"]["id"] for response in answers] == [1]
 
     asyncio.run(run())
     assert office.pressed() == [*before, ["note", {"text": "mine"}]]
@@ -174,23 +174,23 @@ def without_clock(approval: dict[str, Any]) -> dict[str, Any]:
     return {key: approval[key] for key in approval.keys() - {"now", "seconds_left"}}
 
 
-async def told_of_reuse(peer: Peer, id: str) -> None:
+async def expect_reuse_notice(peer: Peer, id: str) -> None:
     """In words, and about no message: the answer to that id was given to whoever had it first."""
-    told = await peer.until(lambda one: one["from"] == NODE and one.get("to") == [peer.id])
-    assert told["kind"] == "chat"
-    assert "correlation_id" not in told
-    assert f"its id '{id}' was used before" in told["payload"]["text"]
-    assert "needs a new id" in told["payload"]["text"]
+    message = await peer.until(lambda one: one["from"] == NODE and one.get("to") == [peer.id])
+    assert message["kind"] == "chat"
+    assert "correlation_id" not in message
+    assert f"its id '{id}' was used before" in message["payload"]["text"]
+    assert "needs a new id" in message["payload"]["text"]
 
 
-def test_the_id_of_a_proposal_that_waits_changes_nothing_about_it(new_office: Office) -> None:
+def test_repeated_id_does_not_change_proposal(new_office: Office) -> None:
     """A human decides about what was proposed first, whatever has its id later."""
     office = new_office
 
     async def run() -> None:
         async with office.everybody() as peers:
             proposer, orchestrator = peers["proposer"], peers["orchestrator"]
-            proposal, shown = await proposed(office, peers)
+            proposal, shown = await propose_press(office, peers)
             blue = {"name": "ledger.press", "arguments": {"button": "blue"}}
             await proposer.say(
                 "mcp/proposal:tools/call:ledger.press",
@@ -198,21 +198,21 @@ def test_the_id_of_a_proposal_that_waits_changes_nothing_about_it(new_office: Of
                 to=[NODE],
                 id=proposal,
             )
-            await told_of_reuse(proposer, proposal)
+            await expect_reuse_notice(proposer, proposal)
             await orchestrator.say(
                 "mcp/request:tools/call:ledger.press",
                 rpc("tools/call", blue),
                 to=[NODE],
                 id=proposal,
             )
-            await told_of_reuse(orchestrator, proposal)
+            await expect_reuse_notice(orchestrator, proposal)
             [still] = await asyncio.to_thread(office.waiting)
             assert without_clock(still) == without_clock(shown)
             path = f"/approvals/{shown['id']}"
             code, _ = await asyncio.to_thread(office.ask, path, {"proof": office.proof(shown)})
             assert code == 200
             everybody_else = {name: peers[name] for name in ("human", "worker")}
-            fulfilment, response = await fulfilled(everybody_else, proposal)
+            fulfilment, response = await receive_fulfilment(everybody_else, proposal)
             assert fulfilment["payload"]["params"]["arguments"] == {"button": "red"}
             assert response["to"] == [NODE, "proposer"]
 
@@ -221,5 +221,5 @@ def test_the_id_of_a_proposal_that_waits_changes_nothing_about_it(new_office: Of
     rows = office.journal()
     assert "blue" not in json.dumps([row for row in rows if row["verb"] == "proposal"])
     # Whoever used it again stands in the journal.
-    said = [row["caller"] for row in rows if row["verb"] == "topics/say"]
-    assert said == ["proposer", "orchestrator"]
+    actual = [row["caller"] for row in rows if row["verb"] == "topics/say"]
+    assert actual == ["proposer", "orchestrator"]

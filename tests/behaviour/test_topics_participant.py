@@ -15,7 +15,7 @@ import pytest
 
 from interlock.errors import InterlockError
 from interlock.topics.client import Chat, Event, Participant, Proposal, SendError
-from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, a_place, player
+from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, player, running_place
 from tests.topics.client.gateway import HANG_TIMEOUT, Gateway, gateway
 from tests.topics.client.houses import until
 from tests.topics.peers import Envelope, Peer
@@ -29,7 +29,7 @@ PROPOSES = ("mcp/proposal:*", "mcp/response:*", "chat")
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    yield from a_place(tmp_path_factory.mktemp("topics"))
+    yield from running_place(tmp_path_factory.mktemp("topics"))
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -69,7 +69,7 @@ def clerk(place: Place, topic: str, name: str = "worker") -> Clerk:
     return Clerk(Participant(url, topic=topic, token=TOKENS[name], name="clerk"))
 
 
-async def knows(participant: Participant, *others: str) -> None:
+async def wait_for_participants(participant: Participant, *others: str) -> None:
     """Until it knows that they are there."""
     events = participant.events()
     while not set(others) <= participant.participants.keys():
@@ -87,14 +87,14 @@ def result(request: Envelope, text: str = "done") -> Envelope:
 
 async def ask(peer: Peer, kind: str, payload: Envelope, to: str = "worker") -> Envelope:
     """What is answered."""
-    asked = await peer.say(kind, payload, to=[to])
-    return await peer.until(lambda one: one.get("correlation_id") == asked)
+    request = await peer.say(kind, payload, to=[to])
+    return await peer.until(lambda one: one.get("correlation_id") == request)
 
 
 # -- message validation
 
 
-def broken() -> list[str]:
+def invalid_envelopes() -> list[str]:
     """What is no envelope; what is in it is a call that would be done."""
     head = {"protocol": "mcpx/v0.1", "id": "b", "from": "boss", "to": ["worker"]}
     whole: Envelope = {**head, "kind": CALL_WRITE, "payload": rpc(params=PARAMS)}
@@ -113,8 +113,8 @@ def broken() -> list[str]:
 
 
 @pytest.mark.spec("MX-8.2-1")
-@pytest.mark.parametrize("text", broken())
-def test_the_structure_of_an_envelope_comes_first(text: str) -> None:
+@pytest.mark.parametrize("text", invalid_envelopes())
+def test_malformed_envelope_is_ignored(text: str) -> None:
     async def test(made: Gateway) -> None:
         worker = Clerk(Participant(made.url, topic="room", token="t-worker"))
         async with worker.participant.connected():
@@ -130,16 +130,16 @@ def test_the_structure_of_an_envelope_comes_first(text: str) -> None:
         assert worker.written == ["hello"]
         assert len(made.said) == 1
 
-    asyncio.run(by_hand(test))
+    asyncio.run(run_with_gateway(test))
 
 
-async def by_hand(test: Any, **capabilities: tuple[str, ...]) -> None:
+async def run_with_gateway(test: Any, **capabilities: tuple[str, ...]) -> None:
     async with asyncio.timeout(HANG_TIMEOUT), gateway(capabilities) as made:
         await test(made)
 
 
 @pytest.mark.spec("MX-8.2-2", "MX-8.2-4", "MX-8.2-5")
-def test_another_method_in_the_kind_than_in_the_payload(place: Place, play: Play) -> None:
+def test_contradicting_method_is_ignored(place: Place, play: Play) -> None:
     lies = [
         ("mcp/request:tools/list", rpc(params=PARAMS)),
         ("mcp/request:prompts/get:write", rpc(params=PARAMS)),
@@ -148,13 +148,13 @@ def test_another_method_in_the_kind_than_in_the_payload(place: Place, play: Play
     ]
 
     async def test(join: Joins) -> None:
-        await nothing_comes_of(lies, place, join)
+        await assert_ignored(lies, place, join)
 
     play(test)
 
 
 @pytest.mark.spec("MX-8.2-3", "MX-8.2-4", "MX-8.2-5")
-def test_another_tool_in_the_kind_than_in_the_payload(place: Place, play: Play) -> None:
+def test_contradicting_tool_is_ignored(place: Place, play: Play) -> None:
     lies = [
         ("mcp/request:tools/call:fail", rpc(params=PARAMS)),
         ("mcp/request:tools/call:Write", rpc(params=PARAMS)),
@@ -162,12 +162,12 @@ def test_another_tool_in_the_kind_than_in_the_payload(place: Place, play: Play) 
     ]
 
     async def test(join: Joins) -> None:
-        await nothing_comes_of(lies, place, join)
+        await assert_ignored(lies, place, join)
 
     play(test)
 
 
-async def nothing_comes_of(lies: list[tuple[str, Envelope]], place: Place, join: Joins) -> None:
+async def assert_ignored(lies: list[tuple[str, Envelope]], place: Place, join: Joins) -> None:
     topic = place.topic()
     worker = clerk(place, topic)
     async with worker.participant.connected():
@@ -175,7 +175,9 @@ async def nothing_comes_of(lies: list[tuple[str, Envelope]], place: Place, join:
         ids = [await boss.say(kind, payload, to=["worker"]) for kind, payload in lies]
         end = await boss.chat("end")
         # The gateway has passed all of it on, and the participant has let nobody hear of it.
-        heard = [one["id"] for one in await observer.all_until(end) if one["from"] == "supervisor"]
+        heard = [
+            item["id"] for item in await observer.all_until(end) if item["from"] == "supervisor"
+        ]
         assert heard == ids
         assert [event.id for event in await worker.until(end) if event.sender == boss.id] == []
         assert worker.participant.proposals == {}
@@ -183,19 +185,19 @@ async def nothing_comes_of(lies: list[tuple[str, Envelope]], place: Place, join:
         # It answers what is true, and that alone.
         answer = await ask(boss, CALL_WRITE, rpc(params=PARAMS))
         assert answer["payload"]["result"]["content"][0]["text"] == "wrote hello"
-        told = await observer.until("mcp/response:tools/call:write")
-        assert told == answer
+        message = await observer.until("mcp/response:tools/call:write")
+        assert message == answer
     assert worker.written == ["hello"]
 
 
 @pytest.mark.spec("MX-8.2-4")
-def test_a_response_that_fails_validation_settles_nothing(place: Place, play: Play) -> None:
+def test_invalid_response_is_ignored(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
         boss = clerk(place, topic, "supervisor")
         async with boss.participant.connected():
             worker, agent = await join(topic, "worker"), await join(topic, "agent")
-            await knows(boss.participant, "worker", "agent")
+            await wait_for_participants(boss.participant, "worker", "agent")
             calling = asyncio.create_task(boss.participant.call("worker", "write", {"text": "x"}))
             request = await worker.until(CALL_WRITE)
             kind, about = "mcp/response:tools/call:write", {"correlation_id": request["id"]}
@@ -206,11 +208,11 @@ def test_a_response_that_fails_validation_settles_nothing(place: Place, play: Pl
             await worker.say(kind, request["payload"], **about)
             await worker.say(kind, lie)
             end = await worker.chat("end")
-            assert [one.id for one in await boss.until(end) if one.sender == "worker"] == []
+            assert [item.id for item in await boss.until(end) if item.sender == "worker"] == []
             # Who answers for another is found out as well.
             await agent.say(kind, lie, to=["supervisor"], **about)
             end = await agent.chat("end")
-            assert [one.id for one in await boss.until(end) if one.sender == "agent"] == []
+            assert [item.id for item in await boss.until(end) if item.sender == "agent"] == []
             assert boss.participant.reputation == {"worker": 5, "agent": 1}
             assert not calling.done()
             await worker.say(kind, result(request, "the truth"), **about)
@@ -220,7 +222,7 @@ def test_a_response_that_fails_validation_settles_nothing(place: Place, play: Pl
 
 
 @pytest.mark.spec("MX-8.2-5")
-def test_who_misbehaves_is_counted_by_name(place: Place, play: Play) -> None:
+def test_violations_are_counted_by_participant(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
         worker = clerk(place, topic)
@@ -242,7 +244,7 @@ def test_who_misbehaves_is_counted_by_name(place: Place, play: Play) -> None:
 
 
 @pytest.mark.spec("MX-8.2-6")
-def test_it_is_an_mcp_server(place: Place, play: Play) -> None:
+def test_participant_is_mcp_server(place: Place, play: Play) -> None:
     hello = {
         "protocolVersion": "2025-06-18",
         "capabilities": {},
@@ -270,7 +272,7 @@ def test_it_is_an_mcp_server(place: Place, play: Play) -> None:
 
 
 @pytest.mark.spec("MX-8.2-7")
-def test_requests_reach_its_tools_and_responses_whoever_asked(place: Place, play: Play) -> None:
+def test_requests_reach_tools_and_responses_reach_caller(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
         boss = clerk(place, topic, "supervisor")
@@ -280,7 +282,7 @@ def test_requests_reach_its_tools_and_responses_whoever_asked(place: Place, play
             assert answer["kind"] == "mcp/response:tools/call:write"
             assert answer["payload"]["result"]["content"][0]["text"] == "wrote hello"
             assert boss.written == ["hello"]
-            await knows(boss.participant, "worker")
+            await wait_for_participants(boss.participant, "worker")
             asking = asyncio.create_task(boss.participant.request("worker", "tools/list"))
             request = await worker.until("mcp/request:tools/list")
             assert (request["from"], request["to"]) == ("supervisor", ["worker"])
@@ -292,7 +294,7 @@ def test_requests_reach_its_tools_and_responses_whoever_asked(place: Place, play
 
 
 @pytest.mark.spec("MX-8.2-8", "MX-8.2-9")
-def test_every_response_names_the_envelope_that_it_answers(place: Place, play: Play) -> None:
+def test_response_correlates_with_envelope(place: Place, play: Play) -> None:
     """And not the JSON-RPC id, which is that of the payload; errors too."""
     asked: list[tuple[str, Envelope, str]] = [
         (CALL_WRITE, rpc(params=PARAMS, id="rpc-1"), "result"),
@@ -350,14 +352,14 @@ def test_proposals_are_recognised(place: Place, play: Play) -> None:
 
 
 @pytest.mark.spec("MX-8.2-11", "MX-8.2-12")
-def test_what_is_approved_is_asked_of_the_target(place: Place, play: Play) -> None:
+def test_fulfilled_proposal_is_sent_to_target(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
         boss = clerk(place, topic, "supervisor").participant
         async with boss.connected():
             events = boss.events()
             agent, worker = await join(topic, "agent"), await join(topic, "worker")
-            await knows(boss, "agent", "worker")
+            await wait_for_participants(boss, "agent", "worker")
             payload = {"method": "tools/call", "params": PARAMS}
             proposal = await agent.say("mcp/proposal:tools/call:write", payload, to=["worker"])
             await until(events, lambda event: event.id == proposal)
@@ -375,8 +377,8 @@ def test_what_is_approved_is_asked_of_the_target(place: Place, play: Play) -> No
             )
             assert (await fulfilling)["content"][0]["text"] == "done"
             # The proposer sees the same.
-            seen = await agent.until(CALL_WRITE)
-            assert seen == request
+            message = await agent.until(CALL_WRITE)
+            assert message == request
             assert (await agent.until(answered))["correlation_id"] == request["id"]
             with pytest.raises(SendError, match="fulfilled by supervisor"):
                 await boss.fulfil(proposal)
@@ -388,7 +390,7 @@ def test_what_is_approved_is_asked_of_the_target(place: Place, play: Play) -> No
 
 
 @pytest.mark.spec("MX-8.2-13")
-def test_the_welcome_says_who_it_is_and_what_it_may(place: Place, play: Play) -> None:
+def test_welcome_sets_identity_and_capabilities(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
         await join(topic, "administrator")
@@ -411,7 +413,7 @@ def test_the_welcome_says_who_it_is_and_what_it_may(place: Place, play: Play) ->
 
 
 @pytest.mark.spec("MX-8.2-14")
-def test_presence_is_followed(place: Place, play: Play) -> None:
+def test_presence_is_tracked(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
         worker = clerk(place, topic).participant
@@ -419,10 +421,10 @@ def test_presence_is_followed(place: Place, play: Play) -> None:
             events = worker.events()
             assert dict(worker.participants) == {}
             agent = await join(topic, "agent")
-            await knows(worker, "agent")
+            await wait_for_participants(worker, "agent")
             assert worker.participants["agent"] == tuple(agent.capabilities)
             boss = await join(topic, "supervisor")
-            await knows(worker, "supervisor")
+            await wait_for_participants(worker, "supervisor")
             await agent.socket.close()
             await until(
                 events,
@@ -434,7 +436,7 @@ def test_presence_is_followed(place: Place, play: Play) -> None:
 
 
 @pytest.mark.spec("MX-8.2-15")
-def test_what_the_welcome_does_not_allow_is_not_even_sent() -> None:
+def test_unpermitted_message_is_not_sent() -> None:
     """The gateway made by hand refuses nothing: what it heard is what was on the wire."""
 
     async def test(made: Gateway) -> None:
@@ -443,7 +445,7 @@ def test_what_the_welcome_does_not_allow_is_not_even_sent() -> None:
             Participant(made.url, topic="room", token="t-worker").connected(),
             agent.connected(),
         ):
-            await knows(agent, "worker")
+            await wait_for_participants(agent, "worker")
             for sending in (
                 agent.request("worker", "tools/list"),
                 agent.request("worker", "tools/call", PARAMS),
@@ -451,11 +453,11 @@ def test_what_the_welcome_does_not_allow_is_not_even_sent() -> None:
                 agent.request_all("ping"),
                 agent.send("system/error", {"error": "x", "message": "x"}),
             ):
-                with pytest.raises(SendError) as refused:
+                with pytest.raises(SendError) as error:
                     await sending
-                assert isinstance(refused.value, InterlockError)
+                assert isinstance(error.value, InterlockError)
             await agent.chat("the first")
             await made.heard("chat")
-            assert [one["kind"] for one in made.said] == ["chat"]
+            assert [item["kind"] for item in made.said] == ["chat"]
 
-    asyncio.run(by_hand(test, agent=PROPOSES))
+    asyncio.run(run_with_gateway(test, agent=PROPOSES))

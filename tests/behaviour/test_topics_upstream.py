@@ -76,22 +76,22 @@ class Server:
 
     async def serve(self) -> None:
         while True:
-            asked = json.loads(await self.peer.socket.recv())
-            if self.peer.id not in asked.get("to", []):
+            message = json.loads(await self.peer.socket.recv())
+            if self.peer.id not in message.get("to", []):
                 continue
-            match asked["kind"]:
+            match message["kind"]:
                 case "mcp/request:initialize":
                     info = {"name": "by hand", "version": "1"}
                     result = {
-                        "protocolVersion": asked["payload"]["params"]["protocolVersion"],
+                        "protocolVersion": message["payload"]["params"]["protocolVersion"],
                         "capabilities": {"tools": {}},
                         "serverInfo": info,
                     }
-                    await self.answer(asked, result)
+                    await self.answer(message, result)
                 case "mcp/request:tools/list":
-                    await self.answer(asked, {"tools": [TOOL]})
+                    await self.answer(message, {"tools": [TOOL]})
                 case kind if kind == CALL:
-                    self.calls.put_nowait(asked)
+                    self.calls.put_nowait(message)
 
     async def answer(self, asked: Envelope, result: Envelope, **changed: Any) -> str:
         """`changed`: members of the envelope, and `rpc`, the id of the payload."""
@@ -128,21 +128,21 @@ def saying(text: str) -> Envelope:
     return {"content": [{"type": "text", "text": text}]}
 
 
-def test_a_foreign_participant_is_called_through_the_node(place: Plant, play: Play) -> None:
+def test_foreign_participant_is_called_through_node(place: Plant, play: Play) -> None:
     async def test(join: Joins) -> None:
         observer = await join(TOPIC, "observer")
         async with serving(place, join) as server, client_of(place) as client:
             tools = (await client.list_tools()).tools
             assert [tool.name for tool in tools] == ["worker__echo"]
             calling = asyncio.create_task(client.call_tool("worker.echo", {"text": "hé"}))
-            asked = await server.calls.get()
-            assert (asked["from"], asked["to"]) == (NODE, ["worker"])
-            assert asked["payload"]["method"] == "tools/call"
-            assert asked["payload"]["params"]["name"] == "echo"
-            assert asked["payload"]["params"]["arguments"] == {"text": "hé"}
+            response = await server.calls.get()
+            assert (response["from"], response["to"]) == (NODE, ["worker"])
+            assert response["payload"]["method"] == "tools/call"
+            assert response["payload"]["params"]["name"] == "echo"
+            assert response["payload"]["params"]["arguments"] == {"text": "hé"}
             # Everybody in the room sees what the node asks there.
-            assert await observer.until(asked["id"]) == asked
-            await server.answer(asked, saying("hé"))
+            assert await observer.until(response["id"]) == response
+            await server.answer(response, saying("hé"))
             told: Any = await calling
             assert told.content[0].text == "hé"
             assert not told.is_error
@@ -159,53 +159,55 @@ UNFIT: dict[str, Callable[[Envelope], dict[str, Any]]] = {
 }
 
 
-def test_an_answer_that_does_not_fit_is_not_believed(place: Plant, play: Play) -> None:
+def test_invalid_response_is_rejected(place: Plant, play: Play) -> None:
     """Who called is told so, and hears nothing of what was in it."""
 
     async def test(join: Joins) -> None:
         async with serving(place, join) as server, client_of(place) as client:
             for what, changed in UNFIT.items():
                 calling = asyncio.create_task(client.call_tool("worker.echo", {"text": what}))
-                asked = await server.calls.get()
-                await server.answer(asked, saying("a lie"), **changed(asked))
-                with pytest.raises(MCPError) as refused:
+                response = await server.calls.get()
+                await server.answer(response, saying("a lie"), **changed(response))
+                with pytest.raises(MCPError) as error:
                     await calling
-                assert "topic:ops/worker" in str(refused.value), what
-                assert "a lie" not in str(refused.value)
+                assert "topic:ops/worker" in str(error.value), what
+                assert "a lie" not in str(error.value)
                 # The next call is a call like any other.
                 calling = asyncio.create_task(client.call_tool("worker.echo", {"text": what}))
-                asked = await server.calls.get()
-                await server.answer(asked, saying(asked["payload"]["params"]["arguments"]["text"]))
+                response = await server.calls.get()
+                await server.answer(
+                    response, saying(response["payload"]["params"]["arguments"]["text"])
+                )
                 told: Any = await calling
                 assert told.content[0].text == what
 
     play(test)
 
 
-def test_nobody_answers_for_a_participant(place: Plant, play: Play) -> None:
+def test_response_of_other_participant_is_ignored(place: Plant, play: Play) -> None:
     """Nor does what it says about another request: the node waits for the answer itself."""
 
     async def test(join: Joins) -> None:
         eve = await join(TOPIC, "supervisor")
         async with serving(place, join) as server, client_of(place) as client:
             calling = asyncio.create_task(client.call_tool("worker.echo", {"text": "x"}))
-            asked = await server.calls.get()
-            assert await eve.until(asked["id"]) == asked
-            await Server(eve).answer(asked, saying("a lie"))
-            await server.answer(asked, saying("about nothing"), correlation_id="nothing")
+            response = await server.calls.get()
+            assert await eve.until(response["id"]) == response
+            await Server(eve).answer(response, saying("a lie"))
+            await server.answer(response, saying("about nothing"), correlation_id="nothing")
             # The node has heard both once it answers what was asked after them.
             ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
             pinged = await eve.say("mcp/request:ping", ping, to=[NODE])
             await eve.until(lambda one: one.get("correlation_id") == pinged)
             assert not calling.done()
-            await server.answer(asked, saying("the truth"))
+            await server.answer(response, saying("the truth"))
             told: Any = await calling
             assert told.content[0].text == "the truth"
 
     play(test)
 
 
-def test_a_participant_that_leaves_while_it_is_asked(place: Plant, play: Play) -> None:
+def test_disconnect_during_call_fails_call(place: Plant, play: Play) -> None:
     async def test(join: Joins) -> None:
         async with serving(place, join) as server, client_of(place) as client:
             calling = asyncio.create_task(client.call_tool("worker.echo", {"text": "x"}))

@@ -14,7 +14,7 @@ import pytest
 
 from interlock.topics.client import Events, Participant
 from interlock.topics.wire.threads import MAX_MESSAGES
-from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, a_place, player
+from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, player, running_place
 from tests.topics.client.houses import until
 from tests.topics.peers import Envelope, Peer
 
@@ -27,7 +27,7 @@ PROPOSAL = "mcp/proposal:tools/call:write"
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    yield from a_place(tmp_path_factory.mktemp("topics"))
+    yield from running_place(tmp_path_factory.mktemp("topics"))
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -35,7 +35,7 @@ def play(request: pytest.FixtureRequest, place: Place) -> Play:
     return player(place, request.param)
 
 
-def somebody(place: Place, topic: str, name: str, done: list[str]) -> Participant:
+def recording_participant(place: Place, topic: str, name: str, done: list[str]) -> Participant:
     """One who writes down what it is asked to."""
     one = Participant(place.url("").partition("?")[0], topic=topic, token=TOKENS[name])
 
@@ -59,29 +59,29 @@ def proposal_of(text: str) -> Envelope:
     return {"method": "tools/call", "params": params(text)}
 
 
-async def all_heard(events: Events, *peers: Peer) -> None:
+async def wait_for_all(events: Events, *peers: Peer) -> None:
     """Until everything that they said so far was heard."""
     ends = {await peer.chat("end") for peer in peers}
     while ends:
         ends.discard((await anext(events)).id)
 
 
-def test_the_id_of_a_request_is_good_for_one(place: Place, play: Play) -> None:
+def test_repeated_request_id_is_ignored(place: Place, play: Play) -> None:
     """Not for the same once more, not for something else, and not for another."""
 
     async def test(join: Joins) -> None:
         topic, done, to = place.topic(), list[str](), ["worker"]
-        worker = somebody(place, topic, "worker", done)
+        worker = recording_participant(place, topic, "worker", done)
         async with worker.connected():
             events = worker.events()
             boss, other = await join(topic, "supervisor"), await join(topic, "administrator")
-            asked = await boss.say(REQUEST, call("first"), to=to)
+            request = await boss.say(REQUEST, call("first"), to=to)
             answer = await other.until(RESPONSE)
-            assert (answer["to"], answer["correlation_id"]) == (["supervisor"], asked)
-            await boss.say(REQUEST, call("first"), to=to, id=asked)
-            await boss.say(REQUEST, call("second", 2), to=to, id=asked)
-            await other.say(REQUEST, call("third", 3), to=to, id=asked)
-            await all_heard(events, boss, other)
+            assert (answer["to"], answer["correlation_id"]) == (["supervisor"], request)
+            await boss.say(REQUEST, call("first"), to=to, id=request)
+            await boss.say(REQUEST, call("second", 2), to=to, id=request)
+            await other.say(REQUEST, call("third", 3), to=to, id=request)
+            await wait_for_all(events, boss, other)
             assert worker.reputation == {"supervisor": 2, "administrator": 1}
             # With an id of its own it is done. Nothing else was answered in between.
             again = await other.say(REQUEST, call("again", 4), to=to)
@@ -91,12 +91,12 @@ def test_the_id_of_a_request_is_good_for_one(place: Place, play: Play) -> None:
     play(test)
 
 
-def test_the_id_of_a_request_that_is_under_way_is_not_free(place: Place, play: Play) -> None:
+def test_id_of_running_request_is_not_reusable(place: Place, play: Play) -> None:
     """Who answers whom does not change while the tool works."""
 
     async def test(join: Joins) -> None:
         topic, done, go = place.topic(), list[str](), asyncio.Event()
-        worker = somebody(place, topic, "worker", done)
+        worker = recording_participant(place, topic, "worker", done)
 
         @worker.tool()
         async def wait() -> str:
@@ -108,12 +108,12 @@ def test_the_id_of_a_request_that_is_under_way_is_not_free(place: Place, play: P
         async with worker.connected():
             events = worker.events()
             boss, other = await join(topic, "supervisor"), await join(topic, "administrator")
-            asked = await boss.say(kind, payload, to=["worker"])
-            await until(events, lambda event: event.id == asked)
-            await other.say(REQUEST, call("mine", 7), to=["worker"], id=asked)
-            await all_heard(events, other)
+            request = await boss.say(kind, payload, to=["worker"])
+            await until(events, lambda event: event.id == request)
+            await other.say(REQUEST, call("mine", 7), to=["worker"], id=request)
+            await wait_for_all(events, other)
             go.set()
-            answer = await other.until(lambda one: one.get("correlation_id") == asked)
+            answer = await other.until(lambda one: one.get("correlation_id") == request)
             assert answer["to"] == ["supervisor"]
             assert answer["payload"]["id"] == 1
             assert answer["payload"]["result"]["content"][0]["text"] == "waited"
@@ -123,27 +123,27 @@ def test_the_id_of_a_request_that_is_under_way_is_not_free(place: Place, play: P
     play(test)
 
 
-def test_the_id_of_a_proposal_stays_what_was_proposed(place: Place, play: Play) -> None:
+def test_id_of_proposal_is_not_reusable(place: Place, play: Play) -> None:
     """Who approves by an id approves what it has seen, whatever was said under that id later."""
 
     async def test(join: Joins) -> None:
         topic, done = place.topic(), list[str]()
-        boss = somebody(place, topic, "supervisor", done)
+        boss = recording_participant(place, topic, "supervisor", done)
         async with boss.connected():
             events = boss.events()
             agent, other = await join(topic, "agent"), await join(topic, "administrator")
             worker = await join(topic, "worker")
             proposal = await agent.say(PROPOSAL, proposal_of("harmless"), to=["worker"])
-            seen = await until(events, lambda event: event.id == proposal)
+            message = await until(events, lambda event: event.id == proposal)
             tracked = boss.proposals[proposal]
             await agent.say(PROPOSAL, proposal_of("harmful"), to=["worker"], id=proposal)
             await agent.say(PROPOSAL, proposal_of("harmless"), to=["administrator"], id=proposal)
             await other.say(PROPOSAL, proposal_of("harmful"), to=["worker"], id=proposal)
             await other.say(REQUEST, call("harmful"), to=["supervisor"], id=proposal)
-            await all_heard(events, agent, other, worker)
+            await wait_for_all(events, agent, other, worker)
             assert boss.reputation == {"agent": 2, "administrator": 2}
             assert boss.proposals == {proposal: tracked}
-            fulfilling = asyncio.create_task(boss.fulfil(seen))
+            fulfilling = asyncio.create_task(boss.fulfil(message))
             request = await worker.until(
                 lambda one: one["kind"] == REQUEST and one["from"] == "supervisor"
             )
@@ -157,24 +157,24 @@ def test_the_id_of_a_proposal_stays_what_was_proposed(place: Place, play: Play) 
     play(test)
 
 
-def test_the_id_of_a_proposal_is_not_free_however_much_is_said(place: Place, play: Play) -> None:
+def test_id_of_pending_proposal_is_never_forgotten(place: Place, play: Play) -> None:
     """Who talks until nobody remembers an id does not get it back while the proposal waits."""
 
     async def test(join: Joins) -> None:
         topic, done = place.topic(), list[str]()
-        boss = somebody(place, topic, "supervisor", done)
+        boss = recording_participant(place, topic, "supervisor", done)
         async with boss.connected():
             events = boss.events()
             agent, worker = await join(topic, "agent"), await join(topic, "worker")
             proposal = await agent.say(PROPOSAL, proposal_of("harmless"), to=["worker"])
-            await all_heard(events, agent, worker)
+            await wait_for_all(events, agent, worker)
             tracked = boss.proposals[proposal]
             for _ in range(MAX_MESSAGES // 200 + 1):
                 for _ in range(200):
                     await agent.chat()
-                await all_heard(events, agent)
+                await wait_for_all(events, agent)
             await agent.say(PROPOSAL, proposal_of("harmful"), to=["worker"], id=proposal)
-            await all_heard(events, agent)
+            await wait_for_all(events, agent)
             assert boss.reputation == {"agent": 1}
             assert boss.proposals[proposal] == tracked
             fulfilling = asyncio.create_task(boss.fulfil(proposal))
@@ -186,12 +186,12 @@ def test_the_id_of_a_proposal_is_not_free_however_much_is_said(place: Place, pla
     play(test)
 
 
-def test_a_proposer_waits_for_its_own_proposal_and_no_other(place: Place, play: Play) -> None:
+def test_proposer_waits_for_own_proposal_only(place: Place, play: Play) -> None:
     """Somebody proposes something else under its id, and has that fulfilled: that is no outcome."""
 
     async def test(join: Joins) -> None:
         topic, done = place.topic(), list[str]()
-        agent = somebody(place, topic, "agent", done)
+        agent = recording_participant(place, topic, "agent", done)
         async with agent.connected():
             events = agent.events()
             boss, worker = await join(topic, "administrator"), await join(topic, "worker")
@@ -200,7 +200,7 @@ def test_a_proposer_waits_for_its_own_proposal_and_no_other(place: Place, play: 
             proposal = await agent.propose("worker", "tools/call", params("mine"))
             await boss.until(proposal.id)
             await boss.say(PROPOSAL, proposal_of("theirs"), to=["worker"], id=proposal.id)
-            await all_heard(events, boss)
+            await wait_for_all(events, boss)
             assert agent.reputation == {"administrator": 1}
             for text in ("theirs", "mine"):
                 asked = await boss.say(
@@ -212,7 +212,7 @@ def test_a_proposer_waits_for_its_own_proposal_and_no_other(place: Place, play: 
                 result = {"jsonrpc": "2.0", "id": 5, "result": {"content": content}}
                 to = ["administrator", "agent"]
                 await worker.say(RESPONSE, result, to=to, correlation_id=asked)
-            await all_heard(events, worker)
+            await wait_for_all(events, worker)
             outcome = await proposal.outcome()
             assert outcome["content"][0]["text"] == "mine"
 

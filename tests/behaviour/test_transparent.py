@@ -38,7 +38,7 @@ async def open_client(target: Any, mode: str) -> AsyncIterator[Client]:
             yield client
 
 
-def plain(result: Any) -> Any:
+def without_era_fields(result: Any) -> Any:
     """A result without what differs between the eras by design."""
     dumped = result.model_dump(by_alias=True, exclude_none=True, mode="json")
     for key in ("_meta", "resultType", "ttlMs", "cacheScope"):
@@ -46,52 +46,54 @@ def plain(result: Any) -> Any:
     return dumped
 
 
-async def everything(client: Client) -> dict[str, Any]:
+async def read_everything(client: Client) -> dict[str, Any]:
     """All that a client can find out about a server."""
-    tools = plain(await client.list_tools())["tools"]
+    tools = without_era_fields(await client.list_tools())["tools"]
     capabilities = client.server_capabilities
     return {
-        "info": plain(client.server_info),
+        "info": without_era_fields(client.server_info),
         "instructions": client.instructions,
-        "tools": [one for one in tools if one["name"] in OWN],  # other tests teach it more
+        "tools": [tool for tool in tools if tool["name"] in OWN],  # other tests teach it more
         "kinds": (capabilities.resources is not None, capabilities.prompts is not None),
         "results": [
-            plain(await client.call_tool("echo", {"text": "Grüezi\n"})),
-            plain(await client.call_tool("add", {"a": 2})),
-            plain(await client.call_tool("refuse", {"why": "x"})),
+            without_era_fields(await client.call_tool("echo", {"text": "Grüezi\n"})),
+            without_era_fields(await client.call_tool("add", {"a": 2})),
+            without_era_fields(await client.call_tool("refuse", {"why": "x"})),
         ],
         "resources": [
-            plain(await client.list_resources()),
-            plain(await client.list_resource_templates()),
-            plain(await client.read_resource("note://today")),
-            plain(await client.read_resource("note://monday")),
+            without_era_fields(await client.list_resources()),
+            without_era_fields(await client.list_resource_templates()),
+            without_era_fields(await client.read_resource("note://today")),
+            without_era_fields(await client.read_resource("note://monday")),
         ],
         "prompts": [
-            plain(await client.list_prompts()),
-            plain(await client.get_prompt("review", {"lang": "py"})),
+            without_era_fields(await client.list_prompts()),
+            without_era_fields(await client.get_prompt("review", {"lang": "py"})),
         ],
     }
 
 
-class Shown:
+class TransparentNode:
     """A node in front of one official server, and what is seen with and without the node."""
 
     def __init__(self, node: NodeThread, direct: Any, era: str) -> None:
         self.node = node
-        self.through = {mode: ask(node.url, mode, everything) for mode in MODES}
+        self.through = {mode: ask(node.url, mode, read_everything) for mode in MODES}
         # A server of the older era cannot be asked in the newer one; the node bridges.
         there = {
-            mode: ask(direct, mode, everything) for mode in MODES if era == "both" or mode != "auto"
+            mode: ask(direct, mode, read_everything)
+            for mode in MODES
+            if era == "both" or mode != "auto"
         }
         self.direct = {mode: there.get(mode, there["legacy"]) for mode in MODES}
 
 
 @pytest.fixture(scope="module", params=UPSTREAMS)
-def shown(
+def transparent_node(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     server_for: Callable[..., ServerConfig],
-) -> Iterator[Shown]:
+) -> Iterator[TransparentNode]:
     transport, era = UPSTREAMS[request.param]
     server = server_for(request.param, expose="transparent")
     direct: Any = server.url
@@ -100,26 +102,28 @@ def shown(
         direct = StdioServerParameters(command=server.command, args=server.args)
     node = NodeThread(tmp_path_factory.mktemp("shown"), workshops={}, servers={"only": server})
     try:
-        yield Shown(node, direct, era)
+        yield TransparentNode(node, direct, era)
     finally:
         node.stop()
 
 
 @modes
-def test_a_client_finds_the_same_with_and_without_the_node(shown: Shown, mode: str) -> None:
-    through, direct = shown.through[mode], shown.direct[mode]
+def test_client_sees_same_lists_with_and_without_node(
+    transparent_node: TransparentNode, mode: str
+) -> None:
+    through, direct = transparent_node.through[mode], transparent_node.direct[mode]
     for what in direct:
         assert through[what] == direct[what], what
     assert through["info"] == {"name": "official", "title": "The official one", "version": "1.2.3"}
     assert through["instructions"] == "Be kind."
-    assert [one["name"] for one in through["tools"]] == OWN
+    assert [tool["name"] for tool in through["tools"]] == OWN
     assert "All about monday." in str(through["resources"])
     assert "Review this py code." in str(through["prompts"])
 
 
 @modes
-async def test_what_is_not_there_is_an_error(shown: Shown, mode: str) -> None:
-    async with open_client(shown.node.url, mode) as client:
+async def test_unknown_names_are_errors(transparent_node: TransparentNode, mode: str) -> None:
+    async with open_client(transparent_node.node.url, mode) as client:
         for ask_for in (
             lambda: client.read_resource("other://x"),
             lambda: client.get_prompt("nope", {}),
@@ -135,8 +139,8 @@ async def test_what_is_not_there_is_an_error(shown: Shown, mode: str) -> None:
         assert not (await client.call_tool("echo", {"text": "on"})).is_error
 
 
-async def test_the_prefixed_names_work_too(shown: Shown) -> None:
-    async with open_client(shown.node.url, "auto") as client:
+async def test_prefixed_names_work_too(transparent_node: TransparentNode) -> None:
+    async with open_client(transparent_node.node.url, "auto") as client:
         for name in ("only.echo", "echo"):
             assert not (await client.call_tool(name, {"text": "x"})).is_error
 
@@ -147,8 +151,8 @@ async def test_the_prefixed_names_work_too(shown: Shown) -> None:
 def transparent_shop(start_node: Any, **settings: Any) -> tuple[NodeThread, ToolServer]:
     shop = ToolServer()
     node = start_node(workshops={"shop": shop}, **settings)
-    shown = ServerConfig(url=shop.url, expose="transparent")
-    node.wait(node.node.apply(node.config(servers={"shop": shown})))
+    server = ServerConfig(url=shop.url, expose="transparent")
+    node.wait(node.node.apply(node.config(servers={"shop": server})))
     node.wait(node.node.until_settled(HANG_TIMEOUT))
     return node, shop
 
@@ -157,7 +161,7 @@ def stateless_call(node: NodeThread, name: str, **more: Any) -> bytes:
     return node.stateless("tools/call", {"name": name, "arguments": {}}, name=name, **more)
 
 
-def test_an_unknown_name_makes_no_approval_and_reaches_no_server(start_node: Any) -> None:
+def test_unknown_name_creates_no_approval(start_node: Any) -> None:
     node, shop = transparent_shop(start_node)
     session = node.session()
     listed = len(shop.heard_of("tools/list"))
@@ -177,7 +181,7 @@ def test_an_unknown_name_makes_no_approval_and_reaches_no_server(start_node: Any
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_a_tool_that_was_added_without_a_word_is_found(start_node: Any, era: str) -> None:
+def test_unannounced_tool_is_found(start_node: Any, era: str) -> None:
     node, shop = transparent_shop(start_node)
     session = node.session()
     node.do(lambda: shop.tools.append({**tool("new"), "annotations": {"readOnlyHint": True}}))
@@ -187,10 +191,10 @@ def test_a_tool_that_was_added_without_a_word_is_found(start_node: Any, era: str
     assert not node.once(data).result.get("isError")
     assert len(shop.calls("new")) == 1
     tools = node.once(node.stateless("tools/list")).result["tools"]
-    assert "new" in [one["name"] for one in tools]
+    assert "new" in [tool["name"] for tool in tools]
 
 
-def test_what_was_added_waits_for_a_person_by_its_definition(start_node: Any) -> None:
+def test_unannounced_tool_requires_approval_by_definition(start_node: Any) -> None:
     node, shop = transparent_shop(start_node)
     irreversible = {**tool("drop"), "annotations": {"destructiveHint": True}}
     node.do(lambda: shop.tools.append(irreversible))
@@ -206,11 +210,11 @@ def test_what_was_added_waits_for_a_person_by_its_definition(start_node: Any) ->
 # -- while things change
 
 
-def test_while_its_upstream_is_restarted_the_node_introduces_itself(start_node: Any) -> None:
+def test_restarting_upstream_falls_back_to_node_info(start_node: Any) -> None:
     shop = ToolServer(prompts={})
     node = start_node(workshops={"shop": shop})
-    shown = ServerConfig(url=shop.url, expose="transparent")
-    node.wait(node.node.apply(node.config(servers={"shop": shown})))
+    server = ServerConfig(url=shop.url, expose="transparent")
+    node.wait(node.node.apply(node.config(servers={"shop": server})))
     node.wait(node.node.until_settled(HANG_TIMEOUT))
     assert node.session().opened["serverInfo"]["name"] == "workshop"
     assert node.session().opened["capabilities"] == {"tools": {"listChanged": True}, "prompts": {}}
@@ -230,21 +234,21 @@ def test_while_its_upstream_is_restarted_the_node_introduces_itself(start_node: 
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_questions_pass_with_their_params_and_errors(start_node: Any, era: str) -> None:
+def test_extension_requests_pass_with_params_and_errors(start_node: Any, era: str) -> None:
     shop = ToolServer(era, prompts={}, resources={}, completions={})
     node = start_node(workshops={"shop": shop})
-    shown = ServerConfig(url=shop.url, expose="transparent")
-    node.wait(node.node.apply(node.config(servers={"shop": shown})))
+    server = ServerConfig(url=shop.url, expose="transparent")
+    node.wait(node.node.apply(node.config(servers={"shop": server})))
     node.wait(node.node.until_settled(HANG_TIMEOUT))
     session = node.session()
-    asked = {"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "a", "value": "b"}}
+    request = {"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "a", "value": "b"}}
     for data in (
-        node.stateless("completion/complete", asked),
-        session.request("completion/complete", asked),
+        node.stateless("completion/complete", request),
+        session.request("completion/complete", request),
     ):
         result = node.once(data).result
         passed = {key: value for key, value in result["params"].items() if key != "_meta"}
-        assert (result["asked"], passed) == ("completion/complete", asked)
+        assert (result["asked"], passed) == ("completion/complete", request)
     # The upstream's own error, with the status that the wire has for it.
     answer = node.once(node.stateless("prompts/get", {"name": "nope"}, name="nope"))
     assert (answer.status, answer.error["code"]) == (404, -32601)
@@ -259,15 +263,15 @@ def test_questions_pass_with_their_params_and_errors(start_node: Any, era: str) 
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_an_announcement_passes_even_if_the_list_reads_as_before(start_node: Any, era: str) -> None:
+def test_list_change_is_forwarded_for_unchanged_list(start_node: Any, era: str) -> None:
     shop = ToolServer(era)
     node = start_node(workshops={"shop": shop})
-    shown = ServerConfig(url=shop.url, expose="transparent")
-    node.wait(node.node.apply(node.config(servers={"shop": shown})))
+    server = ServerConfig(url=shop.url, expose="transparent")
+    node.wait(node.node.apply(node.config(servers={"shop": server})))
     shop.wait_for(lambda: shop._listening, "the node to listen")
-    asked = {"notifications": {"toolsListChanged": True}}
+    request = {"notifications": {"toolsListChanged": True}}
     with node.connect() as wire:
-        wire.send(node.stateless("subscriptions/listen", asked))
+        wire.send(node.stateless("subscriptions/listen", request))
         assert wire.head()[0] == 200
         assert wire.event()["method"] == "notifications/subscriptions/acknowledged"
         for _ in range(2):

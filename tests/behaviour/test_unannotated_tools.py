@@ -49,12 +49,16 @@ class Weather:
             text = answer.body.decode()
             return "CONFIRMATION_REQUIRED" if "confirmation_required" in text else "ok"
         client = AqlClient(self.node, f"?view={view}", era)
-        (found,) = [one for one in client.introspect()["operations"] if one["name"].endswith(tool)]
+        (found,) = [
+            operation
+            for operation in client.introspect()["operations"]
+            if operation["name"].endswith(tool)
+        ]
         endpoint = (
             "mcp_aql" if view == "aql-single" else f"mcp_aql_{found['semantic_category'].lower()}"
         )
-        said = client.ask(found["name"], arguments, endpoint)
-        return "ok" if said["success"] else str(said["error"]["code"])
+        response = client.ask(found["name"], arguments, endpoint)
+        return "ok" if response["success"] else str(response["error"]["code"])
 
 
 @pytest.fixture
@@ -66,21 +70,21 @@ def weather(tmp_path: Path) -> Any:
         return made[-1]
 
     yield start
-    for one in made:
-        one.node.stop()
+    for item in made:
+        item.node.stop()
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_irreversible_calls_wait_in_every_view_and_the_others_run(weather: Any, era: str) -> None:
+def test_irreversible_calls_are_pending_in_every_view(weather: Any, era: str) -> None:
     place = weather()
     views = ("plain", "aql", "aql-single")
     for tool, arguments in HELD:
-        found = {view: place.call(view, era, tool, arguments) for view in views}
-        assert found == dict.fromkeys(views, "CONFIRMATION_REQUIRED"), tool
+        actual = {view: place.call(view, era, tool, arguments) for view in views}
+        assert actual == dict.fromkeys(views, "CONFIRMATION_REQUIRED"), tool
     assert place.executed() == []
     for tool, arguments in HARMLESS:  # type: ignore[assignment]
-        found = {view: place.call(view, era, tool, arguments) for view in views}
-        assert found == dict.fromkeys(views, "ok"), tool
+        actual = {view: place.call(view, era, tool, arguments) for view in views}
+        assert actual == dict.fromkeys(views, "ok"), tool
     assert set(place.executed()) == {"add", "get_forecast", "manage_stations list"}
     assert len(place.executed()) == 9
 
@@ -99,31 +103,33 @@ def test_irreversible_calls_wait_in_every_view_and_the_others_run(weather: Any, 
         ({"policy": PolicyConfig(default="allow")}, [], ["delete_station", "add"]),
     ],
 )
-def test_every_view_follows_the_same_settings(
+def test_settings_apply_to_every_view(
     weather: Any, config: dict[str, Any], held: list[str], runs: list[str]
 ) -> None:
-    given = {"delete_station": DELETE, **dict(HARMLESS)}
+    arguments = {"delete_station": DELETE, **dict(HARMLESS)}
     place = weather(**config)
     for view in ("plain", "aql", "aql-single"):
-        found = {tool: place.call(view, "stateless", tool, given[tool]) for tool in [*held, *runs]}
-        assert found == {
+        actual = {
+            tool: place.call(view, "stateless", tool, arguments[tool]) for tool in [*held, *runs]
+        }
+        assert actual == {
             **dict.fromkeys(held, "CONFIRMATION_REQUIRED"),
             **dict.fromkeys(runs, "ok"),
         }
 
 
-def test_rules_see_the_effect_of_the_actual_call(weather: Any) -> None:
+def test_rules_see_effect_of_actual_call(weather: Any) -> None:
     rule = RuleConfig(name="never", then="deny", effects=["irreversible"])
     place = weather(policy=PolicyConfig(rules=[rule]))
     # Twice: what was decided for one call must not decide the other.
     for _ in range(2):
         assert place.call("aql", "stateless", "manage_stations", {"action": "list"}) == "ok"
-        refused = place.call("aql", "stateless", "manage_stations", {"action": "delete"})
-        assert refused.startswith("PERMISSION_"), refused
+        response = place.call("aql", "stateless", "manage_stations", {"action": "delete"})
+        assert response.startswith("PERMISSION_"), response
     assert place.executed() == ["manage_stations list"] * 2
 
 
-def test_arguments_that_two_readers_read_differently_do_not_run(weather: Any) -> None:
+def test_rejects_ambiguous_arguments(weather: Any) -> None:
     place = weather()
     client = AqlClient(place.node, "?view=plain", "session")
     body = (
@@ -135,7 +141,7 @@ def test_arguments_that_two_readers_read_differently_do_not_run(weather: Any) ->
     assert place.executed() == []
 
 
-def test_approvers_are_told_why_the_call_waits(weather: Any) -> None:
+def test_approval_states_reason_for_effect(weather: Any) -> None:
     place = weather()
     place.call("plain", "stateless", "delete_station", DELETE)
     (record,) = place.node.node.trust.approving.approvals.pending()

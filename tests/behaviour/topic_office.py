@@ -62,7 +62,7 @@ class Office:
             else {"callers": [name], "capabilities": [*CAPABILITIES[name], "chat"]}
             for name in NAMES
         ]
-        arguments = [str(one) for one in (LEDGER, self.file, self._pipe) if one is not None]
+        arguments = [str(item) for item in (LEDGER, self.file, self._pipe) if item is not None]
         self.world.config(
             {"ledger": {"command": sys.executable, "args": arguments}},
             tokens=[{"name": name, "token": f"${{env:T_{name}}}"} for name in NAMES],
@@ -80,16 +80,16 @@ class Office:
         return [json.loads(line) for line in text.splitlines()]
 
     def waiting(self) -> list[dict[str, Any]]:
-        done = self.world.run("approvals", "--json")
-        assert done.returncode == 0, done.stderr
-        found: list[dict[str, Any]] = json.loads(done.stdout)["approvals"]
-        return found
+        result = self.world.run("approvals", "--json")
+        assert result.returncode == 0, result.stderr
+        approvals: list[dict[str, Any]] = json.loads(result.stdout)["approvals"]
+        return approvals
 
     def journal(self) -> list[dict[str, Any]]:
         """All that is written, once the node has stopped."""
         assert self.node.end() == 0
-        done = self.world.run("journal", "tail", "-n", "1000", "--json")
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        result = self.world.run("journal", "tail", "-n", "1000", "--json")
+        return [json.loads(line) for line in result.stdout.splitlines()]
 
     @asynccontextmanager
     async def everybody(self) -> AsyncIterator[dict[str, Peer]]:
@@ -136,14 +136,16 @@ def rpc(method: str, params: Any, id: int = 1) -> Envelope:
     return {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
 
 
-async def heard_by_all(peers: dict[str, Peer], wanted: Callable[[Envelope], bool]) -> Envelope:
+async def receive_everywhere(
+    peers: dict[str, Peer], wanted: Callable[[Envelope], bool]
+) -> Envelope:
     """The message that is wanted: the same for everybody."""
     first, *others = [await peer.until(wanted) for peer in peers.values()]
-    assert all(one == first for one in others)
+    assert all(item == first for item in others)
     return first
 
 
-async def proposed(office: Office, peers: dict[str, Peer]) -> tuple[str, dict[str, Any]]:
+async def propose_press(office: Office, peers: dict[str, Peer]) -> tuple[str, dict[str, Any]]:
     """The proposer proposes to the node; its id, and what the inbox shows of it."""
     proposal = await peers["proposer"].say(
         "mcp/proposal:tools/call:ledger.press",
@@ -160,12 +162,14 @@ async def proposed(office: Office, peers: dict[str, Peer]) -> tuple[str, dict[st
     return proposal, shown
 
 
-async def fulfilled(peers: dict[str, Peer], proposal: str) -> tuple[Envelope, Envelope]:
+async def receive_fulfilment(peers: dict[str, Peer], proposal: str) -> tuple[Envelope, Envelope]:
     """The fulfilment and its response, as everybody sees them."""
 
     def request(one: Envelope) -> bool:
         return one["kind"].startswith("mcp/request:") and one.get("correlation_id") == proposal
 
-    fulfilment = await heard_by_all(peers, request)
-    response = await heard_by_all(peers, lambda one: one.get("correlation_id") == fulfilment["id"])
+    fulfilment = await receive_everywhere(peers, request)
+    response = await receive_everywhere(
+        peers, lambda one: one.get("correlation_id") == fulfilment["id"]
+    )
     return fulfilment, response

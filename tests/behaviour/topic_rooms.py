@@ -57,7 +57,7 @@ DELEGATED = {
 """Example 9.4: proposer, human, orchestrator and worker."""
 
 
-def exactly(capabilities: dict[str, list[str]]) -> list[dict[str, Any]]:
+def participants_with(capabilities: dict[str, list[str]]) -> list[dict[str, Any]]:
     """Seats that may say this and nothing else."""
     return [
         {"callers": [name], "profile": "none", "capabilities": may}
@@ -70,8 +70,8 @@ TOPICS: dict[str, Any] = {
     "rooms": {
         # Everybody who has a token has a seat; who is not named starts with the least.
         "ops-*": {"participants": [*SEATS, {"callers": ["newcomer", "observer"]}]},
-        "mixed-*": {"participants": exactly(MIXED)},
-        "delegated-*": {"participants": exactly(DELEGATED)},
+        "mixed-*": {"participants": participants_with(MIXED)},
+        "delegated-*": {"participants": participants_with(DELEGATED)},
         "closed-*": {"participants": [{"callers": ["administrator"]}]},
         "open-*": {"access": "public"},
         "house-*": {"access": "private"},
@@ -83,7 +83,7 @@ TOPICS: dict[str, Any] = {
 _topics = count(1)
 
 
-class Refused(Exception):
+class JoinRejected(Exception):
     """It was not let in."""
 
     def __init__(self, status: int) -> None:
@@ -138,7 +138,7 @@ async def by_websockets(place: Place) -> AsyncIterator[Joins]:
             try:
                 socket = await stack.enter_async_context(opening)
             except InvalidStatus as refused:
-                raise Refused(refused.response.status_code) from None
+                raise JoinRejected(refused.response.status_code) from None
             return await Peer(socket).begin()
 
         yield join
@@ -167,7 +167,7 @@ class _NpmSocket:
                 assert not line["binary"]
                 self._heard.put_nowait(line["text"])
             case "refused":
-                self.opened.set_exception(Refused(line["status"]))
+                self.opened.set_exception(JoinRejected(line["status"]))
             case "closed":
                 self.close_code, self.close_reason = line["code"], line["reason"]
                 self._over.set()
@@ -214,8 +214,8 @@ async def by_ws(place: Place) -> AsyncIterator[Joins]:
 
     async def read() -> None:
         while line := await lines.readline():
-            told = json.loads(line)
-            sockets[told["name"]].take(told)
+            message = json.loads(line)
+            sockets[message["name"]].take(message)
 
     async def join(topic: str, name: str | None, more: str = "") -> Peer:
         known = f"{name}-{next(numbers)}"
@@ -261,7 +261,7 @@ def player(place: Place, library: str) -> Play:
     return play
 
 
-def a_place(folder: Path) -> Iterator[Place]:
+def running_place(folder: Path) -> Iterator[Place]:
     """A node with the topics, until the last test has ended."""
     topics = msgspec.convert(TOPICS, TopicsConfig)
     running = NodeThread(folder, workshops={}, tokens=TOKENS, topics=topics)

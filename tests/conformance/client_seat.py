@@ -201,21 +201,21 @@ class Seat:
         """The node, once it serves the server's tools. Raises SignInFailedError."""
         node = self._world.up("--plain", **self._secrets)
         while True:
-            said = node.wait_for_line(rf"{SERVER} is ready|WARNING +{SERVER}: (.*)")
-            if said[1] is None:
+            message = node.wait_for_line(rf"{SERVER} is ready|WARNING +{SERVER}: (.*)")
+            if message[1] is None:
                 return node
-            if "interlock login" in said[1]:
+            if "interlock login" in message[1]:
                 self.sign_in()
-            elif SCOPE_REFUSED in said[1]:
-                raise SignInFailedError(said[1])
+            elif SCOPE_REFUSED in message[1]:
+                raise SignInFailedError(message[1])
 
     def sign_in(self) -> None:
         if self._sign_ins == MOST_SIGN_INS:
             raise SignInFailedError("it wants one sign-in after the other")
         self._sign_ins += 1
-        done = self._world.run("login", SERVER, BROWSER=FOLLOW, **self._secrets)
-        if done.returncode != 0:
-            raise SignInFailedError(done.stderr)
+        result = self._world.run("login", SERVER, BROWSER=FOLLOW, **self._secrets)
+        if result.returncode != 0:
+            raise SignInFailedError(result.stderr)
 
     def close(self) -> None:
         self._world.close()

@@ -61,15 +61,17 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _run(command: list[str], folder: Path, what: str) -> None:
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         raise CannotRun(f"{what} could not be fetched within {FETCH_SECONDS} s") from None
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        said = [line for line in lines if "complete log" not in line]
-        raise CannotRun(f"{what} could not be fetched: {said[-1] if said else 'no reason given'}")
+    if result.returncode != 0:
+        lines = (result.stderr or result.stdout).strip().splitlines()
+        actual = [line for line in lines if "complete log" not in line]
+        raise CannotRun(
+            f"{what} could not be fetched: {actual[-1] if actual else 'no reason given'}"
+        )
 
 
 def package(pinned: str, folder: str = "") -> Path:
@@ -109,8 +111,10 @@ def _npm(folder: Path, pinned: str) -> None:
 def node() -> str:
     """A Node that is new enough."""
     if NODE is not None:
-        asked = subprocess.run([NODE, "-v"], capture_output=True, text=True, timeout=60, check=True)
-        if int(asked.stdout.lstrip("v").split(".")[0]) >= OLDEST_NODE:
+        result = subprocess.run(
+            [NODE, "-v"], capture_output=True, text=True, timeout=60, check=True
+        )
+        if int(result.stdout.lstrip("v").split(".")[0]) >= OLDEST_NODE:
             return NODE
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise CannotRun(f"Node {OLDEST_NODE} or newer is not installed")

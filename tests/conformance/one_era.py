@@ -275,16 +275,16 @@ class OneEra:
             headers = dict(scope["headers"])
             version = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
             if self._era == "session" and version and version not in SESSION:
-                said = f"Bad Request: Unsupported protocol version: {version}"
-                await _refuse(send, 400, {"code": -32000, "message": said})
+                message = f"Bad Request: Unsupported protocol version: {version}"
+                await _refuse(send, 400, {"code": -32000, "message": message})
                 return
             if self._era == "stateless" and scope["method"] != "POST":
                 await _refuse(send, 405, None)
                 return
             if self._era == "stateless" and (not version or version in SESSION):
                 data = {"supported": [STATELESS], "requested": version}
-                said = "Unsupported protocol version"
-                await _refuse(send, 400, {"code": -32022, "message": said, "data": data})
+                message = "Unsupported protocol version"
+                await _refuse(send, 400, {"code": -32022, "message": message, "data": data})
                 return
         await self._app(scope, receive, send)
 

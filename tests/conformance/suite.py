@@ -52,12 +52,12 @@ class Findings:
 
     def add(self, scenario: str, checks: Iterable[dict[str, Any]]) -> None:
         counted: Counter[tuple[str, str]] = Counter()
-        for one in checks:
-            key = one["id"], one["name"]
+        for item in checks:
+            key = item["id"], item["name"]
             check = Check(scenario, *key, counted[key])
             counted[key] += 1
-            self.status[check] = one["status"]
-            self.told[check] = str(one.get("errorMessage") or one.get("description") or "")
+            self.status[check] = item["status"]
+            self.told[check] = str(item.get("errorMessage") or item.get("description") or "")
 
     @property
     def passed(self) -> set[Check]:
@@ -97,7 +97,7 @@ def requirements(revision: str, leg: str) -> Requirements:
     """The scenarios for a `server` or a `client`."""
     file = fetched.suite().parent.parent / "requirements" / f"{revision}.yaml"
     read = yaml.safe_load(file.read_text(encoding="utf-8"))
-    others = [one["scenario"] for one in read["not_scored"] if one["leg"] == leg]
+    others = [item["scenario"] for item in read["not_scored"] if item["leg"] == leg]
     return Requirements(read[leg], others)
 
 
@@ -105,7 +105,7 @@ def _suite(arguments: list[str], folder: Path, environ: dict[str, str] | None) -
     home = {**os.environ, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
     command = [fetched.node(), str(fetched.suite()), *arguments, "-o", str(folder)]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             capture_output=True,
             text=True,
@@ -115,17 +115,17 @@ def _suite(arguments: list[str], folder: Path, environ: dict[str, str] | None) -
         )
     except subprocess.TimeoutExpired:
         raise AssertionError(f"the suite did not end within {RUN_SECONDS} s") from None
-    return done.returncode, done.stdout + done.stderr
+    return result.returncode, result.stdout + result.stderr
 
 
 def _findings(folder: Path, log: str, named: Callable[[str], str]) -> Findings:
-    found = Findings()
+    result = Findings()
     for file in sorted(folder.rglob("checks.json")):
         stamped = _STAMPED.fullmatch(str(file.parent.relative_to(folder)))
         assert stamped is not None, file
-        found.add(named(stamped[1]), json.loads(file.read_text(encoding="utf-8")))
-    assert found.status, log[-3000:]
-    return found
+        result.add(named(stamped[1]), json.loads(file.read_text(encoding="utf-8")))
+    assert result.status, log[-3000:]
+    return result
 
 
 def run_server(url: str, revision: str, folder: Path) -> Findings:

@@ -213,8 +213,8 @@ class TasksServer:
         if name == "test_tool_with_task":
             answer = (params.get("inputResponses") or {}).get("user_name")
             if answer is None:
-                asked = {"user_name": question("What is your name?")}
-                return {"resultType": "input_required", "inputRequests": asked}
+                request = {"user_name": question("What is your name?")}
+                return {"resultType": "input_required", "inputRequests": request}
             arguments = answer["content"]
         task = Task()
         self._tasks[task.id] = task

@@ -125,26 +125,28 @@ def run_seat(scenario: str, revision: str, folder: Path, **environ: str) -> Find
 
 
 @pytest.mark.parametrize(("revision", "scenario"), EVERY)
-def test_a_node_in_the_clients_seat(
+def test_node_passes_client_scenarios(
     suite: None, revision: str, scenario: str, tmp_path: Path
 ) -> None:
-    found = run_seat(scenario, revision, tmp_path)
-    passed = {check.id for check in found.passed}
+    findings = run_seat(scenario, revision, tmp_path)
+    passed = {check.id for check in findings.passed}
     assert len(passed) >= CHECKS[revision][scenario]
-    skipped = {check.id for check, status in found.status.items() if status == "SKIPPED"}
+    skipped = {check.id for check, status in findings.status.items() if status == "SKIPPED"}
     assert skipped - passed == (UNDECLARED if scenario == "request-metadata" else set())
 
 
-def test_calls_declare_the_capabilities_of_the_client(suite: None, tmp_path: Path) -> None:
+def test_calls_declare_capabilities_of_client(suite: None, tmp_path: Path) -> None:
     """No check of `request-metadata` is skipped once its server lists the tool that is called."""
-    found = run_seat("request-metadata", "2026-07-28", tmp_path, SEAT_LISTS="add_numbers")
-    assert set(found.status.values()) == {"SUCCESS"}, [found.said(check) for check in found.status]
-    assert {check.id for check in found.passed} > UNDECLARED
-    assert len(found.passed) == 8
+    findings = run_seat("request-metadata", "2026-07-28", tmp_path, SEAT_LISTS="add_numbers")
+    assert set(findings.status.values()) == {"SUCCESS"}, [
+        findings.said(check) for check in findings.status
+    ]
+    assert {check.id for check in findings.passed} > UNDECLARED
+    assert len(findings.passed) == 8
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_no_scenario_is_left_out(suite: None, revision: str) -> None:
+def test_every_scenario_is_listed(suite: None, revision: str) -> None:
     demanded = requirements(revision, "client")
     assert set(demanded.scored) <= set(CHECKS[revision])
     assert set(demanded.scored) | set(demanded.unscored) == set(CHECKS[revision]) | set(NOT_DONE)

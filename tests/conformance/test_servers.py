@@ -49,7 +49,7 @@ across = pytest.mark.parametrize(
 )
 
 
-def lost(results: Results, cell: Cell) -> tuple[set[Check], Findings]:
+def lost_checks(results: Results, cell: Cell) -> tuple[set[Check], Findings]:
     """Find the checks that pass directly and not in this cell."""
     direct, found = results.of(Cell(cell.revision)), results.of(cell)
     return direct.passed - found.passed, found
@@ -80,13 +80,15 @@ def assert_only(missing: set[Check], listed: Iterable[tuple[str, str]], found: F
 
 
 @every_revision
-def test_the_ceiling(results: Results, revision: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = results.of(Cell(revision))
-    report(capsys, Cell(revision), found)
-    assert set(requirements(revision, "server").scored) <= found.good
+def test_reference_server_passes_directly(
+    results: Results, revision: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = results.of(Cell(revision))
+    report(capsys, Cell(revision), result)
+    assert set(requirements(revision, "server").scored) <= result.good
     scenarios, checks = CEILING[revision]
-    assert len(found.good) >= scenarios
-    assert len(found.passed) >= checks
+    assert len(result.good) >= scenarios
+    assert len(result.passed) >= checks
 
 
 def test_no_scored_check_calls_an_unlisted_tool(suite: None) -> None:
@@ -96,18 +98,18 @@ def test_no_scored_check_calls_an_unlisted_tool(suite: None) -> None:
 
 @every_revision
 @through_nodes
-def test_what_passes_directly_passes_through_nodes(
+def test_checks_pass_through_nodes(
     results: Results, revision: str, nodes: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cell = Cell(revision, nodes)
-    missing, found = lost(results, cell)
+    missing, found = lost_checks(results, cell)
     report(capsys, cell, found)
     assert_only(missing, unlisted(revision), found)
     assert set(requirements(revision, "server").scored) <= found.good
 
 
 @every_revision
-def test_a_started_server_of_both_generations(
+def test_started_server_of_both_generations_passes(
     results: Results, revision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each client is served in its own generation, so that what the server asks arrives."""
@@ -120,15 +122,15 @@ def test_a_started_server_of_both_generations(
     )
     node = NodeThread(tmp_path, workshops={}, servers={"server": started})
     try:
-        found = run_server(node.url, revision, tmp_path / "found")
+        result = run_server(node.url, revision, tmp_path / "found")
     finally:
         node.stop()
     scored = set(requirements(revision, "server").scored)
     with capsys.disabled():
-        print(f"\n  suite {revision}, a node, started server: {found.line(scored)}")
-    assert scored <= found.good, sorted(scored - found.good)
-    missing = results.of(Cell(revision)).passed - found.passed
-    assert_only(missing, checks_of(STARTED_SERVER[revision]), found)
+        print(f"\n  suite {revision}, a node, started server: {result.line(scored)}")
+    assert scored <= result.good, sorted(scored - result.good)
+    missing = results.of(Cell(revision)).passed - result.passed
+    assert_only(missing, checks_of(STARTED_SERVER[revision]), result)
 
 
 def _across(
@@ -137,16 +139,18 @@ def _across(
     forced: list[Forced],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    missing, found = lost(results, cell)
+    missing, found = lost_checks(results, cell)
     report(capsys, cell, found)
     assert_only(missing, checks_of(forced) | unlisted(cell.revision), found)
-    unforced = set(requirements(cell.revision, "server").scored) - {one.scenario for one in forced}
+    unforced = set(requirements(cell.revision, "server").scored) - {
+        item.scenario for item in forced
+    }
     assert unforced <= found.good
 
 
 @pytest.mark.spec("ST-4.4.2-12")
 @across
-def test_a_stateless_client_and_a_session_server(
+def test_stateless_client_works_with_session_server(
     results: Results, nodes: int, fixture: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cell = Cell(STATELESS, nodes, "session", fixture)
@@ -155,23 +159,25 @@ def test_a_stateless_client_and_a_session_server(
 
 @pytest.mark.spec("ST-4.4.2-12")
 @across
-def test_a_session_client_and_a_stateless_server(
+def test_session_client_works_with_stateless_server(
     results: Results, nodes: int, fixture: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cell = Cell(SESSION, nodes, "stateless", fixture)
     _across(results, cell, SESSION_TO_STATELESS[fixture], capsys)
 
 
-def test_what_is_not_done_yet_is_not_done(results: Results) -> None:
+def test_known_gaps_still_fail(results: Results) -> None:
     cells = [Cell(revision, 1) for revision in REVISIONS] + [
         Cell(SESSION, 1, "stateless", "neutral")
     ]
-    missing = {check[:2] for cell in cells for check in lost(results, cell)[0]}
+    missing = {check[:2] for cell in cells for check in lost_checks(results, cell)[0]}
     assert set(NOT_YET) <= missing, f"passes, and is to be taken off the list: {NOT_YET}"
 
 
 @pytest.mark.parametrize(("era", "revision"), [("session", STATELESS), ("stateless", SESSION)])
-def test_a_server_of_one_era_is_of_one_era(results: Results, era: str, revision: str) -> None:
+def test_single_generation_server_passes_no_other_generation(
+    results: Results, era: str, revision: str
+) -> None:
     """Without a node nothing gets across: what passes above is the node's doing."""
     scored = set(requirements(revision, "server").scored)
     assert len(results.of(Cell(revision, 0, era)).good & scored) <= 1

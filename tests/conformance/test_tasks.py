@@ -39,7 +39,7 @@ later = pytest.mark.skipif(
 
 def run_tasks(nodes: int, folder: Path, effects: dict[str, EffectName]) -> Findings:
     """Run the tasks scenarios through nodes with these effects in their config."""
-    scenarios = [one for one in requirements(REVISION, "server").unscored if "tasks-" in one]
+    scenarios = [item for item in requirements(REVISION, "server").unscored if "tasks-" in item]
     with tasks_server() as url, in_front_of(url, nodes, folder, effects) as endpoint:
         return run_scenarios(endpoint, REVISION, scenarios, folder / "found")
 
@@ -58,13 +58,13 @@ def found(suite: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[in
     return look
 
 
-def test_the_ceiling(found: Callable[[int], Findings]) -> None:
+def test_task_server_passes_directly(found: Callable[[int], Findings]) -> None:
     assert "FAILURE" not in found(0).status.values()
     assert len(found(0).passed) >= CHECKS
 
 
 @pytest.mark.parametrize("nodes", [1, pytest.param(2, marks=later)])
-def test_tasks_through_nodes(found: Callable[[int], Findings], nodes: int) -> None:
+def test_tasks_pass_through_nodes(found: Callable[[int], Findings], nodes: int) -> None:
     lost = sorted(found(0).passed - found(nodes).passed)
     assert not lost, "\n".join(["lost:", *(found(nodes).said(check) for check in lost)])
 
@@ -74,19 +74,19 @@ def test_checks_of_unlisted_tools_pass_where_they_are_listed(
     found: Callable[[int], Findings], nodes: int
 ) -> None:
     passed = {check[:2] for check in found(nodes).passed}
-    listed = {(entry.scenario, check) for entry in UNLISTED_TOOLS for check in entry.checks}
-    assert listed <= passed, sorted(listed - passed)
+    listing = {(entry.scenario, check) for entry in UNLISTED_TOOLS for check in entry.checks}
+    assert listing <= passed, sorted(listing - passed)
 
 
 @later
-def test_default_config_holds_only_the_tools_that_delete(
+def test_default_config_requires_approval_for_deletes_only(
     found: Callable[[int], Findings], tmp_path: Path
 ) -> None:
     by_default = run_tasks(1, tmp_path / "node", {})
     assert {check[:2] for check in found(0).passed - by_default.passed} == HELD_CHECKS
 
 
-def test_unknown_tool_gets_the_error_of_the_server(tmp_path: Path) -> None:
+def test_unknown_tool_gets_error_of_server(tmp_path: Path) -> None:
     """A node does not ask the server about a name that is not listed; its error is the same."""
     with tasks_server() as url, in_front_of(url, 1, tmp_path / "node") as endpoint:
         errors = [call_unknown_tool(address) for address in (url, endpoint)]
@@ -114,9 +114,11 @@ def call_unknown_tool(url: str) -> tuple[int, int]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
-def test_what_a_session_server_asks_is_a_task(suite: None, tmp_path: Path) -> None:
+def test_client_request_of_session_server_is_task(suite: None, tmp_path: Path) -> None:
     """To a client that speaks tasks; the server knows nothing of them."""
     with server("session", "neutral") as url, in_front_of(url, 1, tmp_path, HELD) as endpoint:
-        found = run_scenarios(endpoint, REVISION, ["tasks-mrtr-input"], tmp_path / "found")
-    assert set(found.status.values()) == {"SUCCESS"}, [found.said(check) for check in found.status]
-    assert len(found.passed) >= 4
+        result = run_scenarios(endpoint, REVISION, ["tasks-mrtr-input"], tmp_path / "found")
+    assert set(result.status.values()) == {"SUCCESS"}, [
+        result.said(check) for check in result.status
+    ]
+    assert len(result.passed) >= 4

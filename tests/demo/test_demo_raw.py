@@ -87,7 +87,7 @@ def demo() -> Iterator[Demo]:
         (b'[{"jsonrpc":"2.0","id":7,"method":"ping"}]\n', None, -32600),
     ],
 )
-def test_bad_lines_get_their_error_and_nothing_else_is_disturbed(
+def test_invalid_line_gets_error_without_affecting_others(
     demo: Demo, line: bytes, id: object, code: int
 ) -> None:
     demo.send(line)
@@ -99,13 +99,13 @@ def test_bad_lines_get_their_error_and_nothing_else_is_disturbed(
     assert demo.ask("ping", id="after") == {"jsonrpc": "2.0", "id": "after", "result": {}}
 
 
-def test_an_endless_line_is_refused_and_skipped(demo: Demo) -> None:
+def test_oversized_line_is_rejected_and_skipped(demo: Demo) -> None:
     demo.send(b'{"jsonrpc":"2.0","id":1,"method":"' + b"x" * 5_000_000 + b'"}\n')
     assert demo.receive()["error"]["code"] == -32600
     assert demo.ask("ping")["result"] == {}
 
 
-def test_ids_come_back_as_they_were_written(demo: Demo) -> None:
+def test_ids_are_returned_unchanged(demo: Demo) -> None:
     demo.open_session()
     assert demo.process.stdin is not None
     assert demo.process.stdout is not None
@@ -117,19 +117,19 @@ def test_ids_come_back_as_they_were_written(demo: Demo) -> None:
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-def test_every_session_revision_is_spoken(demo: Demo, revision: str) -> None:
+def test_supports_every_session_revision(demo: Demo, revision: str) -> None:
     assert demo.open_session(revision)["protocolVersion"] == revision
-    listed = demo.ask("tools/list")["result"]
-    assert set(listed) == {"tools"}
+    result = demo.ask("tools/list")["result"]
+    assert set(result) == {"tools"}
     called = demo.ask("tools/call", {"name": "notes_list"})["result"]
     assert set(called) == {"content", "structuredContent"}
 
 
-def test_an_unknown_revision_is_answered_with_ours(demo: Demo) -> None:
+def test_unknown_revision_falls_back_to_latest(demo: Demo) -> None:
     assert demo.open_session("1999-01-01")["protocolVersion"] == "2025-11-25"
 
 
-def test_the_stateless_wire(demo: Demo) -> None:
+def test_supports_stateless_protocol(demo: Demo) -> None:
     found = demo.ask("server/discover", {"_meta": STATELESS})["result"]
     assert found["supportedVersions"] == ["2026-07-28"]
     listed = demo.ask("tools/list", {"_meta": STATELESS})["result"]
@@ -157,7 +157,9 @@ def test_the_stateless_wire(demo: Demo) -> None:
         ("tools/list", {**STATELESS, "progressToken": {}}, -32602),
     ],
 )
-def test_bad_stateless_requests(demo: Demo, method: str, meta: dict[str, Any], code: int) -> None:
+def test_rejects_bad_stateless_requests(
+    demo: Demo, method: str, meta: dict[str, Any], code: int
+) -> None:
     answer = demo.ask(method, {"_meta": meta})
     assert answer["error"]["code"] == code
     if code == -32022:
@@ -166,7 +168,7 @@ def test_bad_stateless_requests(demo: Demo, method: str, meta: dict[str, Any], c
 
 
 @pytest.mark.parametrize(
-    ("method", "params", "said"),
+    ("method", "params", "message"),
     [
         ("tools/call", {}, "needs the `name`"),
         ("tools/call", {"name": 5}, "Invalid params"),
@@ -175,11 +177,11 @@ def test_bad_stateless_requests(demo: Demo, method: str, meta: dict[str, Any], c
         ("tools/list", {"cursor": "somewhere"}, "Unknown cursor"),
     ],
 )
-def test_bad_params(demo: Demo, method: str, params: Any, said: str) -> None:
+def test_rejects_bad_params(demo: Demo, method: str, params: Any, message: str) -> None:
     demo.open_session()
     answer = demo.ask(method, params)
     assert answer["error"]["code"] == -32602
-    assert said in answer["error"]["message"]
+    assert message in answer["error"]["message"]
 
 
 @pytest.mark.parametrize("arguments", [None, {}, {"sides": 6.0, "count": 1e0}])
@@ -190,14 +192,14 @@ def test_arguments_may_be_absent_null_or_whole_floats(demo: Demo, arguments: Any
 
 
 @pytest.mark.parametrize("arguments", [[], "text", 5, {"sides": 6.5}, {"sides": 1e300}])
-def test_arguments_that_are_nonsense(demo: Demo, arguments: Any) -> None:
+def test_rejects_invalid_arguments(demo: Demo, arguments: Any) -> None:
     demo.open_session()
     answer = demo.ask("tools/call", {"name": "roll_dice", "arguments": arguments})
     assert answer["result"]["isError"] is True
     assert "roll_dice cannot be used" in answer["result"]["content"][0]["text"]
 
 
-def test_batches_in_the_one_revision_that_has_them(demo: Demo) -> None:
+def test_supports_batches_in_2025_03_26(demo: Demo) -> None:
     demo.open_session("2025-03-26")
     demo.send(
         [
@@ -236,7 +238,7 @@ def cancel(id: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}
 
 
-def test_a_cancelled_call_is_never_answered(demo: Demo) -> None:
+def test_cancelled_call_gets_no_response(demo: Demo) -> None:
     demo.open_session()
     demo.send(count("slow", 1000, 5, token="t"))
     progress = demo.receive()
@@ -257,13 +259,13 @@ def test_a_cancelled_call_is_never_answered(demo: Demo) -> None:
     assert demo.rest() == b""
 
 
-def test_without_a_token_there_is_no_progress(demo: Demo) -> None:
+def test_progress_requires_token(demo: Demo) -> None:
     demo.open_session()
     demo.send(count(1, 3, 0))
     assert demo.receive()["result"]["structuredContent"] == {"counted_to": 3}
 
 
-def test_cancellations_that_name_nothing_are_ignored(demo: Demo) -> None:
+def test_unknown_cancellations_are_ignored(demo: Demo) -> None:
     demo.open_session()
     nothing: list[Any] = [{}, {"requestId": 99}, {"requestId": None}, {"requestId": {}}, [], "x"]
     for params in nothing:
@@ -273,14 +275,14 @@ def test_cancellations_that_name_nothing_are_ignored(demo: Demo) -> None:
     assert demo.ask("ping")["result"] == {}
 
 
-def test_an_id_that_is_still_busy_is_refused(demo: Demo) -> None:
+def test_rejects_id_in_use(demo: Demo) -> None:
     demo.open_session()
     demo.send(count(1, 1000, 10_000))
     demo.send(count(1, 1, 0))
     assert demo.receive()["error"]["code"] == -32600
 
 
-def test_the_end_of_input_ends_it_at_once(demo: Demo) -> None:
+def test_end_of_input_stops_server(demo: Demo) -> None:
     demo.open_session()
     demo.send(count(1, 1000, 10_000))
     assert demo.ask("ping", id=2)["id"] == 2
@@ -289,13 +291,13 @@ def test_the_end_of_input_ends_it_at_once(demo: Demo) -> None:
     assert demo.process.returncode == 0
 
 
-def test_a_last_line_without_its_end_is_answered(demo: Demo) -> None:
+def test_unterminated_last_line_is_processed(demo: Demo) -> None:
     demo.send(b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
     assert json.loads(demo.rest())["result"] == {}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_at_once(demo: Demo, number: signal.Signals) -> None:
+def test_signal_stops_server(demo: Demo, number: signal.Signals) -> None:
     demo.open_session()
     demo.send(count(1, 1000, 10_000))
     assert demo.ask("ping", id=2)["id"] == 2
@@ -303,7 +305,7 @@ def test_a_signal_ends_it_at_once(demo: Demo, number: signal.Signals) -> None:
     assert demo.process.wait() == -number
 
 
-def test_a_client_that_is_gone_ends_it() -> None:
+def test_closed_output_stops_server() -> None:
     demo = Demo(stderr=subprocess.PIPE)
     demo.open_session()
     assert demo.process.stdout is not None
@@ -317,7 +319,7 @@ def test_a_client_that_is_gone_ends_it() -> None:
     demo.process.stderr.close()
 
 
-def test_a_client_that_does_not_read_does_not_fill_its_memory(demo: Demo) -> None:
+def test_slow_reader_does_not_grow_memory(demo: Demo) -> None:
     """Answers wait in the pipe; then the server stops reading, which the client can feel."""
     demo.open_session()
     assert demo.process.stdin is not None
@@ -335,7 +337,7 @@ def test_a_client_that_does_not_read_does_not_fill_its_memory(demo: Demo) -> Non
 
 
 @pytest.mark.parametrize("source", ["file", "null"])
-def test_stdin_may_be_a_file(tmp_path: Path, source: str) -> None:
+def test_stdin_may_be_file(tmp_path: Path, source: str) -> None:
     path = tmp_path / "requests"
     path.write_bytes(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n' * 3)
     with open(path if source == "file" else os.devnull, "rb") as stdin:
@@ -345,7 +347,7 @@ def test_stdin_may_be_a_file(tmp_path: Path, source: str) -> None:
     assert output.count(b"\n") == (3 if source == "file" else 0)
 
 
-def test_it_starts_without_what_it_does_not_need() -> None:
+def test_imports_no_unneeded_modules() -> None:
     """What a start costs is what it imports; every node that shows the demo waits for it."""
     code = (
         "import sys, interlock.demo.server\n"
@@ -355,5 +357,5 @@ def test_it_starts_without_what_it_does_not_need() -> None:
         " and name.split('.')[1] not in ('demo', 'sdk', 'protocol', 'errors')}\n"
         "print(sorted(heavy & set(sys.modules) | ours))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert done.stdout == b"[]\n"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert result.stdout == b"[]\n"

@@ -44,7 +44,7 @@ def text_of(result: CallToolResult) -> str:
     return content.text
 
 
-def test_it_says_who_it_is(mode: str, revision: str) -> None:
+def test_introduces_itself(mode: str, revision: str) -> None:
     async def body(client: Client) -> None:
         assert client.protocol_version == revision
         if mode == revision:
@@ -57,10 +57,10 @@ def test_it_says_who_it_is(mode: str, revision: str) -> None:
     with_client(mode, body)
 
 
-def test_the_list_is_complete_and_honest(mode: str, revision: str) -> None:
+def test_list_is_complete_and_correctly_annotated(mode: str, revision: str) -> None:
     async def body(client: Client) -> None:
-        listed = await client.list_tools()
-        tools = {tool.name: tool for tool in listed.tools}
+        listing = await client.list_tools()
+        tools = {tool.name: tool for tool in listing.tools}
         assert list(tools) == [
             "time_now",
             "roll_dice",
@@ -88,7 +88,7 @@ def test_the_list_is_complete_and_honest(mode: str, revision: str) -> None:
     with_client(mode, body)
 
 
-def test_every_result_fits_its_output_schema(mode: str, revision: str) -> None:
+def test_results_match_output_schema(mode: str, revision: str) -> None:
     calls: dict[str, dict[str, object]] = {
         "time_now": {"timezone": "Europe/Zurich"},
         "roll_dice": {"sides": 20, "count": 3},
@@ -114,7 +114,7 @@ def test_every_result_fits_its_output_schema(mode: str, revision: str) -> None:
     with_client(mode, body)
 
 
-def test_results(mode: str, revision: str) -> None:
+def test_tools_return_results(mode: str, revision: str) -> None:
     async def body(client: Client) -> None:
         now = (await client.call_tool("time_now", {"timezone": "Asia/Tokyo"})).structured_content
         assert datetime.fromisoformat(now["time"]).utcoffset() == timedelta(hours=9)
@@ -128,11 +128,11 @@ def test_results(mode: str, revision: str) -> None:
     with_client(mode, body)
 
 
-def test_notes_are_added_read_and_deleted_for_good(mode: str, revision: str) -> None:
+def test_notes_are_added_read_and_deleted(mode: str, revision: str) -> None:
     async def body(client: Client) -> None:
         async def titles() -> list[str]:
-            listed = (await client.call_tool("notes_list", {})).structured_content
-            return [note["title"] for note in listed["notes"]]
+            response = (await client.call_tool("notes_list", {})).structured_content
+            return [note["title"] for note in response["notes"]]
 
         assert len(await titles()) == 2
         added = (
@@ -151,7 +151,7 @@ def test_notes_are_added_read_and_deleted_for_good(mode: str, revision: str) -> 
     with_client(mode, body)
 
 
-def test_bad_arguments_are_told_to_the_model(mode: str, revision: str) -> None:
+def test_bad_arguments_are_tool_errors(mode: str, revision: str) -> None:
     cases: list[tuple[str, dict[str, object], str]] = [
         ("time_now", {"timezone": "Mars/Olympus"}, "Unknown time zone 'Mars/Olympus'"),
         ("time_now", {"timezone": "../../etc/passwd"}, "Unknown time zone"),
@@ -177,7 +177,7 @@ def test_bad_arguments_are_told_to_the_model(mode: str, revision: str) -> None:
     with_client(mode, body)
 
 
-def test_notes_have_a_bound(mode: str, revision: str) -> None:
+def test_limits_notes(mode: str, revision: str) -> None:
     async def body(client: Client) -> None:
         for _ in range(998):
             assert not (await client.call_tool("notes_add", {"title": "more"})).is_error
@@ -188,32 +188,32 @@ def test_notes_have_a_bound(mode: str, revision: str) -> None:
     with_client(mode, body)
 
 
-def test_an_unknown_tool_is_a_protocol_error(mode: str, revision: str) -> None:
+def test_unknown_tool_is_protocol_error(mode: str, revision: str) -> None:
     async def body(client: Client) -> None:
-        with pytest.raises(MCPError, match="Unknown tool 'nope'") as caught:
+        with pytest.raises(MCPError, match="Unknown tool 'nope'") as error:
             await client.call_tool("nope", {})
-        assert caught.value.code == -32602
+        assert error.value.code == -32602
 
     with_client(mode, body)
 
 
 def test_progress_arrives_in_order(mode: str, revision: str) -> None:
     async def body(client: Client) -> None:
-        seen: list[tuple[float, float | None, str | None]] = []
+        events: list[tuple[float, float | None, str | None]] = []
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            seen.append((progress, total, message))
+            events.append((progress, total, message))
 
         result = await client.call_tool(
             "count_slowly", {"to": 4, "delay_ms": 1}, progress_callback=on_progress
         )
         assert result.structured_content == {"counted_to": 4}
-        assert seen == [(n, 4, f"Counted to {n} of 4") for n in (1, 2, 3, 4)]
+        assert events == [(n, 4, f"Counted to {n} of 4") for n in (1, 2, 3, 4)]
 
     with_client(mode, body)
 
 
-def test_a_cancelled_call_stops_and_others_go_on(mode: str, revision: str) -> None:
+def test_cancelled_call_stops_without_affecting_others(mode: str, revision: str) -> None:
     async def body(client: Client) -> None:
         started = asyncio.Event()
         seen = 0
@@ -241,7 +241,7 @@ def test_a_cancelled_call_stops_and_others_go_on(mode: str, revision: str) -> No
     with_client(mode, body)
 
 
-def test_slow_calls_run_side_by_side(mode: str, revision: str) -> None:
+def test_slow_calls_run_concurrently(mode: str, revision: str) -> None:
     async def body(client: Client) -> None:
         counts = [client.call_tool("count_slowly", {"to": n, "delay_ms": 1}) for n in range(1, 9)]
         results = await asyncio.gather(*counts, client.call_tool("notes_list", {}))

@@ -95,7 +95,7 @@ TOOLS = [
 
 
 async def list_tools(ctx: Context, params: Any) -> types.ListToolsResult:
-    more = [tool(one.removeprefix("tools:")) for one in learnt if one.startswith("tools:")]
+    more = [tool(item.removeprefix("tools:")) for item in learnt if item.startswith("tools:")]
     return types.ListToolsResult(tools=[*TOOLS, *more])
 
 
@@ -132,8 +132,8 @@ async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> Any:
                 if given["name"] in waiting:
                     waiting[given["name"]].set()
         case "seen":
-            found = {"_meta": (ctx.params or {}).get("_meta")}
-            return text({**found, "levels": levels, "subscribed": subscribed})
+            actual = {"_meta": (ctx.params or {}).get("_meta")}
+            return text({**actual, "levels": levels, "subscribed": subscribed})
         case "client":
             can = ctx.session.client_capabilities
             return text({} if can is None else can.model_dump(by_alias=True, exclude_none=True))
@@ -175,13 +175,13 @@ async def later(ctx: Context, what: str, mine: dict[str, Any]) -> None:
     """Does something that belongs to no call: the one that asked for it is over by then."""
     if what == "log":
         await mine["gate"].wait()
-        said = f"a secret of {mine.get('what')}"
-        await ctx.session.send_log_message("error", said, logger="complete")
+        message = f"a secret of {mine.get('what')}"
+        await ctx.session.send_log_message("error", message, logger="complete")
         mine["came"] = "said"
         return
     try:
-        found = await ctx.session.send_request(types.ListRootsRequest(), types.ListRootsResult)
-        mine["came"] = plain(found)
+        result = await ctx.session.send_request(types.ListRootsRequest(), types.ListRootsResult)
+        mine["came"] = plain(result)
     except Exception as error:
         mine["came"] = {"error": str(error)}
 
@@ -216,11 +216,11 @@ def rich() -> types.CallToolResult:
 
 
 def questions(kinds: list[str]) -> dict[str, Any]:
-    asked: dict[str, Any] = {}
+    request: dict[str, Any] = {}
     for kind in kinds:
         if kind == "sampling":
             said = types.TextContent(type="text", text="Which way?")
-            asked[kind] = types.CreateMessageRequest(
+            request[kind] = types.CreateMessageRequest(
                 params=types.CreateMessageRequestParams(
                     messages=[types.SamplingMessage(role="user", content=said)],
                     max_tokens=100,
@@ -229,18 +229,18 @@ def questions(kinds: list[str]) -> dict[str, Any]:
                 )
             )
         elif kind == "form":
-            asked[kind] = types.ElicitRequest(
+            request[kind] = types.ElicitRequest(
                 params=types.ElicitRequestFormParams(message="Who?", requested_schema=FORM)
             )
         elif kind == "url":
-            asked[kind] = types.ElicitRequest(
+            request[kind] = types.ElicitRequest(
                 params=types.ElicitRequestURLParams(
                     message="Go there.", url="https://example.com/consent"
                 )
             )
         else:
-            asked[kind] = types.ListRootsRequest()
-    return asked
+            request[kind] = types.ListRootsRequest()
+    return request
 
 
 async def ask(ctx: Context, params: Any, kinds: list[str], settle: Any = None) -> Any:
@@ -256,13 +256,13 @@ async def ask(ctx: Context, params: Any, kinds: list[str], settle: Any = None) -
     else:
         for kind in kinds:
             answers[kind] = await ask_session(ctx, kind)
-    found = {
-        kind: one
-        if isinstance(one, dict)
-        else one.model_dump(mode="json", by_alias=True, exclude_none=True)
-        for kind, one in answers.items()
+    actual = {
+        kind: item
+        if isinstance(item, dict)
+        else item.model_dump(mode="json", by_alias=True, exclude_none=True)
+        for kind, item in answers.items()
     }
-    return text(found) if settle is None else settle(found)
+    return text(actual) if settle is None else settle(actual)
 
 
 def plain(one: Any) -> Any:
@@ -306,12 +306,12 @@ async def list_resources(ctx: Context, params: Any) -> types.ListResourcesResult
         annotations=types.Annotations(priority=1.0),
         _meta={"com.example/resource": 1},
     )
-    more = [one.removeprefix("resources:") for one in learnt if one.startswith("resources:")]
+    more = [item.removeprefix("resources:") for item in learnt if item.startswith("resources:")]
     return types.ListResourcesResult(
         resources=[
             own,
             types.Resource(uri="note://shared", name="shared"),
-            *(types.Resource(uri=f"note://{NAME}/{one}", name=one) for one in more),
+            *(types.Resource(uri=f"note://{NAME}/{item}", name=item) for item in more),
         ]
     )
 

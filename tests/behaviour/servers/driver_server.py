@@ -117,10 +117,10 @@ class Server:
         return None
 
     def definition(self, name: str) -> dict[str, Any]:
-        told: dict[str, Any] = {"name": name, "inputSchema": self.tools[name]}
+        details: dict[str, Any] = {"name": name, "inputSchema": self.tools[name]}
         if self.options.writes:
-            told["annotations"] = {"readOnlyHint": False}
-        return told
+            details["annotations"] = {"readOnlyHint": False}
+        return details
 
     def read(self, uri: str) -> str:
         if not uri.startswith("file://"):
@@ -143,8 +143,8 @@ class Server:
         return {**text(str(total)), "structuredContent": {"sum": total, "parts": [given]}}
 
     def do_show(self, given: dict[str, Any], params: dict[str, Any], _: Any) -> Any:
-        told = {"arguments": given, "meta": params.get("_meta"), "birth": BIRTH}
-        return {**text(""), "structuredContent": told}
+        details = {"arguments": given, "meta": params.get("_meta"), "birth": BIRTH}
+        return {**text(""), "structuredContent": details}
 
     def do_plain(self, given: dict[str, Any], *_: Any) -> Any:
         return text(given["text"])
@@ -179,17 +179,17 @@ class Server:
     def do_progress(self, given: dict[str, Any], params: dict[str, Any], _: Any) -> Any:
         token = (params.get("_meta") or {}).get("progressToken")
         for step in range(1, given["steps"] + 1):
-            told = {"progressToken": token, "progress": step, "total": given["steps"]}
+            details = {"progressToken": token, "progress": step, "total": given["steps"]}
             if token is not None:
-                self.send({"method": "notifications/progress", "params": told})
+                self.send({"method": "notifications/progress", "params": details})
         return text('{"said": "done"}')
 
     def do_crash(self, *_: Any) -> Any:
         os._exit(1)
 
     def do_environ(self, *_: Any) -> Any:
-        told = {"environ": dict(os.environ), "argv": sys.argv, "birth": BIRTH}
-        return {**text(""), "structuredContent": told}
+        details = {"environ": dict(os.environ), "argv": sys.argv, "birth": BIRTH}
+        return {**text(""), "structuredContent": details}
 
     def do_dial(self, given: dict[str, Any], *_: Any) -> Any:
         try:
@@ -197,10 +197,10 @@ class Server:
                 line.sendall(given.get("say", "").encode())
                 if "say" not in given:
                     line.shutdown(socket.SHUT_WR)
-                told = {"got": line.recv(1000).decode()}
+                details = {"got": line.recv(1000).decode()}
         except OSError as error:
-            told = {"failed": type(error).__name__}
-        return {**text(""), "structuredContent": told}
+            details = {"failed": type(error).__name__}
+        return {**text(""), "structuredContent": details}
 
     def do_note(self, given: dict[str, Any], *_: Any) -> Any:
         with open(given["file"], "a", encoding="utf-8") as file:
@@ -218,7 +218,7 @@ class Server:
         return text("{}")
 
     def do_forget(self, given: dict[str, Any], *_: Any) -> Any:
-        self.prompts = [one for one in self.prompts if one["name"] != given["name"]]  # type: ignore[index]
+        self.prompts = [prompt for prompt in self.prompts if prompt["name"] != given["name"]]  # type: ignore[index]
         self.send({"method": "notifications/prompts/list_changed"})
         return text("{}")
 

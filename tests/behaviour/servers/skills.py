@@ -52,7 +52,7 @@ def cached(result: dict[str, Any]) -> dict[str, Any]:
 
 async def list_skills(ctx: Any, params: Cursor) -> dict[str, Any]:
     place = int(params.cursor or 0)
-    result: dict[str, Any] = {"skills": [entry_of(one) for one in listed[place : place + 1]]}
+    result: dict[str, Any] = {"skills": [entry_of(tool) for tool in listed[place : place + 1]]}
     if place + 1 < len(listed):
         result["nextCursor"] = str(place + 1)
     return cached(result)

@@ -147,9 +147,9 @@ def say(message: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    told = [one for one in sys.argv[1:] if one != "--any-case"]
+    actual = [item for item in sys.argv[1:] if item != "--any-case"]
     members = any_case if "--any-case" in sys.argv else first_counts
-    vault = Vault(told[0], told[1] if len(told) > 1 else None)
+    vault = Vault(actual[0], actual[1] if len(actual) > 1 else None)
     for line in sys.stdin:
         message = json.loads(line, object_pairs_hook=members)
         method, params = message.get("method"), message.get("params", {})

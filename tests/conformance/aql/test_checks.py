@@ -25,13 +25,13 @@ CHECKOUT = os.environ.get("AQL_SPEC_CHECKOUT", "")
 
 
 def details(each: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = each["introspection"]["operation_details"][0]
-    return found
+    operation_details: dict[str, Any] = each["introspection"]["operation_details"][0]
+    return operation_details
 
 
 def tried(each: dict[str, Any], kind: str) -> dict[str, Any]:
-    found: dict[str, Any] = each["parameter_tests"][kind][0]
-    return found
+    parameter_tests: dict[str, Any] = each["parameter_tests"][kind][0]
+    return parameter_tests
 
 
 def leak(each: dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ def not_passed(judged: checks.Report) -> dict[str, str]:
 
 
 @pytest.mark.spec("AQ-CT-2.1-1", "AQ-CT-2.2-1")
-def test_a_good_bundle_passes_thirteen_checks_and_those_of_level_two() -> None:
+def test_valid_bundle_passes_all_checks() -> None:
     first = checks.evaluate(bundle(), 1)
     assert first.summary == {"total": 13, "passed": 13, "warned": 0, "failed": 0, "skipped": 0}
     assert [(c.name, len(c.tests)) for c in first.categories] == [
@@ -163,7 +163,7 @@ def test_a_good_bundle_passes_thirteen_checks_and_those_of_level_two() -> None:
 
 @pytest.mark.spec("AQ-CT-2.1-1", "AQ-CT-3.2-1", "AQ-CT-3.3-1", "AQ-CT-1.3-1")
 @pytest.mark.parametrize(("name", "result", "spoil"), MUST)
-def test_each_check_that_must_hold_can_fail(name: str, result: str, spoil: Spoil) -> None:
+def test_each_required_check_can_fail(name: str, result: str, spoil: Spoil) -> None:
     bad = bundle()
     spoil(bad)
     judged = checks.evaluate(bad, 2)
@@ -174,7 +174,7 @@ def test_each_check_that_must_hold_can_fail(name: str, result: str, spoil: Spoil
 
 @pytest.mark.spec("AQ-CT-2.2-1", "AQ-CT-1.3-1", "AQ-CT-5.1-1")
 @pytest.mark.parametrize(("name", "result", "spoil"), SHOULD)
-def test_each_check_of_level_two_only_warns(name: str, result: str, spoil: Spoil) -> None:
+def test_each_level_two_check_warns(name: str, result: str, spoil: Spoil) -> None:
     bad = bundle()
     spoil(bad)
     judged = checks.evaluate(bad, 2)
@@ -189,21 +189,21 @@ def test_each_check_of_level_two_only_warns(name: str, result: str, spoil: Spoil
     ["TypeError: x", "a ReferenceError", "syntaxerror", "at Object.run", "expected at least 2",
      "what to do", "in /src/x", "in /node_modules/y", "lamp.ts:12", "lamp.js:3"],
 )  # fmt: skip
-def test_messages_that_look_like_code_fail(message: str) -> None:
+def test_error_messages_resembling_code_fail(message: str) -> None:
     bad = bundle()
     bad["error_tests"][0].update(response=failure("X", f"lampid {message}"))
     assert "Failures show nothing of the code" in not_passed(checks.evaluate(bad, 1))
 
 
 @pytest.mark.spec("AQ-CT-5.1-1")
-def test_the_second_tier_is_skipped_when_only_the_first_is_asked_for() -> None:
+def test_second_tier_is_skipped_on_request() -> None:
     judged = checks.evaluate(bundle(), 2, tier="1")
     assert judged.summary["skipped"] == 1
     assert judged.exit_code == 0
 
 
 @pytest.mark.spec("AQ-CT-6.1-1")
-def test_the_report_has_the_documented_shape_and_comes_back_as_it_was() -> None:
+def test_report_has_documented_shape_and_reads_back() -> None:
     judged = checks.evaluate(bundle(), 2)
     written = json.loads(report.written(judged, "json"))
     assert {"implementation", "version", "specVersion", "requestedLevel", "conformanceLevel",
@@ -223,7 +223,7 @@ def exit_code(*arguments: str) -> int:
 
 
 @pytest.mark.spec("AQ-CT-7.4-1")
-def test_the_command_ends_with_the_documented_codes(
+def test_command_has_documented_exit_codes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, warns, fails = (tmp_path / name for name in ("good.json", "warns.json", "fails.json"))
@@ -256,18 +256,18 @@ def test_the_command_ends_with_the_documented_codes(
 
 
 @pytest.mark.spec("AQ-D-2")
-def test_nothing_of_the_public_checkout_is_in_the_tree() -> None:
+def test_public_checkout_is_not_in_repository() -> None:
     """Its schemas, fixtures and scripts are under another licence: they stay where they are."""
     root = Path(__file__).resolve().parents[3]
-    listed = subprocess.run(
+    result = subprocess.run(
         ["git", "ls-files"], cwd=root, capture_output=True, text=True, timeout=HANG_TIMEOUT
     )
-    if listed.returncode != 0:
+    if result.returncode != 0:
         pytest.skip("this is no git checkout")
-    names = {Path(name).name for name in listed.stdout.splitlines()}
+    names = {Path(name).name for name in result.stdout.splitlines()}
     assert not [name for name in names if name.endswith(".mjs") and "conformance" in name]
     assert not [name for name in names if re.fullmatch(r"reference-level\d\.json", name)]
-    for name in listed.stdout.splitlines():
+    for name in result.stdout.splitlines():
         if name.endswith(".schema.json"):
             assert "mcpaql.org" not in (root / name).read_text(encoding="utf-8")
 
@@ -279,9 +279,9 @@ def test_nothing_of_the_public_checkout_is_in_the_tree() -> None:
 @pytest.mark.spec("AQ-D-2", "AQ-CT-2.1-1")
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize(
-    "spoil", [None, *(one[2] for one in MUST), *(one[2] for one in SHOULD)]
+    "spoil", [None, *(item[2] for item in MUST), *(item[2] for item in SHOULD)]
 )  # fmt: skip
-def test_the_public_runner_judges_the_same(spoil: Spoil | None, level: int, tmp_path: Path) -> None:
+def test_public_runner_agrees(spoil: Spoil | None, level: int, tmp_path: Path) -> None:
     judged = bundle()
     if spoil is not None:
         spoil(judged)

@@ -35,7 +35,7 @@ def evidence(url: str) -> dict[str, Any]:
 
 
 @pytest.mark.spec("AQ-10.1-1", "AQ-10.1-2", "AQ-10-1", "AQ-CT-2.1-1", "AQ-CT-2.2-1")
-def test_a_live_node_passes_every_check_of_level_two(evidence: dict[str, Any]) -> None:
+def test_live_node_passes_level_two(evidence: dict[str, Any]) -> None:
     judged = checks.evaluate(evidence, 2)
     wrong = {
         test.name: (test.result, test.detail)
@@ -48,7 +48,7 @@ def test_a_live_node_passes_every_check_of_level_two(evidence: dict[str, Any]) -
 
 
 @pytest.mark.spec("AQ-10.1-2")
-def test_the_evidence_is_not_empty(evidence: dict[str, Any]) -> None:
+def test_evidence_is_complete(evidence: dict[str, Any]) -> None:
     """Nothing passes for want of a case."""
     assert evidence["endpoint_modes"] == ["crude", "single"]
     assert evidence["capabilities"] == {"field_selection": True, "batch_operations": True}
@@ -69,14 +69,14 @@ def test_the_evidence_is_not_empty(evidence: dict[str, Any]) -> None:
 
 
 @pytest.mark.spec("AQ-10.2-1", "AQ-CT-3.2-1")
-def test_types_have_their_shape_and_the_claim_is_made(url: str) -> None:
+def test_types_match_shapes(url: str) -> None:
     client = Client(url, "crude", "session")
-    told = client.ask("introspect", {"query": "operations"})["data"]
-    assert told["_protocol"]["conformance"] == "level-2"
+    data = client.ask("introspect", {"query": "operations"})["data"]
+    assert data["_protocol"]["conformance"] == "level-2"
     types = client.ask("introspect", {"query": "types"})["data"]["types"]
-    for one in types:
-        detail = client.ask("introspect", {"query": "types", "name": one["name"]})["data"]["type"]
-        assert shapes.problem(detail, shapes.TypeDetails) == "", one  # type: ignore[arg-type]
+    for item in types:
+        detail = client.ask("introspect", {"query": "types", "name": item["name"]})["data"]["type"]
+        assert shapes.problem(detail, shapes.TypeDetails) == "", item  # type: ignore[arg-type]
     category = client.ask("introspect", {"query": "types", "name": "SemanticCategory"})
     assert category["data"]["type"]["values"] == ["CREATE", "READ", "UPDATE", "DELETE", "EXECUTE"]
 
@@ -86,7 +86,7 @@ def test_types_have_their_shape_and_the_claim_is_made(url: str) -> None:
     not CHECKOUT or shutil.which("node") is None,
     reason="AQL_SPEC_CHECKOUT names no checkout of the public runner, or node is absent",
 )
-def test_the_public_runner_accepts_the_evidence(evidence: dict[str, Any], tmp_path: Path) -> None:
+def test_public_runner_accepts_evidence(evidence: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "evidence.json"
     path.write_text(json.dumps(evidence))
     runner = Path(CHECKOUT) / "scripts" / "run-conformance-tests.mjs"
@@ -99,7 +99,7 @@ def test_the_public_runner_accepts_the_evidence(evidence: dict[str, Any], tmp_pa
 
 
 @pytest.mark.spec("AQ-CT-7.4-1", "AQ-10-1")
-def test_the_command_judges_the_node_at_an_address(url: str, tmp_path: Path) -> None:
+def test_command_tests_node_at_address(url: str, tmp_path: Path) -> None:
     out = tmp_path / "report.json"
     assert main(["test", "--url", url, "--level", "2", "-f", "json", "-o", str(out)]) == 0
     assert json.loads(out.read_text())["conformanceLevel"] == 2
@@ -109,7 +109,7 @@ def test_the_command_judges_the_node_at_an_address(url: str, tmp_path: Path) -> 
     assert main(["test", "--url", "http://127.0.0.1:9/mcp"]) == 3
 
 
-def test_a_plain_server_is_not_taken_for_one(url: str) -> None:
+def test_rejects_server_without_aql(url: str) -> None:
     client = Client(url, None, "session")
     client.mode = "crude"
     with pytest.raises(NoNode, match="mcp_aql_read"):

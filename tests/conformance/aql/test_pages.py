@@ -46,7 +46,7 @@ def within(small: Any, large: Any) -> bool:
 
 
 @pytest.mark.spec("AQ-7.1-1")
-def test_the_conversation_on_the_page_is_what_a_node_answers(client: Client) -> None:
+def test_documented_conversation_matches_node(client: Client) -> None:
     search, found, call, counted, mistake, held = blocks()
     for sent, answer in (
         (search, found),
@@ -54,24 +54,24 @@ def test_the_conversation_on_the_page_is_what_a_node_answers(client: Client) -> 
         ({"operation": "demo_text_stats", "params": {"txt": "x"}}, mistake),
         ({"operation": "demo_notes_delete", "params": {"id": 1}}, held),
     ):
-        said = client.call("mcp_aql", sent)
-        assert within(answer, said), said
+        response = client.call("mcp_aql", sent)
+        assert within(answer, response), response
 
 
-def test_the_views_on_the_page_are_those_of_a_node() -> None:
+def test_documented_views_exist() -> None:
     shown = set(re.findall(r"\?view=([a-z-]+)", PAGE))
     assert {"plain", "auto", "aql", "aql-single", "aql-all", "semantic"} <= shown
     assert shown <= set(Views().names)
 
 
 @pytest.mark.spec("AQ-1.3-1", "AQ-2.2-1", "AQ-10.3-1")
-def test_the_page_tells_the_language_from_the_node_s_own(client: Client) -> None:
+def test_docs_name_every_own_operation(client: Client) -> None:
     """Each operation of the node's own, and each extension, is in the docs."""
     everything = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("aql*.md"))
-    told = client.ask("introspect", {"query": "operations"})["data"]["operations"]
-    for one in told:
-        if not one["name"].startswith("demo_"):
-            assert one["name"] in everything, one["name"]
+    operations = client.ask("introspect", {"query": "operations"})["data"]["operations"]
+    for item in operations:
+        if not item["name"].startswith("demo_"):
+            assert item["name"] in everything, item["name"]
     own = client.ask("introspect", {"query": "operations", "name": "introspect"})["data"]
     for parameter in own["operation"]["parameters"]:
         assert f"`{parameter['name']}`" in everything, parameter["name"]
@@ -79,16 +79,19 @@ def test_the_page_tells_the_language_from_the_node_s_own(client: Client) -> None
     assert "Level 2" in PAGE
 
 
-def test_links_between_the_pages_lead_somewhere() -> None:
+def test_documentation_links_resolve() -> None:
     for page, anchor in re.findall(r"\]\(([a-z-]+\.md)(#[a-z-]+)?\)", PAGE):
         assert (DOCS / page).exists(), page
         if anchor:
             headings = re.findall(r"^#+ (.+)$", (DOCS / page).read_text(encoding="utf-8"), re.M)
-            slugs = {re.sub(r"[^a-z0-9 -]", "", one.lower()).replace(" ", "-") for one in headings}
+            slugs = {
+                re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
+                for heading in headings
+            }
             assert anchor[1:] in slugs, (page, anchor)
 
 
-def test_the_break_even_on_the_page_is_about_what_auto_goes_by() -> None:
+def test_documented_break_even_matches_auto_view() -> None:
     from interlock.aql.config import AUTO_TOKENS
 
     said = int(re.search(r"below about ([\d,]+) tokens", PAGE)[1].replace(",", ""))  # type: ignore[index]

@@ -48,7 +48,7 @@ def tokens(*values: Any) -> int:
 
 
 @pytest.mark.spec("AQ-1.1-1", "AQ-A.1-1")
-def test_five_endpoints_save_85_percent_and_one_saves_96(node: NodeThread) -> None:
+def test_endpoints_save_tokens(node: NodeThread) -> None:
     plain = tokens(AqlClient(node, "").tools())
     five = tokens(AqlClient(node, "?view=aql").tools())
     one = tokens(AqlClient(node, "?view=aql-single").tools())
@@ -60,16 +60,20 @@ def test_five_endpoints_save_85_percent_and_one_saves_96(node: NodeThread) -> No
 
 
 @pytest.mark.spec("AQ-1.1-1")
-def test_everything_stays_reachable(node: NodeThread) -> None:
+def test_every_operation_stays_reachable(node: NodeThread) -> None:
     client = AqlClient(node, "?view=aql-single")
-    told = {one["name"] for one in client.introspect()["operations"]}
-    for each in node.shop.tools:
-        name = f"shop_{each['name']}"
-        assert name in told
+    actual = {operation["name"] for operation in client.introspect()["operations"]}
+    for tool in node.shop.tools:
+        name = f"shop_{tool['name']}"
+        assert name in actual
         detail = client.introspect(name=name)["operation"]
         params: dict[str, Any] = {"project": "p"}
-        if any(one["name"] == "input" for one in detail["parameters"]):
-            params = {one["name"]: "p" for one in detail["parameters"] if one["required"]}
+        if any(parameter["name"] == "input" for parameter in detail["parameters"]):
+            params = {
+                parameter["name"]: "p"
+                for parameter in detail["parameters"]
+                if parameter["required"]
+            }
             params["input"] = {"state": "done"}
         answer = client.ask(name, params)
         code = answer.get("error", {}).get("code")
@@ -77,11 +81,11 @@ def test_everything_stays_reachable(node: NodeThread) -> None:
 
 
 @pytest.mark.spec("AQ-A.2-1")
-def test_ten_operations_cost_a_few_thousand_tokens(node: NodeThread) -> None:
+def test_ten_operations_cost_few_tokens(node: NodeThread) -> None:
     """Registration, and for each operation its details: the example that the draft gives."""
     client = AqlClient(node, "?view=aql-single")
     registered = tokens(client.tools())
-    names = [f"shop_{each['name']}" for each in node.shop.tools[::10]][:10]
+    names = [f"shop_{tool['name']}" for tool in node.shop.tools[::10]][:10]
     details = [client.introspect(name=name) for name in names]
     assert len(details) == 10
     assert registered + tokens(*details) <= 2_600 * 1.2
