@@ -27,7 +27,7 @@ FREE = PolicyConfig(
 )
 
 
-@pytest.mark.spec("AQ-9.3.1-1", "AQ-9.3.3-1")
+@pytest.mark.spec("AQ-9.3.1-1", "AQ-9.3.3-1", "AQ-4.6.2-2")
 def test_what_it_says_of_itself(tmp_path: Path) -> None:
     node = NodeThread(tmp_path, environ={"MCPAQL_SAFETY_LOOP": "monitoring"})
     try:
@@ -40,6 +40,7 @@ def test_what_it_says_of_itself(tmp_path: Path) -> None:
     assert said["execution_safety_loop"] == "monitoring"
     assert said["profile"] == "crude"
     assert said["limits"]["max_nesting_depth"] == 32
+    assert not [name for name in said if "strict" in name]
 
 
 def test_an_operation_of_a_server_that_does_not_come(tmp_path: Path) -> None:

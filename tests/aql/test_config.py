@@ -77,6 +77,30 @@ def test_the_words_for_a_mistake(text: str) -> None:
     assert MISTAKES[text] in str(caught.value)
 
 
+@pytest.mark.spec("AQ-6.2-1")
+@pytest.mark.parametrize(
+    ("families", "problem"),
+    [
+        ("look: {categories: [READ]}", "CREATE is in none of"),
+        (
+            "look: {categories: [READ]}, "
+            "all: {categories: [CREATE, READ, UPDATE, DELETE, EXECUTE]}",
+            "READ is in 2 of",
+        ),
+    ],
+)
+def test_rejects_category_that_is_not_in_exactly_one_family(families: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        parse_config(f"aql: {{profiles: {{mine: {{families: {{{families}}}}}}}}}", "interlock.yaml")
+
+
+@pytest.mark.spec("AQ-8.5.2-1")
+@pytest.mark.parametrize("name", ["createIssue", "create-issue", "_create", "2create", ""])
+def test_rejects_operation_name_that_is_not_snake_case(name: str) -> None:
+    with pytest.raises(ConfigError, match="operations"):
+        parse_config(f"aql: {{operations: {{a.b: {{name: '{name}'}}}}}}", "interlock.yaml")
+
+
 def test_lists_that_are_there_from_the_start_are_shown() -> None:
     page = config_reference()
     for name, values in (

@@ -42,6 +42,7 @@ async def test_another_confirms_with_a_proof(tmp_path: Path) -> None:
     desk.gate.close()
 
 
+@pytest.mark.spec("AQ-8.7.3-5")
 async def test_nobody_confirms_their_own(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     token = (await desk.held())["confirmation_token"]

@@ -244,7 +244,7 @@ def test_tokens_are_random_and_have_one_form() -> None:
     assert len(drawn) == 2
 
 
-@pytest.mark.spec("AQ-TOK-6.2-1")
+@pytest.mark.spec("AQ-TOK-6.2-1", "AQ-2.3.5-1")
 @pytest.mark.spec("AQ-TOK-6.3-1")
 @pytest.mark.spec("AQ-TOK-4.1-1")
 async def test_what_is_no_token_of_ones_own_is_all_the_same(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ ALLOWED = {
 }  # fmt: skip
 
 
-@pytest.mark.spec("AQ-8.4.1-1")
+@pytest.mark.spec("AQ-8.4.1-1", "AQ-8.4.4-2")
 def test_there_are_five_states() -> None:
     assert [state.value for state in ExecutionState] == [
         "pending", "running", "completed", "failed", "cancelled",

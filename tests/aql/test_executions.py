@@ -98,7 +98,7 @@ async def test_it_is_judged_and_journalled_like_any_call() -> None:
         assert entry["outcome"] == "ok"
 
 
-@pytest.mark.spec("AQ-8.4-1", "AQ-8.4.4-2")
+@pytest.mark.spec("AQ-8.4-1", "AQ-8.4.4-2", "AQ-8.4.2-1")
 async def test_cancelling_tells_the_upstream() -> None:
     async with open_bench() as bench:
         id = (await bench.start())["execution_id"]

@@ -252,7 +252,7 @@ def test_an_operation_of_the_nodes_own_never_sees_a_request_that_is_none(node: S
     assert node.got == [{"id": "a", "kind": "small"}]
 
 
-@pytest.mark.spec("AQ-MCP-2.1-2", "AQ-INT-2.1-1")
+@pytest.mark.spec("AQ-MCP-2.1-2", "AQ-INT-2.1-1", "AQ-7.2-1")
 def test_introspect_is_refused_elsewhere_with_the_right_endpoint() -> None:
     node = Standing(GITHUB)
     answer = node.ask("introspect", {"query": "operations"}, endpoint="mcp_aql_create")

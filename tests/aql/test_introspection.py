@@ -50,12 +50,14 @@ def test_another_query_is_refused_with_those_there_are(ask: Asking, query: Any) 
     assert is_safe_message(caught.value.message)
 
 
+@pytest.mark.spec("AQ-7.2-1")
 def test_introspect_is_a_reading_operation_with_a_query(ask: Asking) -> None:
     found = ask(name="introspect")["operation"]
     assert found["semantic_category"] == "READ"
     by_name = {one["name"]: one for one in found["parameters"]}
     assert by_name["query"]["required"] is True
     assert by_name["name"]["required"] is False
+    assert by_name["query"]["type"] == by_name["name"]["type"] == "string"
     assert found["returns"] == {"name": "IntrospectionData", "kind": "union"}
 
 

@@ -99,6 +99,15 @@ def test_a_tool_that_is_shown_as_itself_gets_no_reserved_name() -> None:
 
 @pytest.mark.spec("AQ-8.5.4-1")
 def test_reserved_operations_belong_where_the_draft_says() -> None:
+    assert {name: category.value for name, category in RESERVED_OPERATIONS.items()} == {
+        "introspect": "READ",
+        "execute_agent": "EXECUTE",
+        "record_execution_step": "CREATE",
+        "complete_execution": "EXECUTE",
+        "abort_execution": "EXECUTE",
+        "confirm_operation": "EXECUTE",
+        "verify_challenge": "CREATE",
+    }
     for name, category in RESERVED_OPERATIONS.items():
         found = operation_catalog(natives=(native(name, Category.DELETE),)).find(name)
         assert found is not None
@@ -115,9 +124,10 @@ def test_the_config_names_operations() -> None:
     assert len(set(both.values())) == 2
 
 
+@pytest.mark.spec("AQ-8.5.4-1")
 def test_in_a_face_of_one_namespace_local_names_mean_something() -> None:
     found = operation_catalog(
-        offer("github", ["create_issue", "introspect"]),
+        offer("github", ["create_issue", "introspect", "execute_agent"]),
         offer("jira", ["create_issue"]),
         natives=(native("introspect"),),
     )
@@ -132,6 +142,7 @@ def test_in_a_face_of_one_namespace_local_names_mean_something() -> None:
     other = found.find("github_introspect")
     assert other is not None
     assert found.name_in(other, inside) == "github_introspect"
+    assert found.find_in("execute_agent", inside) is None
     assert FIVE is not None
     assert found.find_in("create_issue", FIVE) is None
     assert found.name_in(one, FIVE) == "github_create_issue"

@@ -226,6 +226,7 @@ async def test_what_is_answered_at_once_does_not_go_on(operation: str) -> None:
         assert view.executions._executions == {}
 
 
+@pytest.mark.spec("AQ-8.4.2-1", "AQ-8.4.4-2")
 async def test_cancel_and_retry_by_name() -> None:
     async with open_view() as view:
         id = (await view.data("s_build", {"_async": True}))["execution_id"]

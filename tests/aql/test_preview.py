@@ -158,7 +158,7 @@ def hub_with_a_reader() -> Any:
     )
 
 
-@pytest.mark.spec("AQ-4.5.1-2")
+@pytest.mark.spec("AQ-4.5.1-2", "AQ-4.5.1-1")
 @pytest.mark.parametrize("view", [FIVE, SINGLE])
 async def test_an_update_is_merged_where_the_config_says_so(view: Any) -> None:
     node = merging()

@@ -398,6 +398,7 @@ def test_ordinary_results_are_told_the_short_way(raw: bytes) -> None:
     assert fast_path.write_fast_response(call, outcome, glance, True) is not None
 
 
+@pytest.mark.spec("AQ-5.1-1", "AQ-5.1-2")
 @given(RESULTS, st.booleans(), st.booleans(), st.booleans())
 def test_both_ways_tell_the_same(
     result: dict[str, Any], structured: bool, from_stateless: bool, to_stateless: bool

@@ -119,6 +119,37 @@ def test_the_wrong_endpoint_is_told_before_wrong_parameters() -> None:
     assert error["code"] == "VALIDATION_ENDPOINT_MISMATCH"
 
 
+@pytest.mark.spec("AQ-3.2-1")
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"owner": "o"},
+        {"owner": 7, "number": 1},
+        {"owner": "o", "number": "one"},
+        {"owner": "o", "number": 1, "more": 1},
+    ],
+)
+def test_sends_no_call_with_invalid_parameters(params: Any) -> None:
+    node = staged()
+    assert node.error("hub_get_issue", **params)["code"].startswith("VALIDATION_")
+    assert node.sent == []
+
+
+@pytest.mark.spec("AQ-6.2-1")
+def test_rejects_another_endpoint_after_calls_of_the_right_one() -> None:
+    node = staged()
+    request = {"operation": "hub_get_issue", "params": {"owner": "o", "number": 1}}
+    for number in (1, 2):
+        node.begin("mcp_aql_read", request)
+        node.last.answer(**text_result("{}"))
+        assert node.answered()["success"] is True
+        for endpoint in FIVE.tools:
+            if endpoint != "mcp_aql_read":
+                error = node.ask(endpoint, request)["error"]
+                assert error["code"] == "VALIDATION_ENDPOINT_MISMATCH"
+        assert len(node.sent) == number
+
+
 def test_all_endpoints_at_once() -> None:
     node = staged()
     node.begin("mcp_aql", {"operation": "hub_run_report", "params": {}}, view=ALL)

@@ -108,6 +108,15 @@ def test_fields_are_selected() -> None:
     assert node.sent == []
 
 
+@pytest.mark.spec("AQ-4.7.6-1")
+@pytest.mark.parametrize("also", [{}, {"_fields": ["id", "due"]}, {"_preset": "standard"}])
+def test_keeps_fields_without_a_value(also: Any) -> None:
+    node = staged()
+    look(node, also=also)
+    node.last.answer(**text_result('[{"id":1,"due":null}]'))
+    assert node.answered()["data"] == [{"id": 1, "due": None}]
+
+
 def test_lists_of_servers_are_shaped_behind_an_underscore() -> None:
     items = [{"id": n, "state": "open" if n % 2 else "closed"} for n in range(5)]
     node = staged()

@@ -78,7 +78,7 @@ def test_a_parameter_at_two_levels_counts_once_and_is_told() -> None:
     assert "warnings" not in node.answered()
 
 
-@pytest.mark.spec("AQ-GK-6.1-1")
+@pytest.mark.spec("AQ-GK-6.1-1", "AQ-4.5.3-5")
 def test_an_identifier_cannot_be_smuggled_into_input() -> None:
     error = wrong({"issue_id": "1", "input": {"issue_id": "2", "title": "t"}}, "hub_update_issue")
     assert error["code"] == "VALIDATION_UNKNOWN_FIELD"
@@ -111,6 +111,7 @@ def test_the_nearest_is_suggested() -> None:
 @pytest.mark.spec("AQ-4.6.1-1")
 def test_what_begins_with_an_underscore_is_about_the_request() -> None:
     assert wrong(GOOD, stranger=1)["code"] == "VALIDATION_UNKNOWN_PARAM"
+    assert wrong({**GOOD, "stranger": 1})["code"] == "VALIDATION_UNKNOWN_PARAM"
     node = staged()
     asked = {
         "operation": "hub_create_issue",
@@ -221,9 +222,11 @@ def test_a_field_given_flat_and_in_input_with_two_values_is_refused() -> None:
     assert error["details"]["actual_type"] == "two values"
 
 
+@pytest.mark.spec("AQ-4.5.3-1")
 def test_an_update_without_changes_is_told_its_shape() -> None:
     error = wrong({"issue_id": "1"}, "hub_update_issue")
     assert error["code"] == "VALIDATION_MISSING_PARAM"
+    assert error["details"]["param_name"] == "input"
     assert error["details"]["expected_shape"]["issue_id"] == "…"
     assert "title" in error["details"]["expected_shape"]["input"]
 
@@ -264,6 +267,7 @@ def test_faults_are_told_in_their_order(params: Any, code: str) -> None:
     assert wrong(params)["code"] == code
 
 
+@pytest.mark.spec("AQ-4.7.2-1")
 @pytest.mark.parametrize(
     ("params", "code", "details"),
     [
@@ -294,11 +298,24 @@ def test_values_are_in_no_message() -> None:
         assert "s3cret" not in json.dumps(wrong({**GOOD, **params}))
 
 
+@pytest.mark.spec("AQ-4.5.3-3")
 def test_what_stands_deep_inside_is_named_by_its_path() -> None:
     node = staged()
     error = node.error("hub_update_issue", issue_id="1", input={"labels": ["a", 7]})
     assert error["code"] == "VALIDATION_INVALID_TYPE"
     assert error["details"]["param_name"] == "input.labels.1"
+
+
+@pytest.mark.spec("AQ-4.7.4-1")
+def test_rejects_base64_without_padding() -> None:
+    schema = props("file", file={"type": "string", "contentEncoding": "base64"})
+    node = staged(None, offer("hub", [definition("create_file", inputSchema=schema)]))
+    error = node.error("hub_create_file", file="aGk")
+    assert error["code"] == "VALIDATION_PATTERN_MISMATCH"
+    assert error["details"]["param_name"] == "file"
+    assert node.sent == []
+    node.begin("mcp_aql_create", {"operation": "hub_create_file", "params": {"file": "aGk="}})
+    assert node.sent == [("create_file", {"file": "aGk="})]
 
 
 # -- UPDATE
@@ -311,6 +328,7 @@ def test_an_update_is_flattened_for_the_server() -> None:
     assert node.sent == [("update_issue", {"issue_id": "1", "title": "t", "bodyText": None})]
 
 
+@pytest.mark.spec("AQ-4.5.3-1", "AQ-4.5.3-2", "AQ-4.5.3-3")
 @pytest.mark.parametrize(
     ("params", "code"),
     [

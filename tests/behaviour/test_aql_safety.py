@@ -55,7 +55,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Any:
         keep.stop()
 
 
-@pytest.mark.spec("AQ-ESL-4.2-2")
+@pytest.mark.spec("AQ-ESL-4.2-2", "AQ-8.5.4-1")
 @pytest.mark.parametrize(
     ("operation", "endpoint"),
     [
@@ -171,6 +171,7 @@ def test_agent_is_instructed_to_report_first(node: SafetyNode) -> None:
     token = error["details"]["confirmation_token"]
     begun = model.data("execute_agent", element_name="told", confirmation_token=token)
     assert "record_execution_step" in begun["instructions"]
+    assert "every action, in any tool or program" in begun["instructions"]
     assert begun["max_autonomous_steps"] == 50
     model.data("complete_execution", execution_id=begun["execution_id"])
 

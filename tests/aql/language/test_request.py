@@ -264,8 +264,10 @@ def test_escapes_that_are_no_characters(text: str, lawful: bool) -> None:
     assert error.data["location"] == "params.x.name.0"
 
 
-def test_a_nul_in_a_name_of_a_member() -> None:
-    error = refused(None, raw=b'{"operation":"a","params":{"x\\u0000":1}}')
+@pytest.mark.spec("AQ-4.7.1-1")
+@pytest.mark.parametrize("text", [b"x\\u0000", b"\\ud800", b"\\uDFFF"])
+def test_rejects_invalid_text_in_the_name_of_a_member(text: bytes) -> None:
+    error = refused(None, raw=b'{"operation":"a","params":{"' + text + b'":1}}')
     assert error.code == "VALIDATION_INVALID_ENCODING"
 
 

@@ -68,7 +68,7 @@ async def test_a_denied_step_blocks_the_one_behind_it(tmp_path: Path) -> None:
     node.close()
 
 
-@pytest.mark.spec("AQ-8.8.3-1")
+@pytest.mark.spec("AQ-8.8.3-1", "AQ-8.7.3-4")
 async def test_a_block_outlives_the_process(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
@@ -87,7 +87,9 @@ async def test_a_block_outlives_the_process(tmp_path: Path) -> None:
     assert (await again.answered("verify_challenge", challenge_id=id, code=code))["unblocked"]
     # The execution of before still runs, and is watched.
     assert (await again.refusal("list_issues")).data["reason"] == "unreported_action"  # type: ignore[index]
-    assert (await again.report("list_issues of docs"))["continue"]
+    told = await again.report("list_issues of docs")
+    assert told["continue"]
+    assert "danger_zone" not in types(told)
     assert await again.done("list_issues")
     again.close()
 
@@ -96,7 +98,7 @@ async def test_a_block_outlives_the_process(tmp_path: Path) -> None:
     third.close()
 
 
-@pytest.mark.spec("AQ-8.8.3-1")
+@pytest.mark.spec("AQ-8.8.3-1", "AQ-8.6.4-1")
 async def test_an_operator_can_override(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
@@ -295,6 +297,7 @@ def other(verb: str, upstream: str = "s") -> Call:
     return call
 
 
+@pytest.mark.spec("AQ-8.6.3-1")
 async def test_requests_that_call_no_tool(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     watch = node.loop.watch

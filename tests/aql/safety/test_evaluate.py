@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from interlock.aql.config import AgentSafety, SafetyConfig
 from interlock.aql.safety import evaluation
 from interlock.aql.safety.evaluation import SafetyRules, StepAction, StepVerdict, rules_for
+from interlock.aql.safety.operations import autonomy_config
 from interlock.aql.safety.patterns import ActionPatterns, normalize_hint
 from interlock.aql.safety.risk_score import MIDPOINTS, RANGES, compute_score, tier_of
 from interlock.protocol.aql_terms import Danger
@@ -192,7 +193,7 @@ def test_repetition_raises_what_is_destructive() -> None:
     assert action.danger is Danger.DESTRUCTIVE
 
 
-@pytest.mark.spec("AQ-ESL-3.3-1")
+@pytest.mark.spec("AQ-ESL-3.3-1", "AQ-8.6.3-3")
 @pytest.mark.parametrize("hint", ["doing something", "go", "next step", "list_", "the thing"])
 def test_a_vague_hint_waits_for_a_human(hint: str) -> None:
     verdict = judged(hint, rules(auto_approve=[]))
@@ -205,6 +206,7 @@ def test_the_limit_is_there_without_the_other_stages() -> None:
     own = rules(stages=[])
     assert judged("drop_table x", own, outcome="failure").effect == "continue"
     assert judged("drop_table x", own, steps=50).reason == "Step limit exceeded"
+    assert autonomy_config(SafetyConfig(stages=[]))["stages"] == [1]
 
 
 @pytest.mark.spec("AQ-8.7.4-1")

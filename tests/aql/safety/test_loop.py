@@ -23,7 +23,7 @@ def run(test: Any) -> None:
     asyncio.run(within())
 
 
-@pytest.mark.spec("AQ-8.6-1", "AQ-8.6.2-1", "AQ-8.6.2-3", "AQ-8.6.3-1")
+@pytest.mark.spec("AQ-8.6-1", "AQ-8.6.2-1", "AQ-8.6.2-3", "AQ-8.6.3-1", "AQ-8.6.3-3")
 async def test_what_is_not_reported_is_not_done(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     # Nobody has an execution: calls are as ever.
@@ -50,6 +50,8 @@ async def test_what_is_not_reported_is_not_done(tmp_path: Path) -> None:
     assert await node.done("list_issues")
     order = [(one["verb"], one["outcome"]) for one in node.journal.entries]
     assert order.index(("safety", "step_continue")) < len(order) - 1
+    details = [one["detail"] for one in node.journal.entries if one["outcome"] == "step_continue"]
+    assert "list_issues of the repository docs" in details[0]
     node.close()
 
 
@@ -60,6 +62,9 @@ async def test_an_execution_begins_with_a_human_and_ends(tmp_path: Path) -> None
     assert held["confirmation_id"]
     assert not node.loop.watched
     id = await node.begin(max_autonomous_steps=3)
+    unreported = await node.refusal("list_issues")
+    assert unreported.data is not None
+    assert unreported.data["reason"] == "unreported_action"
     # Approval gives watched trust: each step still gets a directive.
     assert "continue" in await node.report("list_issues of docs")
     # Two run: which one is meant has to be said.
@@ -142,9 +147,10 @@ async def test_both_spellings_are_understood(tmp_path: Path) -> None:
     node.close()
 
 
-@pytest.mark.spec("AQ-8.7.2-2", "AQ-8.7.1-1")
-async def test_the_step_limit(tmp_path: Path) -> None:
-    node = Guarded(tmp_path, max_steps=3)
+@pytest.mark.spec("AQ-8.7.2-2", "AQ-8.7.1-1", "AQ-8.7.5-1")
+@pytest.mark.parametrize("stages", [[1, 2, 3, 4, 5], []])
+async def test_the_step_limit(tmp_path: Path, stages: list[int]) -> None:
+    node = Guarded(tmp_path, max_steps=3, stages=stages)
     await node.begin()
     remaining = []
     for _ in range(3):
@@ -166,7 +172,7 @@ async def test_the_step_limit(tmp_path: Path) -> None:
     node.close()
 
 
-@pytest.mark.spec("AQ-8.6.4-2", "AQ-8.7.3-3")
+@pytest.mark.spec("AQ-8.6.4-2", "AQ-8.7.3-3", "AQ-8.6.2-1")
 async def test_a_paused_step_waits_for_a_human_and_passes_once(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
@@ -216,6 +222,30 @@ async def test_a_pause_says_where_a_human_decides_and_ends_with_its_execution(
     over = node.approvals.find(waits.id)
     assert over is not None
     assert over.state == "refused"
+    node.close()
+
+
+@pytest.mark.spec("AQ-8.6.1-2")
+async def test_only_execute_agent_starts_the_loop(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    error = await node.refused(
+        "record_execution_step", element_name="agent", next_action_hint="list_issues of docs"
+    )
+    assert error.code == "CONFLICT_INVALID_STATE"
+    assert not node.loop.watched
+    assert await node.done("list_issues")
+    node.close()
+
+
+@pytest.mark.spec("AQ-8.6.4-1")
+async def test_rejects_the_action_of_a_paused_step(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    paused = await node.report("list_issues of docs", outcome="failure")
+    assert paused["continue"] is False
+    error = await node.refusal("list_issues")
+    assert error.data is not None
+    assert error.data["reason"] == "unreported_action"
     node.close()
 
 

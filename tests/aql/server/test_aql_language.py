@@ -97,6 +97,17 @@ def test_the_limits_that_are_told_are_those_in_force(client: AqlClient) -> None:
     assert (refused["limit_type"], refused["limit_value"]) == ("nesting_depth", 16)
 
 
+@pytest.mark.spec("AQ-4.7.6-1")
+def test_introspection_says_what_null_does_in_an_update(client: AqlClient) -> None:
+    operation = client.introspect(name="update_note")["operation"]
+    assert "null removes a field" in operation["description"]
+
+
+@pytest.mark.spec("AQ-8.6.1-2")
+def test_safety_loop_is_off_by_default(client: AqlClient) -> None:
+    assert client.introspect()["_protocol"]["execution_safety_loop"] == "disabled"
+
+
 def moments(value: Any) -> list[str]:
     if isinstance(value, dict):
         return [one for each in value.values() for one in moments(each)]
@@ -105,7 +116,7 @@ def moments(value: Any) -> list[str]:
     return [value] if isinstance(value, str) and MOMENT.fullmatch(value) else []
 
 
-@pytest.mark.spec("AQ-4.7.2-2")
+@pytest.mark.spec("AQ-4.7.2-2", "AQ-4.7.2-1")
 def test_times_of_the_node_are_utc(client: AqlClient) -> None:
     note = client.ask("create_note", {"title": "times", "body": "b"})
     started = client.ask("shop_echo", {"text": "x"}, _async=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.aql.language.errors import is_safe_message
+from interlock.core.config.trust import PolicyConfig
 from tests.aql.server.aql import ERAS, FIVE, AqlClient, code, envelope
 from tests.support.http_client import message, meta
 from tests.support.node import NodeThread
@@ -19,6 +21,7 @@ SAFE = {
     "shop.hold": OperationConfig(category="EXECUTE", danger="safe"),
     "shop.report": OperationConfig(category="READ", danger="safe"),
 }
+SNAKE_CASE = re.compile(r"[a-z][a-z0-9_]*")
 HOLD = tool("hold", "text", text={"type": "string"})
 VIEWS = {"aql": FIVE, "aql-single": ["mcp_aql"]}
 pytestmark = pytest.mark.filterwarnings("error")
@@ -133,7 +136,7 @@ def test_introspection_alone_leads_to_a_call(node: NodeThread, era: str, view: s
     assert answer["data"]["content"][0]["text"] == "found"
 
 
-@pytest.mark.spec("AQ-1.4-1", "AQ-10.2-1", "AQ-10.1-1")
+@pytest.mark.spec("AQ-1.4-1", "AQ-10.2-1", "AQ-10.1-1", "AQ-4.3-1", "AQ-8.5.2-1")
 def test_everything_that_can_be_called_is_told_of_and_classified(
     node: NodeThread, era: str
 ) -> None:
@@ -146,6 +149,9 @@ def test_everything_that_can_be_called_is_told_of_and_classified(
         detail = client.introspect(name=one["name"])["operation"]
         assert detail["mcpTool"] == f"mcp_aql_{one['endpoint']}"
         assert isinstance(detail["parameters"], list)
+        for parameter in detail["parameters"]:
+            assert SNAKE_CASE.fullmatch(parameter["name"]), (one["name"], parameter)
+        assert SNAKE_CASE.fullmatch(one["name"])
     names = {one["name"] for one in told["operations"]}
     shop = {f"shop_{each['name']}" for each in node.shop.tools if each["name"].isascii()}
     assert shop <= names
@@ -176,13 +182,37 @@ def test_a_session_is_the_connection_s_and_a_new_one_is_another(node: NodeThread
     assert one.request("tools/call", call, "mcp_aql_read").status == 404
 
 
+@pytest.mark.spec("AQ-2.3.3-1", "AQ-2.3.2-1")
+def test_deleted_session_cancels_its_executions(node: NodeThread) -> None:
+    client = AqlClient(node)
+    started = client.ask("shop_hold", {"text": "deleted"}, "mcp_aql_execute", _async=True)
+    held = node.shop.wait_for_hold("deleted")
+    assert client.session is not None
+    assert node.once(client.session.delete()).status in (200, 202, 204)
+    node.shop.wait_for(
+        lambda: (
+            held in node.shop.hung_up
+            or node.shop.heard_of("notifications/cancelled", requestId=held)
+        ),
+        "the execution ends with its session",
+    )
+    wanted = {"execution_id": started["data"]["execution_id"]}
+    found = AqlClient(node).ask("get_execution", wanted)
+    assert found["data"]["status"] in ("cancelled", "failed")
+
+
 @pytest.mark.spec("AQ-2.3.5-1", "AQ-2.3-1")
 def test_what_a_client_says_of_its_session_counts_for_nothing(node: NodeThread, era: str) -> None:
     mine = AqlClient(node, "?view=aql", era)
     own = mine.introspect()["_protocol"]["session_id"]
     claimed = {"operation": "introspect", "params": {"query": "operations"},
                "_meta": {"session_id": "somebody-else"}}  # fmt: skip
-    told = envelope(mine.call("mcp_aql_read", claimed))
+    params = {
+        "name": "mcp_aql_read",
+        "arguments": claimed,
+        "_meta": {"session_id": "somebody-else"},
+    }
+    told = envelope(mine.request("tools/call", params, "mcp_aql_read").result)
     assert told["data"]["_protocol"]["session_id"] == own
 
 
@@ -270,13 +300,25 @@ def test_two_servers_of_different_kinds_need_nothing_of_their_own(
 @pytest.mark.spec("AQ-2.3-1", "AQ-2.3.5-1")
 def test_a_stateless_session_is_the_caller_s(start_node: Callable[..., NodeThread]) -> None:
     tokens = {"chief": "chief-secret-token-1234567890", "deputy": "deputy-secret-token-1234567890"}
-    node = start_node(tokens=tokens)
-    ids = {}
-    for name, token in tokens.items():
-        client = AqlClient(node, "?view=aql", "stateless", Authorization=f"Bearer {token}")
-        ids[name] = {client.introspect()["_protocol"]["session_id"] for _ in range(2)}
+    node = start_node(tokens=tokens, policy=PolicyConfig(default="allow"))
+    clients = {
+        name: AqlClient(node, "?view=aql", "stateless", Authorization=f"Bearer {token}")
+        for name, token in tokens.items()
+    }
+    ids = {
+        name: {client.introspect()["_protocol"]["session_id"] for _ in range(2)}
+        for name, client in clients.items()
+    }
     assert len(ids["chief"]) == len(ids["deputy"]) == 1
     assert ids["chief"] != ids["deputy"]
+    # A claimed session gives no access to what its caller owns.
+    note = clients["chief"].ask("create_note", {"title": "private"}, "mcp_aql_create")["data"]
+    claimed = {"session_id": next(iter(ids["chief"]))}
+    arguments = {"operation": "get_note", "params": {"id": note["id"]}, "_meta": claimed}
+    params = {"name": "mcp_aql_read", "arguments": arguments, "_meta": claimed}
+    for name, expected in (("chief", True), ("deputy", False)):
+        answer = clients[name].request("tools/call", params, "mcp_aql_read")
+        assert envelope(answer.result)["success"] is expected, name
 
 
 def test_a_stranger_learns_nothing(start_node: Callable[..., NodeThread]) -> None:

@@ -108,7 +108,7 @@ def test_bytes_that_are_no_text_end_nothing_but_their_own_line(node: NodeThread)
         assert lines.ask("shop_echo", {"text": "after"})["success"] is True
 
 
-@pytest.mark.spec("AQ-2.3.3-1", "AQ-2.3-1")
+@pytest.mark.spec("AQ-2.3.3-1", "AQ-2.3-1", "AQ-2.3.1-1", "AQ-2.3.2-1")
 def test_the_end_of_the_line_ends_what_was_begun_on_it(node: NodeThread) -> None:
     lines = Lines(node, "session")
     arguments = {"operation": "shop_hold", "params": {"text": "begun"}, "_async": True}
