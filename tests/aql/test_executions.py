@@ -212,7 +212,7 @@ async def test_another_caller_learns_nothing(other: Caller) -> None:
         assert record(bench, id).status is ExecutionState.RUNNING
 
 
-@pytest.mark.spec("AQ-2.3.3-2")
+@pytest.mark.spec("AQ-2.3.3-2", "AQ-2.3.3-1")
 async def test_what_runs_ends_with_its_session() -> None:
     async with open_bench() as bench:
         session = Session()
