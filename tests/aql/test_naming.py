@@ -48,6 +48,7 @@ def test_operations_are_called_after_server_and_tool() -> None:
     }
 
 
+@pytest.mark.spec("AQ-8.5.2-1")
 def test_a_root_segment_is_kept_and_a_digit_does_not_come_first() -> None:
     assert names(offer("7zip", ["pack"], root="edge")) == {"edge.7zip.pack": "edge_7zip_pack"}
     assert names(offer("7zip", ["2pack"])) == {"7zip.2pack": "n_7zip_n_2pack"}

@@ -125,6 +125,7 @@ def test_what_is_a_little_odd_comes_to_the_same_bytes(warm: Staged, params: byte
     assert bytes(short.arguments) == bytes(long.arguments) == params
 
 
+@pytest.mark.spec("AQ-6.2-1")
 def test_another_endpoint_is_another_request(warm: Staged) -> None:
     assert not warm.stage._fast_path.resolve_operation(call_of(ORDINARY, "mcp_aql_delete"), FIVE)
     with pytest.raises(InterlockError, match="mcp_aql_read"):

@@ -191,7 +191,15 @@ class Guarded(Gated):
         return True
 
     async def refusal(self, tool: str, who: str = "ada", **arguments: Any) -> AqlError:
-        error = self._heard_by(await self.act(tool, who, **arguments))
+        before = len(self.upstream.started)
+        over = self.act(tool, who, **arguments)
+        for _ in range(200):
+            if over.done() or len(self.upstream.started) > before:
+                break
+            await asyncio.sleep(0)
+        assert len(self.upstream.started) == before, "the call reached its server"
+        async with asyncio.timeout(HANG_TIMEOUT):
+            error = self._heard_by(await over)
         assert isinstance(error, AqlError), error
         assert is_safe_message(error.message), error.message
         return error
