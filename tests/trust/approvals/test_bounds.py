@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from interlock.core.call import Caller
-from interlock.errors import INVALID_ARGUMENTS, PROOF_INVALID, TOO_BUSY, InterlockError
+from interlock.errors import (
+    CONFIRMATION_EXPIRED,
+    INVALID_ARGUMENTS,
+    PROOF_INVALID,
+    TOO_BUSY,
+    InterlockError,
+)
 from interlock.trust.approvals import gate
 from interlock.trust.approvals.proofs import ProofVerdict
 from interlock.trust.approvals.record import ARGUMENTS_REMOVED, Approval
@@ -45,6 +51,26 @@ async def test_finishes_approval_when_client_notification_fails(
         async with asyncio.timeout(HANG_TIMEOUT):
             outcome = await gated.approvals.confirm(held.id, proof)
         assert json.loads(outcome.result)["status"] == "refused"
+    gated.close()
+
+
+async def test_releases_approver_when_client_notification_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gated = Gated(tmp_path)
+    held = await gated.hold()
+    entry = gated.approvals._inbox.entries.get(held.id)
+    assert entry is not None
+
+    def fail_dispatch(*_: object) -> None:
+        entry.session, entry.url_offered = BadSession(), True  # type: ignore[assignment]
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr(gated.approvals.gate, "dispatch", fail_dispatch)
+    async with asyncio.timeout(HANG_TIMEOUT):
+        with pytest.raises(InterlockError) as caught:
+            await gated.approvals.confirm(held.id, gated.proof(held))
+    assert caught.value.failure is CONFIRMATION_EXPIRED
     gated.close()
 
 

@@ -1014,11 +1014,14 @@ class ApprovalGate:
     def on_ended(self, entry: ApprovalEntry) -> None:
         """Notify the callers of a record that ended without a call."""
         outcome, error = read_outcome(entry.record)
-        self.notify_client(entry)
-        is_delivered = bool(entry.waiters) or _has_topic_caller_only(entry)
-        self._notify_waiters(entry, outcome, error)
-        if is_delivered:
-            self._inbox.mark_collected(entry, lambda: None)
+        try:
+            self.notify_client(entry)
+        finally:
+            # An operator or a caller waits here without a limit.
+            is_delivered = bool(entry.waiters) or _has_topic_caller_only(entry)
+            self._notify_waiters(entry, outcome, error)
+            if is_delivered:
+                self._inbox.mark_collected(entry, lambda: None)
 
     def notify_client(self, entry: ApprovalEntry) -> None:
         """Tell a client that received the page address that its user is done there."""
