@@ -107,6 +107,18 @@ async def test_a_node_tries_again_slowly_and_says_so_once(caplog: pytest.LogCapt
         assert lines() == ["parent ws://127.0.0.1:1/ax: registered as edge"]
 
 
+async def test_logs_lost_connection_with_reason_and_one_url(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "interlock.tree")
+    async with open_parent() as (world, _):
+        world.root.end.close(1001, "going away")
+        await settle()
+        assert [record.getMessage() for record in caplog.records] == [
+            "parent ws://127.0.0.1:1/ax: connection lost: it closed the channel: going away"
+        ]
+
+
 def test_two_parents_that_are_away_are_told_of_once_each(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -339,11 +339,16 @@ STABLE_AFTER_SECONDS: Final = 10.0
 once would register again at once."""
 
 
-class ParentTimeoutError(InterlockError):
-    """A parent stopped responding, but the channel is open."""
+class ParentLostError(InterlockError):
+    """The connection to a parent was lost."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(UPSTREAM_LOST, message)
+    def __init__(self, url: str, reason: str = "it was closed") -> None:
+        self.reason = reason.removesuffix(".")
+        super().__init__(UPSTREAM_LOST, f"Connection to {url} lost: {self.reason}.")
+
+
+class ParentTimeoutError(ParentLostError):
+    """A parent stopped responding, but the channel is open."""
 
 
 def is_permanent(failure: InterlockError, *, registered: bool) -> bool:
@@ -458,11 +463,15 @@ class RegistrantLog:
 
     def on_failure(self, url: str, error: InterlockError, *, refused: bool) -> None:
         """Log a failed attempt."""
-        self._warn(url, f"parent {url}: not registered: {error.message}", refused)
+        detail = error.message
+        if isinstance(error, ParentLostError):
+            detail = f"connection lost: {error.reason}"
+        self._warn(url, f"parent {url}: not registered: {detail}", refused)
 
     def on_lost(self, url: str, error: InterlockError, *, refused: bool) -> None:
         """Log the end of a registration."""
-        self._warn(url, f"parent {url}: connection lost: {error.message}", refused)
+        detail = error.reason if isinstance(error, ParentLostError) else error.message
+        self._warn(url, f"parent {url}: connection lost: {detail}", refused)
 
     def _warn(self, url: str, message: str, refused: bool) -> None:
         if message != self._messages.get(url):
@@ -984,8 +993,8 @@ class Registrant:
         if conversation is not self._conversation or self._channel is None:
             return
         rejection = find_rejection(self._channel.close_reason)
-        lost = InterlockError(UPSTREAM_LOST, f"Connection to {self._url} lost: {reason}.")
-        self._close_error = conversation.ended_by or rejection or lost
+        lost_error = ParentLostError(self._url, reason)
+        self._close_error = conversation.ended_by or rejection or lost_error
         self._channel = self._conversation = None
         conversation.closed()
         self._wakeup.set()
@@ -1001,7 +1010,7 @@ class Registrant:
     async def _request(self, method: str, params: bytes) -> bytes:
         """Send a request to the parent and return the result. Raises InterlockError."""
         if self._conversation is None:
-            raise InterlockError(UPSTREAM_LOST, f"Connection to {self._url} lost.")
+            raise ParentLostError(self._url)
         return await self._wait_with_timeout(
             REQUEST_TIMEOUT_SECONDS, self._conversation.request(method, params)
         )
@@ -1090,9 +1099,7 @@ class Registrant:
             while True:
                 self._wakeup.clear()
                 if self._close_error is not None or self._conversation is None:
-                    return self._close_error or InterlockError(
-                        UPSTREAM_LOST, f"Connection to {self._url} lost."
-                    )
+                    return self._close_error or ParentLostError(self._url)
                 for heartbeat in [
                     heartbeat for heartbeat in pending_heartbeats if heartbeat.done()
                 ]:
@@ -1108,7 +1115,7 @@ class Registrant:
                 oldest = min(pending_heartbeats.values(), default=math.inf)
                 if now >= oldest + silence_limit:
                     return ParentTimeoutError(
-                        f"Connection to {self._url} lost: no response for {silence_limit:g} s."
+                        self._url, f"no response for {silence_limit:g} s"
                     )
                 if now >= next_heartbeat_at or self._has_subtree_changes():
                     heartbeat = self._send_heartbeat(self._conversation)
