@@ -84,7 +84,7 @@ def check_claim(claim: SegmentClaim | None, registration: ax.Registration, verif
     raise InterlockError(
         AUTHORITY_REJECTED,
         f"The segment {registration.segment!r} belongs to {claim.authority}"
-        + (". Prove the authority." if same_authority else ". Choose another segment."),
+        + (" and has no valid proof here." if same_authority else ". Choose another segment."),
         {"segment": registration.segment},
     )
 
@@ -166,7 +166,7 @@ def _conflict_error(registration: ax.Registration, why: str) -> InterlockError:
 def segment_taken_error(segment: str) -> InterlockError:
     return InterlockError(
         NAMESPACE_CONFLICT,
-        f"The segment {segment!r} belongs to a server in the config. Choose another segment.",
+        f"The segment {segment!r} belongs to a server in the config of the parent.",
         {"segment": segment},
     )
 
