@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from interlock.cli.diagnosis import suggest_fixes
-from interlock.core.call import UpstreamLostError
+from interlock.core.call import StartError, UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from tests.support.command_line import DEMO, CommandLine
 
+TIMEOUT = StartError(UPSTREAM_UNAVAILABLE, "x", is_timeout=True)
 NEEDS_A_KEY = """
 import sys
 print("starting up", file=sys.stderr)
@@ -218,17 +219,18 @@ def test_doctor_reports_taken_port_and_unwritable_folder(world: CommandLine) -> 
         ({"command": "npx", "args": ["-y", "x"]}, "not found", "npx comes with Node.js"),
         ({"command": "uvx", "args": ["x"]}, "not found", "uvx comes with uv"),
         ({"command": "docker run x"}, "not found", "install Docker"),
-        ({"command": sys.executable}, "x was not ready within 30 s.", "start_timeout: 120s"),
+        ({"command": sys.executable}, TIMEOUT, "start_timeout: 120s"),
         ({"command": f"{sys.executable} -c 1"}, "it exited", "start the server by hand"),
         ({"url": "http://h/x"}, 401, "Authorization: Bearer"),
         ({"url": "http://h/x"}, 404, "many servers use /mcp"),
         ({"url": "http://h/x"}, 502, "look at its log"),
-        ({"url": "http://h/x"}, "x was not ready within 30 s.", "start_timeout: 120s"),
+        ({"url": "http://h/x"}, TIMEOUT, "start_timeout: 120s"),
+        ({"url": "http://h/x"}, 0, "curl -i http://h/x"),
     ],
 )
 def test_doctor_suggests_fixes(
     server: dict[str, object],
-    error: str | int,
+    error: str | int | InterlockError,
     message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -239,7 +241,9 @@ def test_doctor_suggests_fixes(
         problem: InterlockError = UpstreamLostError(
             UPSTREAM_UNAVAILABLE, "x", was_sent=False, status=error
         )
-    else:
+    elif isinstance(error, str):
         problem = InterlockError(UPSTREAM_UNAVAILABLE, error)
+    else:
+        problem = error
     advice = suggest_fixes(ServerConfig(**server), problem, [], tmp_path)  # type: ignore[arg-type]
     assert any(message in item for item in advice), advice

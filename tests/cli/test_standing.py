@@ -185,6 +185,8 @@ def test_doctor_starts_registering_servers(world: CommandLine) -> None:
     assert "stray line on its stdout: 'Listening on port 3000'" in actual["chatty"]["problem"]
     assert actual["exits"]["problem"] == "exits did not register: exit status 2"
     assert actual["exits"]["stderr"] == ["no such device"]
+    assert "allow more time: start_timeout: 4s" in actual["chatty"]["advice"]
+    assert actual["plain"]["advice"] == []
     assert "install no-such-program" in actual["missing"]["advice"][0]
 
 

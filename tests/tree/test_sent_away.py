@@ -113,7 +113,7 @@ async def test_logs_lost_connection_with_reason_and_one_url(
     caplog.set_level(logging.WARNING, "interlock.tree")
     async with open_parent() as (world, _):
         world.root.end.close(1001, "going away")
-        await settle()
+        await run_ready_tasks(30)
         assert [record.getMessage() for record in caplog.records] == [
             "parent ws://127.0.0.1:1/ax: connection lost: it closed the channel: going away"
         ]

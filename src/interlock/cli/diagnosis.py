@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from interlock.cli.tool_names import find_unmatched_names, list_known_tools
-from interlock.core.call import UpstreamLostError
+from interlock.core.call import StartError, UpstreamLostError
 from interlock.core.catalog.offering import read_offering
 from interlock.core.config import (
     Config,
@@ -47,8 +47,6 @@ from interlock.terminal.node_client import CLIENT_INFO
 
 _LIST_TIMEOUT_SECONDS: Final = 30.0
 _MAX_STDERR_LINES: Final = 8
-_STRAY_LINE_TEXT: Final = "stray line"
-"""An error with this text includes the advice about stray lines on stdout."""
 
 _INSTALL_HINTS: Final = {
     "npx": "npx comes with Node.js: install Node.js 20 or later",
@@ -115,7 +113,11 @@ async def _run_trial(
             seconds=time.monotonic() - started_at,
             noise=connector.noise,
             problem=redact_about(key, _without_stderr(_error_message(error), stderr_lines)),
-            advice=([] if _STRAY_LINE_TEXT in error.message else _noise_advice(connector.noise))
+            advice=(
+                []
+                if isinstance(error, StartError) and error.has_stray_line
+                else _noise_advice(connector.noise)
+            )
             + suggest_fixes(server, error, stderr_lines, base_dir),
             stderr=stderr_lines,
         )
@@ -179,10 +181,9 @@ def suggest_fixes(
     if not _program_exists(program, base_dir):
         name = Path(program).name
         return [_INSTALL_HINTS.get(name, f"install {name}, or write its full path in `command`")]
-    if "did not register, but speaks MCP" in error.message:
-        # The message already says what to do.
+    if isinstance(error, StartError) and error.has_advice:
         return []
-    if re.search(r"(was not ready|did not register) within", error.message):
+    if isinstance(error, StartError) and error.is_timeout:
         return [
             f"allow more time: start_timeout: {server.start_timeout * 4:g}s",
             "start the server by hand and look at its output: the first start can be a download",
@@ -196,19 +197,19 @@ def suggest_fixes(
 
 
 def _advice_for_url(server: ServerConfig, error: InterlockError) -> list[str]:
-    status = error.status if isinstance(error, UpstreamLostError) else 0
-    if "interlock login" in error.message:
+    if isinstance(error, StartError) and error.is_timeout:
+        return [f"allow more time: start_timeout: {server.start_timeout * 4:g}s"]
+    if not isinstance(error, UpstreamLostError):
         return []
+    status = error.status
     if status in (401, 403):
         return ["send a token: headers: {Authorization: Bearer ${env:NAME}}"]
     if status in (404, 405):
         return ["check the path of the URL: many servers use /mcp, older servers use /sse"]
     if status >= 500:
         return ["the server itself fails: look at its log"]
-    if "refused" in error.message or "Cannot connect" in error.message:
+    if not status and not error.was_sent:
         return [f"test the connection: curl -i {redact(server.url or '')}"]
-    if "within" in error.message:
-        return [f"allow more time: start_timeout: {server.start_timeout * 4:g}s"]
     return []
 
 

@@ -393,6 +393,32 @@ class RelayedError(InterlockError):
     """
 
 
+class StartError(InterlockError):
+    """An upstream could not be started."""
+
+    def __init__(
+        self,
+        failure: Failure,
+        message: str,
+        data: dict[str, Any] | None = None,
+        *,
+        is_timeout: bool = False,
+        has_advice: bool = False,
+        has_stray_line: bool = False,
+    ) -> None:
+        """Create the error.
+
+        Args:
+            is_timeout: True if the upstream was not ready within its `start_timeout`.
+            has_advice: True if the message says what to do.
+            has_stray_line: True if the message contains a line that is not MCP.
+        """
+        super().__init__(failure, message, data)
+        self.is_timeout = is_timeout
+        self.has_advice = has_advice
+        self.has_stray_line = has_stray_line
+
+
 class UpstreamLostError(InterlockError):
     """The connection to the upstream was lost.
 

@@ -14,6 +14,7 @@ from typing import Final, Protocol, Unpack
 from msgspec import UNSET
 
 from interlock.channels.channel import LOCAL, Channel, Endpoint
+from interlock.core.call import StartError
 from interlock.core.config import ServerConfig, redact
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import Connector, ConnectorOptions
@@ -115,7 +116,9 @@ class ChildConnector(Connector):
             message = failure.message if failure.message.endswith(".") else f"{failure.message}."
             stray_text = describe_stray_line(child)
             return (
-                InterlockError(failure.failure, message + stray_text, failure.data)
+                StartError(
+                    failure.failure, message + stray_text, failure.data, has_stray_line=True
+                )
                 if stray_text
                 else failure
             )
@@ -273,7 +276,14 @@ def registration_timeout_error(
             f"{key} did not register within {timeout:g} s, and does not speak MCP. "
             "To allow more time, increase `start_timeout` of this server."
         )
-    return InterlockError(UPSTREAM_UNAVAILABLE, message + describe_stray_line(child))
+    stray_text = describe_stray_line(child)
+    return StartError(
+        UPSTREAM_UNAVAILABLE,
+        message + stray_text,
+        is_timeout=not is_mcp_server,
+        has_advice=is_mcp_server,
+        has_stray_line=bool(stray_text),
+    )
 
 
 def describe_stray_line(child: ChildProcess) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.core.call import UpstreamLostError, UpstreamResponseError
+from interlock.core.call import StartError, UpstreamLostError, UpstreamResponseError
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import jsonrpc, mcp
@@ -57,10 +57,11 @@ async def negotiate_revision(
             status=error.status,
         ) from None
     except TimeoutError:
-        raise InterlockError(
+        raise StartError(
             UPSTREAM_UNAVAILABLE,
             f"{peer.label} was not ready within {timeout:g} s. Increase `start_timeout` of this "
             "server.",
+            is_timeout=True,
         ) from None
 
 
