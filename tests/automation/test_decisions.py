@@ -24,7 +24,7 @@ from tests.automation.past import NOW, decision, decisions, notes
 from tests.core.state.delivery import HANG_TIMEOUT
 from tests.support.clock import ManualClock
 
-SETTINGS = AutomationConfig(keep=1_000_000.0, most=50)
+SETTINGS = AutomationConfig(keep=1_000_000.0, max_stored=50)
 
 
 @pytest.fixture

@@ -345,7 +345,7 @@ async def test_limits_running_servers(tmp_path: Path) -> None:
     )
     workspace.driver("b-mcp", workspace.echoes(workspace.contract("text.b")))
 
-    async with running(workspace, workspace.config(most_processes=1)) as node:
+    async with running(workspace, workspace.config(max_processes=1)) as node:
         await node.call("text.a", text="one")
         await node.call("text.b", text="two")
         assert (node.pid("a-mcp"), node.pid("b-mcp") is None) == (None, False)
@@ -356,7 +356,7 @@ async def test_limits_running_servers(tmp_path: Path) -> None:
         assert node.pid("b-mcp") is None
         error = await node.refused("text.b", text="three")
         assert error.failure.name == "too_busy"
-        assert "most_processes" in error.message
+        assert "max_processes" in error.message
         await node.result("text.release", {})
         await waiting
         assert (await node.call("text.b", text="four"))["said"] == "four"

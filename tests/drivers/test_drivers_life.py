@@ -50,7 +50,7 @@ async def test_starting_server_is_not_stopped_for_other(tmp_path: Path) -> None:
     def take_over(node: Node) -> None:
         node.component(DriverFolders).drivers.lifecycle.sleep = nap
 
-    config = workspace.config(most_processes=1)
+    config = workspace.config(max_processes=1)
     async with running(workspace, config, before=take_over) as node:
         waiting = asyncio.create_task(node.call("text.a", text="x"))
         await napping.wait()

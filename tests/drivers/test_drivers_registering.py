@@ -160,7 +160,7 @@ async def test_limits_concurrent_startup_checks(tmp_path: Path) -> None:
         contract = workspace.contract(f"text.echo{number}")
         workspace.driver(f"echo{number}-mcp", workspace.echoes(contract))
 
-    config = workspace.config(verify="start", most_processes=2)
+    config = workspace.config(verify="start", max_processes=2)
     most = 0
     async with running(workspace, config) as node:
         drivers = node.drivers.lifecycle.drivers.values()

@@ -294,7 +294,7 @@ async def test_a_channel_that_closes_while_it_is_asked_leaves_nothing(tmp_path: 
 
 
 async def test_there_are_only_so_many_registrations(tmp_path: Path) -> None:
-    async with open_hub(tmp_path, most=2) as hub:
+    async with open_hub(tmp_path, max_registrations=2) as hub:
         first = hub.child().registered(1, "a")
         hub.child().registered(2, "b")
         assert error_of(hub.child().register(3, "c"))[0] == -31026

@@ -50,7 +50,7 @@ class Registrations(RuleBasedStateMachine):
         self.hub = self.run(self._open())
 
     async def _open(self) -> Hub:
-        hub = Hub(Path(self.folder.name), grace=20.0, list_ttl=30.0, most=3)
+        hub = Hub(Path(self.folder.name), grace=20.0, list_ttl=30.0, max_registrations=3)
         hub.configured.add("jira")
         return hub
 

@@ -3,7 +3,8 @@ the policy."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta
 
@@ -17,6 +18,7 @@ class AutomationConfig(FeatureSection, frozen=True):
     """When past decisions become a suggestion."""
 
     KEY = "automation"
+    RENAMED: ClassVar[Mapping[str, str]] = {"most": "max_stored"}
 
     enabled: Annotated[
         bool, says("Store decisions and suggest rules. false: decisions are not stored.")
@@ -30,7 +32,7 @@ class AutomationConfig(FeatureSection, frozen=True):
         says("The share of decisions that must agree with a suggested rule."),
     ] = 0.98
     keep: Annotated[Duration, says("How long a decision is stored.")] = 180 * _DAY_SECONDS
-    most: Annotated[Count, says("The maximum number of stored decisions.")] = 100_000
+    max_stored: Annotated[Count, says("The maximum number of stored decisions.")] = 100_000
 
 
 SECTION: Final = SectionDefinition(

@@ -96,7 +96,7 @@ class DecisionStore:
             row = (decision.approval, decision.time, _encode(decision))
             file.execute("INSERT OR IGNORE INTO decision VALUES (?, ?, ?)", row)
             if prune:
-                _prune(file, now - settings.keep, settings.most)
+                _prune(file, now - settings.keep, settings.max_stored)
 
         self._file.submit(insert, self._on_written)
 
@@ -109,7 +109,7 @@ class DecisionStore:
         InterlockError."""
         if self._file.path is not None and not self._file.path.exists():
             return []
-        since, limit = self._wall_clock() - self._settings.keep, self._settings.most
+        since, limit = self._wall_clock() - self._settings.keep, self._settings.max_stored
 
         def read(file: sqlite3.Connection) -> list[Any]:
             return file.execute(

@@ -384,11 +384,11 @@ class DriverVerifier:
         self._drivers = drivers
         self.task: asyncio.Task[None] | None = None
 
-    def begin(self, most_processes: int) -> None:
+    def begin(self, max_processes: int) -> None:
         """Verify the unverified drivers. Does nothing if a verification is running."""
         if self.task is None or self.task.done():
             self.task = asyncio.get_running_loop().create_task(
-                self._verify_all(min(MAX_CONCURRENT_CHECKS, most_processes)), name="drivers:verify"
+                self._verify_all(min(MAX_CONCURRENT_CHECKS, max_processes)), name="drivers:verify"
             )
 
     async def _verify_all(self, immediately: int) -> None:
@@ -903,7 +903,7 @@ class Drivers:
 
     def _verify(self) -> None:
         if self._config.section(DriversConfig).verify == "start":
-            self.verifier.begin(self._config.section(DriversConfig).most_processes)
+            self.verifier.begin(self._config.section(DriversConfig).max_processes)
 
     # -- status
 

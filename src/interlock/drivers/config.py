@@ -3,7 +3,8 @@ chooses between drivers of the same contract."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import field
 
@@ -46,6 +47,7 @@ class DriversConfig(FeatureSection, frozen=True):
     """Drivers: MCP servers that are declared as files (DRIVER.md) and serve contracts (TOOL.md)."""
 
     KEY = "drivers"
+    RENAMED: ClassVar[Mapping[str, str]] = {"most_processes": "max_processes"}
 
     enabled: Annotated[bool, says("Read and run drivers. false: drivers are ignored.")] = True
     folders: Annotated[
@@ -134,7 +136,7 @@ class DriversConfig(FeatureSection, frozen=True):
         ),
     ] = "start"
     idle: Annotated[Duration, says("Time after which an unused driver server is stopped.")] = 300.0
-    most_processes: Annotated[
+    max_processes: Annotated[
         Count, says("Maximum number of driver servers that run at the same time.")
     ] = 64
     strict: Annotated[

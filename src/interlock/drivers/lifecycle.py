@@ -343,14 +343,14 @@ class DriverLifecycle:
         """Stop the least recently used idle server if the process limit is reached."""
         while True:
             running = [driver for driver in self.drivers.values() if driver.supervisor is not None]
-            if len(running) < self._config.section(DriversConfig).most_processes:
+            if len(running) < self._config.section(DriversConfig).max_processes:
                 return
             idle = [driver for driver in running if driver.server.is_idle]
             if not idle:
                 raise InterlockError(
                     TOO_BUSY,
                     f"{len(running)} driver servers are busy, which is the limit "
-                    "(drivers.most_processes). Try again in a moment, or raise the limit.",
+                    "(drivers.max_processes). Try again in a moment, or raise the limit.",
                 )
             await min(idle, key=lambda driver: driver.server.last_used).server.end()
 

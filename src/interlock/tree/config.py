@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, field
 from msgspec.structs import replace
@@ -54,6 +54,7 @@ class SubserversConfig(FeatureSection, frozen=True):
     """Servers and nodes that connect and register (MCP-AX)."""
 
     KEY = "subservers"
+    RENAMED: ClassVar[Mapping[str, str]] = {"most": "max_registrations"}
     RESTART = ("enabled", "path", "store")
 
     enabled: Annotated[bool, says("Accept registrations.")] = True
@@ -61,7 +62,7 @@ class SubserversConfig(FeatureSection, frozen=True):
         Annotated[str, Meta(pattern=PATH_PATTERN, extra={"kind": "path"})],
         says("WebSocket path for registrations. The state folder also has a Unix socket, ax.sock."),
     ] = "/ax"
-    most: Annotated[Count, says("Maximum number of registrations.")] = 10_000
+    max_registrations: Annotated[Count, says("Maximum number of registrations.")] = 10_000
     grace: Annotated[
         DurationOrZero,
         says("Time for which the tools of a lost subserver stay listed, as degraded."),

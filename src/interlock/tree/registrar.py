@@ -145,7 +145,7 @@ def check_segment(
     if present_owner is None and previous is None and not has_capacity:
         raise InterlockError(
             TOO_BUSY,
-            "This node has the maximum number of registrations (`subservers.most`). Try later.",
+            "This node has the maximum number of registrations (`subservers.max_registrations`). Try later.",
         )
 
 
@@ -935,7 +935,7 @@ class Registrar:
             assignment=session.assignment,
             present_owner=self._records.find_by_segment(registration.segment),
             previous=previous,
-            has_capacity=len(self._records) < self._settings.most,
+            has_capacity=len(self._records) < self._settings.max_registrations,
         )
         if is_aggregator:
             reject_large_subtree(

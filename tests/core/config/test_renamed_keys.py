@@ -7,6 +7,11 @@ import pytest
 from interlock.core.config import ConfigError, parse_config
 
 CASES = {
+    "approvals: {most: 5}": ("approvals.most", "max_pending"),
+    "approvals: {most_per_caller: 5}": ("approvals.most_per_caller", "max_pending_per_caller"),
+    "automation: {most: 5}": ("automation.most", "max_stored"),
+    "drivers: {most_processes: 5}": ("drivers.most_processes", "max_processes"),
+    "subservers: {most: 5}": ("subservers.most", "max_registrations"),
     "wakeful: true": ("wakeful", "busy_poll"),
     "aql: {limits: {most_page: 3}}": ("aql.limits.most_page", "max_page"),
     "aql: {executions: {most: 3}}": ("aql.executions.most", "max_stored"),
@@ -17,7 +22,7 @@ CASES = {
 }
 
 
-@pytest.mark.feature("aql", "topics")
+@pytest.mark.feature("aql", "topics", "automation", "drivers", "tree")
 @pytest.mark.parametrize("text", CASES)
 def test_names_successor_of_renamed_key(text: str) -> None:
     with pytest.raises(ConfigError) as failure:

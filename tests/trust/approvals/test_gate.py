@@ -201,7 +201,7 @@ async def test_limits_pending_approvals(tmp_path: Path) -> None:
     gated = Gated(
         tmp_path,
         tokens={"one": "chief", "two": "deputy"},
-        settings={"most": 3, "most_per_caller": 2},
+        settings={"max_pending": 3, "max_pending_per_caller": 2},
     )
     chief, deputy = (Credentials("10.0.0.1", item) for item in ("one", "two"))
     for disk in "ab":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from msgspec import Meta, field
 
@@ -258,6 +259,10 @@ class AnchorConfig(Section, frozen=True):
 class ApprovalsConfig(Section, frozen=True):
     """Approvals of pending calls."""
 
+    RENAMED: ClassVar[Mapping[str, str]] = {
+        "most": "max_pending", "most_per_caller": "max_pending_per_caller",
+    }  # fmt: skip
+
     expiry: Annotated[Duration, says("Time after which a pending call expires.")] = 300.0
     keep: Annotated[Duration, says("How long the outcome is kept for the caller.")] = 3600.0
     url: Annotated[
@@ -275,8 +280,10 @@ class ApprovalsConfig(Section, frozen=True):
             "an operator rejects it. null: only root can recover."
         ),
     ] = 86_400.0
-    most: Annotated[Count, says("Maximum number of pending calls.")] = 1_000
-    most_per_caller: Annotated[Count, says("Maximum number of pending calls of one caller.")] = 50
+    max_pending: Annotated[Count, says("Maximum number of pending calls.")] = 1_000
+    max_pending_per_caller: Annotated[
+        Count, says("Maximum number of pending calls of one caller.")
+    ] = 50
 
 
 class BudgetConfig(Section, frozen=True):

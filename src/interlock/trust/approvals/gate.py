@@ -260,7 +260,7 @@ class ApprovalInbox:
         """
         pending = [entry.record for entry in self.entries.values() if entry.record.state == PENDING]
         settings = self.settings
-        if len(pending) >= settings.most:
+        if len(pending) >= settings.max_pending:
             raise InterlockError(TOO_BUSY, "Too many calls wait for approval. Try again later.")
         new_size = record_size(record)
         if new_size + sum(map(record_size, pending)) > MAX_PENDING_BYTES:
@@ -269,7 +269,7 @@ class ApprovalInbox:
             )
         of_caller = [other for other in pending if other.caller.name == record.caller.name]
         if (
-            len(of_caller) >= settings.most_per_caller
+            len(of_caller) >= settings.max_pending_per_caller
             or new_size + sum(map(record_size, of_caller)) > MAX_PENDING_BYTES_PER_CALLER
         ):
             raise InterlockError(
