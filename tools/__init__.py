@@ -1,1 +1,1 @@
-"""Programs for those who work on Interlock. Never shipped with it, so nothing in src uses them."""
+"""Programs for the development of Interlock. They are not shipped, so nothing in src uses them."""

@@ -1,4 +1,4 @@
-"""The reference of the config, with the sections of all features: `docs/configuration.md`."""
+"""Print the reference of the config with the sections of all features, `docs/configuration.md`."""
 
 from __future__ import annotations
 

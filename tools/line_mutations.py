@@ -1,12 +1,12 @@
-"""Changes random lines of the product, one at a time, and checks that tests fail.
+"""Change random lines of the product, one at a time, and check that tests fail.
 
     python -m tools.line_mutations --count 100 --seed 7
 
-Each change is one of a mutation tester: a negated condition, another comparison, another number, a
-call that is left out, another result. Lines of messages, types, imports and logging are left out.
-The tests of a module run in stages until one fails: test modules that import it, the other tests
-of its package, then the tests of the command line and of whole programs. Survivors are printed
-with their change; look at each one: some change nothing that can be observed.
+A change is a negated condition, another comparison, another number, a removed call or another
+result. Lines of messages, types, imports and logging are not changed. The tests of a module run in
+stages until a test fails: test modules that import it, the other tests of its package, then the
+tests of the command line and of whole programs. Survivors are printed with their change. Look at
+each survivor: some changes have no observable effect.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tools.mutation_runner import (
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT = ("demo/", "__main__.py")
-"""Modules that are only an example or start the program."""
+"""Modules that are only examples, or that start the program."""
 LAST_STAGES = ("tests/app", "tests/cli", "tests/behaviour")
 
 _COMPARISONS: dict[type[ast.cmpop], str] = {
@@ -210,7 +210,7 @@ def _around(node: ast.expr, before: str, after: str, lines: list[bytes]) -> Edit
 
 
 class TestStages:
-    """The tests that may kill a mutation of a module, most likely first."""
+    """The tests that may kill a mutation of a module. The most likely tests come first."""
 
     def __init__(self, root: Path, *, near: bool = False) -> None:
         self._root = root
@@ -261,10 +261,10 @@ def _run(tree: MutationTree, mutation: LineMutation, stages: TestStages) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="line_mutations", description=__doc__)
-    parser.add_argument("--count", type=int, default=100, help="how many lines (default: 100)")
-    parser.add_argument("--seed", type=int, default=1, help="of the sample (default: 1)")
-    parser.add_argument("--jobs", type=int, default=2, help="how many run at once (default: 2)")
-    parser.add_argument("--near", action="store_true", help="leave out the last stage of tests")
+    parser.add_argument("--count", type=int, default=100, help="number of lines (default: 100)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the sample (default: 1)")
+    parser.add_argument("--jobs", type=int, default=2, help="number of parallel runs (default: 2)")
+    parser.add_argument("--near", action="store_true", help="omit the last stages of tests")
     parser.add_argument("--list", action="store_true", help="print the sample, run nothing")
     return parser
 

@@ -1,7 +1,7 @@
 """List the texts that people and models read, so that they can be reviewed as a whole.
 
 `python -m tools.message_catalog` writes `tests/messages/<package>.txt`: for each module the errors
-that it raises, with their code or class, and its log lines. Values stand as `{expression}`.
+that it raises, with their code or class, and its log lines. Values are shown as `{expression}`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _kind(call: ast.Call) -> str | None:
 
 
 def render(value: ast.expr) -> str:
-    """Return the text of a literal; values in it stand as `{expression}`. Empty: it is no text."""
+    """Return the text of a literal, with values as `{expression}`. Empty: it is not a text."""
     if isinstance(value, ast.Constant) and isinstance(value.value, str):
         return value.value
     if isinstance(value, ast.JoinedStr):

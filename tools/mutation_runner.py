@@ -1,6 +1,6 @@
-"""Runs tests on a copy of the tree in which a line of the product was changed on purpose.
+"""Run tests on a copy of the tree in which a line of the product was changed.
 
-A mutation is *killed* when a test fails, and it *survives* when all tests pass.
+A mutation is *killed* if a test fails. It *survives* if all tests pass.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ R = TypeVar("R")
 
 
 class MutationError(Exception):
-    """A mutation cannot be applied, or its tests fail without it; the message says which."""
+    """A mutation that cannot be applied, or whose tests fail without it. The message says which."""
 
 
 class Change(NamedTuple):
-    """The text of a file that is replaced. It occurs exactly once."""
+    """The replacement of a text in a file. The text occurs exactly once."""
 
     file: str
     find: str
@@ -61,14 +61,14 @@ class Change(NamedTuple):
 
 
 class TestRun(NamedTuple):
-    """The end of a run of tests: the first failure, or None if all passed."""
+    """The result of a test run: the first failure, or None if all tests passed."""
 
     failure: str | None
     output: str
 
 
 class MutationTree:
-    """A copy of the working tree with an environment of its own."""
+    """A copy of the working tree with a separate environment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -129,7 +129,7 @@ class MutationTree:
 
 def _write(path: Path, data: bytes) -> None:
     path.write_bytes(data)
-    # Python recompiles a module when its time or size differs: each version has a time of its own.
+    # Python recompiles a module if its time or size differs, so each version has another time.
     time = 1_000_000_000 + next(_mtimes)
     os.utime(path, (time, time))
 
@@ -137,7 +137,7 @@ def _write(path: Path, data: bytes) -> None:
 def run_in_trees(
     work: Sequence[T], run: Callable[[MutationTree, T], R], *, jobs: int
 ) -> Iterator[tuple[T, R]]:
-    """Run each piece of work in one of several trees; results in the order of the work."""
+    """Run the work items in several trees. Yield the results in the order of the items."""
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(jobs) as pool:
         free: list[MutationTree] = []
         for _ in range(min(jobs, max(len(work), 1))):

@@ -1,9 +1,10 @@
-"""What of the specifications is proven: `python -m tools.spec_coverage`, or `make coverage-spec`.
+"""Report which items of the specifications are proven: `python -m tools.spec_coverage`, or
+`make coverage-spec`.
 
-Without options it prints the summary and writes `docs/spec-coverage.md`. With `--check` it writes
-nothing and fails when that page is stale. `--missing AX-4` prints what is still to prove there.
-The first two fail on an unknown id, on a marker that reaches no test, on a MUST that is called done
-and has no test, on a marked test of an item that is called later or left out, and on a divergence
+Without options, print the summary and write `docs/spec-coverage.md`. With `--check`, write nothing
+and fail if that page is outdated. With `--missing AX-4`, print the unproven items of that section.
+The first two fail on an unknown id, on a marker without a test, on a MUST that is claimed as done
+without a test, on a marked test of an item with the state later or left out, and on a divergence
 without a test.
 """
 
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 when everything holds, 1 when something does not."""
+    """Return the exit code: 0 without faults, 1 with faults."""
     options = _parser().parse_args(arguments)
     root: Path = options.root
     try:
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         written.parent.mkdir(exist_ok=True)
         written.write_text(text, encoding="utf-8")
     elif not written.exists() or written.read_text(encoding="utf-8") != text:
-        faults.append("docs/spec-coverage.md is stale: run `make coverage-spec` and commit it")
+        faults.append("docs/spec-coverage.md is outdated: run `make coverage-spec` and commit it")
     print(spec_report.terminal(known))
     for fault in faults:
         print(fault, file=sys.stderr)
@@ -53,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="spec_coverage", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail on a stale page")
-    parser.add_argument("--missing", nargs="+", metavar="ID", help="print what is not proven there")
+    parser.add_argument("--check", action="store_true", help="only check that the page is current")
+    parser.add_argument("--missing", nargs="+", metavar="ID", help="print the unproven items")
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree to read")
     return parser
 

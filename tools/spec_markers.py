@@ -1,8 +1,8 @@
-"""Finds `@pytest.mark.spec("AX-4.1-1")` in test files without importing them.
+"""Find `@pytest.mark.spec("AX-4.1-1")` in test files without importing them.
 
 A marker counts on a test function, on a test class, as `pytestmark` of a module or class, and as a
-mark of a `pytest.param`, also when the parameters are a named list of the module. A marker that
-reaches no test is an error, and so is one on a test that never runs: neither proves anything.
+mark of a `pytest.param`, also if the parameters are a named list of the module. A marker without a
+test, or on a test that never runs, is an error: it proves nothing.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Proof(NamedTuple):
-    """A test that carries an item's id."""
+    """A test that is marked with the id of an item."""
 
     item: str
     test: str
 
 
 class Markers(NamedTuple):
-    """What a set of test files says: proofs in reading order, and what is wrong with markers."""
+    """The proofs in a set of test files, in reading order, and the faults of their markers."""
 
     proofs: list[Proof]
     faults: list[str]
 
 
 def read_tests(folder: Path) -> Markers:
-    """The markers of every test file below a folder, tests named relative to it."""
+    """Read the markers of all test files in a folder. Tests are named relative to the folder."""
     proofs: list[Proof] = []
     faults: list[str] = []
     for path in sorted(folder.rglob("test_*.py")):
@@ -42,7 +42,7 @@ def read_tests(folder: Path) -> Markers:
 
 
 def read_source(source: str, name: str) -> Markers:
-    """The markers of one test file."""
+    """Read the markers of one test file."""
     reader = _Reader(name)
     reader.module(ast.parse(source, filename=name))
     return Markers(reader.proofs, reader.faults)
@@ -63,7 +63,7 @@ class _Reader:
         self._body(tree.body, [], [], skipped=False)
         for call in _calls(tree, "spec"):
             if call not in self.used:
-                self._fault(call, "this spec marker reaches no test")
+                self._fault(call, "this spec marker is on no test")
 
     def _body(
         self, body: list[ast.stmt], owners: list[str], inherited: list[ast.Call], skipped: bool
@@ -130,7 +130,7 @@ def _calls(node: ast.AST, mark: str) -> Iterator[ast.Call]:
 
 
 def _mark_name(node: ast.expr) -> str | None:
-    """`spec` for `pytest.mark.spec` and `mark.spec`, None for anything that is no mark."""
+    """Return `spec` for `pytest.mark.spec` and `mark.spec`, and None for other expressions."""
     if not isinstance(node, ast.Attribute):
         return None
     owner = node.value
@@ -139,7 +139,7 @@ def _mark_name(node: ast.expr) -> str | None:
 
 
 def _never_runs(mark: ast.expr) -> bool:
-    """Whether a mark stands for the whole test and says skip or xfail without a condition."""
+    """Return whether a mark skips the whole test, or expects its failure, without a condition."""
     parts = mark.elts if isinstance(mark, ast.List | ast.Tuple) else [mark]
     for part in parts:
         called = isinstance(part, ast.Call)

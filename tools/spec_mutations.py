@@ -1,10 +1,10 @@
-"""Breaks the product once for each clause of a requirement, and checks that its tests fail.
+"""Break the product once for each clause of a requirement, and check that its tests fail.
 
 `spec/mutations/*.yaml` lists the mutations: the item, the clause in a few words, and the text of a
 file that is replaced. `make spec-mutations` applies each one in a copy of the tree, runs the tests
 that are marked with the item, and writes the results to `spec/mutations/results/`. A mutation that
 survives is an error: the tests do not prove the clause. `--check` runs no test. It fails on a
-proven MUST without a mutation, on a mutation that does not fit the source any more, and on one
+proven MUST without a mutation, on a mutation that does not match the source, and on a mutation
 without a result.
 """
 
@@ -33,7 +33,7 @@ from tools.spec_register import RegisterError, State, claims, read_items, read_s
 
 ROOT = Path(__file__).resolve().parent.parent
 PROOF_STATES = (State.DONE, State.NOT_YET)
-"""What an item without a mark is; with a mark it is proven."""
+"""The state of an item without a mark. With a mark it is proven."""
 
 
 class Mutation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,7 +129,7 @@ def read_register(root: Path) -> Register:
 
 
 def find_faults(root: Path, register: Register) -> list[str]:
-    """Contradictions between the mutations, the register, the source and the results."""
+    """Return contradictions between the mutations, the register, the source and the results."""
     faults: list[str] = []
     mutated: set[str] = set()
     texts: dict[str, str] = {}
@@ -157,7 +157,7 @@ def find_faults(root: Path, register: Register) -> list[str]:
 
 
 def run(root: Path, register: Register, chosen: dict[str, list[Mutation]], *, jobs: int) -> int:
-    """Apply the mutations and write the results. Returns 1 if one of them survives."""
+    """Apply the mutations and write the results. Return 1 if a mutation survives."""
     work = [(name, mutation) for name, mutations in chosen.items() for mutation in mutations]
     baseline = _failing_items(register, {mutation.item for _, mutation in work}, jobs)
     survivors = 0
@@ -201,10 +201,10 @@ def _run_one(
 
 
 def _failing_items(register: Register, items: set[str], jobs: int) -> set[str]:
-    """The items whose tests do not pass in an unchanged tree: there a failure says nothing."""
+    """Return the items whose tests fail in an unchanged tree, where a failure proves nothing."""
     work = sorted(item for item in items if item in register.tests)
     failing: set[str] = set()
-    # Most pass: several items together take less time than each one alone.
+    # Most tests pass, and a run of several items is faster than a run for each item.
     groups = [work[start : start + 8] for start in range(0, len(work), 8)]
 
     def passes(tree: MutationTree, group: list[str]) -> set[str]:
@@ -246,7 +246,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--check", action="store_true", help="run no test, check the register only")
     parser.add_argument("--item", nargs="+", default=[], metavar="ID", help="items or prefixes")
     parser.add_argument("--new", action="store_true", help="only mutations without a result")
-    parser.add_argument("--jobs", type=int, default=2, help="how many run at once (default: 2)")
+    parser.add_argument("--jobs", type=int, default=2, help="number of parallel runs (default: 2)")
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree to read")
     return parser
 

@@ -1,6 +1,6 @@
-"""The requirement register: the items in `spec/*.yaml` and what `spec/status.yaml` claims of them.
+"""The requirement register: the items in `spec/*.yaml` and their claims in `spec/status.yaml`.
 
-Reads files below the folder it is given, and nothing else.
+It reads only files below the given folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Level = Literal["MUST", "SHOULD", "MAY", "FACT", "DECIDE"]
 
 
 class Spec(NamedTuple):
-    """One of the specifications: its file of items, the prefix of their ids, its name."""
+    """A specification: the file of its items, the prefix of their ids, and its name."""
 
     file: str
     prefix: str
@@ -43,7 +43,7 @@ class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`spec/status.yaml`: what is claimed. A key is an item's id or a section (see `covers`)."""
+    """The claims in `spec/status.yaml`. A key is the id of an item or a section (see `covers`)."""
 
     done: list[str] = []
     diverges: dict[str, str] = {}
@@ -53,7 +53,7 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class State(Enum):
-    """What can be said of an item today."""
+    """The state of an item."""
 
     PROVEN = "proven"
     DIVERGES = "diverges"
@@ -64,23 +64,23 @@ class State(Enum):
 
 
 class Claim(NamedTuple):
-    """What the status file says of one item."""
+    """The claim about one item in the status file."""
 
     state: State
     reason: str
 
 
 class RegisterError(Exception):
-    """The register or the status file is wrong; the message says where and why."""
+    """An invalid register or status file. The message says where and why."""
 
 
 def covers(key: str, item_id: str) -> bool:
-    """Whether a key of the status file names this item: `AX-4` covers `AX-4-1` and `AX-4.1-2`."""
+    """Return whether a key of the status file covers an item: `AX-4` covers `AX-4.1-2`."""
     return item_id == key or item_id.startswith((f"{key}-", f"{key}."))
 
 
 def chapter(item_id: str) -> str:
-    """The part of a specification that an item is shown under: `AX-4`, `ST-4.2`, `AQ-INT`."""
+    """Return the part of a specification that contains an item: `AX-4`, `ST-4.2`, `AQ-INT`."""
     prefix, section = item_id.split("-", 1)
     parts = section.rsplit("-", 1)[0].split("-")[0].split(".")
     depth = 2 if prefix == "ST" else 1
@@ -88,7 +88,7 @@ def chapter(item_id: str) -> str:
 
 
 def read_items(folder: Path) -> dict[str, Item]:
-    """Every item by its id, in the order of the files."""
+    """Read all items by id, in the order of the files."""
     items: dict[str, Item] = {}
     for spec in SPECS:
         path = folder / spec.file
@@ -100,13 +100,13 @@ def read_items(folder: Path) -> dict[str, Item]:
             if not item.id.startswith(f"{spec.prefix}-"):
                 raise RegisterError(f"{path}: {item.id} does not start with {spec.prefix}-")
             if item.id in items:
-                raise RegisterError(f"{path}: {item.id} is there twice")
+                raise RegisterError(f"{path}: {item.id} occurs twice")
             items[item.id] = item
     return items
 
 
 def read_status(path: Path) -> Status:
-    """The claims as they are written."""
+    """Read the claims."""
     try:
         return msgspec.yaml.decode(path.read_bytes(), type=Status)
     except (OSError, msgspec.DecodeError) as error:
@@ -114,8 +114,8 @@ def read_status(path: Path) -> Status:
 
 
 def claims(items: dict[str, Item], status: Status) -> dict[str, Claim]:
-    """What is claimed of each item. A reason (all but `done` have one) stands over `done`. An item
-    with a limit counts as done within it."""
+    """Return the claim about each item. A claim with a reason overrides `done`. An item with a limit
+    counts as done within the limit."""
     found: dict[str, Claim] = {}
     for key in status.done:
         for item_id in _covered(key, items):

@@ -1,11 +1,11 @@
 """Run the tests on a build without features: `make test-without FEATURE=topics`.
 
-Several are separated by commas; `all` leaves only the core.
+Separate several features by commas. `all` leaves only the core.
 
 Copies the tracked files to a temporary folder, deletes each feature's folder and its line in
-`app/features.py` (and those of features that require it), and runs the tests there. Left out are
-the tests of the feature: its folder below `tests`, its messages, modules that import it, and tests
-that are marked `@pytest.mark.feature("topics")`. Requirements that only those prove are printed as
+`app/features.py` (and those of features that require it), and runs the tests there. The tests of
+the feature do not run: its folder in `tests`, its messages, modules that import it, and tests that
+are marked `@pytest.mark.feature("topics")`. Requirements that only these tests prove are printed as
 absent.
 """
 
@@ -26,7 +26,7 @@ from tools.spec_markers import read_tests
 from tools.tree_copy import ROOT, copy_tree, create_environment
 
 PACKAGES = ("tests", "tools", "bench")
-"""What is not part of the build, and may import it."""
+"""Folders outside the build that may import it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def without(names: str) -> list[str]:
-    """The features of a list separated by commas, and those that require them."""
+    """Return the features of a list separated by commas, and the features that require them."""
     features = {feature.name: feature for feature in load_features()}
     if names == "all":
         return list(features)
@@ -74,7 +74,7 @@ def without(names: str) -> list[str]:
 
 
 def modules_that_import(root: Path, absent: Iterable[str]) -> list[Path]:
-    """Modules beside the build that import an absent feature, or another such module."""
+    """Return modules outside the build that import an absent feature, or another such module."""
     modules = {
         ".".join(path.relative_to(root).with_suffix("").parts): path
         for package in PACKAGES
@@ -97,7 +97,7 @@ def modules_that_import(root: Path, absent: Iterable[str]) -> list[Path]:
 
 
 def _imports(path: Path) -> set[str]:
-    """What a module imports when it is imported itself."""
+    """Return the modules that a module imports at its import."""
     found: set[str] = set()
     pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
     while pending:
@@ -114,7 +114,7 @@ def _imports(path: Path) -> set[str]:
 def _run(python: Path, copy: Path, arguments: Sequence[str]) -> int:
     environ = {**os.environ, "PYTHONHASHSEED": "0", "VIRTUAL_ENV": str(python.parent.parent)}
     environ.pop("PYTHONPATH", None)
-    # Whoever names a test that is left out means the others.
+    # The arguments can name tests of the absent features.
     kept = [one for one in arguments if not (ROOT / one).exists() or (copy / one).exists()]
     command = [str(python), "-m", "pytest", "--quiet", "--hypothesis-profile=ci", *kept]
     return subprocess.run(command, cwd=copy, env=environ, check=False).returncode
@@ -135,7 +135,7 @@ def _print_absent(copy: Path, names: str, absent: Sequence[str]) -> None:
 
 
 def _marked(tests: Path, absent: Sequence[str]) -> set[str]:
-    """Tests that are marked with an absent feature, as proofs name them; or whole files."""
+    """Return the tests, or whole files, that are marked with an absent feature."""
     found: set[str] = set()
     for path in tests.rglob("test_*.py"):
         name = path.relative_to(tests).as_posix()
@@ -166,8 +166,8 @@ def _is_of(mark: ast.expr, absent: Sequence[str]) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="test_without", description=__doc__)
     parser.add_argument("feature", help="features to delete: topics, topics,tree, or all")
-    parser.add_argument("--list", action="store_true", help="print the test modules left out")
-    parser.add_argument("pytest", nargs="*", help="arguments of pytest, behind --")
+    parser.add_argument("--list", action="store_true", help="print the omitted test modules")
+    parser.add_argument("pytest", nargs="*", help="arguments of pytest, after --")
     return parser
 
 

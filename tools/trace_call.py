@@ -2,20 +2,19 @@
 
     python -m tools.trace_call [plain|held|approval|approval-http ...] [--functions]
 
-A node with the demo server (stdio) runs in this process and is asked over HTTP, on a warm
-connection. Printed are the functions on the path, their files, and the jumps between files.
+A node with the demo server (stdio) runs in this process and gets requests over HTTP, on an open
+connection. The functions on the path, their files, and the jumps between files are printed.
 
-What is counted: every Python function of the package `interlock` that is entered on the thread of
-the event loop, from the bytes of the request to the bytes of the response. Lambdas and nested
-functions count. Not counted: other packages, comprehensions, the second and later entries of a
-coroutine (it only goes on), and the threads that write to the disk. A jump is an entry in another
-file than the entry before. Of several traces the shortest counts: timers of the node that happen to
-fire meanwhile are no part of the path.
+Counted are the Python functions of the package `interlock` that are entered on the thread of the
+event loop, from the bytes of the request to the bytes of the response. Lambdas and nested functions
+count. Not counted are other packages, comprehensions, resumed coroutines, and the threads that
+write to the disk. A jump is an entry in another file than the previous entry. The shortest of
+several traces counts, because timers of the node are not part of the path.
 
-- `plain`: a call of a tool that only reads.
-- `held`: a call of a destructive tool, until its caller is told that an operator must approve it.
-- `approval`: a signed proof from `Approvals.confirm` until that returns what the call came to.
-- `approval-http`: the same from the bytes of the operator's request to those of the response.
+- `plain`: a call of a read-only tool.
+- `held`: a call of a destructive tool, until the response says that an operator must approve it.
+- `approval`: a signed proof, from the call of `Approvals.confirm` to its result.
+- `approval-http`: the same, from the bytes of the operator's request to those of the response.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ from interlock.core.config.trust import AnchorConfig, ApprovalsConfig
 PACKAGE = str(Path(interlock.__file__).parent) + "/"
 PATHS = ("plain", "held", "approval", "approval-http")
 TRACES = 20
-"""The first ones warm up."""
+"""The number of traces. The first ones warm up."""
 _INLINE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 Entry = tuple[str, str]
-"""A file and a function in it."""
+"""A file and a function of that file."""
 
 
 async def trace(path: Awaitable[Any]) -> tuple[list[Entry], Any]:
-    """The entries on a path, and what it returned."""
+    """Return the entries on a path, and its result."""
     entries: list[Entry] = []
     begun: set[FrameType] = set()
 
@@ -135,7 +134,7 @@ class TracedNode:
         return self.call("demo.notes_delete", id=self._number + 1)
 
     async def proof(self) -> tuple[str, str]:
-        """The id of an approval that is pending, and an operator's proof for it."""
+        """Return the id of a pending approval, and an operator's proof for it."""
         held = (await self.held())["structuredContent"]
         now = int(time.time())
         claims = {
@@ -165,7 +164,7 @@ class TracedNode:
 
 
 def count(entries: list[Entry]) -> tuple[int, int, int]:
-    """Functions, files, jumps."""
+    """Return the number of functions, files and jumps."""
     files = [file for file, _ in entries]
     jumps = sum(before != after for before, after in pairwise(files))
     return len(set(entries)), len(set(files)), jumps

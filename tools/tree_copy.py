@@ -1,6 +1,6 @@
-"""A copy of the working tree that can be changed and tested, with an environment of its own.
+"""Copies of the working tree that can be changed and tested, with a separate environment.
 
-Writes below the folder it is given, and nothing else.
+It writes only below the given folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def copy_tree(to: Path) -> None:
 
 
 def _copy_compiled(source: Path, target: Path) -> None:
-    """Copy the compiled module too: times of change are kept, so it counts for the copy."""
+    """Copy the compiled module. It stays valid, because the modification times are kept."""
     compiled = Path(importlib.util.cache_from_source(str(source)))
     if compiled.is_file():
         cache = Path(importlib.util.cache_from_source(str(target)))
@@ -41,13 +41,13 @@ def _copy_compiled(source: Path, target: Path) -> None:
 
 
 def create_environment(copy: Path) -> Path:
-    """A virtual environment with the packages of this one, and the build of the copy."""
+    """Create a virtual environment with the packages of this one, and the build of the copy."""
     here = Path(sys.prefix)
     made = copy / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(made)], check=True)
     (packages,) = made.glob("lib/python*/site-packages")
     own = here / packages.relative_to(made)
-    # The build of the copy comes first; the path file of this environment is not read again.
+    # The build of the copy comes first. The path file of this environment is not read there.
     (packages / "without.pth").write_text(f"{copy / 'src'}\n{own}\n", encoding="utf-8")
     for script in (here / "bin").iterdir():
         target = made / "bin" / script.name

@@ -77,7 +77,7 @@ def test_check_rejects_outdated_page(tree: Tree, capsys: pytest.CaptureFixture[s
     tree.tests("AX-1-2")
     capsys.readouterr()
     assert tree.run("--check") == 1
-    assert "stale" in capsys.readouterr().err
+    assert "outdated" in capsys.readouterr().err
     assert tree.page() == before
 
 
@@ -99,7 +99,7 @@ def test_finished_must_needs_test(tree: Tree, capsys: pytest.CaptureFixture[str]
     tree.status("done: [AX-1]")
     tree.tests("AX-1-1")
     assert tree.run() == 1
-    assert capsys.readouterr().err == "AX-1-2 is a MUST, is called done and has no test\n"
+    assert capsys.readouterr().err == "AX-1-2 is a MUST that is claimed as done without a test\n"
     tree.tests("AX-1-1", "AX-1-2")
     assert tree.run() == 0
     assert "| AX-1.1-1 | SHOULD | done, no test |  |" in tree.page()
@@ -126,7 +126,7 @@ def test_limited_item_shows_limit(tree: Tree, capsys: pytest.CaptureFixture[str]
 def test_divergence_needs_test(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     tree.status("diverges: {AX-1-2: better}")
     assert tree.run() == 1
-    assert "AX-1-2 is called a divergence" in capsys.readouterr().err
+    assert "AX-1-2 is a divergence" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("key", "state"), [("left_out", "left out"), ("later", "later")])
@@ -138,7 +138,7 @@ def test_marked_item_cannot_be_unbuilt(
     assert f"| AX-12-1 | MAY | {state}: nobody has one |  |" in tree.page()
     tree.tests("AX-12-1")
     assert tree.run() == 1
-    message = f"AX-12-1 is called {state} in spec/status.yaml, yet test_x.py::test_0 is marked"
+    message = f"AX-12-1 has the state {state} in spec/status.yaml, but test_x.py::test_0 is marked"
     assert message in capsys.readouterr().err
     assert f"| AX-12-1 | MAY | {state}: nobody has one | `test_x.py::test_0` |" in tree.page()
     assert tree.run("--check") == 1
@@ -167,7 +167,7 @@ def test_rejects_invalid_status_file(
     [
         ("- {id: MX-1-1, level: MUST, says: s, check: c}", "does not start with AX-"),
         ("- {id: AX-1-1, level: WILL, says: s, check: c}", "Invalid enum value"),
-        (f"{ITEMS}- {{id: AX-1-1, level: MUST, says: s, check: c}}", "is there twice"),
+        (f"{ITEMS}- {{id: AX-1-1, level: MUST, says: s, check: c}}", "occurs twice"),
     ],
 )
 def test_rejects_invalid_register(

@@ -95,7 +95,7 @@ def test_reads_marks_of_parameters() -> None:
 )
 def test_reports_marker_without_test(source: str) -> None:
     (fault,) = faults(source)
-    assert fault == "test_x.py:1: this spec marker reaches no test"
+    assert fault == "test_x.py:1: this spec marker is on no test"
 
 
 @pytest.mark.parametrize("call", ["spec()", "spec(NAME)", 'spec(id="AX-1-1")', 'spec(f"AX-{n}")'])

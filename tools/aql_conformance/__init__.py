@@ -1,1 +1,1 @@
-"""Conformance of a live node with MCP-AQL: evidence gathered from its answers, and checks of it."""
+"""Conformance of a live node with MCP-AQL: evidence from its responses, and checks of it."""

@@ -1,10 +1,10 @@
-"""`python -m tools.aql_conformance`: whether a live node speaks MCP-AQL, and how well.
+"""Check the conformance of a live node with MCP-AQL: `python -m tools.aql_conformance`.
 
-`test` gathers evidence from a node (its own, or the one at --url) or reads a bundle, and judges it.
-`evidence` only writes the bundle, for other runners. `report` shows a judgement that was written as
-JSON. `verify-fixtures` judges every bundle of a folder against the exit code that it expects. Ends
-with 0 when all holds, 1 when something fails that must hold, 2 when something warns, and 3 when it
-could not be tried.
+`test` gathers evidence from a node (started here, or at --url) or reads a bundle, and checks it.
+`evidence` only writes the bundle, for other runners. `report` shows a report that was written as
+JSON. `verify-fixtures` checks all bundles of a folder against their expected exit codes. The exit
+code is 0 if all checks pass, 1 if a required check fails, 2 after a warning, and 3 if the checks
+could not run.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ NOT_TRIED = 3
 
 
 class Wrong(Exception):
-    """It cannot be tried as asked."""
+    """The checks cannot run with these arguments."""
 
 
 class Parser(argparse.ArgumentParser):
-    """One that ends with the code for what could not be tried."""
+    """An argument parser that ends with the exit code of checks that could not run."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -58,7 +58,7 @@ def _run(chosen: argparse.Namespace) -> int:
         try:
             shown = report.read(_raw(chosen.file))
         except msgspec.DecodeError as error:
-            raise Wrong(f"{chosen.file} is no report: {error}") from error
+            raise Wrong(f"{chosen.file} is not a report: {error}") from error
         _write(report.written(shown, chosen.format), chosen.output)
         return 0
     if chosen.command == "verify-fixtures":
@@ -100,7 +100,7 @@ def _read_bundle(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise Wrong(f"{path} is not JSON: {error}") from error
     if not isinstance(bundle, dict):
-        raise Wrong(f"{path} holds no bundle")
+        raise Wrong(f"{path} is not a bundle")
     return bundle
 
 
@@ -123,22 +123,22 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     forms = ("json", "text", "markdown")
 
-    test = commands.add_parser("test", help="judge a node, or a bundle")
-    test.add_argument("file", type=Path, nargs="?", help="a bundle; without it a node is asked")
+    test = commands.add_parser("test", help="check a node, or a bundle")
+    test.add_argument("file", type=Path, nargs="?", help="a bundle. Default: gather evidence from a node")
     test.add_argument("--level", "-l", type=int, choices=(1, 2), default=1)
     test.add_argument("--tier", choices=("1", "2", "both"), default="both")
-    test.add_argument("--category", "-c", default="", help="the checks of one category only")
+    test.add_argument("--category", "-c", default="", help="run only the checks of one category")
     test.add_argument("--format", "-f", choices=forms, default="text")
     evidence = commands.add_parser("evidence", help="write the bundle of a node")
     evidence.set_defaults(file=None)
     for one in (test, evidence):
-        one.add_argument("--url", help="a node; without it one is started with the demo upstream")
+        one.add_argument("--url", help="URL of a node. Default: start a node with the demo upstream")
     shown = commands.add_parser("report", help="show a report that was written as JSON")
     shown.add_argument("file", type=Path)
     shown.add_argument("--format", "-f", choices=forms, default="text")
     for one in (test, evidence, shown):
-        one.add_argument("--output", "-o", type=Path, help="a file; without it it is printed")
-    verify = commands.add_parser("verify-fixtures", help="judge every bundle of a folder")
+        one.add_argument("--output", "-o", type=Path, help="output file. Default: print to the terminal")
+    verify = commands.add_parser("verify-fixtures", help="check all bundles of a folder")
     verify.add_argument("folder", type=Path)
     commands.add_parser("version", help="print the version")
     return parser

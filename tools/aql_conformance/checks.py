@@ -1,7 +1,7 @@
-"""The checks of an evidence bundle: thirteen that must hold, and those of Level 2. Pure.
+"""The checks of an evidence bundle: thirteen required checks, and those of Level 2. Pure.
 
-They ask the same as the public runner does, in words and code of our own; a test holds the two
-against each other where a checkout of the runner is at hand.
+They check the same as the public runner, with their own code. A test compares both if a checkout of
+the runner is available.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Category(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, rename="camel"):
-    """What was found. The keys are those that the documents give."""
+    """The result of the checks. The keys are those of the specification."""
 
     implementation: str
     version: str
@@ -51,7 +51,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def evaluate(bundle: Bundle, level: int, tier: Tier = "both", only: str = "") -> Report:
-    """Every check of the level, or those of one category."""
+    """Run the checks of a level, or those of one category."""
     categories = [
         _category("Introspection Fidelity", True, _introspection(bundle)),
         _category("Parameter Handling", True, _parameters(bundle)),
@@ -106,7 +106,7 @@ def _judged(name: str, faults: Iterable[str], bad: Result = "FAIL") -> Test:
     return Test(name, bad, " | ".join(found)) if found else Test(name, "PASS")
 
 
-# -- what must hold
+# -- required
 
 
 def _introspection(bundle: Bundle) -> list[Test]:
@@ -124,20 +124,20 @@ def _introspection(bundle: Bundle) -> list[Test]:
         documented = {each["name"] for each in detail.get("parameters", [])}
         accepted = set(taken.get(detail.get("name"), []))
         silent += [
-            f"not told of: {detail['name']}.{name}" for name in sorted(accepted - documented)
+            f"not documented: {detail['name']}.{name}" for name in sorted(accepted - documented)
         ]
-        refused += [f"not taken: {detail['name']}.{name}" for name in sorted(documented - accepted)]
+        refused += [f"not accepted: {detail['name']}.{name}" for name in sorted(documented - accepted)]
     return [
         _listed("introspect lists operations", told.get("operations_list"), shapes.OperationsList),
         _listed("introspect lists types", told.get("types_list"), shapes.TypesList),
-        _judged("Details of operations have their shape", malformed),
-        _judged("What is accepted is documented", silent or refused, "FAIL" if silent else "WARN"),
+        _judged("Details of operations are valid", malformed),
+        _judged("Accepted parameters are documented", silent or refused, "FAIL" if silent else "WARN"),
     ]
 
 
 def _listed(name: str, answer: Any, shape: type[Any]) -> Test:
     if not isinstance(answer, dict) or answer.get("success") is not True:
-        return Test(name, "FAIL", "there is no successful answer")
+        return Test(name, "FAIL", "there is no successful response")
     wrong = shapes.problem(answer.get("data"), shape)
     return _judged(name, [wrong] if wrong else [])
 
@@ -177,14 +177,14 @@ def _parameters(bundle: Bundle) -> list[Test]:
     ]
     return [
         _judged("Required parameters are required", lenient),
-        _judged("Unknown parameters are spoken of", silent),
-        _judged("Documented defaults can be seen", other),
+        _judged("Unknown parameters are reported", silent),
+        _judged("Documented defaults are used", other),
         _judged("Parameters are named in snake_case", unusual),
     ]
 
 
 def _names(response: Any, parameter: str) -> bool:
-    """Whether it is a failure that names the parameter."""
+    """Return whether a response is a failure that names the parameter."""
     if not isinstance(response, dict) or response.get("success") is not False:
         return False
     return parameter in str(response.get("error", {}).get("message", ""))
@@ -205,12 +205,12 @@ def _errors(bundle: Bundle) -> list[Test]:
         if fragment not in said[case["name"]]
     ]
     return [
-        _judged("Failures have their shape", [f"{n}: {why}" for n, why in wrong.items() if why]),
+        _judged("Failures are valid", [f"{n}: {why}" for n, why in wrong.items() if why]),
         _judged(
-            "Failures show nothing of the code",
+            "Failures contain no implementation details",
             [name for name, message in said.items() if _LOOKS_LIKE_CODE.search(message)],
         ),
-        _judged("Failures say what to do", vague, "WARN"),
+        _judged("Failures suggest a fix", vague, "WARN"),
     ]
 
 
@@ -224,9 +224,9 @@ def _round_trips(bundle: Bundle) -> list[Test]:
         ]
 
     return [
-        _judged("What was created is read back", lost("round_trip_tests", "expected_fields")),
+        _judged("A created resource is read back", lost("round_trip_tests", "expected_fields")),
         _judged(
-            "An update leaves the rest alone",
+            "An update changes no other fields",
             lost("update_preservation_tests", "preserved_fields"),
         ),
     ]
@@ -239,16 +239,16 @@ def _features(bundle: Bundle) -> list[Test]:
     modes = bundle.get("endpoint_modes", [])
     able = bundle.get("capabilities", {})
     batch = bundle.get("batch_example")
-    wrong = shapes.envelope_problem(batch) if batch else "there is no example of a batch"
+    wrong = shapes.envelope_problem(batch) if batch else "there is no batch"
     return [
         _judged(
-            "Both endpoint modes are there",
+            "Both endpoint modes are available",
             [f"not {mode}" for mode in ("crude", "single") if mode not in modes],
         ),
-        _judged("Fields can be selected", [] if able.get("field_selection") else ["it says not"]),
+        _judged("Fields can be selected", [] if able.get("field_selection") else ["it declares no support"]),
         _judged(
             "Operations can be batched",
-            ([] if able.get("batch_operations") else ["it says not"]) + ([wrong] if wrong else []),
+            ([] if able.get("batch_operations") else ["it declares no support"]) + ([wrong] if wrong else []),
         ),
     ]
 
@@ -257,7 +257,7 @@ def _constraints(bundle: Bundle) -> list[Test]:
     cases = bundle.get("constraint_tests", [])
     kept = {case["name"]: _names(case.get("response"), "") for case in cases}
     return [
-        _judged("Constraints are kept", [name for name, refused in kept.items() if not refused]),
+        _judged("Constraints are enforced", [name for name, refused in kept.items() if not refused]),
         _judged(
             "Constraints are documented",
             [c["name"] for c in cases if kept[c["name"]] and c.get("documented") is not True],
@@ -268,7 +268,7 @@ def _constraints(bundle: Bundle) -> list[Test]:
 
 def _semantics(bundle: Bundle, tier: Tier) -> list[Test]:
     if tier == "1":
-        return [Test("What a model understands", "SKIP", "the second tier was not asked for")]
+        return [Test("Operations are found by a reader", "SKIP", "the second tier was not requested")]
     return [_understood(case) for case in bundle.get("semantic_tests", [])]
 
 
@@ -295,7 +295,7 @@ def _understood(case: Mapping[str, Any]) -> Test:
     )
     if semantic:
         return Test(case["name"], "PASS" if structural else "WARN")
-    return Test(case["name"], "FAIL", "it was not understood")
+    return Test(case["name"], "FAIL", "the operation was not found")
 
 
 def _plain(text: str) -> str:
@@ -303,7 +303,7 @@ def _plain(text: str) -> str:
 
 
 def _at(value: Any, path: str) -> Any:
-    """What is found along a dotted path; None where it leads nowhere."""
+    """Return the value at a dotted path, or None."""
     for part in path.split("."):
         if isinstance(value, dict):
             value = value.get(part)

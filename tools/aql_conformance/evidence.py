@@ -1,8 +1,7 @@
-"""Gathers the evidence for a claim of conformance from a live node: every answer in the bundle is
-one that the node gave, and the bundle is what the public runner reads.
+"""Gather the evidence of conformance from a live node. The bundle contains its responses, in the
+format of the public runner.
 
-Nothing is executed in order to see whether it is refused: what is tried with a parameter too many
-or too few never reaches an upstream.
+Requests with missing or unknown parameters never reach an upstream.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ COMMON: Final = (
     "last", "before", "limit", "offset", "page", "page_size", "dry_run", "confirmation_token",
     "input", "if_match", "include", "search", "name", "id",
 )  # fmt: skip
-"""Names that operations often have: one that takes any of them has to say so."""
+"""Common parameter names. An operation that accepts one of them must document it."""
 
 
 def gather(clients: Sequence[Client]) -> Bundle:
-    """The bundle, from clients of all the ways. What they are asked is the same for all."""
+    """Return the bundle of all clients. All clients send the same requests."""
     first = clients[0]
     for client in clients:
         client.learn(_data(client.ask("introspect", {"query": "operations"}))["operations"])
@@ -74,7 +73,7 @@ def gather(clients: Sequence[Client]) -> Bundle:
 
 
 def works(client: Client) -> bool:
-    """Whether this mode offers the tools that it should, and no others."""
+    """Return whether this mode offers exactly the expected tools."""
     families = ("create", "read", "update", "delete", "execute")
     expected = {"mcp_aql"} if client.mode == "single" else {f"mcp_aql_{one}" for one in families}
     return set(client.tools()) == expected
@@ -88,7 +87,7 @@ def detail_of(client: Client, operation: str) -> Detail:
 
 def _data(answer: Any) -> Any:
     if answer.get("success") is not True:
-        raise NoNode(f"it was expected to succeed: {answer}")
+        raise NoNode(f"a success was expected, not {answer}")
     return answer["data"]
 
 
@@ -96,7 +95,7 @@ def _data(answer: Any) -> Any:
 
 
 def value_for(parameter: dict[str, Any]) -> Any:
-    """A value that fits what is documented of a parameter."""
+    """Return a value that matches the documentation of a parameter."""
     if parameter.get("enum"):
         return parameter["enum"][0]
     if "default" in parameter and parameter["default"] is not None:
@@ -132,7 +131,7 @@ def without_each(client: Client, detail: Detail) -> list[dict[str, Any]]:
 
 
 def accepted(client: Client, detail: Detail) -> list[str]:
-    """What an operation really takes, tried one by one together with what nobody takes."""
+    """Return the accepted parameters. Each is sent together with an unknown one."""
     documented = {one["name"]: value_for(one) for one in detail["parameters"]}
     whole = required(detail)
     taken = []
@@ -140,7 +139,7 @@ def accepted(client: Client, detail: Detail) -> list[str]:
         tried = {**whole, name: documented.get(name, "x"), STRANGE: 1}
         answer = client.ask(detail["name"], tried)
         if answer["success"]:
-            raise NoNode(f"{detail['name']} took {STRANGE} without a word")
+            raise NoNode(f"{detail['name']} accepted {STRANGE} without an error")
         refused = answer["error"].get("details", {}).get("unknown_params")
         if refused is None or name not in refused:
             taken.append(name)
@@ -168,7 +167,7 @@ def defaults(client: Client) -> list[dict[str, Any]]:
 
 
 def errors(client: Client) -> list[dict[str, Any]]:
-    """What goes wrong for a client, one of each sort, and what it must be told by name."""
+    """Return failures of all kinds, and the names that their messages must contain."""
     ask = client.ask
     cases: list[tuple[str, Callable[[], Any], list[str]]] = [
         ("no operation", lambda: client.call(_any(client), {}), ["operation"]),
@@ -192,7 +191,7 @@ def errors(client: Client) -> list[dict[str, Any]]:
         ("empty batch", lambda: client.call(_any(client), {"operations": []}), ["operations"]),
         ("bad token", lambda: ask("demo_notes_delete", {"id": 1},
                                   _confirmation={"token": "conf_none"}), []),
-        ("waits for a human", lambda: ask("demo_notes_delete", {"id": 1}), []),
+        ("requires approval", lambda: ask("demo_notes_delete", {"id": 1}), []),
     ]  # fmt: skip
     if client.mode == "crude":
         cases.append(
@@ -210,7 +209,7 @@ def errors(client: Client) -> list[dict[str, Any]]:
 
 def _failed(name: str, answer: Any) -> Any:
     if answer.get("success") is not False:
-        raise NoNode(f"{name}: it was expected to fail: {answer}")
+        raise NoNode(f"{name}: a failure was expected, not {answer}")
     return answer
 
 
@@ -281,7 +280,7 @@ def batch(client: Client) -> Any:
 
 
 def constraints(client: Client) -> list[dict[str, Any]]:
-    """Limits that are kept, and whether introspection speaks of each."""
+    """Return enforced limits, and whether introspection documents each."""
     note = _new_note(client)
     dice = {one["name"]: one for one in detail_of(client, "demo_roll_dice")["parameters"]}
     change = {one["name"]: one for one in detail_of(client, "update_note")["parameters"]}
@@ -301,12 +300,12 @@ def constraints(client: Client) -> list[dict[str, Any]]:
     ]
 
 
-# -- what can be understood
+# -- a scripted reader
 
 
 def understood(client: Client) -> list[dict[str, Any]]:
-    """A scripted reader that knows nothing but what introspection tells it: it looks for an
-    operation in its own words, reads its details, calls it, and says what it found."""
+    """Return the transcript of a scripted reader that uses only introspection: it searches for an
+    operation by a description, reads its details, calls it, and describes the result."""
     wanted = "count how many words are in a piece of writing"
     calls: list[dict[str, Any]] = []
 

@@ -1,7 +1,7 @@
-"""A live node and the ways to ask it: two modes of AQL, in both eras of MCP, over HTTP.
+"""A live node and its clients: two modes of AQL, in both protocol generations, over HTTP.
 
-Starts a node of its own with the demo upstream where none is named, on loopback and with its state
-in a folder that goes away. Blocking; every wait is bounded.
+Without a URL it starts a node with the demo upstream, on loopback and with its state in a temporary
+folder. All functions block, with a timeout.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ servers:
 
 
 class NoNode(Exception):
-    """There is no node to ask, or it does not answer as one; the message says why."""
+    """There is no node, or its responses are invalid. The message says why."""
 
 
 @contextlib.contextmanager
 def started_node(config: str = CONFIG) -> Iterator[str]:
-    """A node of our own for the length of the block; its address."""
+    """Start a node for the duration of the block. Yield its address."""
     with tempfile.TemporaryDirectory(prefix="aql-conformance-") as folder:
         home = Path(folder)
         (home / "interlock.yaml").write_text(config.replace("{python}", sys.executable))
@@ -85,7 +85,7 @@ def started_node(config: str = CONFIG) -> Iterator[str]:
 
 
 def _address(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Where the node says that it listens, once its demo upstream is there."""
+    """Return the address of the node, after its demo upstream is ready."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         text = log.read_text(errors="replace")
@@ -97,11 +97,11 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
                 if any("time_now" in name for name in Client(url, None, "stateless").tools()):
                     return url
         time.sleep(0.02)
-    raise NoNode(f"the node does not come up:\n{log.read_text(errors='replace')[-1000:]}")
+    raise NoNode(f"the node did not start:\n{log.read_text(errors='replace')[-1000:]}")
 
 
 class Client:
-    """One client of a node: in a mode of AQL, or None for the plain view, and in one era."""
+    """A client of a node, in a mode of AQL (None: the plain view) and in a protocol generation."""
 
     def __init__(self, url: str, mode: Mode | None, era: Era, token: str = "") -> None:
         self.mode = mode
@@ -123,11 +123,11 @@ class Client:
     # -- AQL
 
     def learn(self, operations: list[dict[str, Any]]) -> None:
-        """Where operations belong, as the node listed them."""
+        """Store the endpoints of the operations that the node listed."""
         self._endpoints = {one["name"]: f"mcp_aql_{one['endpoint']}" for one in operations}
 
     def ask(self, operation: str, params: dict[str, Any] | None = None, **more: Any) -> Any:
-        """The envelope that answers an operation."""
+        """Call an operation and return the envelope of its response."""
         arguments: dict[str, Any] = {"operation": operation, **more}
         if params is not None:
             arguments["params"] = params
@@ -139,12 +139,12 @@ class Client:
         return self._endpoints.get(operation, "mcp_aql_read")
 
     def call(self, tool: str, arguments: dict[str, Any]) -> Any:
-        """The envelope in the answer to a `tools/call`."""
+        """Call a tool and return the envelope in its result."""
         result = self.request("tools/call", {"name": tool, "arguments": arguments}, name=tool)
         try:
             return json.loads(result["content"][0]["text"])
         except (KeyError, IndexError, TypeError, ValueError):
-            raise NoNode(f"{tool} is not answered with an envelope: {result}") from None
+            raise NoNode(f"the result of {tool} is not an envelope: {result}") from None
 
     def tools(self) -> list[str]:
         return [tool["name"] for tool in self.request("tools/list", {})["tools"]]
@@ -166,7 +166,7 @@ class Client:
         body = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
         answer = self._post(body, headers)
         if "result" not in answer:
-            raise NoNode(f"{method} {name} is answered with {answer.get('error')}")
+            raise NoNode(f"the response to {method} {name} is {answer.get('error')}")
         return answer["result"]
 
     def _initialize(self) -> None:
@@ -203,14 +203,14 @@ class Client:
         try:
             return json.loads(raw)
         except ValueError:
-            raise NoNode(f"no JSON: {raw[:300]!r}") from None
+            raise NoNode(f"not JSON: {raw[:300]!r}") from None
 
 
 def _last_event(raw: bytes) -> Any:
-    """The answer in a stream that may bring notifications before it."""
+    """Return the response in a stream, which may have notifications before it."""
     for line in reversed(raw.decode().splitlines()):
         if line.startswith("data: ") and line != "data: ":
             message = json.loads(line.removeprefix("data: "))
             if "result" in message or "error" in message:
                 return message
-    raise NoNode(f"a stream without an answer: {raw[:300]!r}")
+    raise NoNode(f"a stream without a response: {raw[:300]!r}")

@@ -1,4 +1,4 @@
-"""Writes a report for people: plain text, markdown, or the JSON that programs read. Pure."""
+"""Format a report as plain text, markdown or JSON. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def written(report: Report, form: Format) -> str:
 
 
 def read(raw: bytes) -> Report:
-    """A report that was written as JSON. Raises msgspec.DecodeError."""
+    """Read a report that was written as JSON. Raises msgspec.DecodeError."""
     return msgspec.json.decode(raw, type=Report)
 
 
@@ -49,7 +49,7 @@ def _markdown(report: Report) -> str:
     lines = [
         f"# {report.implementation} {report.version} and MCP-AQL",
         "",
-        f"{_claim(report)}. Asked for: Level {report.requested_level}. {_counts(report)}.",
+        f"{_claim(report)}. Requested: Level {report.requested_level}. {_counts(report)}.",
     ]
     for category in report.categories:
         word = "must" if category.required else "should"

@@ -1,6 +1,6 @@
-"""The shapes that AQL's answers must have, written down from its documents. Pure.
+"""The shapes of the responses of AQL, by its specification. Pure.
 
-Whatever is not named here may not be there: an answer with a key too many has no shape.
+Unknown keys are not allowed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Shape(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What all of them have in common."""
+    """Base class of the shapes."""
 
 
 class Permissions(Shape, frozen=True):
@@ -109,7 +109,7 @@ class OperationDetails(Shape, frozen=True):
 
 
 class ProtocolInfo(msgspec.Struct, frozen=True):
-    """More may be said about the protocol than this."""
+    """Information about the protocol. Further keys are allowed."""
 
     version: Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+(-[a-zA-Z0-9.-]+)?$")]
     conformance: Literal["level-1", "level-2"] | None = None
@@ -195,7 +195,7 @@ class Failed(Shape, frozen=True):
 
 
 def problem(value: Any, shape: type[T]) -> str:
-    """What is wrong with a value that should have this shape; empty if nothing is."""
+    """Return the problem of a value that should have a shape. Empty: none."""
     try:
         msgspec.convert(value, shape)
     except msgspec.ValidationError as error:
@@ -204,9 +204,9 @@ def problem(value: Any, shape: type[T]) -> str:
 
 
 def envelope_problem(value: Any) -> str:
-    """What is wrong with an answer: it is a success or a failure, and nothing between the two."""
+    """Return the problem of a response, which must be a success or a failure. Empty: none."""
     if not isinstance(value, dict) or not isinstance(value.get("success"), bool):
-        return "it says neither success nor failure"
+        return "it is neither a success nor a failure"
     if not value["success"]:
         return problem(value, Failed)
     if wrong := problem(value, Succeeded):
