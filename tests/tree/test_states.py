@@ -19,11 +19,11 @@ FROM_OUTSIDE = [
     SessionEvent.HEARTBEAT,
     SessionEvent.DEREGISTER,
     SessionEvent.PING,
-    SessionEvent.UNKNOWN,
-    SessionEvent.MCP,
-    SessionEvent.NOTE,
-    SessionEvent.ANSWER,
-    SessionEvent.GARBAGE,
+    SessionEvent.UNKNOWN_METHOD,
+    SessionEvent.OTHER_REQUEST,
+    SessionEvent.NOTIFICATION,
+    SessionEvent.RESPONSE,
+    SessionEvent.INVALID_MESSAGE,
     SessionEvent.DISMISSAL,
     SessionEvent.CLOSED,
 ]
@@ -55,7 +55,7 @@ def test_every_action_is_used_and_every_state_reached() -> None:
 
 
 def test_each_state_can_be_left_by_time_or_by_its_session() -> None:
-    timed = {SessionEvent.SILENCE, SessionEvent.IMPATIENCE, SessionEvent.OVERDUE}
+    timed = {SessionEvent.IDENTIFY_TIMEOUT, SessionEvent.REGISTRATION_TIMEOUT, SessionEvent.OVERDUE}
     for state in LIVING:
         assert [on for (where, on) in TABLE if where is state and on in timed], state
 
@@ -63,15 +63,15 @@ def test_each_state_can_be_left_by_time_or_by_its_session() -> None:
 @pytest.mark.parametrize(
     ("method", "asked", "told"),
     [
-        ("initialize", SessionEvent.INITIALIZE, SessionEvent.NOTE),
-        ("ping", SessionEvent.PING, SessionEvent.NOTE),
-        ("mcpax/register", SessionEvent.REGISTER, SessionEvent.NOTE),
+        ("initialize", SessionEvent.INITIALIZE, SessionEvent.NOTIFICATION),
+        ("ping", SessionEvent.PING, SessionEvent.NOTIFICATION),
+        ("mcpax/register", SessionEvent.REGISTER, SessionEvent.NOTIFICATION),
         ("mcpax/heartbeat", SessionEvent.HEARTBEAT, SessionEvent.HEARTBEAT),
         ("mcpax/deregister", SessionEvent.DEREGISTER, SessionEvent.DEREGISTER),
-        ("mcpax/identify", SessionEvent.UNKNOWN, SessionEvent.NOTE),
-        ("mcpax/", SessionEvent.UNKNOWN, SessionEvent.NOTE),
-        ("tools/list", SessionEvent.MCP, SessionEvent.NOTE),
-        ("", SessionEvent.MCP, SessionEvent.NOTE),
+        ("mcpax/identify", SessionEvent.UNKNOWN_METHOD, SessionEvent.NOTIFICATION),
+        ("mcpax/", SessionEvent.UNKNOWN_METHOD, SessionEvent.NOTIFICATION),
+        ("tools/list", SessionEvent.OTHER_REQUEST, SessionEvent.NOTIFICATION),
+        ("", SessionEvent.OTHER_REQUEST, SessionEvent.NOTIFICATION),
     ],
     ids=str,
 )

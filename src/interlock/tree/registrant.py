@@ -89,13 +89,13 @@ class RegistrantEvent(Enum):
     GRANTED = "granted"
     FAILED = "failed"
     """The parent was unreachable, rejected the registration, or did not respond."""
-    FORGOTTEN = "forgotten"
+    SESSION_UNKNOWN = "session unknown"
     """The parent does not know the session any more."""
     LOST = "lost"
     """The channel is closed, or the parent does not respond."""
-    NEXT = "next"
+    RETRY = "retry"
     """The next attempt begins, with the same or another parent."""
-    GIVEN_UP = "given_up"
+    STOPPED = "stopped"
     """No further attempt is made."""
     LEAVE = "leave"
     END = "end"
@@ -106,13 +106,13 @@ TRANSITIONS: Final[dict[tuple[RegistrantState, RegistrantEvent], RegistrantState
     (RegistrantState.DIALLING, RegistrantEvent.DIALLED): RegistrantState.INTRODUCING,
     (RegistrantState.INTRODUCING, RegistrantEvent.INTRODUCED): RegistrantState.REGISTERING,
     (RegistrantState.REGISTERING, RegistrantEvent.GRANTED): RegistrantState.REGISTERED,
-    (RegistrantState.REGISTERED, RegistrantEvent.FORGOTTEN): RegistrantState.REGISTERING,
+    (RegistrantState.REGISTERED, RegistrantEvent.SESSION_UNKNOWN): RegistrantState.REGISTERING,
     (RegistrantState.REGISTERED, RegistrantEvent.LOST): RegistrantState.WAITING,
     (RegistrantState.DIALLING, RegistrantEvent.FAILED): RegistrantState.WAITING,
     (RegistrantState.INTRODUCING, RegistrantEvent.FAILED): RegistrantState.WAITING,
     (RegistrantState.REGISTERING, RegistrantEvent.FAILED): RegistrantState.WAITING,
-    (RegistrantState.WAITING, RegistrantEvent.NEXT): RegistrantState.DIALLING,
-    (RegistrantState.WAITING, RegistrantEvent.GIVEN_UP): RegistrantState.ENDED,
+    (RegistrantState.WAITING, RegistrantEvent.RETRY): RegistrantState.DIALLING,
+    (RegistrantState.WAITING, RegistrantEvent.STOPPED): RegistrantState.ENDED,
     (RegistrantState.REGISTERED, RegistrantEvent.LEAVE): RegistrantState.LEAVING,
     **{(state, RegistrantEvent.END): RegistrantState.ENDED for state in RegistrantState},
 }
@@ -927,11 +927,11 @@ class Registrant:
             failure, duration = await self._run_with_parent(self._url)
             pause = rotation.choose_pause(failure, duration=duration, permanent=self.refused)
             if self._once or (rotation.all_rejected and not self.stubborn):
-                self._change_state(RegistrantEvent.GIVEN_UP)
+                self._change_state(RegistrantEvent.STOPPED)
                 return
             if pause:
                 await self._sleep(pause)
-            self._change_state(RegistrantEvent.NEXT)
+            self._change_state(RegistrantEvent.RETRY)
 
     async def _run_with_parent(self, url: str) -> tuple[InterlockError, float | None]:
         """Run with one parent until a failure.
@@ -979,7 +979,7 @@ class Registrant:
                 return end_error
             _log.info("parent %s: the session is unknown there, registering again", url)
             self.granted = None
-            self._change_state(RegistrantEvent.FORGOTTEN)
+            self._change_state(RegistrantEvent.SESSION_UNKNOWN)
             self._on_lost("The parent does not know the session any more.")
 
     def _attach_channel(self, channel: Channel) -> None:

@@ -64,15 +64,15 @@ class SessionEvent(Enum):
     HEARTBEAT = ax.HEARTBEAT
     DEREGISTER = ax.DEREGISTER
     PING = mcp.PING
-    UNKNOWN = "another mcpax/ method"
-    MCP = "another request"
-    NOTE = "another notification"
-    ANSWER = "an answer"
-    GARBAGE = "something unreadable"
-    SILENCE = "no answer in time"
-    IMPATIENCE = "not registered in time"
-    OVERDUE = "three heartbeats missed"
-    DISMISSAL = "ended by the aggregator"
+    UNKNOWN_METHOD = "unknown mcpax/ method"
+    OTHER_REQUEST = "another request"
+    NOTIFICATION = "another notification"
+    RESPONSE = "response"
+    INVALID_MESSAGE = "invalid message"
+    IDENTIFY_TIMEOUT = "no response in time"
+    REGISTRATION_TIMEOUT = "not registered in time"
+    OVERDUE = "heartbeats missed"
+    DISMISSAL = "dismissed by the aggregator"
     CLOSED = "channel closed"
 
 
@@ -94,32 +94,32 @@ _OPEN_STATES: Final = (_N, _I, _A, _R)
 def _transitions() -> Iterator[SessionTransition]:
     for state in _OPEN_STATES:
         yield SessionTransition(state, SessionEvent.PING, "pong", (state,))
-        yield SessionTransition(state, SessionEvent.UNKNOWN, "refuse_unknown", (state,))
-        yield SessionTransition(state, SessionEvent.NOTE, "ignore", (state,))
-        yield SessionTransition(state, SessionEvent.GARBAGE, "refuse_garbage", (state,))
+        yield SessionTransition(state, SessionEvent.UNKNOWN_METHOD, "reject_unknown_method", (state,))
+        yield SessionTransition(state, SessionEvent.NOTIFICATION, "ignore", (state,))
+        yield SessionTransition(state, SessionEvent.INVALID_MESSAGE, "reject_invalid_message", (state,))
         yield SessionTransition(state, SessionEvent.DISMISSAL, "dismiss", (_E,))
-        yield SessionTransition(state, SessionEvent.CLOSED, "lose", (_E,))
+        yield SessionTransition(state, SessionEvent.CLOSED, "handle_close", (_E,))
     for state in (_N, _I, _A):
-        yield SessionTransition(state, SessionEvent.HEARTBEAT, "refuse_session", (state,))
-        yield SessionTransition(state, SessionEvent.DEREGISTER, "refuse_session", (state,))
-        yield SessionTransition(state, SessionEvent.MCP, "refuse_unregistered", (state,))
-    yield SessionTransition(_N, SessionEvent.INITIALIZE, "introduce", (_N, _I))
-    yield SessionTransition(_N, SessionEvent.REGISTER, "refuse_stranger", (_N,))
-    yield SessionTransition(_I, SessionEvent.REGISTER, "apply", (_I, _A))
-    yield SessionTransition(_A, SessionEvent.ANSWER, "hear_identity", (_A, _I, _R))
-    yield SessionTransition(_A, SessionEvent.SILENCE, "settle", (_I, _R))
-    yield SessionTransition(_R, SessionEvent.HEARTBEAT, "beat", (_R, _E))
-    yield SessionTransition(_R, SessionEvent.DEREGISTER, "leave", (_R, _E))
-    yield SessionTransition(_R, SessionEvent.OVERDUE, "time_out", (_E,))
-    yield SessionTransition(_R, SessionEvent.MCP, "refuse_request", (_R,))
+        yield SessionTransition(state, SessionEvent.HEARTBEAT, "reject_unknown_session", (state,))
+        yield SessionTransition(state, SessionEvent.DEREGISTER, "reject_unknown_session", (state,))
+        yield SessionTransition(state, SessionEvent.OTHER_REQUEST, "reject_unregistered", (state,))
+    yield SessionTransition(_N, SessionEvent.INITIALIZE, "initialize", (_N, _I))
+    yield SessionTransition(_N, SessionEvent.REGISTER, "reject_uninitialized", (_N,))
+    yield SessionTransition(_I, SessionEvent.REGISTER, "start_registration", (_I, _A))
+    yield SessionTransition(_A, SessionEvent.RESPONSE, "read_identity", (_A, _I, _R))
+    yield SessionTransition(_A, SessionEvent.IDENTIFY_TIMEOUT, "register_without_identity", (_I, _R))
+    yield SessionTransition(_R, SessionEvent.HEARTBEAT, "handle_heartbeat", (_R, _E))
+    yield SessionTransition(_R, SessionEvent.DEREGISTER, "deregister", (_R, _E))
+    yield SessionTransition(_R, SessionEvent.OVERDUE, "end_overdue", (_E,))
+    yield SessionTransition(_R, SessionEvent.OTHER_REQUEST, "reject_early_request", (_R,))
     for state in (_I, _A, _R):
-        yield SessionTransition(state, SessionEvent.INITIALIZE, "refuse_again", (state,))
+        yield SessionTransition(state, SessionEvent.INITIALIZE, "reject_repeated", (state,))
     for state in (_A, _R):
-        yield SessionTransition(state, SessionEvent.REGISTER, "refuse_again", (state,))
+        yield SessionTransition(state, SessionEvent.REGISTER, "reject_repeated", (state,))
     for state in (_N, _I):
-        yield SessionTransition(state, SessionEvent.IMPATIENCE, "give_up", (_E,))
+        yield SessionTransition(state, SessionEvent.REGISTRATION_TIMEOUT, "close_unregistered", (_E,))
     for state in (_N, _I, _R):
-        yield SessionTransition(state, SessionEvent.ANSWER, "ignore", (state,))
+        yield SessionTransition(state, SessionEvent.RESPONSE, "ignore", (state,))
 
 
 TABLE: Final = {(row.state, row.event): row for row in _transitions()}
@@ -145,8 +145,8 @@ def classify_message(method: str, *, is_request: bool) -> SessionEvent:
     if is_request:
         if event is not None:
             return event
-        return SessionEvent.UNKNOWN if method.startswith("mcpax/") else SessionEvent.MCP
-    return event if event in _NOTIFICATION_EVENTS else SessionEvent.NOTE
+        return SessionEvent.UNKNOWN_METHOD if method.startswith("mcpax/") else SessionEvent.OTHER_REQUEST
+    return event if event in _NOTIFICATION_EVENTS else SessionEvent.NOTIFICATION
 
 
 # -- The rate of heartbeats, and which of them are processed. Pure.
@@ -159,8 +159,8 @@ FLOOD_LIMIT_PER_SECOND: Final = 1000
 
 
 class HeartbeatRate(Enum):
-    STEADY = "steady"
-    HASTY = "hasty"
+    NORMAL = "normal"
+    EXCESS = "excess"
     FLOOD = "flood"
 
 
@@ -174,21 +174,21 @@ class HeartbeatMonitor:
             interval: the agreed seconds between two heartbeats. 0: none are agreed.
         """
         self._all = SlidingWindow(1.0)
-        self._steady_in_second = SlidingWindow(1.0)
-        self._steady_in_interval = SlidingWindow(interval)
+        self._accepted_in_second = SlidingWindow(1.0)
+        self._accepted_in_interval = SlidingWindow(interval)
 
     def beat(self, event: float) -> HeartbeatRate:
         if not self._all.take(event, FLOOD_LIMIT_PER_SECOND):
             return HeartbeatRate.FLOOD
-        second, interval = self._steady_in_second, self._steady_in_interval
+        second, interval = self._accepted_in_second, self._accepted_in_interval
         if (
             second.advance(event) >= MAX_HEARTBEATS_PER_SECOND
             or interval.advance(event) >= MAX_HEARTBEATS_PER_INTERVAL
         ):
-            return HeartbeatRate.HASTY
+            return HeartbeatRate.EXCESS
         second.add(event)
         interval.add(event)
-        return HeartbeatRate.STEADY
+        return HeartbeatRate.NORMAL
 
 
 # -- The MCP-AX messages of an aggregator. Pure.
@@ -331,7 +331,7 @@ class AxSession:
     def start(self) -> None:
         """Start the session. Messages that came before are processed at once."""
         self._registration_deadline = self._registrar.clock() + REGISTRATION_TIMEOUT_SECONDS
-        self._start_timer(REGISTRATION_TIMEOUT_SECONDS, SessionEvent.IMPATIENCE)
+        self._start_timer(REGISTRATION_TIMEOUT_SECONDS, SessionEvent.REGISTRATION_TIMEOUT)
         self.channel.on_close = self.on_channel_closed
         self.channel.on_message = self._on_data
 
@@ -357,16 +357,16 @@ class AxSession:
             message = jsonrpc.decode_message(data)
         except ProtocolError as error:
             self._handle_event(
-                SessionEvent.GARBAGE, getattr(error, "id", jsonrpc.NULL), error=error
+                SessionEvent.INVALID_MESSAGE, getattr(error, "id", jsonrpc.NULL), error=error
             )
             return
         if isinstance(message, list):
             batch = ProtocolError(
                 "Batches are not supported. Send one message at a time.", INVALID_REQUEST
             )
-            self._handle_event(SessionEvent.GARBAGE, jsonrpc.NULL, error=batch)
+            self._handle_event(SessionEvent.INVALID_MESSAGE, jsonrpc.NULL, error=batch)
         elif isinstance(message.method, UnsetType):
-            self._handle_event(SessionEvent.ANSWER, message=message)
+            self._handle_event(SessionEvent.RESPONSE, message=message)
         else:
             id = None if isinstance(message.id, UnsetType) else bytes(message.id)
             self.on_message(message.method, id, message.params)
@@ -399,16 +399,16 @@ class AxSession:
     def _pong(self, event: _EventData) -> None:
         self._reply(event.id, b"{}")
 
-    def _refuse_garbage(self, event: _EventData) -> None:
+    def _reject_invalid_message(self, event: _EventData) -> None:
         if event.error is not None:
             self._send_error(event.id, event.error)
 
-    def _refuse_unknown(self, event: _EventData) -> None:
+    def _reject_unknown_method(self, event: _EventData) -> None:
         self._send_error(
             event.id, InterlockError(METHOD_NOT_FOUND, f"Unknown method: {event.method[:80]!r}.")
         )
 
-    def _refuse_unregistered(self, event: _EventData) -> None:
+    def _reject_unregistered(self, event: _EventData) -> None:
         self._send_error(
             event.id,
             InterlockError(
@@ -417,7 +417,7 @@ class AxSession:
             ),
         )
 
-    def _refuse_request(self, event: _EventData) -> None:
+    def _reject_early_request(self, event: _EventData) -> None:
         self._send_error(
             event.id,
             InterlockError(
@@ -426,10 +426,10 @@ class AxSession:
             ),
         )
 
-    def _refuse_stranger(self, event: _EventData) -> None:
+    def _reject_uninitialized(self, event: _EventData) -> None:
         self._send_error(event.id, InterlockError(INVALID_REQUEST, "Send `initialize` first."))
 
-    def _refuse_again(self, event: _EventData) -> None:
+    def _reject_repeated(self, event: _EventData) -> None:
         self._send_error(
             event.id,
             InterlockError(
@@ -438,12 +438,12 @@ class AxSession:
             ),
         )
 
-    def _refuse_session(self, event: _EventData) -> None:
+    def _reject_unknown_session(self, event: _EventData) -> None:
         self._send_error(
             event.id, InterlockError(UNKNOWN_SESSION, "This channel has no registration.")
         )
 
-    def _introduce(self, event: _EventData) -> None:
+    def _initialize(self, event: _EventData) -> None:
         try:
             revision = read_initialize(event.params)
         except InterlockError as error:
@@ -458,7 +458,7 @@ class AxSession:
             ),
         )
 
-    def _apply(self, event: _EventData) -> None:
+    def _start_registration(self, event: _EventData) -> None:
         self.registration = None
         try:
             self.registration = ax.read_registration(event.params)
@@ -469,11 +469,11 @@ class AxSession:
             return
         self._register_request_id = event.id
         self.state = SessionState.IDENTIFYING
-        self._start_timer(IDENTIFY_TIMEOUT_SECONDS, SessionEvent.SILENCE)
+        self._start_timer(IDENTIFY_TIMEOUT_SECONDS, SessionEvent.IDENTIFY_TIMEOUT)
         self._identify_id += 1
         self.channel.send(jsonrpc.request(self._identify_id, ax.IDENTIFY, b"{}"))
 
-    def _hear_identity(self, event: _EventData) -> None:
+    def _read_identity(self, event: _EventData) -> None:
         message = event.message
         if (
             message is None
@@ -490,7 +490,7 @@ class AxSession:
                 identity = None
         self._decide(identity)
 
-    def _settle(self, event: _EventData) -> None:
+    def _register_without_identity(self, event: _EventData) -> None:
         self._decide(None)
 
     def _decide(self, identity: ax.SubserverIdentity | None) -> None:
@@ -516,14 +516,14 @@ class AxSession:
         self.state = SessionState.INTRODUCED
         remaining = self._registration_deadline - self._registrar.clock()
         id, self._register_request_id = self._register_request_id, None
-        self._start_timer(max(0.0, remaining), SessionEvent.IMPATIENCE)
+        self._start_timer(max(0.0, remaining), SessionEvent.REGISTRATION_TIMEOUT)
         self._send_error(id, error)
         self._registrar.on_rejected(self, error)
 
-    def _beat(self, event: _EventData) -> None:
+    def _handle_heartbeat(self, event: _EventData) -> None:
         clock = self._registrar.clock()
         rate = self._heartbeat_monitor.beat(clock)
-        if rate is not HeartbeatRate.STEADY:
+        if rate is not HeartbeatRate.NORMAL:
             self._skip_heartbeat(event, rate, clock)
             return
         try:
@@ -573,7 +573,7 @@ class AxSession:
                 heartbeat = replace(heartbeat, descendant_ids=skipped.descendant_ids)
         return heartbeat
 
-    def _leave(self, event: _EventData) -> None:
+    def _deregister(self, event: _EventData) -> None:
         try:
             deregistration = ax.read_deregistration(event.params)
             if deregistration.session_id != self.id:
@@ -588,7 +588,7 @@ class AxSession:
             reason, lambda: self._registrar.on_deregistered(self, reason), 1000, "deregistered"
         )
 
-    def _time_out(self, event: _EventData) -> None:
+    def _end_overdue(self, event: _EventData) -> None:
         error = InterlockError(
             UNKNOWN_SESSION,
             f"{ax.MAX_MISSED_HEARTBEATS} heartbeats in a row are missing, so the session has "
@@ -603,7 +603,7 @@ class AxSession:
             UNKNOWN_SESSION.ax_name,
         )
 
-    def _give_up(self, event: _EventData) -> None:
+    def _close_unregistered(self, event: _EventData) -> None:
         self._end("no registration in time", None, CLOSE_CODE, "not_registered")
 
     def _dismiss(self, event: _EventData) -> None:
@@ -617,7 +617,7 @@ class AxSession:
         row = error.failure
         self._end(error.message, None, CLOSE_CODE, row.ax_name or row.name)
 
-    def _lose(self, event: _EventData) -> None:
+    def _handle_close(self, event: _EventData) -> None:
         reason = "the channel was closed" if event.error is None else event.error.message
         was_registered = self.is_registered
         self._end(
@@ -696,23 +696,23 @@ class AxSession:
     _ACTIONS: ClassVar[dict[str, Callable[[AxSession, _EventData], None]]] = {
         "ignore": _ignore,
         "pong": _pong,
-        "refuse_garbage": _refuse_garbage,
-        "refuse_unknown": _refuse_unknown,
-        "refuse_unregistered": _refuse_unregistered,
-        "refuse_request": _refuse_request,
-        "refuse_stranger": _refuse_stranger,
-        "refuse_again": _refuse_again,
-        "refuse_session": _refuse_session,
-        "introduce": _introduce,
-        "apply": _apply,
-        "hear_identity": _hear_identity,
-        "settle": _settle,
-        "beat": _beat,
-        "leave": _leave,
-        "time_out": _time_out,
-        "give_up": _give_up,
+        "reject_invalid_message": _reject_invalid_message,
+        "reject_unknown_method": _reject_unknown_method,
+        "reject_unregistered": _reject_unregistered,
+        "reject_early_request": _reject_early_request,
+        "reject_uninitialized": _reject_uninitialized,
+        "reject_repeated": _reject_repeated,
+        "reject_unknown_session": _reject_unknown_session,
+        "initialize": _initialize,
+        "start_registration": _start_registration,
+        "read_identity": _read_identity,
+        "register_without_identity": _register_without_identity,
+        "handle_heartbeat": _handle_heartbeat,
+        "deregister": _deregister,
+        "end_overdue": _end_overdue,
+        "close_unregistered": _close_unregistered,
         "dismiss": _dismiss,
-        "lose": _lose,
+        "handle_close": _handle_close,
     }
 
 
