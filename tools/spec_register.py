@@ -114,8 +114,8 @@ def read_status(path: Path) -> Status:
 
 
 def claims(items: dict[str, Item], status: Status) -> dict[str, Claim]:
-    """Return the claim about each item. A claim with a reason overrides `done`. An item with a limit
-    counts as done within the limit."""
+    """Return the claim about each item. A claim with a reason overrides `done`. An item with a
+    limit counts as done within the limit."""
     found: dict[str, Claim] = {}
     for key in status.done:
         for item_id in _covered(key, items):

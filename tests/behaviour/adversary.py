@@ -95,7 +95,11 @@ class Fortress(NodeThread):
                 tools=["elsewhere.*"],
             ),
         ]
-        settings: dict[str, Any] = {"expiry": 300.0, "max_pending": 100_000, "max_pending_per_caller": 100_000}
+        settings: dict[str, Any] = {
+            "expiry": 300.0,
+            "max_pending": 100_000,
+            "max_pending_per_caller": 100_000,
+        }
         settings |= more.pop("approvals", {})
         super().__init__(
             folder,

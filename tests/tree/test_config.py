@@ -225,7 +225,9 @@ tls: {certificate: c.pem, key: k.pem}
 
 def test_limits_of_subservers_are_live_and_their_place_is_not() -> None:
     old = parse_config("")
-    limits = diff(old, parse_config("subservers: {max_registrations: 5, links: {a: {timeout: 5s}}}"))
+    limits = diff(
+        old, parse_config("subservers: {max_registrations: 5, links: {a: {timeout: 5s}}}")
+    )
     assert (limits.live, limits.restart) == (("subservers",), ())
     place = diff(old, parse_config("subservers: {enabled: false, path: /x, store: shared.db}"))
     assert place.live == ()

@@ -13,7 +13,13 @@ GOOD: list[Any] = [
     {"parent": None, "subservers": None},
     {"parent": {"url": "wss://x/ax", "segment": "a", "backup": ["unix:x", "ws://[::1]:1"]}},
     {"parent": {"url": "${env:P}", "segment": "a", "heartbeat": 0, "authority": "dns:a.b"}},
-    {"subservers": {"path": "/x", "links": {"a": {"budget": None, "timeout": "1s"}}, "max_registrations": 1}},
+    {
+        "subservers": {
+            "path": "/x",
+            "links": {"a": {"budget": None, "timeout": "1s"}},
+            "max_registrations": 1,
+        }
+    },
     {"subservers": {"budget": {"calls_per_minute": 1, "mutable_calls": 0}, "proof": "always"}},
 ]
 BAD: list[Any] = [

@@ -124,7 +124,9 @@ def _parser() -> argparse.ArgumentParser:
     forms = ("json", "text", "markdown")
 
     test = commands.add_parser("test", help="check a node, or a bundle")
-    test.add_argument("file", type=Path, nargs="?", help="a bundle. Default: gather evidence from a node")
+    test.add_argument(
+        "file", type=Path, nargs="?", help="a bundle. Default: gather evidence from a node"
+    )
     test.add_argument("--level", "-l", type=int, choices=(1, 2), default=1)
     test.add_argument("--tier", choices=("1", "2", "both"), default="both")
     test.add_argument("--category", "-c", default="", help="run only the checks of one category")
@@ -132,12 +134,16 @@ def _parser() -> argparse.ArgumentParser:
     evidence = commands.add_parser("evidence", help="write the bundle of a node")
     evidence.set_defaults(file=None)
     for one in (test, evidence):
-        one.add_argument("--url", help="URL of a node. Default: start a node with the demo upstream")
+        one.add_argument(
+            "--url", help="URL of a node. Default: start a node with the demo upstream"
+        )
     shown = commands.add_parser("report", help="show a report that was written as JSON")
     shown.add_argument("file", type=Path)
     shown.add_argument("--format", "-f", choices=forms, default="text")
     for one in (test, evidence, shown):
-        one.add_argument("--output", "-o", type=Path, help="output file. Default: print to the terminal")
+        one.add_argument(
+            "--output", "-o", type=Path, help="output file. Default: print to the terminal"
+        )
     verify = commands.add_parser("verify-fixtures", help="check all bundles of a folder")
     verify.add_argument("folder", type=Path)
     commands.add_parser("version", help="print the version")

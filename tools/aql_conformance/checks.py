@@ -126,12 +126,16 @@ def _introspection(bundle: Bundle) -> list[Test]:
         silent += [
             f"not documented: {detail['name']}.{name}" for name in sorted(accepted - documented)
         ]
-        refused += [f"not accepted: {detail['name']}.{name}" for name in sorted(documented - accepted)]
+        refused += [
+            f"not accepted: {detail['name']}.{name}" for name in sorted(documented - accepted)
+        ]
     return [
         _listed("introspect lists operations", told.get("operations_list"), shapes.OperationsList),
         _listed("introspect lists types", told.get("types_list"), shapes.TypesList),
         _judged("Details of operations are valid", malformed),
-        _judged("Accepted parameters are documented", silent or refused, "FAIL" if silent else "WARN"),
+        _judged(
+            "Accepted parameters are documented", silent or refused, "FAIL" if silent else "WARN"
+        ),
     ]
 
 
@@ -245,10 +249,14 @@ def _features(bundle: Bundle) -> list[Test]:
             "Both endpoint modes are available",
             [f"not {mode}" for mode in ("crude", "single") if mode not in modes],
         ),
-        _judged("Fields can be selected", [] if able.get("field_selection") else ["it declares no support"]),
+        _judged(
+            "Fields can be selected",
+            [] if able.get("field_selection") else ["it declares no support"],
+        ),
         _judged(
             "Operations can be batched",
-            ([] if able.get("batch_operations") else ["it declares no support"]) + ([wrong] if wrong else []),
+            ([] if able.get("batch_operations") else ["it declares no support"])
+            + ([wrong] if wrong else []),
         ),
     ]
 
@@ -257,7 +265,9 @@ def _constraints(bundle: Bundle) -> list[Test]:
     cases = bundle.get("constraint_tests", [])
     kept = {case["name"]: _names(case.get("response"), "") for case in cases}
     return [
-        _judged("Constraints are enforced", [name for name, refused in kept.items() if not refused]),
+        _judged(
+            "Constraints are enforced", [name for name, refused in kept.items() if not refused]
+        ),
         _judged(
             "Constraints are documented",
             [c["name"] for c in cases if kept[c["name"]] and c.get("documented") is not True],
@@ -268,7 +278,9 @@ def _constraints(bundle: Bundle) -> list[Test]:
 
 def _semantics(bundle: Bundle, tier: Tier) -> list[Test]:
     if tier == "1":
-        return [Test("Operations are found by a reader", "SKIP", "the second tier was not requested")]
+        return [
+            Test("Operations are found by a reader", "SKIP", "the second tier was not requested")
+        ]
     return [_understood(case) for case in bundle.get("semantic_tests", [])]
 
 

@@ -116,9 +116,7 @@ class ChildConnector(Connector):
             message = failure.message if failure.message.endswith(".") else f"{failure.message}."
             stray_text = describe_stray_line(child)
             return (
-                StartError(
-                    failure.failure, message + stray_text, failure.data, has_stray_line=True
-                )
+                StartError(failure.failure, message + stray_text, failure.data, has_stray_line=True)
                 if stray_text
                 else failure
             )

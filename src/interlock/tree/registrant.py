@@ -1114,9 +1114,7 @@ class Registrant:
                 now = self._clock()
                 oldest = min(pending_heartbeats.values(), default=math.inf)
                 if now >= oldest + silence_limit:
-                    return ParentTimeoutError(
-                        self._url, f"no response for {silence_limit:g} s"
-                    )
+                    return ParentTimeoutError(self._url, f"no response for {silence_limit:g} s")
                 if now >= next_heartbeat_at or self._has_subtree_changes():
                     heartbeat = self._send_heartbeat(self._conversation)
                     pending_heartbeats[heartbeat] = now

@@ -145,7 +145,8 @@ def check_segment(
     if present_owner is None and previous is None and not has_capacity:
         raise InterlockError(
             TOO_BUSY,
-            "This node has the maximum number of registrations (`subservers.max_registrations`). Try later.",
+            "This node has the maximum number of registrations (`subservers.max_registrations`). "
+            "Try later.",
         )
 
 

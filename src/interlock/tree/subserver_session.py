@@ -94,9 +94,13 @@ _OPEN_STATES: Final = (_N, _I, _A, _R)
 def _transitions() -> Iterator[SessionTransition]:
     for state in _OPEN_STATES:
         yield SessionTransition(state, SessionEvent.PING, "pong", (state,))
-        yield SessionTransition(state, SessionEvent.UNKNOWN_METHOD, "reject_unknown_method", (state,))
+        yield SessionTransition(
+            state, SessionEvent.UNKNOWN_METHOD, "reject_unknown_method", (state,)
+        )
         yield SessionTransition(state, SessionEvent.NOTIFICATION, "ignore", (state,))
-        yield SessionTransition(state, SessionEvent.INVALID_MESSAGE, "reject_invalid_message", (state,))
+        yield SessionTransition(
+            state, SessionEvent.INVALID_MESSAGE, "reject_invalid_message", (state,)
+        )
         yield SessionTransition(state, SessionEvent.DISMISSAL, "dismiss", (_E,))
         yield SessionTransition(state, SessionEvent.CLOSED, "handle_close", (_E,))
     for state in (_N, _I, _A):
@@ -107,7 +111,9 @@ def _transitions() -> Iterator[SessionTransition]:
     yield SessionTransition(_N, SessionEvent.REGISTER, "reject_uninitialized", (_N,))
     yield SessionTransition(_I, SessionEvent.REGISTER, "start_registration", (_I, _A))
     yield SessionTransition(_A, SessionEvent.RESPONSE, "read_identity", (_A, _I, _R))
-    yield SessionTransition(_A, SessionEvent.IDENTIFY_TIMEOUT, "register_without_identity", (_I, _R))
+    yield SessionTransition(
+        _A, SessionEvent.IDENTIFY_TIMEOUT, "register_without_identity", (_I, _R)
+    )
     yield SessionTransition(_R, SessionEvent.HEARTBEAT, "handle_heartbeat", (_R, _E))
     yield SessionTransition(_R, SessionEvent.DEREGISTER, "deregister", (_R, _E))
     yield SessionTransition(_R, SessionEvent.OVERDUE, "end_overdue", (_E,))
@@ -117,7 +123,9 @@ def _transitions() -> Iterator[SessionTransition]:
     for state in (_A, _R):
         yield SessionTransition(state, SessionEvent.REGISTER, "reject_repeated", (state,))
     for state in (_N, _I):
-        yield SessionTransition(state, SessionEvent.REGISTRATION_TIMEOUT, "close_unregistered", (_E,))
+        yield SessionTransition(
+            state, SessionEvent.REGISTRATION_TIMEOUT, "close_unregistered", (_E,)
+        )
     for state in (_N, _I, _R):
         yield SessionTransition(state, SessionEvent.RESPONSE, "ignore", (state,))
 
@@ -145,7 +153,11 @@ def classify_message(method: str, *, is_request: bool) -> SessionEvent:
     if is_request:
         if event is not None:
             return event
-        return SessionEvent.UNKNOWN_METHOD if method.startswith("mcpax/") else SessionEvent.OTHER_REQUEST
+        return (
+            SessionEvent.UNKNOWN_METHOD
+            if method.startswith("mcpax/")
+            else SessionEvent.OTHER_REQUEST
+        )
     return event if event in _NOTIFICATION_EVENTS else SessionEvent.NOTIFICATION
 
 
