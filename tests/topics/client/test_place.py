@@ -343,11 +343,12 @@ async def test_a_response_settles_what_was_asked() -> None:
         ("a", {"kind": "mcp/response:tools/call:y"}),
         ("a", {"kind": "mcp/response:tools/call"}),
         ("a", {"kind": "mcp/response:tools/list"}),
+        ("a", {"kind": "mcp/response:prompts/get:x"}),
         ("a", {"payload": {"id": 99}}),
         ("a", {"payload": {"id": "1"}}),
         ("b", {}),
     ],
-    ids=["context", "no-context", "method", "id", "id-as-text", "not-asked"],
+    ids=["context", "no-context", "method", "method-only", "id", "id-as-text", "not-asked"],
 )
 async def test_a_response_that_does_not_fit_settles_nothing(
     sender: str, other: dict[str, Any]
