@@ -1,4 +1,4 @@
-"""Accounts that begin with some money, and payments that cannot be taken back."""
+"""A demo bank with accounts, and payments that cannot be undone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACCOUNTS = {name: Account(name, cents) for name, cents in (("house", 500_000), (
 
 @bank.tool(latency_class="fast", mutable=False)
 def balance(account: str) -> Account:
-    """What is in an account."""
+    """Return the balance of an account."""
     if account not in ACCOUNTS:
         raise ToolError(f"There is no account {account!r}.")
     return ACCOUNTS[account]
@@ -27,19 +27,19 @@ def balance(account: str) -> Account:
 
 @bank.tool(latency_class="fast", mutable=True, reversible=False)
 def pay(account: str, cents: int) -> Account:
-    """Pay from the house's account to another one. A payment cannot be taken back."""
-    to = balance(account)
+    """Pay from the account `house` to another account. A payment cannot be undone."""
+    recipient = balance(account)
     house = ACCOUNTS["house"]
     if not 0 < cents <= house.cents:
-        raise ToolError("There is not that much in the house's account.")
+        raise ToolError("The amount is not positive, or more than the balance of the account house.")
     house.cents -= cents
-    to.cents += cents
-    return to
+    recipient.cents += cents
+    return recipient
 
 
 @bank.tool(latency_class="fast", mutable=True, reversible=False)
 def close_account(account: str) -> str:
-    """Close an account for good."""
+    """Close an account permanently."""
     balance(account)
     del ACCOUNTS[account]
     return f"{account} is closed."

@@ -1,4 +1,4 @@
-"""A site with a few goods. Which one it is stands in its environment."""
+"""A site with a few goods. The variable SITE has its name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from interlock.tree.subserver import Subserver
 
-SITE = os.environ.get("SITE", "nowhere")
+SITE = os.environ.get("SITE", "unknown")
 GOODS = {"bolts": len(SITE) * 100, "nuts": len(SITE) * 90}
 
 site = Subserver("site")
@@ -14,13 +14,13 @@ site = Subserver("site")
 
 @site.tool(latency_class="fast", mutable=False)
 def where() -> str:
-    """Which site this is."""
+    """Return the name of the site."""
     return SITE
 
 
 @site.tool(latency_class="fast", mutable=False)
 def stock(item: str) -> dict[str, object]:
-    """How many of an item are here."""
+    """Return the number of an item at this site."""
     return {"site": SITE, "item": item, "count": GOODS.get(item, 0)}
 
 

@@ -1,4 +1,4 @@
-"""A drive with three files in it."""
+"""A drive with three files."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from interlock.tree.subserver import Subserver, ToolError
 
 FILES = {
     "roadmap": "Q3: the tree. Q4: the gates.",
-    "minutes": "Everybody agreed.",
-    "budget": "It is enough.",
+    "minutes": "All participants agreed.",
+    "budget": "The budget is sufficient.",
 }
 
 drive = Subserver("google_drive")
@@ -15,13 +15,13 @@ drive = Subserver("google_drive")
 
 @drive.tool(latency_class="fast", mutable=False)
 def search_files(word: str) -> list[str]:
-    """The names of the files that have a word in their name or text."""
+    """List the files that have a word in their name or text."""
     return [name for name, text in FILES.items() if word in f"{name} {text}"]
 
 
 @drive.tool(latency_class="fast", mutable=False)
 def read_file(name: str) -> str:
-    """What is in a file."""
+    """Return the content of a file."""
     if name not in FILES:
         raise ToolError(f"There is no file {name!r}; there are {', '.join(FILES)}.")
     return FILES[name]

@@ -1,4 +1,4 @@
-"""A tracker that begins with one issue."""
+"""A tracker with one initial issue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ISSUES = {"TREE-1": Issue("TREE-1", "Let nodes register with nodes")}
 
 @jira.tool(latency_class="fast", mutable=False)
 def get_issue(key: str) -> Issue:
-    """An issue by its key."""
+    """Return an issue by its key."""
     if key not in ISSUES:
         raise ToolError(f"There is no issue {key!r}.")
     return ISSUES[key]
@@ -28,7 +28,7 @@ def get_issue(key: str) -> Issue:
 
 @jira.tool(latency_class="fast", mutable=True, reversible=True)
 def create_issue(summary: str) -> Issue:
-    """Write down something that has to be done."""
+    """Create an issue."""
     key = f"TREE-{len(ISSUES) + 1}"
     ISSUES[key] = Issue(key, summary)
     return ISSUES[key]

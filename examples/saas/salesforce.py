@@ -11,7 +11,7 @@ salesforce = Subserver("salesforce")
 
 @salesforce.tool(latency_class="standard", mutable=False, cost_class="metered")
 def list_accounts(region: str = "") -> list[str]:
-    """The customers of a region, or all of them."""
+    """List the customers of a region, or all customers."""
     return [name for key, names in ACCOUNTS.items() if region in ("", key) for name in names]
 
 

@@ -9,7 +9,7 @@ cloud = Subserver("cloud")
 
 @cloud.tool(latency_class="standard", mutable=False, consistency="eventual")
 def forecast(hours: int = 1) -> dict[str, object]:
-    """How warm it will be in so many hours."""
+    """Return the temperature in a number of hours."""
     return {"server": "cloud", "hours": hours, "celsius": 20 - hours % 7}
 
 

@@ -1,4 +1,4 @@
-"""M1 and M2: microcontrollers behind the gateway, simulated. The environment says which one."""
+"""M1 and M2: simulated microcontrollers behind the gateway. The variable DEVICE selects one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ device = Subserver("device", transport_class=CLASSES.get(BUS, "native"))
 
 @device.tool(latency_class="fast", mutable=False)
 def read_sensor() -> dict[str, object]:
-    """What the sensor shows, and the bus that it was read over."""
+    """Return the value of the sensor, and the bus over which it was read."""
     return {"device": DEVICE, "bus": BUS, "celsius": 21.5}
 
 
 @device.tool(latency_class="fast", mutable=True, reversible=True, idempotent=True)
 def set_led(level: int) -> dict[str, object]:
-    """Set how bright the device's lamp is."""
+    """Set the brightness of the lamp of the device."""
     before, LEVEL["led"] = LEVEL["led"], level
     return {"device": DEVICE, "before": before, "level": level}
 

@@ -1,4 +1,4 @@
-"""L: a server beside the root."""
+"""L: a server of the root."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ local = Subserver("local")
 
 @local.tool(latency_class="realtime", mutable=False)
 def clock() -> dict[str, object]:
-    """What time it is here."""
+    """Return the current time."""
     return {"server": "local", "unix": int(time.time())}
 
 

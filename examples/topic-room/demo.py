@@ -1,8 +1,8 @@
-"""Runs the whole example: a node, the worker, the agent, and you, who are asked once. At a terminal
-the room then stays until Enter, for you to come in from another one.
+"""Runs the whole example: a node, the worker and the agent. It asks you for one decision. At a
+terminal, the room then stays open until you press Enter, so that you can join from another one.
 
 .venv/bin/python examples/topic-room/demo.py            you decide
-echo y | .venv/bin/python examples/topic-room/demo.py   decided already
+echo y | .venv/bin/python examples/topic-room/demo.py   the decision is yes
 """
 
 from __future__ import annotations
@@ -19,39 +19,40 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-USUAL = 8420
+DEFAULT_PORT = 8420
 
 
-def start(*command: str, **more: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(command, text=True, **more)  # type: ignore[call-overload,no-any-return]
+def start(*command: str, **options: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, text=True, **options)  # type: ignore[call-overload,no-any-return]
 
 
-def wait_for(process: subprocess.Popen[str], words: str, what: str) -> None:
-    """Read its output until it says this. If it never does, what it said instead is why."""
+def wait_for(process: subprocess.Popen[str], text: str, name: str) -> None:
+    """Read the output of a process until it contains a text. Exit if the process ends before."""
     assert process.stdout is not None
-    said = []
+    lines = []
     for line in process.stdout:
-        if words in line:
+        if text in line:
             return
-        said.append(line)
-    sys.exit(f"{what} ended before it was ready. It said:\n{''.join(said).rstrip() or '(nothing)'}")
+        lines.append(line)
+    output = "".join(lines).rstrip() or "(nothing)"
+    sys.exit(f"{name} ended before it was ready. Its output:\n{output}")
 
 
-def free_address() -> str:
-    """The usual port, or another when somebody listens there already."""
-    for port in (USUAL, 0):
+def find_address() -> str:
+    """Return the address with the default port, or with another port if that is in use."""
+    for port in (DEFAULT_PORT, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
-                print(f"port {USUAL} is taken: another is used", flush=True)
+                print(f"port {DEFAULT_PORT} is in use, using another port", flush=True)
                 continue
             return f"127.0.0.1:{probe.getsockname()[1]}"
-    sys.exit("There is no free port on 127.0.0.1.")
+    sys.exit("There is no free port on 127.0.0.1. Stop a program, or use --listen.")
 
 
-def play(listen: str) -> int:
+def run_demo(listen: str) -> int:
     config = str(HERE / "interlock.yaml")
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     running = [
@@ -66,12 +67,12 @@ def play(listen: str) -> int:
         agent = start(sys.executable, str(HERE / "agent.py"))
         running.append(agent)
         if human.wait():
-            # Nobody decides any more: the agent would wait in vain.
+            # Without a person, the agent would wait for a decision without a limit.
             return human.returncode
         code = agent.wait()
         if sys.stdin.isatty():
             running.append(start(sys.executable, str(HERE / "agent.py"), stdout=subprocess.DEVNULL))
-            stay(listen)
+            keep_open(listen)
         return code
     finally:
         for process in reversed(running):
@@ -79,46 +80,46 @@ def play(listen: str) -> int:
             process.wait()
 
 
-def stay(listen: str) -> None:
-    """Keep the room open. The agent is there again, and proposes when a human comes in."""
+def keep_open(listen: str) -> None:
+    """Keep the room open. The agent proposes again when a person joins."""
     program = Path(sys.executable).with_name("interlock")
     command = [str(program)] if program.exists() else [sys.executable, "-m", "interlock"]
     with tempfile.NamedTemporaryFile("w", prefix="human-", suffix=".token") as token:
         token.write(os.environ["HUMAN_TOKEN"])
         token.flush()
         command += ["topic", "join", "workshop", "--gateway", f"ws://{listen}/ws"]
-        print(
-            "\nThe room stays open. Come in from another terminal, where the agent proposes again:"
-        )
+        print("\nThe room stays open. To see the next proposal, run this in another terminal:")
         print(f"\n  {shlex.join([*command, '--token-file', token.name])}\n")
-        print("Tab goes to the proposal, a shows all of it, y fulfils it, r rejects it.")
+        print("Tab selects the proposal, a shows all of it, y fulfils it, r rejects it.")
         try:
-            input("Enter ends the room. ")
+            input("Press Enter to close the room. ")
         except EOFError:
             print()
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--listen", help=f"where the node answers (127.0.0.1:{USUAL}, if free)")
+    options.add_argument(
+        "--listen", help=f"address of the node (default: 127.0.0.1:{DEFAULT_PORT}, if it is free)"
+    )
     listen = options.parse_args().listen
     if importlib.util.find_spec("interlock") is None:
         sys.exit(
-            f"{sys.executable} does not know interlock. In the folder of the repository: make "
-            "setup, and then .venv/bin/python examples/topic-room/demo.py"
+            f"Interlock is not installed for {sys.executable}. In the folder of the repository, "
+            "run: make setup, then .venv/bin/python examples/topic-room/demo.py"
         )
-    listen = listen or free_address()
+    listen = listen or find_address()
     os.environ["GATEWAY"] = f"ws://{listen}/ws"
     for name in ("AGENT", "WORKER", "HUMAN"):
-        # New ones each time: nobody else knows them.
+        # New tokens for each run.
         os.environ[f"{name}_TOKEN"] = secrets.token_urlsafe(32)
     if "NOTES" in os.environ:
-        return play(listen)
+        return run_demo(listen)
     with tempfile.TemporaryDirectory() as notes:
         os.environ["NOTES"] = notes
-        code = play(listen)
+        code = run_demo(listen)
         for note in Path(notes).iterdir():
-            print(f"{note.name} says: {note.read_text(encoding='utf-8')}")
+            print(f"{note.name}: {note.read_text(encoding='utf-8')}")
         return code
 
 

@@ -1,6 +1,6 @@
-"""The human's side without a screen: shows each proposal, and fulfils it if the answer is yes.
+"""The person, without a screen: shows each proposal, and fulfils it if the response is yes.
 
-`interlock topic join workshop` is the comfortable way to do the same.
+`interlock topic join workshop` is the more convenient alternative.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ human = Participant(GATEWAY, topic="workshop", token=os.environ["HUMAN_TOKEN"])
 
 
 def say(line: str) -> None:
-    """In one piece: the agent may write to the same terminal."""
+    """Print a line in one write, because the agent may use the same terminal."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
-def agreed(proposal: Proposal) -> bool:
-    """Whether whoever sits there says yes. All of it is shown: as JSON, nothing can hide in it."""
+def ask(proposal: Proposal) -> bool:
+    """Show a proposal and return whether the person agrees. JSON shows invisible characters."""
     params = json.dumps(json.loads(bytes(proposal.params)))
-    whom = ", ".join(map(ascii, proposal.to)) or "everybody"
-    say(f"{proposal.proposer!a} proposes {proposal.method!a} to {whom}: {params}")
+    recipients = ", ".join(map(ascii, proposal.to)) or "all participants"
+    say(f"{proposal.proposer!a} proposes {proposal.method!a} to {recipients}: {params}")
     try:
-        answer = input("Shall it be done? [y/N] ")
+        answer = input("Fulfil this proposal? [y/N] ")
     except EOFError:
-        # Nobody is there to say yes.
+        # Without input, the response is no.
         answer = ""
     if not sys.stdin.isatty():
-        # A terminal shows what was typed, and ends the line.
+        # A terminal shows the input by itself.
         say(answer)
     return answer.strip().lower() == "y"
 
@@ -48,17 +48,17 @@ async def main() -> int:
             if not isinstance(event.content, Proposal):
                 continue
             proposal = event.content
-            if await asyncio.to_thread(agreed, proposal):
+            if await asyncio.to_thread(ask, proposal):
                 try:
                     await human.fulfil(proposal)
                 except InterlockError as error:
-                    say(f"it failed: {error.message}")
+                    say(f"the call failed: {error.message}")
                     return 1
-                say("it was fulfilled")
+                say("fulfilled")
                 return 0
             human.reject(proposal)
             await human.chat("No.", to=[proposal.proposer], correlation_id=proposal.id)
-            say("it was rejected")
+            say("rejected")
             return 0
     return 0
 

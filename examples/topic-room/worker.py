@@ -1,4 +1,4 @@
-"""Does the work: keeps notes in a folder. It answers whoever may ask, and asks for nothing."""
+"""The worker: it stores notes in a folder. It only responds to requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ worker = Participant(GATEWAY, topic="workshop", token=os.environ["WORKER_TOKEN"]
 
 @worker.tool(mutable=True, reversible=False)
 def write_note(title: str, text: str) -> str:
-    """Write a note, over any that is there."""
+    """Write a note. An existing note is replaced."""
     if not title.isidentifier():
         raise ToolError("A title has letters, digits and _ only.")
     FOLDER.mkdir(exist_ok=True)

@@ -57,19 +57,19 @@ def test_proposal_is_reviewed_and_fulfilled(world: CommandLine) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     output = done.stdout
     assert "agent may send: mcp/proposal:*, chat" in output
-    assert "asked for it: agent may not send mcp/request:tools/call:write_note" in output
+    assert "the call was rejected: agent may not send mcp/request:tools/call:write_note" in output
     # All of it was shown before it was decided.
     shown = "'agent' proposes 'tools/call' to 'worker': "
     assert shown + '{"name": "write_note", "arguments"' in output
     # Whoever writes to the same terminal, a line is a line.
-    assert {"it was done: wrote greeting", "it was fulfilled"} <= set(output.splitlines())
+    assert {"result: wrote greeting", "fulfilled"} <= set(output.splitlines())
     assert (notes / "greeting.txt").read_text() == "Good morning."
 
 
 @pytest.mark.spec("MX-9-1")
 def test_rejected_proposal_is_not_run(world: CommandLine) -> None:
     done, notes = run_example(world, "n\n")
-    assert "it was rejected" in done.stdout.splitlines()
+    assert "rejected" in done.stdout.splitlines()
     assert "human says: 'No.'" in done.stdout
     assert not notes.exists()
 
@@ -88,7 +88,7 @@ def test_example_reports_failed_start(world: CommandLine) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done, _ = run_example(world, "y\n", address)
     assert done.returncode == 1
-    assert "The node ended before it was ready. It said:" in done.stderr
+    assert "The node ended before it was ready. Its output:" in done.stderr
     assert address in done.stderr
     assert "in use" in done.stderr
 
@@ -104,7 +104,7 @@ def test_example_chooses_other_port_when_taken(world: CommandLine) -> None:
             assert taken.getsockname()[1] == 0
         done, notes = run_example(world, "y\n", "")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "port 8420 is taken" in done.stdout
+    assert "port 8420 is in use" in done.stdout
     assert (notes / "greeting.txt").exists()
 
 
@@ -156,8 +156,8 @@ def test_example_at_terminal_prints_join_command(world: CommandLine) -> None:
         demo.stdin.write("\n")
         demo.stdin.flush()
         rest = demo.stdout.read()
-        assert "Enter ends the room." in rest
-        assert "greeting.txt says: Good morning." in rest
+        assert "Press Enter to close the room." in rest
+        assert "greeting.txt: Good morning." in rest
         assert demo.wait(HANG_TIMEOUT) == 0
     finally:
         demo.kill()
