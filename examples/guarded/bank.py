@@ -31,7 +31,9 @@ def pay(account: str, cents: int) -> Account:
     recipient = balance(account)
     house = ACCOUNTS["house"]
     if not 0 < cents <= house.cents:
-        raise ToolError("The amount is not positive, or more than the balance of the account house.")
+        raise ToolError(
+            "The amount is not positive, or more than the balance of the account house."
+        )
     house.cents -= cents
     recipient.cents += cents
     return recipient

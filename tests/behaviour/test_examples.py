@@ -132,7 +132,7 @@ def test_saas_example_works(world: CommandLine) -> None:
     example = Example(world, "saas")
     node = example.up("interlock.yaml", SAAS)
     assert names(node) == SAAS
-    assert call(node, "google_drive.read_file", {"name": "minutes"}) == "Everybody agreed."
+    assert call(node, "google_drive.read_file", {"name": "minutes"}) == "All participants agreed."
     response = call(node, "jira.create_issue", {"summary": "Try it"})
     assert call(node, "jira.get_issue", {"key": response["key"]})["summary"] == "Try it"
     assert "Lime Works" in call(node, "salesforce.list_accounts", {"region": "south"})
@@ -289,7 +289,7 @@ def test_guarded_example_works(world: CommandLine) -> None:
     big = ("call", "bank.pay", "account=supplier", "cents=250000")
     held = run(*big)
     assert held.returncode == 1
-    assert "More than 10.00 leaves the house." in held.stdout + held.stderr
+    assert "The payment is more than 10.00." in held.stdout + held.stderr
     [waiting] = json.loads(run("approvals", "--json").stdout)["approvals"]
     key = next(Path(world.environ["HOME"]).rglob("duty-operator.pem"), None)
     key = key or next(world.folder.rglob("duty-operator.pem"))
