@@ -256,7 +256,7 @@ def test_accepting_elicitation_does_not_approve(node: Fortress) -> None:
     with node.connect() as wire:
         wire.send(node.http(body, *capable.bearer, *capable.headers_of(body)))
         node.until(lambda: list(node.node.pipeline.running_calls()), "it waits")
-        wire.silent()
+        wire.expect_silence()
     node.until(lambda: not list(node.node.pipeline.running_calls()), "it waits for nobody")
 
 

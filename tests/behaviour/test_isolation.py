@@ -278,8 +278,8 @@ def test_many_clients_leave_no_tasks_or_files(shared_node: NodeThread) -> None:
     def come_and_go(caller: str) -> None:
         session = shared_node.session("2025-11-25", bearer(caller))
         with shared_node.connect() as wire:
-            assert b"nothing" in wire.ask(call(session, "recall")).body
-            assert wire.ask(session.delete()).status == 200
+            assert b"nothing" in wire.request(call(session, "recall")).body
+            assert wire.request(session.delete()).status == 200
 
     come_and_go("operator")
     supervisor = shared_node.node.upstreams.supervisors["web"]

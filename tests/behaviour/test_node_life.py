@@ -43,10 +43,10 @@ def test_server_is_added_and_removed_while_running(start_node: Any) -> None:
         data = node.stateless(
             "tools/call", {"name": "other.echo", "arguments": {"text": "hi"}}, name="other.echo"
         )
-        assert result_text(wire.ask(data)) == "hi"
+        assert result_text(wire.request(data)) == "hi"
         assert names(node) == {"shop", "other"}
         apply(node, servers=only)
-        answer = wire.ask(data)
+        answer = wire.request(data)
         assert answer.error["data"]["error"] == "unknown_tool"
     # The one that stayed was not asked again.
     assert len(shop.heard_of("tools/list")) == lists
@@ -108,7 +108,7 @@ def test_concurrency_limit_applies(start_node: Any) -> None:
         session = node.once(node.call("echo", {"text": "two"}))
         assert session.error["data"]["retryable"] is True
         node.do(lambda: node.shop.release(held))
-        assert result_text(wire.answer()) == "released"
+        assert result_text(wire.read_response()) == "released"
     assert result_text(node.once(node.call("echo", {"text": "two"}))) == "two"
 
 
@@ -168,5 +168,5 @@ def test_listens_on_ipv6(start_node: Any) -> None:
     assert node.url == f"http://[::1]:{node.port}/mcp"
     data = node.call("echo", {"text": "six"}).replace(b"127.0.0.1", b"[::1]")
     with HttpConnection(("::1", node.port), family=socket.AF_INET6) as wire:
-        assert result_text(wire.ask(data)) == "six"
+        assert result_text(wire.request(data)) == "six"
     assert node.do(node.node.status).calls == 1

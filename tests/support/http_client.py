@@ -71,13 +71,13 @@ class HttpConnection:
         for piece in pieces:
             self.socket.sendall(piece)
 
-    def ask(self, *pieces: bytes) -> HttpResponse:
+    def request(self, *pieces: bytes) -> HttpResponse:
         self.send(*pieces)
-        return self.answer()
+        return self.read_response()
 
     # -- reading
 
-    def answer(self, *, to_head: bool = False) -> HttpResponse:
+    def read_response(self, *, to_head: bool = False) -> HttpResponse:
         """The next response. `to_head`: it answers a HEAD, so it has no body whatever it says."""
         status, headers = self.head()
         while status == 100:
@@ -124,7 +124,7 @@ class HttpConnection:
             if fields["data"]:
                 return json.loads(fields["data"])
 
-    def primed(self) -> dict[str, str]:
+    def read_event_id(self) -> dict[str, str]:
         """The event that brings an id before there is anything to say."""
         fields = event_fields(self.chunk())
         assert fields["data"] == ""
@@ -159,12 +159,12 @@ class HttpConnection:
         found, self._buffer = self._buffer, b""
         return found
 
-    def closed(self) -> None:
+    def expect_closed(self) -> None:
         """The other side has closed, in order, and said nothing more."""
         left = self.rest()
         assert left == b"", left
 
-    def silent(self) -> None:
+    def expect_silence(self) -> None:
         """Nothing has come so far. Only of use right after something that came later."""
         self.socket.setblocking(False)
         try:

@@ -188,7 +188,7 @@ class NodeThread:
     def once(self, *pieces: bytes) -> HttpResponse:
         """The answer to one request, on a connection of its own."""
         with self.connect() as wire:
-            return wire.ask(*pieces)
+            return wire.request(*pieces)
 
     def alive(self) -> bool:
         """Whether the node answers a call, from end to end."""

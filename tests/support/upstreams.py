@@ -212,7 +212,7 @@ class StartedCall:
     def __init__(
         self, supervisor: Supervisor, call: Call, hear: NotificationHandler | None
     ) -> None:
-        self.times_settled = 0
+        self.times_ended = 0
         self._future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         call.on_notification = hear
         self.questions: asyncio.Queue[ClientRequest] = asyncio.Queue()
@@ -229,7 +229,7 @@ class StartedCall:
         self.questions.put_nowait(ask)
 
     def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        self.times_settled += 1
+        self.times_ended += 1
         if self._future.done():
             return
         if error is not None:

@@ -97,7 +97,7 @@ def test_unauthenticated_request_learns_nothing(
 def test_rejects_other_methods_before_authentication(token_node: NodeThread, method: str) -> None:
     with token_node.connect() as connection:
         connection.send(token_node.http(method=method))
-        assert connection.answer(to_head=method == "HEAD").status == 405
+        assert connection.read_response(to_head=method == "HEAD").status == 405
 
 
 def test_accepts_known_tokens(token_node: NodeThread) -> None:
@@ -136,7 +136,7 @@ def test_rejects_session_of_other_caller(token_node: NodeThread) -> None:
         session.headers = mine
         assert result_text(token_node.once(session.call("echo", {"text": "still"}))) == "still"
         token_node.do(lambda: token_node.shop.release(upstream_id))
-        assert result_text(held.answer()) == "released"
+        assert result_text(held.read_response()) == "released"
 
 
 def test_does_not_forward_tokens_to_upstream(token_node: NodeThread) -> None:

@@ -22,7 +22,7 @@ TOKEN = ("Authorization", "Bearer s3cret")
 def get(node: NodeThread, path: str, *headers: tuple[str, str], method: str = "GET") -> Any:
     with node.connect() as connection:
         connection.send(node.http(b"", *headers, method=method, path=path))
-        return connection.answer(to_head=method == "HEAD")
+        return connection.read_response(to_head=method == "HEAD")
 
 
 def test_healthz_returns_ok(shared_node: NodeThread) -> None:

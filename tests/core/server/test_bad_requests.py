@@ -102,7 +102,7 @@ def test_returns_ids_unchanged(shared_node: NodeThread, id: str, kind: str) -> N
                 headers = list(session.headers)
             body = '{"jsonrpc":"2.0","id":%s,"method":"%s","params":%s}'
             raw = (body % (id, method, json.dumps(params))).encode()
-            response = connection.ask(shared_node.http(raw, *headers))
+            response = connection.request(shared_node.http(raw, *headers))
             assert response.body.startswith(b'{"jsonrpc":"2.0","id":%b,' % id.encode()), method
 
 

@@ -27,7 +27,7 @@ def parsed_heads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def echo(connection: HttpConnection, data: bytes) -> str:
-    return result_text(connection.ask(data))
+    return result_text(connection.request(data))
 
 
 @pytest.mark.parametrize("kind", ["stateless", "session"])
@@ -39,7 +39,7 @@ def test_parses_repeated_head_once(
     parsed_heads.clear()
     with shared_node.connect() as connection:
         for number in range(100, 120):
-            response = connection.ask(make("echo", {"text": str(number)}, number))
+            response = connection.request(make("echo", {"text": str(number)}, number))
             assert (response.json["id"], result_text(response)) == (number, str(number))
     assert len(parsed_heads) == 1
 
@@ -52,7 +52,7 @@ def test_caches_alternating_heads(shared_node: NodeThread, parsed_heads: list[in
             assert echo(connection, shared_node.call("echo", {"text": "one"})) == "one"
             assert echo(connection, shared_node.call("add", {"a": 1, "b": 2})) == "3"
             assert echo(connection, session.call("echo", {"text": "two"})) == "two"
-            assert connection.ask(shared_node.http(method="GET", path="/healthz")).status == 200
+            assert connection.request(shared_node.http(method="GET", path="/healthz")).status == 200
     # Other paths are always parsed.
     assert len(parsed_heads) == 3 + 5
 
@@ -79,7 +79,7 @@ def test_cached_head_accepts_split_body(shared_node: NodeThread) -> None:
     with shared_node.connect() as connection:
         assert echo(connection, data) == "pieces"
         for cut in (100, data.index(b"\r\n\r\n") + 4, len(data) - 1):
-            assert result_text(connection.ask(data[:cut], data[cut:])) == "pieces"
+            assert result_text(connection.request(data[:cut], data[cut:])) == "pieces"
             assert echo(connection, data) == "pieces"
 
 
@@ -88,12 +88,15 @@ def test_cached_head_accepts_pipelined_requests(shared_node: NodeThread) -> None
     with shared_node.connect() as connection:
         assert echo(connection, data) == "known"
         connection.send(data + data)
-        assert [result_text(connection.answer()), result_text(connection.answer())] == [
+        assert [
+            result_text(connection.read_response()),
+            result_text(connection.read_response()),
+        ] == [
             "known",
             "known",
         ]
         connection.send(data + data[:40])
-        assert result_text(connection.answer()) == "known"
+        assert result_text(connection.read_response()) == "known"
         assert echo(connection, data[40:]) == "known"
 
 
@@ -105,9 +108,12 @@ def test_cached_head_waits_for_pending_call(shared_node: NodeThread) -> None:
         held = shared_node.shop.wait_for_hold("heads")
         connection.send(data)
         assert shared_node.alive()
-        connection.silent()
+        connection.expect_silence()
         shared_node.do(lambda: shared_node.shop.release(held))
-        assert [result_text(connection.answer()), result_text(connection.answer())] == [
+        assert [
+            result_text(connection.read_response()),
+            result_text(connection.read_response()),
+        ] == [
             "released",
             "known",
         ]
@@ -122,11 +128,11 @@ def test_distinguishes_heads_by_tool_name(shared_node: NodeThread) -> None:
             json.dumps(body).encode(), *stateless_headers("tools/call", "shop.hold")
         )
         for _ in range(2):
-            response = connection.ask(lie)
+            response = connection.request(lie)
             assert (response.status, response.error["code"]) == (400, -32020)
         # And the other way round: a head that is known, with the body of another.
         body["params"]["name"] = "shop.hold"
-        response = connection.ask(
+        response = connection.request(
             shared_node.http(
                 json.dumps(body).encode(), *stateless_headers("tools/call", "shop.echo")
             )
@@ -140,9 +146,9 @@ def test_distinguishes_heads_by_session(shared_node: NodeThread) -> None:
     with shared_node.connect() as connection:
         assert echo(connection, one.call("echo", {"text": "1"})) == "1"
         assert echo(connection, other.call("echo", {"text": "2"})) == "2"
-        assert connection.ask(one.delete()).status == 200
+        assert connection.request(one.delete()).status == 200
         # The same head as before, on the same connection.
-        assert connection.ask(one.call("echo", {"text": "1"})).status == 404
+        assert connection.request(one.call("echo", {"text": "1"})).status == 404
         assert echo(connection, other.call("echo", {"text": "2"})) == "2"
 
 
@@ -153,7 +159,7 @@ def test_cached_head_waits_for_whole_body(shared_node: NodeThread) -> None:
         # One byte short: the request is not whole, and the next one completes it.
         connection.send(data[:-1])
         assert shared_node.alive()
-        connection.silent()
+        connection.expect_silence()
         assert echo(connection, data[-1:]) == "four"
 
 
@@ -173,7 +179,7 @@ def test_cached_head_checks_each_body(shared_node: NodeThread) -> None:
         for body, code in bad.items():
             assert len(body) == size
             assert echo(connection, good) == "good"
-            response = connection.ask(head + body)
+            response = connection.request(head + body)
             assert (response.status, response.error["code"]) == (400, code), body
 
 
@@ -182,10 +188,10 @@ def test_caches_head_without_body(shared_node: NodeThread, parsed_heads: list[in
     parsed_heads.clear()
     bare = shared_node.http(method="DELETE")
     with shared_node.connect() as connection:
-        assert [connection.ask(bare).status for _ in range(3)] == [400] * 3
+        assert [connection.request(bare).status for _ in range(3)] == [400] * 3
         assert len(parsed_heads) == 1
-        assert connection.ask(session.delete()).status == 200
-        assert connection.ask(session.delete()).status == 404
+        assert connection.request(session.delete()).status == 200
+        assert connection.request(session.delete()).status == 404
 
 
 def test_cached_head_closes_connection(shared_node: NodeThread) -> None:
@@ -193,7 +199,7 @@ def test_cached_head_closes_connection(shared_node: NodeThread) -> None:
     for _ in range(2):
         with shared_node.connect() as connection:
             assert echo(connection, data) == "bye"
-            connection.closed()
+            connection.expect_closed()
 
 
 def test_new_tokens_apply_to_cached_heads(start_node: Any) -> None:
@@ -202,12 +208,12 @@ def test_new_tokens_apply_to_cached_heads(start_node: Any) -> None:
     nobody = node.call("echo", {"text": "hi"})
     with node.connect() as connection:
         assert echo(connection, mine) == "hi"
-        assert connection.ask(nobody).status == 401
+        assert connection.request(nobody).status == 401
         assert echo(connection, mine) == "hi"
         node.wait(node.node.apply(node.config(tokens=[])))
         assert echo(connection, nobody) == "hi"
         node.wait(node.node.apply(node.config()))
-        assert connection.ask(nobody).status == 401
+        assert connection.request(nobody).status == 401
         assert echo(connection, mine) == "hi"
 
 
@@ -215,19 +221,19 @@ def test_new_guard_applies_to_cached_heads(start_node: Any) -> None:
     node = start_node()
     page = node.call("echo", {"text": "hi"}, 1, ("Origin", "https://app.example"))
     with node.connect() as connection:
-        assert connection.ask(page).status == 403
+        assert connection.request(page).status == 403
         node.wait(node.node.apply(node.config(allowed_origins=["https://app.example"])))
         assert echo(connection, page) == "hi"
         assert echo(connection, page) == "hi"
         node.wait(node.node.apply(node.config()))
-        assert connection.ask(page).status == 403
+        assert connection.request(page).status == 403
 
 
 def test_new_tools_apply_to_cached_heads(start_node: Any) -> None:
     node = start_node()
     data = node.call("fresh", {})
     with node.connect() as connection:
-        assert connection.ask(data).error["data"]["error"] == "unknown_tool"
+        assert connection.request(data).error["data"]["error"] == "unknown_tool"
         node.do(lambda: node.shop.offer("fresh"))
         node.until(lambda: node.node.catalog.current.resolve("shop.fresh"), "the new list")
         assert echo(connection, data) == "fresh"

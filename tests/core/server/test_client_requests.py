@@ -184,21 +184,21 @@ def test_rejects_request_without_stream(shared_node: NodeThread) -> None:
 def test_sends_request_of_call_on_its_stream(shared_node: NodeThread) -> None:
     session, recorded = shared_node.session(), RecordedRequest()
     with open_stream(shared_node, session) as own, shared_node.connect() as connection:
-        own.primed()
+        own.read_event_id()
         connection.send(session.call("hold", {"text": "asked"}, "c"))
         held = shared_node.shop.wait_for_hold("asked")
         assert send_to_session(
             shared_node, session, recorded, shared_node.do(lambda: call_of(shared_node, "asked"))
         )
         assert connection.head()[0] == 200
-        connection.primed()
+        connection.read_event_id()
         client_request = connection.event()
         assert client_request["method"] == "elicitation/create"
         post_response(shared_node, session, client_request["id"], result={"action": "accept"})
         shared_node.do(lambda: shared_node.shop.release(held))
         assert result_text(connection.event()) == "released"
         connection.stream_end()
-        own.silent()
+        own.expect_silence()
         assert json.loads(recorded.answers[0].result) == {"action": "accept"}
 
 
@@ -214,7 +214,7 @@ def test_client_without_call_stream_gets_request_on_session_stream(shared_node: 
         )
         assert own.event()["method"] == "elicitation/create"
         shared_node.do(lambda: shared_node.shop.release(held))
-        assert result_text(connection.answer()) == "released"
+        assert result_text(connection.read_response()) == "released"
 
 
 # -- withdrawn

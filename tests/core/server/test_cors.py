@@ -33,7 +33,7 @@ def test_answers_preflight_request(shared_node: NodeThread) -> None:
         b"", *PREFLIGHT, ("Access-Control-Request-Headers", requested), method="OPTIONS"
     )
     with shared_node.connect() as connection:
-        response = connection.ask(data)
+        response = connection.request(data)
         assert (response.status, response.body) == (200, b"")
         assert response.headers["access-control-allow-origin"] == PAGE[1]
         assert response.headers["vary"] == "Origin"
@@ -50,7 +50,9 @@ def test_answers_preflight_request(shared_node: NodeThread) -> None:
         assert "x-made-up" not in allowed
         assert "access-control-allow-private-network" not in response.headers
         # The connection can be used for what was asked about.
-        assert result_text(connection.ask(shared_node.call("echo", {"text": "x"}, 1, PAGE))) == "x"
+        assert (
+            result_text(connection.request(shared_node.call("echo", {"text": "x"}, 1, PAGE))) == "x"
+        )
 
 
 def test_allows_private_network_access(shared_node: NodeThread) -> None:
@@ -133,7 +135,7 @@ def test_adds_cors_headers_to_every_response(shared_node: NodeThread) -> None:
             session.call("echo", {"text": "x"}),
             session.request("notifications/initialized", None, None),
         ):
-            assert connection.ask(data).headers["access-control-allow-origin"] == PAGE[1]
+            assert connection.request(data).headers["access-control-allow-origin"] == PAGE[1]
         connection.send(session.get())
         assert connection.head()[1]["access-control-allow-origin"] == PAGE[1]
     response = shared_node.once(shared_node.call("echo", {"text": "x"}))

@@ -81,7 +81,7 @@ def test_rejects_foreign_host_or_origin_before_body(
         body = connection.exactly(int(fields["content-length"]))
         assert (status, body) == (403, expected.body)
         assert fields["connection"] == "close"
-        connection.closed()
+        connection.expect_closed()
     assert count_stored_bytes(shared_node) == 0
 
 
@@ -104,7 +104,7 @@ def test_checks_token_before_body(
         assert answer_status == 401
         assert fields["www-authenticate"].startswith("Bearer")
         connection.exactly(int(fields["content-length"]))
-        connection.closed()
+        connection.expect_closed()
     assert count_stored_bytes(token_node) == 0
 
 
@@ -113,8 +113,8 @@ def test_rejects_forwarded_request_before_body(
 ) -> None:
     with shared_node.connect() as connection:
         connection.send(head(shared_node, ("X-Forwarded-For", "192.0.2.1")))
-        assert connection.answer().status == 401
-        connection.closed()
+        assert connection.read_response().status == 401
+        connection.expect_closed()
 
 
 @pytest.mark.parametrize("path", ["/approvals/x", "/contracts/x", "/status", "/ax", "/nowhere"])
@@ -137,9 +137,9 @@ def test_stores_no_body_of_rejected_client(
         for connection in wires:
             connection.send(head(shared_node, FOREIGN_HOST) + b"{" * 60_000)
         for connection in wires:
-            assert connection.answer().status == 403
+            assert connection.read_response().status == 403
             connection.send(b"{" * 60_000)
-            connection.closed()
+            connection.expect_closed()
         assert count_stored_bytes(shared_node) == 0
     assert shared_node.alive()
 
@@ -152,8 +152,8 @@ def test_reads_no_chunked_body_of_rejected_request(shared_node: NodeThread) -> N
             ("Transfer-Encoding", "chunked"),
         ]
         connection.send(shared_node.http(b"", *lines, plain=True))
-        assert connection.answer().status == 403
-        connection.closed()
+        assert connection.read_response().status == 403
+        connection.expect_closed()
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "PUT", "OPTIONS"])
@@ -171,7 +171,7 @@ def test_stores_no_body_for_methods_without_body(shared_node: NodeThread, method
         assert count_stored_bytes(shared_node) == 0
         connection.send(b"{" * (sent - 100_000))
         expected = 405 if method == "HEAD" else 403
-        assert connection.answer(to_head=method == "HEAD").status == expected
+        assert connection.read_response(to_head=method == "HEAD").status == expected
 
 
 def test_rejection_waits_for_earlier_responses(shared_node: NodeThread) -> None:
@@ -183,9 +183,9 @@ def test_rejection_waits_for_earlier_responses(shared_node: NodeThread) -> None:
         )
         id = shared_node.shop.wait_for_hold("early")
         shared_node.do(lambda: shared_node.shop.release(id))
-        assert result_text(connection.answer()) == "released"
-        assert connection.answer().status == 403
-        connection.closed()
+        assert result_text(connection.read_response()) == "released"
+        assert connection.read_response().status == 403
+        connection.expect_closed()
 
 
 def test_reads_accepted_body_in_pieces(token_node: NodeThread) -> None:
@@ -195,9 +195,9 @@ def test_reads_accepted_body_in_pieces(token_node: NodeThread) -> None:
     with token_node.connect() as connection:
         for _ in range(2):
             connection.send(start_node + b"\r\n\r\n", body[:1000], body[1000:])
-            assert result_text(connection.answer()) == "y" * 500_000
+            assert result_text(connection.read_response()) == "y" * 500_000
         assert (
-            result_text(connection.ask(token_node.call("echo", {"text": "after"}, 2, allowed)))
+            result_text(connection.request(token_node.call("echo", {"text": "after"}, 2, allowed)))
             == "after"
         )
 
@@ -253,7 +253,7 @@ def test_reads_no_body_during_token_check(
             connection.socket.settimeout(HANG_TIMEOUT)
         assert count_stored_bytes(node) == 0
         asked.resolve()
-        assert connection.answer().status == 401
+        assert connection.read_response().status == 401
     node.until(lambda: asked.count_waiting() == 0, "nobody to wait")
 
 
@@ -265,10 +265,10 @@ def test_reads_body_after_token_check(start_node: Callable[..., NodeThread]) -> 
     with node.connect() as connection:
         connection.send(first + b"\r\n\r\n")
         node.until(lambda: asked.count_waiting() == 1, "the token to be asked about")
-        connection.silent()
+        connection.expect_silence()
         asked.resolve()
         assert connection.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        assert result_text(connection.ask(body)) == "y" * 500_000
+        assert result_text(connection.request(body)) == "y" * 500_000
 
 
 def test_limits_requests_during_token_check(
@@ -283,9 +283,9 @@ def test_limits_requests_during_token_check(
         node.until(lambda: asked.count_waiting() == MAX_PENDING_IDENTITIES, "not all of them wait")
         with node.connect() as connection:
             connection.send(head(node))
-            assert connection.answer().status == 503
+            assert connection.read_response().status == 503
         asked.resolve()
-        assert {connection.answer().status for connection in wires} == {401}
+        assert {connection.read_response().status for connection in wires} == {401}
 
 
 def test_client_may_disconnect_during_token_check(

@@ -161,7 +161,7 @@ def test_rejects_repeated_headers(
     headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
     with shared_node.connect() as connection:
         for _ in range(2):
-            response = connection.ask(shared_node.http(body, *headers, plain=True))
+            response = connection.request(shared_node.http(body, *headers, plain=True))
             assert response.status in (400, 403), response
             assert "error" in response.json
 

@@ -56,7 +56,7 @@ def test_reads_request_byte_by_byte(shared_node: NodeThread) -> None:
     with shared_node.connect() as connection:
         for _ in range(2):
             connection.send(*(data[at : at + 1] for at in range(len(data))))
-            assert result_text(connection.answer()) == "slowly"
+            assert result_text(connection.read_response()) == "slowly"
 
 
 def test_reads_request_split_anywhere(shared_node: NodeThread) -> None:
@@ -75,7 +75,7 @@ def test_reads_request_split_anywhere(shared_node: NodeThread) -> None:
             head + 5,
             len(data) - 1,
         ):
-            response = connection.ask(data[:cut], data[cut:])
+            response = connection.request(data[:cut], data[cut:])
             assert result_text(response) == "cut", cut
 
 
@@ -84,8 +84,8 @@ def test_reads_request_with_start_of_next(shared_node: NodeThread) -> None:
     follows = shared_node.call("echo", {"text": "second"}, 2)
     with shared_node.connect() as connection:
         for cut in (1, 30, len(follows) - 1):
-            assert result_text(connection.ask(data + follows[:cut])) == "first"
-            assert result_text(connection.ask(follows[cut:])) == "second"
+            assert result_text(connection.request(data + follows[:cut])) == "first"
+            assert result_text(connection.request(follows[cut:])) == "second"
 
 
 def test_writes_large_responses(shared_node: NodeThread) -> None:
@@ -102,12 +102,12 @@ def test_reads_chunked_body(shared_node: NodeThread) -> None:
     pieces = [body[:1], body[1:50], body[50:]]
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
     with shared_node.connect() as connection:
-        assert result_text(connection.ask(start + chunks)) == "in chunks"
-        assert result_text(connection.ask(start + chunks)) == "in chunks"
-        assert result_text(connection.ask(start, chunks)) == "in chunks"
+        assert result_text(connection.request(start + chunks)) == "in chunks"
+        assert result_text(connection.request(start + chunks)) == "in chunks"
+        assert result_text(connection.request(start, chunks)) == "in chunks"
         everything = start + chunks
         assert result_text(
-            connection.ask(*(everything[at : at + 1] for at in range(len(everything))))
+            connection.request(*(everything[at : at + 1] for at in range(len(everything))))
         )
 
 
@@ -121,12 +121,12 @@ def test_ignores_trailers(shared_node: NodeThread) -> None:
     ]
     chunked = b"%x\r\n%b\r\n0\r\n" % (len(body), body)
     with shared_node.connect() as connection:
-        response = connection.ask(
+        response = connection.request(
             shared_node.http(b"", *head, plain=True), chunked, b"Mcp-Param-Region: north\r\n\r\n"
         )
         assert (response.status, response.error["code"]) == (400, -32020)
         with_header = shared_node.http(b"", *head, ("Mcp-Param-Region", "north"), plain=True)
-        response = connection.ask(
+        response = connection.request(
             with_header, chunked, b"Mcp-Param-Region: south\r\nHost: evil\r\n\r\n"
         )
         assert (response.status, result_text(response)) == (200, "region")
@@ -138,7 +138,7 @@ def test_sends_100_continue(shared_node: NodeThread) -> None:
     with shared_node.connect() as connection:
         connection.send(head + b"\r\n\r\n")
         assert connection.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        assert result_text(connection.ask(body)) == "may I?"
+        assert result_text(connection.request(body)) == "may I?"
 
 
 def test_sends_100_continue_after_previous_response(shared_node: NodeThread) -> None:
@@ -150,7 +150,7 @@ def test_sends_100_continue_after_previous_response(shared_node: NodeThread) -> 
         status, headers = connection.head()
         assert status == 200
         assert json.loads(connection.exactly(int(headers["content-length"])))["id"] == 1
-        assert result_text(connection.answer()) == "next"
+        assert result_text(connection.read_response()) == "next"
 
 
 # -- connections
@@ -159,26 +159,26 @@ def test_sends_100_continue_after_previous_response(shared_node: NodeThread) -> 
 def test_keeps_or_closes_connection_as_requested(shared_node: NodeThread) -> None:
     with shared_node.connect() as connection:
         for id in range(3):
-            response = connection.ask(shared_node.call("echo", {"text": "kept"}, id))
+            response = connection.request(shared_node.call("echo", {"text": "kept"}, id))
             assert "connection" not in response.headers
             assert response.json["id"] == id
         for _ in range(1):
-            response = connection.ask(
+            response = connection.request(
                 shared_node.call("echo", {"text": "bye"}, 1, ("Connection", "close"))
             )
             assert response.headers["connection"] == "close"
             assert result_text(response) == "bye"
-        connection.closed()
+        connection.expect_closed()
 
 
 def test_closes_http_1_0_connection(shared_node: NodeThread) -> None:
     body = shared_node.call("echo", {"text": "old"}).partition(b"\r\n\r\n")[2]
     headers = stateless_headers("tools/call", "shop.echo")
     with shared_node.connect() as connection:
-        response = connection.ask(shared_node.http(body, *headers, version="HTTP/1.0"))
+        response = connection.request(shared_node.http(body, *headers, version="HTTP/1.0"))
         assert result_text(response) == "old"
         assert response.headers["connection"] == "close"
-        connection.closed()
+        connection.expect_closed()
 
 
 def test_http_1_0_stream_ends_with_connection(
@@ -202,19 +202,23 @@ def test_rejects_other_methods(shared_node: NodeThread, method: str) -> None:
     with shared_node.connect() as connection:
         for _ in range(2):
             connection.send(shared_node.http(method=method))
-            response = connection.answer(to_head=method == "HEAD")
+            response = connection.read_response(to_head=method == "HEAD")
             assert response.status == 405
             assert response.headers["allow"] == "GET, POST, DELETE"
             assert response.body == b""
         # The connection is as good as before.
-        assert result_text(connection.ask(shared_node.call("echo", {"text": "after"}))) == "after"
+        assert (
+            result_text(connection.request(shared_node.call("echo", {"text": "after"}))) == "after"
+        )
 
 
 def test_head_response_has_no_body(shared_node: NodeThread) -> None:
     with shared_node.connect() as connection:
         connection.send(shared_node.http(b"", ("Host", "evil.example"), method="HEAD", plain=True))
-        assert connection.answer(to_head=True).status in (403, 405)
-        assert result_text(connection.ask(shared_node.call("echo", {"text": "after"}))) == "after"
+        assert connection.read_response(to_head=True).status in (403, 405)
+        assert (
+            result_text(connection.request(shared_node.call("echo", {"text": "after"}))) == "after"
+        )
 
 
 @pytest.mark.parametrize(
@@ -226,11 +230,14 @@ def test_ignores_upgrade_offer(shared_node: NodeThread, upgrade: tuple[str, str]
     offer = [("Upgrade", upgrade[0]), ("Connection", upgrade[1]), ("HTTP2-Settings", "AAMAAABk")]
     data = shared_node.call("echo", {"text": "as ever"}, 1, *offer)
     with shared_node.connect() as connection:
-        assert result_text(connection.ask(data)) == "as ever"
-        assert result_text(connection.ask(data)) == "as ever"
+        assert result_text(connection.request(data)) == "as ever"
+        assert result_text(connection.request(data)) == "as ever"
         # With the next one right behind it.
         connection.send(shared_node.call("echo", {"text": "one"}, 1, *offer, ("X", "1")) + data)
-        assert [result_text(connection.answer()), result_text(connection.answer())] == [
+        assert [
+            result_text(connection.read_response()),
+            result_text(connection.read_response()),
+        ] == [
             "one",
             "as ever",
         ]
@@ -245,9 +252,11 @@ def test_answers_pipelined_requests_in_order(shared_node: NodeThread) -> None:
             b"".join(shared_node.call("echo", {"text": str(id)}, id) for id in range(40))
         )
         for id in range(40):
-            response = connection.answer()
+            response = connection.read_response()
             assert (response.json["id"], result_text(response)) == (id, str(id))
-        assert result_text(connection.ask(shared_node.call("echo", {"text": "after"}))) == "after"
+        assert (
+            result_text(connection.request(shared_node.call("echo", {"text": "after"}))) == "after"
+        )
 
 
 def test_slow_response_delays_later_responses(shared_node: NodeThread) -> None:
@@ -260,36 +269,38 @@ def test_slow_response_delays_later_responses(shared_node: NodeThread) -> None:
         )
         held = shared_node.shop.wait_for_hold("slow")
         assert shared_node.alive()
-        connection.silent()
+        connection.expect_silence()
         shared_node.do(lambda: shared_node.shop.release(held))
-        assert [connection.answer().json["id"] for _ in range(3)] == [1, 2, 3]
+        assert [connection.read_response().json["id"] for _ in range(3)] == [1, 2, 3]
 
 
 def test_answers_mcp_after_app_path(shared_node: NodeThread, blocked_app: asyncio.Event) -> None:
     with shared_node.connect() as connection:
         connection.send(healthz(shared_node) + shared_node.call("echo", {"text": "behind"}))
         assert shared_node.alive()
-        connection.silent()
+        connection.expect_silence()
         shared_node.do(blocked_app.set)
-        assert connection.answer().json == {"status": "ok"}
-        assert result_text(connection.answer()) == "behind"
+        assert connection.read_response().json == {"status": "ok"}
+        assert result_text(connection.read_response()) == "behind"
 
 
 def test_cached_head_waits_for_app_path(
     shared_node: NodeThread, blocked_app: asyncio.Event
 ) -> None:
     with shared_node.connect() as connection:
-        assert result_text(connection.ask(shared_node.call("echo", {"text": "known"}))) == "known"
+        assert (
+            result_text(connection.request(shared_node.call("echo", {"text": "known"}))) == "known"
+        )
         connection.send(healthz(shared_node))
         shared_node.until(
             lambda: any(protocol.cycle for protocol in http_protocols(shared_node)), "the request"
         )
         connection.send(shared_node.call("echo", {"text": "known"}))
         assert shared_node.alive()
-        connection.silent()
+        connection.expect_silence()
         shared_node.do(blocked_app.set)
-        assert connection.answer().json == {"status": "ok"}
-        assert result_text(connection.answer()) == "known"
+        assert connection.read_response().json == {"status": "ok"}
+        assert result_text(connection.read_response()) == "known"
 
 
 def http_protocols(shared_node: NodeThread) -> list[Any]:
@@ -303,8 +314,10 @@ def test_answers_pipelined_app_paths(shared_node: NodeThread, blocked_app: async
     with shared_node.connect() as connection:
         connection.send(healthz(shared_node) * 3)
         shared_node.do(blocked_app.set)
-        assert [connection.answer().status for _ in range(3)] == [200] * 3
-        assert result_text(connection.ask(shared_node.call("echo", {"text": "after"}))) == "after"
+        assert [connection.read_response().status for _ in range(3)] == [200] * 3
+        assert (
+            result_text(connection.request(shared_node.call("echo", {"text": "after"}))) == "after"
+        )
 
 
 @pytest.mark.parametrize("calls", [1, 3])
@@ -318,10 +331,10 @@ def test_app_path_after_mcp_closes_connection(shared_node: NodeThread, calls: in
         held = shared_node.shop.wait_for_hold(f"mixed {calls}")
         assert shared_node.alive()
         shared_node.do(lambda: shared_node.shop.release(held))
-        responses = [connection.answer() for _ in range(calls)]
+        responses = [connection.read_response() for _ in range(calls)]
         assert [response.json["id"] for response in responses] == list(range(1, calls + 1))
         assert responses[-1].headers["connection"] == "close"
-        connection.closed()
+        connection.expect_closed()
 
 
 def test_app_paths_around_mcp_keep_order(
@@ -334,11 +347,11 @@ def test_app_paths_around_mcp_keep_order(
             + healthz(shared_node)
         )
         shared_node.do(blocked_app.set)
-        assert connection.answer().json == {"status": "ok"}
-        response = connection.answer()
+        assert connection.read_response().json == {"status": "ok"}
+        response = connection.read_response()
         assert result_text(response) == "middle"
         assert response.headers["connection"] == "close"
-        connection.closed()
+        connection.expect_closed()
 
 
 def test_limits_pipelined_requests(shared_node: NodeThread) -> None:
@@ -353,10 +366,10 @@ def test_limits_pipelined_requests(shared_node: NodeThread) -> None:
         connection.send(session.call("hold", {"text": "flood"}) + b"".join(pings))
         held = shared_node.shop.wait_for_hold("flood")
         shared_node.do(lambda: shared_node.shop.release(held))
-        responses = [connection.answer()]
+        responses = [connection.read_response()]
         while "connection" not in responses[-1].headers:
-            responses.append(connection.answer())
+            responses.append(connection.read_response())
         # What was taken is answered, in order; for the rest the client has to come again.
         assert [response.json["id"] for response in responses] == list(range(1, 66))
-        connection.closed()
+        connection.expect_closed()
     assert shared_node.alive()

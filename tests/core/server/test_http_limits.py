@@ -35,12 +35,12 @@ def http_protocols(node: NodeThread) -> list[Any]:
 
 def read_rejection(connection: HttpConnection, status: int) -> str:
     """The refusal, after which the connection is over."""
-    response = connection.answer()
+    response = connection.read_response()
     assert response.status == status, response
     assert response.headers["connection"] == "close"
     assert response.json["id"] is None
     assert response.error["code"] == -32600
-    connection.closed()
+    connection.expect_closed()
     sentence: str = response.error["message"]
     return sentence
 
@@ -108,8 +108,8 @@ def test_rejects_ambiguous_content_length(
     with shared_node.connect() as connection:
         # Also when a head much like it is known on this connection.
         known = shared_node.http(b"", *head, ("Content-Length", "0"), plain=True)
-        assert connection.ask(known).status == 400
-        assert connection.ask(known).status == 400
+        assert connection.request(known).status == 400
+        assert connection.request(known).status == 400
         before = len(shared_node.shop.calls("echo"))
         connection.send(shared_node.http(body, *head, *lines, plain=True))
         read_rejection(connection, 400)
@@ -132,7 +132,7 @@ def test_limits_header_bytes(limited_node: NodeThread) -> None:
         connection.send(limited_node.http(b"{}", *long))
         read_rejection(connection, 431)
     with limited_node.connect() as connection:
-        assert connection.ask(limited_node.http(b"{}", *long[:3])).status == 400
+        assert connection.request(limited_node.http(b"{}", *long[:3])).status == 400
 
 
 def test_rejects_endless_header(limited_node: NodeThread) -> None:
@@ -198,7 +198,7 @@ def test_accepts_body_at_limit(limited_node: NodeThread) -> None:
         room = len(limited_node.call("echo", {"text": ""}).partition(b"\r\n\r\n")[2])
         with limited_node.connect() as connection:
             connection.send(limited_node.call("echo", {"text": "y" * (size - room)}))
-            assert connection.answer().status == status
+            assert connection.read_response().status == status
 
 
 def test_client_can_read_rejection_of_large_body(shared_node: NodeThread) -> None:
@@ -212,18 +212,18 @@ def test_rejects_large_body_for_app_path(limited_node: NodeThread) -> None:
     head = [("Host", limited_node.host), ("Content-Length", "1000000")]
     with limited_node.connect() as connection:
         connection.send(limited_node.http(b"", *head, plain=True, path="/healthz"))
-        assert connection.answer().status == 405
+        assert connection.read_response().status == 405
         connection.send(b"y" * 3_000)
-        connection.closed()
+        connection.expect_closed()
 
 
 def test_applies_new_limits_immediately(start_node: Any) -> None:
     node = start_node()
     large = node.call("echo", {"text": "y" * 3_000})
     with node.connect() as connection:
-        assert connection.ask(large).status == 200
+        assert connection.request(large).status == 200
         node.wait(node.node.apply(node.config(limits=LIMITS)))
-        known = connection.ask(large)
+        known = connection.request(large)
         # Its head is known on this connection, and so is its length.
         assert known.status in (200, 413)
     assert node.once(large).status == 413
@@ -246,10 +246,10 @@ def test_closes_incomplete_request_after_timeout(
 def test_closes_idle_connection(shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
     with shared_node.connect() as connection:
-        connection.closed()
+        connection.expect_closed()
     with shared_node.connect() as connection:
-        assert result_text(connection.ask(shared_node.call("echo", {"text": "once"}))) == "once"
-        connection.closed()
+        assert result_text(connection.request(shared_node.call("echo", {"text": "once"}))) == "once"
+        connection.expect_closed()
 
 
 @pytest.mark.parametrize("first", ["mcp", "healthz"])
@@ -259,13 +259,13 @@ def test_pending_call_keeps_connection_open(
     monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
     with shared_node.connect() as connection, shared_node.connect() as unused:
         if first == "healthz":
-            assert connection.ask(shared_node.http(method="GET", path="/healthz")).status == 200
+            assert connection.request(shared_node.http(method="GET", path="/healthz")).status == 200
         connection.send(shared_node.call("hold", {"text": f"long {first}"}))
         held = shared_node.shop.wait_for_hold(f"long {first}")
         # The unused one is over; its neighbour is older.
-        unused.closed()
+        unused.expect_closed()
         shared_node.do(lambda: shared_node.shop.release(held))
-        assert result_text(connection.answer()) == "released"
+        assert result_text(connection.read_response()) == "released"
 
 
 def test_stops_reading_from_client_that_does_not_read(shared_node: NodeThread) -> None:
@@ -285,7 +285,7 @@ def test_stops_reading_from_client_that_does_not_read(shared_node: NodeThread) -
         assert len(shared_node.shop.calls("large")) - before < 40
         # It was only slow.
         for id in range(40):
-            response = connection.answer()
+            response = connection.read_response()
             assert response.json["id"] == id
             assert len(result_text(response)) == size
 
@@ -314,11 +314,11 @@ def test_answers_pending_call_before_rejection(shared_node: NodeThread, bad: byt
         held = shared_node.shop.wait_for_hold(text)
         connection.send(b"more of it")
         assert shared_node.alive()
-        connection.silent()
+        connection.expect_silence()
         shared_node.do(lambda: shared_node.shop.release(held))
-        response = connection.answer()
+        response = connection.read_response()
         assert (response.json["id"], result_text(response)) == ("mine", "released")
-        connection.closed()
+        connection.expect_closed()
 
 
 def test_disconnect_after_rejection_cancels_pending_call(
@@ -355,8 +355,8 @@ def test_bad_request_does_not_affect_other_connections(shared_node: NodeThread) 
                 read_rejection(bad, 400)
             body = message("tools/list", id=1)
             headers = stateless_headers("tools/list")
-            assert good.ask(shared_node.http(body, *headers)).status == 400
-            assert result_text(good.ask(shared_node.call("echo", {"text": "good"}))) == "good"
+            assert good.request(shared_node.http(body, *headers)).status == 400
+            assert result_text(good.request(shared_node.call("echo", {"text": "good"}))) == "good"
 
 
 def test_answers_app_path_before_rejection(shared_node: NodeThread) -> None:
@@ -364,5 +364,5 @@ def test_answers_app_path_before_rejection(shared_node: NodeThread) -> None:
         connection.send(
             shared_node.http(method="GET", path="/healthz") + b"nonsense\r\n\r\n" + b"y" * 100_000
         )
-        assert connection.answer().json == {"status": "ok"}
-        connection.closed()
+        assert connection.read_response().json == {"status": "ok"}
+        connection.expect_closed()

@@ -122,7 +122,7 @@ def test_separates_clients(shared_node: NodeThread) -> None:
         one.initialize()
         other.initialize()
         assert one.request("ping", id=1)["id"] == 1
-        other.wire.silent()
+        other.wire.expect_silence()
 
 
 def test_rejects_stateless_requests(shared_node: NodeThread) -> None:

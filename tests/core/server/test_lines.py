@@ -310,7 +310,7 @@ def test_answers_pending_calls_after_end_of_input(
         assert connection.line()["id"] == 2
         shared_node.do(lambda: shared_node.shop.release(held))
         assert result_text(connection.line()) == "released"
-        connection.closed()
+        connection.expect_closed()
 
 
 def test_disconnect_cancels_pending_calls(shared_node: NodeThread) -> None:
@@ -330,7 +330,7 @@ def test_closes_connection_without_requests(shared_node: NodeThread) -> None:
     for _ in range(3):
         with shared_node.local() as connection:
             connection.socket.shutdown(socket.SHUT_WR)
-            connection.closed()
+            connection.expect_closed()
     shared_node.until(lambda: not shared_node.node.listeners._local_clients)
 
 
@@ -451,8 +451,8 @@ def test_shutdown_ends_calls_and_subscriptions(
         }
         response = connection.line()
         assert (response["id"], response["error"]["data"]["error"]) == ("c", "shutting_down")
-        connection.closed()
-        idle.closed()
+        connection.expect_closed()
+        idle.expect_closed()
         assert not path.exists()
 
 

@@ -171,9 +171,11 @@ def test_forwarded_request_needs_token(node: NodeThread, header: tuple[str, str]
 def test_forwarded_request_on_local_connection_needs_token(node: NodeThread) -> None:
     """Who a request is from is decided by its own head, not by the one before."""
     with node.connect() as connection:
-        assert connection.ask(node.call("echo", {"text": "1"})).status == 200
-        assert connection.ask(node.call("echo", {"text": "1"}, 1, ("Via", "1.1 p"))).status == 401
-        assert connection.ask(node.call("echo", {"text": "1"})).status == 200
+        assert connection.request(node.call("echo", {"text": "1"})).status == 200
+        assert (
+            connection.request(node.call("echo", {"text": "1"}, 1, ("Via", "1.1 p"))).status == 401
+        )
+        assert connection.request(node.call("echo", {"text": "1"})).status == 200
 
 
 def test_token_is_enough_for_forwarded_request(tmp_path: Path) -> None:
@@ -227,7 +229,7 @@ def accepts_connections(path: str) -> bool:
 
 def request_through(socket_path: str, raw: bytes) -> HttpResponse:
     with HttpConnection(socket_path, family=socket.AF_UNIX) as connection:
-        return connection.ask(raw)
+        return connection.request(raw)
 
 
 @requires_nginx

@@ -153,12 +153,12 @@ def test_session_limit_ends_streams_and_calls(start_node: Any) -> None:
     with node.connect() as stream, node.connect() as call:
         stream.send(first.get())
         assert stream.head()[0] == 200
-        stream.primed()
+        stream.read_event_id()
         call.send(first.call("hold", {"text": "dropped"}))
         held = node.shop.wait_for_hold("dropped")
         second = node.session()
         stream.stream_end()
-        assert call.answer().body == b""
+        assert call.read_response().body == b""
         node.shop.wait_for(lambda: node.shop.heard_of("notifications/cancelled", requestId=held))
     assert node.once(first.call("echo", {"text": "x"})).status == 404
     assert result_text(node.once(second.call("echo", {"text": "x"}))) == "x"

@@ -62,7 +62,7 @@ def test_new_client_gets_event_id_first(shared_node: NodeThread) -> None:
     session = shared_node.session()
     with shared_node.connect() as connection:
         open_session_stream(shared_node, connection, session)
-        fields = connection.primed()
+        fields = connection.read_event_id()
         assert int(fields["retry"]) > 0
         send_notifications(shared_node, session, "a")
         assert event_fields(connection.chunk())["id"] != fields["id"]
@@ -125,7 +125,7 @@ def test_resumes_stream_without_events(shared_node: NodeThread) -> None:
     session = shared_node.session()
     with shared_node.connect() as connection:
         open_session_stream(shared_node, connection, session)
-        connection.primed()
+        connection.read_event_id()
         last = connection.last_event_id
     wait_for_disconnect(shared_node, session)
     send_notifications(shared_node, session, "a")
@@ -138,7 +138,7 @@ def test_new_stream_omits_old_events(shared_node: NodeThread) -> None:
     session = shared_node.session()
     with shared_node.connect() as connection:
         open_session_stream(shared_node, connection, session)
-        connection.primed()
+        connection.read_event_id()
         last = connection.last_event_id
     wait_for_disconnect(shared_node, session)
     send_notifications(shared_node, session, "old")
@@ -174,7 +174,7 @@ def test_keeps_response_for_resumed_stream(start_node: Any, version: str, answer
         own.send(session.get())
         assert own.head()[0] == 200
         if version != OLDER:
-            own.primed()
+            own.read_event_id()
         resume_stream(connection, session, last)
         assert connection.event()["params"]["progress"] == 2
         if answered == "after":
@@ -182,7 +182,7 @@ def test_keeps_response_for_resumed_stream(start_node: Any, version: str, answer
         response = connection.event()
         assert (response["id"], result_text(response)) == ("c", "released")
         connection.stream_end()
-        own.silent()
+        own.expect_silence()
     assert not node.shop.heard_of("notifications/cancelled")
     # Whoever missed even that may ask once more.
     with node.connect() as connection:
@@ -264,7 +264,7 @@ def test_rejects_foreign_and_forged_event_ids(shared_node: NodeThread) -> None:
     with shared_node.connect() as one, shared_node.connect() as other:
         for connection, session in ((one, mine), (other, theirs)):
             open_session_stream(shared_node, connection, session)
-            connection.primed()
+            connection.read_event_id()
         send_notifications(shared_node, theirs, "secret")
         assert read_names(other, 1) == ["secret"]
         mark, number, seen = one.last_event_id.split("-")
@@ -309,7 +309,7 @@ def test_rejects_resume_of_other_caller(start_node: Any) -> None:
     )
     with node.connect() as connection:
         open_session_stream(node, connection, operator)
-        connection.primed()
+        connection.read_event_id()
         auditor = node.http(
             b"",
             ("Mcp-Session-Id", operator.id),
@@ -326,7 +326,7 @@ def test_rejects_resume_of_ended_session(shared_node: NodeThread) -> None:
     session = shared_node.session()
     with shared_node.connect() as connection:
         open_session_stream(shared_node, connection, session)
-        connection.primed()
+        connection.read_event_id()
         last = connection.last_event_id
         assert shared_node.once(session.delete()).status == 200
         connection.stream_end()
@@ -341,7 +341,7 @@ def test_limits_stored_events(shared_node: NodeThread, monkeypatch: pytest.Monke
     session = shared_node.session()
     with shared_node.connect() as connection:
         open_session_stream(shared_node, connection, session)
-        connection.primed()
+        connection.read_event_id()
         ids = [connection.last_event_id]
         for name in "abcde":
             send_notifications(shared_node, session, name)
@@ -362,7 +362,7 @@ def test_limits_stored_bytes(shared_node: NodeThread, monkeypatch: pytest.Monkey
     session = shared_node.session()
     with shared_node.connect() as connection:
         open_session_stream(shared_node, connection, session)
-        connection.primed()
+        connection.read_event_id()
         first = connection.last_event_id
         send_notifications(shared_node, session, "a" * 600, "b" * 600)
         connection.event()

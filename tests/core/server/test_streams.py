@@ -79,8 +79,8 @@ def test_sends_upstream_change_to_both_generations(start_node: Any, era: str) ->
             # Whoever was told finds the new list.
             assert sorted(names(node)) == sorted([f"shop__{round}", "shop__same"])
         assert_no_pending_change(node)
-        get.silent()
-        subscribed.silent()
+        get.expect_silence()
+        subscribed.expect_silence()
 
 
 def test_combines_burst_of_changes(start_node: Any) -> None:
@@ -101,8 +101,8 @@ def test_combines_burst_of_changes(start_node: Any) -> None:
         assert names(node) == ["shop__last"]
         assert subscribed.event()["method"] == CHANGED
         assert_no_pending_change(node)
-        get.silent()
-        subscribed.silent()
+        get.expect_silence()
+        subscribed.expect_silence()
         # The same list again is no change.
         node.do(lambda: publish_tools(node, "last"))
         assert_no_pending_change(node)
@@ -117,7 +117,7 @@ def test_stores_no_changes_without_listeners(start_node: Any) -> None:
         node.do(lambda: publish_tools(node, "heard"))
         assert subscribed.event()["method"] == CHANGED
         assert_no_pending_change(node)
-        subscribed.silent()
+        subscribed.expect_silence()
 
 
 def test_notifies_newest_stream_of_session(start_node: Any) -> None:
@@ -128,11 +128,11 @@ def test_notifies_newest_stream_of_session(start_node: Any) -> None:
         for connection, whose in ((older, session), (newer, session), (others, other)):
             connection.send(whose.get())
             read_stream_head(connection)
-            connection.primed()
+            connection.read_event_id()
         node.do(lambda: publish_tools(node, "one"))
         assert newer.event()["method"] == CHANGED
         assert others.event()["method"] == CHANGED
-        older.silent()
+        older.expect_silence()
         newer.close()
         node.until(lambda: len(node.node._change_listeners) == 2)
         node.do(lambda: publish_tools(node, "two"))
@@ -172,7 +172,7 @@ def test_sends_only_requested_and_served_kinds(start_node: Any, asked: Any, hono
         assert all.event()["method"] == CHANGED
         if honoured:
             assert connection.event()["method"] == CHANGED
-        connection.silent()
+        connection.expect_silence()
 
 
 @pytest.mark.parametrize(
@@ -212,17 +212,17 @@ def test_ending_session_ends_streams_and_calls(shared_node: NodeThread) -> None:
     with shared_node.connect() as stream, shared_node.connect() as call:
         stream.send(session.get())
         read_stream_head(stream)
-        stream.primed()
+        stream.read_event_id()
         call.send(session.call("hold", {"text": "deleted"}))
         held = shared_node.shop.wait_for_hold("deleted")
         assert shared_node.once(session.delete()).status == 200
         stream.stream_end()
-        assert call.answer().body == b""
+        assert call.read_response().body == b""
         shared_node.shop.wait_for(
             lambda: shared_node.shop.heard_of("notifications/cancelled", requestId=held)
         )
         # The connections outlive it.
-        assert result_text(stream.ask(shared_node.call("echo", {"text": "on"}))) == "on"
+        assert result_text(stream.request(shared_node.call("echo", {"text": "on"}))) == "on"
 
 
 def test_shutdown_ends_streams(start_node: Any) -> None:
@@ -231,7 +231,7 @@ def test_shutdown_ends_streams(start_node: Any) -> None:
     with node.connect() as get, node.connect() as one, node.connect() as other:
         get.send(session.get())
         read_stream_head(get)
-        get.primed()
+        get.read_event_id()
         listen(node, one, id="one")
         listen(node, other, {"notifications": {}}, id=2)
         node.stop()
@@ -242,9 +242,9 @@ def test_shutdown_ends_streams(start_node: Any) -> None:
                 "result": {"resultType": "complete", "_meta": {META + "subscriptionId": id}},
             }
             connection.stream_end()
-            connection.closed()
+            connection.expect_closed()
         get.stream_end()
-        get.closed()
+        get.expect_closed()
 
 
 def test_shutdown_answers_pending_calls(start_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,23 +263,23 @@ def test_shutdown_answers_pending_calls(start_node: Any, monkeypatch: pytest.Mon
         assert streaming.event()["params"]["progress"] == 1
         node.stop()
         for connection, id, status in ((stateless, 1, 503), (old, 2, 200)):
-            response = connection.answer()
+            response = connection.read_response()
             assert (response.status, response.json["id"]) == (status, id)
             assert response.error["data"] == {"error": "shutting_down", "retryable": True}
-            connection.closed()
+            connection.expect_closed()
         assert streaming.event()["error"]["data"]["error"] == "shutting_down"
         streaming.stream_end()
-        streaming.closed()
+        streaming.expect_closed()
     assert len(node.shop.heard_of("notifications/cancelled")) == 3
 
 
 def test_idle_connections_do_not_delay_shutdown(start_node: Any) -> None:
     node = start_node()
     with node.connect() as used, node.connect() as unused:
-        assert used.ask(node.call("echo", {"text": "x"})).status == 200
+        assert used.request(node.call("echo", {"text": "x"})).status == 200
         node.stop()
-        used.closed()
-        unused.closed()
+        used.expect_closed()
+        unused.expect_closed()
 
 
 # -- signs of life
@@ -317,7 +317,7 @@ def test_long_call_becomes_stream_with_pings(
         connection.stream_end()
         # And it is a connection like any other. On a busy machine the next call takes long, too.
         monkeypatch.setattr(answering, "QUIET", HANG_TIMEOUT)
-        assert result_text(connection.ask(make("echo", {"text": "next"}))) == "next"
+        assert result_text(connection.request(make("echo", {"text": "next"}))) == "next"
 
 
 def test_long_call_without_stream_support_stays_silent(
@@ -334,9 +334,9 @@ def test_long_call_without_stream_support_stays_silent(
         witness = node.shop.wait_for_hold("witness")
         read_stream_head(other)
         assert [other.event(), other.event()] == [None, None]
-        connection.silent()
+        connection.expect_silence()
         node.do(lambda: node.shop.release(held))
-        response = connection.answer()
+        response = connection.read_response()
         assert response.headers["content-type"] == "application/json"
         assert result_text(response) == "released"
         node.do(lambda: node.shop.release(witness))
@@ -366,7 +366,7 @@ def test_sends_progress(start_node: Any, era: str, kind: str, token: Any) -> Non
         last = connection.event()
         assert (last["id"], result_text(last)) == ("r", "reported")
         connection.stream_end()
-        assert result_text(connection.ask(node.call("echo", {"text": "next"}))) == "next"
+        assert result_text(connection.request(node.call("echo", {"text": "next"}))) == "next"
 
 
 def test_omits_progress_without_token(shared_node: NodeThread) -> None:
@@ -384,7 +384,7 @@ def test_sends_logs_to_requesting_clients(shared_node: NodeThread) -> None:
     with shared_node.connect() as connection:
         # The stateless wire forbids them unless a level was given.
         connection.send(shared_node.call("say", said, 1, more_meta={"progressToken": 1}))
-        assert result_text(connection.answer()) == "said"
+        assert result_text(connection.read_response()) == "said"
         level = {"progressToken": 1, META + "logLevel": "info"}
         for data in (
             shared_node.call("say", said, 1, more_meta=level),
@@ -450,7 +450,7 @@ def test_rejects_duplicate_pending_id(start_node: Any) -> None:
         assert refused.json["id"] == 5
         assert refused.json["error"]["code"] == -32600
         node.do(lambda: node.shop.release(held))
-        assert "result" in connection.answer().json
+        assert "result" in connection.read_response().json
     assert "result" in node.once(session.call("echo", {"text": "third"}, 5)).json
 
 
@@ -471,11 +471,11 @@ def test_session_cancels_with_notification(start_node: Any, era: str, id: Any) -
         data = stranger.request("notifications/cancelled", {"requestId": id}, None)
         assert node.once(data).status == 202
         assert node.alive()
-        connection.silent()
+        connection.expect_silence()
         data = session.request("notifications/cancelled", {"requestId": id, "reason": "x"}, None)
         assert node.once(data).status == 202
         # No answer, only an end.
-        response = connection.answer()
+        response = connection.read_response()
         assert (response.status, response.body) == (200, b"")
         assert response.headers["content-type"] == "text/event-stream"
         if era == "session":
@@ -483,7 +483,9 @@ def test_session_cancels_with_notification(start_node: Any, era: str, id: Any) -
         else:
             shop.wait_for(lambda: held in shop.hung_up)
         # Its id is free again.
-        assert result_text(connection.ask(session.call("echo", {"text": "again"}, id))) == "again"
+        assert (
+            result_text(connection.request(session.call("echo", {"text": "again"}, id))) == "again"
+        )
 
 
 def test_closes_connection_of_slow_reader(start_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:

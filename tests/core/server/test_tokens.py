@@ -53,7 +53,7 @@ def valid_token(**changes: Any) -> tuple[str, str]:
 def get(node: NodeThread, path: str, *headers: tuple[str, str], method: str = "GET") -> Any:
     with node.connect() as connection:
         connection.send(node.http(b"", *headers, method=method, path=path))
-        return connection.answer(to_head=method == "HEAD")
+        return connection.read_response(to_head=method == "HEAD")
 
 
 # -- refusals
@@ -212,7 +212,7 @@ class CallerConnections:
         self.legacy, self.call = node.connect(), node.connect()
         self.stream.send(self.session.get())
         assert self.stream.head()[0] == 200
-        self.stream.primed()
+        self.stream.read_event_id()
         self.listen.send(
             node.stateless(
                 "subscriptions/listen",
@@ -235,7 +235,7 @@ class CallerConnections:
         while self.listen.chunk():
             pass
         self.legacy.stream_end()
-        response = self.call.answer()
+        response = self.call.read_response()
         assert b'"result"' not in response.body
         refused = self.node.once(self.node.call("echo", {"text": "x"}, 1, self.header))
         assert refused.status == 401
@@ -328,7 +328,7 @@ def test_limits_pending_identities(own_node: NodeThread) -> None:
         busy = own_node.once(hello)
         assert (busy.status, b"too_busy" in busy.body) == (503, True)
         own_node.wait(answer())
-        assert {connection.answer().status for connection in wires} == {401}
+        assert {connection.read_response().status for connection in wires} == {401}
 
 
 def test_warns_once_about_unused_token(
@@ -341,6 +341,6 @@ def test_warns_once_about_unused_token(
     for _ in range(2):
         with node.connect() as connection:
             connection.send(node.http(b"", wrong, method="GET", path="/status"))
-            assert connection.answer().status == 200
+            assert connection.read_response().status == 200
     assert caplog.text.count(said) == 1
     assert "wrong" not in caplog.text

@@ -68,7 +68,7 @@ class HttpServerControl(ServerControl):
         self._stateless = era is Era.STATELESS
 
     async def wait_for_pending(self, count: int) -> None:
-        await self._server.until(lambda: len(self._toolbox.held) == count)
+        await self._server.until(lambda: len(self._toolbox.pending_calls) == count)
 
     async def wait_for_cancellation(self) -> None:
         if self._stateless:
@@ -150,7 +150,7 @@ def test_concurrent_calls_get_matching_results(run_over_transport: RunOverTransp
         assert await one.text("release") == "5"
         for number, call in enumerate(held):
             assert text(await with_timeout(call)) == f"held {number}"
-            assert call.times_settled == 1
+            assert call.times_ended == 1
 
     run_over_transport(body)
 
@@ -193,7 +193,7 @@ def test_cancels_call(run_over_transport: RunOverTransport) -> None:
         await control.wait_for_pending(1)
         call.exchange.abandon("The caller is gone.")
         await control.wait_for_cancellation()
-        assert call.times_settled == 0
+        assert call.times_ended == 0
         peer = one.supervisor.peer
         assert peer is not None
         assert not peer.pending
@@ -216,7 +216,7 @@ def test_expires_call(run_over_transport: RunOverTransport) -> None:
         await control.wait_for_cancellation()
         call.exchange.expire()
         call.exchange.abandon("late")
-        assert call.times_settled == 1
+        assert call.times_ended == 1
         assert await one.text("echo", text="next") == "next"
         assert one.supervisor.restarts == 0
 
@@ -233,7 +233,7 @@ def test_reconnects_after_loss_during_calls(run_over_transport: RunOverTransport
                 await with_timeout(call)
             assert caught.value.failure is UPSTREAM_LOST
             assert caught.value.was_sent
-            assert call.times_settled == 1
+            assert call.times_ended == 1
         assert await with_timeout(one.supervisor.wait_until_ready(10))
         assert await one.text("echo", text="back") == "back"
         assert one.supervisor.state is State.READY

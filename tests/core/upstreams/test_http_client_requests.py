@@ -129,7 +129,7 @@ async def test_cancellation_does_not_wait_behind_call() -> None:
         async with run_supervisor(shared(url=server.url(), connections=1)) as upstream:
             await upstream.ready()
             held = upstream.start("hold")
-            await server.until(lambda: server.toolbox.held)
+            await server.until(lambda: server.toolbox.pending_calls)
             waiting = upstream.start("echo", {"text": "behind"})
             held.exchange.abandon("enough")
             await server.until(lambda: server.toolbox.cancelled == [held.exchange.id])  # type: ignore[attr-defined]

@@ -49,7 +49,7 @@ async def test_queues_calls_above_connection_limit() -> None:
         async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as upstream:
             await upstream.ready()
             held = [upstream.start("hold", {"text": f"h{n}"}) for n in range(2)]
-            await server.until(lambda: len(server.toolbox.held) == 2)
+            await server.until(lambda: len(server.toolbox.pending_calls) == 2)
             waiting = [upstream.start("echo", {"text": f"w{n}"}) for n in range(20)]
             received = len(server.requests)
             held[0].exchange.abandon("given up")
@@ -67,7 +67,7 @@ async def test_cancelled_queued_call_is_never_sent(how: str) -> None:
         async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as upstream:
             await upstream.ready()
             held = upstream.start("hold", {"text": "x"})
-            await server.until(lambda: server.toolbox.held)
+            await server.until(lambda: server.toolbox.pending_calls)
             given_up = upstream.start("echo", {"text": "never"})
             after = upstream.start("echo", {"text": "after"})
             if how == "abandon":
@@ -88,9 +88,9 @@ async def test_closes_connection_with_unread_response(how: str) -> None:
         async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as upstream:
             await upstream.ready()
             held = upstream.start("hold", {"text": "late"})
-            await server.until(lambda: server.toolbox.held)
+            await server.until(lambda: server.toolbox.pending_calls)
             (message, send), request = (
-                server.toolbox.held[held.exchange.id],  # type: ignore[attr-defined]
+                server.toolbox.pending_calls[held.exchange.id],  # type: ignore[attr-defined]
                 server.requests[-1],
             )
             if how == "abandon":
@@ -112,7 +112,7 @@ async def test_rejects_calls_above_queue_limit(monkeypatch: pytest.MonkeyPatch) 
         async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as upstream:
             await upstream.ready()
             held = upstream.start("hold", {"text": "held"})
-            await server.until(lambda: server.toolbox.held)
+            await server.until(lambda: server.toolbox.pending_calls)
             waiting = [upstream.start("echo", {"text": str(n)}) for n in range(3)]
             with pytest.raises(UpstreamLostError) as caught:
                 upstream.start("echo", {"text": "too many"})

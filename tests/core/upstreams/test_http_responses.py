@@ -225,7 +225,7 @@ def test_invalid_response_fails_only_its_call(
 ) -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
         held = one.start("hold", {"text": "unharmed"})
-        await server.until(lambda: server.toolbox.held)
+        await server.until(lambda: server.toolbox.pending_calls)
         server.override = answer_with(shape)
         for _ in range(2):
             with pytest.raises(UpstreamLostError, match=words) as caught:
@@ -243,12 +243,12 @@ def test_invalid_response_fails_only_its_call(
 def test_rejects_response_with_id_of_other_call() -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
         held = one.start("hold", {"text": "mine"})
-        await server.until(lambda: server.toolbox.held)
+        await server.until(lambda: server.toolbox.pending_calls)
 
         async def override(request: Request, answer: ResponseWriter) -> bool:
             if request.tool != "echo":
                 return False
-            (other,) = server.toolbox.held
+            (other,) = server.toolbox.pending_calls
             answer.json(result(other, {"content": [{"type": "text", "text": "stolen"}]}))
             return True
 

@@ -58,11 +58,11 @@ async def test_pending_call_survives_session_expiry() -> None:
         async with run_supervisor(ServerConfig(url=server.url())) as upstream:
             await upstream.ready()
             held = upstream.start("hold", {"text": "answered all the same"})
-            await server.until(lambda: server.toolbox.held)
+            await server.until(lambda: server.toolbox.pending_calls)
             server.forget_sessions()
             with pytest.raises(UpstreamLostError, match="no longer knows the session"):
                 await with_timeout(upstream.start("echo"))
-            ((message, send),) = server.toolbox.held.values()
+            ((message, send),) = server.toolbox.pending_calls.values()
             send(server.toolbox._text(message, "answered all the same"))
             assert text(await with_timeout(held)) == "answered all the same"
             await upstream.ready()
@@ -73,7 +73,7 @@ async def test_pending_call_fails_after_session_expiry_timeout() -> None:
         async with run_supervisor(ServerConfig(url=server.url())) as upstream:
             await upstream.ready()
             held = upstream.start("hold")
-            await server.until(lambda: server.toolbox.held)
+            await server.until(lambda: server.toolbox.pending_calls)
             server.forget_sessions()
             with pytest.raises(UpstreamLostError):
                 await with_timeout(upstream.start("echo"))

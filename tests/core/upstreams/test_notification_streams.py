@@ -293,7 +293,7 @@ async def test_subscribes_resources_in_session(link: str) -> None:
             assert upstream.hearing.watched == ("new:one",)
             if link != "stdio":
                 assert toolbox.subscribed == {"new:one"}
-                methods = [message.get("method") for message in toolbox.heard]
+                methods = [message.get("method") for message in toolbox.received]
                 assert methods.count("resources/subscribe") == 2
                 assert methods.count("resources/unsubscribe") == 1
 

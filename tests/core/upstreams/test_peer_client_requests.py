@@ -282,7 +282,7 @@ async def test_relays_progress_of_client() -> None:
         assert client_request.progress_token == b'"t"'
         assert client_request.on_progress is not None
         client_request.on_progress(b'{"progressToken":"t","progress":1}')
-        received = server.server.toolbox.heard
+        received = server.server.toolbox.received
         await server.server.until(
             lambda: [
                 message for message in received if message.get("method") == "notifications/progress"

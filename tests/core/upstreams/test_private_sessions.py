@@ -116,7 +116,7 @@ async def test_client_leaving_during_opening_closes_session(held: str) -> None:
             await server.until(lambda: server.deleted)
             assert server.deleted == ["session-2"]
         assert not len(upstream.supervisor.session_pool)
-        assert call.times_settled == 0
+        assert call.times_ended == 0
         assert not session_of_calls(server)
         server.override = None
         other = client_session(clients)
@@ -159,7 +159,7 @@ async def test_limits_number_of_sessions(monkeypatch: pytest.MonkeyPatch) -> Non
             send(upstream, "hold", caller=AUDITOR),
             send(upstream, "hold", caller=Caller("guest")),
         ]
-        await server.until(lambda: len(server.toolbox.held) == 3)
+        await server.until(lambda: len(server.toolbox.pending_calls) == 3)
         with pytest.raises(InterlockError) as refused:
             send(upstream, caller=Caller("dave"))
         assert refused.value.failure is TOO_BUSY
@@ -179,7 +179,7 @@ async def test_closes_idle_sessions() -> None:
         await with_timeout(send(upstream, session=client_session(clients)))
         await with_timeout(send(upstream, caller=OPERATOR))
         busy = send(upstream, "hold", caller=AUDITOR)
-        await server.until(lambda: server.toolbox.held)
+        await server.until(lambda: server.toolbox.pending_calls)
         now += private.IDLE_TIMEOUT_SECONDS - 1
         peers._sweep()
         assert len(peers) == 3

@@ -166,7 +166,7 @@ def test_restarts_process_that_exits_during_call(loop: str) -> None:
                     await with_timeout(call)
                 assert caught.value.failure is UPSTREAM_LOST
                 assert caught.value.was_sent
-                assert call.times_settled == 1
+                assert call.times_ended == 1
             await upstream.ready()
             assert upstream.states == [State.READY, State.DEGRADED, State.READY]
             assert upstream.supervisor.restarts == 1

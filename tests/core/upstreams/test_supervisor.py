@@ -350,7 +350,7 @@ def test_repeated_connections_leave_nothing_behind(loop: str) -> None:
                     continue
                 await upstream.ready()
                 calls = [upstream.start("hold") for _ in range(5)]
-                await server.until(lambda server=server: len(server.toolbox.held) == 3)
+                await server.until(lambda server=server: len(server.toolbox.pending_calls) == 3)
                 await with_timeout(upstream.supervisor.end())
                 for call in calls:
                     with pytest.raises(UpstreamLostError):
@@ -390,8 +390,8 @@ async def test_concurrent_ends_finish_calls() -> None:
             upstream = SupervisorHarness(ServerConfig(url=server.url()))
             upstream.supervisor.begin()
             await upstream.ready()
-            call, held = upstream.start("hold"), len(server.toolbox.held)
-            await server.until(lambda held=held: len(server.toolbox.held) > held)
+            call, held = upstream.start("hold"), len(server.toolbox.pending_calls)
+            await server.until(lambda held=held: len(server.toolbox.pending_calls) > held)
             first = asyncio.ensure_future(upstream.supervisor.end())
             for _ in range(turns):
                 await asyncio.sleep(0)

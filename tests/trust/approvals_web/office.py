@@ -118,7 +118,7 @@ class Office(NodeThread):
                     path=path,
                 )
             )
-            return wire.answer()
+            return wire.read_response()
 
     def proof(self, told: dict[str, Any], decision: str = "approve", **claims: Any) -> str:
         """What chief signs about a held call."""

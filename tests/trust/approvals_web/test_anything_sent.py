@@ -58,7 +58,7 @@ def test_arbitrary_requests_get_error_responses(
                 path=path,
             )
         )
-        answer = wire.answer(to_head=method == "HEAD")
+        answer = wire.read_response(to_head=method == "HEAD")
     assert answer.status < 500, answer
     assert office.approving.approvals.find(id).state == "pending"  # type: ignore[union-attr]
     assert office.dropped() == []

@@ -42,7 +42,7 @@ class Toolbox:
         names = ("echo", "report", "hold", "release", "cancelled", "die", "fail", "change")
         self.tools: list[Any] = [tool(name) for name in names]
         self.pages: dict[str | None, Message] | None = None
-        self.held: dict[Any, tuple[Message, Send]] = {}
+        self.pending_calls: dict[Any, tuple[Message, Send]] = {}
         self.cancelled: list[Any] = []
         self.listeners: dict[Any, Send] = {}
         self.filters: dict[Any, Message] = {}
@@ -53,12 +53,12 @@ class Toolbox:
         self.lists = 0
         self.calls = 0
         self.initialized = 0
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
 
     # -- one message
 
     def receive(self, message: Message, send: Send) -> None:
-        self.heard.append(message)
+        self.received.append(message)
         method, id = message.get("method"), message.get("id")
         if method is None:
             return
@@ -144,12 +144,12 @@ class Toolbox:
                 send(notification("notifications/progress", told))
             send(self._text(message, "reported"))
         elif name == "hold":
-            self.held[message["id"]] = (message, send)
+            self.pending_calls[message["id"]] = (message, send)
         elif name == "release":
-            for held, reply in self.held.values():
+            for held, reply in self.pending_calls.values():
                 reply(self._text(held, held["params"]["arguments"].get("text", "")))
-            count = len(self.held)
-            self.held.clear()
+            count = len(self.pending_calls)
+            self.pending_calls.clear()
             send(self._text(message, str(count)))
         elif name == "cancelled":
             send(self._text(message, json.dumps(self.cancelled)))
@@ -173,7 +173,7 @@ class Toolbox:
         elif method == "notifications/cancelled":
             id = message["params"]["requestId"]
             self.cancelled.append(id)
-            self.held.pop(id, None)
+            self.pending_calls.pop(id, None)
             self.listeners.pop(id, None)
 
     # -- answers
