@@ -405,11 +405,24 @@ async def test_clients_that_open_pages_are_given_theirs(tmp_path: Path) -> None:
 @pytest.mark.spec("AQ-EPM-5.3-1")
 @pytest.mark.spec("AQ-GK-6.3-1")
 async def test_no_spelling_gets_around_a_rule(tmp_path: Path) -> None:
-    rule = RuleConfig(name="no", then="deny", tools=["hub.delete_*"], callers=["agent"])
-    desk = Desk(tmp_path, default="allow", rules=[rule])
+    rules = [
+        RuleConfig(name="no", then="deny", tools=["hub.delete_*"], callers=["agent"]),
+        RuleConfig(
+            name="secret",
+            then="deny",
+            tools=["hub.createissue"],
+            callers=["agent"],
+            when="args.owner == 'secret'",
+        ),
+    ]
+    desk = Desk(tmp_path, default="allow", rules=rules)
     desk.node.authorizer.set_policy(desk.gate.policy)
     for view in (FIVE, SINGLE):
         answer = await desk.ask(view=view)
+        assert answer["error"]["code"] == "PERMISSION_DENIED", view
+        # A rule about arguments is evaluated later than one about tools.
+        secret = {"owner": "secret", "issue_title": "t"}
+        answer = await desk.ask(secret, view=view, operation="hub_create_issue")
         assert answer["error"]["code"] == "PERMISSION_DENIED", view
         answer = await desk.ask(view=view, params={"dry_run": True, **REPO})
         assert answer["data"]["decision"] == "deny"
@@ -426,7 +439,7 @@ async def test_no_spelling_gets_around_a_rule(tmp_path: Path) -> None:
     task = asyncio.ensure_future(desk.ask(by="b"))
     (await desk.node.reached(1)).answer(**text_result("{}"))
     assert (await task)["success"] is True
-    assert desk.words().count("OPERATION_DENIED") == 4
+    assert desk.words().count("OPERATION_DENIED") == 6
     desk.gate.close()
 
 

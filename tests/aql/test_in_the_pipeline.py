@@ -312,6 +312,15 @@ def test_a_changed_catalog_is_told_with_the_next_question(node: Standing) -> Non
     assert "github_create_issue" not in node.names()
 
 
+@pytest.mark.spec("AQ-EPM-5.3-1")
+def test_only_read_operations_select_fields_in_every_mode(node: Standing) -> None:
+    answer = node.ask("github_search_code", {"q": "x", "when": "2026-01-01", "fields": ["sent.q"]})
+    assert answer["data"] == {"sent": {"q": "x"}}
+    issue = {"owner": "o", "repo": "r", "title": "t"}
+    answer = node.ask("github_create_issue", {**issue, "fields": ["sent.owner"]})
+    assert answer["error"]["code"] == "VALIDATION_UNKNOWN_PARAM"
+
+
 @pytest.mark.spec("AQ-INT-8.1.3-1")
 def test_no_error_tells_what_the_node_is_made_of(node: Standing) -> None:
     said = [
