@@ -147,6 +147,7 @@ def test_trust_rises_by_one_level_after_the_other() -> None:
     problem = trusting.change("s", "certified", "admin")
     assert problem is not None
     assert "validated before" in problem
+    assert trusting.change("s", "community_reviewed", "admin") is not None
     assert trusting("s") == "generated"
     assert trusting.history("s") == []
     assert trusting.change("s", "validated", "admin", "tests passed") is None

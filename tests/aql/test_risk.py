@@ -141,7 +141,7 @@ def test_a_server_that_registered_itself_is_not_believed_a_name() -> None:
     assert Bench(tools=named)("list_items", ALLOW) is ALLOW
 
 
-@pytest.mark.spec("AQ-DNG-4-1", "AQ-DNG-7.1-1")
+@pytest.mark.spec("AQ-DNG-4-1", "AQ-DNG-7.1-1", "AQ-GK-6.1-1")
 def test_what_destroys_is_confirmed_on_a_certified_server_too_until_a_rule_allows_it() -> None:
     bench = Bench("certified")
     assert bench("delete_item").action is PolicyAction.CONFIRM

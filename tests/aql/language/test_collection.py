@@ -252,6 +252,8 @@ def test_the_first_the_middle_the_last_and_no_page() -> None:
     info = first["pageInfo"]
     assert (info["hasNextPage"], info["hasPreviousPage"]) == (True, False)
     assert info["totalCount"] == 4
+    second = shaped({"first": 1, "after": info["startCursor"]}).info["pageInfo"]
+    assert (second["hasNextPage"], second["hasPreviousPage"]) == (True, True)
     middle = shaped({"first": 1, "after": info["endCursor"]}).data()
     assert [one["id"] for one in middle["items"]] == ["c"]
     assert middle["pageInfo"]["hasNextPage"] is True
@@ -300,14 +302,15 @@ def test_edges_instead_of_items_when_asked() -> None:
     "spec",
     [
         {"first": 1, "last": 1},
-        {"after": "x"},
-        {"before": "x"},
-        {"first": 1, "before": "x"},
-        {"last": 1, "after": "x"},
+        {"after": "cursor"},
+        {"before": "cursor"},
+        {"first": 1, "before": "cursor"},
+        {"last": 1, "after": "cursor"},
     ],
 )
 def test_combinations_that_are_errors(spec: dict[str, Any]) -> None:
-    error = refused(spec)
+    cursor = shaped({"first": 1}).info["pageInfo"]["endCursor"]
+    error = refused({name: cursor if value == "cursor" else value for name, value in spec.items()})
     assert error.code == "VALIDATION_INVALID_TYPE"
     assert error.data is not None
     assert error.data["hint"]

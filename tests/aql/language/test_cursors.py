@@ -37,8 +37,10 @@ def test_one_that_was_made_here_opens_after_a_restart() -> None:
 
 
 @pytest.mark.spec("AQ-PG-6.4-1")
-def test_every_flipped_bit_is_seen() -> None:
-    text = CursorCodec(KEY).seal(HERE)
+@pytest.mark.parametrize("id", ["n3", "n34", "n345"])
+def test_every_flipped_bit_is_seen(id: str) -> None:
+    # Of three lengths, two have bits in their last character that encode nothing.
+    text = CursorCodec(KEY).seal(CursorPosition("notes", 3, id, [], ORDER))
     for index in range(len(text)):
         for bit in range(8):
             changed = bytearray(text.encode())
@@ -58,6 +60,15 @@ def test_cut_short_or_made_longer() -> None:
     text = CursorCodec(KEY).seal(HERE)
     for changed in (text[:-1], text[1:], text + "A", text + "=", text + "\n", text + text):
         refused(changed)
+
+
+@pytest.mark.spec("AQ-PG-6.4-1")
+def test_a_cursor_is_valid_for_its_collection_and_order_only() -> None:
+    text = CursorCodec(KEY).seal(HERE)
+    for kind, order in (("issues", ORDER), ("notes", b"another")):
+        with pytest.raises(AqlError) as caught:
+            CursorCodec(KEY).open(text, kind, order)
+        assert caught.value.code == "VALIDATION_INVALID_TYPE"
 
 
 def test_made_with_another_key() -> None:

@@ -88,6 +88,7 @@ def test_rejects_oversized_arguments() -> None:
     assert "limit is 65536 bytes" in error.value.message
 
 
+@pytest.mark.spec("AQ-TOK-3.2-1")
 @given(JSON)
 def test_equal_arguments_have_equal_digests(value: Any) -> None:
     caller = Caller("model")
