@@ -165,7 +165,7 @@ def test_of_two_members_with_one_name_the_last_counts() -> None:
 @pytest.mark.spec("AQ-4.1-1", "AQ-5.3-1", "AQ-OPS-2.2-1")
 def test_a_request_without_an_operation() -> None:
     for sent in (
-        {}, {"x": 1}, {"params": {"x": 1}}, {"operation": ""}, {"operation": "", "params": {"x": 1}},
+        {}, {"x": 1}, {"params": {"x": 1}}, {"operation": ""}, {"operation": "", "params": {}},
     ):  # fmt: skip
         error = refused(sent)
         assert error.code == "VALIDATION_MISSING_PARAM"
