@@ -109,6 +109,21 @@ async def test_a_wrong_code_ends_the_challenge_and_makes_another(tmp_path: Path)
     node.close()
 
 
+@pytest.mark.spec("AQ-8.8.2-3")
+async def test_a_code_is_valid_for_its_own_challenge_only(tmp_path: Path) -> None:
+    node = Guarded(tmp_path)
+    await node.begin()
+    await node.begin("deputy", "robot")
+    id = await paused(node)
+    other = await paused(node, who="deputy", element="robot")
+    wrong = await node.refused("verify_challenge", challenge_id=id, code=node.code(other))
+    assert wrong.code == "TOKEN_INVALID"
+    assert await node.answered(
+        "verify_challenge", "deputy", challenge_id=other, code=node.code(other)
+    )
+    node.close()
+
+
 @pytest.mark.spec("AQ-8.8.2-4", "AQ-8.8.3-3", "AQ-8.8-1", "AQ-8.7.3-3")
 async def test_a_challenge_ends_by_either_clock(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
