@@ -105,6 +105,7 @@ async def test_an_operator_can_override(tmp_path: Path) -> None:
     await node.report("drop_table users")
     # Nobody answered in time: the block stays, and can be asked about again.
     node.pass_time(400)
+    assert not await node.done("list_issues")
     assert len(node.loop.blocks) == 1
     [block] = node.loop.blocks
     node.loop.renew_challenge(block)

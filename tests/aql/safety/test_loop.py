@@ -334,6 +334,7 @@ async def test_monitoring_says_what_it_would_do(tmp_path: Path) -> None:
     assert not node.human.codes
     assert await node.done("list_issues")
     assert await node.done("drop_table")
+    assert len(node.loop.blocks) == 0
     words = node.words("ada")
     assert {"would_stop", "would_refuse_unreported"} <= set(words)
     node.close()
